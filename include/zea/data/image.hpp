@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images from bytes to what a vision encoder takes, as transformers' CLIPImageProcessor does it: to RGB, resize the
+// shortest edge (bicubic, antialiased, rounded to 8 bits), centre crop, scale to 0..1, normalise.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "zea/data/dataset.hpp"
+
+namespace zea {
+
+struct ImageOptions {
+  int64_t size = 224;  ///< height and width of the result
+  std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};
+  std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
+  int64_t max_pixels = 100000000;  ///< refused before memory is taken
+};
+
+/// 8-bit RGB, height x width x 3.
+struct Image {
+  int64_t height = 0, width = 0;
+  std::vector<uint8_t> pixels;
+};
+
+/// JPEG (also grey and CMYK), PNG (any depth, palette, alpha dropped) or raw with 1 or 3 channels. Throws DataError.
+Image decode_image(const Item& item, int64_t max_pixels);
+
+/// (3, size, size), normalised, in `target` (3 * size * size values).
+void preprocess_image(const Image& image, const ImageOptions& options, float* target);
+
+}  // namespace zea

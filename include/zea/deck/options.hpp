@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every deck key, declared once: one struct per section, one line per key with its name, default, unit,
+// range and help. Parsing, `--help`, the echo of the resolved deck and the copy in checkpoints are all made
+// from these lists (see deck.hpp), so a key cannot exist in one of them and not in another.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace zea {
+
+/// What a key's declaration says beyond its type and default, which the member itself carries.
+struct KeyInfo {
+  const char* name;
+  const char* help;                  ///< one sentence; units in it where they are not obvious
+  std::vector<std::string> allowed;  ///< for strings: the allowed values; empty allows any
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+};
+
+struct RunOptions {
+  std::string mode = "train";
+  std::string directory;
+  std::string device = "cpu";
+  int64_t threads = 1;
+  int64_t seed = 1;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(mode, {"mode", "train, or evaluate the weights on data.eval and stop", {"train", "evaluate"}});
+    key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
+    key(device, {"device", "where tensors live and which collectives carry them", {"cpu", "cuda"}});
+    key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
+    key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
+  }
+};
+
+struct ModelOptions {
+  std::string weights;
+  bool activation_checkpointing = false;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(weights, {"weights", "weights file (.h5) with the model's config, as zea-import writes it", {}});
+    key(activation_checkpointing,
+        {"activation_checkpointing", "keep only the input of each block and run it again in backward", {}});
+  }
+};
+
+struct VisionOptions {
+  bool train = true;
+  bool train_projector = true;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(train, {"train", "whether the vision encoder is trained; false freezes it", {}});
+    key(train_projector, {"train_projector", "whether the vision projector is trained", {}});
+  }
+};
+
+struct LlmOptions {
+  bool train = true;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(train, {"train", "whether the language model is trained; false freezes it", {}});
+  }
+};
+
+/// Degrees of the whole mesh; -1 means all ranks that are left.
+struct MeshOptions {
+  std::string placement = "shared";
+  int64_t dp_replicate = 1;
+  int64_t dp_shard = -1;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(placement, {"placement", "which ranks hold which modules", {"shared", "colocated", "disjoint"}});
+    key(dp_replicate, {"dp_replicate", "data-parallel replicas; -1: the rest of the ranks", {}, -1, 1e6});
+    key(dp_shard, {"dp_shard", "ranks that share one replica's shards; -1: the rest", {}, -1, 1e6});
+  }
+};
+
+/// Degrees and sharding of one module: [mesh.vision], [mesh.llm].
+struct ModuleMeshOptions {
+  std::string strategy = "full_shard";
+  int64_t pp = 1;
+  int64_t cp = 1;
+  int64_t tp = 1;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(strategy, {"strategy", "how parameters lie on the data-parallel ranks; no_shard is DDP",
+                   {"full_shard", "no_shard"}});
+    key(pp, {"pp", "pipeline stages of the module", {}, 1, 4096});
+    key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
+    key(tp, {"tp", "tensor-parallel ranks of the module", {}, 1, 4096});
+  }
+};
+
+struct DataOptions {
+  std::string train;
+  std::string eval;
+  int64_t row_tokens = 2048;
+  int64_t rows_per_microbatch = 1;
+  bool packing = true;
+  bool shuffle = true;
+  std::string bad_items = "stop";
+  std::vector<double> image_mean = {0.48145466, 0.4578275, 0.40821073};
+  std::vector<double> image_std = {0.26862954, 0.26130258, 0.27577711};
+  int64_t max_image_pixels = 100000000;
+  int64_t prefetch = 2;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(train, {"train", "data set (.h5) to train on", {}});
+    key(eval, {"eval", "held-out data set (.h5); empty: none", {}});
+    key(row_tokens, {"row_tokens", "tokens that a packed row may hold; no sample may be longer", {}, 1, 1e9});
+    key(rows_per_microbatch, {"rows_per_microbatch", "rows that go through the model at once", {}, 1, 1e6});
+    key(packing, {"packing", "pack several samples into a row; false: every sample is a row", {}});
+    key(shuffle, {"shuffle", "draw each epoch in another order; false: as they lie in the file", {}});
+    key(bad_items, {"bad_items", "an item that does not decode: stop, or mask its sample's labels",
+                    {"stop", "mask"}});
+    key(image_mean, {"image_mean", "mean of each channel, of pixels in 0..1", {}});
+    key(image_std, {"image_std", "standard deviation of each channel, of pixels in 0..1", {}, 1e-6});
+    key(max_image_pixels, {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
+    key(prefetch, {"prefetch", "steps that the loader thread prepares ahead", {}, 1, 64});
+  }
+};
+
+struct OptimOptions {
+  double lr = 1e-3;
+  double min_lr = 0;
+  int64_t warmup_steps = 0;
+  std::string decay = "cosine";
+  std::vector<double> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double clip_norm = 1;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(lr, {"lr", "peak learning rate of AdamW", {}, 0, 1e3});
+    key(min_lr, {"min_lr", "learning rate at the last step", {}, 0, 1e3});
+    key(warmup_steps, {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
+    key(decay, {"decay", "shape of the fall from lr to min_lr", {"cosine", "linear", "constant"}});
+    key(betas, {"betas", "decay of the first and second moment", {}, 0, 1});
+    key(eps, {"eps", "added to the root of the second moment", {}, 0, 1});
+    key(weight_decay, {"weight_decay", "decoupled decay of parameters of two or more dims", {}, 0, 10});
+    key(clip_norm, {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});
+  }
+};
+
+struct ScheduleOptions {
+  int64_t steps = 100;
+  int64_t global_batch = 32;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(steps, {"steps", "optimizer steps of the whole run", {}, 0, 1e12});
+    key(global_batch, {"global_batch", "samples per optimizer step, over all ranks", {}, 1, 1e9});
+  }
+};
+
+struct PrecisionOptions {
+  std::string preset = "fp32";
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(preset, {"preset", "bf16: parameters and activations in bf16, masters, sums and moments in fp32",
+                 {"fp32", "bf16", "fp64"}});
+  }
+};
+
+struct CheckpointOptions {
+  int64_t every = 0;
+  int64_t keep = 2;
+  bool at_end = true;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(every, {"every", "steps between checkpoints; 0: only on request and at the end", {}, 0, 1e12});
+    key(keep, {"keep", "complete checkpoints to keep; 0: all", {}, 0, 1e9});
+    key(at_end, {"at_end", "write a checkpoint after the last step", {}});
+  }
+};
+
+struct EvalOptions {
+  int64_t every = 0;
+  int64_t samples = 0;
+  int64_t generate_tokens = 0;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(every, {"every", "steps between evaluations on data.eval; 0: never while training", {}, 0, 1e12});
+    key(samples, {"samples", "samples of data.eval to use; 0: all", {}, 0, 1e12});
+    key(generate_tokens,
+        {"generate_tokens", "tokens to decode greedily after each prompt; 0: only the loss", {}, 0, 4096});
+  }
+};
+
+struct LogOptions {
+  int64_t every = 1;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(every, {"every", "steps between lines of log.txt and metrics.jsonl", {}, 1, 1e9});
+  }
+};
+
+/// All sections of a deck, resolved.
+struct Options {
+  RunOptions run;
+  ModelOptions model;
+  VisionOptions vision;
+  LlmOptions llm;
+  MeshOptions mesh;
+  ModuleMeshOptions mesh_vision;
+  ModuleMeshOptions mesh_llm;
+  DataOptions data;
+  OptimOptions optim;
+  ScheduleOptions schedule;
+  PrecisionOptions precision;
+  CheckpointOptions checkpoint;
+  EvalOptions eval;
+  LogOptions log;
+
+  /// Calls `section(name, options)` for each section in the order of the documentation.
+  template <class Visitor>
+  void visit_sections(Visitor&& section) {
+    section("run", run);
+    section("model", model);
+    section("model.vision", vision);
+    section("model.llm", llm);
+    section("mesh", mesh);
+    section("mesh.vision", mesh_vision);
+    section("mesh.llm", mesh_llm);
+    section("data", data);
+    section("optim", optim);
+    section("schedule", schedule);
+    section("precision", precision);
+    section("checkpoint", checkpoint);
+    section("eval", eval);
+    section("log", log);
+  }
+};
+
+}  // namespace zea

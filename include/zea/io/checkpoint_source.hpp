@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A complete checkpoint as a source of tensors: any box of any state, put together from whatever pieces hold it, each
+// block checked against its hash when it is read. Serves resume at any layout, consolidate and inspect.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zea/io/manifest.hpp"
+#include "zea/io/weights_source.hpp"
+
+namespace zea {
+
+class CheckpointSource : public WeightsSource {
+ public:
+  /// Opens `directory` (a complete `step-...`). Throws WeightsError naming the file at fault.
+  explicit CheckpointSource(const std::string& directory);
+  ~CheckpointSource() override;
+
+  const Manifest& manifest() const { return manifest_; }
+  std::string describe() const override { return directory_; }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return manifest_.config; }
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override;
+  /// The same for one of the kState... kinds.
+  void read_state(const std::string& name, const std::string& state, const Shape& shape,
+                  const Extent& extent, DType dtype, void* target) const;
+
+ private:
+  struct Files;
+  std::string directory_;
+  Manifest manifest_;
+  std::vector<TensorInfo> tensors_;
+  std::unique_ptr<Files> files_;
+};
+
+/// Writes `directory`/model.h5: HDF5 virtual datasets over the shards' parameter pieces, one per tensor under its own
+/// name (fill value NaN), for h5py and ParaView. zea itself never reads it.
+void write_virtual_model(const std::string& directory, const Manifest& manifest);
+
+}  // namespace zea

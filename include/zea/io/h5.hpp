@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Thin checked layer over HDF5's C API: every return code is checked and carries HDF5's own text. Readers check
+// rank, dims, type, layout, filters and external storage before any H5Dread; external links are unregistered.
+// hdf5.h stays out of this header (hid_t is int64_t in HDF5 >= 1.10).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zea/core/dtype.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/extent.hpp"
+
+namespace zea {
+
+struct H5DatasetInfo {
+  std::string name;  ///< path inside the file without the leading '/'
+  Shape shape;
+  DType dtype;
+};
+
+/// An open HDF5 file; closed by its destructor (errors of close are only seen through close()).
+class H5File {
+ public:
+  /// Opens for reading. Throws WeightsError (or the error type that `code` selects) naming the file.
+  static H5File open(const std::string& path, ExitCode code = ExitCode::Weights);
+  /// Creates with H5F_LIBVER_LATEST metadata; refuses an existing file. Throws StorageError.
+  static H5File create(const std::string& path);
+
+  H5File(H5File&&) noexcept;
+  H5File& operator=(H5File&&) noexcept;
+  ~H5File();
+
+  const std::string& path() const { return path_; }
+  bool has(const std::string& name) const;
+  /// All datasets, in name order; descends into groups.
+  std::vector<H5DatasetInfo> datasets() const;
+  H5DatasetInfo info(const std::string& name) const;
+
+  /// Reads box `extent` of dataset `name` into packed `target`, as elements of the file's own dtype.
+  void read(const std::string& name, const Extent& extent, void* target) const;
+  /// Whole dataset as a vector; the file's dtype must be T's (int32, int64, float, double, uint8).
+  template <class T>
+  std::vector<T> read_all(const std::string& name) const;
+
+  /// Creates a contiguous dataset (fill never) and writes it from packed `source`.
+  void write(const std::string& name, const Shape& shape, DType dtype, const void* source);
+  /// Creates a contiguous dataset, allocated now, to be filled by write_part.
+  void create_dataset(const std::string& name, const Shape& shape, DType dtype);
+  void write_part(const std::string& name, const Extent& extent, const void* source);
+
+  std::optional<std::string> text_attribute(const std::string& name) const;  ///< of the root group
+  void write_text_attribute(const std::string& name, const std::string& text);
+  std::vector<std::string> read_strings(const std::string& name) const;  ///< a 1-d string dataset
+  void write_strings(const std::string& name, const std::vector<std::string>& values);
+
+  /// Flushes, closes and checks; then fsyncs the file. Call it on every file that was written.
+  void close_and_sync();
+
+ private:
+  explicit H5File(std::string path, int64_t id, ExitCode code);
+  std::string path_;
+  int64_t id_ = -1;
+  ExitCode code_ = ExitCode::Weights;
+};
+
+}  // namespace zea

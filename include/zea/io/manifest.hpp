@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest of a checkpoint: what makes a directory of shard files one checkpoint. It names every piece (file,
+// dataset, box of the global tensor, element type, hashes per block), the run's state, and its own digest last.
+// A directory `step-00000200` with a manifest inside is complete; anything else is not a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zea/core/dtype.hpp"
+#include "zea/plan/extent.hpp"
+
+namespace zea {
+
+/// What a piece holds of its parameter.
+inline constexpr const char* kStateParameter = "parameter";   ///< master value
+inline constexpr const char* kStateExpAvg = "exp_avg";        ///< AdamW's first moment
+inline constexpr const char* kStateExpAvgSq = "exp_avg_sq";   ///< AdamW's second moment
+
+inline constexpr int64_t kHashBlockBytes = 4 << 20;
+
+/// One box of one tensor's state, stored packed and contiguous in one dataset of one shard file.
+struct Piece {
+  std::string tensor;
+  std::string state;
+  Extent extent;
+  DType dtype = DType::Float32;
+  std::string file;     ///< plain name beside the manifest, never a path
+  std::string dataset;  ///< name inside the file
+  std::vector<std::string> block_hashes;  ///< XXH3-128 (hex) of each kHashBlockBytes of the packed data
+};
+
+struct ManifestTensor {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::Float32;  ///< of the parameter's pieces
+  bool trained = false;          ///< has optimizer state
+};
+
+/// All that resume needs beyond tensors.
+struct TrainPosition {
+  int64_t step = 0;            ///< optimizer steps done
+  int64_t optimizer_step = 0;  ///< AdamW's own count: steps that were not skipped
+  int64_t samples = 0;         ///< samples consumed (the position of the data)
+  int64_t tokens = 0;          ///< tokens that went through the language model
+  int64_t target_tokens = 0;
+
+  bool operator==(const TrainPosition&) const = default;
+};
+
+struct Manifest {
+  std::string run_id;  ///< made when a run starts; every shard carries it and the step
+  TrainPosition position;
+  std::string deck;    ///< resolved TOML
+  std::string config;  ///< the model's config.json
+  std::string mesh;    ///< one line for people
+  int64_t world_size = 0;
+  std::vector<ManifestTensor> tensors;
+  std::vector<Piece> pieces;
+  std::vector<std::string> files;
+};
+
+/// JSON text, its last member "digest" being the XXH3-128 of all before it.
+std::string manifest_text(const Manifest& manifest);
+
+/// Reads and checks text: digest, version, types, ranges, plain file names. `where` is for messages. WeightsError.
+Manifest parse_manifest(const std::string& text, const std::string& where);
+
+/// Reads `directory`/manifest.json; refuses symbolic links. Throws WeightsError.
+Manifest read_manifest(const std::string& directory);
+
+/// Throws WeightsError naming the tensor unless the parameter pieces of every tensor cover it exactly once, and so do
+/// the moments of every trained one.
+void check_coverage(const Manifest& manifest);
+
+/// XXH3-128 of each block of `bytes`.
+std::vector<std::string> hash_blocks(const void* data, int64_t bytes);
+
+}  // namespace zea

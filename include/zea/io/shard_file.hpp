@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's file of a checkpoint: packed pieces as contiguous datasets, with global shape, extent and element type
+// as attributes. bf16 is an HDF5 float of 8 exponent and 7 mantissa bits, which h5py reads.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/io/h5.hpp"
+#include "zea/io/manifest.hpp"
+
+namespace zea {
+
+class ShardWriter {
+ public:
+  /// Creates `directory`/`file`. Throws StorageError.
+  ShardWriter(const std::string& directory, const std::string& file, const std::string& run_id,
+              int64_t step);
+  /// Writes one piece and hashes it while it is in memory.
+  void add(const std::string& tensor, const std::string& state, const Shape& shape,
+           const Extent& extent, DType dtype, const void* data);
+  /// Syncs and closes; returns the pieces for the manifest.
+  std::vector<Piece> finish();
+
+ private:
+  H5File file_;
+  std::string name_;
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace zea

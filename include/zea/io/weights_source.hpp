@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where parameter values come from: a weights file, a checkpoint, or a test. A rank asks only for its extents.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/core/dtype.hpp"
+#include "zea/plan/extent.hpp"
+
+namespace zea {
+
+/// A named global tensor of a source.
+struct TensorInfo {
+  std::string name;
+  Shape shape;
+  DType dtype;
+};
+
+class WeightsSource {
+ public:
+  virtual ~WeightsSource() = default;
+  /// For messages: the file or directory.
+  virtual std::string describe() const = 0;
+  /// All tensors, in name order.
+  virtual const std::vector<TensorInfo>& tensors() const = 0;
+  /// The model's config (Hugging Face config.json text); empty when the source has none.
+  virtual std::string config_json() const = 0;
+  /// Reads box `extent` of `name` into packed `target` as `dtype` (converted when the source's differs).
+  /// Throws WeightsError when the tensor is missing, its shape differs from `shape`, or a value is not finite.
+  virtual void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+                    void* target) const = 0;
+};
+
+}  // namespace zea

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The axes of the mesh and the arithmetic of ranks: which rank stands where, and which ranks form a group. Pure values:
+// mesh.hpp turns the groups into communicators.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace zea {
+
+enum class Axis { DpReplicate, DpShard, Pp, DpModule, Cp, Tp };
+inline constexpr int kNumAxes = 6;
+
+/// "dp_replicate", "dp_shard", "pp", "dp_module", "cp", "tp".
+const char* axis_name(Axis axis);
+
+/// Degrees inside one replica of one module.
+struct ModuleGrid {
+  std::string module;    ///< "vision", "audio", "llm"
+  int first_rank = 0;    ///< of the module inside a replica
+  int pp = 1;
+  int dp_module = 1;     ///< deals the module's items to what tp x cp leaves over
+  int cp = 1;
+  int tp = 1;
+
+  int ranks() const { return pp * dp_module * cp * tp; }
+};
+
+/// A rank's place in one module's grid.
+struct Coordinate {
+  int dp_replicate = 0;
+  int dp_shard = 0;
+  int pp = 0;
+  int dp_module = 0;
+  int cp = 0;
+  int tp = 0;
+
+  bool operator==(const Coordinate&) const = default;
+  int along(Axis axis) const;
+};
+
+/// The grid of all ranks: replica-major, then module, then pp, dp_module, cp, tp (tp fastest).
+/// world = dp_replicate x dp_shard x ranks of a replica; a replica's ranks are shared by modules whose
+/// [first_rank, first_rank + ranks) coincide, or split between modules that stand on ranks of their own.
+struct MeshShape {
+  int dp_replicate = 1;
+  int dp_shard = 1;
+  std::vector<ModuleGrid> modules;
+
+  int replicas() const { return dp_replicate * dp_shard; }
+  int ranks_per_replica() const;
+  int world_size() const { return replicas() * ranks_per_replica(); }
+  const ModuleGrid& grid(const std::string& module) const;
+
+  /// Whether `world_rank` holds a part of `module`.
+  bool has(int world_rank, const std::string& module) const;
+  Coordinate coordinate(int world_rank, const std::string& module) const;
+  int rank_at(const Coordinate& coordinate, const std::string& module) const;
+
+  /// The ranks that differ from `world_rank` only along `axes`, ascending; contains `world_rank`.
+  std::vector<int> group(int world_rank, const std::string& module, const std::vector<Axis>& axes) const;
+};
+
+}  // namespace zea

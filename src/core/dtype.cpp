@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/core/dtype.hpp"
+
+#include <array>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+struct Entry {
+  DType dtype;
+  const char* name;
+  size_t bytes;
+};
+
+constexpr std::array<Entry, 7> kTable{{{DType::Float64, "float64", 8},
+                                       {DType::Float32, "float32", 4},
+                                       {DType::BFloat16, "bfloat16", 2},
+                                       {DType::Float16, "float16", 2},
+                                       {DType::Int64, "int64", 8},
+                                       {DType::Int32, "int32", 4},
+                                       {DType::UInt8, "uint8", 1}}};
+
+const Entry& entry(DType dtype) {
+  for (const Entry& candidate : kTable)
+    if (candidate.dtype == dtype) return candidate;
+  throw InternalError("unknown dtype");
+}
+
+// IEEE half, through the compiler's own type (GCC and Clang on x86-64 and aarch64).
+using Half = _Float16;
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+template <class T>
+double load(const void* source, int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(source) + i * sizeof(T), sizeof(T));
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return bfloat16_to_float(value.bits);
+  else
+    return static_cast<double>(value);
+}
+
+template <class T>
+void store(void* target, int64_t i, double value) {
+  T out;
+  if constexpr (std::is_same_v<T, BFloat16>)
+    out.bits = float_to_bfloat16(static_cast<float>(value));
+  else
+    out = static_cast<T>(value);
+  std::memcpy(static_cast<char*>(target) + i * sizeof(T), &out, sizeof(T));
+}
+
+template <class Visit>
+void with_floating(DType dtype, Visit visit) {
+  switch (dtype) {
+    case DType::Float64: return visit(double{});
+    case DType::Float32: return visit(float{});
+    case DType::BFloat16: return visit(BFloat16{});
+    case DType::Float16: return visit(Half{});
+    default: throw InternalError(std::string("not a floating type: ") + dtype_name(dtype));
+  }
+}
+
+}  // namespace
+
+size_t element_bytes(DType dtype) { return entry(dtype).bytes; }
+
+const char* dtype_name(DType dtype) { return entry(dtype).name; }
+
+DType dtype_from_name(const std::string& name) {
+  std::string allowed;
+  for (const Entry& candidate : kTable) {
+    if (name == candidate.name) return candidate.dtype;
+    allowed += std::string(allowed.empty() ? "" : ", ") + candidate.name;
+  }
+  throw WeightsError("unknown element type \"" + name + "\"; allowed: " + allowed);
+}
+
+bool is_floating(DType dtype) {
+  return dtype == DType::Float64 || dtype == DType::Float32 || dtype == DType::BFloat16 ||
+         dtype == DType::Float16;
+}
+
+float bfloat16_to_float(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+uint16_t float_to_bfloat16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+void convert_elements(DType from, const void* source, DType to, void* target, int64_t count) {
+  if (from == to) {
+    std::memcpy(target, source, static_cast<size_t>(count) * element_bytes(from));
+    return;
+  }
+  with_floating(from, [&](auto from_tag) {
+    with_floating(to, [&](auto to_tag) {
+      for (int64_t i = 0; i < count; ++i)
+        store<decltype(to_tag)>(target, i, load<decltype(from_tag)>(source, i));
+    });
+  });
+}
+
+}  // namespace zea

@@ -1,0 +1,22 @@
+# libtorch as one imported target. find_package(Torch) insists on a CUDA toolkit; this works with and without one. Its
+# include folder goes last (-idirafter), since the wheel's own fmt would shadow the system's.
+if(NOT ZEA_TORCH_ROOT)
+  file(GLOB torch_candidates ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  list(POP_FRONT torch_candidates ZEA_TORCH_ROOT)
+endif()
+if(NOT EXISTS "${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "no libtorch in '${ZEA_TORCH_ROOT}'; run ./jobs/setup.sh, or set ZEA_TORCH_ROOT")
+endif()
+get_filename_component(site_packages ${ZEA_TORCH_ROOT} DIRECTORY)
+
+add_library(torch_cpu INTERFACE IMPORTED)
+target_compile_options(torch_cpu INTERFACE "SHELL:-idirafter ${ZEA_TORCH_ROOT}/include")
+target_link_libraries(torch_cpu INTERFACE ${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so ${ZEA_TORCH_ROOT}/lib/libc10.so)
+target_link_options(torch_cpu INTERFACE
+  -Wl,--allow-shlib-undefined -Wl,-rpath,${ZEA_TORCH_ROOT}/lib
+  -Wl,-rpath,${site_packages}/nvidia/cu13/lib -Wl,-rpath,${site_packages}/nvidia/nccl/lib)
+
+add_library(zea_engine STATIC)
+target_include_directories(zea_engine PUBLIC ${PROJECT_SOURCE_DIR}/include)
+target_link_libraries(zea_engine PUBLIC zea_comm zea_data torch_cpu PRIVATE zea_warnings spdlog::spdlog)
+target_precompile_headers(zea_engine PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/torch_pch.hpp)
