@@ -18,5 +18,5 @@ target_link_options(torch_cpu INTERFACE
 
 add_library(zea_engine STATIC)
 target_include_directories(zea_engine PUBLIC ${PROJECT_SOURCE_DIR}/include)
-target_link_libraries(zea_engine PUBLIC zea_comm zea_data torch_cpu PRIVATE zea_warnings spdlog::spdlog)
+target_link_libraries(zea_engine PUBLIC zea_comm zea_data zea_log torch_cpu PRIVATE zea_warnings)
 target_precompile_headers(zea_engine PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/torch_pch.hpp)

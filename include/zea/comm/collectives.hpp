@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of communication: what the engine asks of a communicator, on host memory (MPI) or device memory (NCCL).
-// All calls are collective over the communicator and are made by one thread per rank, in the same order on every rank.
+// The contract of communication: what the engine asks of a communicator, on host memory (MPI) or
+// device memory (NCCL). All calls are collective over the communicator and are made by one thread
+// per rank, in the same order on every rank; the pending results may be waited on in any order.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "zea/core/dtype.hpp"
@@ -13,23 +15,26 @@ namespace zea {
 
 enum class ReduceOp { Sum, Max, Min };
 
-/// A communication under way. The destructor waits; so no buffer dies under it.
+/// "sum", "max", "min".
+const char* reduce_op_name(ReduceOp op);
+
+/// A communication under way. The destructor waits, so no buffer dies under it; while an exception
+/// unwinds the stack it gives the communication up instead, since the peers may never come.
 class Pending {
  public:
   class Work {
    public:
+    /// Finishes the communication, or gives it up while an exception unwinds.
     virtual ~Work() = default;
-    /// Host: returns when buffers may be used. Device: orders the compute stream after the communication.
+    /// Host: returns when buffers may be used. Device: orders the compute stream after the
+    /// communication.
     virtual void wait() = 0;
-    /// Lets the communication progress; true when it has finished.
+    /// Lets the communication progress; true when it has finished and buffers may be used.
     virtual bool test() = 0;
   };
 
   Pending() = default;
   explicit Pending(std::unique_ptr<Work> work) : work_(std::move(work)) {}
-  Pending(Pending&&) noexcept = default;
-  Pending& operator=(Pending&& other);
-  ~Pending();
 
   void wait();
   bool test();
@@ -38,8 +43,17 @@ class Pending {
   std::unique_ptr<Work> work_;
 };
 
-/// Counts are elements per rank; displacements are the running sums of counts (packed, in rank order).
+/// Counts are elements per rank; displacements are the running sums of counts (packed, in rank
+/// order).
 using Counts = std::vector<int64_t>;
+
+/// One point-to-point message of an exchange; `data` is only read where it is sent.
+struct Message {
+  void* data;
+  int64_t count;
+  DType dtype;
+  int peer;
+};
 
 class Collectives {
  public:
@@ -49,20 +63,33 @@ class Collectives {
   /// "mpi", "nccl" or "strict".
   virtual const char* name() const = 0;
 
-  /// In place. bf16 and fp16 sums are taken in fp32, in rank order.
+  /// In place. bf16 and fp16 sums are taken in fp32, in rank order (NCCL: in its own way).
   virtual Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) = 0;
-  /// Rank r contributes counts[r] elements; every rank receives all, packed. `send` may lie inside `receive` at its place.
-  virtual Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) = 0;
-  /// Sums `send` (sum of counts elements) over ranks; rank r receives its counts[r] elements. Buffers do not overlap.
-  virtual Pending reduce_scatter(const void* send, void* receive, const Counts& counts, DType dtype) = 0;
+  /// Rank r contributes counts[r] elements; every rank receives all, packed. `send` may lie inside
+  /// `receive` at its place.
+  virtual Pending all_gather(const void* send, void* receive, const Counts& counts,
+                             DType dtype) = 0;
+  /// Sums `send` (sum of counts elements) over ranks; rank r receives its counts[r] elements.
+  /// Buffers do not overlap.
+  virtual Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
+                                 DType dtype) = 0;
   virtual Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
                              const Counts& receive_counts, DType dtype) = 0;
   virtual Pending broadcast(void* data, int64_t count, DType dtype, int root) = 0;
   /// Root receives all ranks' elements, packed in rank order; on other ranks `receive` is ignored.
-  virtual Pending gather(const void* send, void* receive, const Counts& counts, DType dtype, int root) = 0;
-  virtual Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype, int root) = 0;
+  virtual Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
+                         int root) = 0;
+  /// Root sends counts[r] elements of `send`, packed in rank order, to rank r; elsewhere `send` is
+  /// ignored.
+  virtual Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
+                          int root) = 0;
   virtual Pending send(const void* data, int64_t count, DType dtype, int destination) = 0;
   virtual Pending recv(void* data, int64_t count, DType dtype, int source) = 0;
+  /// Sends and receives that go on together. On a device, opposite messages of a pair must be
+  /// posted this way: two separate calls run one after the other on the stream of the communicator
+  /// and would wait for each other.
+  virtual Pending exchange(const std::vector<Message>& sends, const std::vector<Message>& receives);
+  /// Returns when every rank has entered it. Host only: it does not order device streams.
   virtual void barrier() = 0;
 };
 

@@ -1,60 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that is owned: freed by its destructor, its errors returned as CommError and never fatal inside MPI.
+// A communicator that is owned: freed by its destructor, its errors returned as CommError and never
+// fatal inside MPI. Communicators made from one another share their progress: a wait on one lets
+// the work of all of them go on.
 #pragma once
 
 #include <mpi.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "zea/comm/collectives.hpp"
 
 namespace zea {
 
+class Progress;
+
 class Communicator {
  public:
-  /// A duplicate of `parent`. Collective over it.
+  /// The color of ranks that take part in a split and get no communicator from it.
+  static constexpr int kNoColor = MPI_UNDEFINED;
+
+  /// A duplicate of `parent`, with a progress of its own. Collective over it.
   static Communicator duplicate(MPI_Comm parent, const std::string& name);
-  /// Ranks of this communicator with equal `color` form one, in order of rank here. Collective.
+  /// A duplicate that shares the progress. Collective.
+  Communicator duplicate(const std::string& name) const;
+  /// Ranks of this communicator with equal `color` form one, in order of rank here; kNoColor gives
+  /// an empty one (size 0). Collective.
   Communicator split(int color, const std::string& name) const;
 
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
+  /// Frees the communicator, unless an exception unwinds (the job is then about to be aborted).
   ~Communicator();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }
   MPI_Comm handle() const { return handle_; }
+  const std::shared_ptr<Progress>& progress() const { return progress_; }
 
  private:
-  Communicator(MPI_Comm owned, std::string name);
+  Communicator(MPI_Comm owned, std::string name, std::shared_ptr<Progress> progress);
+  void release() noexcept;
+
   MPI_Comm handle_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 0;
   std::string name_;
+  std::shared_ptr<Progress> progress_;
 };
 
 /// Throws CommError with MPI's own text unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* call);
 
-/// Host collectives over MPI. The communicator must outlive them.
+/// Host collectives over a duplicate of the communicator. Making and destroying them is collective.
 std::unique_ptr<Collectives> make_mpi_collectives(const Communicator& communicator);
 
-/// MPI with the contract enforced, for tests: every send is a rendezvous, buffers being received hold NaN until waited
-/// on, sent buffers are checked unchanged, and ranks that call different collectives, counts or orders fail by name.
+/// The same with messages of at most `max_message_elements`, which must be equal on all ranks: lets
+/// a small test go where buffers beyond 2^31 elements go.
+std::unique_ptr<Collectives> make_chunked_mpi_collectives(const Communicator& communicator,
+                                                          int64_t max_message_elements);
+
+/// MPI with the contract enforced, for tests: every send is a rendezvous, buffers being received
+/// hold NaN until waited on, sent buffers are checked unchanged, a Pending that dies unwaited is a
+/// fault of the next call, and ranks that call different collectives, counts or orders all fail by
+/// name instead of hanging.
 std::unique_ptr<Collectives> make_strict_collectives(const Communicator& communicator);
+
+/// The same, with the time after which a rank that nobody answers fails.
+std::unique_ptr<Collectives> make_strict_collectives_within(const Communicator& communicator,
+                                                            std::chrono::milliseconds patience);
 
 /// Gives the CUDA stream (cudaStream_t) that computes at the time of the call.
 using ComputeStream = void* (*)();
 
-/// Device collectives over NCCL on a stream of their own; the id travels over the communicator. Throws CommError
-/// when this build has no NCCL.
+/// Device collectives over NCCL on a stream of their own; the id travels over a duplicate of the
+/// communicator. The calling thread's current CUDA device is used. Throws CommError when this build
+/// has no NCCL.
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
                                                    ComputeStream compute_stream);
 
 /// Whether this build has NCCL.
 bool has_nccl();
+
+/// CUDA devices that this process can use; 0 without NCCL, a driver or a device.
+int num_cuda_devices();
 
 }  // namespace zea

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set: samples of token ids with a loss mask, and items (images) that stand at placeholder tokens. The index
-// (counts per sample) is held in memory on every rank, since all plans are made from it; contents are read on demand.
+// A data set: samples of token ids with a loss mask, and items (images) that stand at placeholder
+// tokens. The index (counts per sample) is held in memory on every rank, since all plans are made
+// from it; contents are read on demand.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +9,21 @@
 #include <string>
 #include <vector>
 
-namespace zea {
+#include "zea/plan/sample_index.hpp"
 
-/// What the plan needs to know of a sample.
-struct SampleIndex {
-  int64_t tokens = 0;
-  int64_t items = 0;    ///< images
-  int64_t targets = 0;  ///< tokens with loss, after the shift: a sample's first token is never a target
-};
+namespace zea {
 
 /// Encoded or raw bytes of one item.
 struct Item {
   std::vector<uint8_t> bytes;
-  /// "encoded" (JPEG or PNG, told apart by their first bytes) or "raw" (uint8, height x width x channels).
+  /// "encoded" (JPEG or PNG, told apart by their first bytes) or "raw" (uint8, height x width x
+  /// channels).
   bool raw = false;
   int64_t height = 0, width = 0, channels = 0;  ///< of raw items
 };
 
 struct Sample {
-  int64_t id = 0;                  ///< position in the data set
+  int64_t id = 0;  ///< position in the data set
   std::vector<int32_t> tokens;
   std::vector<uint8_t> loss_mask;  ///< 1: this token is predicted (as the target of the one before)
   std::vector<Item> items;         ///< in the order of their placeholders
@@ -38,14 +35,27 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::string describe() const = 0;
   virtual const std::vector<SampleIndex>& index() const = 0;
-  virtual Sample read(int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
-  virtual int32_t image_token() const = 0;    ///< placeholder id; -1 when there are no images
-  virtual const std::vector<std::string>& classes() const = 0;       ///< may be empty
-  virtual const std::vector<std::string>& token_bytes() const = 0;   ///< bytes of each token id; may be empty
+  virtual Sample read(
+      int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
+  virtual int32_t image_token() const = 0;  ///< placeholder id; -1 when there are no images
+  virtual int32_t max_token()
+      const = 0;  ///< largest token id of all samples; the vocabulary must hold it
+  virtual const std::vector<std::string>& classes() const = 0;  ///< may be empty
+  virtual const std::vector<std::string>& token_bytes()
+      const = 0;  ///< bytes of each token id; may be empty
 };
 
-/// Opens a zea data set (see the README for its layout); checks offsets, lengths and ids against its own
-/// header. Throws DataError.
-std::unique_ptr<Dataset> open_dataset(const std::string& path);
+/// Opens a zea data set (jobs/dataset_writer.py describes its layout); checks every offset, length
+/// and id against the others. Arrays of up to `held_bytes` stay in memory, larger ones are read
+/// when needed. Throws DataError.
+std::unique_ptr<Dataset> open_dataset(const std::string& path,
+                                      int64_t held_bytes = int64_t{256} << 20);
+
+/// Tokens of a loss mask that are targets: those after the first with mask 1.
+int64_t count_targets(const std::vector<uint8_t>& loss_mask);
+
+/// Throws DataError, naming sample, modality and both counts, unless `sample` has exactly
+/// `tokens_per_item` placeholders for each of its images.
+void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_item);
 
 }  // namespace zea

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images from bytes to what a vision encoder takes, as transformers' CLIPImageProcessor does it: to RGB, resize the
-// shortest edge (bicubic, antialiased, rounded to 8 bits), centre crop, scale to 0..1, normalise.
+// Images from bytes to what a vision encoder takes, as transformers' CLIPImageProcessor does it: to
+// RGB, resize the shortest edge (bicubic, antialiased, rounded to 8 bits), centre crop, scale to
+// 0..1, normalise.
 #pragma once
 
 #include <array>
@@ -24,7 +25,9 @@ struct Image {
   std::vector<uint8_t> pixels;
 };
 
-/// JPEG (also grey and CMYK), PNG (any depth, palette, alpha dropped) or raw with 1 or 3 channels. Throws DataError.
+/// JPEG (also grey and CMYK), PNG (any depth, palette, alpha dropped) or raw with 1 or 3 channels,
+/// converted as PIL's convert("RGB") does. Throws DataError with the fault; the caller knows which
+/// item it was.
 Image decode_image(const Item& item, int64_t max_pixels);
 
 /// (3, size, size), normalised, in `target` (3 * size * size values).

@@ -39,11 +39,13 @@ struct RunOptions {
 
 struct ModelOptions {
   std::string weights;
+  std::string config;
   bool activation_checkpointing = false;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(weights, {"weights", "weights file (.h5) with the model's config, as zea-import writes it", {}});
+    key(config, {"config", "config.json to plan with (-n) where there are no weights yet", {}});
     key(activation_checkpointing,
         {"activation_checkpointing", "keep only the input of each block and run it again in backward", {}});
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A complete checkpoint as a source of tensors: any box of any state, put together from whatever pieces hold it, each
-// block checked against its hash when it is read. Serves resume at any layout, consolidate and inspect.
+// A complete checkpoint as a source of tensors: any box of any state, put together from whatever
+// pieces hold it, each block checked against its hash when it is read. Serves resume at any layout,
+// consolidate and inspect.
 #pragma once
 
 #include <memory>
@@ -27,6 +28,9 @@ class CheckpointSource : public WeightsSource {
   /// The same for one of the kState... kinds.
   void read_state(const std::string& name, const std::string& state, const Shape& shape,
                   const Extent& extent, DType dtype, void* target) const;
+  /// Reads every block of every piece and checks it against its hash. Throws WeightsError at the
+  /// first fault.
+  void check_all() const;
 
  private:
   struct Files;
@@ -36,8 +40,8 @@ class CheckpointSource : public WeightsSource {
   std::unique_ptr<Files> files_;
 };
 
-/// Writes `directory`/model.h5: HDF5 virtual datasets over the shards' parameter pieces, one per tensor under its own
-/// name (fill value NaN), for h5py and ParaView. zea itself never reads it.
+/// Writes `directory`/model.h5: HDF5 virtual datasets over the shards' parameter pieces, one per
+/// tensor under its own name (fill value NaN), for h5py and ParaView. zea itself never reads it.
 void write_virtual_model(const std::string& directory, const Manifest& manifest);
 
 }  // namespace zea

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of a checkpoint: what makes a directory of shard files one checkpoint. It names every piece (file,
-// dataset, box of the global tensor, element type, hashes per block), the run's state, and its own digest last.
-// A directory `step-00000200` with a manifest inside is complete; anything else is not a checkpoint.
+// The manifest of a checkpoint: what makes a directory of shard files one checkpoint. It names
+// every piece (file, dataset, box of the global tensor, element type, hashes per block), the run's
+// state, and its own digest last. A directory `step-00000200` with a manifest inside is complete;
+// anything else is not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,13 @@
 namespace zea {
 
 /// What a piece holds of its parameter.
-inline constexpr const char* kStateParameter = "parameter";   ///< master value
-inline constexpr const char* kStateExpAvg = "exp_avg";        ///< AdamW's first moment
-inline constexpr const char* kStateExpAvgSq = "exp_avg_sq";   ///< AdamW's second moment
+inline constexpr const char* kStateParameter = "parameter";  ///< master value
+inline constexpr const char* kStateExpAvg = "exp_avg";       ///< AdamW's first moment
+inline constexpr const char* kStateExpAvgSq = "exp_avg_sq";  ///< AdamW's second moment
+
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kManifestFormat = "zea.checkpoint";
+inline constexpr const char* kManifestVersion = "1";
 
 inline constexpr int64_t kHashBlockBytes = 4 << 20;
 
@@ -28,7 +33,8 @@ struct Piece {
   DType dtype = DType::Float32;
   std::string file;     ///< plain name beside the manifest, never a path
   std::string dataset;  ///< name inside the file
-  std::vector<std::string> block_hashes;  ///< XXH3-128 (hex) of each kHashBlockBytes of the packed data
+  std::vector<std::string>
+      block_hashes;  ///< XXH3-128 (hex) of each kHashBlockBytes of the packed data
 };
 
 struct ManifestTensor {
@@ -64,15 +70,22 @@ struct Manifest {
 /// JSON text, its last member "digest" being the XXH3-128 of all before it.
 std::string manifest_text(const Manifest& manifest);
 
-/// Reads and checks text: digest, version, types, ranges, plain file names. `where` is for messages. WeightsError.
+/// Reads and checks text: digest, version, types, ranges, plain file names. `where` is for
+/// messages. WeightsError.
 Manifest parse_manifest(const std::string& text, const std::string& where);
 
 /// Reads `directory`/manifest.json; refuses symbolic links. Throws WeightsError.
 Manifest read_manifest(const std::string& directory);
 
-/// Throws WeightsError naming the tensor unless the parameter pieces of every tensor cover it exactly once, and so do
-/// the moments of every trained one.
+/// Throws WeightsError naming the tensor unless the parameter pieces of every tensor cover it
+/// exactly once, and so do the moments of every trained one.
 void check_coverage(const Manifest& manifest);
+
+/// Elements of `dtype` in one hashed block.
+int64_t block_elements(DType dtype);
+
+/// XXH3-128 of `bytes`, as 32 hexadecimal digits.
+std::string hash_bytes(const void* data, int64_t bytes);
 
 /// XXH3-128 of each block of `bytes`.
 std::vector<std::string> hash_blocks(const void* data, int64_t bytes);

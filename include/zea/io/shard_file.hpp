@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's file of a checkpoint: packed pieces as contiguous datasets, with global shape, extent and element type
-// as attributes. bf16 is an HDF5 float of 8 exponent and 7 mantissa bits, which h5py reads.
+// One rank's file of a checkpoint: packed pieces as contiguous datasets, with global shape, extent
+// and element type as attributes. bf16 is an HDF5 float of 8 exponent and 7 mantissa bits, which
+// h5py reads.
 #pragma once
 
 #include <string>
@@ -10,6 +11,9 @@
 #include "zea/io/manifest.hpp"
 
 namespace zea {
+
+/// The step of a shard that later checkpoints share by hard links (frozen parameters never change).
+inline constexpr int64_t kEveryStep = -1;
 
 class ShardWriter {
  public:
@@ -21,11 +25,22 @@ class ShardWriter {
            const Extent& extent, DType dtype, const void* data);
   /// Syncs and closes; returns the pieces for the manifest.
   std::vector<Piece> finish();
+  /// Room that a piece takes, for a check of the free space before the first byte is written.
+  static int64_t piece_bytes(const Extent& extent, DType dtype);
 
  private:
   H5File file_;
   std::string name_;
   std::vector<Piece> pieces_;
 };
+
+/// Opens a shard for reading and checks that it is the file `file` of run `run_id`, of this step or
+/// of every step. Throws WeightsError naming it.
+H5File open_shard(const std::string& directory, const std::string& file, const std::string& run_id,
+                  int64_t step);
+
+/// Throws WeightsError unless the dataset of `piece` in its shard has the piece's shape and element
+/// type.
+void check_shard_piece(const H5File& shard, const Piece& piece);
 
 }  // namespace zea

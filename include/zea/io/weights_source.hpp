@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where parameter values come from: a weights file, a checkpoint, or a test. A rank asks only for its extents.
+// Where parameter values come from: a weights file, a checkpoint, or a test. A rank asks only for
+// its extents.
 #pragma once
 
 #include <string>
@@ -26,10 +27,16 @@ class WeightsSource {
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   /// The model's config (Hugging Face config.json text); empty when the source has none.
   virtual std::string config_json() const = 0;
-  /// Reads box `extent` of `name` into packed `target` as `dtype` (converted when the source's differs).
-  /// Throws WeightsError when the tensor is missing, its shape differs from `shape`, or a value is not finite.
+  /// Reads box `extent` of `name` into packed `target` as `dtype` (converted when the source's
+  /// differs). Throws WeightsError when the tensor is missing, its shape differs from `shape`, or a
+  /// value is not finite.
   virtual void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
                     void* target) const = 0;
+  /// Names of the text files that belong to the model (tokenizer.json, preprocessor_config.json,
+  /// ...).
+  virtual std::vector<std::string> companions() const { return {}; }
+  /// The text of one of them. Throws WeightsError when there is none of that name.
+  virtual std::string companion(const std::string& name) const;
 };
 
 }  // namespace zea

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a source of weights into the shards of an engine: every rank reads the extents that it holds
+// and nothing else, so neither memory nor time depends on the size of the whole model.
+#pragma once
+
+#include "zea/io/weights_source.hpp"
+#include "zea/parallel/engine.hpp"
+
+namespace zea {
+
+/// Throws one WeightsError that lists every tensor that is missing, has another shape or no
+/// floating type, or that the model does not know. The head's matrix of a model with tied
+/// embeddings may be there; it is ignored.
+void check_tensors(const ModelSpec& model, const WeightsSource& source);
+
+/// Checks the source, then reads this rank's ranges into the masters (converted to their type) and
+/// publishes them. Does not communicate: a fault is thrown by the ranks that see it, so run it
+/// under agree() where the others must know.
+void load_weights(Engine& engine, const WeightsSource& source);
+
+}  // namespace zea

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// From sample ids to tensors' contents: reads, decodes and preprocesses a microbatch, and a
+// background thread that does so some steps ahead. Which samples belong to a step is the plan's
+// business and comes in as a function.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "zea/data/dataset.hpp"
+#include "zea/data/image.hpp"
+
+namespace zea {
+
+/// An item that did not decode, in a data set whose bad items are masked.
+struct BadItem {
+  int64_t sample = 0;  ///< id in the data set
+  int64_t item = 0;    ///< position among the sample's items
+  std::string fault;
+};
+
+struct LoadedMicrobatch {
+  std::vector<Sample>
+      samples;                ///< in the order of their ids' list; their items' bytes are released
+  std::vector<float> pixels;  ///< (items, 3, size, size), in the order of samples, then items
+  int64_t items = 0;
+  std::vector<BadItem> bad;
+};
+
+/// Sample ids of one rank in one step, per microbatch.
+using StepIds = std::vector<std::vector<int64_t>>;
+
+struct LoaderOptions {
+  ImageOptions image;
+  /// A bad item becomes zeros, and all labels of its sample are masked; otherwise it is a
+  /// DataError.
+  bool mask_bad_items = false;
+};
+
+/// Loads the samples `ids` in the calling thread. Throws DataError naming data set, sample, item
+/// and fault.
+LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,
+                                 const std::vector<int64_t>& ids);
+
+class Loader {
+ public:
+  /// Starts to prepare steps [first_step, end_step), at most `prefetch` ahead. `ids_of_step` is
+  /// called in order in the loader's own thread and must not share state with others; `dataset`
+  /// must outlive the loader.
+  Loader(const Dataset& dataset, LoaderOptions options,
+         std::function<StepIds(int64_t step)> ids_of_step, int64_t first_step, int64_t end_step,
+         int64_t prefetch);
+  ~Loader();  ///< Stops the thread after the item in work.
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// Microbatches of the next step; waits for them. Throws what the thread threw, when its step is
+  /// reached and from then on.
+  std::vector<LoadedMicrobatch> next();
+
+ private:
+  void run(std::stop_token stop);
+  std::vector<LoadedMicrobatch> load_step(int64_t step, std::stop_token stop) const;
+  bool put(std::vector<LoadedMicrobatch> loaded, std::stop_token stop);
+
+  const Dataset& dataset_;
+  const LoaderOptions options_;
+  const std::function<StepIds(int64_t)> ids_of_step_;
+  const int64_t first_step_;
+  const int64_t end_step_;
+  const size_t prefetch_;
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<std::vector<LoadedMicrobatch>> ready_;  ///< guarded by mutex_
+  std::exception_ptr error_;                         ///< guarded by mutex_
+  bool finished_ = false;                            ///< guarded by mutex_
+  std::jthread thread_;                              ///< last: it uses all of the above
+};
+
+}  // namespace zea

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of zea as plain values. Nothing is printed or opened here, and every option is
+// declared once: the help is made from the same declarations.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace zea {
+
+struct CommandLine {
+  std::string deck;       ///< -i; with -r it replaces the deck kept in the checkpoint
+  std::string restart;    ///< -r: a run directory or a checkpoint
+  std::string directory;  ///< -d
+  bool plan_only = false;
+  int ranks = 0;            ///< --ranks of the plan; 0: not given
+  double wall_seconds = 0;  ///< -t; 0: no limit
+  bool show_build = false;
+  bool show_help = false;
+  bool show_version = false;
+  std::vector<std::string> overrides;  ///< section.key=value, in the order given
+};
+
+/// Reads main's arguments. Throws DeckError with a hint at the usage.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+/// The text of `zea -h`: options, signals, exit codes, and every key of a deck.
+std::string help_text();
+
+}  // namespace zea

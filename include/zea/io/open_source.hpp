@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any place that holds a model's tensors, told apart by what it looks like: a weights file, a
+// safetensors file, a Hugging Face directory, a checkpoint, or a run directory (its newest complete
+// checkpoint).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zea/io/weights_source.hpp"
+
+namespace zea {
+
+/// Directory name of a step's checkpoint: "step-00000200".
+std::string checkpoint_name(int64_t step);
+
+/// The complete checkpoints in `directory` (renamed, with a manifest inside), oldest step first;
+/// empty when it does not exist. Their contents are not looked at.
+std::vector<std::string> complete_checkpoints(const std::string& directory);
+
+/// `path` itself when it is a checkpoint, else the newest complete one in it or in its
+/// checkpoints/; empty when none.
+std::string find_checkpoint(const std::string& path);
+
+/// Throws WeightsError naming what `path` is and what would do.
+std::unique_ptr<WeightsSource> open_source(const std::string& path);
+
+}  // namespace zea

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels over flat shards: AdamW with clipping and 1/N folded in, and the sum of squares with its finite check, each in one
+// pass. On the host they run under Kokkos; on a device, where this build's Kokkos has no back end, by libtorch's operations.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace zea {
+
+/// Starts and ends Kokkos. Main (or a test's main) owns one before any kernel runs.
+class KernelRuntime {
+ public:
+  KernelRuntime();
+  ~KernelRuntime();
+  KernelRuntime(const KernelRuntime&) = delete;
+  KernelRuntime& operator=(const KernelRuntime&) = delete;
+};
+
+/// One update of AdamW (arXiv:1711.05101).
+struct AdamwUpdate {
+  double lr = 0;
+  double beta1 = 0.9, beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double gradient_scale = 1;  ///< the gradient is multiplied by it: clipping and 1/N
+  int64_t step = 1;           ///< counts from 1
+};
+
+/// Updates `parameter` and the moments in place; all are 1-d, contiguous, of one type (fp32 or fp64) and length.
+void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
+           const AdamwUpdate& update);
+
+/// The sum of squares in double, independent of the number of threads; not finite if any element is not.
+double sum_of_squares(const at::Tensor& flat);
+
+/// The same by libtorch's operations: what the kernels are tested against and what devices use.
+void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
+                     at::Tensor exp_avg_sq, const AdamwUpdate& update);
+double sum_of_squares_reference(const at::Tensor& flat);
+
+}  // namespace zea

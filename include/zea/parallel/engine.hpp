@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: a walk over units by a list of actions. A unit runs on detached inputs; its backward is autograd on that unit
+// alone with the gradient of its output. Everything between units is an action of the list: one switch, no hooks.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "zea/comm/mesh.hpp"
+#include "zea/model/unit.hpp"
+#include "zea/parallel/sharded_group.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+
+struct WalkResult {
+  double loss_sum = 0;               ///< over this rank's targets
+  std::vector<at::Tensor> outputs;   ///< of the head per microbatch, when it computes logits
+};
+
+class Engine {
+ public:
+  /// `mesh` must outlive the engine. Collective.
+  Engine(const Plan& plan, Mesh& mesh, at::Device device);
+
+  const Plan& plan() const { return plan_; }
+  Mesh& mesh() { return mesh_; }
+  int world_rank() const { return world_rank_; }
+  std::vector<std::unique_ptr<ShardedGroup>>& groups() { return groups_; }
+  Ledger& ledger() { return ledger_; }
+  MicrobatchOptions microbatch_options() const;
+
+  /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added into the groups' shards.
+  WalkResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
+                 HeadOutput head = HeadOutput::Loss);
+
+ private:
+  /// What a unit leaves behind in a microbatch.
+  struct Kept {
+    UnitInputs inputs;    ///< detached leaves
+    at::Tensor output;    ///< with its graph; undefined when it is to be computed again
+    at::Tensor value;     ///< detached, until every consumer has run
+    at::Tensor gradient;  ///< of the output, summed over consumers
+    int consumers = 0;    ///< that have not run yet
+    bool needs_gradient = false;  ///< something trainable lies here or upstream
+  };
+
+  void build_groups();
+  void build_units();
+  bool recomputes(int unit) const;
+  UnitInputs take_inputs(int unit, int microbatch);
+  at::Tensor call_unit(int unit, int microbatch, const UnitInputs& inputs);
+  void forward(int unit, int microbatch);
+  void backward(int unit, int microbatch);
+  void reduce_shard(int group);
+  void finish_reduce_shard();
+  void reduce_replicas(int group);
+  void finish_reductions();
+  void progress();
+
+  const Plan& plan_;
+  Mesh& mesh_;
+  int world_rank_;
+  at::Device device_;
+  Ledger ledger_;
+  std::unique_ptr<BufferRing> gathered_ring_, gradient_ring_;
+  std::vector<std::unique_ptr<ShardedGroup>> groups_;
+  std::vector<std::vector<int>> unit_groups_;
+  std::vector<std::vector<Parameter*>> unit_parameters_;
+  std::vector<std::vector<int>> consumers_;  ///< units that read each unit
+  std::vector<bool> trains_unit_;            ///< whether a unit has a trainable parameter
+
+  // Of the walk under way.
+  const std::vector<Microbatch>* microbatches_ = nullptr;
+  HeadOutput head_ = HeadOutput::Loss;
+  bool trains_ = false;
+  std::map<std::pair<int, int>, Kept> kept_;
+  std::optional<int> reducing_shard_;
+  std::vector<int> reducing_replicas_;
+  WalkResult result_;
+};
+
+}  // namespace zea

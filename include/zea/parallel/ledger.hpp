@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes that buffers of parameters, gradients and optimizer state hold, counted where they are taken and given back.
+// Not resident memory: an exact account that plans and tests compare with.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace zea {
+
+class Ledger {
+ public:
+  void take(int64_t bytes) {
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+  }
+  void give_back(int64_t bytes) { now_ -= bytes; }
+  int64_t now_bytes() const { return now_; }
+  int64_t peak_bytes() const { return peak_; }
+
+ private:
+  int64_t now_ = 0;
+  int64_t peak_ = 0;
+};
+
+/// A flat tensor whose bytes stand in a ledger for as long as it lives.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Ledger& ledger, int64_t elements, at::ScalarType dtype, at::Device device);
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer() { release(); }
+
+  const at::Tensor& tensor() const { return tensor_; }
+  bool defined() const { return tensor_.defined(); }
+  void release();
+
+ private:
+  Ledger* ledger_ = nullptr;
+  at::Tensor tensor_;
+};
+
+}  // namespace zea

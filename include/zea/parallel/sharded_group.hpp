@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A flat buffer at run time: the shard of masters, moments and gradient that this rank owns, and the parameters that units see
+// while the buffer is gathered. It unshards, reshards and reduces when told; it does not know the schedule.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "zea/comm/collectives.hpp"
+#include "zea/model/parameter.hpp"
+#include "zea/parallel/buffer_ring.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+
+at::ScalarType to_torch(DType dtype);
+
+/// Memory and communicators that the buffers of a module share. Null collectives: a group of one.
+struct ShardedGroupContext {
+  Collectives* shard_group = nullptr;  ///< the ranks that share one copy
+  Collectives* replicas = nullptr;     ///< the ranks that own the same shard in other copies
+  BufferRing& gathered;
+  BufferRing& gradients;
+  Ledger& ledger;
+  at::Device device;
+};
+
+class ShardedGroup {
+ public:
+  ShardedGroup(const Plan& plan, int group, int world_rank, const ShardedGroupContext& context);
+
+  const FlatGroup& layout() const { return layout_; }
+  bool trainable() const { return layout_.trainable; }
+  FlatRange range() const { return range_; }
+
+  /// (range) 1-d, in the master type. Moments and gradient exist only where the buffer trains.
+  const at::Tensor& master() const { return master_.tensor(); }
+  const at::Tensor& exp_avg() const { return exp_avg_.tensor(); }
+  const at::Tensor& exp_avg_sq() const { return exp_avg_sq_.tensor(); }
+  const at::Tensor& gradient() const { return gradient_.tensor(); }
+
+  /// The run of fused parameters that starts at ModelSpec parameter `param`; null when it starts elsewhere.
+  Parameter* parameter(int param) const;
+
+  /// Makes the masters visible to the next gather: call it after they have changed.
+  void publish();
+  void zero_gradient();
+
+  void start_unshard();
+  void wait_unshard();
+  void reshard();
+
+  /// Gives parameters an unsharded gradient to add into, zero at first, unless they have it already.
+  void open_gradient();
+  void start_reduce_shard();
+  void finish_reduce_shard();
+  void start_reduce_replicas();
+  void finish_reduce_replicas();
+  /// Lets communication under way progress.
+  void progress();
+
+ private:
+  struct FusedRun {
+    int64_t offset, elements;
+    std::unique_ptr<Parameter> parameter;
+  };
+
+  void build_runs(const ModelSpec& model);
+  void set_values(const at::Tensor& flat);
+  void set_gradients(const at::Tensor& flat);
+  bool gathers() const { return shards_ > 1; }
+
+  const FlatGroup& layout_;
+  ShardedGroupContext context_;
+  int shards_;
+  at::ScalarType param_type_, master_type_;
+  DType param_dtype_, master_dtype_;
+  FlatRange range_;
+  std::vector<FusedRun> runs_;
+  std::vector<int> run_of_param_;  ///< by position in layout_.params; -1 inside a run
+  Buffer master_, exp_avg_, exp_avg_sq_, gradient_;
+  Buffer published_;  ///< the shard in the compute type, where that differs
+  Buffer gathered_, open_gradient_, received_;
+  Counts counts_;
+  Pending unsharding_, reducing_, replicating_;
+};
+
+}  // namespace zea

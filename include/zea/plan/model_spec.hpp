@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as values: units in order with their inputs, and parameters with file name, shape and how they are cut. A pure
+// function of the config JSON makes it, so a plan for 512 ranks needs neither torch nor weights. The model does not
+// know its rank.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zea/plan/extent.hpp"
+
+namespace zea {
+
+/// How initial values are drawn when there are none to load.
+enum class Init { Zeros, Ones, Normal };
+
+/// How tensor parallelism cuts a parameter.
+enum class TpCut { Replicated, Column /* dim 0 */, Row /* dim 1 */, Vocabulary /* dim 0, padded */ };
+
+struct ParamSpec {
+  std::string name;    ///< as in weights files
+  std::string module;  ///< "vision" or "llm"
+  Shape shape;
+  Init init = Init::Normal;
+  double std = 0.02;
+  TpCut tp_cut = TpCut::Replicated;
+  bool fused_with_next = false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
+  bool trainable = true;
+  bool used = true;  ///< false: no unit that runs reads it (carried, never trained)
+
+  /// AdamW decays matrices and not vectors (norms, biases).
+  bool decays() const { return shape.size() >= 2; }
+};
+
+enum class UnitKind {
+  PatchEmbed,    ///< pixels -> patches + class token + positions, normalised
+  VisionBlock,
+  Projector,     ///< features of the taps -> rows of the language model's width
+  TokenEmbed,
+  Merge,         ///< text embeddings with features put in the places of placeholders
+  DecoderBlock,
+  Head,          ///< final norm, vocabulary, loss
+};
+
+const char* unit_kind_name(UnitKind kind);
+
+/// An input slot of a unit: the output of another unit.
+struct UnitInput {
+  int unit;       ///< index in ModelSpec::units
+  bool optional;  ///< absent when that unit's module has no item in the microbatch
+};
+
+struct UnitSpec {
+  std::string name;       ///< as templates and logs name it: "vision.layers.0", "llm.head"
+  std::string module;     ///< "vision" or "llm"
+  UnitKind kind;
+  std::vector<int> params;  ///< indices in ModelSpec::params, in the order the unit's kind wants them
+  std::vector<UnitInput> inputs;
+};
+
+/// "gelu", "quick_gelu", "gelu_pytorch_tanh", "relu" or "silu".
+enum class Activation { Gelu, QuickGelu, GeluTanh, Relu, Silu };
+
+struct VisionConfig {
+  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0;
+  int64_t image_size = 0, patch_size = 0, channels = 3;
+  double norm_eps = 1e-5;
+  Activation activation = Activation::QuickGelu;
+  std::vector<int64_t> taps;  ///< indices of hidden states that the projector reads; 0 is after the embedding
+  bool keep_class_token = false;
+
+  int64_t patches() const { return (image_size / patch_size) * (image_size / patch_size); }
+  int64_t tokens() const { return patches() + 1; }
+  /// Rows that one image contributes to the language model.
+  int64_t features() const { return patches() + (keep_class_token ? 1 : 0); }
+};
+
+struct ProjectorConfig {
+  Activation activation = Activation::Gelu;
+  bool bias = true;
+};
+
+/// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
+struct RopeConfig {
+  double theta = 10000;
+  std::string type = "default";  ///< default, linear, llama3
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double original_max_positions = 8192;
+};
+
+struct TextConfig {
+  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t vocabulary = 0, max_positions = 0;
+  double norm_eps = 1e-6;
+  bool attention_bias = false, mlp_bias = false, tied_embeddings = false;
+  RopeConfig rope;
+  std::vector<int64_t> end_tokens;  ///< that end a generated text
+};
+
+struct ModelSpec {
+  std::string family;  ///< the config's model_type
+  TextConfig text;
+  std::optional<VisionConfig> vision;
+  ProjectorConfig projector;
+  int64_t image_token = -1;
+  std::vector<ParamSpec> params;
+  std::vector<UnitSpec> units;  ///< in the order of a forward walk
+
+  int64_t num_parameters() const;
+  /// Index of the parameter called `name`, or -1.
+  int param_index(const std::string& name) const;
+};
+
+/// Which parts of a model train; the rest is frozen.
+struct Trainable {
+  bool vision = true;
+  bool vision_projector = true;
+  bool llm = true;
+};
+
+/// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed values; a family or an
+/// option that is not built is refused.
+ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
+
+}  // namespace zea

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second pure plan: for one step, which samples form which rows, which replica and microbatch each row goes to, how many
+// targets there are, and which modules run where. Every rank computes it alike from the data set's index alone, so no
+// collective ever depends on what one rank saw.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zea/plan/sample_index.hpp"
+
+namespace zea {
+
+/// What goes through the model at once on one replica.
+struct MicrobatchPlan {
+  std::vector<int64_t> samples;  ///< ids, in row order
+  int64_t rows = 0;
+  int64_t tokens = 0;
+  int64_t targets = 0;
+  int64_t items = 0;
+
+  bool empty() const { return samples.empty(); }
+};
+
+struct StepPlan {
+  int64_t step = 0;
+  int64_t samples = 0;
+  int64_t tokens = 0;
+  int64_t targets = 0;  ///< of the global batch: the N of the loss
+  /// [replica][microbatch]; every replica has the same number of microbatches, the last ones possibly empty.
+  std::vector<std::vector<MicrobatchPlan>> replicas;
+
+  int num_microbatches() const {
+    return replicas.empty() ? 0 : static_cast<int>(replicas.front().size());
+  }
+};
+
+struct StepPlanOptions {
+  int replicas = 1;
+  int64_t row_tokens = 2048;
+  int64_t rows_per_microbatch = 1;
+  bool packing = true;
+};
+
+/// Deals `samples` (ids, in the order of the global batch) to replicas by their tokens, longest first onto the least
+/// loaded (LPT; Graham 1969), then packs each replica's share into rows. Pure and deterministic.
+/// Throws DataError when a sample is longer than a row.
+StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
+                        const std::vector<SampleIndex>& index, const StepPlanOptions& options);
+
+}  // namespace zea

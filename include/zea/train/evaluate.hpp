@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluation: a forward-only schedule of the same units over a held-out data set. The loss over its targets; and, when asked
+// for, greedy decoding after each sample's prompt, with the class that the generated text names.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/data/loader.hpp"
+#include "zea/parallel/engine.hpp"
+#include "zea/train/metrics.hpp"
+
+namespace zea {
+
+struct Prediction {
+  int64_t sample = 0;
+  std::vector<int32_t> generated;  ///< up to and without the end token
+};
+
+struct Evaluation {
+  EvalMetrics metrics;             ///< step and seconds are the caller's
+  std::string predictions_jsonl;   ///< on the root rank, in the order of samples; empty without generation
+};
+
+struct EvaluateOptions {
+  int64_t samples = 0;          ///< 0: all
+  int64_t generate_tokens = 0;  ///< 0: only the loss
+};
+
+/// Collective over all ranks.
+Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
+                    const EvaluateOptions& options);
+
+}  // namespace zea

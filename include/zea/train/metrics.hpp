@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// metrics.jsonl: one JSON object per line for every logged step and evaluation, appended, so that a resumed run goes on in the
+// same file. And the line of progress that people read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "zea/train/train_step.hpp"
+
+namespace zea {
+
+/// A logged step; rates are over the steps since the last logged one.
+struct StepMetrics {
+  int64_t step = 0, steps = 0;
+  StepReport report;
+  double seconds = 0;  ///< since the run started
+  double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
+  double wait_seconds = 0;  ///< per step, waiting for the loader
+  int64_t memory_bytes = 0;
+};
+
+struct EvalMetrics {
+  int64_t step = 0;
+  double seconds = 0;
+  double loss = 0;
+  int64_t samples = 0, targets = 0;
+  int64_t labelled = 0, correct = 0;  ///< samples with a class, and those whose generated text names it
+
+  double accuracy() const { return labelled > 0 ? static_cast<double>(correct) / labelled : 0; }
+};
+
+std::string progress_line(const StepMetrics& metrics);
+std::string eval_line(const EvalMetrics& metrics);
+
+/// Appends lines; throws StorageError when a write fails. `path` empty: writes nothing (other ranks).
+class MetricsFile {
+ public:
+  explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+  void append(const StepMetrics& metrics) const;
+  void append(const EvalMetrics& metrics) const;
+
+ private:
+  void append_line(const std::string& line) const;
+  std::string path_;
+};
+
+/// Resident memory of this process in bytes.
+int64_t resident_bytes();
+
+}  // namespace zea

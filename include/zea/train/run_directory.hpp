@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory of a run: deck.used.toml, log.txt, metrics.jsonl, checkpoints/, and LOCK, which keeps a second run out. The
+// lock is our own, since file locks are off on many clusters. Only the root rank makes one of these.
+#pragma once
+
+#include <string>
+
+namespace zea {
+
+class RunDirectory {
+ public:
+  /// Makes the directory and takes the lock. Throws StorageError naming host, process and job of the run that holds it. A
+  /// lock whose process is dead, or that an earlier start of this same job left, is taken over (see note()).
+  explicit RunDirectory(const std::string& path);
+  ~RunDirectory();  ///< gives the lock back
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::string& note() const { return note_; }  ///< of a lock taken over; empty otherwise
+  void write_deck(const std::string& toml) const;
+
+ private:
+  void take_lock();
+
+  std::string path_;
+  std::string note_;
+};
+
+}  // namespace zea

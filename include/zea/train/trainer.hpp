@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training loop. It owns nothing that it did not receive, parses nothing and opens no deck.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "zea/core/error.hpp"
+#include "zea/core/log.hpp"
+#include "zea/data/loader.hpp"
+#include "zea/io/manifest.hpp"
+#include "zea/train/evaluate.hpp"
+#include "zea/train/metrics.hpp"
+#include "zea/train/stop_request.hpp"
+#include "zea/train/train_step.hpp"
+
+namespace zea {
+
+/// What the loop works with; all of it outlives the loop.
+struct TrainerParts {
+  Engine& engine;
+  Optimizer& optimizer;
+  Collectives& control;  ///< host collectives over all ranks
+  const Dataset& train;
+  const Dataset* eval;   ///< null: none
+  LoaderOptions loading;
+  StopRequest& stop;
+  Log& log;
+  const MetricsFile& metrics;
+  std::string run_directory;
+  std::string run_id;
+  std::string deck;      ///< resolved TOML, for checkpoints
+};
+
+class Trainer {
+ public:
+  Trainer(const TrainerParts& parts, const TrainPosition& start);
+
+  /// Trains to the last step, or until asked to leave: then Requeue. Collective.
+  ExitCode run();
+  const TrainPosition& position() const { return position_; }
+
+ private:
+  /// Sums since the last logged line.
+  struct Interval {
+    double seconds = 0, wait_seconds = 0;
+    int64_t steps = 0, tokens = 0, samples = 0;
+  };
+
+  StepPlan plan_step(Sampler& sampler, int64_t step) const;
+  StepReport train_one(Loader& loader, Sampler& sampler);
+  bool is_due(int64_t every) const;
+  void log_step(const StepReport& report, bool last);
+  void run_evaluation(int64_t generate_tokens, const std::string& predictions_file);
+  void save();
+
+  TrainerParts parts_;
+  const Options& options_;
+  TrainPosition position_;
+  Interval interval_;
+  double seconds_per_step_ = 0;  ///< moving averages: how long one more step and a checkpoint take
+  double seconds_per_save_ = 0;
+  int64_t saved_step_ = -1;
+};
+
+}  // namespace zea

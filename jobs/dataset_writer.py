@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes zea data sets: token ids with a loss mask, and the images that stand at placeholders.
+
+The format, an HDF5 file of contiguous, unfiltered datasets (version 1):
+
+    root attributes (text)
+      format                "zea.dataset"
+      version               "1"
+      image_token           id of the placeholder token in decimal, "-1" when there are no images
+    ragged arrays: element i is values[offsets[i] : offsets[i + 1]]
+      token_offsets         int64 (samples + 1)
+      tokens                int32 (all tokens)
+      loss_mask             uint8 (all tokens)    1: learnt, as the target of the token before it
+      sample_item_offsets   int64 (samples + 1)   which items belong to a sample
+      item_offsets          int64 (items + 1)
+      item_bytes            uint8 (all bytes)     JPEG or PNG files as they are, or raw pixels
+      item_shape            int32 (items, 3)      height, width, channels (1 or 3); 0, 0, 0: encoded
+    optional
+      labels                int32 (samples)       index into classes, or -1
+      classes               strings
+      token_byte_offsets    int64 (vocabulary + 1)
+      token_byte_values     uint8                 bytes of each token id; none for special ones
+
+In a sample the placeholders of its items stand in the order of the items, as many for each as the
+vision encoder makes features of it. The file appears under its name only when it is complete.
+"""
+
+import os
+import tempfile
+from array import array
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+
+class DatasetWriter:
+    """Collects samples; `with DatasetWriter(path, image_token) as writer: writer.add(...)`."""
+
+    def __init__(self, path, image_token, classes=None, token_bytes=None):
+        self.path = Path(path)
+        self.image_token = image_token
+        self.classes = classes
+        self.token_bytes = token_bytes
+        self.tokens, self.loss_mask = array("i"), array("B")
+        self.token_offsets, self.sample_item_offsets = array("q", [0]), array("q", [0])
+        self.item_offsets, self.item_shape, self.labels = array("q", [0]), array("i"), array("i")
+        self.spool = None
+
+    def __enter__(self):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.spool = tempfile.TemporaryFile(
+            dir=self.path.parent
+        )  # item bytes: they may not fit into memory
+        return self
+
+    def add(self, tokens, loss_mask, items=(), label=-1):
+        """One sample. Items: bytes of JPEG or PNG, or uint8 pixels (height, width[, channels])."""
+        if len(tokens) == 0 or len(tokens) != len(loss_mask):
+            raise ValueError(
+                f"a sample of {len(tokens)} tokens and {len(loss_mask)} loss mask entries"
+            )
+        self.tokens.extend(tokens)
+        self.loss_mask.extend(loss_mask)
+        self.token_offsets.append(len(self.tokens))
+        for item in items:
+            self._add_item(item)
+        self.sample_item_offsets.append(len(self.item_offsets) - 1)
+        self.labels.append(label)
+
+    def _add_item(self, item):
+        shape = (0, 0, 0)
+        if not isinstance(item, bytes):
+            pixels = np.asarray(item)
+            if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+                raise ValueError(
+                    f"pixels must be uint8 of 2 or 3 dims, not {pixels.dtype} {pixels.shape}"
+                )
+            shape = pixels.shape if pixels.ndim == 3 else (*pixels.shape, 1)
+            item = pixels.tobytes()
+        self.spool.write(item)
+        self.item_offsets.append(self.item_offsets[-1] + len(item))
+        self.item_shape.extend(shape)
+
+    def __exit__(self, kind, *_):
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            self.spool.close()
+
+    def _commit(self):
+        unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        try:
+            # Metadata of format 1.10 carries checksums, and every HDF5 since then reads it.
+            with h5py.File(unfinished, "w", libver=("v110", "v110")) as file:
+                self._write(file)
+            sync(unfinished)
+            os.replace(unfinished, self.path)
+            sync(self.path.parent)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _write(self, file):
+        file.attrs["format"], file.attrs["version"] = "zea.dataset", "1"
+        file.attrs["image_token"] = str(self.image_token)
+        for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
+            file[name] = np.asarray(getattr(self, name), np.int64)
+        file["tokens"] = np.asarray(self.tokens, np.int32)
+        file["loss_mask"] = np.asarray(self.loss_mask, np.uint8)
+        file["item_shape"] = np.asarray(self.item_shape, np.int32).reshape(-1, 3)
+        file["labels"] = np.asarray(self.labels, np.int32)
+        self._write_item_bytes(file)
+        if self.classes is not None:
+            file.create_dataset("classes", data=self.classes, dtype=h5py.string_dtype())
+        if self.token_bytes is not None:
+            lengths = [len(piece) for piece in self.token_bytes]
+            file["token_byte_offsets"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            file["token_byte_values"] = np.frombuffer(b"".join(self.token_bytes), np.uint8)
+
+    def _write_item_bytes(self, file):
+        target = file.create_dataset("item_bytes", (self.item_offsets[-1],), np.uint8)
+        self.spool.seek(0)
+        position = 0
+        while part := self.spool.read(64 << 20):
+            target[position : position + len(part)] = np.frombuffer(part, np.uint8)
+            position += len(part)
+
+
+def sync(path):
+    """Waits until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Installs what zea needs: Debian packages where some are missing, and a Python environment in .venv. Runs again in no time.
+#   jobs/setup.sh [--tests] [--dataset]
+#   --tests    also what the reference tests need: the full torch and transformers
+#   --dataset  also Debian's Fashion-MNIST images and strace, which the run tests use
+# Packages are installed as root only; anybody else is told which are missing. PYTHON=... chooses the interpreter (3.11 or newer).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+packages=(g++ make ninja-build python3 python3-venv libopenmpi-dev openmpi-bin libhdf5-dev libtrilinos-kokkos-dev
+  libtomlplusplus-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libjpeg62-turbo-dev
+  libpng-dev)
+venv=.venv
+# How much of Python is wanted: 0 libtorch alone, 1 torch with the CUDA libraries it lists, 2 what the tests need too.
+wanted_level=0
+
+fail() {
+  printf 'setup: %s\n' "$1" >&2
+  exit 1
+}
+
+# stage NAME COMMAND...: one line with the seconds it took; what it said only where it fails.
+stage() {
+  local name=$1 log begin=$SECONDS
+  shift
+  log=$(mktemp)
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    rm -f "$log"
+    fail "$name failed"
+  fi
+  rm -f "$log"
+  printf 'setup: %s, %d s\n' "$name" $((SECONDS - begin))
+}
+
+read_arguments() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+      --tests) wanted_level=2 ;;
+      --dataset) packages+=(dataset-fashion-mnist strace) ;;
+      *) fail "unknown argument $argument; allowed: --tests, --dataset" ;;
+    esac
+  done
+  # A run on a GPU needs those CUDA libraries.
+  if [ "$wanted_level" -eq 0 ] && nvidia-smi >/dev/null 2>&1; then wanted_level=1; fi
+}
+
+missing_packages() {
+  local package
+  for package in "${packages[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+  done
+}
+
+install_packages() {
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -q
+  apt-get install -yq --no-install-recommends "$@"
+}
+
+setup_packages() {
+  command -v dpkg-query >/dev/null || {
+    printf 'setup: this is not Debian; see to these yourself: %s\n' "${packages[*]}"
+    return
+  }
+  local missing
+  mapfile -t missing < <(missing_packages)
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  [ "$(id -u)" -eq 0 ] || fail "missing Debian packages; as root: apt-get install ${missing[*]}"
+  stage "${#missing[@]} Debian packages" install_packages "${missing[@]}"
+}
+
+is_new_enough() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+choose_python() {
+  local candidate
+  for candidate in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3; do
+    if is_new_enough "$candidate"; then
+      echo "$candidate"
+      return
+    fi
+  done
+  fail "no Python of 3.11 or newer with venv; install python3-venv or set PYTHON"
+}
+
+# install_python INTERPRETER: scripts in an environment name its place, so one that was moved is made anew.
+install_python() {
+  if [ "$(cat "$venv/zea-place" 2>/dev/null)" != "$PWD" ] || ! "$venv/bin/python" -m pip --version; then
+    "$1" -m venv --clear "$venv"
+    printf '%s\n' "$PWD" >"$venv/zea-place"
+  fi
+  local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install)
+  case $wanted_level in
+    0)
+      "${pip[@]}" --no-deps -r <(grep -E '^(torch|nvidia-)' jobs/requirements.txt)
+      "${pip[@]}" -r <(grep -vE '^(torch|nvidia-)' jobs/requirements.txt)
+      ;;
+    1) "${pip[@]}" -r jobs/requirements.txt ;;
+    2) "${pip[@]}" -r jobs/requirements.txt -r jobs/requirements-tests.txt ;;
+  esac
+}
+
+setup_python() {
+  local stamp=$venv/zea-stamp wanted found_level=0 found='' python
+  wanted=$(cat jobs/requirements.txt jobs/requirements-tests.txt <(pwd) | sha256sum | cut -d ' ' -f 1)
+  if [ -f "$stamp" ]; then read -r found_level found <"$stamp"; fi
+  if [ "$found" = "$wanted" ] && [ "$found_level" -ge "$wanted_level" ]; then return; fi
+  if [ "$found_level" -gt "$wanted_level" ]; then wanted_level=$found_level; fi
+  python=$(choose_python)
+  stage "Python environment" install_python "$python"
+  printf '%d %s\n' "$wanted_level" "$wanted" >"$stamp"
+}
+
+read_arguments "$@"
+setup_packages
+setup_python

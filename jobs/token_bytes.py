@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of each token id of a Hugging Face tokenizer, so that others can decode without it."""
+
+import json
+import re
+
+
+def byte_of_character():
+    """Byte-level BPE: printable Latin-1 stands for itself, U+0100 and on for the other bytes."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + n): byte for n, byte in enumerate(others)
+    }
+
+
+def token_bytes(tokenizer):
+    """Bytes of the ids 0 .. vocabulary - 1; empty for special tokens and for unused ids."""
+    description = json.loads(tokenizer.to_str())
+    special = {token["id"] for token in description["added_tokens"] if token["special"]}
+    byte_level = '"ByteLevel"' in json.dumps([description["decoder"], description["pre_tokenizer"]])
+    decode = decode_byte_level() if byte_level else decode_sentencepiece
+    vocabulary = tokenizer.get_vocab()
+    pieces = [b""] * (max(vocabulary.values()) + 1)
+    for text, number in vocabulary.items():
+        if number not in special:
+            pieces[number] = decode(text)
+    return pieces
+
+
+def decode_byte_level():
+    byte = byte_of_character()
+    return lambda text: (
+        bytes(byte[c] for c in text) if all(c in byte for c in text) else text.encode()
+    )
+
+
+def decode_sentencepiece(text):
+    """Llama's kind: U+2581 is a space, <0x0A> a single byte."""
+    single = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text)
+    return bytes([int(single[1], 16)]) if single else text.replace("\u2581", " ").encode()

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// zea-inspect: what a weights file, data set, checkpoint or run directory holds.
+#include "inspect.hpp"
+
+#include "tool.hpp"
+#include "zea/io/h5.hpp"
+#include "zea/io/open_source.hpp"
+
+namespace zea {
+namespace {
+
+/// The kind of an HDF5 file, as it says itself.
+std::string format_of(const std::string& path) {
+  return H5File::open(path).text_attribute("format").value_or("");
+}
+
+void inspect(const InspectOptions& options) {
+  if (!std::filesystem::exists(options.path)) throw WeightsError(options.path + ": does not exist");
+  if (std::filesystem::is_directory(options.path)) {
+    const std::string checkpoint = find_checkpoint(options.path);
+    return checkpoint.empty() ? inspect_weights(options) : inspect_checkpoint(checkpoint, options);
+  }
+  const bool dataset =
+      !options.path.ends_with(".safetensors") && format_of(options.path) == "zea.dataset";
+  return dataset ? inspect_dataset(options) : inspect_weights(options);
+}
+
+}  // namespace
+
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), 1, ',');
+  return text;
+}
+
+}  // namespace zea
+
+int main(int argc, char** argv) {
+  zea::InspectOptions options;
+  CLI::App app("Shows what a weights file, data set, checkpoint or run directory holds.",
+               "zea-inspect");
+  app.add_option("path", options.path, "File or directory")->required();
+  app.add_flag("--norms", options.norms,
+               "Norm, smallest and largest value of every tensor (reads all)");
+  app.add_flag("--check", options.check, "Read a checkpoint in full and verify every hash");
+  return zea::run_tool(app, argc, argv, [&] { zea::inspect(options); });
+}

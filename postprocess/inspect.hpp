@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What zea-inspect shows of each kind of file, on stdout.
+#pragma once
+
+#include <string>
+
+namespace zea {
+
+struct InspectOptions {
+  std::string path;
+  bool norms = false;  ///< of every tensor: reads it all
+  bool check = false;  ///< every hash of a checkpoint
+};
+
+/// A weights file, a safetensors file, or a Hugging Face directory.
+void inspect_weights(const InspectOptions& options);
+/// A checkpoint or a run directory's newest one.
+void inspect_checkpoint(const std::string& directory, const InspectOptions& options);
+void inspect_dataset(const InspectOptions& options);
+
+/// "1,234,567".
+std::string grouped(int64_t number);
+
+}  // namespace zea

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <filesystem>
+#include <map>
+
+#include "inspect.hpp"
+#include "zea/io/checkpoint_source.hpp"
+#include "zea/io/shard_file.hpp"
+
+namespace zea {
+namespace {
+
+struct Total {
+  int64_t pieces = 0, bytes = 0;
+};
+
+void print_position(const Manifest& manifest) {
+  const TrainPosition& position = manifest.position;
+  std::printf("run %s, step %s (optimizer step %s)\n", manifest.run_id.c_str(),
+              grouped(position.step).c_str(), grouped(position.optimizer_step).c_str());
+  std::printf("seen: %s samples, %s tokens, %s target tokens\n", grouped(position.samples).c_str(),
+              grouped(position.tokens).c_str(), grouped(position.target_tokens).c_str());
+  std::printf("written by %s ranks: %s\n", grouped(manifest.world_size).c_str(),
+              manifest.mesh.c_str());
+}
+
+void print_totals(const char* title, const std::map<std::string, Total>& totals) {
+  std::printf("%s\n", title);
+  for (const auto& [name, total] : totals)
+    std::printf("  %-24s %8s pieces  %s bytes\n", name.c_str(), grouped(total.pieces).c_str(),
+                grouped(total.bytes).c_str());
+}
+
+}  // namespace
+
+void inspect_checkpoint(const std::string& directory, const InspectOptions& options) {
+  const CheckpointSource source(directory);
+  const Manifest& manifest = source.manifest();
+  std::printf("checkpoint %s\n", directory.c_str());
+  print_position(manifest);
+  std::map<std::string, Total> by_file, by_state;
+  for (const std::string& file : manifest.files) by_file[file] = {};
+  for (const Piece& piece : manifest.pieces)
+    for (Total* total : {&by_file[piece.file], &by_state[piece.state]}) {
+      ++total->pieces;
+      total->bytes += ShardWriter::piece_bytes(piece.extent, piece.dtype);
+    }
+  int64_t elements = 0;
+  for (const ManifestTensor& tensor : manifest.tensors) elements += num_elements(tensor.shape);
+  std::printf("%zu tensors, %s elements\n", manifest.tensors.size(), grouped(elements).c_str());
+  print_totals("by state:", by_state);
+  print_totals("by file:", by_file);
+  if (!options.check) return;
+  source.check_all();
+  std::printf("checked: every piece is there once and every hash is right\n");
+}
+
+}  // namespace zea

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <map>
+
+#include "inspect.hpp"
+#include "zea/data/dataset.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int kBarWidth = 40;
+
+/// Counts by power of two: lengths of samples spread over orders of magnitude.
+void print_lengths(const std::vector<SampleIndex>& index) {
+  std::map<int, int64_t> counts;
+  int64_t most = 1;
+  for (const SampleIndex& sample : index)
+    most = std::max(most, ++counts[std::bit_width(static_cast<uint64_t>(sample.tokens))]);
+  std::printf("tokens per sample:\n");
+  for (const auto& [width, count] : counts) {
+    const int64_t first = width == 0 ? 0 : int64_t{1} << (width - 1);
+    const int64_t last = width == 0 ? 0 : (int64_t{1} << width) - 1;
+    const auto bar = static_cast<size_t>((count * kBarWidth + most - 1) / most);
+    std::printf("  %8s - %-8s %10s  %s\n", grouped(first).c_str(), grouped(last).c_str(),
+                grouped(count).c_str(), std::string(bar, '#').c_str());
+  }
+}
+
+}  // namespace
+
+void inspect_dataset(const InspectOptions& options) {
+  const auto dataset = open_dataset(options.path);
+  int64_t tokens = 0, targets = 0, items = 0;
+  for (const SampleIndex& sample : dataset->index()) {
+    tokens += sample.tokens;
+    targets += sample.targets;
+    items += sample.items;
+  }
+  std::printf("data set %s\n", dataset->describe().c_str());
+  std::printf("%s samples, %s tokens, %s target tokens, %s items\n",
+              grouped(static_cast<int64_t>(dataset->index().size())).c_str(),
+              grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items).c_str());
+  std::printf("image token %d, largest token %d, %zu classes, %zu token texts\n",
+              dataset->image_token(), dataset->max_token(), dataset->classes().size(),
+              dataset->token_bytes().size());
+  print_lengths(dataset->index());
+}
+
+}  // namespace zea

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "inspect.hpp"
+#include "zea/io/open_source.hpp"
+#include "zea/io/tensor_stream.hpp"
+
+namespace zea {
+namespace {
+
+constexpr size_t kBufferBytes = 64 << 20;
+
+std::string model_type(const std::string& config) {
+  const nlohmann::json json = nlohmann::json::parse(config, nullptr, false);
+  if (!json.is_object() || !json.contains("model_type") || !json["model_type"].is_string())
+    return "not said";
+  return json["model_type"].get<std::string>();
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string text;
+  for (const int64_t length : shape) text += (text.empty() ? "" : ", ") + std::to_string(length);
+  return "(" + text + ")";
+}
+
+struct Summary {
+  double sum_of_squares = 0, smallest = INFINITY, largest = -INFINITY;
+};
+
+/// Over all elements; NaN and infinity make the read fail, naming the first.
+Summary summarise(const WeightsSource& source, const TensorInfo& tensor,
+                  std::vector<char>& buffer) {
+  Summary summary;
+  stream_tensor(source, tensor, DType::Float64, buffer,
+                [&](int64_t, int64_t count, const void* data) {
+                  const auto* values = static_cast<const double*>(data);
+                  for (int64_t i = 0; i < count; ++i) {
+                    summary.sum_of_squares += values[i] * values[i];
+                    summary.smallest = std::min(summary.smallest, values[i]);
+                    summary.largest = std::max(summary.largest, values[i]);
+                  }
+                });
+  return summary;
+}
+
+void print_norm(const WeightsSource& source, const TensorInfo& tensor, std::vector<char>& buffer) {
+  if (!is_floating(tensor.dtype)) return;
+  const Summary summary = summarise(source, tensor, buffer);
+  std::printf("  norm %.6g  from %.6g to %.6g", std::sqrt(summary.sum_of_squares), summary.smallest,
+              summary.largest);
+}
+
+}  // namespace
+
+void inspect_weights(const InspectOptions& options) {
+  const auto source = open_source(options.path);
+  std::printf("weights %s\nmodel type: %s\n", source->describe().c_str(),
+              model_type(source->config_json()).c_str());
+  for (const std::string& name : source->companions()) std::printf("holds %s\n", name.c_str());
+  std::vector<char> buffer(options.norms ? kBufferBytes : 0);
+  std::map<std::string, int64_t> elements_by_dtype;
+  int64_t elements = 0, bytes = 0;
+  for (const TensorInfo& tensor : source->tensors()) {
+    std::printf("%-72s %-20s %s", tensor.name.c_str(), shape_text(tensor.shape).c_str(),
+                dtype_name(tensor.dtype));
+    if (options.norms) print_norm(*source, tensor, buffer);
+    std::printf("\n");
+    elements += num_elements(tensor.shape);
+    bytes += num_elements(tensor.shape) * static_cast<int64_t>(element_bytes(tensor.dtype));
+    elements_by_dtype[dtype_name(tensor.dtype)] += num_elements(tensor.shape);
+  }
+  std::printf("%zu tensors, %s elements, %s bytes\n", source->tensors().size(),
+              grouped(elements).c_str(), grouped(bytes).c_str());
+  for (const auto& [dtype, count] : elements_by_dtype)
+    std::printf("  %s: %s elements\n", dtype.c_str(), grouped(count).c_str());
+}
+
+}  // namespace zea

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint_directory.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+
+#include "zea/core/error.hpp"
+#include "zea/io/durable_file.hpp"
+#include "zea/io/manifest.hpp"
+
+namespace zea::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kStepPrefix = "step-";
+
+bool is_ours(const fs::directory_entry& entry) {
+  if (!fs::is_regular_file(entry.symlink_status())) return false;
+  std::string name = entry.path().filename().string();
+  if (name.ends_with(kUnfinishedSuffix))
+    name.resize(name.size() - std::string(kUnfinishedSuffix).size());
+  return name == kManifestFile || name == "model.h5" ||
+         (name.starts_with("rank-") && name.ends_with(".h5"));
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return name;
+}
+
+std::optional<int64_t> step_of_name(const std::string& name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  int64_t step = -1;
+  std::from_chars(name.data() + kStepPrefix.size(), name.data() + name.size(), step);
+  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
+  return step;
+}
+
+std::string shard_name(int rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "rank-%05d.h5", rank);
+  return name;
+}
+
+std::string find_stranger(const std::string& directory) {
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error))
+    if (!is_ours(*entry)) return entry->path().string();
+  if (error) throw_storage_error("list", directory, error.value());
+  return "";
+}
+
+void remove_checkpoint(const std::string& directory) {
+  if (fs::symlink_status(directory).type() == fs::file_type::not_found) return;
+  const std::string stranger = find_stranger(directory);
+  if (!stranger.empty())
+    throw StorageError(directory + ": cannot be removed, since " + stranger +
+                       " is not a file of a checkpoint; move it elsewhere");
+  remove_file(directory + "/" + kManifestFile);
+  std::error_code error;
+  fs::remove_all(directory, error);
+  if (error) throw_storage_error("remove", directory, error.value());
+  sync_directory(parent_directory(directory));
+}
+
+}  // namespace zea::detail

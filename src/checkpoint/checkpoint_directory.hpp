@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names inside a directory of checkpoints, and removal that touches nothing but files which zea
+// itself writes there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace zea::detail {
+
+inline constexpr const char* kUnfinishedSuffix = ".tmp";
+
+/// "step-00000200"; more digits where eight do not do.
+std::string checkpoint_name(int64_t step);
+
+/// Inverse of checkpoint_name; nullopt for any other name.
+std::optional<int64_t> step_of_name(const std::string& name);
+
+/// "rank-00003.h5".
+std::string shard_name(int rank);
+
+/// A file or directory in `directory` that no save makes; empty when there is none.
+std::string find_stranger(const std::string& directory);
+
+/// Removes a directory that a save made, its manifest first, and does nothing when there is none.
+/// Throws StorageError when a stranger is in it.
+void remove_checkpoint(const std::string& directory);
+
+}  // namespace zea::detail

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/checkpoint/checkpoint_reader.hpp"
+
+#include <functional>
+#include <set>
+#include <string>
+
+#include "held_boxes.hpp"
+#include "zea/checkpoint/agree.hpp"
+#include "zea/checkpoint/load_weights.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+/// Ranks that fall back to an older checkpoint on their own would mix two of them.
+void check_same_on_all(Collectives& control, const CheckpointSource& source) {
+  const auto run = static_cast<int64_t>(std::hash<std::string>{}(source.manifest().run_id) >> 1);
+  const int64_t step = source.manifest().position.step;
+  int64_t largest[4] = {run, -run, step, -step};
+  control.all_reduce(largest, 4, DType::Int64, ReduceOp::Max).wait();
+  if (largest[0] != -largest[1] || largest[2] != -largest[3])
+    throw WeightsError(
+        source.describe() +
+        ": the ranks opened different checkpoints; name one that all of them can read");
+}
+
+void read_moments(const Plan& plan, ShardedGroup& group, const CheckpointSource& source,
+                  const std::set<std::string>& trained) {
+  auto boxes = detail::held_boxes(plan.model, group.layout(), group.range());
+  std::erase_if(boxes, [&](const detail::HeldBox& box) {
+    return !trained.contains(plan.model.params[box.param].name);
+  });
+  const auto read_state = [&](const at::Tensor& values, const char* state) {
+    values.zero_();
+    detail::fill_boxes(values, group.range(), boxes, [&](const detail::HeldBox& box, void* target) {
+      const ParamSpec& param = plan.model.params[box.param];
+      source.read_state(param.name, state, param.shape, box.extent, plan.precision.master, target);
+    });
+  };
+  read_state(group.exp_avg(), kStateExpAvg);
+  read_state(group.exp_avg_sq(), kStateExpAvgSq);
+}
+
+}  // namespace
+
+TrainPosition read_checkpoint(Engine& engine, Collectives& control,
+                              const CheckpointSource& source) {
+  check_same_on_all(control, source);
+  agree(control, [&] {
+    load_weights(engine, source);
+    std::set<std::string> trained;
+    for (const ManifestTensor& tensor : source.manifest().tensors)
+      if (tensor.trained) trained.insert(tensor.name);
+    for (const auto& group : engine.groups())
+      if (group->trainable()) read_moments(engine.plan(), *group, source, trained);
+  });
+  return source.manifest().position;
+}
+
+}  // namespace zea

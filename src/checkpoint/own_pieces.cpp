@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "own_pieces.hpp"
+
+#include "held_boxes.hpp"
+#include "zea/io/manifest.hpp"
+#include "zea/io/shard_file.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// Object header, attributes and link of a dataset, and its line in the manifest; measured, and
+/// rounded up.
+constexpr int64_t kMetadataBytesPerPiece = 2048;
+constexpr int64_t kMetadataBytesPerFile = 16384;
+
+struct State {
+  const char* name;
+  const at::Tensor& values;
+};
+
+std::vector<State> states_of(const ShardedGroup& group) {
+  std::vector<State> states{{kStateParameter, group.master()}};
+  if (group.trainable()) {
+    states.push_back({kStateExpAvg, group.exp_avg()});
+    states.push_back({kStateExpAvgSq, group.exp_avg_sq()});
+  }
+  return states;
+}
+
+}  // namespace
+
+int64_t own_file_bytes(Engine& engine) {
+  const Plan& plan = engine.plan();
+  int64_t bytes = kMetadataBytesPerFile;
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const auto num_states = static_cast<int64_t>(states_of(*engine.groups()[g]).size());
+    const FlatRange cut = plan.own_cut(engine.world_rank(), static_cast<int>(g));
+    for (const HeldBox& box : held_boxes(plan.model, plan.groups[g], cut))
+      bytes += num_states * (ShardWriter::piece_bytes(box.extent, plan.precision.master) +
+                             kMetadataBytesPerPiece);
+  }
+  return bytes;
+}
+
+void for_each_own_piece(Engine& engine, const std::function<void(const OwnPiece&)>& visit) {
+  const Plan& plan = engine.plan();
+  const auto element = static_cast<int64_t>(element_bytes(plan.precision.master));
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const ShardedGroup& group = *engine.groups()[g];
+    const FlatRange cut = plan.own_cut(engine.world_rank(), static_cast<int>(g));
+    const std::vector<HeldBox> boxes = held_boxes(plan.model, plan.groups[g], cut);
+    if (boxes.empty()) continue;
+    for (const State& state : states_of(group)) {
+      const at::Tensor host =
+          state.values.narrow(0, cut.begin - group.range().begin, cut.end - cut.begin).to(at::kCPU);
+      const char* first = static_cast<const char*>(host.const_data_ptr());
+      for (const HeldBox& box : boxes)
+        visit({plan.model.params[box.param], state.name, box.extent,
+               first + (box.flat_begin - cut.begin) * element});
+    }
+  }
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/comm/communicator.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "progress.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw CommError(std::string(call) + " failed: " + std::string(text, length));
+}
+
+Communicator::Communicator(MPI_Comm owned, std::string name, std::shared_ptr<Progress> progress)
+    : handle_(owned), name_(std::move(name)), progress_(std::move(progress)) {
+  if (handle_ == MPI_COMM_NULL) return;
+  check_mpi(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
+}
+
+Communicator Communicator::duplicate(MPI_Comm parent, const std::string& name) {
+  MPI_Comm owned = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(parent, &owned), "MPI_Comm_dup");
+  return Communicator(owned, name, std::make_shared<Progress>());
+}
+
+Communicator Communicator::duplicate(const std::string& name) const {
+  MPI_Comm owned = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(handle_, &owned), "MPI_Comm_dup");
+  return Communicator(owned, name, progress_);
+}
+
+Communicator Communicator::split(int color, const std::string& name) const {
+  MPI_Comm owned = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(handle_, color, rank_, &owned), "MPI_Comm_split");
+  return Communicator(owned, name, progress_);
+}
+
+Communicator::Communicator(Communicator&& other) noexcept
+    : handle_(std::exchange(other.handle_, MPI_COMM_NULL)),
+      rank_(other.rank_),
+      size_(other.size_),
+      name_(std::move(other.name_)),
+      progress_(std::move(other.progress_)) {}
+
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  handle_ = std::exchange(other.handle_, MPI_COMM_NULL);
+  rank_ = other.rank_;
+  size_ = other.size_;
+  name_ = std::move(other.name_);
+  progress_ = std::move(other.progress_);
+  return *this;
+}
+
+Communicator::~Communicator() {
+  release();
+}
+
+void Communicator::release() noexcept {
+  if (handle_ != MPI_COMM_NULL && std::uncaught_exceptions() == 0) MPI_Comm_free(&handle_);
+  handle_ = MPI_COMM_NULL;
+}
+
+}  // namespace zea

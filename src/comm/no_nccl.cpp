@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands for nccl_collectives.cpp where NCCL or the CUDA runtime was not found, or not wanted.
+#include "zea/comm/communicator.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+
+std::unique_ptr<Collectives> make_nccl_collectives(const Communicator&, ComputeStream) {
+  throw CommError(
+      "this build has no NCCL: run on the CPU, or build with ZEA_ENABLE_NCCL=ON where nccl.h, "
+      "libnccl, "
+      "cuda_runtime.h and libcudart are found");
+}
+
+bool has_nccl() {
+  return false;
+}
+
+int num_cuda_devices() {
+  return 0;
+}
+
+}  // namespace zea

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is under way on the communicators of one family. A communication may have several phases
+// (exchange, sum, gather), and MPI moves only the messages it knows of; so whoever waits for one
+// lets the others step from phase to phase too. Otherwise two ranks that wait in different orders
+// would wait for ever.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <vector>
+
+namespace zea {
+
+class Progress {
+ public:
+  class Task {
+   public:
+    virtual ~Task() = default;
+    /// Goes as far as it can without waiting. Does not throw; removes itself when finished.
+    virtual void advance() noexcept = 0;
+  };
+
+  void add(Task* task) { tasks_.push_back(task); }
+  void remove(Task* task);
+  /// Advances every task once.
+  void poll();
+  /// Polls until `done`, first spinning, then sleeping between polls: a thread inside MPI_Wait
+  /// would take its neighbour's core.
+  void wait_until(const std::function<bool()>& done);
+  /// The same, giving up after `limit`: whether it is done.
+  bool wait_until(const std::function<bool()>& done, std::chrono::nanoseconds limit);
+
+ private:
+  std::vector<Task*> tasks_;
+};
+
+}  // namespace zea

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of reductions on host memory, in the order given: the same bits on every rank and
+// in every run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zea/comm/collectives.hpp"
+
+namespace zea {
+
+/// result[i] = parts[0][i] op parts[1][i] op ..., with bf16 and fp16 widened to fp32 and rounded
+/// once at the end. `result` may be one of the parts.
+void reduce_elements(const std::vector<const void*>& parts, void* result, int64_t count,
+                     DType dtype, ReduceOp op);
+
+}  // namespace zea

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/core/log.hpp"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace zea {
+
+struct Log::Sinks {
+  std::shared_ptr<spdlog::logger> terminal, file;
+  bool live = false;  ///< a live line stands on the terminal
+};
+
+Log::Log(bool speaks, const std::string& file) : sinks_(std::make_unique<Sinks>()) {
+  if (!speaks) return;
+  sinks_->terminal =
+      std::make_shared<spdlog::logger>("terminal", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  sinks_->terminal->set_pattern("%v");
+  sinks_->terminal->flush_on(spdlog::level::info);
+  if (file.empty()) return;
+  sinks_->file = std::make_shared<spdlog::logger>(
+      "file", std::make_shared<spdlog::sinks::basic_file_sink_mt>(file, /*truncate=*/false));
+  sinks_->file->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
+  sinks_->file->flush_on(spdlog::level::info);
+}
+
+Log::~Log() {
+  if (sinks_ && sinks_->live) std::fputc('\n', stdout);
+}
+Log::Log(Log&&) noexcept = default;
+
+void Log::info(const std::string& line) { progress(line, true); }
+
+void Log::warn(const std::string& line) {
+  if (!sinks_->terminal) return;
+  if (sinks_->file) sinks_->file->warn("{}", line);
+  if (sinks_->live) std::fputc('\n', stdout);
+  sinks_->live = false;
+  sinks_->terminal->warn("warning: {}", line);
+}
+
+void Log::progress(const std::string& line, bool last) {
+  if (!sinks_->terminal) return;
+  if (sinks_->file) sinks_->file->info("{}", line);
+  if (!isatty(STDOUT_FILENO)) {
+    sinks_->terminal->info("{}", line);
+    return;
+  }
+  std::fprintf(stdout, "%s%s%s", sinks_->live ? "\r\x1b[K" : "", line.c_str(), last ? "\n" : "");
+  std::fflush(stdout);
+  sinks_->live = !last;
+}
+
+}  // namespace zea

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// A data set in an HDF5 file. Everything is checked once, when it is opened, in chunks of bounded
+// memory; after that read() only copies. Small contents stay in memory, large ones are read sample
+// by sample.
+#include "zea/data/dataset.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "offsets.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/h5.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int64_t kChunkElements = int64_t{4} << 20;  ///< elements checked at once when opened
+
+/// One long array of a ragged one: in memory, or read from the file piece by piece.
+template <class T>
+class Contents {
+ public:
+  Contents(const H5File& file, std::string name, int64_t held_bytes) : name_(std::move(name)) {
+    const H5DatasetInfo info = file.info(name_);
+    if (info.shape.size() != 1)
+      throw DataError(file.path() + ": " + name_ + " has " + std::to_string(info.shape.size()) +
+                      " dims, must have 1");
+    length_ = info.shape[0];
+    if (length_ > 0 && length_ * static_cast<int64_t>(sizeof(T)) <= held_bytes) {
+      held_ = file.read_all<T>(name_);
+    } else if (length_ > 0) {
+      check_readable(file, info);
+    }
+  }
+
+  int64_t length() const { return length_; }
+
+  std::vector<T> read(const H5File& file, int64_t begin, int64_t end) const {
+    if (!held_.empty()) return {held_.begin() + begin, held_.begin() + end};
+    std::vector<T> values(static_cast<size_t>(end - begin));
+    if (end > begin) file.read_range(name_, begin, end - begin, values.data());
+    return values;
+  }
+
+  /// Calls `check(position, value)` for every element.
+  template <class Check>
+  void for_each(const H5File& file, Check check) const {
+    for (int64_t begin = 0; begin < length_; begin += kChunkElements) {
+      const auto values = read(file, begin, std::min(length_, begin + kChunkElements));
+      for (size_t i = 0; i < values.size(); ++i) check(begin + static_cast<int64_t>(i), values[i]);
+    }
+  }
+
+ private:
+  /// What read_range would find out in the middle of a run.
+  static void check_readable(const H5File& file, const H5DatasetInfo& info) {
+    constexpr DType expected = sizeof(T) == 4 ? DType::Int32 : DType::UInt8;
+    if (info.dtype != expected)
+      throw DataError(file.path() + ": " + info.name + " is " + dtype_name(info.dtype) +
+                      ", must be " + dtype_name(expected));
+    file.data_offset(info.name);  // throws unless it is contiguous
+  }
+
+  std::string name_;
+  int64_t length_ = 0;
+  std::vector<T> held_;
+};
+
+/// A dataset that may be absent or have no elements.
+template <class T>
+std::vector<T> read_optional(const H5File& file, const std::string& name) {
+  if (!file.has(name) || num_elements(file.info(name).shape) == 0) return {};
+  return file.read_all<T>(name);
+}
+
+H5File open_checked(const std::string& path) {
+  H5File file = H5File::open(path, ExitCode::Data);
+  const std::string format = file.text_attribute("format").value_or("none");
+  if (format != "zea.dataset")
+    throw DataError(path + ": its format is \"" + format + "\", must be \"zea.dataset\"");
+  const std::string version = file.text_attribute("version").value_or("none");
+  if (version != "1")
+    throw DataError(path + ": its version is \"" + version + "\"; this zea reads version \"1\"");
+  return file;
+}
+
+int32_t read_image_token(const H5File& file) {
+  const std::string text = file.text_attribute("image_token").value_or("");
+  int32_t token = -1;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), token);
+  if (fault != std::errc() || end != text.data() + text.size() || token < -1)
+    throw DataError(file.path() + ": attribute image_token is \"" + text +
+                    "\", must be a token id, or -1 for none");
+  return token;
+}
+
+class FileDataset : public Dataset {
+ public:
+  FileDataset(const std::string& path, int64_t held_bytes)
+      : file_(open_checked(path)),
+        image_token_(read_image_token(file_)),
+        token_offsets_(file_.read_all<int64_t>("token_offsets")),
+        sample_item_offsets_(file_.read_all<int64_t>("sample_item_offsets")),
+        item_offsets_(file_.read_all<int64_t>("item_offsets")),
+        item_shape_(read_optional<int32_t>(file_, "item_shape")),
+        labels_(read_optional<int32_t>(file_, "labels")),
+        tokens_(file_, "tokens", held_bytes),
+        loss_mask_(file_, "loss_mask", held_bytes),
+        item_bytes_(file_, "item_bytes", held_bytes) {
+    check_structure();
+    read_names();
+    make_index();
+    check_tokens();
+    check_labels();
+  }
+
+  std::string describe() const override { return file_.path(); }
+  const std::vector<SampleIndex>& index() const override { return index_; }
+  Sample read(int64_t id) const override;
+  int32_t image_token() const override { return image_token_; }
+  int32_t max_token() const override { return max_token_; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
+
+ private:
+  void check_structure() const;
+  void check_item_shapes() const;
+  void check_tokens();
+  void check_labels() const;
+  void read_names();
+  void make_index();
+  int64_t sample_of(int64_t token_position) const;
+  Item read_item(int64_t item) const;
+  [[noreturn]] void refuse(const std::string& fault) const {
+    throw DataError(describe() + ": " + fault);
+  }
+
+  H5File file_;  ///< read_range may be called by several threads
+  int32_t image_token_;
+  int32_t max_token_ = -1;
+  std::vector<int64_t> token_offsets_;
+  std::vector<int64_t> sample_item_offsets_;
+  std::vector<int64_t> item_offsets_;
+  std::vector<int32_t> item_shape_;  ///< (items, 3)
+  std::vector<int32_t> labels_;      ///< empty, or (samples)
+  Contents<int32_t> tokens_;
+  Contents<uint8_t> loss_mask_;
+  Contents<uint8_t> item_bytes_;
+  std::vector<std::string> classes_;
+  std::vector<std::string> token_bytes_;
+  std::vector<SampleIndex> index_;
+};
+
+void FileDataset::check_structure() const {
+  check_offsets(describe(), "token_offsets", token_offsets_, tokens_.length());
+  check_offsets(describe(), "item_offsets", item_offsets_, item_bytes_.length());
+  check_offsets(describe(), "sample_item_offsets", sample_item_offsets_,
+                static_cast<int64_t>(item_offsets_.size()) - 1);
+  if (token_offsets_.size() == 1) refuse("it holds no samples");
+  if (sample_item_offsets_.size() != token_offsets_.size())
+    refuse("token_offsets has " + std::to_string(token_offsets_.size()) +
+           " entries, sample_item_offsets has " + std::to_string(sample_item_offsets_.size()) +
+           "; both must have one more than there are samples");
+  if (loss_mask_.length() != tokens_.length())
+    refuse("loss_mask has " + std::to_string(loss_mask_.length()) + " entries for " +
+           std::to_string(tokens_.length()) + " tokens");
+  check_item_shapes();
+}
+
+void FileDataset::check_item_shapes() const {
+  const size_t items = item_offsets_.size() - 1;
+  if (item_shape_.size() != 3 * items)
+    refuse("item_shape has " + std::to_string(item_shape_.size()) +
+           " values, must have 3 for each of " + std::to_string(items) + " items");
+  for (size_t i = 0; i < items; ++i) {
+    const int64_t height = item_shape_[3 * i], width = item_shape_[3 * i + 1];
+    const int64_t channels = item_shape_[3 * i + 2],
+                  bytes = item_offsets_[i + 1] - item_offsets_[i];
+    const std::string what = "item " + std::to_string(i) + " has shape (" + std::to_string(height) +
+                             ", " + std::to_string(width) + ", " + std::to_string(channels) + ")";
+    if (height == 0 && width == 0 && channels == 0) continue;
+    if (height <= 0 || width <= 0 || (channels != 1 && channels != 3))
+      refuse(
+          what +
+          "; allowed are height and width of 1 or more with 1 or 3 channels, or zeros (encoded)");
+    if (bytes % channels != 0 || bytes / channels % width != 0 ||
+        bytes / channels / width != height)
+      refuse(what + " but " + std::to_string(bytes) + " bytes");
+  }
+}
+
+void FileDataset::read_names() {
+  if (file_.has("classes")) classes_ = file_.read_strings("classes");
+  if (!file_.has("token_byte_offsets")) return;
+  const auto offsets = file_.read_all<int64_t>("token_byte_offsets");
+  const auto values = read_optional<uint8_t>(file_, "token_byte_values");
+  check_offsets(describe(), "token_byte_offsets", offsets, static_cast<int64_t>(values.size()));
+  token_bytes_ = ragged_strings(offsets, values);
+}
+
+void FileDataset::make_index() {
+  index_.resize(token_offsets_.size() - 1);
+  for (size_t i = 0; i < index_.size(); ++i) {
+    index_[i].tokens = token_offsets_[i + 1] - token_offsets_[i];
+    index_[i].items = sample_item_offsets_[i + 1] - sample_item_offsets_[i];
+    if (index_[i].tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
+  }
+  size_t sample = 0;
+  loss_mask_.for_each(file_, [&](int64_t position, uint8_t mask) {
+    if (position == token_offsets_[sample + 1]) ++sample;
+    if (mask > 1)
+      refuse("loss_mask of sample " + std::to_string(sample) + " is " + std::to_string(mask) +
+             " at token " + std::to_string(position - token_offsets_[sample]) + ", must be 0 or 1");
+    if (position != token_offsets_[sample]) index_[sample].targets += mask;
+  });
+}
+
+void FileDataset::check_tokens() {
+  const bool vocabulary_known = !token_bytes_.empty();
+  const auto vocabulary = static_cast<int64_t>(token_bytes_.size());
+  tokens_.for_each(file_, [&](int64_t position, int32_t token) {
+    max_token_ = std::max(max_token_, token);
+    if (token < 0 || (vocabulary_known && token >= vocabulary))
+      refuse("sample " + std::to_string(sample_of(position)) + " holds token id " +
+             std::to_string(token) + "; allowed are 0 to " +
+             (vocabulary_known ? std::to_string(vocabulary - 1) : "2^31 - 1"));
+  });
+  if (vocabulary_known && image_token_ >= vocabulary)
+    refuse("image_token is " + std::to_string(image_token_) + ", outside its vocabulary of " +
+           std::to_string(vocabulary));
+}
+
+void FileDataset::check_labels() const {
+  if (labels_.empty()) return;
+  if (labels_.size() != index_.size())
+    refuse("labels has " + std::to_string(labels_.size()) + " entries for " +
+           std::to_string(index_.size()) + " samples");
+  for (size_t i = 0; i < labels_.size(); ++i)
+    if (labels_[i] < -1 ||
+        (!classes_.empty() && labels_[i] >= static_cast<int32_t>(classes_.size())))
+      refuse("sample " + std::to_string(i) + " has label " + std::to_string(labels_[i]) +
+             "; allowed are -1 (none) to " +
+             std::to_string(static_cast<int64_t>(classes_.size()) - 1));
+}
+
+int64_t FileDataset::sample_of(int64_t token_position) const {
+  const auto after = std::upper_bound(token_offsets_.begin(), token_offsets_.end(), token_position);
+  return after - token_offsets_.begin() - 1;
+}
+
+Sample FileDataset::read(int64_t id) const {
+  if (id < 0 || id >= static_cast<int64_t>(index_.size()))
+    refuse("there is no sample " + std::to_string(id) + "; it holds " +
+           std::to_string(index_.size()));
+  const auto i = static_cast<size_t>(id);
+  Sample sample;
+  sample.id = id;
+  sample.tokens = tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
+  sample.loss_mask = loss_mask_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
+  for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
+    sample.items.push_back(read_item(item));
+  if (!labels_.empty()) sample.label = labels_[i];
+  return sample;
+}
+
+Item FileDataset::read_item(int64_t number) const {
+  const auto i = static_cast<size_t>(number);
+  Item item;
+  item.bytes = item_bytes_.read(file_, item_offsets_[i], item_offsets_[i + 1]);
+  item.height = item_shape_[3 * i];
+  item.width = item_shape_[3 * i + 1];
+  item.channels = item_shape_[3 * i + 2];
+  item.raw = item.height > 0;
+  return item;
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes) {
+  return std::make_unique<FileDataset>(path, held_bytes);
+}
+
+int64_t count_targets(const std::vector<uint8_t>& loss_mask) {
+  return loss_mask.empty() ? 0 : std::count(loss_mask.begin() + 1, loss_mask.end(), uint8_t{1});
+}
+
+void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_item) {
+  const int32_t image = dataset.image_token();
+  const int64_t found =
+      image < 0 ? 0 : std::count(sample.tokens.begin(), sample.tokens.end(), image);
+  const int64_t items = static_cast<int64_t>(sample.items.size());
+  if (found == items * tokens_per_item) return;
+  throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + " has " +
+                  std::to_string(found) + " image placeholders (token " + std::to_string(image) +
+                  "), but its " + std::to_string(items) + " images make " +
+                  std::to_string(items * tokens_per_item) + " features (" +
+                  std::to_string(tokens_per_item) + " each); pack it with that many per image");
+}
+
+}  // namespace zea

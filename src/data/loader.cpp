@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading, decoding and preprocessing of microbatches, in the calling thread or some steps ahead in
+// one of its own.
+#include "zea/data/loader.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+/// Puts item `number` of `sample` into `target`, which is zero before and stays so when the item is
+/// bad.
+void load_item(const Dataset& dataset, const LoaderOptions& options, Sample& sample, size_t number,
+               float* target, std::vector<BadItem>& bad) {
+  try {
+    const Image image = decode_image(sample.items[number], options.image.max_pixels);
+    preprocess_image(image, options.image, target);
+  } catch (const DataError& fault) {
+    if (!options.mask_bad_items)
+      throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + ": image " +
+                      std::to_string(number) + ": " + fault.what() +
+                      "; repair the data set, or set data.bad_items = \"mask\"");
+    std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{0});
+    bad.push_back({sample.id, static_cast<int64_t>(number), fault.what()});
+  }
+}
+
+LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options,
+                            const std::vector<int64_t>& ids, const std::stop_token& stop) {
+  LoadedMicrobatch loaded;
+  for (int64_t id : ids) {
+    if (stop.stop_requested()) return loaded;
+    loaded.samples.push_back(dataset.read(id));
+    loaded.items += static_cast<int64_t>(loaded.samples.back().items.size());
+  }
+  const auto values = static_cast<size_t>(3 * options.image.size * options.image.size);
+  loaded.pixels.assign(values * static_cast<size_t>(loaded.items), 0.0f);
+  float* target = loaded.pixels.data();
+  for (Sample& sample : loaded.samples) {
+    for (size_t number = 0; number < sample.items.size(); ++number, target += values) {
+      if (stop.stop_requested()) return loaded;
+      load_item(dataset, options, sample, number, target, loaded.bad);
+      std::vector<uint8_t>().swap(sample.items[number].bytes);
+    }
+  }
+  return loaded;
+}
+
+}  // namespace
+
+LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,
+                                 const std::vector<int64_t>& ids) {
+  return load_until(dataset, options, ids, std::stop_token());
+}
+
+Loader::Loader(const Dataset& dataset, LoaderOptions options,
+               std::function<StepIds(int64_t step)> ids_of_step, int64_t first_step,
+               int64_t end_step, int64_t prefetch)
+    : dataset_(dataset),
+      options_(std::move(options)),
+      ids_of_step_(std::move(ids_of_step)),
+      first_step_(first_step),
+      end_step_(end_step),
+      prefetch_(static_cast<size_t>(std::max<int64_t>(prefetch, 1))),
+      thread_([this](std::stop_token stop) { run(std::move(stop)); }) {}
+
+Loader::~Loader() {
+  thread_.request_stop();  // wakes the thread when it waits for room
+  thread_.join();
+}
+
+std::vector<LoadedMicrobatch> Loader::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !ready_.empty() || finished_; });
+  if (ready_.empty() && error_) std::rethrow_exception(error_);
+  ZEA_ASSERT(!ready_.empty());  // next() was called more than end_step - first_step times
+  std::vector<LoadedMicrobatch> loaded = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return loaded;
+}
+
+void Loader::run(std::stop_token stop) {
+  std::exception_ptr error;
+  try {
+    for (int64_t step = first_step_; step < end_step_; ++step)
+      if (!put(load_step(step, stop), stop)) break;
+  } catch (...) {
+    error = std::current_exception();
+  }
+  std::lock_guard lock(mutex_);
+  error_ = error;
+  finished_ = true;
+  changed_.notify_all();
+}
+
+std::vector<LoadedMicrobatch> Loader::load_step(int64_t step, std::stop_token stop) const {
+  std::vector<LoadedMicrobatch> microbatches;
+  for (const auto& ids : ids_of_step_(step))
+    microbatches.push_back(load_until(dataset_, options_, ids, stop));
+  return microbatches;
+}
+
+/// Waits for room; false when the loader is being destroyed.
+bool Loader::put(std::vector<LoadedMicrobatch> loaded, std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  const bool room = changed_.wait(lock, stop, [this] { return ready_.size() < prefetch_; });
+  if (!room || stop.stop_requested()) return false;
+  ready_.push_back(std::move(loaded));
+  changed_.notify_all();
+  return true;
+}
+
+}  // namespace zea

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/deck/check.hpp"
+
+#include "key_table.hpp"
+
+namespace zea {
+namespace {
+
+using Faults = std::vector<OptionFault>;
+
+void check_files(const Options& options, Faults& faults) {
+  if (options.model.weights.empty() && options.model.config.empty())
+    faults.push_back({{"model.weights"}, "model.weights is not set; name the weights file (.h5)"});
+  if (options.run.mode == "train" && options.data.train.empty())
+    faults.push_back({{"data.train", "run.mode"},
+                      "data.train is not set; run.mode = \"train\" needs a data set (.h5)"});
+  if (!options.data.eval.empty()) return;
+  auto needs_eval = [&](const std::string& key, const std::string& value) {
+    faults.push_back(
+        {{key, "data.eval"}, key + " = " + value + " needs a data set in data.eval (.h5)"});
+  };
+  if (options.run.mode == "evaluate") needs_eval("run.mode", "\"evaluate\"");
+  if (options.eval.every > 0) needs_eval("eval.every", toml_text(options.eval.every));
+  if (options.eval.samples > 0) needs_eval("eval.samples", toml_text(options.eval.samples));
+  if (options.eval.generate_tokens > 0)
+    needs_eval("eval.generate_tokens", toml_text(options.eval.generate_tokens));
+}
+
+void check_mesh(const MeshOptions& mesh, Faults& faults) {
+  if (mesh.dp_replicate == 0)
+    faults.push_back(
+        {{"mesh.dp_replicate"}, "mesh.dp_replicate = 0; use 1 or more, or -1 for the rest"});
+  if (mesh.dp_shard == 0)
+    faults.push_back({{"mesh.dp_shard"}, "mesh.dp_shard = 0; use 1 or more, or -1 for the rest"});
+  if (mesh.dp_replicate == -1 && mesh.dp_shard == -1)
+    faults.push_back(
+        {{"mesh.dp_replicate", "mesh.dp_shard"},
+         "mesh.dp_replicate = -1 and mesh.dp_shard = -1; only one of them can be the rest"});
+}
+
+void check_channels(const std::string& key, const std::vector<double>& values, Faults& faults) {
+  if (values.size() == 3) return;
+  faults.push_back({{key},
+                    key + " has " + std::to_string(values.size()) +
+                        " entries; 3 are needed, for red, green and blue"});
+}
+
+void check_rates(const Options& options, Faults& faults) {
+  const OptimOptions& optim = options.optim;
+  if (optim.min_lr > optim.lr)
+    faults.push_back({{"optim.min_lr", "optim.lr"},
+                      "optim.min_lr = " + toml_text(optim.min_lr) +
+                          " is above optim.lr = " + toml_text(optim.lr)});
+  else if (optim.decay == "constant" && optim.min_lr > 0 && optim.min_lr != optim.lr)
+    faults.push_back({{"optim.min_lr", "optim.decay"},
+                      "optim.min_lr = " + toml_text(optim.min_lr) +
+                          " is never reached with optim.decay = \"constant\"; leave it out"});
+  if (optim.warmup_steps > options.schedule.steps)
+    faults.push_back({{"optim.warmup_steps", "schedule.steps"},
+                      "optim.warmup_steps = " + toml_text(optim.warmup_steps) +
+                          " is above schedule.steps = " + toml_text(options.schedule.steps)});
+}
+
+void check_adam(const OptimOptions& optim, Faults& faults) {
+  if (optim.betas.size() != 2)
+    faults.push_back({{"optim.betas"},
+                      "optim.betas has " + std::to_string(optim.betas.size()) +
+                          " entries; 2 are needed, for the first and second moment"});
+  for (const double beta : optim.betas)
+    if (beta == 1) {
+      faults.push_back({{"optim.betas"},
+                        "optim.betas = " + toml_text(optim.betas) +
+                            "; each must be below 1, or the moment never moves"});
+      break;
+    }
+  if (optim.eps == 0)
+    faults.push_back(
+        {{"optim.eps"}, "optim.eps = 0.0; it must be above 0, or a zero gradient gives NaN"});
+}
+
+}  // namespace
+
+std::vector<OptionFault> check_options(const Options& options) {
+  Faults faults;
+  check_files(options, faults);
+  check_mesh(options.mesh, faults);
+  check_channels("data.image_mean", options.data.image_mean, faults);
+  check_channels("data.image_std", options.data.image_std, faults);
+  check_rates(options, faults);
+  check_adam(options.optim, faults);
+  return faults;
+}
+
+}  // namespace zea

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that knows CLI11.
+#include "zea/deck/command_line.hpp"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <charconv>
+#include <memory>
+#include <utility>
+
+#include "zea/core/error.hpp"
+#include "zea/deck/deck.hpp"
+
+namespace zea {
+namespace {
+
+constexpr const char* kUsage =
+    "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [-t hh:mm:ss] [-c] "
+    "[-h] "
+    "[section.key=value ...]";
+
+constexpr const char* kSignals =
+    "Signals, and files put into the run directory (all ranks agree once per step):\n"
+    "  SIGUSR1, SAVE   write a checkpoint now and go on\n"
+    "  SIGUSR2, STOP   write a checkpoint and leave with exit code 75\n"
+    "  SIGTERM         as SIGUSR2; mpirun kills its ranks 2 s after it, srun does not\n";
+
+constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
+    {ExitCode::Done, "done"},
+    {ExitCode::Internal, "a bug of zea"},
+    {ExitCode::Usage, "deck, plan or command line"},
+    {ExitCode::Data, "data set"},
+    {ExitCode::Weights, "weights file or checkpoint"},
+    {ExitCode::NonFinite, "loss or gradient is not finite"},
+    {ExitCode::Communication, "communication (MPI or NCCL)"},
+    {ExitCode::Storage, "storage: disk, permissions, lock"},
+    {ExitCode::Requeue, "stopped on purpose after a checkpoint: requeue me"},
+};
+
+/// CLI11's layout with our usage line.
+struct ZeaFormatter : CLI::Formatter {
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return std::string("Usage: mpirun -n RANKS ") + kUsage + "\n";
+  }
+};
+
+struct Declared {
+  CommandLine values;
+  std::string wall_limit;
+};
+
+void declare_options(CLI::App& app, Declared& given) {
+  CommandLine& values = given.values;
+  app.set_help_flag();
+  app.add_option("-i", values.deck,
+                 "deck to run (.toml); with -r it replaces the checkpoint's deck")
+      ->type_name("DECK");
+  app.add_option("-r", values.restart,
+                 "run directory (its newest checkpoint) or checkpoint to go on from")
+      ->type_name("DIRECTORY");
+  app.add_option("-d", values.directory, "run directory; the same as run.directory=DIRECTORY")
+      ->type_name("DIRECTORY");
+  app.add_flag("-n", values.plan_only, "resolve, validate and plan, print the plan, and stop");
+  app.add_option("--ranks", values.ranks, "with -n: plan for N ranks (default: those started)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("-t", given.wall_limit, "wall limit: write a checkpoint and leave before it ends")
+      ->type_name("HH:MM:SS");
+  app.add_flag("-c", values.show_build, "print how zea was built, and stop");
+  app.add_flag("-h,--help", values.show_help, "print this text, and stop");
+  app.add_flag("--version", values.show_version, "print the version, and stop");
+  app.add_option("overrides", values.overrides, "deck keys, after the deck's own")
+      ->type_name("section.key=value");
+}
+
+[[noreturn]] void refuse(const std::string& fault) {
+  throw DeckError(fault + "\nusage: " + kUsage + "\nzea -h explains them");
+}
+
+/// A part of hh:mm:ss: digits only, `digits` at most.
+bool read_number(const std::string& text, size_t digits, int& value) {
+  if (text.empty() || text.size() > digits) return false;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+  return text[0] != '-' && end.ec == std::errc() && end.ptr == text.data() + text.size();
+}
+
+double seconds_of(const std::string& limit) {
+  const size_t first = limit.find(':');
+  const size_t last = limit.rfind(':');
+  int hours = 0, minutes = 0, seconds = 0;
+  const bool is_clock = first != last && read_number(limit.substr(0, first), 6, hours) &&
+                        read_number(limit.substr(first + 1, last - first - 1), 2, minutes) &&
+                        read_number(limit.substr(last + 1), 2, seconds) && minutes < 60 &&
+                        seconds < 60;
+  const double total = 3600.0 * hours + 60.0 * minutes + seconds;
+  if (!is_clock || total == 0)
+    refuse("-t " + limit + " is not a wall limit; write hours:minutes:seconds, as in 11:30:00");
+  return total;
+}
+
+void check_command_line(const CommandLine& values) {
+  for (const std::string& entry : values.overrides)
+    if (entry.find('=') == std::string::npos)
+      refuse("\"" + entry + "\" is neither an option nor section.key=value");
+  if (values.ranks > 0 && !values.plan_only)
+    refuse("--ranks says how many ranks to plan for and needs -n; mpirun -n starts them");
+  const bool only_prints = values.show_build || values.show_help || values.show_version;
+  if (values.deck.empty() && values.restart.empty() && !only_prints)
+    refuse("nothing to run: give a deck (-i) or a run to go on with (-r)");
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CLI::App app;
+  Declared given;
+  declare_options(app, given);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    refuse(error.what());
+  }
+  if (app.count("-t") > 0) given.values.wall_seconds = seconds_of(given.wall_limit);
+  check_command_line(given.values);
+  return given.values;
+}
+
+std::string help_text() {
+  CLI::App app("zea trains multimodal language models sharded over many ranks.");
+  Declared unused;
+  declare_options(app, unused);
+  app.formatter(std::make_shared<ZeaFormatter>());
+  std::string text = app.help() + "\n" + kSignals + "\nExit codes:\n";
+  for (const auto& [code, meaning] : kExitCodes) {
+    const std::string number = std::to_string(static_cast<int>(code));
+    text += std::string(4 - number.size(), ' ') + number + "   " + meaning + "\n";
+  }
+  return text + "\nDeck (TOML): sections, keys with their defaults, and what is allowed:\n\n" +
+         deck_reference();
+}
+
+}  // namespace zea

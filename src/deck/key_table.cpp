@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "key_table.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace zea {
+namespace {
+
+// Writing one dotted path for another costs more than one typing error, less than two.
+constexpr double kOtherPrefixCost = 1.5;
+
+struct DottedPath {
+  std::string prefix;
+  std::string leaf;
+};
+
+DottedPath split_path(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  if (dot == std::string::npos) return {"", path};
+  return {path.substr(0, dot), path.substr(dot + 1)};
+}
+
+/// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i)
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+    }
+  return cost[a.size()][b.size()];
+}
+
+/// Infinite when the two have too little in common to be meant for one another.
+double path_distance(const DottedPath& asked, const DottedPath& known) {
+  constexpr double kFar = std::numeric_limits<double>::infinity();
+  const size_t longer = std::max(asked.leaf.size(), known.leaf.size());
+  const size_t shorter = std::min(asked.leaf.size(), known.leaf.size());
+  const size_t limit = 1 + known.leaf.size() / 4;
+  if (longer - shorter > limit) return kFar;
+  const size_t edits = edit_distance(asked.leaf, known.leaf);
+  if (edits > limit || edits >= longer) return kFar;
+  return static_cast<double>(edits) + (asked.prefix == known.prefix ? 0 : kOtherPrefixCost);
+}
+
+}  // namespace
+
+std::vector<Key> list_keys(Options& options) {
+  std::vector<Key> keys;
+  options.visit_sections([&](const char* section, auto& members) {
+    members.visit([&](auto& member, const KeyInfo& info) {
+      keys.push_back({section, info, &member});
+    });
+  });
+  return keys;
+}
+
+std::vector<std::string> list_sections() {
+  std::vector<std::string> sections;
+  Options options;
+  options.visit_sections([&](const char* section, auto&) { sections.emplace_back(section); });
+  return sections;
+}
+
+std::vector<std::string> nearest_paths(const std::string& path,
+                                       const std::vector<std::string>& paths) {
+  const DottedPath asked = split_path(path);
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<std::string> nearest;
+  for (const std::string& candidate : paths) {
+    const double distance = path_distance(asked, split_path(candidate));
+    if (distance < best) nearest.clear();
+    best = std::min(best, distance);
+    if (std::isfinite(distance) && distance == best) nearest.push_back(candidate);
+  }
+  return nearest;
+}
+
+std::string join_words(const std::vector<std::string>& words) {
+  std::string sentence;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) sentence += i + 1 == words.size() ? " or " : ", ";
+    sentence += words[i];
+  }
+  return sentence;
+}
+
+}  // namespace zea

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The declarations of options.hpp as a flat table, and the names nearest to one that does not
+// exist. Reading, echoing and the reference walk this table; none of them knows a key by name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "zea/deck/options.hpp"
+
+namespace zea {
+
+/// Where the value of a key lives; the alternatives are all types that a key may have.
+using KeyMember = std::variant<std::string*, bool*, int64_t*, double*, std::vector<double>*>;
+
+struct Key {
+  std::string section;
+  KeyInfo info;
+  KeyMember member;  ///< points into the Options that the table was made from
+
+  std::string path() const { return section + "." + info.name; }
+};
+
+/// Every key in the order of the documentation.
+std::vector<Key> list_keys(Options& options);
+
+/// Every section in the order of the documentation.
+std::vector<std::string> list_sections();
+
+/// The dotted paths among `paths` nearest to `path`: by edits of the last word, another prefix
+/// counting a little more than one edit. Ties are all returned; nothing near gives an empty list.
+std::vector<std::string> nearest_paths(const std::string& path,
+                                       const std::vector<std::string>& paths);
+
+/// A KeyInfo's range as words ("0 to 1000", "at least 1"), or its allowed values; empty when
+/// anything goes.
+std::string allowed_values(const KeyInfo& info);
+
+/// `words` joined as in a sentence: "a, b or c".
+std::string join_words(const std::vector<std::string>& words);
+
+/// A value as TOML writes it; parsing the text gives the same value back, bit for bit.
+std::string toml_text(const std::string& value);
+std::string toml_text(bool value);
+std::string toml_text(int64_t value);
+std::string toml_text(double value);
+std::string toml_text(const std::vector<double>& value);
+
+/// The value that `member` points to, as TOML.
+std::string toml_text(const KeyMember& member);
+
+}  // namespace zea

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options as text: single values, the echo of a resolved deck, and the reference of all keys.
+#include <charconv>
+#include <cmath>
+
+#include "key_table.hpp"
+#include "zea/deck/deck.hpp"
+
+namespace zea {
+namespace {
+
+/// Shortest text that reads back as the same double.
+std::string shortest(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return std::string(text, end);
+}
+
+/// 1000000 rather than 1e+06: a bound is to be copied into a deck, where an integer has no
+/// exponent.
+std::string bound_text(double value) {
+  const bool is_whole = value == std::floor(value) && std::abs(value) < 1e16;
+  return is_whole ? std::to_string(static_cast<int64_t>(value)) : shortest(value);
+}
+
+std::string escaped(unsigned char c) {
+  constexpr const char* kHex = "0123456789ABCDEF";
+  if (c == '"' || c == '\\') return {'\\', static_cast<char>(c)};
+  if (c >= 0x20 && c != 0x7f) return std::string(1, static_cast<char>(c));
+  return std::string("\\u00") + kHex[c >> 4] + kHex[c & 15];
+}
+
+const char* type_name(const KeyMember& member) {
+  constexpr const char* kNames[] = {"string", "true or false", "integer", "number",
+                                    "list of numbers"};
+  return kNames[member.index()];
+}
+
+}  // namespace
+
+std::string toml_text(const std::string& value) {
+  std::string text = "\"";
+  for (const char c : value) text += escaped(static_cast<unsigned char>(c));
+  return text + "\"";
+}
+
+std::string toml_text(bool value) {
+  return value ? "true" : "false";
+}
+
+std::string toml_text(int64_t value) {
+  return std::to_string(value);
+}
+
+std::string toml_text(double value) {
+  const std::string text = shortest(value);
+  const bool looks_like_an_integer = text.find_first_not_of("-0123456789") == std::string::npos;
+  return looks_like_an_integer ? text + ".0" : text;
+}
+
+std::string toml_text(const std::vector<double>& value) {
+  std::string text;
+  for (const double entry : value) text += (text.empty() ? "" : ", ") + toml_text(entry);
+  return "[" + text + "]";
+}
+
+std::string toml_text(const KeyMember& member) {
+  return std::visit([](const auto* value) { return toml_text(*value); }, member);
+}
+
+std::string allowed_values(const KeyInfo& info) {
+  if (!info.allowed.empty()) {
+    std::vector<std::string> quoted;
+    for (const std::string& value : info.allowed) quoted.push_back(toml_text(value));
+    return join_words(quoted);
+  }
+  if (std::isfinite(info.min) && std::isfinite(info.max))
+    return bound_text(info.min) + " to " + bound_text(info.max);
+  if (std::isfinite(info.min)) return "at least " + bound_text(info.min);
+  if (std::isfinite(info.max)) return "at most " + bound_text(info.max);
+  return "";
+}
+
+std::string echo_deck(const Options& options) {
+  Options copy = options;
+  std::string text, section;
+  for (const Key& key : list_keys(copy)) {
+    if (key.section != section) text += (text.empty() ? "[" : "\n[") + key.section + "]\n";
+    section = key.section;
+    const std::string allowed = allowed_values(key.info);
+    text +=
+        "# " + std::string(key.info.help) + (allowed.empty() ? "" : " (" + allowed + ")") + "\n";
+    text += std::string(key.info.name) + " = " + toml_text(key.member) + "\n";
+  }
+  return text;
+}
+
+std::string deck_reference() {
+  Options defaults;
+  std::string text, section;
+  for (const Key& key : list_keys(defaults)) {
+    if (key.section != section) text += (text.empty() ? "[" : "\n[") + key.section + "]\n";
+    section = key.section;
+    const std::string allowed = allowed_values(key.info);
+    text += "  " + std::string(key.info.name) + " = " + toml_text(key.member) + "   (" +
+            type_name(key.member) + (allowed.empty() ? "" : ": " + allowed) + ")\n";
+    text += "      " + std::string(key.info.help) + "\n";
+  }
+  return text;
+}
+
+}  // namespace zea

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "h5_call.hpp"
+
+#include <cerrno>
+#include <optional>
+#include <vector>
+
+#include "zea/io/durable_file.hpp"
+
+namespace zea {
+namespace {
+
+std::recursive_mutex& library_mutex() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
+/// Process-wide settings of the library: a file may not make it open other files or load code.
+bool secure_library() {
+  const bool ok = H5open() >= 0 && H5PLset_loading_state(0) >= 0;
+  if (ok && H5Lis_registered(H5L_TYPE_EXTERNAL) > 0) return H5Lunregister(H5L_TYPE_EXTERNAL) >= 0;
+  return ok;
+}
+
+herr_t collect_reason(unsigned, const H5E_error2_t* error, void* reasons) {
+  if (error->desc != nullptr && *error->desc != '\0')
+    static_cast<std::vector<std::string>*>(reasons)->push_back(error->desc);
+  return 0;
+}
+
+/// The innermost reason first, which is the cause; then what the outermost call says of itself.
+std::string take_reasons() {
+  std::vector<std::string> reasons;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect_reason, &reasons);
+  H5Eclear2(H5E_DEFAULT);
+  if (reasons.empty()) return "HDF5 gives no reason";
+  if (reasons.size() == 1 || reasons.back() == reasons.front()) return reasons.front();
+  return reasons.front() + "; " + reasons.back();
+}
+
+bool is_disk_full(const std::string& reasons) {
+  return reasons.find("errno = " + std::to_string(ENOSPC)) != std::string::npos ||
+         reasons.find("errno = " + std::to_string(EDQUOT)) != std::string::npos;
+}
+
+/// Sign, exponent and mantissa of a floating type.
+struct FloatFields {
+  size_t sign, exponent, exponent_bits, mantissa, mantissa_bits, bias;
+  bool operator==(const FloatFields&) const = default;
+};
+
+FloatFields fields_of(hid_t type, const H5Site& site, const std::string& name) {
+  FloatFields fields{};
+  check_h5(H5Tget_fields(type, &fields.sign, &fields.exponent, &fields.exponent_bits,
+                         &fields.mantissa, &fields.mantissa_bits),
+           site, "dataset \"" + name + "\": cannot read its type");
+  fields.bias = H5Tget_ebias(type);
+  return fields;
+}
+
+constexpr FloatFields kHalf{15, 10, 5, 0, 10, 15};
+constexpr FloatFields kBFloat16{15, 7, 8, 0, 7, 127};
+
+/// A 16-bit IEEE-like type is made of the 32-bit one. HDF5 checks after every step that all fields
+/// fit.
+H5Handle make_16_bit_float(const FloatFields& fields, const H5Site& site) {
+  const std::string what = "cannot make a 16-bit floating type";
+  H5Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose, site, what);
+  check_h5(H5Tset_fields(*type, fields.sign, fields.exponent, fields.exponent_bits, fields.mantissa,
+                         fields.mantissa_bits),
+           site, what);
+  check_h5(H5Tset_precision(*type, 16), site, what);
+  check_h5(H5Tset_size(*type, 2), site, what);
+  check_h5(H5Tset_ebias(*type, fields.bias), site, what);
+  return type;
+}
+
+std::optional<DType> integer_dtype(hid_t type) {
+  const size_t size = H5Tget_size(type);
+  const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
+  if (H5Tget_precision(type) != 8 * size || H5Tget_offset(type) != 0) return std::nullopt;
+  if (size == 1 && !is_signed) return DType::UInt8;
+  if (H5Tget_order(type) != H5T_ORDER_LE || !is_signed) return std::nullopt;
+  if (size == 4) return DType::Int32;
+  if (size == 8) return DType::Int64;
+  return std::nullopt;
+}
+
+std::optional<DType> float_dtype(hid_t type, const H5Site& site, const std::string& name) {
+  if (H5Tget_order(type) != H5T_ORDER_LE) return std::nullopt;
+  if (H5Tequal(type, H5T_IEEE_F32LE) > 0) return DType::Float32;
+  if (H5Tequal(type, H5T_IEEE_F64LE) > 0) return DType::Float64;
+  if (H5Tget_size(type) != 2 || H5Tget_precision(type) != 16 || H5Tget_offset(type) != 0 ||
+      H5Tget_norm(type) != H5T_NORM_IMPLIED)
+    return std::nullopt;
+  const FloatFields fields = fields_of(type, site, name);
+  if (fields == kBFloat16) return DType::BFloat16;
+  if (fields == kHalf) return DType::Float16;
+  return std::nullopt;
+}
+
+}  // namespace
+
+H5Lock::H5Lock() : lock_(library_mutex()) {
+  static const bool secured = secure_library();
+  thread_local const bool quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
+  if (!secured || !quiet) throw InternalError("HDF5 cannot be set up: " + take_reasons());
+}
+
+void throw_error(ExitCode code, const std::string& message) {
+  switch (code) {
+    case ExitCode::Data:
+      throw DataError(message);
+    case ExitCode::Weights:
+      throw WeightsError(message);
+    case ExitCode::Storage:
+      throw StorageError(message);
+    default:
+      throw Error(code, message);
+  }
+}
+
+void throw_h5(const H5Site& site, const std::string& what, int64_t needed_bytes) {
+  const std::string reasons = take_reasons();
+  std::string message = site.path + ": " + what + " (" + reasons + ")";
+  if (site.code == ExitCode::Storage && is_disk_full(reasons))
+    message += "; the disk is full: needed " + std::to_string(needed_bytes) + " bytes, free " +
+               std::to_string(free_bytes(site.path)) + "; make room or choose another directory";
+  throw_error(site.code, message);
+}
+
+H5Handle make_h5_type(DType dtype, const H5Site& site) {
+  auto copy = [&](hid_t type) { return H5Handle(H5Tcopy(type), H5Tclose, site, "H5Tcopy failed"); };
+  switch (dtype) {
+    case DType::Float64:
+      return copy(H5T_IEEE_F64LE);
+    case DType::Float32:
+      return copy(H5T_IEEE_F32LE);
+    case DType::BFloat16:
+      return make_16_bit_float(kBFloat16, site);
+    case DType::Float16:
+      return make_16_bit_float(kHalf, site);
+    case DType::Int64:
+      return copy(H5T_STD_I64LE);
+    case DType::Int32:
+      return copy(H5T_STD_I32LE);
+    case DType::UInt8:
+      return copy(H5T_STD_U8LE);
+  }
+  throw InternalError("unknown dtype");
+}
+
+DType dtype_of_h5_type(hid_t type, const H5Site& site, const std::string& name) {
+  const H5T_class_t type_class =
+      check_h5(H5Tget_class(type), site, "dataset \"" + name + "\": cannot read its type");
+  std::optional<DType> dtype;
+  if (type_class == H5T_INTEGER) dtype = integer_dtype(type);
+  if (type_class == H5T_FLOAT) dtype = float_dtype(type, site, name);
+  if (dtype) return *dtype;
+  const char* kind = type_class == H5T_INTEGER  ? "an integer"
+                     : type_class == H5T_FLOAT  ? "a floating type"
+                     : type_class == H5T_STRING ? "text"
+                                                : "no number";
+  throw_error(site.code, site.path + ": dataset \"" + name + "\" has elements of " +
+                             std::to_string(H5Tget_size(type)) + " bytes that are " + kind +
+                             " zea does not read; allowed: little-endian float64, float32, "
+                             "float16, bfloat16, int64, int32, uint8");
+}
+
+H5Handle make_h5_space(const Shape& shape, const H5Site& site) {
+  if (shape.empty()) return {H5Screate(H5S_SCALAR), H5Sclose, site, "H5Screate failed"};
+  const std::vector<hsize_t> dims(shape.begin(), shape.end());
+  return {H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose, site,
+          "H5Screate_simple failed"};
+}
+
+void select_extent(hid_t space, const Extent& extent, const H5Site& site) {
+  if (extent.offset.empty()) return;
+  if (extent.empty()) {
+    check_h5(H5Sselect_none(space), site, "H5Sselect_none failed");
+    return;
+  }
+  const std::vector<hsize_t> start(extent.offset.begin(), extent.offset.end());
+  const std::vector<hsize_t> count(extent.length.begin(), extent.length.end());
+  check_h5(H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr),
+           site, "H5Sselect_hyperslab failed");
+}
+
+}  // namespace zea

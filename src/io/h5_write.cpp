@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing: contiguous datasets, allocated when they are made and never filled, so that every byte
+// is written once.
+#include "h5_state.hpp"
+#include "zea/io/h5.hpp"
+
+namespace zea {
+namespace {
+
+H5Handle creation_properties(const H5Site& site) {
+  H5Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, site, "H5Pcreate failed");
+  const std::string what = "cannot set a dataset's properties";
+  check_h5(H5Pset_layout(*creation, H5D_CONTIGUOUS), site, what);
+  check_h5(H5Pset_alloc_time(*creation, H5D_ALLOC_TIME_EARLY), site, what);
+  check_h5(H5Pset_fill_time(*creation, H5D_FILL_TIME_NEVER), site, what);
+  return creation;
+}
+
+/// A '/' in a dataset's name makes the groups before it.
+H5Handle link_properties(const H5Site& site) {
+  H5Handle link(H5Pcreate(H5P_LINK_CREATE), H5Pclose, site, "H5Pcreate failed");
+  check_h5(H5Pset_create_intermediate_group(*link, 1), site, "cannot set link properties");
+  return link;
+}
+
+H5Handle make_dataset(hid_t file, const std::string& name, hid_t type, hid_t space,
+                      const H5Site& site, int64_t bytes) {
+  const H5Handle link = link_properties(site), creation = creation_properties(site);
+  const std::string what = "cannot create dataset \"" + name + "\"";
+  return H5Handle(
+      check_h5(H5Dcreate2(file, name.c_str(), type, space, *link, *creation, H5P_DEFAULT), site,
+               what, bytes),
+      H5Dclose, site, what);
+}
+
+}  // namespace
+
+void H5File::create_dataset(const std::string& name, const Shape& shape, DType dtype) {
+  const H5Lock lock;
+  const H5Site& site = state_->site;
+  H5Dataset made;
+  made.info = {name, shape, dtype};
+  const H5Handle type = make_h5_type(dtype, site), space = make_h5_space(shape, site);
+  made.handle = make_dataset(*state_->file, name, *type, *space, site, made.bytes());
+  made.offset = H5Dget_offset(*made.handle);
+  state_->keep(name, std::move(made));
+}
+
+void H5File::write_part(const std::string& name, const Extent& extent, const void* source) {
+  const H5Lock lock;
+  const H5Site& site = state_->site;
+  H5Dataset& dataset = state_->dataset(name);
+  ZEA_ASSERT(extent.offset.size() == dataset.info.shape.size());
+  ZEA_ASSERT(intersect(extent, whole(dataset.info.shape)) == extent);
+  if (extent.empty()) return;
+  const H5Handle type = make_h5_type(dataset.info.dtype, site);
+  const H5Handle file_space = make_h5_space(dataset.info.shape, site);
+  select_extent(*file_space, extent, site);
+  const H5Handle memory = make_h5_space({extent.elements()}, site);
+  check_h5(H5Dwrite(*dataset.handle, *type, *memory, *file_space, H5P_DEFAULT, source), site,
+           "cannot write dataset \"" + name + "\"", dataset.bytes());
+}
+
+void H5File::write(const std::string& name, const Shape& shape, DType dtype, const void* source) {
+  create_dataset(name, shape, dtype);
+  write_part(name, whole(shape), source);
+}
+
+}  // namespace zea

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/io/initial_weights.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+
+#include "tensor_request.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/model_spec.hpp"
+
+namespace zea {
+namespace {
+
+/// Bijective mixing of 64 bits: SplitMix64's finaliser (Steele, Lea, Flood 2014).
+uint64_t mixed(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// A stream of its own for each parameter.
+uint64_t key_of(uint64_t seed, const std::string& name) {
+  uint64_t key = mixed(seed);
+  for (const char letter : name) key = mixed(key ^ static_cast<unsigned char>(letter));
+  return key;
+}
+
+/// In (0, 1]: its logarithm is finite.
+double uniform(uint64_t key, uint64_t counter) {
+  return static_cast<double>((mixed(key ^ mixed(counter)) >> 11) + 1) * 0x1p-53;
+}
+
+/// Standard normal: each pair of elements is one Box-Muller transform.
+double normal(uint64_t key, int64_t index) {
+  const auto pair = static_cast<uint64_t>(index) & ~uint64_t{1};
+  const double radius = std::sqrt(-2 * std::log(uniform(key, pair)));
+  const double angle = 2 * std::numbers::pi * uniform(key, pair + 1);
+  return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
+}
+
+double element(const ParamSpec& param, uint64_t key, int64_t index) {
+  switch (param.init) {
+    case Init::Zeros:
+      return 0;
+    case Init::Ones:
+      return 1;
+    case Init::Normal:
+      return param.std * normal(key, index);
+  }
+  throw InternalError("unknown init");
+}
+
+class InitialWeights : public WeightsSource {
+ public:
+  InitialWeights(const std::string& config_json, uint64_t seed)
+      : config_(config_json), seed_(seed) {
+    for (const ParamSpec& param : make_model_spec(config_json).params) {
+      tensors_.push_back({param.name, param.shape, DType::Float64});
+      params_.emplace(param.name, param);
+    }
+    std::sort(tensors_.begin(), tensors_.end(),
+              [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
+  }
+
+  std::string describe() const override {
+    return "initial weights of seed " + std::to_string(seed_);
+  }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return config_; }
+
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    const TensorInfo& tensor = find_tensor(tensors_, name, describe());
+    check_request(tensor, shape, extent, dtype, describe());
+    const ParamSpec& param = params_.at(name);
+    const uint64_t key = key_of(seed_, name);
+    read_converted(tensor, extent, dtype, target, describe(), [&](const Extent& box, void* into) {
+      auto* values = static_cast<double*>(into);
+      for (const CopyRun& run : copy_runs(box, whole(shape), box))
+        for (int64_t i = 0; i < run.elements; ++i)
+          values[run.target_element + i] = element(param, key, run.source_element + i);
+    });
+  }
+
+ private:
+  std::string config_;
+  uint64_t seed_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, ParamSpec> params_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightsSource> make_initial_weights(const std::string& config_json, uint64_t seed) {
+  return std::make_unique<InitialWeights>(config_json, seed);
+}
+
+}  // namespace zea

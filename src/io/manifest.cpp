@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest's text: one tensor or piece per line, so that people can read and compare it.
+// Parsing checks it all against itself, since a checkpoint may have been copied, edited, or cut
+// short.
+#include "zea/io/manifest.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "strict_json.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/durable_file.hpp"
+
+namespace zea {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxManifestBytes = int64_t{4} << 30;
+constexpr size_t kHashDigits = 32;
+const std::string kDigestBegin = "\"digest\": \"";
+const std::string kDigestEnd = "\"\n}\n";
+
+template <class Items, class Line>
+std::string list_text(const Items& items, Line line) {
+  std::string text = "[";
+  for (const auto& item : items) text += (text.size() > 1 ? ",\n  " : "\n  ") + line(item);
+  return text + "\n]";
+}
+
+std::string piece_text(const Piece& piece) {
+  return nlohmann::ordered_json{{"tensor", piece.tensor},           {"state", piece.state},
+                                {"offset", piece.extent.offset},    {"length", piece.extent.length},
+                                {"dtype", dtype_name(piece.dtype)}, {"file", piece.file},
+                                {"dataset", piece.dataset},         {"hashes", piece.block_hashes}}
+      .dump();
+}
+
+std::string tensor_text(const ManifestTensor& tensor) {
+  return nlohmann::ordered_json{{"name", tensor.name},
+                                {"shape", tensor.shape},
+                                {"dtype", dtype_name(tensor.dtype)},
+                                {"trained", tensor.trained}}
+      .dump();
+}
+
+std::string position_text(const TrainPosition& position) {
+  return nlohmann::ordered_json{{"step", position.step},
+                                {"optimizer_step", position.optimizer_step},
+                                {"samples", position.samples},
+                                {"tokens", position.tokens},
+                                {"target_tokens", position.target_tokens}}
+      .dump();
+}
+
+/// The text before the digest. Throws unless the digest that ends the text is its own.
+std::string checked_body(const std::string& text, const std::string& where) {
+  const size_t tail = kDigestBegin.size() + kHashDigits + kDigestEnd.size();
+  const std::string about = where + ": the manifest is damaged or cut short: ";
+  if (text.size() < tail) throw WeightsError(about + "it is too short");
+  const std::string body = text.substr(0, text.size() - tail);
+  const std::string digest = hash_bytes(body.data(), static_cast<int64_t>(body.size()));
+  if (text.substr(body.size()) != kDigestBegin + digest + kDigestEnd)
+    throw WeightsError(about + "its digest should be " + digest);
+  return body;
+}
+
+/// Format and version come first, so that a manifest of another version says so instead of
+/// "damaged".
+void check_version(const std::string& text, const std::string& where) {
+  const std::string start =
+      "{\"format\": \"" + std::string(kManifestFormat) + "\", \"version\": \"";
+  if (!text.starts_with(start))
+    throw WeightsError(where + ": does not start as a manifest of format \"" + kManifestFormat +
+                       "\"");
+  const std::string version =
+      text.substr(start.size(), text.find('"', start.size()) - start.size());
+  if (version != kManifestVersion)
+    throw WeightsError(where + ": format version is \"" + version.substr(0, 32) +
+                       "\"; this zea reads version \"" + kManifestVersion + "\"");
+}
+
+std::vector<int64_t> parse_counts(const Json& list, const std::string& where) {
+  if (!list.is_array()) throw WeightsError(where + ": expected a list of numbers");
+  std::vector<int64_t> counts;
+  for (const Json& value : list) counts.push_back(json_count(value, where));
+  return counts;
+}
+
+std::vector<std::string> parse_texts(const Json& list, const std::string& where) {
+  if (!list.is_array()) throw WeightsError(where + ": expected a list of strings");
+  std::vector<std::string> texts;
+  for (const Json& value : list) {
+    if (!value.is_string()) throw WeightsError(where + ": expected a list of strings");
+    texts.push_back(value.get<std::string>());
+  }
+  return texts;
+}
+
+TrainPosition parse_position(const Json& value, const std::string& where) {
+  auto count = [&](const char* key) { return json_count(json_member(value, key, where), where); };
+  return {count("step"), count("optimizer_step"), count("samples"), count("tokens"),
+          count("target_tokens")};
+}
+
+/// Bytes of a tensor of this shape; throws when they go beyond 2^62.
+int64_t checked_bytes(const Shape& shape, DType dtype, const std::string& where) {
+  auto bytes = static_cast<int64_t>(element_bytes(dtype));
+  for (int64_t length : shape)
+    if (__builtin_mul_overflow(bytes, length, &bytes) || bytes > int64_t{1} << 62)
+      throw WeightsError(where + ": a shape makes more than 2^62 bytes");
+  return bytes;
+}
+
+ManifestTensor parse_tensor(const Json& value, const std::string& where) {
+  ManifestTensor tensor{
+      json_text(value, "name", where), parse_counts(json_member(value, "shape", where), where),
+      dtype_from_name(json_text(value, "dtype", where)), json_bool(value, "trained", where)};
+  checked_bytes(tensor.shape, tensor.dtype, where);
+  return tensor;
+}
+
+Piece parse_piece(const Json& value, const std::string& where) {
+  return {json_text(value, "tensor", where),
+          json_text(value, "state", where),
+          {parse_counts(json_member(value, "offset", where), where),
+           parse_counts(json_member(value, "length", where), where)},
+          dtype_from_name(json_text(value, "dtype", where)),
+          json_text(value, "file", where),
+          json_text(value, "dataset", where),
+          parse_texts(json_member(value, "hashes", where), where)};
+}
+
+using TensorsByName = std::map<std::string, const ManifestTensor*>;
+
+void check_piece(const Piece& piece, const TensorsByName& tensors,
+                 const std::set<std::string>& files, const std::string& where) {
+  const std::string about = where + ": piece \"" + piece.dataset + "\" of " + piece.file + " ";
+  const auto tensor = tensors.find(piece.tensor);
+  if (tensor == tensors.end())
+    throw WeightsError(about + "is of tensor \"" + piece.tensor + "\", which is not listed");
+  if (!files.contains(piece.file)) throw WeightsError(about + "is in a file that is not listed");
+  const Extent all = whole(tensor->second->shape);
+  if (piece.extent.offset.size() != all.offset.size() ||
+      piece.extent.length.size() != all.offset.size() ||
+      intersect(piece.extent, all) != piece.extent)
+    throw WeightsError(about + "lies outside tensor \"" + piece.tensor + "\"");
+  if (piece.state != kStateParameter && piece.state != kStateExpAvg &&
+      piece.state != kStateExpAvgSq)
+    throw WeightsError(about + "has the unknown state \"" + piece.state + "\"");
+  const int64_t bytes = checked_bytes(piece.extent.length, piece.dtype, where);
+  const auto blocks = static_cast<size_t>((bytes + kHashBlockBytes - 1) / kHashBlockBytes);
+  if (piece.block_hashes.size() != blocks)
+    throw WeightsError(about + "has " + std::to_string(piece.block_hashes.size()) + " hashes for " +
+                       std::to_string(blocks) + " blocks");
+}
+
+void check_contents(const Manifest& manifest, const std::string& where) {
+  TensorsByName tensors;
+  for (const ManifestTensor& tensor : manifest.tensors)
+    if (!tensors.emplace(tensor.name, &tensor).second)
+      throw WeightsError(where + ": lists tensor \"" + tensor.name + "\" twice");
+  std::set<std::string> files;
+  for (const std::string& file : manifest.files) {
+    check_plain_name(file, where);
+    if (!files.insert(file).second) throw WeightsError(where + ": lists file " + file + " twice");
+  }
+  for (const Piece& piece : manifest.pieces) check_piece(piece, tensors, files, where);
+}
+
+/// Whether boxes cover `shape` once. Sorted by their first dim, so that only neighbours are
+/// compared.
+bool covers(const Shape& shape, std::vector<const Piece*> pieces) {
+  auto begin = [](const Piece* piece) {
+    return piece->extent.offset.empty() ? 0 : piece->extent.offset[0];
+  };
+  auto end = [](const Piece* piece) {
+    return piece->extent.offset.empty() ? 1 : piece->extent.offset[0] + piece->extent.length[0];
+  };
+  std::sort(pieces.begin(), pieces.end(),
+            [&](const Piece* a, const Piece* b) { return begin(a) < begin(b); });
+  int64_t elements = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    elements += pieces[i]->extent.elements();
+    for (size_t j = i + 1; j < pieces.size() && begin(pieces[j]) < end(pieces[i]); ++j)
+      if (!intersect(pieces[i]->extent, pieces[j]->extent).empty()) return false;
+  }
+  return elements == num_elements(shape);
+}
+
+}  // namespace
+
+int64_t block_elements(DType dtype) {
+  return kHashBlockBytes / static_cast<int64_t>(element_bytes(dtype));
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  auto quoted = [](const std::string& text) { return Json(text).dump(); };
+  std::string text = "{\"format\": \"" + std::string(kManifestFormat) + "\", \"version\": \"" +
+                     kManifestVersion + "\",\n";
+  text += "\"run_id\": " + quoted(manifest.run_id) + ",\n";
+  text += "\"position\": " + position_text(manifest.position) + ",\n";
+  text += "\"mesh\": " + quoted(manifest.mesh) + ",\n";
+  text += "\"world_size\": " + std::to_string(manifest.world_size) + ",\n";
+  text += "\"deck\": " + quoted(manifest.deck) + ",\n";
+  text += "\"config\": " + quoted(manifest.config) + ",\n";
+  text += "\"files\": " + list_text(manifest.files, quoted) + ",\n";
+  text += "\"tensors\": " + list_text(manifest.tensors, tensor_text) + ",\n";
+  text += "\"pieces\": " + list_text(manifest.pieces, piece_text) + ",\n";
+  const std::string digest = hash_bytes(text.data(), static_cast<int64_t>(text.size()));
+  return text + kDigestBegin + digest + kDigestEnd;
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& where) {
+  check_version(text, where);
+  const std::string body = checked_body(text, where);
+  const Json json = parse_strict_json(text, where);
+  Manifest manifest;
+  manifest.run_id = json_text(json, "run_id", where);
+  manifest.position = parse_position(json_member(json, "position", where), where);
+  manifest.deck = json_text(json, "deck", where);
+  manifest.config = json_text(json, "config", where);
+  manifest.mesh = json_text(json, "mesh", where);
+  manifest.world_size = json_count(json_member(json, "world_size", where), where);
+  manifest.files = parse_texts(json_member(json, "files", where), where);
+  for (const Json& value : json_member(json, "tensors", where))
+    manifest.tensors.push_back(parse_tensor(value, where));
+  for (const Json& value : json_member(json, "pieces", where))
+    manifest.pieces.push_back(parse_piece(value, where));
+  check_contents(manifest, where);
+  return manifest;
+}
+
+Manifest read_manifest(const std::string& directory) {
+  const std::string path = directory + "/" + kManifestFile;
+  return parse_manifest(read_text(path, kMaxManifestBytes), path);
+}
+
+void check_coverage(const Manifest& manifest) {
+  std::map<std::pair<std::string, std::string>, std::vector<const Piece*>> pieces;
+  for (const Piece& piece : manifest.pieces) pieces[{piece.tensor, piece.state}].push_back(&piece);
+  for (const ManifestTensor& tensor : manifest.tensors)
+    for (const char* state : {kStateParameter, kStateExpAvg, kStateExpAvgSq}) {
+      const bool wanted = tensor.trained || state == std::string(kStateParameter);
+      const auto found = pieces.find({tensor.name, state});
+      const bool present = found != pieces.end();
+      if (wanted && present && covers(tensor.shape, found->second)) continue;
+      if (!wanted && !present) continue;
+      throw WeightsError(
+          "the pieces of tensor \"" + tensor.name + "\" (" + state + ") " +
+          (wanted ? "do not cover it exactly once" : "should not be there: it is not trained"));
+    }
+}
+
+}  // namespace zea

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading safetensors: one file, or the files that a directory's index names.
+#include "zea/io/safetensors.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "strict_json.hpp"
+#include "tensor_request.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/companions.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int64_t kMaxHeaderBytes = 100 * 1000 * 1000;
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kSingleName = "model.safetensors";
+constexpr const char* kConfigName = "config.json";
+
+/// One open file with its checked header. Symbolic links are followed: hub caches consist of them.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::string& path)
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (descriptor_ < 0) throw WeightsError(path + ": cannot open: " + std::strerror(errno));
+    try {
+      read_header();
+    } catch (...) {
+      ::close(descriptor_);
+      throw;
+    }
+  }
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+  ~SafetensorsFile() { ::close(descriptor_); }
+
+  const std::string& path() const { return path_; }
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+
+  void read_box(const SafetensorsEntry& entry, const Extent& box, char* target) const {
+    const auto size = static_cast<int64_t>(element_bytes(entry.tensor.dtype));
+    for (const CopyRun& run : copy_runs(box, whole(entry.tensor.shape), box))
+      read_at(data_begin_ + entry.begin + run.source_element * size,
+              target + run.target_element * size, run.elements * size);
+  }
+
+ private:
+  void read_at(int64_t offset, char* target, int64_t bytes) const {
+    while (bytes > 0) {
+      const auto request = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
+      const ssize_t got = ::pread(descriptor_, target, request, offset);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0)
+        throw WeightsError(
+            path_ + ": cannot be read: " + (got < 0 ? std::strerror(errno) : "it was cut short"));
+      target += got;
+      offset += got;
+      bytes -= got;
+    }
+  }
+
+  void read_header() {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode))
+      throw WeightsError(path_ + ": not a regular file");
+    if (status.st_size < 10) throw WeightsError(path_ + ": too short for a safetensors file");
+    unsigned char length_bytes[8];
+    read_at(0, reinterpret_cast<char*>(length_bytes), 8);
+    uint64_t length = 0;
+    for (int i = 8; i-- > 0;) length = length << 8 | length_bytes[i];
+    const uint64_t most = std::min<uint64_t>(kMaxHeaderBytes, status.st_size - 8);
+    if (length < 2 || length > most)
+      throw WeightsError(path_ + ": header length is " + std::to_string(length) +
+                         "; allowed here: 2 to " + std::to_string(most));
+    std::string header(length, '\0');
+    read_at(8, header.data(), static_cast<int64_t>(length));
+    data_begin_ = 8 + static_cast<int64_t>(length);
+    entries_ = parse_safetensors_header(header, status.st_size - data_begin_, path_);
+  }
+
+  std::string path_;
+  int descriptor_;
+  int64_t data_begin_ = 0;
+  std::vector<SafetensorsEntry> entries_;
+};
+
+/// Where a tensor of the whole model lies.
+struct Location {
+  const SafetensorsFile* file;
+  const SafetensorsEntry* entry;
+};
+
+class SafetensorsSource : public WeightsSource {
+ public:
+  explicit SafetensorsSource(const std::string& path) : path_(path) {
+    if (std::filesystem::is_directory(path)) {
+      open_directory();
+    } else {
+      add_file(path);
+    }
+    for (const auto& [name, location] : locations_) tensors_.push_back(location.entry->tensor);
+  }
+
+  std::string describe() const override { return path_; }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return config_; }
+
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    const TensorInfo& tensor = find_tensor(tensors_, name, describe());
+    const Location& location = locations_.at(name);
+    check_request(tensor, shape, extent, dtype, location.file->path());
+    read_converted(tensor, extent, dtype, target, location.file->path(),
+                   [&](const Extent& box, void* into) {
+                     location.file->read_box(*location.entry, box, static_cast<char*>(into));
+                   });
+  }
+
+  std::vector<std::string> companions() const override { return companion_names(path_); }
+
+  std::string companion(const std::string& name) const override {
+    check_plain_name(name, path_);
+    return read_model_text(inside(name));
+  }
+
+ private:
+  std::string inside(const std::string& name) const { return path_ + "/" + name; }
+
+  const SafetensorsFile& add_file(const std::string& path) {
+    files_.push_back(std::make_unique<SafetensorsFile>(path));
+    const SafetensorsFile& file = *files_.back();
+    for (const SafetensorsEntry& entry : file.entries()) {
+      const auto [place, is_new] =
+          locations_.try_emplace(entry.tensor.name, Location{&file, &entry});
+      if (!is_new)
+        throw WeightsError(path + ": tensor \"" + entry.tensor.name + "\" is also in " +
+                           place->second.file->path());
+    }
+    return file;
+  }
+
+  void open_directory() {
+    if (std::filesystem::exists(inside(kConfigName)))
+      config_ = read_model_text(inside(kConfigName));
+    const bool has_index = std::filesystem::exists(inside(kIndexName));
+    const bool has_single = std::filesystem::exists(inside(kSingleName));
+    if (!has_index && !has_single)
+      throw WeightsError(path_ + ": has neither " + kSingleName + " nor " + kIndexName +
+                         "; write it with save_pretrained of transformers");
+    if (has_index) {
+      open_index();
+    } else {
+      add_file(inside(kSingleName));
+    }
+  }
+
+  void open_index() {
+    const std::string where = inside(kIndexName);
+    const nlohmann::json index = parse_strict_json(read_model_text(where), where);
+    const nlohmann::json& map = json_member(index, "weight_map", where);
+    if (!map.is_object()) throw WeightsError(where + ": \"weight_map\" is not an object");
+    std::map<std::string, const SafetensorsFile*> opened;
+    for (const auto& [name, unused] : map.items()) {
+      const std::string file = json_text(map, name.c_str(), where);
+      check_plain_name(file, where);
+      if (!opened.contains(file)) opened[file] = &add_file(inside(file));
+      const auto found = locations_.find(name);
+      if (found == locations_.end() || found->second.file != opened[file])
+        throw WeightsError(where + ": tensor \"" + name + "\" is not in " + file);
+    }
+    if (map.size() != locations_.size())
+      throw WeightsError(where + ": names " + std::to_string(map.size()) +
+                         " tensors; its files have " + std::to_string(locations_.size()));
+  }
+
+  std::string path_, config_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Location> locations_;
+  std::vector<TensorInfo> tensors_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightsSource> open_safetensors(const std::string& path) {
+  return std::make_unique<SafetensorsSource>(path);
+}
+
+}  // namespace zea

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "zea/core/error.hpp"
+#include "zea/io/safetensors.hpp"
+
+namespace zea {
+namespace {
+
+constexpr size_t kHeaderAlignment = 8;
+
+const char* safetensors_name(DType dtype) {
+  switch (dtype) {
+    case DType::Float64:
+      return "F64";
+    case DType::Float32:
+      return "F32";
+    case DType::BFloat16:
+      return "BF16";
+    case DType::Float16:
+      return "F16";
+    case DType::Int64:
+      return "I64";
+    case DType::Int32:
+      return "I32";
+    case DType::UInt8:
+      return "U8";
+  }
+  throw InternalError("unknown dtype");
+}
+
+int64_t bytes_of(const TensorInfo& tensor) {
+  return num_elements(tensor.shape) * static_cast<int64_t>(element_bytes(tensor.dtype));
+}
+
+/// Wide elements first, so that each tensor is aligned to its own element.
+std::vector<TensorInfo> in_file_order(std::vector<TensorInfo> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    const size_t a_bytes = element_bytes(a.dtype), b_bytes = element_bytes(b.dtype);
+    return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
+  });
+  return tensors;
+}
+
+/// The length and the header, padded with spaces.
+std::string header_bytes(const std::vector<TensorInfo>& tensors) {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};
+  int64_t offset = 0;
+  for (const TensorInfo& tensor : tensors) {
+    const int64_t end = offset + bytes_of(tensor);
+    header[tensor.name] = {{"dtype", safetensors_name(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  std::string length(8, '\0');
+  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
+  return length + text;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path,
+                                     const std::vector<TensorInfo>& tensors)
+    : file_(path) {
+  const std::vector<TensorInfo> ordered = in_file_order(tensors);
+  const std::string header = header_bytes(ordered);
+  auto offset = static_cast<int64_t>(header.size());
+  file_.write(0, header.data(), offset);
+  for (const TensorInfo& tensor : ordered) {
+    const int64_t bytes = bytes_of(tensor);
+    const auto size = static_cast<int64_t>(element_bytes(tensor.dtype));
+    ZEA_ASSERT(places_.try_emplace(tensor.name, Place{offset, size, bytes}).second);
+    offset += bytes;
+  }
+}
+
+void SafetensorsWriter::write(const std::string& name, int64_t first, int64_t count,
+                              const void* data) {
+  Place& place = places_.at(name);
+  const int64_t bytes = count * place.element_bytes;
+  ZEA_ASSERT(bytes <= place.missing_bytes);
+  file_.write(place.offset + first * place.element_bytes, data, bytes);
+  place.missing_bytes -= bytes;
+}
+
+void SafetensorsWriter::finish() {
+  for (const auto& [name, place] : places_) ZEA_ASSERT(place.missing_bytes == 0);
+  file_.finish();
+}
+
+}  // namespace zea

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/io/shard_file.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/stat.h>
+
+#include "strict_json.hpp"
+#include "tensor_request.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+constexpr const char* kShardFormat = "zea.shard";
+
+/// Datasets are numbered below the tensor's name: one tensor may have several pieces of a state.
+std::string dataset_name(const std::string& tensor, const std::string& state, size_t number) {
+  return state + "/" + tensor + "/" + std::to_string(number);
+}
+
+void check_attribute(const H5File& shard, const char* name, const std::string& wanted) {
+  const std::string found = shard.text_attribute(name).value_or("");
+  if (found != wanted)
+    throw WeightsError(shard.path() + ": this shard's " + name + " is \"" + found +
+                       "\"; the manifest beside it wants \"" + wanted +
+                       "\": files of different checkpoints are mixed");
+}
+
+}  // namespace
+
+ShardWriter::ShardWriter(const std::string& directory, const std::string& file,
+                         const std::string& run_id, int64_t step)
+    : file_(H5File::create(directory + "/" + file)), name_(file) {
+  check_plain_name(file, directory);
+  file_.write_text_attribute("format", kShardFormat);
+  file_.write_text_attribute("version", kManifestVersion);
+  file_.write_text_attribute("run_id", run_id);
+  file_.write_text_attribute("step", std::to_string(step));
+  file_.write_text_attribute("file", file);
+}
+
+int64_t ShardWriter::piece_bytes(const Extent& extent, DType dtype) {
+  return extent.elements() * static_cast<int64_t>(element_bytes(dtype));
+}
+
+void ShardWriter::add(const std::string& tensor, const std::string& state, const Shape& shape,
+                      const Extent& extent, DType dtype, const void* data) {
+  ZEA_ASSERT(intersect(extent, whole(shape)) == extent);
+  Piece piece{tensor, state, extent, dtype, name_, dataset_name(tensor, state, pieces_.size()), {}};
+  file_.write(piece.dataset, extent.length, dtype, data);
+  file_.write_text_attribute("global_shape", shape_text(shape), piece.dataset);
+  file_.write_text_attribute("offset", shape_text(extent.offset), piece.dataset);
+  file_.write_text_attribute("dtype", dtype_name(dtype), piece.dataset);
+  piece.block_hashes = hash_blocks(data, piece_bytes(extent, dtype));
+  pieces_.push_back(std::move(piece));
+}
+
+std::vector<Piece> ShardWriter::finish() {
+  file_.close_and_sync();
+  return std::move(pieces_);
+}
+
+H5File open_shard(const std::string& directory, const std::string& file, const std::string& run_id,
+                  int64_t step) {
+  check_plain_name(file, directory);
+  const std::string path = directory + "/" + file;
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0)
+    throw WeightsError(path + ": the manifest names this file: " + std::strerror(errno));
+  if (!S_ISREG(status.st_mode))
+    throw WeightsError(path + ": not a regular file (symbolic links are refused)");
+  H5File shard = H5File::open(path);
+  check_attribute(shard, "format", kShardFormat);
+  check_attribute(shard, "version", kManifestVersion);
+  check_attribute(shard, "run_id", run_id);
+  if (shard.text_attribute("step") != std::to_string(kEveryStep))
+    check_attribute(shard, "step", std::to_string(step));
+  check_attribute(shard, "file", file);
+  return shard;
+}
+
+void check_shard_piece(const H5File& shard, const Piece& piece) {
+  const H5DatasetInfo found = shard.info(piece.dataset);
+  if (found.shape == piece.extent.length && found.dtype == piece.dtype) return;
+  throw WeightsError(shard.path() + ": dataset \"" + piece.dataset + "\" has shape " +
+                     shape_text(found.shape) + " and type " + dtype_name(found.dtype) +
+                     "; the manifest says " + shape_text(piece.extent.length) + " and " +
+                     dtype_name(piece.dtype));
+}
+
+}  // namespace zea

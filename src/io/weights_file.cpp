@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/io/weights_file.hpp"
+
+#include <algorithm>
+
+#include <unistd.h>
+
+#include "strict_json.hpp"
+#include "tensor_request.hpp"
+#include "zea/io/durable_file.hpp"
+
+namespace zea {
+namespace {
+
+const std::string kCompanionGroup = "__files__/";
+
+void check_format(const H5File& file) {
+  const std::string format = file.text_attribute("format").value_or("");
+  const std::string version = file.text_attribute("version").value_or("");
+  if (format != kWeightsFormat)
+    throw WeightsError(file.path() + ": format is \"" + format + "\", not \"" + kWeightsFormat +
+                       "\"; make a weights file with zea-import");
+  if (version != kWeightsVersion)
+    throw WeightsError(file.path() + ": version is \"" + version + "\"; this zea reads version \"" +
+                       kWeightsVersion + "\"");
+}
+
+class WeightsFile : public WeightsSource {
+ public:
+  explicit WeightsFile(const std::string& path) : file_(H5File::open(path)) {
+    check_format(file_);
+    config_ = file_.text_attribute("config").value_or("");
+    for (const H5DatasetInfo& dataset : file_.datasets()) {
+      if (dataset.name.starts_with(kCompanionGroup))
+        companions_.push_back(dataset.name.substr(kCompanionGroup.size()));
+      else
+        tensors_.push_back({dataset.name, dataset.shape, dataset.dtype});
+    }
+  }
+
+  std::string describe() const override { return file_.path(); }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return config_; }
+
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    const TensorInfo& tensor = find_tensor(tensors_, name, describe());
+    check_request(tensor, shape, extent, dtype, describe());
+    read_converted(tensor, extent, dtype, target, describe(),
+                   [&](const Extent& box, void* into) { file_.read(name, box, into); });
+  }
+
+  std::vector<std::string> companions() const override { return companions_; }
+
+  std::string companion(const std::string& name) const override {
+    if (std::find(companions_.begin(), companions_.end(), name) == companions_.end())
+      return WeightsSource::companion(name);
+    const std::vector<uint8_t> bytes = file_.read_all<uint8_t>(kCompanionGroup + name);
+    return {bytes.begin(), bytes.end()};
+  }
+
+ private:
+  H5File file_;
+  std::string config_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<std::string> companions_;
+};
+
+H5File create_anew(const std::string& path) {
+  remove_file(path);
+  return H5File::create(path);
+}
+
+}  // namespace
+
+std::unique_ptr<WeightsSource> open_weights_file(const std::string& path) {
+  return std::make_unique<WeightsFile>(path);
+}
+
+WeightsWriter::WeightsWriter(const std::string& path, const std::string& config_json)
+    : path_(path), file_(create_anew(path + ".tmp")) {
+  file_.write_text_attribute("format", kWeightsFormat);
+  file_.write_text_attribute("version", kWeightsVersion);
+  file_.write_text_attribute("config", config_json);
+}
+
+WeightsWriter::~WeightsWriter() {
+  if (!finished_) ::unlink(file_.path().c_str());
+}
+
+void WeightsWriter::add(const TensorInfo& tensor) {
+  file_.create_dataset(tensor.name, tensor.shape, tensor.dtype);
+  tensors_.push_back(tensor);
+}
+
+void WeightsWriter::write(const std::string& name, int64_t first, int64_t count, const void* data) {
+  const auto tensor = std::find_if(tensors_.rbegin(), tensors_.rend(),
+                                   [&](const TensorInfo& added) { return added.name == name; });
+  ZEA_ASSERT(tensor != tensors_.rend());
+  const char* position = static_cast<const char*>(data);
+  for (const Extent& box : boxes_of_range(tensor->shape, first, first + count)) {
+    file_.write_part(name, box, position);
+    position += box.elements() * static_cast<int64_t>(element_bytes(tensor->dtype));
+  }
+}
+
+void WeightsWriter::add_companion(const std::string& name, const std::string& text) {
+  check_plain_name(name, path_);
+  file_.write(kCompanionGroup + name, {static_cast<int64_t>(text.size())}, DType::UInt8,
+              text.data());
+}
+
+void WeightsWriter::finish() {
+  file_.close_and_sync();
+  rename_durably(path_ + ".tmp", path_);
+  finished_ = true;
+}
+
+}  // namespace zea

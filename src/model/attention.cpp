@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over segments, by the library's flash kernels: segments of similar length go through in one call. bf16 on the CPU
+// is computed in fp32, since the library's bf16 backward is several times slower there on short segments.
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "parameter_function.hpp"
+#include "zea/core/error.hpp"
+#include "zea/model/functions.hpp"
+
+namespace zea {
+namespace {
+
+using namespace detail;
+
+struct Heads {
+  int64_t query, key_value, dim;
+};
+
+/// (segments, heads, length, dim) of one third of qkv; KV heads are repeated for their query heads.
+Tensor gather_heads(const Tensor& qkv, const AttentionBatch& batch, int64_t first, int64_t count, int64_t repeat) {
+  Tensor part = qkv.narrow(1, first, count);
+  part = part.index_select(0, batch.rows).view({batch.segments, batch.length, count, qkv.size(2)});
+  part = wide(part).transpose(1, 2);
+  if (repeat > 1) part = part.repeat_interleave(repeat, 1);
+  return part.contiguous();
+}
+
+struct BatchInputs {
+  Tensor q, k, v;
+};
+
+BatchInputs gather_inputs(const Tensor& qkv, const AttentionBatch& batch, const Heads& heads) {
+  const int64_t repeat = heads.query / heads.key_value;
+  return {gather_heads(qkv, batch, 0, heads.query, 1),
+          gather_heads(qkv, batch, heads.query, heads.key_value, repeat),
+          gather_heads(qkv, batch, heads.query + heads.key_value, heads.key_value, repeat)};
+}
+
+/// Output and log-sum-exp.
+std::pair<Tensor, Tensor> run_forward(const BatchInputs& in, bool causal) {
+  if (in.q.is_cpu()) {
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(in.q, in.k, in.v, 0.0, causal);
+    return {out, lse};
+  }
+  const auto result = at::_scaled_dot_product_efficient_attention(in.q, in.k, in.v, {}, true, 0.0, causal);
+  return {std::get<0>(result), std::get<1>(result)};
+}
+
+std::array<Tensor, 3> run_backward(const Tensor& dout, const BatchInputs& in, const Tensor& out,
+                                   const Tensor& lse, bool causal) {
+  if (in.q.is_cpu()) {
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(dout, in.q, in.k, in.v, out,
+                                                                                lse, 0.0, causal);
+    return {dq, dk, dv};
+  }
+  // Dropout is off, so the kernel reads neither seed nor offset.
+  const Tensor unused = at::zeros({}, in.q.options().dtype(at::kLong));
+  auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
+      dout, in.q, in.k, in.v, {}, out, lse, unused, unused, 0.0, {true, true, true, false}, causal);
+  return {dq, dk, dv};
+}
+
+/// (real tokens, heads, dim) of (segments, heads, length, dim).
+Tensor real_tokens(const Tensor& batched, const AttentionBatch& batch) {
+  const Tensor flat = batched.transpose(1, 2).reshape({-1, batched.size(1), batched.size(3)});
+  return batch.places.defined() ? flat.index_select(0, batch.places) : flat;
+}
+
+struct AttentionFunction : Function<AttentionFunction> {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const std::vector<AttentionBatch>* batches,
+                        int64_t query_heads, int64_t kv_heads, bool causal) {
+    const Heads heads{query_heads, kv_heads, qkv.size(2)};
+    Tensor y = at::empty({qkv.size(0), heads.query, heads.dim}, qkv.options());
+    Tensors saved;
+    for (const AttentionBatch& batch : *batches) {
+      const BatchInputs in = gather_inputs(qkv, batch, heads);
+      const auto [out, lse] = run_forward(in, causal);
+      y.index_copy_(0, batch.place_rows, real_tokens(out, batch).to(qkv.scalar_type()));
+      saved.insert(saved.end(), {in.q, in.k, in.v, out, lse});
+    }
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["batches"] = reinterpret_cast<int64_t>(batches);
+    ctx->saved_data["kv_heads"] = kv_heads;
+    ctx->saved_data["causal"] = causal;
+    return y.flatten(1);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const auto& batches =
+        *reinterpret_cast<const std::vector<AttentionBatch>*>(ctx->saved_data.at("batches").toInt());
+    const bool causal = ctx->saved_data.at("causal").toBool();
+    const int64_t kv_heads = ctx->saved_data.at("kv_heads").toInt();
+    const Tensors saved = ctx->get_saved_variables();
+    const int64_t dim = saved[0].size(3), query_heads = saved[0].size(1);
+    const Heads heads{query_heads, kv_heads, dim};
+    const Tensor dy = outputs[0].view({outputs[0].size(0), query_heads, dim});
+    Tensor dqkv = at::empty({dy.size(0), query_heads + 2 * kv_heads, dim}, dy.options());
+    for (size_t b = 0; b < batches.size(); ++b) {
+      const BatchInputs in{saved[5 * b], saved[5 * b + 1], saved[5 * b + 2]};
+      const auto gradients = run_backward(batched_gradient(dy, batches[b], in.q), in, saved[5 * b + 3],
+                                          saved[5 * b + 4], causal);
+      dqkv.index_copy_(0, batches[b].place_rows, joined(gradients, batches[b], heads).to(dy.scalar_type()));
+    }
+    return {dqkv, {}, {}, {}, {}};
+  }
+
+  /// dy of a batch's places; zero where they are padding.
+  static Tensor batched_gradient(const Tensor& dy, const AttentionBatch& batch, const Tensor& q) {
+    Tensor flat;
+    if (batch.places.defined()) {
+      flat = at::zeros({batch.segments * batch.length, dy.size(1), dy.size(2)}, q.options());
+      flat.index_copy_(0, batch.places, dy.index_select(0, batch.place_rows).to(q.scalar_type()));
+    } else {
+      flat = dy.index_select(0, batch.rows).to(q.scalar_type());
+    }
+    return flat.view({batch.segments, batch.length, dy.size(1), dy.size(2)}).transpose(1, 2);
+  }
+
+  /// (real tokens, heads + 2 kv_heads, dim); repeated KV heads' gradients are summed.
+  static Tensor joined(const std::array<Tensor, 3>& gradients, const AttentionBatch& batch, const Heads& heads) {
+    Tensors parts{real_tokens(gradients[0], batch)};
+    for (int i : {1, 2}) {
+      Tensor part = real_tokens(gradients[i], batch);
+      if (heads.query != heads.key_value)
+        part = part.view({part.size(0), heads.key_value, heads.query / heads.key_value, heads.dim}).sum(2);
+      parts.push_back(part);
+    }
+    return at::cat(parts, 1);
+  }
+};
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches, int64_t heads,
+                     int64_t kv_heads, bool causal) {
+  if (!causal)
+    for (const AttentionBatch& batch : batches) ZEA_ASSERT(!batch.places.defined());
+  return AttentionFunction::apply(qkv, &batches, heads, kv_heads, causal);
+}
+
+}  // namespace zea

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "parameter_function.hpp"
+#include "zea/model/functions.hpp"
+
+namespace zea {
+namespace {
+
+using namespace detail;
+
+struct LayerNormFunction : Function<LayerNormFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
+                        Parameter* bias, double eps) {
+    (void)anchor;
+    remember(ctx, {weight, bias});
+    auto [y, mean, rstd] = at::native_layer_norm(x, weight->shape(), weight->value(), bias->value(), eps);
+    ctx->save_for_backward({x, mean, rstd});
+    return y;
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    Parameter* weight = recall(ctx, 0);
+    Parameter* bias = recall(ctx, 1);
+    const bool trains = weight->trainable();
+    auto [dx, dweight, dbias] = at::native_layer_norm_backward(
+        outputs[0].contiguous(), saved[0], weight->shape(), saved[1], saved[2], weight->value(),
+        bias->value(), {ctx->needs_input_grad(0), trains, trains});
+    if (trains) {
+      weight->gradient().add_(dweight);
+      bias->gradient().add_(dbias);
+    }
+    return {dx, {}, {}, {}, {}};
+  }
+};
+
+// y = x r w with r = 1 / sqrt(mean(x^2) + eps); dx = r (g w) - x r^3 / hidden * sum(g w x).
+struct RmsNormFunction : Function<RmsNormFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight, double eps) {
+    (void)anchor;
+    remember(ctx, {weight});
+    const Tensor x_wide = wide(x);
+    const Tensor scale = x_wide.square().mean(-1, true).add_(eps).rsqrt_();
+    ctx->save_for_backward({x, scale});
+    return x_wide.mul(scale).to(x.scalar_type()).mul_(weight->value());
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    Parameter* weight = recall(ctx, 0);
+    const Tensor normalised = wide(saved[0]).mul(saved[1]);
+    const Tensor dy = wide(outputs[0]);
+    if (weight->trainable()) weight->gradient().add_(dy.mul(normalised).sum(0));
+    Tensor dx;
+    if (ctx->needs_input_grad(0)) {
+      const Tensor scaled = dy.mul(weight->value());
+      dx = scaled.sub(normalised.mul(scaled.mul(normalised).mean(-1, true))).mul_(saved[1]);
+      dx = dx.to(saved[0].scalar_type());
+    }
+    return {dx, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor wide(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf ? x.to(at::kFloat) : x;
+}
+
+at::Tensor layer_norm(const at::Tensor& x, Parameter& weight, Parameter& bias, double eps) {
+  return LayerNormFunction::apply(x, weight.anchor(), &weight, &bias, eps);
+}
+
+at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps) {
+  return RmsNormFunction::apply(x, weight.anchor(), &weight, eps);
+}
+
+}  // namespace zea

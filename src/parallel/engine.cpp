@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/parallel/engine.hpp"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+
+Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
+    : plan_(plan),
+      mesh_(mesh),
+      world_rank_(mesh.rank()),
+      device_(device),
+      gathered_ring_(std::make_unique<BufferRing>(ledger_, to_torch(plan.precision.param), device)),
+      gradient_ring_(std::make_unique<BufferRing>(ledger_, to_torch(plan.precision.master), device)),
+      unit_groups_(groups_of_units(plan.model, plan.groups)) {
+  build_groups();
+  build_units();
+}
+
+void Engine::build_groups() {
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    const std::string& module = plan_.groups[g].module;
+    const Sharding& sharding = plan_.shardings[g];
+    ShardedGroupContext context{.gathered = *gathered_ring_,
+                                .gradients = *gradient_ring_,
+                                .ledger = ledger_,
+                                .device = device_};
+    if (sharding.shards > 1) context.shard_group = &mesh_.along(module, {Axis::DpShard});
+    if (sharding.replicas > 1)
+      context.replicas = sharding.gathered() ? &mesh_.along(module, {Axis::DpReplicate})
+                                             : &mesh_.along(module, {Axis::DpReplicate, Axis::DpShard});
+    groups_.push_back(std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
+  }
+}
+
+void Engine::build_units() {
+  consumers_.resize(plan_.model.units.size());
+  for (size_t u = 0; u < plan_.model.units.size(); ++u) {
+    const UnitSpec& unit = plan_.model.units[u];
+    for (const UnitInput& input : unit.inputs) consumers_[input.unit].push_back(static_cast<int>(u));
+    std::vector<Parameter*> parameters;
+    for (int param : unit.params)
+      for (int group : unit_groups_[u])
+        if (Parameter* found = groups_[group]->parameter(param)) parameters.push_back(found);
+    trains_unit_.push_back(std::any_of(parameters.begin(), parameters.end(),
+                                       [](const Parameter* parameter) { return parameter->trainable(); }));
+    unit_parameters_.push_back(std::move(parameters));
+  }
+}
+
+MicrobatchOptions Engine::microbatch_options() const {
+  return {.dtype = to_torch(plan_.precision.param), .device = device_};
+}
+
+WalkResult Engine::run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
+                       HeadOutput head) {
+  microbatches_ = &microbatches;
+  head_ = head;
+  trains_ = std::any_of(actions.begin(), actions.end(),
+                        [](const Action& action) { return action.kind == ActionKind::Backward; });
+  result_ = {};
+  result_.outputs.resize(microbatches.size());
+  for (const Action& action : actions) {
+    switch (action.kind) {
+      case ActionKind::Unshard: groups_[action.group]->start_unshard(); break;
+      case ActionKind::Reshard: groups_[action.group]->reshard(); break;
+      case ActionKind::Forward: forward(action.unit, action.microbatch); break;
+      case ActionKind::Backward: backward(action.unit, action.microbatch); break;
+      case ActionKind::ReduceShard: reduce_shard(action.group); break;
+      case ActionKind::ReduceReplicas: reduce_replicas(action.group); break;
+    }
+    progress();
+  }
+  finish_reductions();
+  kept_.clear();
+  return std::move(result_);
+}
+
+bool Engine::recomputes(int unit) const {
+  const UnitKind kind = plan_.model.units[unit].kind;
+  return plan_.options.model.activation_checkpointing && trains_ &&
+         (kind == UnitKind::DecoderBlock || kind == UnitKind::VisionBlock);
+}
+
+UnitInputs Engine::take_inputs(int unit, int microbatch) {
+  UnitInputs inputs;
+  for (const UnitInput& input : plan_.model.units[unit].inputs) {
+    const auto source = kept_.find({input.unit, microbatch});
+    if (source == kept_.end()) {
+      ZEA_ASSERT(input.optional);
+      inputs.push_back(std::nullopt);
+      continue;
+    }
+    Kept& kept = source->second;
+    at::Tensor leaf = kept.value.detach();
+    leaf.set_requires_grad(kept.needs_gradient);
+    inputs.push_back(leaf);
+    if (--kept.consumers == 0) kept.value.reset();
+  }
+  return inputs;
+}
+
+at::Tensor Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs) {
+  return run_unit(plan_.model, plan_.model.units[unit], unit_parameters_[unit], inputs,
+                  (*microbatches_)[microbatch], head_);
+}
+
+void Engine::forward(int unit, int microbatch) {
+  for (int group : unit_groups_[unit]) groups_[group]->wait_unshard();
+  Kept kept;
+  kept.inputs = take_inputs(unit, microbatch);
+  kept.consumers = static_cast<int>(consumers_[unit].size());
+  kept.needs_gradient =
+      trains_ && (trains_unit_[unit] || std::any_of(kept.inputs.begin(), kept.inputs.end(), [](const auto& input) {
+                    return input && input->requires_grad();
+                  }));
+  const bool keeps_graph = kept.needs_gradient && !recomputes(unit);
+  {
+    at::AutoGradMode mode(keeps_graph);
+    kept.output = call_unit(unit, microbatch, kept.inputs);
+  }
+  kept.value = kept.output.detach();
+  if (plan_.model.units[unit].kind == UnitKind::Head) {
+    if (head_ == HeadOutput::Loss) result_.loss_sum += kept.value.item<double>();
+    else result_.outputs[microbatch] = kept.value;
+    kept.value.reset();
+  }
+  if (!keeps_graph) kept.output.reset();
+  if (!kept.needs_gradient) kept.inputs.clear();
+  kept_[{unit, microbatch}] = std::move(kept);
+}
+
+void Engine::backward(int unit, int microbatch) {
+  for (int group : unit_groups_[unit]) {
+    groups_[group]->wait_unshard();
+    if (reducing_shard_ == group) finish_reduce_shard();  // tied parameters: the other unit's share
+    if (groups_[group]->trainable()) groups_[group]->open_gradient();
+  }
+  Kept kept = std::move(kept_.at({unit, microbatch}));
+  kept_.erase({unit, microbatch});
+  if (!kept.output.defined()) {
+    at::AutoGradMode mode(true);
+    kept.output = call_unit(unit, microbatch, kept.inputs);
+  }
+  if (!kept.gradient.defined()) {
+    ZEA_ASSERT(plan_.model.units[unit].kind == UnitKind::Head);
+    kept.gradient = at::ones_like(kept.output);
+  }
+  torch::autograd::backward({kept.output}, {kept.gradient});
+  for (size_t i = 0; i < kept.inputs.size(); ++i) {
+    if (!kept.inputs[i] || !kept.inputs[i]->grad().defined()) continue;
+    at::Tensor& sum = kept_.at({plan_.model.units[unit].inputs[i].unit, microbatch}).gradient;
+    sum = sum.defined() ? sum + kept.inputs[i]->grad() : kept.inputs[i]->grad();
+  }
+}
+
+void Engine::reduce_shard(int group) {
+  // At most one is under way: with the one that the next backward fills, two unsharded gradients exist.
+  finish_reduce_shard();
+  reducing_shard_ = group;
+  groups_[group]->start_reduce_shard();
+}
+
+void Engine::finish_reduce_shard() {
+  if (reducing_shard_) groups_[*reducing_shard_]->finish_reduce_shard();
+  reducing_shard_.reset();
+}
+
+void Engine::reduce_replicas(int group) {
+  if (reducing_shard_ == group) finish_reduce_shard();
+  groups_[group]->start_reduce_replicas();
+  reducing_replicas_.push_back(group);
+}
+
+void Engine::finish_reductions() {
+  finish_reduce_shard();
+  for (int group : reducing_replicas_) groups_[group]->finish_reduce_replicas();
+  reducing_replicas_.clear();
+}
+
+void Engine::progress() {
+  for (auto& group : groups_) group->progress();
+}
+
+}  // namespace zea

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan for people: what `zea -n` prints.
+#include <algorithm>
+#include <cstdio>
+
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+namespace {
+
+std::string mebibytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+std::string pad(std::string text, size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text;
+}
+
+std::string rank_line(const Plan& plan, int rank) {
+  std::string line = "  rank " + std::to_string(rank) + ":";
+  for (const ModuleGrid& grid : plan.mesh.modules) {
+    if (!plan.mesh.has(rank, grid.module)) continue;
+    const Coordinate place = plan.mesh.coordinate(rank, grid.module);
+    line += "  " + grid.module + "(";
+    for (int a = 0; a < kNumAxes; ++a) {
+      const Axis axis = static_cast<Axis>(a);
+      line += std::string(a ? " " : "") + axis_name(axis) + "=" + std::to_string(place.along(axis));
+    }
+    line += ")";
+  }
+  return line + "\n";
+}
+
+std::string rank_map(const Plan& plan) {
+  constexpr int kShown = 16;
+  const int ranks = plan.world_size();
+  std::string text = "ranks\n";
+  for (int rank = 0; rank < std::min(ranks, kShown); ++rank) text += rank_line(plan, rank);
+  if (ranks > kShown + 1) text += "  ... " + std::to_string(ranks - kShown - 1) + " more in the same order\n";
+  if (ranks > kShown) text += rank_line(plan, ranks - 1);
+  return text;
+}
+
+std::string unit_table(const Plan& plan) {
+  std::string text = "units\n  " + pad("name", 20) + pad("kind", 15) + pad("parameters", 13) +
+                     pad("trained", 13) + "strategy\n";
+  for (const UnitSpec& unit : plan.model.units) {
+    int64_t all = 0, trained = 0;
+    for (int param : unit.params) {
+      const int64_t elements = num_elements(plan.model.params[param].shape);
+      all += elements;
+      if (plan.model.params[param].trainable) trained += elements;
+    }
+    const auto& mesh = unit.module == "vision" ? plan.options.mesh_vision : plan.options.mesh_llm;
+    text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 15) + pad(std::to_string(all), 13) +
+            pad(std::to_string(trained), 13) + mesh.strategy + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Plan& plan) {
+  const int64_t master = static_cast<int64_t>(element_bytes(plan.precision.master));
+  const int64_t param = static_cast<int64_t>(element_bytes(plan.precision.param));
+  MemoryEstimate estimate;
+  std::vector<int64_t> gathered(plan.model.units.size(), 0);
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const FlatGroup& group = plan.groups[g];
+    const Sharding& sharding = plan.shardings[g];
+    const int64_t padded = group.padded(sharding.shards), own = padded / sharding.shards;
+    estimate.parameters += own * master;
+    if (!sharding.gathered() && param != master && !group.units.empty()) estimate.parameters += own * param;
+    if (group.trainable) {
+      estimate.moments += 2 * own * master;
+      estimate.gradients += own * master;
+    }
+    if (sharding.gathered())
+      for (int unit : group.units) gathered[unit] += padded * (param + (group.trainable ? master : 0));
+  }
+  std::sort(gathered.rbegin(), gathered.rend());
+  for (size_t i = 0; i < std::min<size_t>(2, gathered.size()); ++i) estimate.gathered += gathered[i];
+  return estimate;
+}
+
+std::string describe(const Plan& plan) {
+  const MemoryEstimate memory = estimate_memory(plan);
+  int64_t trained = 0;
+  for (const ParamSpec& param : plan.model.params)
+    if (param.trainable) trained += num_elements(param.shape);
+  std::string text = "plan: " + plan.model.family + ", " + std::to_string(plan.model.num_parameters()) +
+                     " parameters (" + std::to_string(trained) + " trained), " +
+                     std::to_string(plan.world_size()) + " ranks = dp_replicate " +
+                     std::to_string(plan.mesh.dp_replicate) + " x dp_shard " +
+                     std::to_string(plan.mesh.dp_shard) + ", precision " + plan.options.precision.preset +
+                     "\n";
+  text += rank_map(plan) + unit_table(plan);
+  text += "bytes per rank\n";
+  text += "  parameters " + mebibytes(memory.parameters) + ", moments " + mebibytes(memory.moments) +
+          ", gradients " + mebibytes(memory.gradients) + ", two largest gathered units " +
+          mebibytes(memory.gathered) + ", together " + mebibytes(memory.total()) +
+          " (activations are not counted)\n";
+  return text;
+}
+
+}  // namespace zea

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/evaluate.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "zea/core/error.hpp"
+#include "zea/data/text.hpp"
+
+namespace zea {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+/// The position of the first token of the answer: the first that carries loss.
+size_t prompt_length(const Sample& sample) {
+  const auto& mask = sample.loss_mask;
+  return static_cast<size_t>(std::find(mask.begin() + 1, mask.end(), 1) - mask.begin());
+}
+
+/// One rank's part in evaluating a data set.
+class Evaluator {
+ public:
+  Evaluator(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
+            const EvaluateOptions& options)
+      : engine_(engine), control_(control), dataset_(dataset), loading_(loading), options_(options) {}
+
+  Evaluation run() {
+    const int64_t available = static_cast<int64_t>(dataset_.index().size());
+    const int64_t samples = options_.samples > 0 ? std::min(options_.samples, available) : available;
+    const int64_t batch = engine_.plan().options.schedule.global_batch;
+    for (int64_t begin = 0; begin < samples; begin += batch) {
+      Ids ids(std::min(batch, samples - begin));
+      std::iota(ids.begin(), ids.end(), begin);
+      add_loss(ids);
+      if (options_.generate_tokens > 0) generate(ids);
+    }
+    return collect(samples);
+  }
+
+ private:
+  WalkResult walk(const StepPlan& plan, const std::vector<LoadedMicrobatch>& loaded, HeadOutput head,
+                  double* targets) {
+    std::vector<Microbatch> microbatches;
+    for (const LoadedMicrobatch& part : loaded) {
+      microbatches.push_back(make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
+      if (targets) *targets += static_cast<double>(microbatches.back().targets);
+    }
+    const ScheduleInput input = engine_.plan().schedule_input(plan, engine_.world_rank(), true);
+    return engine_.run(make_schedule(input), microbatches, head);
+  }
+
+  std::vector<LoadedMicrobatch> load(const StepPlan& plan) const {
+    std::vector<LoadedMicrobatch> loaded;
+    for (const MicrobatchPlan& part : plan.replicas[engine_.plan().replica_of(engine_.world_rank())])
+      loaded.push_back(load_microbatch(dataset_, loading_, part.samples));
+    return loaded;
+  }
+
+  void add_loss(const Ids& ids) {
+    const StepPlan plan = engine_.plan().step_plan(0, ids, dataset_.index());
+    loss_sum_ += walk(plan, load(plan), HeadOutput::Loss, &targets_).loss_sum;
+  }
+
+  /// A plan in which each sample has room for its prompt and all that may be generated.
+  StepPlan generation_plan(const Ids& ids) const {
+    std::vector<SampleIndex> index = dataset_.index();
+    int64_t longest = 0;
+    for (int64_t id : ids) {
+      index[id].tokens += options_.generate_tokens;
+      longest = std::max(longest, index[id].tokens);
+    }
+    StepPlanOptions options;
+    options.replicas = engine_.plan().mesh.replicas();
+    options.row_tokens = std::max(longest, engine_.plan().options.data.row_tokens);
+    options.rows_per_microbatch = engine_.plan().options.data.rows_per_microbatch;
+    options.packing = engine_.plan().options.data.packing;
+    return make_step_plan(0, ids, index, options);
+  }
+
+  void generate(const Ids& ids) {
+    const StepPlan plan = generation_plan(ids);
+    std::vector<LoadedMicrobatch> loaded = load(plan);
+    std::vector<std::vector<Prediction>> predictions(loaded.size());
+    for (size_t m = 0; m < loaded.size(); ++m)
+      for (Sample& sample : loaded[m].samples) {
+        references_.push_back(sample);
+        sample.tokens.resize(prompt_length(sample));
+        sample.loss_mask.resize(sample.tokens.size());
+        predictions[m].push_back({sample.id, {}});
+      }
+    std::vector<std::vector<bool>> ended(loaded.size());
+    for (size_t m = 0; m < loaded.size(); ++m) ended[m].resize(loaded[m].samples.size());
+    for (int64_t token = 0; token < options_.generate_tokens; ++token) {
+      const WalkResult result = walk(plan, loaded, HeadOutput::LastLogits, nullptr);
+      double open = 0;
+      for (size_t m = 0; m < loaded.size(); ++m)
+        if (!loaded[m].samples.empty()) open += append_best(result.outputs[m], loaded[m], predictions[m], ended[m]);
+      // Every rank walks as long as some rank has an open sample, since walks may communicate.
+      control_.all_reduce(&open, 1, DType::Float64, ReduceOp::Sum).wait();
+      if (open == 0) break;
+    }
+    for (auto& part : predictions)
+      std::move(part.begin(), part.end(), std::back_inserter(predictions_));
+  }
+
+  /// Appends the likeliest token to each sample that has not ended; returns how many are still open.
+  double append_best(const at::Tensor& logits, LoadedMicrobatch& loaded, std::vector<Prediction>& predictions,
+                     std::vector<bool>& ended) const {
+    const at::Tensor best = logits.argmax(1).cpu();
+    const auto& ends = engine_.plan().model.text.end_tokens;
+    double open = 0;
+    for (size_t s = 0; s < predictions.size(); ++s) {
+      const int32_t token = static_cast<int32_t>(best[static_cast<int64_t>(s)].item<int64_t>());
+      const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
+      // A generated placeholder would ask for an image that is not there.
+      ended[s] = ended[s] || is_end || token == engine_.plan().model.image_token;
+      if (ended[s]) continue;
+      predictions[s].generated.push_back(token);
+      loaded.samples[s].tokens.push_back(token);
+      loaded.samples[s].loss_mask.push_back(0);
+      ++open;
+    }
+    return open;
+  }
+
+  Evaluation collect(int64_t samples) {
+    Evaluation evaluation;
+    const std::string lines = describe_predictions();
+    double sums[] = {loss_sum_, targets_, labelled_, correct_};
+    control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
+    evaluation.metrics.samples = samples;
+    evaluation.metrics.targets = static_cast<int64_t>(sums[1]);
+    evaluation.metrics.loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
+    evaluation.metrics.labelled = static_cast<int64_t>(sums[2]);
+    evaluation.metrics.correct = static_cast<int64_t>(sums[3]);
+    if (options_.generate_tokens > 0) evaluation.predictions_jsonl = gather_lines(lines);
+    return evaluation;
+  }
+
+  /// One JSON line per prediction of this rank; counts labelled and correct ones.
+  std::string describe_predictions() {
+    std::string lines;
+    const auto& classes = dataset_.classes();
+    for (size_t i = 0; i < predictions_.size(); ++i) {
+      const Sample& sample = references_[i];
+      const size_t prompt = prompt_length(sample);
+      const std::string generated = text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
+      std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
+      std::erase(before, dataset_.image_token());
+      nlohmann::ordered_json line{
+          {"sample", sample.id},
+          {"prompt", text_of_tokens(dataset_.token_bytes(), before)},
+          {"generated", generated},
+          {"answer", text_of_tokens(dataset_.token_bytes(), {sample.tokens.begin() + prompt, sample.tokens.end()})}};
+      if (sample.label >= 0 && !classes.empty()) {
+        const auto predicted = class_named_in(generated, classes);
+        const bool correct = predicted == sample.label;
+        line["label"] = classes.at(sample.label);
+        line["predicted"] = predicted ? nlohmann::ordered_json(classes[*predicted]) : nlohmann::ordered_json();
+        line["correct"] = correct;
+        ++labelled_;
+        correct_ += correct;
+      }
+      lines += line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    }
+    return lines;
+  }
+
+  /// All ranks' lines on the root rank, in the order of samples.
+  std::string gather_lines(const std::string& lines) {
+    Counts counts(control_.size());
+    const int64_t own = static_cast<int64_t>(lines.size());
+    control_.all_gather(&own, counts.data(), Counts(control_.size(), 1), DType::Int64).wait();
+    std::string all(static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})), '\0');
+    control_.gather(lines.data(), all.data(), counts, DType::UInt8, 0).wait();
+    if (control_.rank() != 0) return "";
+    std::vector<std::pair<int64_t, std::string>> order;
+    for (size_t begin = 0; begin < all.size();) {
+      const size_t end = all.find('\n', begin) + 1;
+      // Every line starts with {"sample":<id>,
+      order.emplace_back(std::stoll(all.substr(begin + 10)), all.substr(begin, end - begin));
+      begin = end;
+    }
+    std::sort(order.begin(), order.end());
+    std::string sorted;
+    for (const auto& [id, line] : order) sorted += line;
+    return sorted;
+  }
+
+  Engine& engine_;
+  Collectives& control_;
+  const Dataset& dataset_;
+  const LoaderOptions& loading_;
+  const EvaluateOptions options_;
+  double loss_sum_ = 0, targets_ = 0, labelled_ = 0, correct_ = 0;
+  std::vector<Prediction> predictions_;
+  std::vector<Sample> references_;  ///< of the predictions, whole
+};
+
+}  // namespace
+
+Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
+                    const EvaluateOptions& options) {
+  return Evaluator(engine, control, dataset, loading, options).run();
+}
+
+}  // namespace zea

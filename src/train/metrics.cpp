@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/metrics.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+std::string clock_text(double seconds) {
+  const int64_t whole = static_cast<int64_t>(seconds);
+  char text[32];
+  std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", static_cast<long>(whole / 3600),
+                static_cast<long>(whole / 60 % 60), static_cast<long>(whole % 60));
+  return text;
+}
+
+}  // namespace
+
+std::string progress_line(const StepMetrics& m) {
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "step %ld/%ld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.1f samples/s  %.0f MiB  %s left",
+                static_cast<long>(m.step), static_cast<long>(m.steps), m.report.loss, m.report.grad_norm,
+                m.report.lr, m.tokens_per_second, m.samples_per_second,
+                static_cast<double>(m.memory_bytes) / (1 << 20),
+                clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
+  return text;
+}
+
+std::string eval_line(const EvalMetrics& m) {
+  char text[192];
+  std::snprintf(text, sizeof text, "evaluation at step %ld: loss %.4f over %ld samples", static_cast<long>(m.step),
+                m.loss, static_cast<long>(m.samples));
+  std::string line = text;
+  if (m.labelled > 0) {
+    std::snprintf(text, sizeof text, ", accuracy %.2f %% (%ld of %ld)", 100 * m.accuracy(),
+                  static_cast<long>(m.correct), static_cast<long>(m.labelled));
+    line += text;
+  }
+  return line;
+}
+
+void MetricsFile::append(const StepMetrics& m) const {
+  append_line(nlohmann::ordered_json{{"kind", "train"},
+                                     {"step", m.step},
+                                     {"seconds", m.seconds},
+                                     {"loss", m.report.loss},
+                                     {"grad_norm", m.report.grad_norm},
+                                     {"lr", m.report.lr},
+                                     {"targets", m.report.targets},
+                                     {"bad_items", m.report.bad_items},
+                                     {"skipped", m.report.skipped},
+                                     {"tokens_per_second", m.tokens_per_second},
+                                     {"samples_per_second", m.samples_per_second},
+                                     {"wait_seconds", m.wait_seconds},
+                                     {"memory_bytes", m.memory_bytes}}
+                  .dump());
+}
+
+void MetricsFile::append(const EvalMetrics& m) const {
+  nlohmann::ordered_json line{{"kind", "eval"},  {"step", m.step},       {"seconds", m.seconds},
+                              {"loss", m.loss},  {"samples", m.samples}, {"targets", m.targets}};
+  if (m.labelled > 0) {
+    line["labelled"] = m.labelled;
+    line["correct"] = m.correct;
+    line["accuracy"] = m.accuracy();
+  }
+  append_line(line.dump());
+}
+
+void MetricsFile::append_line(const std::string& line) const {
+  if (path_.empty()) return;
+  std::ofstream out(path_, std::ios::app);
+  out << line << '\n';
+  out.close();
+  if (!out) throw StorageError("cannot write " + path_ + "; is the disk full?");
+}
+
+int64_t resident_bytes() {
+  int64_t total = 0, resident = 0;
+  std::ifstream statm("/proc/self/statm");
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace zea

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/train_step.hpp"
+
+#include <cmath>
+
+#include "zea/core/error.hpp"
+#include "zea/optim/learning_rate.hpp"
+
+namespace zea {
+namespace {
+
+// As torch.nn.utils.clip_grad_norm_ guards its division.
+constexpr double kClipEps = 1e-6;
+
+double clip_factor(double clip_norm, double norm) {
+  return clip_norm > 0 ? std::min(1.0, clip_norm / (norm + kClipEps)) : 1.0;
+}
+
+}  // namespace
+
+TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control)
+    : engine_(engine), optimizer_(optimizer), control_(control) {}
+
+StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& microbatches,
+                          int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step) {
+  const Plan& plan = engine_.plan();
+  const ScheduleInput input = plan.schedule_input(step, engine_.world_rank(), false);
+  for (auto& group : engine_.groups()) group->zero_gradient();
+  const WalkResult walk = engine_.run(make_schedule(input), microbatches);
+
+  double targets = 0;
+  for (const Microbatch& microbatch : microbatches) targets += static_cast<double>(microbatch.targets);
+  double sums[] = {walk.loss_sum, targets, optimizer_.own_sum_of_squares(), static_cast<double>(bad_items),
+                   flags.save,    flags.leave};
+  control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
+
+  StepReport report;
+  report.targets = static_cast<int64_t>(sums[1]);
+  report.bad_items = static_cast<int64_t>(sums[3]);
+  report.flags = {sums[4], sums[5]};
+  report.skipped = report.targets == 0;
+  if (report.skipped) return report;
+  report.loss = sums[0] / sums[1];
+  report.grad_norm = std::sqrt(sums[2]) / sums[1];
+  check_finite(report, step.step);
+
+  const OptimOptions& optim = plan.options.optim;
+  report.lr = learning_rate(optim, step.step + 1, plan.options.schedule.steps);
+  AdamwUpdate update{.lr = report.lr,
+                     .beta1 = optim.betas[0],
+                     .beta2 = optim.betas[1],
+                     .eps = optim.eps,
+                     .weight_decay = optim.weight_decay,
+                     .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
+                     .step = ++optimizer_step};
+  optimizer_.step(groups_with_gradient(input), update);
+  return report;
+}
+
+void TrainStep::check_finite(const StepReport& report, int64_t step) const {
+  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
+  const std::string group = optimizer_.non_finite_group();
+  throw NonFiniteError("step " + std::to_string(step + 1) + ": loss is " + std::to_string(report.loss) +
+                       " and the gradient's norm " + std::to_string(report.grad_norm) +
+                       (group.empty() ? "" : ", not finite in " + group) +
+                       "; nothing was updated; lower optim.lr, or look at the data of this step");
+}
+
+}  // namespace zea

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/trainer.hpp"
+
+#include <chrono>
+#include <fstream>
+
+#include "zea/checkpoint/checkpoint_writer.hpp"
+#include "zea/checkpoint/retention.hpp"
+#include "zea/data/sampler.hpp"
+
+namespace zea {
+namespace {
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+double moving_average(double average, double value) { return average == 0 ? value : 0.7 * average + 0.3 * value; }
+
+Sampler make_sampler(const Options& options, const Dataset& dataset) {
+  return Sampler(static_cast<int64_t>(dataset.index().size()), options.schedule.global_batch,
+                 static_cast<uint64_t>(options.run.seed), options.data.shuffle);
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
+    : parts_(parts), options_(parts.engine.plan().options), position_(start) {}
+
+ExitCode Trainer::run() {
+  const int64_t steps = options_.schedule.steps;
+  Sampler sampler = make_sampler(options_, parts_.train);
+  // The loader's thread makes the same plans from a sampler of its own.
+  auto loader_sampler = std::make_shared<Sampler>(make_sampler(options_, parts_.train));
+  const int replica = parts_.engine.plan().replica_of(parts_.engine.world_rank());
+  const auto ids_of_step = [this, loader_sampler, replica](int64_t step) {
+    StepIds ids;
+    for (const MicrobatchPlan& part : plan_step(*loader_sampler, step).replicas[replica])
+      ids.push_back(part.samples);
+    return ids;
+  };
+  Loader loader(parts_.train, parts_.loading, ids_of_step, position_.step, steps, options_.data.prefetch);
+
+  while (position_.step < steps) {
+    const StepReport report = train_one(loader, sampler);
+    const bool leaves = report.flags.leave > 0, last = position_.step == steps;
+    if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
+    if (parts_.eval && is_due(options_.eval.every)) run_evaluation(0, "");
+    if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves ||
+        (last && options_.checkpoint.at_end))
+      save();
+    if (leaves && !last) {
+      parts_.log.info("asked to leave: stopped after step " + std::to_string(position_.step) + " of " +
+                      std::to_string(steps) + "; go on with -r " + parts_.run_directory);
+      return ExitCode::Requeue;
+    }
+  }
+  if (parts_.eval && options_.eval.generate_tokens > 0)
+    run_evaluation(options_.eval.generate_tokens, parts_.run_directory + "/predictions.jsonl");
+  return ExitCode::Done;
+}
+
+StepPlan Trainer::plan_step(Sampler& sampler, int64_t step) const {
+  return parts_.engine.plan().step_plan(step, sampler.global_batch(step), parts_.train.index());
+}
+
+StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
+  const Stopwatch whole;
+  const StepPlan plan = plan_step(sampler, position_.step);
+  std::vector<Microbatch> microbatches;
+  int64_t bad_items = 0;
+  const Stopwatch waiting;
+  const std::vector<LoadedMicrobatch> loaded = loader.next();
+  interval_.wait_seconds += waiting.seconds();
+  for (const LoadedMicrobatch& part : loaded) {
+    for (const BadItem& bad : part.bad)
+      parts_.log.warn("sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
+                      " is masked: " + bad.fault);
+    bad_items += static_cast<int64_t>(part.bad.size());
+    microbatches.push_back(
+        make_microbatch(part, parts_.engine.plan().model, parts_.engine.microbatch_options()));
+  }
+  const StepFlags asked = parts_.stop.poll(2 * seconds_per_step_ + 2 * seconds_per_save_);
+  TrainStep step(parts_.engine, parts_.optimizer, parts_.control);
+  const StepReport report = step.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
+  if (report.skipped)
+    parts_.log.warn("step " + std::to_string(position_.step + 1) +
+                    ": the global batch has no target token, so nothing was updated");
+  ++position_.step;
+  position_.samples += plan.samples;
+  position_.tokens += plan.tokens;
+  position_.target_tokens += report.targets;
+  ++interval_.steps;
+  interval_.tokens += plan.tokens;
+  interval_.samples += plan.samples;
+  interval_.seconds += whole.seconds();
+  seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
+  return report;
+}
+
+bool Trainer::is_due(int64_t every) const { return every > 0 && position_.step % every == 0; }
+
+void Trainer::log_step(const StepReport& report, bool last) {
+  StepMetrics metrics;
+  metrics.step = position_.step;
+  metrics.steps = options_.schedule.steps;
+  metrics.report = report;
+  metrics.seconds = parts_.stop.elapsed_seconds();
+  metrics.tokens_per_second = static_cast<double>(interval_.tokens) / interval_.seconds;
+  metrics.samples_per_second = static_cast<double>(interval_.samples) / interval_.seconds;
+  metrics.seconds_per_step = interval_.seconds / static_cast<double>(interval_.steps);
+  metrics.wait_seconds = interval_.wait_seconds / static_cast<double>(interval_.steps);
+  metrics.memory_bytes = resident_bytes();
+  parts_.log.progress(progress_line(metrics), last);
+  parts_.metrics.append(metrics);
+  interval_ = {};
+}
+
+void Trainer::run_evaluation(int64_t generate_tokens, const std::string& predictions_file) {
+  Evaluation evaluation =
+      evaluate(parts_.engine, parts_.control, *parts_.eval, parts_.loading,
+               {.samples = options_.eval.samples, .generate_tokens = generate_tokens});
+  evaluation.metrics.step = position_.step;
+  evaluation.metrics.seconds = parts_.stop.elapsed_seconds();
+  parts_.log.info(eval_line(evaluation.metrics));
+  parts_.metrics.append(evaluation.metrics);
+  if (!predictions_file.empty() && parts_.control.rank() == 0) {
+    std::ofstream out(predictions_file);
+    out << evaluation.predictions_jsonl;
+    out.close();
+    if (!out) throw StorageError("cannot write " + predictions_file);
+  }
+}
+
+void Trainer::save() {
+  if (saved_step_ == position_.step) return;
+  const Stopwatch clock;
+  const std::string directory = parts_.run_directory + "/checkpoints";
+  const std::string path = write_checkpoint(parts_.engine, parts_.control,
+                                            {.directory = directory,
+                                             .run_id = parts_.run_id,
+                                             .position = position_,
+                                             .deck = parts_.deck});
+  if (options_.checkpoint.keep > 0 && parts_.control.rank() == 0)
+    keep_newest(directory, options_.checkpoint.keep);
+  saved_step_ = position_.step;
+  seconds_per_save_ = moving_average(seconds_per_save_, clock.seconds());
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.2f s", clock.seconds());
+  parts_.log.info("wrote " + path + " in " + seconds);
+}
+
+}  // namespace zea

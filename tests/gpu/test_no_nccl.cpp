@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a build without NCCL says when it is asked for.
+#include <gtest/gtest.h>
+
+#include "support/mpi_main.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+TEST(NoNccl, IsRefusedWithAnError) {
+  EXPECT_FALSE(has_nccl());
+  EXPECT_EQ(num_cuda_devices(), 0);
+  EXPECT_THROW(make_nccl_collectives(testing::world().communicator(), nullptr), CommError);
+}
+
+}  // namespace
+}  // namespace zea

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of layouts: in fp64, ten steps of AdamW with clipping give the same losses and weights on one rank and on any
+// layout of several, packed or not, with or without activation checkpointing, under the MPI and the strict collectives.
+#include <gtest/gtest.h>
+
+#include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_run.hpp"
+
+namespace zea::testing {
+namespace {
+
+constexpr double kTolerance = 1e-10;
+
+struct Layout {
+  const char* name;
+  int ranks;
+  const char* vision;
+  const char* llm;
+  int dp_replicate = 1;
+  bool packing = true;
+  bool activation_checkpointing = false;
+  int64_t row_tokens = 64;
+  int64_t rows_per_microbatch = 1;
+};
+
+const Layout kLayouts[] = {
+    {"one rank, a sample a row", 1, "no_shard", "no_shard", 1, false},
+    {"one rank, checkpointed", 1, "no_shard", "no_shard", 1, true, true},
+    {"one rank, long rows", 1, "no_shard", "no_shard", 1, true, false, 200, 2},
+    {"two ranks, DDP", 2, "no_shard", "no_shard"},
+    {"two ranks, full_shard", 2, "full_shard", "full_shard"},
+    {"three ranks, full_shard, checkpointed", 3, "full_shard", "full_shard", 1, true, true},
+    {"three ranks, vision DDP, llm full_shard", 3, "no_shard", "full_shard"},
+    {"four ranks, DDP", 4, "no_shard", "no_shard"},
+    {"four ranks, full_shard", 4, "full_shard", "full_shard"},
+    {"four ranks, full_shard, a sample a row", 4, "full_shard", "full_shard", 1, false},
+    {"four ranks, vision full_shard, llm DDP, checkpointed", 4, "full_shard", "no_shard", 1, true, true},
+    {"four ranks, two replicas of two shards", 4, "full_shard", "full_shard", 2},
+    {"four ranks, everything in one row", 4, "full_shard", "no_shard", 1, true, false, 400},
+};
+
+struct Scenario {
+  const char* name;
+  TinyLlava model;
+  std::vector<int> images;  ///< per sample, repeating
+  bool train_vision = true, train_projector = true, train_llm = true;
+};
+
+const Scenario kScenarios[] = {
+    {"several images, some without", {}, {1, 0, 2}},
+    {"tied, GQA, frozen vision", {.tied = true, .kv_heads = 1}, {1, 0, 0, 0, 0}, false},
+    {"frozen vision and llm", {}, {1, 1, 0}, false, true, false},
+    {"tied, no images at all", {.tied = true}, {0}},
+    {"one image in the whole batch", {}, {0, 0, 0, 0, 0, 0, 1}},
+};
+
+TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
+  TinyRunOptions run;
+  run.config_json = tiny_llava_config(scenario.model);
+  run.deck.precision.preset = "fp64";
+  run.deck.vision = {.train = scenario.train_vision, .train_projector = scenario.train_projector};
+  run.deck.llm.train = scenario.train_llm;
+  run.deck.mesh.dp_replicate = layout.dp_replicate;
+  run.deck.mesh_vision.strategy = layout.vision;
+  run.deck.mesh_llm.strategy = layout.llm;
+  run.deck.data.packing = layout.packing;
+  run.deck.data.row_tokens = layout.row_tokens;
+  run.deck.data.rows_per_microbatch = layout.rows_per_microbatch;
+  run.deck.model.activation_checkpointing = layout.activation_checkpointing;
+  run.deck.optim = {.lr = 1e-2, .warmup_steps = 2, .weight_decay = 0.1, .clip_norm = 0.5};
+  run.deck.schedule = {.steps = 10, .global_batch = 7};
+  return run;
+}
+
+/// The layout that all others are compared with: one rank, everything packed.
+const Layout kReference{"reference", 1, "no_shard", "no_shard"};
+
+class Layouts : public ::testing::TestWithParam<int> {};
+
+TEST_P(Layouts, EqualOneRank) {
+  const Scenario& scenario = kScenarios[GetParam()];
+  const Communicator world = testing::world().communicator();
+  const ModelSpec model = make_model_spec(tiny_llava_config(scenario.model));
+  const MemoryDataset dataset = make_tiny_dataset(model, 23, scenario.images, 5);
+  const Communicator alone = world.split(world.rank(), "alone");
+  const TinyResult expected = run_tiny(alone, make_mpi_collectives, dataset, make_run(scenario, kReference));
+  for (double norm : expected.grad_norms) ASSERT_GT(norm, 0);
+
+  for (const MakeCollectives& make : {MakeCollectives(make_mpi_collectives), MakeCollectives(make_strict_collectives)})
+    for (const Layout& layout : kLayouts) {
+      if (layout.ranks > world.size()) continue;
+      SCOPED_TRACE(std::string(scenario.name) + "; " + layout.name);
+      const bool takes_part = world.rank() < layout.ranks;
+      const Communicator part = world.split(takes_part ? 0 : Communicator::kNoColor, "layout");
+      if (!takes_part) continue;
+      const TinyResult got = run_tiny(part, make, dataset, make_run(scenario, layout));
+      EXPECT_LE(max_difference(got.weights, expected.weights), kTolerance);
+      for (size_t step = 0; step < expected.losses.size(); ++step) {
+        EXPECT_NEAR(got.losses[step], expected.losses[step], kTolerance);
+        EXPECT_NEAR(got.grad_norms[step], expected.grad_norms[step], kTolerance);
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, Layouts, ::testing::Range(0, static_cast<int>(std::size(kScenarios))));
+
+}  // namespace
+}  // namespace zea::testing

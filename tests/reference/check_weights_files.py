@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models go from transformers into weights files and checkpoints and come back unchanged.
+
+check_weights_files.py IMPORT CONSOLIDATE INSPECT WRITE_CHECKPOINT
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import h5py
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import (CLIPVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaConfig,
+                              LlavaForConditionalGeneration)
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+PROGRAMS = {}
+
+
+def run(program, *arguments, code=0):
+    done = subprocess.run([PROGRAMS[program], *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == code, f"{program} {arguments}: {done.returncode}: {done.stderr}"
+    return done.stdout if code == 0 else done.stderr
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor
+
+
+def h5_tensor(dataset):
+    """A dataset as a torch tensor; h5py gives bfloat16 (8 exponent, 7 mantissa bits) as float32."""
+    return torch.from_numpy(dataset[...].astype(np.float32))
+
+
+def text_config(tied=False):
+    return LlamaConfig(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+                       num_key_value_heads=2, vocab_size=160, tie_word_embeddings=tied)
+
+
+def make_llava(tied=False, dtype=torch.float32):
+    torch.manual_seed(1)
+    vision = CLIPVisionConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=3,
+                              num_attention_heads=2, image_size=28, patch_size=14)
+    config = LlavaConfig(vision_config=vision, text_config=text_config(tied), image_token_index=5,
+                         tie_word_embeddings=tied)
+    return LlavaForConditionalGeneration(config).to(dtype)
+
+
+class WeightsFiles(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def saved(self, model, name="model"):
+        model.save_pretrained(self.folder / name)
+        return self.folder / name
+
+    def assert_same_tensors(self, expected, found):
+        self.assertEqual(sorted(expected), sorted(found))
+        for name, tensor in expected.items():
+            self.assertEqual(tensor.dtype, found[name].dtype, name)
+            self.assertTrue(torch.equal(bits(tensor), bits(found[name])), name)
+
+    def assert_loads(self, kind, directory, model):
+        loaded, info = kind.from_pretrained(directory, output_loading_info=True)
+        for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            self.assertFalse(info[fault], (fault, info[fault]))
+        self.assert_same_tensors(model.state_dict(), loaded.state_dict())
+
+    def check_round_trip(self, kind, model):
+        source = self.saved(model)
+        weights, checkpoint = self.folder / "w.h5", self.folder / "run" / "checkpoints" / "step-00000007"
+        run("import", source, weights)
+        expected = load_file(source / "model.safetensors")
+        with h5py.File(weights) as file:
+            self.assertEqual(file.attrs["format"].decode(), "zea.weights")
+            self.assertEqual(json.loads(file.attrs["config"]), json.loads((source / "config.json").read_text()))
+            names = []
+            file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+            self.assertEqual(sorted(n for n in names if not n.startswith("__files__/")), sorted(expected))
+            for name, tensor in expected.items():
+                self.assertTrue(torch.equal(h5_tensor(file[name]), tensor.float()), name)
+
+        run("consolidate", weights, f"{self.folder}/export/")
+        self.assert_same_tensors(expected, load_file(self.folder / "export" / "model.safetensors"))
+        self.assert_loads(kind, self.folder / "export", model)
+
+        run("write_checkpoint", weights, checkpoint, 3)
+        with h5py.File(checkpoint / "model.h5") as file:
+            for name, tensor in expected.items():
+                self.assertTrue(torch.equal(h5_tensor(file[name]), tensor.float()), name)
+        run("consolidate", self.folder / "run", f"{self.folder}/trained/", "--companions", source)
+        self.assert_same_tensors(expected, load_file(self.folder / "trained" / "model.safetensors"))
+        self.assert_loads(kind, self.folder / "trained", model)
+        self.assertTrue((self.folder / "trained" / "generation_config.json").exists())
+        run("consolidate", checkpoint, self.folder / "again.h5")
+        run("consolidate", self.folder / "again.h5", self.folder / "again.safetensors")
+        self.assert_same_tensors(expected, load_file(self.folder / "again.safetensors"))
+        self.assertIn("every hash is right", run("inspect", self.folder / "run", "--check"))
+        self.assertIn(f"{len(expected)} tensors", run("inspect", weights, "--norms"))
+
+    def test_llava(self):
+        self.check_round_trip(LlavaForConditionalGeneration, make_llava())
+
+    def test_llava_tied(self):
+        self.check_round_trip(LlavaForConditionalGeneration, make_llava(tied=True))
+
+    def test_llava_bfloat16(self):
+        self.check_round_trip(LlavaForConditionalGeneration, make_llava(dtype=torch.bfloat16))
+
+    def test_llama(self):
+        torch.manual_seed(2)
+        self.check_round_trip(LlamaForCausalLM, LlamaForCausalLM(text_config()))
+
+    def test_other_element_type(self):
+        model = make_llava()
+        source = self.saved(model)
+        run("import", source, self.folder / "w.h5", "--dtype", "bfloat16")
+        run("consolidate", self.folder / "w.h5", f"{self.folder}/export/")
+        self.assert_loads(LlavaForConditionalGeneration, self.folder / "export", model.to(torch.bfloat16))
+
+    def test_names_of_a_running_model_and_of_old_files(self):
+        model = make_llava(tied=True)
+        source = self.saved(model)
+        expected = load_file(source / "model.safetensors")
+        running = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self.assertIn("lm_head.weight", running)
+        old = {name.replace("vision_tower.", "vision_tower.vision_model."): tensor
+               for name, tensor in expected.items()}
+        old["vision_tower.vision_model.embeddings.position_ids"] = torch.arange(5)
+        for tensors in (running, old):
+            save_file(tensors, source / "model.safetensors")
+            run("import", source, self.folder / "w.h5")
+            run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
+            self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
+
+    def test_several_files(self):
+        model = make_llava()
+        source = self.saved(model)
+        expected = load_file(source / "model.safetensors")
+        model.save_pretrained(self.folder / "parts", max_shard_size="60KB")
+        self.assertTrue((self.folder / "parts" / "model.safetensors.index.json").exists())
+        run("import", self.folder / "parts", self.folder / "w.h5")
+        run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
+        self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
+
+    def test_lists_all_that_is_wrong(self):
+        source = self.saved(make_llava())
+        tensors = load_file(source / "model.safetensors")
+        tensors.pop("multi_modal_projector.linear_1.bias")
+        tensors["extra.weight"] = torch.zeros(3)
+        tensors["multi_modal_projector.linear_2.bias"] = torch.zeros(7)
+        save_file(tensors, source / "model.safetensors")
+        message = run("import", source, self.folder / "w.h5", code=4)
+        for part in ("missing: multi_modal_projector.linear_1.bias (48)", "unexpected: extra.weight",
+                     "multi_modal_projector.linear_2.bias is (7), the model wants (48)"):
+            self.assertIn(part, message)
+        self.assertEqual(message.count("\n"), 1)
+        self.assertFalse((self.folder / "w.h5").exists())
+
+    def test_values_that_are_not_finite(self):
+        source = self.saved(make_llava())
+        tensors = load_file(source / "model.safetensors")
+        tensors["multi_modal_projector.linear_1.bias"][3] = float("nan")
+        save_file(tensors, source / "model.safetensors")
+        message = run("import", source, self.folder / "w.h5", code=4)
+        self.assertIn("\"multi_modal_projector.linear_1.bias\" is nan at index (3)", message)
+        self.assertEqual(list(self.folder.glob("w.h5*")), [])
+
+    def test_initial_weights(self):
+        model = make_llava()
+        source = self.saved(model)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+            run("import", "--random", source / "config.json", self.folder / f"{name}.h5", "--seed", seed)
+            run("consolidate", self.folder / f"{name}.h5", self.folder / f"{name}.safetensors")
+        a, b, c = (load_file(self.folder / f"{name}.safetensors") for name in "abc")
+        self.assert_same_tensors(a, b)
+        self.assertEqual(sorted(a), sorted(load_file(source / "model.safetensors")))
+        embedding = "language_model.model.embed_tokens.weight"
+        self.assertFalse(torch.equal(a[embedding], c[embedding]))
+        self.assertAlmostEqual(a[embedding].std().item(), 0.02, delta=0.001)
+        self.assertAlmostEqual(a[embedding].mean().item(), 0.0, delta=0.001)
+        self.assertTrue((a["language_model.model.norm.weight"] == 1).all())
+        self.assertTrue((a["vision_tower.pre_layrnorm.bias"] == 0).all())
+
+    def test_usage(self):
+        self.assertIn("tells its kind", run("consolidate", self.saved(make_llava()), self.folder / "x.pt", code=2))
+        self.assertIn("paths", run("import", self.folder, code=2))
+        self.assertIn("does not exist", run("inspect", self.folder / "none", code=4))
+        self.assertIn("holds no complete checkpoint", run("inspect", self.folder, code=4))
+
+
+if __name__ == "__main__":
+    PROGRAMS = dict(zip(("import", "consolidate", "inspect", "write_checkpoint"), sys.argv[1:5]))
+    unittest.main(argv=sys.argv[:1], verbosity=0)

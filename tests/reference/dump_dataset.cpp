@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads a data set as training does and writes all of it as JSON, for comparison with what was
+// packed: dump_dataset FILE TOKENS_PER_ITEM.
+#include <cstdio>
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+
+#include "zea/core/error.hpp"
+#include "zea/data/dataset.hpp"
+#include "zea/data/text.hpp"
+
+namespace {
+
+nlohmann::json describe(const zea::Dataset& data, int64_t id) {
+  const zea::Sample sample = data.read(id);
+  const zea::SampleIndex& index = data.index()[static_cast<size_t>(id)];
+  std::vector<int32_t> learnt;
+  for (size_t i = 0; i < sample.tokens.size(); ++i)
+    if (sample.loss_mask[i]) learnt.push_back(sample.tokens[i]);
+  const std::string answer = zea::text_of_tokens(data.token_bytes(), learnt);
+  nlohmann::json items = nlohmann::json::array();
+  for (const zea::Item& item : sample.items)
+    items.push_back({{"bytes", item.bytes}, {"shape", {item.height, item.width, item.channels}}});
+  return {{"tokens", sample.tokens},
+          {"text", zea::text_of_tokens(data.token_bytes(), sample.tokens)},
+          {"answer", answer},
+          {"named", zea::class_named_in(answer, data.classes()).value_or(-1)},
+          {"label", sample.label},
+          {"items", items},
+          {"targets", index.targets}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  try {
+    const auto data = zea::open_dataset(argv[1]);
+    nlohmann::json samples = nlohmann::json::array();
+    for (size_t id = 0; id < data->index().size(); ++id) {
+      zea::check_placeholders(*data, data->read(static_cast<int64_t>(id)), std::stoll(argv[2]));
+      samples.push_back(describe(*data, static_cast<int64_t>(id)));
+    }
+    std::cout << nlohmann::json{{"samples", samples},
+                                {"classes", data->classes()},
+                                {"image_token", data->image_token()},
+                                {"max_token", data->max_token()}};
+  } catch (const zea::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads an image file, prepares it for an encoder as training does, and writes the floats to
+// standard output: preprocess_image FILE SIZE. Exit code 3 with the fault on standard error when
+// the file is refused.
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "zea/core/error.hpp"
+#include "zea/data/image.hpp"
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  std::ifstream file(argv[1], std::ios::binary);
+  zea::Item item;
+  item.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  zea::ImageOptions options;
+  options.size = std::stoll(argv[2]);
+  std::vector<float> pixels(static_cast<size_t>(3 * options.size * options.size));
+  try {
+    zea::preprocess_image(zea::decode_image(item, options.max_pixels), options, pixels.data());
+  } catch (const zea::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  return std::fwrite(pixels.data(), sizeof(float), pixels.size(), stdout) == pixels.size() ? 0 : 7;
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/tiny_llava.hpp"
+
+#include <functional>
+
+namespace zea::testing {
+namespace {
+
+double uniform(uint64_t seed, const std::string& name, int64_t element) {
+  uint64_t x = seed * 0x9E3779B97F4A7C15u ^ std::hash<std::string>{}(name) ^
+               static_cast<uint64_t>(element) << 1;
+  for (int round = 0; round < 3; ++round) {
+    x ^= x >> 30;
+    x *= 0xBF58476D1CE4E5B9u;
+    x ^= x >> 27;
+  }
+  return static_cast<double>(x >> 11) * 0x1p-53 - 0.5;
+}
+
+}  // namespace
+
+std::string tiny_llava_config(const TinyLlava& o) {
+  const std::string tied = o.tied ? "true" : "false";
+  return R"({"model_type": "llava", "image_token_index": 3, "tie_word_embeddings": )" + tied +
+         R"(, "vision_feature_layer": )" + o.feature_layer +
+         R"(, "vision_feature_select_strategy": ")" + o.select +
+         R"(", "vision_config": {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24,
+             "num_hidden_layers": )" +
+         std::to_string(o.vision_layers) +
+         R"(, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
+            "text_config": {"model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "vocab_size": 40,
+             "num_hidden_layers": )" +
+         std::to_string(o.layers) + R"(, "num_attention_heads": 4, "num_key_value_heads": )" +
+         std::to_string(o.kv_heads) + R"(, "head_dim": 6, "tie_word_embeddings": )" + tied + "}}";
+}
+
+FilledSource::FilledSource(const ModelSpec& model, std::string config_json, uint64_t seed)
+    : model_(model), config_json_(std::move(config_json)), seed_(seed) {
+  for (const ParamSpec& param : model.params)
+    tensors_.push_back({param.name, param.shape, DType::Float64});
+}
+
+void FilledSource::read(const std::string& name, const Shape& shape, const Extent& extent,
+                        DType dtype, void* target) const {
+  const double base = model_.params[model_.param_index(name)].init == Init::Ones ? 1 : 0;
+  const auto value = [&](int64_t element) { return base + 0.4 * uniform(seed_, name, element); };
+  std::vector<double> packed(extent.elements());
+  for (const CopyRun& run : copy_runs(extent, whole(shape), extent))
+    for (int64_t i = 0; i < run.elements; ++i)
+      packed[run.target_element + i] = value(run.source_element + i);
+  convert_elements(DType::Float64, packed.data(), dtype, target, extent.elements());
+}
+
+}  // namespace zea::testing

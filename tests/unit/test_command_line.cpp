@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line: every option reaches its field, everything else is refused with a hint, and the
+// help is complete.
+#include "zea/deck/command_line.hpp"
+
+#include <gtest/gtest.h>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+CommandLine parsed(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "zea");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+std::string refusal_of(const std::vector<const char*>& arguments) {
+  try {
+    parsed(arguments);
+  } catch (const DeckError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST(CommandLine, ReadsEveryOption) {
+  const CommandLine line =
+      parsed({"optim.lr=1e-3", "-i", "a.toml", "-r", "runs/a", "-d", "runs/b", "-n", "--ranks",
+              "512", "-t", "101:02:03", "data.image_mean=[0.5,0.5, 0.5]", "mesh.dp_shard=-1", "-c",
+              "run.directory=a=b"});
+
+  EXPECT_EQ(line.deck, "a.toml");
+  EXPECT_EQ(line.restart, "runs/a");
+  EXPECT_EQ(line.directory, "runs/b");
+  EXPECT_TRUE(line.plan_only);
+  EXPECT_EQ(line.ranks, 512);
+  EXPECT_EQ(line.wall_seconds, 101 * 3600 + 2 * 60 + 3);
+  EXPECT_TRUE(line.show_build);
+  EXPECT_FALSE(line.show_help);
+  EXPECT_EQ(line.overrides,
+            (std::vector<std::string>{"optim.lr=1e-3", "data.image_mean=[0.5,0.5, 0.5]",
+                                      "mesh.dp_shard=-1", "run.directory=a=b"}));
+}
+
+TEST(CommandLine, GivesNothingThatWasNotAsked) {
+  const CommandLine line = parsed({"-i", "a.toml"});
+
+  EXPECT_EQ(line.restart + line.directory, "");
+  EXPECT_FALSE(line.plan_only || line.show_build || line.show_help || line.show_version);
+  EXPECT_EQ(line.ranks, 0);
+  EXPECT_EQ(line.wall_seconds, 0);
+  EXPECT_TRUE(line.overrides.empty());
+}
+
+TEST(CommandLine, PrintingNeedsNoDeck) {
+  EXPECT_TRUE(parsed({"-h"}).show_help);
+  EXPECT_TRUE(parsed({"--help"}).show_help);
+  EXPECT_TRUE(parsed({"-c"}).show_build);
+  EXPECT_TRUE(parsed({"--version"}).show_version);
+}
+
+TEST(CommandLine, RefusesWithAHint) {
+  const struct {
+    std::vector<const char*> arguments;
+    const char* fault;
+  } cases[] = {
+      {{}, "nothing to run"},
+      {{"-i"}, "-i"},
+      {{"-i", "a", "-i", "b"}, "-i"},
+      {{"-i", "a", "-q"}, "-q"},
+      {{"-i", "a", "b.toml"}, "\"b.toml\" is neither an option nor section.key=value"},
+      {{"-i", "a", "--ranks", "4"}, "--ranks says how many ranks to plan for and needs -n"},
+      {{"-i", "a", "-n", "--ranks", "0"}, "--ranks"},
+      {{"-i", "a", "-n", "--ranks", "4x"}, "--ranks"},
+      {{"-i", "a", "-n", "--ranks", "99999999999"}, "--ranks"},
+  };
+
+  for (const auto& [arguments, fault] : cases) {
+    const std::string refusal = refusal_of(arguments);
+    EXPECT_TRUE(contains(refusal, fault)) << refusal;
+    EXPECT_TRUE(contains(refusal, "usage: zea -i deck | -r run-or-checkpoint")) << refusal;
+  }
+}
+
+TEST(CommandLine, RefusesWallLimitsThatAreNone) {
+  for (const char* limit :
+       {"", "30", "1:30", "1:60:00", "1:00:60", "0:00:00", "-1:00:00", "1:-1:00", "a:00:00",
+        "1:00:00:00", "1::0", "1:00:001", "9999999:00:00", " 1:00:00"})
+    EXPECT_TRUE(contains(refusal_of({"-i", "a", "-t", limit}), "-t")) << limit;
+  EXPECT_EQ(parsed({"-i", "a", "-t", "0:00:01"}).wall_seconds, 1);
+  EXPECT_EQ(parsed({"-i", "a", "-t", "1:2:3"}).wall_seconds, 3723);
+}
+
+TEST(CommandLine, HelpIsComplete) {
+  const std::string help = help_text();
+
+  for (const char* part :
+       {"-i DECK", "-r DIRECTORY", "-d DIRECTORY", "-n ", "--ranks N", "-t HH:MM:SS", "-c ",
+        "-h,--help", "section.key=value", "SIGUSR1", "SIGUSR2", "SIGTERM", "STOP", "SAVE",
+        "75   stopped on purpose", "7   storage", "[mesh.llm]", "global_batch = 32"})
+    EXPECT_TRUE(contains(help, part)) << part;
+}
+
+}  // namespace zea

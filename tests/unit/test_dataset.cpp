@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// A data set file as it should be, and every way in which its arrays can contradict each other.
+#include "zea/data/dataset.hpp"
+
+#include <filesystem>
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "zea/core/error.hpp"
+#include "zea/data/memory_dataset.hpp"
+#include "zea/io/h5.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int32_t kImage = 7;
+
+/// Three samples: two with one raw 2 x 1 grey image, one with text only and one with two encoded
+/// images.
+struct Arrays {
+  std::string format = "zea.dataset", version = "1", image_token = "7";
+  std::vector<int64_t> token_offsets{0, 4, 6, 9};
+  std::vector<int32_t> tokens{7, 7, 1, 2, 3, 4, 7, 7, 5};
+  std::vector<uint8_t> loss_mask{0, 0, 1, 1, 1, 1, 0, 0, 0};
+  std::vector<int64_t> sample_item_offsets{0, 1, 1, 3};
+  std::vector<int64_t> item_offsets{0, 2, 5, 5};
+  std::vector<uint8_t> item_bytes{10, 20, 1, 2, 3};
+  std::vector<int32_t> item_shape{2, 1, 1, 0, 0, 0, 0, 0, 0};
+  std::vector<int32_t> labels{1, -1, 0};
+  std::vector<std::string> classes{"bag", "coat"};
+  std::vector<int64_t> token_byte_offsets{0, 1, 1, 3, 4, 5, 6, 7, 7};
+  std::vector<uint8_t> token_byte_values{'a', 'b', 'c', 'd', 'e', 'f', 'g'};
+};
+
+class DatasetFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = std::filesystem::temp_directory_path() /
+            ("zea_test_dataset_" + std::to_string(getpid()) + ".h5");
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  std::string write(const Arrays& a) const {
+    std::filesystem::remove(path_);
+    H5File file = H5File::create(path_);
+    file.write_text_attribute("format", a.format);
+    file.write_text_attribute("version", a.version);
+    file.write_text_attribute("image_token", a.image_token);
+    put(file, "token_offsets", DType::Int64, a.token_offsets);
+    put(file, "tokens", DType::Int32, a.tokens);
+    put(file, "loss_mask", DType::UInt8, a.loss_mask);
+    put(file, "sample_item_offsets", DType::Int64, a.sample_item_offsets);
+    put(file, "item_offsets", DType::Int64, a.item_offsets);
+    put(file, "item_bytes", DType::UInt8, a.item_bytes);
+    file.write("item_shape", {static_cast<int64_t>(a.item_shape.size() / 3), 3}, DType::Int32,
+               a.item_shape.data());
+    if (!a.labels.empty()) put(file, "labels", DType::Int32, a.labels);
+    if (!a.classes.empty()) file.write_strings("classes", a.classes);
+    if (a.token_byte_offsets.empty()) return path_;
+    put(file, "token_byte_offsets", DType::Int64, a.token_byte_offsets);
+    put(file, "token_byte_values", DType::UInt8, a.token_byte_values);
+    return path_;
+  }
+
+  /// What opening says of the arrays after `damage`; empty when it opens.
+  std::string fault_after(const std::function<void(Arrays&)>& damage) const {
+    Arrays arrays;
+    damage(arrays);
+    try {
+      open_dataset(write(arrays));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::Data);
+      return error.what();
+    }
+    return "";
+  }
+
+  void expect_fault(const std::string& part, const std::function<void(Arrays&)>& damage) const {
+    const std::string fault = fault_after(damage);
+    EXPECT_NE(fault.find(part), std::string::npos) << "got: " << fault << "\nwant: " << part;
+    EXPECT_EQ(fault.find(path_.string()), 0u) << fault;
+  }
+
+ private:
+  template <class T>
+  static void put(H5File& file, const std::string& name, DType dtype,
+                  const std::vector<T>& values) {
+    file.write(name, {static_cast<int64_t>(values.size())}, dtype, values.data());
+  }
+
+  std::filesystem::path path_;
+};
+
+TEST_F(DatasetFile, GivesBackWhatWasWritten) {
+  const std::string path = write({});
+  for (int64_t held_bytes : {int64_t{0}, int64_t{1000}}) {
+    const auto data = open_dataset(path, held_bytes);
+    const Sample first = data->read(0), text = data->read(1), last = data->read(2);
+
+    EXPECT_EQ(data->describe(), path);
+    EXPECT_EQ(data->image_token(), kImage);
+    EXPECT_EQ(data->max_token(), 7);
+    EXPECT_EQ(data->classes(), (std::vector<std::string>{"bag", "coat"}));
+    EXPECT_EQ(data->token_bytes(),
+              (std::vector<std::string>{"a", "", "bc", "d", "e", "f", "g", ""}));
+    EXPECT_EQ(first.tokens, (std::vector<int32_t>{7, 7, 1, 2}));
+    EXPECT_EQ(first.loss_mask, (std::vector<uint8_t>{0, 0, 1, 1}));
+    EXPECT_EQ(first.label, 1);
+    ASSERT_EQ(first.items.size(), 1u);
+    EXPECT_TRUE(first.items[0].raw);
+    EXPECT_EQ(first.items[0].height, 2);
+    EXPECT_EQ(first.items[0].bytes, (std::vector<uint8_t>{10, 20}));
+    EXPECT_TRUE(text.items.empty());
+    EXPECT_EQ(text.label, -1);
+    ASSERT_EQ(last.items.size(), 2u);
+    EXPECT_FALSE(last.items[0].raw);
+    EXPECT_EQ(last.items[0].bytes, (std::vector<uint8_t>{1, 2, 3}));
+    EXPECT_TRUE(last.items[1].bytes.empty());
+  }
+}
+
+TEST_F(DatasetFile, IndexCountsTokensItemsAndTargetsAfterTheShift) {
+  const auto data = open_dataset(write({}));
+  const auto& index = data->index();
+
+  ASSERT_EQ(index.size(), 3u);
+  EXPECT_EQ(index[0].tokens, 4);
+  EXPECT_EQ(index[0].items, 1);
+  EXPECT_EQ(index[0].targets, 2);
+  EXPECT_EQ(index[1].targets, 1);  // its first token is never a target
+  EXPECT_EQ(index[2].items, 2);
+  EXPECT_EQ(index[2].targets, 0);
+}
+
+TEST_F(DatasetFile, LabelsClassesAndTokenBytesMayBeAbsent) {
+  const std::string fault = fault_after([](Arrays& a) {
+    a.labels.clear();
+    a.classes.clear();
+    a.token_byte_offsets.clear();
+  });
+
+  EXPECT_EQ(fault, "");
+}
+
+TEST_F(DatasetFile, ADataSetOfTextNeedsNoItems) {
+  const std::string fault = fault_after([](Arrays& a) {
+    a.image_token = std::string("-1");
+    a.sample_item_offsets = {0, 0, 0, 0};
+    a.item_offsets = {0};
+    a.item_bytes.clear();
+    a.item_shape.clear();
+  });
+
+  EXPECT_EQ(fault, "");
+}
+
+TEST_F(DatasetFile, HeaderFaultsAreNamed) {
+  expect_fault("format is \"zea.weights\", must be \"zea.dataset\"",
+               [](Arrays& a) { a.format = std::string("zea.weights"); });
+  expect_fault("version is \"2\"", [](Arrays& a) { a.version = std::string("2"); });
+  expect_fault("image_token is \"x\"", [](Arrays& a) { a.image_token = std::string("x"); });
+  expect_fault("image_token is \"-2\"", [](Arrays& a) { a.image_token = std::string("-2"); });
+  expect_fault("image_token is 8, outside its vocabulary of 8",
+               [](Arrays& a) { a.image_token = std::string("8"); });
+}
+
+TEST_F(DatasetFile, OffsetFaultsAreNamed) {
+  expect_fault("token_offsets[0] is 1, must be 0", [](Arrays& a) { a.token_offsets[0] = 1; });
+  expect_fault("token_offsets[2] is 3, less than 4", [](Arrays& a) { a.token_offsets[2] = 3; });
+  expect_fault("token_offsets ends at 10", [](Arrays& a) { a.token_offsets[3] = 10; });
+  expect_fault("sample 1 has no tokens", [](Arrays& a) { a.token_offsets[2] = 4; });
+  expect_fault("item_offsets ends at 6", [](Arrays& a) { a.item_offsets[3] = 6; });
+  expect_fault("item_offsets[1] is -1", [](Arrays& a) { a.item_offsets[1] = -1; });
+  expect_fault("sample_item_offsets ends at 2", [](Arrays& a) { a.sample_item_offsets[3] = 2; });
+  expect_fault("sample_item_offsets has 3",
+               [](Arrays& a) { a.sample_item_offsets.erase(a.sample_item_offsets.begin() + 1); });
+  expect_fault("token_byte_offsets ends at 8", [](Arrays& a) { a.token_byte_offsets[8] = 8; });
+  expect_fault("holds no samples", [](Arrays& a) {
+    a.token_offsets = a.sample_item_offsets = {0};
+    a.item_offsets = {0};
+    a.tokens.clear();
+    a.loss_mask.clear();
+    a.item_bytes.clear();
+    a.item_shape.clear();
+  });
+}
+
+TEST_F(DatasetFile, ContentFaultsNameTheSample) {
+  expect_fault("sample 1 holds token id 8; allowed are 0 to 7", [](Arrays& a) { a.tokens[5] = 8; });
+  expect_fault("sample 2 holds token id -1", [](Arrays& a) { a.tokens[6] = -1; });
+  expect_fault("loss_mask of sample 2 is 2 at token 1", [](Arrays& a) { a.loss_mask[7] = 2; });
+  expect_fault("loss_mask has 8 entries for 9 tokens", [](Arrays& a) { a.loss_mask.pop_back(); });
+  expect_fault("sample 0 has label 2", [](Arrays& a) { a.labels[0] = 2; });
+  expect_fault("sample 1 has label -2", [](Arrays& a) { a.labels[1] = -2; });
+  expect_fault("labels has 2 entries for 3 samples", [](Arrays& a) { a.labels.pop_back(); });
+}
+
+TEST_F(DatasetFile, ItemShapesMustFitTheirBytes) {
+  expect_fault("item 0 has shape (3, 1, 1) but 2 bytes", [](Arrays& a) { a.item_shape[0] = 3; });
+  expect_fault("item 0 has shape (2, 1, 2)", [](Arrays& a) { a.item_shape[2] = 2; });
+  expect_fault("item 1 has shape (0, 0, 1)", [](Arrays& a) { a.item_shape[5] = 1; });
+  expect_fault("item_shape has 6 values", [](Arrays& a) { a.item_shape.resize(6); });
+}
+
+TEST_F(DatasetFile, AMissingFileOrArrayIsADataError) {
+  EXPECT_THROW(open_dataset("/nowhere/train.h5"), DataError);
+  H5File file = H5File::create(write({}) + ".2");
+  file.write_text_attribute("format", "zea.dataset");
+  file.write_text_attribute("version", "1");
+  file.write_text_attribute("image_token", "-1");
+  const std::string path = file.path();
+  file.close_and_sync();
+  EXPECT_THROW(open_dataset(path), DataError);
+  std::filesystem::remove(path);
+}
+
+TEST_F(DatasetFile, TypesAreCheckedWhetherHeldOrNot) {
+  const std::string path = write({});
+  std::filesystem::remove(path);
+  H5File file = H5File::create(path);
+  for (const char* name : {"format", "version", "image_token"})
+    file.write_text_attribute(name, name[0] == 'f' ? "zea.dataset" : "1");
+  const std::vector<int64_t> offsets{0, 2};
+  const std::vector<int32_t> tokens{1, 1};
+  for (const char* name : {"token_offsets", "sample_item_offsets", "item_offsets"})
+    file.write(name, {2}, DType::Int64, offsets.data());
+  for (const char* name : {"tokens", "loss_mask", "item_bytes"})
+    file.write(name, {2}, DType::Int32, tokens.data());
+  file.close_and_sync();
+
+  for (int64_t held_bytes : {0, 1000}) EXPECT_THROW(open_dataset(path, held_bytes), DataError);
+}
+
+TEST_F(DatasetFile, ASampleThatIsNotThereIsADataError) {
+  const auto data = open_dataset(write({}));
+
+  EXPECT_THROW(data->read(3), DataError);
+  EXPECT_THROW(data->read(-1), DataError);
+}
+
+TEST(CheckPlaceholders, BothCountsAreNamed) {
+  Sample sample;
+  sample.tokens = {kImage, kImage, 1, kImage};
+  sample.loss_mask = {0, 0, 1, 0};
+  sample.items.resize(2);
+  const MemoryDataset data({Sample{0, {1}, {0}, {}, -1}, sample}, kImage, {}, {}, "pictures");
+
+  EXPECT_NO_THROW(check_placeholders(data, data.read(0), 16));
+  try {
+    check_placeholders(data, data.read(1), 2);
+    FAIL() << "3 placeholders passed for 4 features";
+  } catch (const DataError& error) {
+    const std::string fault = error.what();
+    EXPECT_NE(fault.find("pictures: sample 1 has 3 image placeholders"), std::string::npos)
+        << fault;
+    EXPECT_NE(fault.find("2 images make 4 features"), std::string::npos) << fault;
+  }
+}
+
+TEST(MemoryDataset, CountsAndChecksAsTheFileDoes) {
+  const MemoryDataset data({Sample{0, {1, 5, 3}, {1, 1, 0}, {}, -1}});
+
+  EXPECT_EQ(data.index()[0].targets, 1);
+  EXPECT_EQ(data.max_token(), 5);
+  EXPECT_THROW(MemoryDataset({Sample{}}), DataError);
+  EXPECT_THROW(MemoryDataset({Sample{0, {1, 2}, {0}, {}, -1}}), DataError);
+  EXPECT_THROW(MemoryDataset({Sample{0, {-1}, {0}, {}, -1}}), DataError);
+  EXPECT_THROW(data.read(1), DataError);
+}
+
+}  // namespace
+}  // namespace zea

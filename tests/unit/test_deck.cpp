@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decks: what is read, how it is echoed, and that every fault is named with its place, all of them
+// at once.
+#include "zea/deck/deck.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+const std::string kMinimal = "[model]\nweights = \"w.h5\"\n[data]\ntrain = \"t.h5\"\n";
+
+std::string faults_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_deck(text, "x.toml", overrides);
+  } catch (const DeckError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// The faults of a deck that is right but for `lines`.
+std::string faults_beside_minimal(const std::string& lines,
+                                  const std::vector<std::string>& overrides = {}) {
+  return faults_of(kMinimal + lines, overrides);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+size_t count_lines(const std::string& text) {
+  return text.empty() ? 0 : 1 + static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+struct KeyName {
+  std::string section;
+  std::string name;
+};
+
+std::vector<KeyName> all_keys() {
+  std::vector<KeyName> keys;
+  Options options;
+  options.visit_sections([&](const char* section, auto& members) {
+    members.visit([&](auto&, const KeyInfo& info) { keys.push_back({section, info.name}); });
+  });
+  return keys;
+}
+
+bool is_known(const std::vector<KeyName>& keys, const std::string& section,
+              const std::string& name) {
+  for (const KeyName& key : keys)
+    if (key.section == section && key.name == name) return true;
+  return false;
+}
+
+/// `name` with one letter changed, left out, doubled, or swapped with the next.
+std::vector<std::string> typos_of(const std::string& name) {
+  std::vector<std::string> typos;
+  for (size_t i = 0; i < name.size(); ++i) {
+    std::string changed = name, dropped = name, doubled = name, swapped = name;
+    changed[i] = name[i] == 'x' ? 'q' : 'x';
+    dropped.erase(i, 1);
+    doubled.insert(i, 1, name[i]);
+    if (i + 1 < name.size()) std::swap(swapped[i], swapped[i + 1]);
+    for (const std::string& typo : {changed, dropped, doubled, swapped})
+      if (typo != name && !typo.empty()) typos.push_back(typo);
+  }
+  return typos;
+}
+
+}  // namespace
+
+TEST(Deck, ReadsEveryTypeAndKeepsDefaults) {
+  const Options options = parse_deck(kMinimal +
+                                         "packing = false\nrow_tokens = 64\n"
+                                         "image_mean = [0, 0.5, 1]\n[optim]\nlr = 1\n"
+                                         "[mesh.llm]\ntp = 2\n[run]\ndirectory = 'a b'\n",
+                                     "x.toml", {});
+
+  EXPECT_EQ(options.model.weights, "w.h5");
+  EXPECT_FALSE(options.data.packing);
+  EXPECT_EQ(options.data.row_tokens, 64);
+  EXPECT_EQ(options.data.image_mean, (std::vector<double>{0, 0.5, 1}));
+  EXPECT_EQ(options.optim.lr, 1.0);
+  EXPECT_EQ(options.mesh_llm.tp, 2);
+  EXPECT_EQ(options.mesh_vision.tp, 1);
+  EXPECT_EQ(options.run.directory, "a b");
+  EXPECT_EQ(options.schedule.steps, 100);
+}
+
+TEST(Deck, EchoReadsBackExactly) {
+  Options options = parse_deck(kMinimal, "x.toml", {});
+  options.optim.lr = 0.1 + 0.2;
+  options.optim.eps = 4.9406564584124654e-324;
+  options.optim.clip_norm = 1e12;
+  options.data.image_std = {1.0 / 3, 1e-6, 3};
+  options.run.directory = "a \"b\" \\ \t \n \x7f \xc3\xa9 # c";
+  options.run.seed = 8999999999999999;
+  options.data.packing = false;
+
+  const std::string text = echo_deck(options);
+  const Options again = parse_deck(text, "echo", {});
+
+  EXPECT_EQ(again.optim.lr, options.optim.lr);
+  EXPECT_EQ(again.optim.eps, options.optim.eps);
+  EXPECT_EQ(again.optim.clip_norm, options.optim.clip_norm);
+  EXPECT_EQ(again.data.image_std, options.data.image_std);
+  EXPECT_EQ(again.run.directory, options.run.directory);
+  EXPECT_EQ(again.run.seed, options.run.seed);
+  EXPECT_EQ(again.data.packing, options.data.packing);
+  EXPECT_EQ(echo_deck(again), text);
+}
+
+TEST(Deck, EchoAndReferenceNameEveryKey) {
+  const std::string echo = echo_deck(Options{}), reference = deck_reference();
+
+  for (const KeyName& key : all_keys()) {
+    EXPECT_TRUE(contains(echo, "[" + key.section + "]\n")) << key.section;
+    EXPECT_TRUE(contains(echo, "\n" + key.name + " = ")) << key.name;
+    EXPECT_TRUE(contains(reference, "\n  " + key.name + " = ")) << key.name;
+  }
+  EXPECT_TRUE(contains(reference, "(integer: -1 to 1000000)"));
+  EXPECT_TRUE(contains(reference, "\"cosine\", \"linear\" or \"constant\""));
+}
+
+TEST(Deck, OneLetterTyposNameLineAndNearestKey) {
+  const std::vector<KeyName> keys = all_keys();
+  size_t tried = 0, named = 0;
+
+  for (const KeyName& key : keys)
+    for (const std::string& typo : typos_of(key.name)) {
+      if (is_known(keys, key.section, typo)) continue;
+      const std::string faults = faults_of("\n[" + key.section + "]\n\n  " + typo + " = 1\n");
+      const std::string wanted = key.section + "." + typo + " is not a key; did you mean ";
+      const size_t at = faults.find(wanted);
+      const std::string line =
+          at == std::string::npos ? "" : faults.substr(at, faults.find('\n', at) - at);
+      const std::string nearest = line.substr(std::min(wanted.size(), line.size()));
+      const bool is_named = contains(nearest, key.section + "." + key.name);
+      EXPECT_TRUE(contains(line, "(x.toml:4:3)")) << faults;
+      ++tried;
+      named += is_named ? 1 : 0;
+      if (!is_named) std::printf("%s.%s: %s\n", key.section.c_str(), typo.c_str(), line.c_str());
+    }
+
+  EXPECT_GT(tried, 1000u);
+  EXPECT_GE(static_cast<double>(named), 0.99 * static_cast<double>(tried))
+      << named << " of " << tried;
+}
+
+TEST(Deck, EveryValueOfTheWrongTypeIsRefused) {
+  for (const KeyName& key : all_keys()) {
+    const std::string faults = faults_of("[" + key.section + "]\n" + key.name + " = 1979-05-27\n");
+
+    EXPECT_TRUE(contains(faults, key.section + "." + key.name + " is a date or time; it must be "))
+        << faults;
+    EXPECT_TRUE(contains(faults, "(x.toml:2:")) << faults;
+  }
+}
+
+TEST(Deck, RefusesValuesWithWhatIsAllowedAndWhere) {
+  const struct {
+    const char* lines;
+    const char* fault;
+  } cases[] = {
+      {"[schedule]\nsteps = 1.5",
+       "schedule.steps = 1.5 is a float; it must be an integer (x.toml:6:9)"},
+      {"[optim]\nlr = \"1\"", "optim.lr = \"1\" is a string; it must be a number (x.toml:6:6)"},
+      {"packing = 1", "data.packing = 1 is an integer; it must be true or false (x.toml:5:11)"},
+      {"[mesh.llm]\ntp = 0", "mesh.llm.tp = 0 is out of range; allowed: 1 to 4096 (x.toml:6:6)"},
+      {"[mesh.llm]\ntp = 4097", "mesh.llm.tp = 4097 is out of range; allowed: 1 to 4096"},
+      {"[optim]\nbetas = [0.9, 1.5]",
+       "optim.betas = 1.5 is out of range; allowed: 0 to 1 (x.toml:6:15)"},
+      {"[optim]\nlr = nan", "optim.lr = nan is not a finite number; allowed: 0 to 1000"},
+      {"[optim]\nlr = -inf", "optim.lr = -inf is not a finite number"},
+      {"image_mean = [0.1, inf, 0]", "data.image_mean = inf is not a finite number"},
+      {"image_mean = [0.1, [1], 0]", "data.image_mean is a list; it must be a list of numbers"},
+      {"[run]\ndevice = \"gpu\"",
+       "run.device = \"gpu\" is not allowed; use \"cpu\" or \"cuda\" (x.toml:6:10)"},
+      {"[run]\ndirectory = \"a\\u0000b\"", "holds a NUL character"},
+      {"[[log]]\nevery = 1", "log is a section, not a list"},
+      {"[log]\nevery = {a = 1}", "log.every is a section; it must be an integer"},
+      {"[\"mesh.llm\"]\ntp = 1", "\"mesh.llm\" is one quoted name"},
+      {"[model.audio]\nx = 1", "[model.audio] is not a section; the sections are [run], "},
+      {"[llm]\nx = 1",
+       "[llm] is not a section; did you mean [model.llm] or [mesh.llm]? (x.toml:5:2)"},
+      {"[mesh]\ntp = 2", "mesh.tp is not a key; did you mean mesh.vision.tp or mesh.llm.tp?"},
+      {"[optim]\nlearning_rate = 2", "optim.learning_rate is not a key; [optim] has lr, min_lr, "},
+  };
+
+  for (const auto& [lines, fault] : cases) {
+    const std::string faults = faults_beside_minimal(lines);
+    EXPECT_TRUE(contains(faults, fault)) << lines << "\ngives " << faults;
+    EXPECT_EQ(count_lines(faults), 1u) << faults;
+  }
+}
+
+TEST(Deck, BoundsAreInclusive) {
+  EXPECT_EQ(faults_beside_minimal("[mesh.llm]\ntp = 4096\npp = 1\n[optim]\nlr = 1000\n"), "");
+}
+
+TEST(Deck, ShowsAllFaultsInTheirOrder) {
+  const std::string faults = faults_of(
+      "steps = 3\n[modle]\nweights = 4\n[run]\nmode = \"trian\"\nthreads = 0\n[optim]\nbetas = "
+      "[0.9]\n",
+      {"log.every=0", "nowhere"});
+
+  EXPECT_EQ(
+      faults,
+      "steps is not a key; did you mean schedule.steps? (x.toml:1:1)\n"
+      "[modle] is not a section; did you mean [model]? (x.toml:2:2)\n"
+      "model.weights = 4 is an integer; it must be a string (x.toml:3:11)\n"
+      "run.mode = \"trian\" is not allowed; use \"train\" or \"evaluate\" (x.toml:5:8)\n"
+      "run.threads = 0 is out of range; allowed: 1 to 1024 (x.toml:6:11)\n"
+      "log.every = 0 is out of range; allowed: 1 to 1000000000 (override log.every=0)\n"
+      "an override is section.key=value; there is no = here (override nowhere)\n"
+      "optim.betas has 1 entries; 2 are needed, for the first and second moment (x.toml:8:9)");
+}
+
+TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
+  const struct {
+    const char* override_text;
+    const char* fault;
+  } cases[] = {
+      {"model.weights=", "model.weights is not set"},
+      {"data.train=", "data.train is not set"},
+      {"run.mode=evaluate", "run.mode = \"evaluate\" needs a data set in data.eval"},
+      {"eval.every=1", "eval.every = 1 needs a data set in data.eval"},
+      {"eval.samples=1", "eval.samples = 1 needs a data set in data.eval"},
+      {"eval.generate_tokens=1", "eval.generate_tokens = 1 needs a data set in data.eval"},
+      {"mesh.dp_shard=0", "mesh.dp_shard = 0; use 1 or more"},
+      {"mesh.dp_replicate=0", "mesh.dp_replicate = 0; use 1 or more"},
+      {"mesh.dp_replicate=-1", "only one of them can be the rest"},
+      {"data.image_mean=[1]", "data.image_mean has 1 entries"},
+      {"data.image_std=[1,1,1,1]", "data.image_std has 4 entries"},
+      {"optim.min_lr=0.5", "optim.min_lr = 0.5 is above optim.lr = 0.001"},
+      {"optim.warmup_steps=101", "optim.warmup_steps = 101 is above schedule.steps = 100"},
+      {"optim.betas=[0.9,1.0]", "each must be below 1"},
+      {"optim.eps=0", "optim.eps = 0.0; it must be above 0"},
+  };
+
+  for (const auto& [override_text, fault] : cases) {
+    const std::string faults = faults_beside_minimal("", {override_text});
+    EXPECT_TRUE(contains(faults, fault)) << override_text << "\ngives " << faults;
+    EXPECT_EQ(count_lines(faults), 1u) << faults;
+  }
+  EXPECT_TRUE(contains(faults_beside_minimal("[optim]\ndecay = \"constant\"\nmin_lr = 1e-4\n"),
+                       "is never reached"));
+}
+
+TEST(Deck, OneMistakeIsOneFault) {
+  EXPECT_EQ(count_lines(faults_of("[model]\nweigths = \"w\"\n[data]\ntrain = \"t\"\n")), 1u);
+  EXPECT_EQ(count_lines(faults_of("[modle]\nweights = \"w\"\n[data]\ntrain = \"t\"\n")), 1u);
+  EXPECT_EQ(count_lines(faults_of("[model\n")), 1u);
+}
+
+TEST(Deck, OverridesReplaceAndAreNamedInFaults) {
+  const Options options =
+      parse_deck(kMinimal, "x.toml",
+                 {"schedule.steps=7", "schedule.steps=8", "run.directory=2026-11-21",
+                  "model.weights=/a/b=c.h5", "optim.betas=[0.5, 0.25]", "data.train=\"q\\\"\"",
+                  "optim.lr=1e-2", "data.packing=false"});
+
+  EXPECT_EQ(options.schedule.steps, 8);
+  EXPECT_EQ(options.run.directory, "2026-11-21");
+  EXPECT_EQ(options.model.weights, "/a/b=c.h5");
+  EXPECT_EQ(options.optim.betas, (std::vector<double>{0.5, 0.25}));
+  EXPECT_EQ(options.data.train, "q\"");
+  EXPECT_EQ(options.optim.lr, 1e-2);
+  EXPECT_FALSE(options.data.packing);
+
+  const struct {
+    const char* override_text;
+    const char* fault;
+  } cases[] = {
+      {"schedule.step=7",
+       "schedule.step is not a key; did you mean schedule.steps? (override schedule.step=7)"},
+      {"optim.lr=fast",
+       "optim.lr = \"fast\" is a string; it must be a number (override optim.lr=fast)"},
+      {"optim.lr=", "optim.lr = \"\" is a string; it must be a number"},
+      {"optim.betas=[1,", "optim.betas: [1, is not a TOML value"},
+      {"run.directory=\"a", "run.directory: \"a is not a TOML value"},
+      {"log.every=1\nx=2", "log.every: 1?x=2 is not a TOML value"},
+      {"=3", "is not a key"},
+      {"mesh=3", "mesh is not a key"},
+  };
+  for (const auto& [override_text, fault] : cases)
+    EXPECT_TRUE(contains(faults_beside_minimal("", {override_text}), fault))
+        << faults_beside_minimal("", {override_text});
+}
+
+TEST(Deck, RefusesWhatIsNotADeck) {
+  EXPECT_TRUE(contains(faults_of("[run]\nmode = \n"), "not TOML: "));
+  EXPECT_TRUE(contains(faults_of("[run]\nmode = \n"), "(x.toml:2:"));
+  EXPECT_TRUE(contains(faults_of("[log]\nevery = 1\nevery = 1\n"), "(x.toml:3:"));
+  EXPECT_TRUE(contains(faults_of("[run]\nmode = \"\xff\""), "not TOML: "));
+  EXPECT_TRUE(contains(faults_of("x = " + std::string(100000, '[')), "not TOML: "));
+  EXPECT_TRUE(contains(faults_of(std::string((1 << 20) + 1, '#')), "larger than 1 MiB"));
+  std::string deep = "a";
+  for (int i = 0; i < 400000; ++i) deep += ".a";
+  EXPECT_TRUE(contains(faults_of(deep + " = 1"), "over 1000 dots"));
+  EXPECT_LE(count_lines(faults_of(std::string(9000, '\n') + "\"a\\nb\" = 1\n")), 3u);
+}
+
+TEST(Deck, ReadsFilesAndSaysWhyItCannot) {
+  const std::string path = testing::TempDir() + "zea_test_deck.toml";
+  std::ofstream(path) << kMinimal << "[run]\nthreads = 2\n";
+
+  EXPECT_EQ(read_deck(path, {"run.seed=5"}).run.threads, 2);
+  EXPECT_EQ(read_deck(path, {"run.seed=5"}).run.seed, 5);
+
+  std::remove(path.c_str());
+  for (const std::string& unreadable : {path, testing::TempDir()}) try {
+      read_deck(unreadable, {});
+      FAIL() << unreadable;
+    } catch (const DeckError& error) {
+      EXPECT_TRUE(contains(error.what(), "cannot read deck " + unreadable)) << error.what();
+    }
+}
+
+}  // namespace zea

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/io/durable_file.hpp"
+
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "support/files.hpp"
+
+namespace zea {
+namespace {
+
+TEST(DurableFile, AppearsOnlyWhenFinished) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.txt";
+  {
+    DurableFile file(path);
+    file.write(3, "def", 3);
+    file.write(0, "abc", 3);
+    EXPECT_FALSE(std::filesystem::exists(path));
+    file.finish();
+  }
+  EXPECT_EQ(read_bytes(path), "abcdef");
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+TEST(DurableFile, KeepsTheOldFileWhenDropped) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a.txt";
+  write_text_durably(path, "old");
+  { DurableFile(path).write(0, "new", 3); }
+
+  EXPECT_EQ(read_bytes(path), "old");
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+TEST(DurableFile, SaysWhatFailed) {
+  EXPECT_TRUE(contains(error_of([] { write_text_durably("/nowhere/a", "x"); }),
+                       "/nowhere/a.tmp: create failed"));
+  EXPECT_TRUE(contains(error_of([] { rename_durably("/nowhere/a", "/nowhere/b"); }),
+                       "rename to /nowhere/b"));
+  EXPECT_TRUE(contains(error_of([] { throw_storage_error("write", "/", 28, 1000); }),
+                       "needed 1000 bytes, free "));
+}
+
+TEST(DurableFile, KnowsTheFreeSpace) {
+  const TemporaryDirectory directory;
+  EXPECT_GT(free_bytes(directory.path()), 0);
+  EXPECT_GT(free_bytes(directory / "not-yet-there"), 0);
+  EXPECT_EQ(free_bytes("/nowhere/at/all"), -1);
+}
+
+TEST(ReadText, RefusesLinksDirectoriesAndLargeFiles) {
+  const TemporaryDirectory directory;
+  write_bytes(directory / "a", "12345");
+  ASSERT_EQ(::symlink("a", (directory / "link").c_str()), 0);
+
+  EXPECT_EQ(read_text(directory / "a", 5), "12345");
+  EXPECT_TRUE(contains(error_of([&] { read_text(directory / "a", 4); }), "at most 4"));
+  EXPECT_TRUE(contains(error_of([&] { read_text(directory / "link", 5); }), "symbolic link"));
+  EXPECT_TRUE(contains(error_of([&] { read_text(directory.path(), 5); }), "not a regular file"));
+  EXPECT_TRUE(contains(error_of([&] { read_text(directory / "none", 5); }), "No such file"));
+}
+
+TEST(ParentDirectory, IsThatOfThePath) {
+  EXPECT_EQ(parent_directory("a/b/c"), "a/b");
+  EXPECT_EQ(parent_directory("a/b/"), "a");
+  EXPECT_EQ(parent_directory("a"), ".");
+  EXPECT_EQ(parent_directory("/a"), "/");
+  EXPECT_EQ(parent_directory("/"), "/");
+}
+
+}  // namespace
+}  // namespace zea

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoding of good images and, above all, of bad ones: any bytes either decode or throw DataError.
+// That values equal transformers' is tested in tests/reference/compare_preprocess.py.
+#include "zea/data/image.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <jpeglib.h>
+#include <png.h>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int64_t kMaxPixels = 1000000;
+
+/// A gradient with noise, so that encoded data is spread over the whole file.
+Image make_picture(int64_t height, int64_t width) {
+  Image image{height, width, std::vector<uint8_t>(static_cast<size_t>(3 * height * width))};
+  std::mt19937 random(1);
+  for (size_t i = 0; i < image.pixels.size(); ++i)
+    image.pixels[i] = static_cast<uint8_t>(i / 40 + random() % 64);
+  return image;
+}
+
+std::vector<uint8_t> encode_jpeg(const Image& image, bool progressive) {
+  jpeg_compress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* buffer = nullptr;
+  unsigned long bytes = 0;
+  jpeg_mem_dest(&info, &buffer, &bytes);
+  info.image_width = static_cast<JDIMENSION>(image.width);
+  info.image_height = static_cast<JDIMENSION>(image.height);
+  info.input_components = 3;
+  info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&info);
+  if (progressive) jpeg_simple_progression(&info);
+  jpeg_start_compress(&info, TRUE);
+  while (info.next_scanline < info.image_height) {
+    auto* row = const_cast<uint8_t*>(image.pixels.data()) + 3 * image.width * info.next_scanline;
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  std::vector<uint8_t> result(buffer, buffer + bytes);
+  jpeg_destroy_compress(&info);
+  std::free(buffer);
+  return result;
+}
+
+std::vector<uint8_t> encode_png(const Image& image) {
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = static_cast<png_uint_32>(image.width);
+  png.height = static_cast<png_uint_32>(image.height);
+  png.format = PNG_FORMAT_RGB;
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(png);
+  std::vector<uint8_t> result(bytes);
+  png_image_write_to_memory(&png, result.data(), &bytes, 0, image.pixels.data(), 0, nullptr);
+  result.resize(bytes);
+  return result;
+}
+
+Item encoded_item(std::vector<uint8_t> bytes) {
+  Item item;
+  item.bytes = std::move(bytes);
+  return item;
+}
+
+Image decode(const std::vector<uint8_t>& bytes, int64_t max_pixels = kMaxPixels) {
+  return decode_image(encoded_item(bytes), max_pixels);
+}
+
+/// What decoding throws; empty when it does not.
+std::string fault_of(const std::vector<uint8_t>& bytes, int64_t max_pixels = kMaxPixels) {
+  try {
+    decode(bytes, max_pixels);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+#define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+struct Format {
+  const char* name;
+  std::vector<uint8_t> bytes;
+};
+
+std::vector<Format> all_formats() {
+  const Image picture = make_picture(60, 80);
+  return {{"baseline", encode_jpeg(picture, false)},
+          {"progressive", encode_jpeg(picture, true)},
+          {"png", encode_png(picture)}};
+}
+
+TEST(Image, PngIsLossless) {
+  const Image picture = make_picture(13, 17);
+
+  const Image decoded = decode(encode_png(picture));
+
+  EXPECT_EQ(decoded.height, 13);
+  EXPECT_EQ(decoded.width, 17);
+  EXPECT_EQ(decoded.pixels, picture.pixels);
+}
+
+TEST(Image, ProgressiveAndBaselineJpegAgree) {
+  const Image picture = make_picture(60, 80);
+
+  EXPECT_EQ(decode(encode_jpeg(picture, false)).pixels, decode(encode_jpeg(picture, true)).pixels);
+}
+
+TEST(Image, ATruncatedFileIsRefused) {
+  for (const auto& [name, bytes] : all_formats())
+    for (size_t percent = 0; percent < 100; percent += 5) {
+      const std::vector<uint8_t> part(bytes.begin(), bytes.begin() + bytes.size() * percent / 100);
+      EXPECT_NE(fault_of(part), "") << name << " cut at " << percent << " %";
+    }
+}
+
+TEST(Image, AFlippedByteDecodesOrIsRefused) {
+  std::mt19937 random(7);
+  for (const auto& [name, bytes] : all_formats()) {
+    int refused = 0;
+    for (int i = 0; i < 2000; ++i) {
+      std::vector<uint8_t> damaged = bytes;
+      damaged[random() % damaged.size()] ^= static_cast<uint8_t>(1 + random() % 255);
+      refused += fault_of(damaged).empty() ? 0 : 1;
+    }
+    EXPECT_GT(refused, 100) << name;
+  }
+}
+
+TEST(Image, EveryFlippedByteOfPngDataIsFound) {
+  const std::vector<uint8_t> bytes = encode_png(make_picture(20, 20));
+  for (size_t i = 0; i + 12 < bytes.size(); ++i) {
+    std::vector<uint8_t> damaged = bytes;
+    damaged[i] ^= 0x10;
+    // Where a chunk that carries no pixels is hit, nothing of the picture is lost.
+    if (!fault_of(damaged).empty()) continue;
+    EXPECT_EQ(decode(damaged).pixels, decode(bytes).pixels) << i;
+  }
+}
+
+TEST(Image, OtherFormatsAreNamed) {
+  EXPECT_CONTAINS(fault_of({'G', 'I', 'F', '8', '9', 'a', 0, 0}),
+                  "8 bytes that are neither JPEG nor PNG");
+  EXPECT_CONTAINS(fault_of({}), "0 bytes that are neither JPEG nor PNG");
+  EXPECT_NE(fault_of({0xff, 0xd8, 0xff}), "");
+  EXPECT_NE(fault_of({0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'}), "");
+}
+
+TEST(Image, TooManyPixelsAreRefusedFromTheHeader) {
+  std::vector<uint8_t> jpeg = encode_jpeg(make_picture(8, 8), false);
+  const uint8_t start_of_frame[2] = {0xff, 0xc0};
+  const auto frame = std::search(jpeg.begin(), jpeg.end(), start_of_frame, start_of_frame + 2);
+  frame[5] = frame[7] = 0xea;  // 60000 x 60000
+  frame[6] = frame[8] = 0x60;
+
+  EXPECT_CONTAINS(fault_of(jpeg, 100000000),
+                  "JPEG of 60000 x 60000 pixels, more than data.max_image_pixels = 100000000");
+  EXPECT_CONTAINS(fault_of(encode_png(make_picture(40, 30)), 1199),
+                  "PNG of 40 x 30 pixels, more than");
+  EXPECT_EQ(fault_of(encode_png(make_picture(40, 30)), 1200), "");
+}
+
+TEST(Image, AProgressiveFileOfTooManyScansIsRefused) {
+  std::vector<uint8_t> jpeg = encode_jpeg(make_picture(16, 16), true);
+  const uint8_t start_of_scan[2] = {0xff, 0xda}, start_of_table[2] = {0xff, 0xc4};
+  const auto first = std::search(jpeg.begin(), jpeg.end(), start_of_scan, start_of_scan + 2);
+  const auto end = std::search(first, jpeg.end(), start_of_table, start_of_table + 2);
+  const std::vector<uint8_t> scan(first, end), rest(end, jpeg.end());
+  jpeg.erase(end, jpeg.end());
+  for (int i = 0; i < 10000; ++i) jpeg.insert(jpeg.end(), scan.begin(), scan.end());
+  jpeg.insert(jpeg.end(), rest.begin(), rest.end());
+
+  EXPECT_CONTAINS(fault_of(jpeg), "more than 100 scans");
+}
+
+TEST(Image, RawItemsAreGreyOrRgb) {
+  const Item grey{{1, 2}, true, 1, 2, 1};
+  const Item rgb{{1, 2, 3}, true, 1, 1, 3};
+
+  EXPECT_EQ(decode_image(grey, 2).pixels, (std::vector<uint8_t>{1, 1, 1, 2, 2, 2}));
+  EXPECT_EQ(decode_image(rgb, 2).pixels, (std::vector<uint8_t>{1, 2, 3}));
+  EXPECT_THROW(decode_image({{1, 2}, true, 1, 1, 2}, 2), DataError);
+  EXPECT_THROW(decode_image({{1, 2}, true, 1, 3, 1}, 9), DataError);
+  EXPECT_THROW(decode_image({{}, true, 0, 3, 1}, 9), DataError);
+  EXPECT_THROW(decode_image(grey, 1), DataError);
+  EXPECT_THROW(decode_image({{1}, true, int64_t{1} << 62, 4, 1}, kMaxPixels), DataError);
+}
+
+ImageOptions plain_options(int64_t size) {
+  return {size, {0, 0, 0}, {1, 1, 1}, kMaxPixels};
+}
+
+TEST(Preprocess, AnImageOfTheRightSizeIsOnlyScaled) {
+  const Image picture = make_picture(9, 9);
+  std::vector<float> pixels(3 * 81);
+
+  preprocess_image(picture, plain_options(9), pixels.data());
+
+  for (size_t i = 0; i < 81; ++i)
+    for (size_t c = 0; c < 3; ++c)
+      EXPECT_FLOAT_EQ(pixels[c * 81 + i], picture.pixels[3 * i + c] / 255.0f);
+}
+
+TEST(Preprocess, ChannelsAreNormalisedEachByItsOwn) {
+  Image image{1, 1, {255, 0, 51}};
+  std::vector<float> pixels(3);
+
+  preprocess_image(image, {1, {0.5, 0.5, 0.1}, {0.5, 0.25, 2}, kMaxPixels}, pixels.data());
+
+  EXPECT_FLOAT_EQ(pixels[0], 1);
+  EXPECT_FLOAT_EQ(pixels[1], -2);
+  EXPECT_FLOAT_EQ(pixels[2], 0.05f);
+}
+
+TEST(Preprocess, AFlatImageStaysFlatAtAnySize) {
+  for (int64_t height : {1, 2, 7, 64, 333})
+    for (int64_t width : {1, 3, 50, 1000}) {
+      const Image flat{height, width,
+                       std::vector<uint8_t>(static_cast<size_t>(3 * height * width), 51)};
+      std::vector<float> pixels(3 * 16 * 16, -1);
+      preprocess_image(flat, plain_options(16), pixels.data());
+      for (float value : pixels) ASSERT_FLOAT_EQ(value, 0.2f);
+    }
+}
+
+TEST(Preprocess, AVeryLongImageIsCroppedWithoutResizingAllOfIt) {
+  const Image strip{1000000, 1, std::vector<uint8_t>(3000000, 255)};
+  std::vector<float> pixels(3 * 224 * 224);
+
+  preprocess_image(strip, plain_options(224), pixels.data());
+
+  EXPECT_FLOAT_EQ(pixels[0], 1);
+}
+
+}  // namespace
+}  // namespace zea

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/data/loader.hpp"
+
+#include <atomic>
+#include <chrono>
+
+#include <gtest/gtest.h>
+
+#include "zea/core/error.hpp"
+#include "zea/data/memory_dataset.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int32_t kImage = 9;
+
+/// Sample i: i % 3 images of one grey pixel of value 10 * i + number, and two text tokens.
+std::vector<Sample> make_samples(int count) {
+  std::vector<Sample> samples(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    Sample& sample = samples[static_cast<size_t>(i)];
+    for (int number = 0; number < i % 3; ++number) {
+      sample.items.push_back({{static_cast<uint8_t>(10 * i + number)}, true, 1, 1, 1});
+      sample.tokens.push_back(kImage);
+    }
+    sample.tokens.insert(sample.tokens.end(), {1, i});
+    sample.loss_mask.assign(sample.tokens.size(), 1);
+  }
+  return samples;
+}
+
+LoaderOptions options_of(bool mask) {
+  return {{1, {0, 0, 0}, {1, 1, 1}, 100}, mask};
+}
+
+template <class Call>
+std::string fault_of(Call call) {
+  try {
+    call();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+StepIds one_sample_per_step(int64_t step) {
+  return {{step}};
+}
+
+TEST(LoadMicrobatch, KeepsTheOrderOfIdsAndItems) {
+  const MemoryDataset data(make_samples(6), kImage);
+
+  const LoadedMicrobatch loaded = load_microbatch(data, options_of(false), {5, 0, 4});
+
+  ASSERT_EQ(loaded.samples.size(), 3u);
+  EXPECT_EQ(loaded.samples[0].id, 5);
+  EXPECT_EQ(loaded.samples[2].id, 4);
+  EXPECT_EQ(loaded.items, 3);
+  ASSERT_EQ(loaded.pixels.size(), 9u);
+  EXPECT_FLOAT_EQ(loaded.pixels[0], 50 / 255.0f);
+  EXPECT_FLOAT_EQ(loaded.pixels[3], 51 / 255.0f);
+  EXPECT_FLOAT_EQ(loaded.pixels[6], 40 / 255.0f);
+  EXPECT_TRUE(loaded.samples[0].items[0].bytes.empty());
+  EXPECT_TRUE(loaded.bad.empty());
+}
+
+TEST(LoadMicrobatch, ABadItemIsAnErrorThatNamesIt) {
+  auto samples = make_samples(6);
+  samples[5].items[1] = Item{{1, 2, 3}};
+  const MemoryDataset data(samples, kImage, {}, {}, "pictures.h5");
+
+  const std::string fault = fault_of([&] { load_microbatch(data, options_of(false), {4, 5}); });
+
+  EXPECT_NE(fault.find("pictures.h5: sample 5: image 1: 3 bytes that are neither JPEG nor PNG"),
+            std::string::npos)
+      << fault;
+}
+
+TEST(LoadMicrobatch, AMaskedBadItemIsZerosAndItsSampleHasNoTargets) {
+  auto samples = make_samples(6);
+  samples[5].items[0] = Item{{1, 2, 3}};
+  const MemoryDataset data(samples, kImage);
+
+  const LoadedMicrobatch loaded = load_microbatch(data, options_of(true), {5, 4});
+
+  ASSERT_EQ(loaded.bad.size(), 1u);
+  EXPECT_EQ(loaded.bad[0].sample, 5);
+  EXPECT_EQ(loaded.bad[0].item, 0);
+  EXPECT_NE(loaded.bad[0].fault, "");
+  EXPECT_EQ(loaded.pixels[0], 0);
+  EXPECT_FLOAT_EQ(loaded.pixels[3], 51 / 255.0f);
+  EXPECT_EQ(count_targets(loaded.samples[0].loss_mask), 0);
+  EXPECT_EQ(count_targets(loaded.samples[1].loss_mask), 2);
+}
+
+TEST(Loader, GivesEveryStepOnceAndInOrder) {
+  const MemoryDataset data(make_samples(20), kImage);
+  Loader loader(
+      data, options_of(false),
+      [](int64_t step) {
+        return StepIds{{step, step + 1}, {}, {step + 2}};
+      },
+      3, 17, 2);
+
+  for (int64_t step = 3; step < 17; ++step) {
+    const auto microbatches = loader.next();
+    ASSERT_EQ(microbatches.size(), 3u);
+    EXPECT_EQ(microbatches[0].samples[0].id, step);
+    EXPECT_EQ(microbatches[0].samples[1].id, step + 1);
+    EXPECT_TRUE(microbatches[1].samples.empty());
+    EXPECT_EQ(microbatches[2].samples[0].id, step + 2);
+  }
+  EXPECT_THROW(loader.next(), InternalError);
+}
+
+TEST(Loader, AnErrorComesWithItsStepAndStays) {
+  auto samples = make_samples(6);
+  samples[4].items[0].bytes.clear();
+  const MemoryDataset data(samples, kImage);
+  Loader loader(data, options_of(false), one_sample_per_step, 2, 6, 4);
+
+  EXPECT_EQ(loader.next()[0].samples[0].id, 2);
+  EXPECT_EQ(loader.next()[0].samples[0].id, 3);
+  EXPECT_THROW(loader.next(), DataError);
+  EXPECT_THROW(loader.next(), DataError);
+}
+
+TEST(Loader, PreparesNoMoreThanItMay) {
+  const MemoryDataset data(make_samples(50), kImage);
+  std::atomic<int64_t> asked = 0;
+  Loader loader(
+      data, options_of(false),
+      [&](int64_t step) {
+        ++asked;
+        return one_sample_per_step(step);
+      },
+      0, 50, 3);
+
+  loader.next();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+
+  EXPECT_LE(asked, 1 + 3 + 1);  // taken, ready, and one in the thread's hands
+  EXPECT_GE(asked, 2);
+}
+
+TEST(Loader, StopsAtOnceWhereverItIs) {
+  const MemoryDataset data(make_samples(50), kImage);
+  const auto start = std::chrono::steady_clock::now();
+
+  for (int i = 0; i < 200; ++i)
+    Loader loader(data, options_of(false), one_sample_per_step, 0, 50, 1 + i % 3);
+
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+}  // namespace
+}  // namespace zea

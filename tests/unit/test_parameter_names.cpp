@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/parameter_names.hpp"
+
+#include <gtest/gtest.h>
+
+namespace zea {
+namespace {
+
+struct Case {
+  const char* given;
+  const char* canonical;
+};
+
+TEST(ParameterNames, AcceptsEverySpelling) {
+  const Case cases[] = {
+      // transformers 5: the running model
+      {"model.language_model.layers.0.mlp.up_proj.weight",
+       "language_model.model.layers.0.mlp.up_proj.weight"},
+      {"model.language_model.embed_tokens.weight", "language_model.model.embed_tokens.weight"},
+      {"model.language_model.norm.weight", "language_model.model.norm.weight"},
+      {"model.vision_tower.encoder.layers.1.mlp.fc1.bias",
+       "vision_tower.encoder.layers.1.mlp.fc1.bias"},
+      {"model.vision_tower.vision_model.pre_layrnorm.weight", "vision_tower.pre_layrnorm.weight"},
+      {"model.multi_modal_projector.linear_1.bias", "multi_modal_projector.linear_1.bias"},
+      {"lm_head.weight", "language_model.lm_head.weight"},
+      // older files
+      {"vision_tower.vision_model.embeddings.class_embedding",
+       "vision_tower.embeddings.class_embedding"},
+      {"language_model.lm_head.weight", "language_model.lm_head.weight"},
+      {"language_model.model.layers.11.input_layernorm.weight",
+       "language_model.model.layers.11.input_layernorm.weight"},
+      // a text model's own names
+      {"model.layers.3.self_attn.q_proj.weight",
+       "language_model.model.layers.3.self_attn.q_proj.weight"},
+      {"model.norm.weight", "language_model.model.norm.weight"},
+      // none of these
+      {"image_newline", "image_newline"},
+      {"audio_tower.layers.0.weight", "audio_tower.layers.0.weight"},
+  };
+  for (const Case& each : cases) {
+    EXPECT_EQ(canonical_parameter_name(each.given), each.canonical);
+    EXPECT_EQ(canonical_parameter_name(each.canonical), each.canonical);
+  }
+}
+
+TEST(ParameterNames, KnowsComputedBuffers) {
+  EXPECT_TRUE(is_computed_buffer("vision_tower.vision_model.embeddings.position_ids"));
+  EXPECT_TRUE(is_computed_buffer("model.layers.0.self_attn.rotary_emb.inv_freq"));
+  EXPECT_FALSE(is_computed_buffer("vision_tower.embeddings.position_embedding.weight"));
+}
+
+}  // namespace
+}  // namespace zea
