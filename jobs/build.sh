@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Configures (where that was not done yet) and builds zea: jobs/build.sh [preset], by default release, into build/<preset>.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=${1:-release}
 cmake=.venv/bin/cmake

@@ -5,7 +5,7 @@
 #   --dataset  also Debian's Fashion-MNIST images and strace, which the run tests use
 # Packages are installed as root only; anybody else is told which are missing. PYTHON=... chooses the interpreter (3.11 or newer).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(g++ make ninja-build python3 python3-venv libopenmpi-dev openmpi-bin libhdf5-dev libtrilinos-kokkos-dev
   libtomlplusplus-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libjpeg62-turbo-dev
@@ -86,10 +86,7 @@ choose_python() {
 
 # install_python INTERPRETER: scripts in an environment name its place, so one that was moved is made anew.
 install_python() {
-  if [ "$(cat "$venv/zea-place" 2>/dev/null)" != "$PWD" ] || ! "$venv/bin/python" -m pip --version; then
-    "$1" -m venv --clear "$venv"
-    printf '%s\n' "$PWD" >"$venv/zea-place"
-  fi
+  "$venv/bin/pip" --version 2>/dev/null | grep -F "from $PWD/$venv/" || "$1" -m venv --clear "$venv"
   local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install)
   case $wanted_level in
     0)

@@ -103,14 +103,17 @@ void import_weights(const ImportOptions& options) {
   const Renamed tensors = rename_tensors(*source, model);
   check_against_model(tensors, model, source->describe());
 
+  std::vector<TensorInfo> written;
+  for (const auto& [name, tensor] : tensors)
+    written.push_back({name, tensor.shape, written_dtype(options, tensor.dtype)});
+  check_free_bytes(options.paths.back(), total_bytes(written));
   WeightsWriter writer(options.paths.back(), config);
   std::vector<char> buffer(options.copy.buffer_bytes());
-  for (const auto& [name, tensor] : tensors) {
-    const DType dtype = written_dtype(options, tensor.dtype);
-    writer.add({name, tensor.shape, dtype});
-    stream_tensor(*source, tensor, dtype, buffer,
-                  [&, &name = name](int64_t first, int64_t count, const void* data) {
-                    writer.write(name, first, count, data);
+  for (const TensorInfo& tensor : written) {
+    writer.add(tensor);
+    stream_tensor(*source, tensors.at(tensor.name), tensor.dtype, buffer,
+                  [&](int64_t first, int64_t count, const void* data) {
+                    writer.write(tensor.name, first, count, data);
                   });
   }
   const std::string directory = companion_directory(options);

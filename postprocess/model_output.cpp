@@ -8,25 +8,12 @@
 
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
+#include "zea/io/tensor_stream.hpp"
 
 namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
-
-int64_t total_bytes(const std::vector<TensorInfo>& tensors) {
-  int64_t bytes = 0;
-  for (const TensorInfo& tensor : tensors)
-    bytes += num_elements(tensor.shape) * static_cast<int64_t>(element_bytes(tensor.dtype));
-  return bytes;
-}
-
-void check_room(const std::string& target, const std::vector<TensorInfo>& tensors) {
-  const int64_t needed = total_bytes(tensors), free = free_bytes(parent_directory(target));
-  if (free >= 0 && free < needed)
-    throw StorageError(target + ": needs " + std::to_string(needed) + " bytes, free are " +
-                       std::to_string(free) + "; make room or choose another place");
-}
 
 /// The element type that most elements have.
 DType main_dtype(const std::vector<TensorInfo>& tensors) {
@@ -63,7 +50,7 @@ std::string without_trailing_slash(std::string path) {
 ModelOutput::ModelOutput(const std::string& target, const std::string& config,
                          const std::vector<TensorInfo>& tensors)
     : target_(without_trailing_slash(target)) {
-  check_room(target_, tensors);
+  check_free_bytes(target_, total_bytes(tensors));
   if (target.ends_with("/") || fs::is_directory(target)) {
     open_directory(config, tensors);
   } else if (target.ends_with(".safetensors")) {

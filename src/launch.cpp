@@ -49,8 +49,8 @@ std::string read_text(const std::string& path) {
 /// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it was.
 std::string choose_directory(const CommandLine& line, const Options& options, const std::string& restarted) {
   if (!line.directory.empty()) return line.directory;
-  if (!restarted.empty()) return restarted;
   if (!options.run.directory.empty()) return options.run.directory;
+  if (!restarted.empty()) return restarted;
   return (fs::path("runs") / fs::path(line.deck).stem()).string();
 }
 
@@ -60,8 +60,8 @@ Start read_start(const CommandLine& line) {
   if (!line.restart.empty()) {
     const ResolvedCheckpoint found = resolve_checkpoint(line.restart);
     start.note = found.note;
-    start.checkpoint = std::make_unique<CheckpointSource>(found.directory);
-    restarted = fs::path(found.directory).parent_path().parent_path().string();
+    start.checkpoint = std::make_unique<CheckpointSource>(found.path);
+    restarted = fs::path(found.path).parent_path().parent_path().string();
   }
   if (!line.deck.empty())
     start.options = read_deck(line.deck, line.overrides);

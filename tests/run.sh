@@ -2,7 +2,7 @@
 # Sets up, builds and runs all tests but those labelled long; CTest's summary comes last. Arguments go to ctest:
 #   tests/run.sh -L unit
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 jobs/setup.sh --tests --dataset
 jobs/build.sh ci

@@ -51,7 +51,8 @@ class MpiCollectives : public Collectives {
   void post_all_to_all(HostWork& work, const Channel& channel, const Packed& from,
                        const Packed& to) const;
   void post_gather_in_place(HostWork& work, const Channel& channel, const Packed& all) const;
-  /// Fetches this rank's piece of `all` from every rank and reduces it into `result`, window by window.
+  /// Fetches this rank's piece of `all` from every rank and reduces it into `result`, window by
+  /// window.
   void post_reduce(HostWork& work, const Channel& channel, const Packed& all, void* result,
                    ReduceOp op) const;
   void post_tree_reduce(HostWork& work, char* data, int64_t count, DType dtype, ReduceOp op) const;

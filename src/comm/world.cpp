@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/comm/world.hpp"
 
-#include <cstdlib>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 

@@ -2,6 +2,7 @@
 #include "zea/core/dtype.hpp"
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -38,6 +39,18 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+/// To float by rounding to odd, so that rounding again to a narrower type gives the nearest even of the double.
+float round_to_odd(double value) {
+  float nearest = static_cast<float>(value);
+  if (!std::isfinite(nearest) || static_cast<double>(nearest) == value) return nearest;
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) nearest = std::nextafter(nearest, 0.0f);
+  uint32_t bits;
+  std::memcpy(&bits, &nearest, sizeof bits);
+  bits |= 1u;
+  std::memcpy(&nearest, &bits, sizeof nearest);
+  return nearest;
+}
+
 template <class T>
 double load(const void* source, int64_t i) {
   T value;
@@ -52,7 +65,7 @@ template <class T>
 void store(void* target, int64_t i, double value) {
   T out;
   if constexpr (std::is_same_v<T, BFloat16>)
-    out.bits = float_to_bfloat16(static_cast<float>(value));
+    out.bits = float_to_bfloat16(round_to_odd(value));
   else
     out = static_cast<T>(value);
   std::memcpy(static_cast<char*>(target) + i * sizeof(T), &out, sizeof(T));

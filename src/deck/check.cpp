@@ -11,6 +11,10 @@ using Faults = std::vector<OptionFault>;
 void check_files(const Options& options, Faults& faults) {
   if (options.model.weights.empty() && options.model.config.empty())
     faults.push_back({{"model.weights"}, "model.weights is not set; name the weights file (.h5)"});
+  if (!options.model.weights.empty() && !options.model.config.empty())
+    faults.push_back(
+        {{"model.config", "model.weights"},
+         "model.config is set beside model.weights, which holds its own config; leave one out"});
   if (options.run.mode == "train" && options.data.train.empty())
     faults.push_back({{"data.train", "run.mode"},
                       "data.train is not set; run.mode = \"train\" needs a data set (.h5)"});

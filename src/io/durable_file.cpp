@@ -124,6 +124,13 @@ int64_t free_bytes(const std::string& path) {
   return static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
 }
 
+void check_free_bytes(const std::string& path, int64_t needed_bytes) {
+  const int64_t free = free_bytes(path);
+  if (free >= 0 && free < needed_bytes)
+    throw StorageError(path + ": needs " + std::to_string(needed_bytes) + " bytes, free are " +
+                       std::to_string(free) + "; make room or choose another place");
+}
+
 DurableFile::DurableFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {
   remove_file(temporary_);
   descriptor_ =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "h5_call.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <vector>
@@ -22,9 +23,15 @@ bool secure_library() {
   return ok;
 }
 
+/// HDF5 puts line ends into some reasons; a message of ours is one line.
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
 herr_t collect_reason(unsigned, const H5E_error2_t* error, void* reasons) {
   if (error->desc != nullptr && *error->desc != '\0')
-    static_cast<std::vector<std::string>*>(reasons)->push_back(error->desc);
+    static_cast<std::vector<std::string>*>(reasons)->push_back(one_line(error->desc));
   return 0;
 }
 

@@ -5,6 +5,13 @@
 
 namespace zea {
 
+int64_t total_bytes(const std::vector<TensorInfo>& tensors) {
+  int64_t bytes = 0;
+  for (const TensorInfo& tensor : tensors)
+    bytes += num_elements(tensor.shape) * static_cast<int64_t>(element_bytes(tensor.dtype));
+  return bytes;
+}
+
 void stream_tensor(const WeightsSource& source, const TensorInfo& tensor, DType dtype,
                    std::vector<char>& buffer, const TakeElements& take) {
   const auto size = static_cast<int64_t>(element_bytes(dtype));

@@ -6,7 +6,6 @@
 
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/retention.hpp"
-#include "zea/data/sampler.hpp"
 
 namespace zea {
 namespace {
@@ -40,9 +39,9 @@ ExitCode Trainer::run() {
   auto loader_sampler = std::make_shared<Sampler>(make_sampler(options_, parts_.train));
   const int replica = parts_.engine.plan().replica_of(parts_.engine.world_rank());
   const auto ids_of_step = [this, loader_sampler, replica](int64_t step) {
+    const StepPlan plan = plan_step(*loader_sampler, step);
     StepIds ids;
-    for (const MicrobatchPlan& part : plan_step(*loader_sampler, step).replicas[replica])
-      ids.push_back(part.samples);
+    for (const MicrobatchPlan& part : plan.replicas[replica]) ids.push_back(part.samples);
     return ids;
   };
   Loader loader(parts_.train, parts_.loading, ids_of_step, position_.step, steps, options_.data.prefetch);

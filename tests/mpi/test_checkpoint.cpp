@@ -169,7 +169,9 @@ TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
       written = write_checkpoint(running.engine, *running.control, request(directory, 7));
       EXPECT_EQ(written, directory + "/step-00000007");
     });
-    for (const Layout& reader : layouts_of_this_run())
+    for (const Layout& reader : layouts_of_this_run()) {
+      // Pairs of smaller layouts are tried by the runs of this program on fewer ranks.
+      if (std::max(writer.ranks, reader.ranks) < testing::world().size()) continue;
       run_on(reader, {}, [&](Running& running) {
         running.control->barrier();  // ranks that did not write are ahead
         const CheckpointSource source(directory + "/step-00000007");
@@ -177,6 +179,7 @@ TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
         EXPECT_EQ(position, request(directory, 7).position);
         expect_filled(running, writer.name + " read as " + reader.name);
       });
+    }
   }
 }
 
@@ -406,6 +409,23 @@ TEST(Checkpoint, IsRefusedByAllRanksWhenOneReadsDamage) {
     const CheckpointSource source(path);
 
     EXPECT_THROW(read_checkpoint(running.engine, control, source), WeightsError);
+  });
+}
+
+TEST(Checkpoint, IsRefusedWhenRanksOpenDifferentOnes) {
+  const SharedDirectory shared;
+  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
+    Collectives& control = *running.control;
+    write_checkpoint(running.engine, control, request(shared.path(), 7));
+    write_checkpoint(running.engine, control, request(shared.path(), 8));
+    control.barrier();
+    const bool alone = control.size() == 1;
+
+    const CheckpointSource source(shared /
+                                  (control.rank() == 0 ? "step-00000007" : "step-00000008"));
+
+    const std::string error = error_of([&] { read_checkpoint(running.engine, control, source); });
+    EXPECT_EQ(contains(error, "different checkpoints"), !alone) << error;
   });
 }
 

@@ -230,6 +230,7 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
     const char* fault;
   } cases[] = {
       {"model.weights=", "model.weights is not set"},
+      {"model.config=c.json", "model.config is set beside model.weights"},
       {"data.train=", "data.train is not set"},
       {"run.mode=evaluate", "run.mode = \"evaluate\" needs a data set in data.eval"},
       {"eval.every=1", "eval.every = 1 needs a data set in data.eval"},
@@ -251,6 +252,7 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
     EXPECT_TRUE(contains(faults, fault)) << override_text << "\ngives " << faults;
     EXPECT_EQ(count_lines(faults), 1u) << faults;
   }
+  EXPECT_EQ(faults_beside_minimal("", {"model.weights=", "model.config=c.json"}), "");
   EXPECT_TRUE(contains(faults_beside_minimal("[optim]\ndecay = \"constant\"\nmin_lr = 1e-4\n"),
                        "is never reached"));
 }

@@ -48,6 +48,9 @@ TEST(DurableFile, KnowsTheFreeSpace) {
   EXPECT_GT(free_bytes(directory.path()), 0);
   EXPECT_GT(free_bytes(directory / "not-yet-there"), 0);
   EXPECT_EQ(free_bytes("/nowhere/at/all"), -1);
+  EXPECT_EQ(error_of([&] { check_free_bytes(directory.path(), 1); }), "");
+  EXPECT_TRUE(
+      contains(error_of([&] { check_free_bytes(directory.path(), INT64_MAX); }), "make room"));
 }
 
 TEST(ReadText, RefusesLinksDirectoriesAndLargeFiles) {

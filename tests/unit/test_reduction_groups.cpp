@@ -31,7 +31,7 @@ struct Case {
 std::vector<MeshShape> shapes() {
   std::vector<MeshShape> all;
   for (int replicate : {1, 2})
-    for (int shard : {1, 3})
+    for (int shard : {1, 2})
       for (int pp : {1, 2})
         for (int cp : {1, 2})
           for (int tp : {1, 4}) {

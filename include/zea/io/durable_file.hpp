@@ -34,6 +34,10 @@ std::string parent_directory(const std::string& path);
 /// Bytes that this process may still write on the file system of `path`; -1 when unknown.
 int64_t free_bytes(const std::string& path);
 
+/// Throws StorageError when the file system of `path` has less than `needed_bytes` left: to be
+/// asked before the first byte is written.
+void check_free_bytes(const std::string& path, int64_t needed_bytes);
+
 /// Throws StorageError for failed call `call` on `path` with the errno `error_number`.
 [[noreturn]] void throw_storage_error(const std::string& call, const std::string& path,
                                       int error_number, int64_t needed_bytes = 0);

@@ -14,6 +14,9 @@ namespace zea {
 /// Takes row-major elements [first, first + count) of a tensor.
 using TakeElements = std::function<void(int64_t first, int64_t count, const void* data)>;
 
+/// Bytes of the elements of all tensors.
+int64_t total_bytes(const std::vector<TensorInfo>& tensors);
+
 /// Reads all of `tensor` from `source` as `dtype` in order, at most `buffer` bytes at a time.
 void stream_tensor(const WeightsSource& source, const TensorInfo& tensor, DType dtype,
                    std::vector<char>& buffer, const TakeElements& take);

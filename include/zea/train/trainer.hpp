@@ -8,6 +8,7 @@
 #include "zea/core/error.hpp"
 #include "zea/core/log.hpp"
 #include "zea/data/loader.hpp"
+#include "zea/data/sampler.hpp"
 #include "zea/io/manifest.hpp"
 #include "zea/train/evaluate.hpp"
 #include "zea/train/metrics.hpp"
