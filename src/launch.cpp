@@ -152,25 +152,6 @@ std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan)
   return dataset;
 }
 
-ExitCode evaluate_only(Engine& engine, Collectives& control, const Dataset& dataset, Log& log,
-                       const MetricsFile& metrics, const std::string& directory, int64_t step) {
-  const EvalOptions& eval = engine.plan().options.eval;
-  Evaluation evaluation = evaluate(engine, control, dataset, loading_of(engine.plan()),
-                                   {.samples = eval.samples, .generate_tokens = eval.generate_tokens});
-  evaluation.metrics.step = step;
-  log.info(eval_line(evaluation.metrics));
-  metrics.append(evaluation.metrics);
-  if (control.rank() == 0 && !evaluation.predictions_jsonl.empty()) {
-    const std::string path = directory + "/predictions.jsonl";
-    std::ofstream out(path);
-    out << evaluation.predictions_jsonl;
-    out.close();
-    if (!out) throw StorageError("cannot write " + path);
-    log.info("wrote " + path);
-  }
-  return ExitCode::Done;
-}
-
 /// A run on ranks: everything is made here, in order, and handed to the loop.
 ExitCode run(const CommandLine& line, World& world) {
   const Communicator ranks = world.communicator();
@@ -205,8 +186,11 @@ ExitCode run(const CommandLine& line, World& world) {
   else
     agree(*control, [&] { load_weights(engine, *start.weights); });
   if (start.checkpoint) log.info("resumed " + start.checkpoint->describe());
-  if (start.options.run.mode == "evaluate")
-    return evaluate_only(engine, *control, *eval, log, metrics, start.directory, position.step);
+  if (start.options.run.mode == "evaluate") {
+    evaluate_and_report(engine, *control, *eval, loading_of(plan), log, metrics,
+                        {.step = position.step, .directory = start.directory});
+    return ExitCode::Done;
+  }
 
   Optimizer optimizer(engine);
   StopRequest stop(start.directory, is_root, line.wall_seconds);

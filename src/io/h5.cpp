@@ -135,7 +135,9 @@ H5File H5File::create(const std::string& path) {
   const H5Handle access = file_access(state->site);
   // Large datasets start at pages, so that their elements can be written without buffering.
   check_h5(H5Pset_alignment(*access, 1 << 16, 4096), state->site, "H5Pset_alignment failed");
-  state->file = H5Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, *access), H5Fclose,
+  const H5Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose, state->site, "H5Pcreate failed");
+  check_h5(H5Pset_obj_track_times(*creation, false), state->site, "H5Pset_obj_track_times failed");
+  state->file = H5Handle(H5Fcreate(path.c_str(), H5F_ACC_EXCL, *creation, *access), H5Fclose,
                          state->site, "cannot create");
   state->descriptor = descriptor_of(*state->file, state->site);
   return H5File(std::move(state));

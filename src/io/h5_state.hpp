@@ -48,4 +48,10 @@ H5Handle open_h5_dataset(const H5File::State& state, const std::string& name);
 Shape checked_h5_shape(hid_t dataset, int64_t element_bytes, const H5File::State& state,
                        const std::string& name);
 
+/// Makes the groups that a '/' in `name` asks for.
+void make_h5_groups(hid_t file, const std::string& name, const H5Site& site);
+/// Makes a contiguous dataset without time stamps, allocated now, never filled.
+H5Handle make_h5_dataset(hid_t file, const std::string& name, hid_t type, hid_t space,
+                         const H5Site& site, int64_t bytes);
+
 }  // namespace zea

@@ -119,11 +119,7 @@ void H5File::write_strings(const std::string& name, const std::vector<std::strin
   const H5Handle space = make_h5_space({static_cast<int64_t>(values.size())}, site);
   const std::string what = "cannot write dataset \"" + name + "\"";
   const auto bytes = static_cast<int64_t>(buffer.size());
-  H5Handle link(H5Pcreate(H5P_LINK_CREATE), H5Pclose, site, what);
-  check_h5(H5Pset_create_intermediate_group(*link, 1), site, what);
-  const hid_t id =
-      H5Dcreate2(*state_->file, name.c_str(), *type, *space, *link, H5P_DEFAULT, H5P_DEFAULT);
-  H5Handle dataset(check_h5(id, site, what, bytes), H5Dclose, site, what);
+  H5Handle dataset = make_h5_dataset(*state_->file, name, *type, *space, site, bytes);
   if (!values.empty())
     check_h5(H5Dwrite(*dataset, *type, H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer.data()), site, what,
              bytes);

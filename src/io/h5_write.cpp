@@ -10,30 +10,36 @@ namespace {
 H5Handle creation_properties(const H5Site& site) {
   H5Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, site, "H5Pcreate failed");
   const std::string what = "cannot set a dataset's properties";
+  check_h5(H5Pset_obj_track_times(*creation, false), site, what);  // same contents, same bytes
   check_h5(H5Pset_layout(*creation, H5D_CONTIGUOUS), site, what);
   check_h5(H5Pset_alloc_time(*creation, H5D_ALLOC_TIME_EARLY), site, what);
   check_h5(H5Pset_fill_time(*creation, H5D_FILL_TIME_NEVER), site, what);
   return creation;
 }
 
-/// A '/' in a dataset's name makes the groups before it.
-H5Handle link_properties(const H5Site& site) {
-  H5Handle link(H5Pcreate(H5P_LINK_CREATE), H5Pclose, site, "H5Pcreate failed");
-  check_h5(H5Pset_create_intermediate_group(*link, 1), site, "cannot set link properties");
-  return link;
-}
-
-H5Handle make_dataset(hid_t file, const std::string& name, hid_t type, hid_t space,
-                      const H5Site& site, int64_t bytes) {
-  const H5Handle link = link_properties(site), creation = creation_properties(site);
-  const std::string what = "cannot create dataset \"" + name + "\"";
-  return H5Handle(
-      check_h5(H5Dcreate2(file, name.c_str(), type, space, *link, *creation, H5P_DEFAULT), site,
-               what, bytes),
-      H5Dclose, site, what);
-}
-
 }  // namespace
+
+void make_h5_groups(hid_t file, const std::string& name, const H5Site& site) {
+  const std::string what = "cannot make the groups of \"" + name + "\"";
+  const H5Handle creation(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, site, what);
+  check_h5(H5Pset_obj_track_times(*creation, false), site, what);
+  for (size_t end = name.find('/'); end != std::string::npos; end = name.find('/', end + 1)) {
+    const std::string group = name.substr(0, end);
+    if (check_h5(H5Lexists(file, group.c_str(), H5P_DEFAULT), site, what) > 0) continue;
+    H5Handle made(H5Gcreate2(file, group.c_str(), H5P_DEFAULT, *creation, H5P_DEFAULT), H5Gclose,
+                  site, what);
+    made.close(site, what);
+  }
+}
+
+H5Handle make_h5_dataset(hid_t file, const std::string& name, hid_t type, hid_t space,
+                         const H5Site& site, int64_t bytes) {
+  make_h5_groups(file, name, site);
+  const H5Handle creation = creation_properties(site);
+  const std::string what = "cannot create dataset \"" + name + "\"";
+  const hid_t id = H5Dcreate2(file, name.c_str(), type, space, H5P_DEFAULT, *creation, H5P_DEFAULT);
+  return H5Handle(check_h5(id, site, what, bytes), H5Dclose, site, what);
+}
 
 void H5File::create_dataset(const std::string& name, const Shape& shape, DType dtype) {
   const H5Lock lock;
@@ -41,7 +47,7 @@ void H5File::create_dataset(const std::string& name, const Shape& shape, DType d
   H5Dataset made;
   made.info = {name, shape, dtype};
   const H5Handle type = make_h5_type(dtype, site), space = make_h5_space(shape, site);
-  made.handle = make_dataset(*state_->file, name, *type, *space, site, made.bytes());
+  made.handle = make_h5_dataset(*state_->file, name, *type, *space, site, made.bytes());
   made.offset = H5Dget_offset(*made.handle);
   state_->keep(name, std::move(made));
 }

@@ -2,6 +2,7 @@
 #include "zea/train/evaluate.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -204,6 +205,23 @@ class Evaluator {
 Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
                     const EvaluateOptions& options) {
   return Evaluator(engine, control, dataset, loading, options).run();
+}
+
+void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
+                         Log& log, const MetricsFile& metrics, const EvaluationOutput& output) {
+  const EvalOptions& eval = engine.plan().options.eval;
+  Evaluation evaluation = evaluate(engine, control, dataset, loading,
+                                   {.samples = eval.samples, .generate_tokens = eval.generate_tokens});
+  evaluation.metrics.step = output.step;
+  evaluation.metrics.seconds = output.seconds;
+  log.info(eval_line(evaluation.metrics));
+  metrics.append(evaluation.metrics);
+  if (control.rank() != 0 || evaluation.predictions_jsonl.empty()) return;
+  const std::string path = output.directory + "/predictions.jsonl";
+  std::ofstream out(path);
+  out << evaluation.predictions_jsonl;
+  out.close();
+  if (!out) throw StorageError("cannot write " + path + "; is the disk full?");
 }
 
 }  // namespace zea

@@ -50,7 +50,7 @@ ExitCode Trainer::run() {
     const StepReport report = train_one(loader, sampler);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
     if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
-    if (parts_.eval && is_due(options_.eval.every)) run_evaluation(0, "");
+    if (parts_.eval && options_.eval.every > 0 && (is_due(options_.eval.every) || last)) run_evaluation();
     if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves ||
         (last && options_.checkpoint.at_end))
       save();
@@ -60,8 +60,6 @@ ExitCode Trainer::run() {
       return ExitCode::Requeue;
     }
   }
-  if (parts_.eval && options_.eval.generate_tokens > 0)
-    run_evaluation(options_.eval.generate_tokens, parts_.run_directory + "/predictions.jsonl");
   return ExitCode::Done;
 }
 
@@ -121,20 +119,11 @@ void Trainer::log_step(const StepReport& report, bool last) {
   interval_ = {};
 }
 
-void Trainer::run_evaluation(int64_t generate_tokens, const std::string& predictions_file) {
-  Evaluation evaluation =
-      evaluate(parts_.engine, parts_.control, *parts_.eval, parts_.loading,
-               {.samples = options_.eval.samples, .generate_tokens = generate_tokens});
-  evaluation.metrics.step = position_.step;
-  evaluation.metrics.seconds = parts_.stop.elapsed_seconds();
-  parts_.log.info(eval_line(evaluation.metrics));
-  parts_.metrics.append(evaluation.metrics);
-  if (!predictions_file.empty() && parts_.control.rank() == 0) {
-    std::ofstream out(predictions_file);
-    out << evaluation.predictions_jsonl;
-    out.close();
-    if (!out) throw StorageError("cannot write " + predictions_file);
-  }
+void Trainer::run_evaluation() {
+  EvaluationOutput output{.step = position_.step,
+                          .seconds = parts_.stop.elapsed_seconds(),
+                          .directory = parts_.run_directory};
+  evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log, parts_.metrics, output);
 }
 
 void Trainer::save() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "zea/core/log.hpp"
 #include "zea/data/loader.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/train/metrics.hpp"
@@ -27,8 +28,19 @@ struct EvaluateOptions {
   int64_t generate_tokens = 0;  ///< 0: only the loss
 };
 
-/// Collective over all ranks.
+/// Collective over all ranks; throws alike on all of them.
 Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
                     const EvaluateOptions& options);
+
+/// Where an evaluation's results go: a log line, a line of metrics.jsonl, and predictions.jsonl in `directory`.
+struct EvaluationOutput {
+  int64_t step = 0;
+  double seconds = 0;
+  std::string directory;
+};
+
+/// Evaluates as the deck's [eval] says and reports it. Collective.
+void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
+                         Log& log, const MetricsFile& metrics, const EvaluationOutput& output);
 
 }  // namespace zea

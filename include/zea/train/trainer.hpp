@@ -52,7 +52,7 @@ class Trainer {
   StepReport train_one(Loader& loader, Sampler& sampler);
   bool is_due(int64_t every) const;
   void log_step(const StepReport& report, bool last);
-  void run_evaluation(int64_t generate_tokens, const std::string& predictions_file);
+  void run_evaluation();
   void save();
 
   TrainerParts parts_;

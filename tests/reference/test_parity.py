@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny random models give the logits, the loss and the gradients that transformers gives.
+
+test_parity.py RUN_MODEL IMPORT JOBS [unittest arguments]
+"""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import h5py
+    import numpy as np
+    import torch
+    from safetensors import safe_open
+    from transformers import (
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+    )
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from transformers_models import file_name, normalised, run
+
+RUN_MODEL, IMPORT, JOBS = sys.argv[1:4]
+sys.path.insert(0, JOBS)
+from dataset_writer import DatasetWriter  # noqa: E402
+
+IMAGE_TOKEN, VOCABULARY, IMAGE_SIZE, PATCHES = 5, 96, 24, 9
+MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
+LINEAR_ROPE = {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}
+# Short enough a context that waves are kept, interpolated and stretched.
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 500.0,
+}
+
+# What differs from the plain model: configs ("text", "vision", "llava"), the deck, images per
+# sample, and modules that are frozen.
+CASES = {
+    "plain": {},
+    "tied": {"text": {"tie_word_embeddings": True}},
+    "tied_by_the_outer_config": {"llava": {"tie_word_embeddings": True}},
+    "one_kv_head": {"text": {"num_key_value_heads": 1}},
+    "all_kv_heads": {"text": {"num_key_value_heads": 4}},
+    "wide_heads": {"text": {"head_dim": 16}},
+    "class_token_kept": {"llava": {"vision_feature_select_strategy": "full"}},
+    "last_vision_layer": {"llava": {"vision_feature_layer": -1}},
+    "counted_vision_layer": {"llava": {"vision_feature_layer": 1}},
+    "several_vision_layers": {"llava": {"vision_feature_layer": [-3, -2]}},
+    "several_vision_layers_full": {
+        "llava": {"vision_feature_layer": [0, 3, 1], "vision_feature_select_strategy": "full"}
+    },
+    "decoder_biases": {"text": {"attention_bias": True, "mlp_bias": True}},
+    "no_projector_bias": {"llava": {"multimodal_projector_bias": False}},
+    "linear_rope": {"text": {"rope_parameters": LINEAR_ROPE}},
+    "llama3_rope": {"text": {"rope_parameters": LLAMA3_ROPE}},
+    "norm_eps": {"text": {"rms_norm_eps": 1e-2}, "vision": {"layer_norm_eps": 1e-2}},
+    "vision_gelu": {"vision": {"hidden_act": "gelu"}},
+    "vision_gelu_tanh": {"vision": {"hidden_act": "gelu_pytorch_tanh"}},
+    "projector_quick_gelu": {"llava": {"projector_hidden_act": "quick_gelu"}},
+    "projector_gelu_tanh": {"llava": {"projector_hidden_act": "gelu_pytorch_tanh"}},
+    "projector_relu": {"llava": {"projector_hidden_act": "relu"}},
+    "projector_silu": {"llava": {"projector_hidden_act": "silu"}},
+    "no_images": {"images": [0]},
+    "images_in_every_sample": {"images": [2, 1, 3]},
+    "frozen_vision": {"frozen": ["vision"]},
+    "frozen_llm": {"frozen": ["llm"]},
+    "frozen_llm_and_vision": {"frozen": ["llm", "vision"]},
+    "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+    "all_at_once": {"deck": ["data.row_tokens=4096"]},
+    "recomputed": {"deck": ["model.activation_checkpointing=true"]},
+    "llama": {"only_text": True},
+    "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
+    "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},
+}
+FROZEN = {
+    "vision": ("vision_tower.", "model.vision.train=false"),
+    "llm": ("language_model.", "model.llm.train=false"),
+}
+
+
+def make_text_config(case):
+    options = {
+        "hidden_size": 32,
+        "intermediate_size": 56,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 128,
+    }
+    return LlamaConfig(**{**options, **case.get("text", {})})
+
+
+def make_model(case):
+    torch.manual_seed(1)
+    if case.get("only_text"):
+        return perturbed(LlamaForCausalLM(make_text_config(case)))
+    vision = {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 3,
+        "image_size": IMAGE_SIZE,
+        "patch_size": 8,
+    }
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(**{**vision, **case.get("vision", {})}),
+        text_config=make_text_config(case),
+        image_token_index=IMAGE_TOKEN,
+        **case.get("llava", {}),
+    )
+    return perturbed(LlavaForConditionalGeneration(config))
+
+
+def perturbed(model):
+    """Biases, norms and matrices of a size at which each matters: initial zeros and ones hide faults."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            scale = parameter.shape[1:].numel() ** -0.5 if parameter.dim() > 1 else 0.2
+            if "patch_embedding" not in str(parameter.shape) and parameter.dim() > 1:
+                parameter.zero_()
+            parameter.add_(scale * torch.randn_like(parameter))
+    return model
+
+
+def make_samples(case, features):
+    """Token ids, loss mask and pictures: text of varied length before, between and after pictures."""
+    random = np.random.default_rng(3)
+    pattern = [0] if case.get("only_text") else case.get("images", [1, 0, 2, 1, 0, 2, 1])
+
+    def text(least, most):
+        ids = random.integers(6, VOCABULARY, size=random.integers(least, most + 1))
+        return ids.tolist()
+
+    samples = []
+    for number in range(7):
+        images = pattern[number % len(pattern)]
+        tokens, mask = text(1, 4), []
+        for _ in range(images):
+            tokens += [IMAGE_TOKEN] * features + text(0, 2)
+        prompt = tokens + text(1, 5)
+        answer = text(1, 12)
+        mask = [0] * len(prompt) + [1] * len(answer)
+        if number == 3:  # loss from the first token on, with a gap
+            mask = [int(token != IMAGE_TOKEN) for token in prompt] + [0, 1] * len(answer)
+            mask = mask[: len(prompt) + len(answer)]
+        pixels = random.integers(0, 256, size=(images, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
+        samples.append((prompt + answer, mask, pixels))
+    return samples
+
+
+def reference(model, samples, attention):
+    """Loss, logits by (sample, position of the predicted token), gradients by file name."""
+    model.set_attn_implementation(attention)
+    multimodal = isinstance(model, LlavaForConditionalGeneration)
+    targets = sum(sum(mask[1:]) for _, mask, _ in samples)
+    total, logits = 0.0, {}
+    for number, (tokens, mask, pixels) in enumerate(samples):
+        ids = torch.tensor([tokens])
+        images = {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
+        output = model(input_ids=ids, use_cache=False, **images).logits[0]
+        positions = [i for i in range(1, len(tokens)) if mask[i]]
+        rows = output[[i - 1 for i in positions]]
+        loss = torch.nn.functional.cross_entropy(rows, ids[0, positions], reduction="sum")
+        (loss / targets).backward()
+        total += loss.item() / targets
+        logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
+    gradients = {
+        file_name(name, multimodal): parameter.grad.numpy()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return total, logits, gradients
+
+
+def datasets(group, prefix=""):
+    for name, item in group.items():
+        if isinstance(item, h5py.Dataset):
+            yield prefix + name, item[...]
+        else:
+            yield from datasets(item, f"{prefix}{name}/")
+
+
+class Parity(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def run_zea(self, model, samples, case, name="out.h5", overrides=()):
+        if not (self.folder / "weights.h5").exists():
+            model.save_pretrained(self.folder / "model")
+            run(IMPORT, self.folder / "model", self.folder / "weights.h5")
+            with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN) as writer:
+                for tokens, mask, pixels in samples:
+                    writer.add(tokens, mask, pixels)
+            (self.folder / "deck.toml").write_text(
+                f'[model]\nweights = "{self.folder}/weights.h5"\n'
+                f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 64\n'
+                f"rows_per_microbatch = 2\nimage_mean = {MEAN}\nimage_std = {STD}\n"
+            )
+        frozen = [FROZEN[module][1] for module in case.get("frozen", [])]
+        run(RUN_MODEL, self.folder / "deck.toml", self.folder / name, *case.get("deck", []), *frozen, *overrides)
+        with h5py.File(self.folder / name) as out:
+            rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
+            logits = dict(zip(rows, out["logits"][...]))
+            return out["loss"][0], logits, dict(datasets(out["gradients"]))
+
+    def check_names(self, model, multimodal):
+        """The mapping of names that this file compares by is that of the files."""
+        with safe_open(self.folder / "model" / "model.safetensors", "pt") as file:
+            names = {file_name(name, multimodal) for name, _ in model.named_parameters()}
+            self.assertEqual(names, set(file.keys()))
+
+    def check_gradients(self, expected, found):
+        self.assertEqual(sorted(expected), sorted(found))
+        all_norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in expected.values()))
+        self.assertGreater(all_norm, 0.01)
+        for name, gradient in expected.items():
+            difference = np.linalg.norm(found[name] - gradient)
+            self.assertLessEqual(
+                difference, 1e-5 * np.linalg.norm(gradient) + 1e-6 * all_norm, name
+            )
+
+    def prepare(self, case):
+        model = make_model(case)
+        features = PATCHES
+        if case.get("llava", {}).get("vision_feature_select_strategy") == "full":
+            features += 1
+        for module in case.get("frozen", []):
+            for name, parameter in model.named_parameters():
+                if file_name(name).startswith(FROZEN[module][0]):
+                    parameter.requires_grad_(False)
+        return model, make_samples(case, features)
+
+    def check_case(self, case, attention="sdpa"):
+        model, samples = self.prepare(case)
+        expected_loss, expected_logits, expected_gradients = reference(model, samples, attention)
+        loss, logits, gradients = self.run_zea(model, samples, case)
+        self.check_names(model, not case.get("only_text"))
+        self.assertEqual(sorted(expected_logits), sorted(logits))
+        for row, values in expected_logits.items():
+            np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))
+        self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
+        self.check_gradients(expected_gradients, gradients)
+
+    def test_eager_attention(self):
+        self.check_case({}, "eager")
+
+    def test_bfloat16(self):
+        model, samples = self.prepare({})
+        expected_loss, _, expected = reference(model, samples, "sdpa")
+        loss, _, found = self.run_zea(model, samples, {}, overrides=["precision.preset=bf16"])
+        self.assertAlmostEqual(loss, expected_loss, delta=2e-2 * expected_loss)
+        self.assertEqual(sorted(expected), sorted(found))
+        all_norm = np.sqrt(sum(np.square(g).sum() for g in expected.values()))
+        difference = np.sqrt(sum(np.square(found[name] - g).sum() for name, g in expected.items()))
+        self.assertLess(difference, 0.05 * all_norm)
+
+
+def add_case(name, case):
+    setattr(Parity, f"test_{name}", lambda self: self.check_case(case))
+
+
+for case_name, one_case in CASES.items():
+    add_case(case_name, one_case)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

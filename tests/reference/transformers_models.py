@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the comparisons with transformers share: the names of parameters, and a run of a program."""
+
+import os
+import subprocess
+
+PREFIXES = [
+    ("model.language_model.", "language_model.model."),
+    ("model.vision_tower.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("lm_head.", "language_model.lm_head."),
+]
+
+
+def file_name(name, multimodal=True):
+    """The name in weights files of a running model's parameter."""
+    for running, saved in PREFIXES if multimodal else []:
+        if name.startswith(running):
+            return saved + name[len(running) :]
+    return name
+
+
+def run(*command):
+    """Runs a program, which must succeed; returns what it printed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, f"{command}: {done.returncode}: {done.stderr}{done.stdout}"
+    return done.stdout
+
+
+def normalised(pixels, mean, std):
+    """uint8 (images, height, width, 3 or none) -> float32 (images, 3, height, width)."""
+    import torch
+
+    pixels = torch.as_tensor(pixels)
+    if pixels.dim() == 3:
+        pixels = pixels.unsqueeze(-1).expand(-1, -1, -1, 3)
+    scaled = pixels.permute(0, 3, 1, 2).double() / 255
+    shape = (1, 3, 1, 1)
+    return ((scaled - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)).float()

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of the whole program share: tiny weights and data, running zea under mpirun, and
+reading what a run wrote.
+
+A script that imports this is started with the programs to use:
+    check_x.py ZEA ZEA_IMPORT ZEA_CONSOLIDATE JOBS_FOLDER MPIRUN [MPIRUN_OPTION ...]
+It ends with exit code 77 (skipped) where a Python package is missing. No run outlives its time
+limit, nor the script.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAMS = [Path(argument) for argument in sys.argv[1:5]]
+ZEA, ZEA_IMPORT, ZEA_CONSOLIDATE, JOBS = PROGRAMS
+MPIRUN = sys.argv[5:]
+sys.path.insert(0, str(JOBS))
+try:
+    import h5py
+    import numpy as np
+    from dataset_writer import DatasetWriter
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+IMAGE_TOKEN, FEATURES, VOCABULARY, IMAGE_SIZE = 3, 4, 40, 8
+CONFIG = {
+    "model_type": "llava",
+    "image_token_index": IMAGE_TOKEN,
+    "vision_feature_layer": -2,
+    "vision_feature_select_strategy": "default",
+    "tie_word_embeddings": False,
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": IMAGE_SIZE,
+        "patch_size": 4,
+    },
+    "text_config": {
+        "model_type": "llama",
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "vocab_size": VOCABULARY,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "eos_token_id": 2,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+def make_weights(path, seed=1):
+    """A weights file of random numbers for CONFIG."""
+    config = path.with_suffix(".json")
+    config.write_text(json.dumps(CONFIG))
+    subprocess.run(
+        [ZEA_IMPORT, "--random", config, "--seed", str(seed), path], check=True, timeout=60
+    )
+    return path
+
+
+def image_sample(seed, text_tokens=8):
+    """Token ids, loss mask and items of a sample with one image."""
+    draw = np.random.default_rng(seed)
+    tokens = [1, *[IMAGE_TOKEN] * FEATURES, *draw.integers(4, VOCABULARY, text_tokens).tolist(), 2]
+    pixels = draw.integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
+    return tokens, [0] * (1 + FEATURES) + [1] * (text_tokens + 1), [pixels]
+
+
+def text_sample(seed, text_tokens=10, learnt=1):
+    """A sample without an image; `learnt` 0: without a target."""
+    draw = np.random.default_rng(seed)
+    tokens = [1, *draw.integers(4, VOCABULARY, text_tokens).tolist(), 2]
+    return tokens, [0, *[learnt] * (text_tokens + 1)], []
+
+
+def make_dataset(path, samples, **names):
+    with DatasetWriter(path, IMAGE_TOKEN, **names) as writer:
+        for sample in samples:
+            writer.add(*sample)
+    return path
+
+
+def mixed_samples(count):
+    """Samples of unequal lengths, every third without an image."""
+    return [
+        text_sample(i, 5 + i % 4) if i % 3 == 2 else image_sample(i, 4 + i % 5)
+        for i in range(count)
+    ]
+
+
+def children_of(process):
+    tasks = Path(f"/proc/{process}/task")
+    with contextlib.suppress(OSError):
+        return [int(c) for task in tasks.iterdir() for c in (task / "children").read_text().split()]
+    return []
+
+
+def end_with_parent():
+    """So that a run ends when this script is killed, too."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+class Run:
+    """A run under way. `with start(...) as run:` kills what is left of it at the end."""
+
+    def __init__(self, command, limit_seconds, directory=None):
+        self.directory, self.deadline = directory, time.monotonic() + limit_seconds
+        self.output_file = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=self.output_file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_parent,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+        self.output_file.close()
+
+    def kill(self):
+        """mpirun takes its ranks along at SIGTERM; where it does not, they are killed by hand."""
+        if self.process.poll() is not None:
+            return
+        ranks = self.rank_processes()
+        self.resume_ranks(ranks)
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        for process in [*ranks, self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def output(self):
+        self.output_file.seek(0)
+        return self.output_file.read()
+
+    def rank_processes(self):
+        """Process ids of the ranks, in their order."""
+        ranks = {}
+        for child in children_of(self.process.pid):
+            with contextlib.suppress(OSError):
+                for entry in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                    if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
+                        ranks[int(entry.split(b"=")[1])] = child
+        return [ranks[rank] for rank in sorted(ranks)]
+
+    def pause_ranks(self):
+        """So that a test has the time it needs."""
+        for process in self.rank_processes():
+            os.kill(process, signal.SIGSTOP)
+
+    def resume_ranks(self, ranks=None):
+        for process in ranks or self.rank_processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+    def wait(self):
+        """Exit code."""
+        try:
+            return self.process.wait(max(0.1, self.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the run did not end in time; it said:\n{self.output}") from None
+
+    def wait_until(self, happened, what):
+        while not happened():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the run ended before {what}; it said:\n{self.output}")
+            if time.monotonic() > self.deadline:
+                raise AssertionError(f"no {what} in time; the run said:\n{self.output}")
+            time.sleep(0.002)
+
+    def wait_for_step(self, step):
+        self.wait_until(lambda: last_step(self.directory) >= step, f"step {step}")
+
+
+def start(ranks, arguments, directory=None, limit_seconds=90):
+    return Run([*MPIRUN, "-n", ranks, ZEA, *arguments], limit_seconds, directory)
+
+
+class Result:
+    def __init__(self, code, output, directory):
+        self.code, self.output, self.directory = code, output, directory
+
+    def losses(self):
+        return {line["step"]: line["loss"] for line in train_lines(self.directory)}
+
+
+def run_zea(ranks, arguments, directory=None, limit_seconds=90):
+    with start(ranks, arguments, directory, limit_seconds) as run:
+        return Result(run.wait(), run.output, directory)
+
+
+def answer(*arguments):
+    """zea without mpirun."""
+    with Run([ZEA, *arguments], 60) as run:
+        return Result(run.wait(), run.output, None)
+
+
+def metrics(directory):
+    path = Path(directory) / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def train_lines(directory):
+    return [line for line in metrics(directory) if line["kind"] == "train"]
+
+
+def last_step(directory):
+    path = Path(directory) / "metrics.jsonl"
+    whole_lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    steps = [json.loads(line)["step"] for line in whole_lines if '"train"' in line]
+    return steps[-1] if steps else 0
+
+
+def numbers_of_steps(directory):
+    """Of every logged step, what must not depend on time: the last line of a step counts."""
+    keys = ("loss", "grad_norm", "lr", "targets", "bad_items", "skipped")
+    return {line["step"]: [line[key] for key in keys] for line in train_lines(directory)}
+
+
+def checkpoints(directory):
+    """Complete checkpoints, oldest first."""
+    return sorted(path.parent for path in Path(directory).glob("checkpoints/*/manifest.json"))
+
+
+def read_checkpoint(path):
+    """Whole arrays by (tensor, state), put together from the shards by the manifest."""
+    manifest = json.loads((Path(path) / "manifest.json").read_text())
+    shapes = {tensor["name"]: tensor["shape"] for tensor in manifest["tensors"]}
+    files = {name: h5py.File(Path(path) / name, "r") for name in manifest["files"]}
+    whole = {}
+    for piece in manifest["pieces"]:
+        values = files[piece["file"]][piece["dataset"]][()]
+        key = (piece["tensor"], piece["state"])
+        target = whole.setdefault(key, np.zeros(shapes[piece["tensor"]], values.dtype))
+        place = tuple(slice(o, o + n) for o, n in zip(piece["offset"], piece["length"]))
+        target[place] = values.reshape(piece["length"])
+    for file in files.values():
+        file.close()
+    return whole
+
+
+def read_arrays(path):
+    """All datasets of a weights file or of a model.h5."""
+    arrays = {}
+    with h5py.File(path, "r") as file:
+        file.visititems(
+            lambda name, entry: (
+                arrays.update({name: entry[()]}) if isinstance(entry, h5py.Dataset) else None
+            )
+        )
+    return arrays
+
+
+class ZeaTest(unittest.TestCase):
+    """A test with a folder of its own, in which `deck` lies and runs write."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="zea-run-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def write_deck(self, weights, train, name="deck.toml", **sections):
+        """A deck of one optimizer step per 4 samples; `sections` are lines of TOML by section."""
+        tables = {
+            "run": [],
+            "model": [f'weights = "{weights}"'],
+            "data": [f'train = "{train}"', "row_tokens = 32", "shuffle = false"],
+            "optim": ["lr = 0.005", "warmup_steps = 2"],
+            "schedule": ["global_batch = 4"],
+        }
+        for section, lines in sections.items():
+            tables.setdefault(section, []).extend(lines)
+        text = "".join(
+            f"[{section}]\n" + "".join(line + "\n" for line in lines)
+            for section, lines in tables.items()
+        )
+        deck = self.folder / name
+        deck.write_text(text)
+        return deck
+
+    def assert_code(self, result, code):
+        self.assertEqual(result.code, code, f"zea said:\n{result.output}")
+
+    def assert_same_arrays(self, a, b):
+        self.assertEqual(a.keys(), b.keys())
+        for name in a:
+            self.assertEqual(a[name].tobytes(), b[name].tobytes(), f"{name} differs")
+
+
+def main():
+    unittest.main(argv=[sys.argv[0]])

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/kernels/flat_kernels.hpp"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace zea {
+namespace {
+
+class FlatKernels : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { runtime_ = new KernelRuntime; }
+  static void TearDownTestSuite() { delete runtime_; }
+
+ private:
+  static inline KernelRuntime* runtime_ = nullptr;
+};
+
+at::Tensor random_flat(int64_t elements, at::ScalarType type, uint64_t seed) {
+  return at::randn({elements}, at::detail::createCPUGenerator(seed), at::TensorOptions().dtype(at::kDouble)).to(type);
+}
+
+TEST_F(FlatKernels, AdamwEqualsItsReference) {
+  for (at::ScalarType type : {at::kFloat, at::kDouble})
+    for (int64_t elements : {1, 7, 4096, 4097, 20001}) {
+      at::Tensor p = random_flat(elements, type, 1), m = random_flat(elements, type, 2).mul_(0.1);
+      at::Tensor v = random_flat(elements, type, 3).square_();
+      at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
+      const double tolerance = type == at::kDouble ? 1e-14 : 2e-6;
+      for (int64_t step = 1; step <= 3; ++step) {
+        const at::Tensor g = random_flat(elements, type, 10 + step);
+        const AdamwUpdate update{.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+                                 .gradient_scale = 0.25, .step = step};
+        adamw(p, g, m, v, update);
+        adamw_reference(p2, g, m2, v2, update);
+      }
+      for (const auto& [got, expected] : {std::pair{p, p2}, {m, m2}, {v, v2}})
+        EXPECT_LE((got - expected).abs().max().item<double>(), tolerance) << elements;
+    }
+}
+
+TEST_F(FlatKernels, AdamwOfCutsIsBitwiseThatOfTheWhole) {
+  const int64_t elements = 10007, cut = 3333;
+  const at::Tensor g = random_flat(elements, at::kFloat, 4);
+  at::Tensor p = random_flat(elements, at::kFloat, 1), m = at::zeros_like(p), v = at::zeros_like(p);
+  at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
+  const AdamwUpdate update{.lr = 1e-2, .step = 1};
+  adamw(p, g, m, v, update);
+  for (const auto& [begin, length] : {std::pair{int64_t{0}, cut}, {cut, elements - cut}}) {
+    const auto of = [&, begin = begin, length = length](const at::Tensor& t) { return t.narrow(0, begin, length); };
+    adamw(of(p2), of(g), of(m2), of(v2), update);
+  }
+  EXPECT_TRUE(at::equal(p, p2));
+  EXPECT_TRUE(at::equal(v, v2));
+}
+
+TEST_F(FlatKernels, SumOfSquaresEqualsItsReferenceOnAnyNumberOfThreads) {
+  for (at::ScalarType type : {at::kFloat, at::kDouble})
+    for (int64_t elements : {0, 1, 9, 4096, 50001}) {
+      const at::Tensor flat = random_flat(elements, type, 5);
+      at::set_num_threads(1);
+      const double one = sum_of_squares(flat);
+      at::set_num_threads(2);
+      EXPECT_EQ(sum_of_squares(flat), one);
+      EXPECT_NEAR(one, sum_of_squares_reference(flat), 1e-10 * (1 + one));
+    }
+}
+
+TEST_F(FlatKernels, SumOfSquaresShowsWhatIsNotFinite) {
+  for (double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
+    for (int64_t place : {0, 4095, 5000}) {
+      at::Tensor flat = random_flat(5001, at::kFloat, 6);
+      flat[place] = value;
+      EXPECT_FALSE(std::isfinite(sum_of_squares(flat)));
+    }
+}
+
+}  // namespace
+}  // namespace zea

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/flat_layout.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "support/tiny_llava.hpp"
+
+namespace zea {
+namespace {
+
+using testing::tiny_llava_config;
+
+TEST(FlatLayout, HoldsEveryParameterOnceAligned) {
+  for (bool tied : {false, true})
+    for (bool train_vision : {false, true}) {
+      const ModelSpec model = make_model_spec(tiny_llava_config({.tied = tied}), {.vision = train_vision});
+      std::map<int, int> seen;
+      for (const FlatGroup& group : make_flat_layout(model)) {
+        int64_t end = 0;
+        for (size_t i = 0; i < group.params.size(); ++i) {
+          const FlatParam& member = group.params[i];
+          ++seen[member.param];
+          EXPECT_EQ(model.params[member.param].trainable, group.trainable);
+          EXPECT_GE(member.offset, end);
+          const bool fused = i > 0 && model.params[group.params[i - 1].param].fused_with_next;
+          if (fused)
+            EXPECT_EQ(member.offset, end) << "fused parameters lie adjacent";
+          else
+            EXPECT_EQ(member.offset % kFlatAlignment, 0);
+          end = member.offset + member.elements;
+        }
+        EXPECT_EQ(group.elements, end);
+      }
+      EXPECT_EQ(seen.size(), model.params.size());
+      for (const auto& [param, count] : seen) EXPECT_EQ(count, 1) << model.params[param].name;
+    }
+}
+
+TEST(FlatLayout, ATiedParameterHasABufferOfItsOwn) {
+  const ModelSpec model = make_model_spec(tiny_llava_config({.tied = true}));
+  int shared = 0;
+  for (const FlatGroup& group : make_flat_layout(model))
+    if (group.units.size() == 2) {
+      ++shared;
+      ASSERT_EQ(group.params.size(), 1);
+      EXPECT_EQ(model.params[group.params[0].param].name, "language_model.model.embed_tokens.weight");
+    }
+  EXPECT_EQ(shared, 1);
+}
+
+TEST(FlatLayout, ShardsCoverEveryParameterExactlyOnce) {
+  const ModelSpec model = make_model_spec(tiny_llava_config());
+  for (const FlatGroup& group : make_flat_layout(model))
+    for (int shards : {1, 2, 3, 5, 8}) {
+      std::map<int, std::vector<Extent>> pieces;
+      for (int shard = 0; shard < shards; ++shard)
+        for (const FlatPart& part : parts_in_range(group, shard_range(group, shard, shards)))
+          for (Extent& box : boxes_of_range(model.params[part.param].shape, part.param_begin,
+                                            part.param_begin + part.elements))
+            pieces[part.param].push_back(std::move(box));
+      EXPECT_EQ(group.padded(shards) % (shards * kFlatAlignment), 0);
+      for (const FlatParam& member : group.params)
+        EXPECT_TRUE(covers_exactly_once(model.params[member.param].shape, pieces[member.param]));
+    }
+}
+
+}  // namespace
+}  // namespace zea
