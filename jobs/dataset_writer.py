@@ -17,7 +17,7 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 1):
       item_shape            int32 (items, 3)      height, width, channels (1 or 3); 0, 0, 0: encoded
     optional
       labels                int32 (samples)       index into classes, or -1
-      classes               strings
+      classes               strings of fixed length, UTF-8
       token_byte_offsets    int64 (vocabulary + 1)
       token_byte_values     uint8                 bytes of each token id; none for special ones
 
@@ -102,8 +102,9 @@ class DatasetWriter:
             unfinished.unlink(missing_ok=True)
 
     def _write(self, file):
-        file.attrs["format"], file.attrs["version"] = "zea.dataset", "1"
-        file.attrs["image_token"] = str(self.image_token)
+        # Text of fixed length: zea refuses the other kind, which HDF5 does not protect against damage.
+        file.attrs["format"], file.attrs["version"] = np.bytes_("zea.dataset"), np.bytes_("1")
+        file.attrs["image_token"] = np.bytes_(str(self.image_token))
         for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
             file[name] = np.asarray(getattr(self, name), np.int64)
         file["tokens"] = np.asarray(self.tokens, np.int32)
@@ -112,7 +113,7 @@ class DatasetWriter:
         file["labels"] = np.asarray(self.labels, np.int32)
         self._write_item_bytes(file)
         if self.classes is not None:
-            file.create_dataset("classes", data=self.classes, dtype=h5py.string_dtype())
+            file.create_dataset("classes", data=np.array([c.encode() for c in self.classes], dtype="S"))
         if self.token_bytes is not None:
             lengths = [len(piece) for piece in self.token_bytes]
             file["token_byte_offsets"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -157,6 +157,10 @@ ExitCode run(const CommandLine& line, World& world) {
   const Communicator ranks = world.communicator();
   const auto control = make_mpi_collectives(ranks);
   const Start start = read_start(line);
+  const bool is_root = world.rank() == 0;
+  // From here on signals are requests, and the wall limit runs: loading may take long.
+  std::optional<StopRequest> stop;
+  if (start.options.run.mode == "train") stop.emplace(start.directory, is_root, line.wall_seconds);
   const Plan plan = make_plan(start.options, start.config_json, world.size());
   at::set_num_threads(static_cast<int>(start.options.run.threads));
   const KernelRuntime kernels;
@@ -166,7 +170,6 @@ ExitCode run(const CommandLine& line, World& world) {
     directory.emplace(start.directory);
     directory->write_deck(echo_deck(start.options));
   });
-  const bool is_root = world.rank() == 0;
   Log log(is_root, start.directory + "/log.txt");
   const MetricsFile metrics(is_root ? start.directory + "/metrics.jsonl" : "");
   if (directory && !directory->note().empty()) log.warn(directory->note());
@@ -193,14 +196,13 @@ ExitCode run(const CommandLine& line, World& world) {
   }
 
   Optimizer optimizer(engine);
-  StopRequest stop(start.directory, is_root, line.wall_seconds);
   Trainer trainer({.engine = engine,
                    .optimizer = optimizer,
                    .control = *control,
                    .train = *train,
                    .eval = eval.get(),
                    .loading = loading_of(plan),
-                   .stop = stop,
+                   .stop = *stop,
                    .log = log,
                    .metrics = metrics,
                    .run_directory = start.directory,

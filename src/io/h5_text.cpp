@@ -26,33 +26,27 @@ std::string without_padding(std::string text, H5T_str_t padding) {
   return text;
 }
 
-/// Reads `count` strings of `type` with `read_into`, whichever form they have.
+[[noreturn]] void refuse(const H5Site& site, const std::string& what, const std::string& why) {
+  throw_error(site.code, site.path + ": " + what + " " + why);
+}
+
+/// Reads `count` strings of `type` with `read_into`.
 template <class Read>
 std::vector<std::string> read_text(hid_t type, int64_t count, const H5File::State& state,
                                    const std::string& what, Read read_into) {
-  std::vector<std::string> values;
-  values.reserve(static_cast<size_t>(count));
-  if (H5Tis_variable_str(type) > 0) {
-    std::vector<char*> pointers(static_cast<size_t>(count), nullptr);
-    check_h5(read_into(static_cast<void*>(pointers.data())), state.site, what);
-    for (char* text : pointers) {
-      values.emplace_back(text == nullptr ? "" : text);
-      H5free_memory(text);
-    }
-    return values;
-  }
+  if (H5Tis_variable_str(type) != 0)
+    refuse(state.site, what,
+           "is text of variable length, which HDF5 does not protect against damage; write it with "
+           "fixed length (in h5py: numpy.bytes_)");
   const size_t size = H5Tget_size(type);
   if (static_cast<int64_t>(size) > state.file_bytes / std::max<int64_t>(count, 1))
-    throw_error(state.site.code, state.site.path + ": " + what + ": longer than the file");
+    refuse(state.site, what, "is longer than the file");
   std::string buffer(size * static_cast<size_t>(count), '\0');
-  check_h5(read_into(static_cast<void*>(buffer.data())), state.site, what);
+  check_h5(read_into(static_cast<void*>(buffer.data())), state.site, "cannot read " + what);
+  std::vector<std::string> values;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i)
     values.push_back(without_padding(buffer.substr(i * size, size), H5Tget_strpad(type)));
   return values;
-}
-
-[[noreturn]] void refuse(const H5Site& site, const std::string& what, const std::string& why) {
-  throw_error(site.code, site.path + ": " + what + " " + why);
 }
 
 }  // namespace
@@ -105,7 +99,7 @@ std::vector<std::string> H5File::read_strings(const std::string& name) const {
   auto read_into = [&](void* target) {
     return H5Dread(*dataset, *type, H5S_ALL, H5S_ALL, H5P_DEFAULT, target);
   };
-  return read_text(*type, shape[0], *state_, "cannot read " + what, read_into);
+  return read_text(*type, shape[0], *state_, what, read_into);
 }
 
 void H5File::write_strings(const std::string& name, const std::vector<std::string>& values) {

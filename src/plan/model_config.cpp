@@ -39,11 +39,6 @@ int64_t ConfigReader::positive(const char* key, int64_t fallback) const {
   return value;
 }
 
-int64_t ConfigReader::positive(const char* key) const {
-  if (!has(key)) refuse(key, "nothing", "an integer of 1 or more");
-  return positive(key, 0);
-}
-
 std::vector<int64_t> ConfigReader::integers(const char* key, int64_t fallback) const {
   if (!has(key)) return {fallback};
   const auto& value = object_.at(key);
@@ -116,24 +111,26 @@ RopeConfig read_rope(const ConfigReader& config) {
 
 }  // namespace
 
-TextConfig read_text_config(const ConfigReader& config, bool tied_default) {
+// Files leave out what equals transformers' defaults (LlamaConfig, CLIPVisionConfig): those of llava-1.5-7b-hf do.
+
+TextConfig read_text_config(const ConfigReader& config, bool tied_outside) {
   config.require_text("model_type", "llama");
   config.require_text("hidden_act", "silu");
   TextConfig text;
-  text.hidden = config.positive("hidden_size");
-  text.intermediate = config.positive("intermediate_size");
-  text.layers = config.positive("num_hidden_layers");
-  text.heads = config.positive("num_attention_heads");
+  text.hidden = config.positive("hidden_size", 4096);
+  text.intermediate = config.positive("intermediate_size", 11008);
+  text.layers = config.positive("num_hidden_layers", 32);
+  text.heads = config.positive("num_attention_heads", 32);
   text.kv_heads = config.positive("num_key_value_heads", text.heads);
   text.head_dim = config.positive("head_dim", std::max<int64_t>(1, text.hidden / text.heads));
-  text.vocabulary = config.positive("vocab_size");
+  text.vocabulary = config.positive("vocab_size", 32000);
   text.max_positions = config.positive("max_position_embeddings", 2048);
   text.norm_eps = config.number("rms_norm_eps", 1e-6);
   text.attention_bias = config.boolean("attention_bias", false);
   text.mlp_bias = config.boolean("mlp_bias", false);
-  text.tied_embeddings = config.boolean("tie_word_embeddings", tied_default);
+  text.tied_embeddings = tied_outside || config.boolean("tie_word_embeddings", false);
   text.rope = read_rope(config);
-  if (config.has("eos_token_id")) text.end_tokens = config.integers("eos_token_id", 0);
+  text.end_tokens = config.integers("eos_token_id", 2);
   if (text.heads % text.kv_heads != 0)
     config.refuse("num_key_value_heads", std::to_string(text.kv_heads),
                   "a divisor of num_attention_heads = " + std::to_string(text.heads));
@@ -145,12 +142,12 @@ TextConfig read_text_config(const ConfigReader& config, bool tied_default) {
 VisionConfig read_vision_config(const ConfigReader& config) {
   config.require_text("model_type", "clip_vision_model");
   VisionConfig vision;
-  vision.hidden = config.positive("hidden_size");
-  vision.intermediate = config.positive("intermediate_size");
-  vision.layers = config.positive("num_hidden_layers");
-  vision.heads = config.positive("num_attention_heads");
-  vision.image_size = config.positive("image_size");
-  vision.patch_size = config.positive("patch_size");
+  vision.hidden = config.positive("hidden_size", 768);
+  vision.intermediate = config.positive("intermediate_size", 3072);
+  vision.layers = config.positive("num_hidden_layers", 12);
+  vision.heads = config.positive("num_attention_heads", 12);
+  vision.image_size = config.positive("image_size", 224);
+  vision.patch_size = config.positive("patch_size", 32);
   vision.channels = config.positive("num_channels", 3);
   vision.norm_eps = config.number("layer_norm_eps", 1e-5);
   vision.activation = config.activation("hidden_act", "quick_gelu");

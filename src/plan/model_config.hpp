@@ -17,7 +17,6 @@ class ConfigReader {
 
   bool has(const char* key) const;  ///< present and not null
   ConfigReader object(const char* key) const;
-  int64_t positive(const char* key) const;  ///< required
   int64_t positive(const char* key, int64_t fallback) const;
   int64_t integer(const char* key, int64_t fallback) const;
   std::vector<int64_t> integers(const char* key, int64_t fallback) const;  ///< a number or a list of them
@@ -35,7 +34,8 @@ class ConfigReader {
   std::string path_;
 };
 
-TextConfig read_text_config(const ConfigReader& config, bool tied_default);
+/// Embeddings are tied when this config or the one around it (`tied_outside`) says so.
+TextConfig read_text_config(const ConfigReader& config, bool tied_outside);
 VisionConfig read_vision_config(const ConfigReader& config);
 
 }  // namespace zea::detail

@@ -51,15 +51,15 @@ ExitCode Trainer::run() {
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
     if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
     if (parts_.eval && options_.eval.every > 0 && (is_due(options_.eval.every) || last)) run_evaluation();
-    if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves ||
-        (last && options_.checkpoint.at_end))
-      save();
+    if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves) save();
     if (leaves && !last) {
       parts_.log.info("asked to leave: stopped after step " + std::to_string(position_.step) + " of " +
                       std::to_string(steps) + "; go on with -r " + parts_.run_directory);
       return ExitCode::Requeue;
     }
   }
+  // Also where nothing was left to do: every run's directory ends with a checkpoint.
+  if (options_.checkpoint.at_end) save();
   return ExitCode::Done;
 }
 

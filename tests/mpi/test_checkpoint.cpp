@@ -7,7 +7,9 @@
 
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <map>
+#include <optional>
 
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
@@ -49,7 +51,9 @@ class SharedDirectory {
     control_->broadcast(path, sizeof path, DType::UInt8, 0).wait();
     path_ = path;
   }
-  ~SharedDirectory() { control_->barrier(); }
+  ~SharedDirectory() {
+    if (std::uncaught_exceptions() == 0) control_->barrier();
+  }
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }

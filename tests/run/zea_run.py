@@ -275,32 +275,34 @@ def read_arrays(path):
     return arrays
 
 
+def write_deck(folder, weights, train, **sections):
+    """A deck of 4 samples per step in their order; `sections` are more lines of TOML by section."""
+    tables = {
+        "model": [f'weights = "{weights}"'],
+        "data": [f'train = "{train}"', "row_tokens = 32", "shuffle = false"],
+        "optim": ["lr = 0.005", "warmup_steps = 2"],
+        "schedule": ["global_batch = 4"],
+    }
+    for section, lines in sections.items():
+        tables.setdefault(section, []).extend(lines)
+    deck = folder / "deck.toml"
+    deck.write_text(
+        "".join("\n".join([f"[{section}]", *lines, ""]) for section, lines in tables.items())
+    )
+    return deck
+
+
+def make_folder(add_cleanup):
+    temporary = tempfile.TemporaryDirectory(prefix="zea-run-")
+    add_cleanup(temporary.cleanup)
+    return Path(temporary.name)
+
+
 class ZeaTest(unittest.TestCase):
-    """A test with a folder of its own, in which `deck` lies and runs write."""
+    """A test with a folder of its own."""
 
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="zea-run-")
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
-
-    def write_deck(self, weights, train, name="deck.toml", **sections):
-        """A deck of one optimizer step per 4 samples; `sections` are lines of TOML by section."""
-        tables = {
-            "run": [],
-            "model": [f'weights = "{weights}"'],
-            "data": [f'train = "{train}"', "row_tokens = 32", "shuffle = false"],
-            "optim": ["lr = 0.005", "warmup_steps = 2"],
-            "schedule": ["global_batch = 4"],
-        }
-        for section, lines in sections.items():
-            tables.setdefault(section, []).extend(lines)
-        text = "".join(
-            f"[{section}]\n" + "".join(line + "\n" for line in lines)
-            for section, lines in tables.items()
-        )
-        deck = self.folder / name
-        deck.write_text(text)
-        return deck
+        self.folder = make_folder(self.addCleanup)
 
     def assert_code(self, result, code):
         self.assertEqual(result.code, code, f"zea said:\n{result.output}")

@@ -262,6 +262,27 @@ TEST_F(WeightsFileTest, RefusesForeignTypes) {
   H5Tclose(compound);
 }
 
+TEST_F(WeightsFileTest, RefusesTextOfVariableLength) {
+  const hid_t type = H5Tcopy(H5T_C_S1);
+  H5Tset_size(type, H5T_VARIABLE);
+  write_hostile([&](hid_t file) {
+    const hid_t space = H5Screate(H5S_SCALAR);
+    H5Adelete(file, "config");
+    const hid_t attribute = H5Acreate2(file, "config", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    H5Aclose(attribute);
+    H5Sclose(space);
+  });
+  EXPECT_TRUE(contains(error_of_open(), "\"config\" of \"/\" is text of variable length"));
+
+  write_hostile([&](hid_t file) {
+    make(file, "x", {4}, type,
+         [](hid_t creation) { H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY); });
+  });
+  EXPECT_TRUE(contains(error_of([&] { H5File::open(path_).read_strings("x"); }),
+                       "\"x\" is text of variable length"));
+  H5Tclose(type);
+}
+
 TEST_F(WeightsFileTest, ReadsPlainChunks) {
   write_hostile([](hid_t file) {
     const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);

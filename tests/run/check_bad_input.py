@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input is told once, in a sentence that says what was found, what is allowed, where and what to
+do; it ends the run with the documented exit code, and leaves no checkpoint behind."""
+
+import shutil
+
+import h5py
+import numpy as np
+import zea_run as zr
+
+A_TENSOR = "language_model.model.layers.0.mlp.down_proj.weight"
+HEAD = "language_model.lm_head.weight"
+
+
+def change(path, tensor, edit):
+    """Replaces the values of a tensor by edit(values); None removes it."""
+    with h5py.File(path, "a") as file:
+        values = edit(file[tensor][()])
+        del file[tensor]
+        if values is not None:
+            file.create_dataset(tensor, data=values)
+
+
+def cut_in_half(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def with_one(values, number):
+    values[-1, -1] = number
+    return values
+
+
+class BadInput(zr.ZeaTest):
+    @classmethod
+    def setUpClass(cls):
+        folder = zr.make_folder(cls.addClassCleanup)
+        cls.weights = zr.make_weights(folder / "weights.h5")
+        cls.train = zr.make_dataset(folder / "train.h5", zr.mixed_samples(8))
+
+    def copy_of(self, path):
+        return zr.Path(shutil.copy(path, self.folder))
+
+    def refuse(self, code, words, overrides=(), weights=None, train=None):
+        """Two ranks must end with `code` and one message that has all of `words`."""
+        deck = zr.write_deck(self.folder, weights or self.weights, train or self.train)
+        directory = self.folder / "run"
+        arguments = ["-i", deck, "-d", directory, "schedule.steps=4", *overrides]
+        result = zr.run_zea(2, arguments, directory, limit_seconds=45)
+        self.assert_code(result, code)
+        messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
+        self.assertEqual(len(messages), 1, result.output)
+        for word in words:
+            self.assertEqual(result.output.count(word), 1, f"{word}\n{result.output}")
+        self.assertEqual(list(directory.glob("checkpoints/*")), [])
+        self.assertFalse((directory / "LOCK").exists() and code != 3)
+
+    def refuse_samples(self, words, samples, **more):
+        train = zr.make_dataset(self.folder / "bad.h5", [*zr.mixed_samples(3), *samples])
+        self.refuse(3, words, train=train, **more)
+
+    def refuse_weights(self, words, edit, tensor=A_TENSOR, code=4):
+        weights = self.copy_of(self.weights)
+        change(weights, tensor, edit)
+        self.refuse(code, words, weights=weights)
+
+    def test_weights_that_are_not_there(self):
+        missing = self.folder / "none.h5"
+        self.refuse(4, [str(missing)], weights=missing)
+
+    def test_truncated_weights(self):
+        weights = self.copy_of(self.weights)
+        cut_in_half(weights)
+        self.refuse(4, [str(weights)], weights=weights)
+
+    def test_wrong_shape(self):
+        self.refuse_weights([f"wrong shape: {A_TENSOR} is (40, 24)", "the model wants (24, 40)"], np.transpose)
+
+    def test_missing_tensor(self):
+        self.refuse_weights([f"missing: {A_TENSOR}"], lambda values: None)
+
+    def test_nan_in_weights(self):
+        self.refuse_weights([f'"{A_TENSOR}" is nan at index (23, 39)'], lambda values: with_one(values, np.nan))
+
+    def test_loss_that_overflows(self):
+        def huge(values):
+            return np.full_like(values, 3e38)
+
+        self.refuse_weights(["step 1: loss is ", "nothing was updated"], huge, tensor=HEAD, code=5)
+
+    def test_token_outside_the_vocabulary(self):
+        tokens, mask, items = zr.text_sample(1)
+        tokens[3] = zr.VOCABULARY
+        self.refuse_samples(["token id 40", "vocabulary of 40"], [(tokens, mask, items)])
+
+    def test_broken_image(self):
+        tokens, mask, _ = zr.image_sample(1)
+        broken = (tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"])
+        self.refuse_samples(["sample 3: image 0: ", "data.bad_items"], [broken])
+
+    def test_placeholders_that_do_not_match(self):
+        tokens, mask, items = zr.image_sample(1)
+        tokens[1] = 5
+        words = ["sample 3, modality image: 3 placeholder tokens", "1 images x 4 features"]
+        self.refuse_samples(words, [(tokens, mask, items)])
+
+    def test_long_sample(self):
+        words = ["sample 3 has 42 tokens, more than data.row_tokens = 32"]
+        self.refuse_samples(words, [zr.text_sample(1, 40)])
+
+    def test_truncated_data(self):
+        train = self.copy_of(self.train)
+        cut_in_half(train)
+        self.refuse(3, [str(train)], train=train)
+
+    def test_run_directory_in_the_way(self):
+        (self.folder / "run").touch()
+        self.refuse(7, ["cannot make the run directory", "choose another with -d"])
+
+    def test_wrong_override(self):
+        self.refuse(2, ["optim.learning_rate is not a key; [optim] has lr, "], ["optim.learning_rate=1"])
+
+    def test_masked_image(self):
+        tokens, mask, _ = zr.image_sample(1)
+        broken = (tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"])
+        train = zr.make_dataset(self.folder / "bad.h5", [*zr.mixed_samples(3), broken])
+        deck = zr.write_deck(self.folder, self.weights, train)
+        directory = self.folder / "run"
+
+        result = zr.run_zea(
+            2,
+            ["-i", deck, "-d", directory, "schedule.steps=3", 'data.bad_items="mask"'],
+            directory,
+        )
+
+        self.assert_code(result, 0)
+        self.assertIn("sample 3, item 0 is masked: ", result.output)
+        self.assertEqual([line["bad_items"] for line in zr.train_lines(directory)], [1, 1, 1])
+
+
+zr.main()

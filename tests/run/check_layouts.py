@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of ranks changes neither training nor the model that comes out of it."""
+
+import subprocess
+
+import numpy as np
+import zea_run as zr
+
+STEPS = 6
+SKIPPED = 3  # the step whose samples have no target
+
+
+def samples():
+    """Six batches of five: whole ones of images and text, one of text alone, one to learn nothing from."""
+    mixed = zr.mixed_samples(5 * STEPS)
+    mixed[0:5] = [zr.text_sample(100 + i) for i in range(5)]
+    first = 5 * (SKIPPED - 1)
+    mixed[first : first + 5] = [zr.text_sample(200 + i, learnt=0) for i in range(5)]
+    return mixed
+
+
+class Layouts(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        weights = zr.make_weights(self.folder / "weights.h5")
+        train = zr.make_dataset(self.folder / "train.h5", samples())
+        self.deck = zr.write_deck(self.folder, weights, train)
+
+    def train(self, ranks, *overrides):
+        directory = self.folder / f"ranks{ranks}"
+        keys = [f"schedule.steps={STEPS}", "schedule.global_batch=5", *overrides]
+        result = zr.run_zea(ranks, ["-i", self.deck, "-d", directory, *keys], directory)
+        self.assert_code(result, 0)
+        self.assertEqual(
+            result.output.count(f"step {SKIPPED}: the global batch has no target token"),
+            1,
+            result.output,
+        )
+        return result
+
+    def consolidate(self, source, name):
+        target = self.folder / name
+        subprocess.run([zr.ZEA_CONSOLIDATE, source, target], check=True, timeout=60)
+        return zr.read_arrays(target)
+
+    def test_ranks(self):
+        alone = self.train(1).losses()
+        self.assertEqual(list(alone), list(range(1, STEPS + 1)))
+        for ranks in (3, 4):
+            losses = self.train(ranks).losses()
+            self.assertEqual(losses.keys(), alone.keys())
+            for step, loss in losses.items():
+                self.assertAlmostEqual(loss, alone[step], delta=1e-4, msg=f"{ranks} ranks, {step}")
+        lines = zr.train_lines(self.folder / "ranks3")
+        self.assertEqual([line["step"] for line in lines if line["skipped"]], [SKIPPED])
+        self.check_four_ranks_on_one()
+
+    def check_four_ranks_on_one(self):
+        written = zr.checkpoints(self.folder / "ranks4")[-1]
+        self.assertEqual(len(list(written.glob("rank-*.h5"))), 4)
+        again = self.folder / "again"
+
+        result = zr.run_zea(1, ["-r", written, "-d", again], again)
+
+        self.assert_code(result, 0)
+        self.assertEqual(zr.train_lines(again), [])
+        self.assertEqual(len(list(zr.checkpoints(again)[-1].glob("rank-*.h5"))), 1)
+        model = self.consolidate(written, "four.h5")
+        self.assertGreater(len(model), 30)
+        self.assertTrue(all(np.isfinite(values).all() for values in model.values()))
+        self.assert_same_arrays(model, self.consolidate(again, "one.h5"))
+        self.assert_same_arrays(model, zr.read_arrays(written / "model.h5"))
+        self.assert_same_arrays(
+            zr.read_checkpoint(written), zr.read_checkpoint(zr.checkpoints(again)[-1])
+        )
+
+
+zr.main()
