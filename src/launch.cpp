@@ -156,7 +156,8 @@ std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan)
 ExitCode run(const CommandLine& line, World& world) {
   const Communicator ranks = world.communicator();
   const auto control = make_mpi_collectives(ranks);
-  const Start start = read_start(line);
+  Start start;
+  agree(*control, [&] { start = read_start(line); });
   const bool is_root = world.rank() == 0;
   // From here on signals are requests, and the wall limit runs: loading may take long.
   std::optional<StopRequest> stop;
@@ -169,6 +170,7 @@ ExitCode run(const CommandLine& line, World& world) {
   agree_on_root(*control, [&] {
     directory.emplace(start.directory);
     directory->write_deck(echo_deck(start.options));
+    remove_unfinished(start.directory + "/checkpoints");
   });
   Log log(is_root, start.directory + "/log.txt");
   const MetricsFile metrics(is_root ? start.directory + "/metrics.jsonl" : "");

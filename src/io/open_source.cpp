@@ -31,12 +31,6 @@ bool is_checkpoint_name(const std::string& name) {
 
 }  // namespace
 
-std::string checkpoint_name(int64_t step) {
-  const std::string digits = std::to_string(step);
-  return kStepPrefix + std::string(kStepDigits - std::min(kStepDigits, digits.size()), '0') +
-         digits;
-}
-
 std::vector<std::string> complete_checkpoints(const std::string& directory) {
   std::vector<std::string> found;
   std::error_code error;

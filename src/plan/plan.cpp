@@ -132,6 +132,9 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
                                              .vision_projector = options.vision.train_projector,
                                              .llm = options.llm.train});
   plan.mesh = make_mesh_shape(faults, options, plan.model, world_size);
+  if (options.run.device != "cpu")
+    faults.add("run.device = \"" + options.run.device +
+               "\": training on a GPU is not built yet; allowed: cpu");
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == "train" &&
       std::none_of(plan.model.params.begin(), plan.model.params.end(), trainable))

@@ -2,7 +2,6 @@
 #include "zea/train/run_directory.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,20 +18,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Who holds a lock: one line each of host, process, job.
+/// Who holds a lock: one line each of host, process, when that started, job.
 struct Holder {
-  std::string host, process, job;
+  std::string host, process, started, job;
 
   std::string describe() const {
     return "host " + host + ", process " + process + (job.empty() ? "" : ", job " + job);
   }
 };
 
+/// When a process started, in clock ticks since boot: tells it from a later one with its number. Empty when it is gone, or
+/// has ended and is only waiting to be collected, which some containers never do.
+std::string start_of_process(const std::string& process) {
+  std::ifstream file("/proc/" + process + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');  // names may hold anything
+  if (name_end == std::string::npos) return "";
+  constexpr int kFieldsFromStateToStart = 19;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string state, started;
+  fields >> state;
+  for (int i = 0; i < kFieldsFromStateToStart; ++i) fields >> started;
+  return state == "Z" || state == "X" ? "" : started;
+}
+
 Holder own_holder() {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   const char* job = std::getenv("SLURM_JOB_ID");
-  return {host, std::to_string(getpid()), job ? job : ""};
+  const std::string process = std::to_string(getpid());
+  return {host, process, start_of_process(process), job ? job : ""};
 }
 
 Holder read_holder(const fs::path& lock) {
@@ -40,6 +56,7 @@ Holder read_holder(const fs::path& lock) {
   Holder holder;
   std::getline(file, holder.host);
   std::getline(file, holder.process);
+  std::getline(file, holder.started);
   std::getline(file, holder.job);
   return holder;
 }
@@ -47,8 +64,8 @@ Holder read_holder(const fs::path& lock) {
 bool is_stale(const Holder& holder, const Holder& own) {
   if (!own.job.empty() && holder.job == own.job) return true;  // requeued: the earlier start has ended
   if (holder.host != own.host) return false;                   // cannot be known from here
-  const pid_t process = static_cast<pid_t>(std::strtol(holder.process.c_str(), nullptr, 10));
-  return process <= 0 || (kill(process, 0) != 0 && errno == ESRCH);
+  const std::string started = start_of_process(holder.process);
+  return started.empty() || started != holder.started;
 }
 
 [[noreturn]] void fail(const std::string& what, const fs::path& path) {
@@ -72,7 +89,7 @@ void RunDirectory::take_lock() {
   for (int attempt = 0; attempt < 2; ++attempt) {
     const int file = open(lock.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644);
     if (file >= 0) {
-      const std::string text = own.host + "\n" + own.process + "\n" + own.job + "\n";
+      const std::string text = own.host + "\n" + own.process + "\n" + own.started + "\n" + own.job + "\n";
       const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
       close(file);
       if (!written) fail("write", lock);

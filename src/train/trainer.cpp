@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fstream>
 
+#include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/retention.hpp"
 
@@ -135,8 +136,8 @@ void Trainer::save() {
                                              .run_id = parts_.run_id,
                                              .position = position_,
                                              .deck = parts_.deck});
-  if (options_.checkpoint.keep > 0 && parts_.control.rank() == 0)
-    keep_newest(directory, options_.checkpoint.keep);
+  if (options_.checkpoint.keep > 0)
+    agree_on_root(parts_.control, [&] { keep_newest(directory, options_.checkpoint.keep); });
   saved_step_ = position_.step;
   seconds_per_save_ = moving_average(seconds_per_save_, clock.seconds());
   char seconds[32];

@@ -108,7 +108,7 @@ class FashionMnist(InFolder):
     def check_h5py(self, path):
         with h5py.File(path) as file:
             self.assertEqual(
-                dict(file.attrs), {"format": "zea.dataset", "version": "1", "image_token": "3"}
+                dict(file.attrs), {"format": b"zea.dataset", "version": b"1", "image_token": b"3"}
             )
             self.assertEqual(file["tokens"].shape, file["loss_mask"].shape)
             self.assertEqual(file["item_shape"].shape, (64, 3))

@@ -293,6 +293,22 @@ TEST_F(Checkpoint, RefusesAPieceOfAnotherShape) {
   EXPECT_TRUE(contains(message, "the manifest says")) << message;
 }
 
+TEST_F(Checkpoint, RefusesAHoleBetweenPieces) {
+  std::erase_if(manifest_.pieces, [](const Piece& piece) {
+    return piece.tensor == "matrix" && piece.extent.offset == std::vector<int64_t>{0, 0};
+  });
+  write_text_durably(directory_ + "/" + kManifestFile, manifest_text(manifest_));
+
+  std::vector<float> values(37 * 23);
+  const std::string message = error_of([&] {
+    CheckpointSource(directory_)
+        .read("matrix", {37, 23}, whole({37, 23}), DType::Float32, values.data());
+  });
+
+  EXPECT_TRUE(contains(message, "of 851 elements asked for")) << message;
+  EXPECT_TRUE(contains(error_of_all(), "exactly once"));
+}
+
 TEST_F(Checkpoint, NamesWhatIsNotFinite) {
   std::vector<float>& values = tensors_[0].states[kStateParameter];
   values[24] = NAN;

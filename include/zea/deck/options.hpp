@@ -31,7 +31,7 @@ struct RunOptions {
   void visit(Visitor&& key) {
     key(mode, {"mode", "train, or evaluate the weights on data.eval and stop", {"train", "evaluate"}});
     key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
-    key(device, {"device", "where tensors live and which collectives carry them", {"cpu", "cuda"}});
+    key(device, {"device", "where tensors live and which collectives carry them (cuda: not built yet)", {"cpu", "cuda"}});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
   }

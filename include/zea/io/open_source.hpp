@@ -12,9 +12,6 @@
 
 namespace zea {
 
-/// Directory name of a step's checkpoint: "step-00000200".
-std::string checkpoint_name(int64_t step);
-
 /// The complete checkpoints in `directory` (renamed, with a manifest inside), oldest step first;
 /// empty when it does not exist. Their contents are not looked at.
 std::vector<std::string> complete_checkpoints(const std::string& directory);

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what a reader relies on: who includes whom, file sizes, the first line, and names that say nothing.
+
+usage: check_structure.py ROOT
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# A folder may include itself and what stands in its row.
+MAY_INCLUDE = {
+    "core": [],
+    "deck": ["core"],
+    "plan": ["core", "deck"],
+    "comm": ["core", "plan"],
+    "io": ["core", "plan"],
+    "data": ["core", "plan", "io"],
+    "kernels": ["core"],
+    "model": ["core", "plan", "data", "kernels"],
+    "parallel": ["core", "plan", "comm", "model", "kernels"],
+    "optim": ["core", "deck", "plan", "kernels", "parallel"],
+    "checkpoint": ["core", "plan", "comm", "io", "parallel"],
+    "train": ["core", "deck", "plan", "comm", "io", "data", "model", "parallel", "optim", "checkpoint"],
+}
+# Third-party headers that stay behind one folder's walls.
+WALLS = {
+    "mpi.h": ["comm"],
+    "nccl.h": ["comm"],
+    "cuda_runtime.h": ["comm"],
+    "hdf5.h": ["io"],
+    "Kokkos_Core.hpp": ["kernels"],
+    "jpeglib.h": ["data"],
+    "png.h": ["data"],
+    "toml++/toml.h": ["deck"],
+    "CLI/CLI.hpp": ["deck"],
+}
+MAX_LINES = 500
+MAX_COLUMNS = 120
+EMPTY_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common)(_|\.|$)")
+
+
+def folder_of(path, root):
+    parts = path.relative_to(root).parts
+    if parts[0] == "include" and len(parts) > 3:
+        return parts[2]
+    return parts[1] if parts[0] == "src" and len(parts) > 2 else None
+
+
+def includes(text):
+    return re.findall(r'^#include [<"]([^>"]+)[>"]', text, re.MULTILINE)
+
+
+def faults_of(path, root):
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    if path.suffix != ".sh" and "SPDX-License-Identifier" not in "\n".join(lines[:2]):
+        yield "its first line must be the SPDX line"
+    if len(lines) > MAX_LINES:
+        yield f"{len(lines)} lines; at most {MAX_LINES}: split it by idea"
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_COLUMNS:
+            yield f"line {number} has {len(line)} columns; at most {MAX_COLUMNS}"
+    if EMPTY_NAMES.search(path.name):
+        yield "its name says nothing"
+    folder = folder_of(path, root)
+    if folder is None:
+        return
+    for header in includes(text):
+        target = header.split("/")[1] if header.startswith("zea/") else None
+        if target and target != folder and target not in MAY_INCLUDE[folder]:
+            yield f"includes {header}; {folder} may include {', '.join(MAY_INCLUDE[folder])}"
+        if header in WALLS and folder not in WALLS[header]:
+            yield f"includes {header}, which only {', '.join(WALLS[header])} may"
+
+
+def main():
+    root = Path(sys.argv[1])
+    sources = [
+        path
+        for top in ("src", "include", "tests", "postprocess")
+        for path in sorted((root / top).rglob("*"))
+        if path.suffix in (".cpp", ".hpp", ".py", ".sh")
+    ]
+    assert len(sources) > 100, "the sources were not found"
+    faults = [f"{path.relative_to(root)}: {fault}" for path in sources for fault in faults_of(path, root)]
+    print("\n".join(faults))
+    sys.exit(bool(faults))
+
+
+main()
