@@ -46,8 +46,10 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-/// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it was.
-std::string choose_directory(const CommandLine& line, const Options& options, const std::string& restarted) {
+/// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
+/// was.
+std::string choose_directory(const CommandLine& line, const Options& options,
+                             const std::string& restarted) {
   if (!line.directory.empty()) return line.directory;
   if (!options.run.directory.empty()) return options.run.directory;
   if (!restarted.empty()) return restarted;
@@ -66,10 +68,11 @@ Start read_start(const CommandLine& line) {
   if (!line.deck.empty())
     start.options = read_deck(line.deck, line.overrides);
   else if (start.checkpoint)
-    start.options = parse_deck(start.checkpoint->manifest().deck, "the deck in " + start.checkpoint->describe(),
-                               line.overrides);
+    start.options = parse_deck(start.checkpoint->manifest().deck,
+                               "the deck in " + start.checkpoint->describe(), line.overrides);
   else
-    throw DeckError("no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
+    throw DeckError(
+        "no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
   if (start.checkpoint) {
     start.config_json = start.checkpoint->config_json();
   } else if (!start.options.model.weights.empty()) {
@@ -86,10 +89,11 @@ Start read_start(const CommandLine& line) {
 }
 
 std::string build_text() {
-  return std::string("zea " ZEA_VERSION "\nC++ compiler: ") + __VERSION__ + "\nlibtorch: " + ZEA_TORCH_VERSION +
-         "\nMPI: " + ZEA_MPI_VERSION + "\nHDF5: " + ZEA_HDF5_VERSION + "\nKokkos: " + ZEA_KOKKOS_VERSION +
-         "\nNCCL: " + (has_nccl() ? "yes" : "no") + "\nbuild type: " + ZEA_BUILD_TYPE + "\nkernels for: " + ZEA_ISA +
-         "\n";
+  return std::string("zea " ZEA_VERSION "\nC++ compiler: ") + __VERSION__ +
+         "\nlibtorch: " + ZEA_TORCH_VERSION + "\nMPI: " + ZEA_MPI_VERSION +
+         "\nHDF5: " + ZEA_HDF5_VERSION + "\nKokkos: " + ZEA_KOKKOS_VERSION +
+         "\nNCCL: " + (has_nccl() ? "yes" : "no") + "\nbuild type: " + ZEA_BUILD_TYPE +
+         "\nkernels for: " + ZEA_ISA + "\n";
 }
 
 /// -h, -c, --version and -n: text on the terminal.
@@ -112,7 +116,8 @@ ExitCode answer(const CommandLine& line) {
 
 std::string make_run_id(Collectives& control) {
   uint64_t id = 0;
-  if (control.rank() == 0) id = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
+  if (control.rank() == 0)
+    id = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
   control.broadcast(&id, 1, DType::Int64, 0).wait();
   char text[20];
   std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(id));
@@ -137,14 +142,16 @@ std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan)
   if (dataset->index().empty()) throw DataError(path + " holds no samples");
   if (dataset->max_token() >= plan.model.text.vocabulary)
     throw DataError(path + " has token id " + std::to_string(dataset->max_token()) +
-                    ", outside the model's vocabulary of " + std::to_string(plan.model.text.vocabulary) +
+                    ", outside the model's vocabulary of " +
+                    std::to_string(plan.model.text.vocabulary) +
                     "; pack the data with the model's tokenizer");
   for (size_t id = 0; id < dataset->index().size(); ++id) {
     const SampleIndex& sample = dataset->index()[id];
     if (sample.tokens > plan.options.data.row_tokens)
-      throw DataError(path + ": sample " + std::to_string(id) + " has " + std::to_string(sample.tokens) +
-                      " tokens, more than data.row_tokens = " + std::to_string(plan.options.data.row_tokens) +
-                      "; raise data.row_tokens or leave the sample out");
+      throw DataError(
+          path + ": sample " + std::to_string(id) + " has " + std::to_string(sample.tokens) +
+          " tokens, more than data.row_tokens = " + std::to_string(plan.options.data.row_tokens) +
+          "; raise data.row_tokens or leave the sample out");
     if (sample.items > 0 && !plan.model.vision)
       throw DataError(path + ": sample " + std::to_string(id) + " has an image, but the model (" +
                       plan.model.family + ") has no vision encoder");
@@ -198,19 +205,20 @@ ExitCode run(const CommandLine& line, World& world) {
   }
 
   Optimizer optimizer(engine);
-  Trainer trainer({.engine = engine,
-                   .optimizer = optimizer,
-                   .control = *control,
-                   .train = *train,
-                   .eval = eval.get(),
-                   .loading = loading_of(plan),
-                   .stop = *stop,
-                   .log = log,
-                   .metrics = metrics,
-                   .run_directory = start.directory,
-                   .run_id = start.checkpoint ? start.checkpoint->manifest().run_id : make_run_id(*control),
-                   .deck = echo_deck(start.options)},
-                  position);
+  Trainer trainer(
+      {.engine = engine,
+       .optimizer = optimizer,
+       .control = *control,
+       .train = *train,
+       .eval = eval.get(),
+       .loading = loading_of(plan),
+       .stop = *stop,
+       .log = log,
+       .metrics = metrics,
+       .run_directory = start.directory,
+       .run_id = start.checkpoint ? start.checkpoint->manifest().run_id : make_run_id(*control),
+       .deck = echo_deck(start.options)},
+      position);
   return trainer.run();
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One execution of zea, step by step: command line, deck, plan, mesh, model, data, restart, training.
+// One execution of zea, step by step: command line, deck, plan, mesh, model, data, restart,
+// training.
 #pragma once
 
 #include "zea/comm/world.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// zea: from the command line to an exit code. What a run does is in launch.cpp; here it is started and its failures are told,
-// once, by the rank that failed.
+// zea: from the command line to an exit code. What a run does is in launch.cpp; here it is started
+// and its failures are told, once, by the rank that failed.
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -17,7 +17,8 @@ struct Failure {
   const char* message;
 };
 
-/// Says what went wrong. Ranks that all failed say it once and leave in order; a rank that failed alone takes the job down.
+/// Says what went wrong. Ranks that all failed say it once and leave in order; a rank that failed
+/// alone takes the job down.
 int report(const zea::World* world, const Failure& failure) {
   const int code = static_cast<int>(failure.code);
   if (!world || world->size() == 1) {

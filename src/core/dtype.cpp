@@ -39,11 +39,13 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-/// To float by rounding to odd, so that rounding again to a narrower type gives the nearest even of the double.
+/// To float by rounding to odd, so that rounding again to a narrower type gives the nearest even of
+/// the double.
 float round_to_odd(double value) {
   float nearest = static_cast<float>(value);
   if (!std::isfinite(nearest) || static_cast<double>(nearest) == value) return nearest;
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) nearest = std::nextafter(nearest, 0.0f);
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value))
+    nearest = std::nextafter(nearest, 0.0f);
   uint32_t bits;
   std::memcpy(&bits, &nearest, sizeof bits);
   bits |= 1u;
@@ -74,19 +76,28 @@ void store(void* target, int64_t i, double value) {
 template <class Visit>
 void with_floating(DType dtype, Visit visit) {
   switch (dtype) {
-    case DType::Float64: return visit(double{});
-    case DType::Float32: return visit(float{});
-    case DType::BFloat16: return visit(BFloat16{});
-    case DType::Float16: return visit(Half{});
-    default: throw InternalError(std::string("not a floating type: ") + dtype_name(dtype));
+    case DType::Float64:
+      return visit(double{});
+    case DType::Float32:
+      return visit(float{});
+    case DType::BFloat16:
+      return visit(BFloat16{});
+    case DType::Float16:
+      return visit(Half{});
+    default:
+      throw InternalError(std::string("not a floating type: ") + dtype_name(dtype));
   }
 }
 
 }  // namespace
 
-size_t element_bytes(DType dtype) { return entry(dtype).bytes; }
+size_t element_bytes(DType dtype) {
+  return entry(dtype).bytes;
+}
 
-const char* dtype_name(DType dtype) { return entry(dtype).name; }
+const char* dtype_name(DType dtype) {
+  return entry(dtype).name;
+}
 
 DType dtype_from_name(const std::string& name) {
   std::string allowed;

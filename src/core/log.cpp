@@ -17,8 +17,8 @@ struct Log::Sinks {
 
 Log::Log(bool speaks, const std::string& file) : sinks_(std::make_unique<Sinks>()) {
   if (!speaks) return;
-  sinks_->terminal =
-      std::make_shared<spdlog::logger>("terminal", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  sinks_->terminal = std::make_shared<spdlog::logger>(
+      "terminal", std::make_shared<spdlog::sinks::stdout_sink_mt>());
   sinks_->terminal->set_pattern("%v");
   sinks_->terminal->flush_on(spdlog::level::info);
   if (file.empty()) return;
@@ -33,7 +33,9 @@ Log::~Log() {
 }
 Log::Log(Log&&) noexcept = default;
 
-void Log::info(const std::string& line) { progress(line, true); }
+void Log::info(const std::string& line) {
+  progress(line, true);
+}
 
 void Log::warn(const std::string& line) {
   if (!sinks_->terminal) return;

@@ -29,8 +29,8 @@ struct AdamwConstants {
 };
 
 template <class T>
-void adamw_chunk(T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v, int64_t count,
-                 const AdamwConstants<T>& c) {
+void adamw_chunk(T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v,
+                 int64_t count, const AdamwConstants<T>& c) {
   for (int64_t i = 0; i < count; ++i) {
     const T gradient = g[i] * c.scale;
     m[i] = c.beta1 * m[i] + (1 - c.beta1) * gradient;
@@ -73,7 +73,9 @@ double sum_of_squares_host(const at::Tensor& flat) {
   return sum;
 }
 
-bool on_host(const at::Tensor& tensor) { return tensor.is_cpu(); }
+bool on_host(const at::Tensor& tensor) {
+  return tensor.is_cpu();
+}
 
 }  // namespace
 
@@ -83,10 +85,12 @@ KernelRuntime::KernelRuntime() {
   Kokkos::initialize(arguments);
 }
 
-KernelRuntime::~KernelRuntime() { Kokkos::finalize(); }
+KernelRuntime::~KernelRuntime() {
+  Kokkos::finalize();
+}
 
-void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
-           const AdamwUpdate& update) {
+void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
+           at::Tensor exp_avg_sq, const AdamwUpdate& update) {
   ZEA_ASSERT(parameter.numel() == gradient.numel() && parameter.numel() == exp_avg.numel() &&
              parameter.numel() == exp_avg_sq.numel());
   if (!on_host(parameter)) return adamw_reference(parameter, gradient, exp_avg, exp_avg_sq, update);

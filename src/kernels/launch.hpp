@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a functor over chunks of a flat buffer runs on the host: Kokkos, whatever back end it has; or libtorch's threads, where
-// Kokkos has one thread and the rank has several.
+// How a functor over chunks of a flat buffer runs on the host: Kokkos, whatever back end it has; or
+// libtorch's threads, where Kokkos has one thread and the rank has several.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -11,12 +11,16 @@
 
 namespace zea::detail {
 
-/// Elements of a chunk: small enough to stay in a core's cache through a pass, and the grain of deterministic sums.
+/// Elements of a chunk: small enough to stay in a core's cache through a pass, and the grain of
+/// deterministic sums.
 inline constexpr int64_t kChunkElements = 4096;
 
-inline int64_t num_chunks(int64_t elements) { return (elements + kChunkElements - 1) / kChunkElements; }
+inline int64_t num_chunks(int64_t elements) {
+  return (elements + kChunkElements - 1) / kChunkElements;
+}
 
-/// Calls `functor(chunk, begin, end)` for each chunk of [0, elements), in any order and on any thread.
+/// Calls `functor(chunk, begin, end)` for each chunk of [0, elements), in any order and on any
+/// thread.
 template <class Functor>
 void for_each_chunk(int64_t elements, Functor functor) {
   const auto run = [&](int64_t chunk) {

@@ -51,7 +51,9 @@ struct SwigluFunction : Function<SwigluFunction> {
 Tensor rotate(const Tensor& x, const Tensor& cosines, const Tensor& sines, int64_t heads) {
   const int64_t half = x.size(2) / 2;
   Tensor y = at::empty_like(x);
-  const auto part = [&](const Tensor& t, int64_t begin) { return t.narrow(1, 0, heads).narrow(2, begin, half); };
+  const auto part = [&](const Tensor& t, int64_t begin) {
+    return t.narrow(1, 0, heads).narrow(2, begin, half);
+  };
   const Tensor first = part(x, 0), second = part(x, half);
   const Tensor cos = cosines.unsqueeze(1), sin = sines.unsqueeze(1);
   part(y, 0).copy_(first.mul(cos).sub_(second.mul(sin)));
@@ -78,19 +80,27 @@ struct RotaryFunction : Function<RotaryFunction> {
 
 }  // namespace
 
-at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines, int64_t heads) {
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                  int64_t heads) {
   return RotaryFunction::apply(x, cosines, sines, heads);
 }
 
-at::Tensor swiglu(const at::Tensor& x) { return SwigluFunction::apply(x); }
+at::Tensor swiglu(const at::Tensor& x) {
+  return SwigluFunction::apply(x);
+}
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {
   switch (activation) {
-    case Activation::Gelu: return at::gelu(x);
-    case Activation::GeluTanh: return at::gelu(x, "tanh");
-    case Activation::QuickGelu: return QuickGeluFunction::apply(x);
-    case Activation::Relu: return at::relu(x);
-    case Activation::Silu: return at::silu(x);
+    case Activation::Gelu:
+      return at::gelu(x);
+    case Activation::GeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::QuickGelu:
+      return QuickGeluFunction::apply(x);
+    case Activation::Relu:
+      return at::relu(x);
+    case Activation::Silu:
+      return at::silu(x);
   }
   throw InternalError("unknown activation");
 }

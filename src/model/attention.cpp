@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over segments, by the library's flash kernels: segments of similar length go through in one call. bf16 on the CPU
-// is computed in fp32, since the library's bf16 backward is several times slower there on short segments.
+// Attention over segments, by the library's flash kernels: segments of similar length go through in
+// one call. bf16 on the CPU is computed in fp32, since the library's bf16 backward is several times
+// slower there on short segments.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "parameter_function.hpp"
@@ -17,7 +18,8 @@ struct Heads {
 };
 
 /// (segments, heads, length, dim) of one third of qkv; KV heads are repeated for their query heads.
-Tensor gather_heads(const Tensor& qkv, const AttentionBatch& batch, int64_t first, int64_t count, int64_t repeat) {
+Tensor gather_heads(const Tensor& qkv, const AttentionBatch& batch, int64_t first, int64_t count,
+                    int64_t repeat) {
   Tensor part = qkv.narrow(1, first, count);
   part = part.index_select(0, batch.rows).view({batch.segments, batch.length, count, qkv.size(2)});
   part = wide(part).transpose(1, 2);
@@ -39,18 +41,20 @@ BatchInputs gather_inputs(const Tensor& qkv, const AttentionBatch& batch, const 
 /// Output and log-sum-exp.
 std::pair<Tensor, Tensor> run_forward(const BatchInputs& in, bool causal) {
   if (in.q.is_cpu()) {
-    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(in.q, in.k, in.v, 0.0, causal);
+    auto [out, lse] =
+        at::_scaled_dot_product_flash_attention_for_cpu(in.q, in.k, in.v, 0.0, causal);
     return {out, lse};
   }
-  const auto result = at::_scaled_dot_product_efficient_attention(in.q, in.k, in.v, {}, true, 0.0, causal);
+  const auto result =
+      at::_scaled_dot_product_efficient_attention(in.q, in.k, in.v, {}, true, 0.0, causal);
   return {std::get<0>(result), std::get<1>(result)};
 }
 
 std::array<Tensor, 3> run_backward(const Tensor& dout, const BatchInputs& in, const Tensor& out,
                                    const Tensor& lse, bool causal) {
   if (in.q.is_cpu()) {
-    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(dout, in.q, in.k, in.v, out,
-                                                                                lse, 0.0, causal);
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        dout, in.q, in.k, in.v, out, lse, 0.0, causal);
     return {dq, dk, dv};
   }
   // Dropout is off, so the kernel reads neither seed nor offset.
@@ -86,8 +90,8 @@ struct AttentionFunction : Function<AttentionFunction> {
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const auto& batches =
-        *reinterpret_cast<const std::vector<AttentionBatch>*>(ctx->saved_data.at("batches").toInt());
+    const auto& batches = *reinterpret_cast<const std::vector<AttentionBatch>*>(
+        ctx->saved_data.at("batches").toInt());
     const bool causal = ctx->saved_data.at("causal").toBool();
     const int64_t kv_heads = ctx->saved_data.at("kv_heads").toInt();
     const Tensors saved = ctx->get_saved_variables();
@@ -97,9 +101,10 @@ struct AttentionFunction : Function<AttentionFunction> {
     Tensor dqkv = at::empty({dy.size(0), query_heads + 2 * kv_heads, dim}, dy.options());
     for (size_t b = 0; b < batches.size(); ++b) {
       const BatchInputs in{saved[5 * b], saved[5 * b + 1], saved[5 * b + 2]};
-      const auto gradients = run_backward(batched_gradient(dy, batches[b], in.q), in, saved[5 * b + 3],
-                                          saved[5 * b + 4], causal);
-      dqkv.index_copy_(0, batches[b].place_rows, joined(gradients, batches[b], heads).to(dy.scalar_type()));
+      const auto gradients = run_backward(batched_gradient(dy, batches[b], in.q), in,
+                                          saved[5 * b + 3], saved[5 * b + 4], causal);
+      dqkv.index_copy_(0, batches[b].place_rows,
+                       joined(gradients, batches[b], heads).to(dy.scalar_type()));
     }
     return {dqkv, {}, {}, {}, {}};
   }
@@ -117,12 +122,14 @@ struct AttentionFunction : Function<AttentionFunction> {
   }
 
   /// (real tokens, heads + 2 kv_heads, dim); repeated KV heads' gradients are summed.
-  static Tensor joined(const std::array<Tensor, 3>& gradients, const AttentionBatch& batch, const Heads& heads) {
+  static Tensor joined(const std::array<Tensor, 3>& gradients, const AttentionBatch& batch,
+                       const Heads& heads) {
     Tensors parts{real_tokens(gradients[0], batch)};
     for (int i : {1, 2}) {
       Tensor part = real_tokens(gradients[i], batch);
       if (heads.query != heads.key_value)
-        part = part.view({part.size(0), heads.key_value, heads.query / heads.key_value, heads.dim}).sum(2);
+        part = part.view({part.size(0), heads.key_value, heads.query / heads.key_value, heads.dim})
+                   .sum(2);
       parts.push_back(part);
     }
     return at::cat(parts, 1);
@@ -131,8 +138,8 @@ struct AttentionFunction : Function<AttentionFunction> {
 
 }  // namespace
 
-at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches, int64_t heads,
-                     int64_t kv_heads, bool causal) {
+at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches,
+                     int64_t heads, int64_t kv_heads, bool causal) {
   if (!causal)
     for (const AttentionBatch& batch : batches) ZEA_ASSERT(!batch.places.defined());
   return AttentionFunction::apply(qkv, &batches, heads, kv_heads, causal);

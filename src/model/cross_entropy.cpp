@@ -10,7 +10,9 @@ namespace {
 using namespace detail;
 
 /// Rows per chunk: about 16 MiB of fp32 logits.
-int64_t chunk_rows(int64_t vocabulary) { return std::max<int64_t>(16, (int64_t{4} << 20) / vocabulary); }
+int64_t chunk_rows(int64_t vocabulary) {
+  return std::max<int64_t>(16, (int64_t{4} << 20) / vocabulary);
+}
 
 template <class Visit>
 void for_chunks(int64_t rows, int64_t vocabulary, Visit visit) {
@@ -28,7 +30,8 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     for_chunks(x.size(0), weight->shape()[0], [&](int64_t begin, int64_t count) {
       const Tensor logits = wide(at::mm(x.narrow(0, begin, count), weight->value().t()));
       Tensor chunk_lse = logits.logsumexp(-1);
-      const Tensor picked = logits.gather(1, targets.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
+      const Tensor picked =
+          logits.gather(1, targets.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
       loss.add_(chunk_lse.sub(picked).sum(at::kDouble));
       lse.narrow(0, begin, count).copy_(chunk_lse);
     });
@@ -47,7 +50,8 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
       const Tensor rows = x.narrow(0, begin, count);
       Tensor d = wide(at::mm(rows, weight->value().t()));
       d.sub_(lse.narrow(0, begin, count).unsqueeze(1)).exp_();
-      d.scatter_add_(1, targets.narrow(0, begin, count).unsqueeze(1), at::full({count, 1}, -1, d.options()));
+      d.scatter_add_(1, targets.narrow(0, begin, count).unsqueeze(1),
+                     at::full({count, 1}, -1, d.options()));
       d = d.mul_(scale).to(x.scalar_type());
       if (needs_dx) dx.narrow(0, begin, count).copy_(at::mm(d, weight->value()));
       if (weight->trainable()) add_outer_product(weight->gradient(), d, rows);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear, embedding, and the embedding of patches: functions whose parameters' gradients are sums over rows.
+// Linear, embedding, and the embedding of patches: functions whose parameters' gradients are sums
+// over rows.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "parameter_function.hpp"
@@ -26,8 +27,10 @@ struct LinearFunction : Function<LinearFunction> {
     Parameter* bias = recall(ctx, 1);
     Tensor dx;
     if (ctx->needs_input_grad(0)) dx = at::mm(dy, as_matrix(weight->value()));
-    if (weight->trainable()) add_outer_product(weight->gradient(), dy, ctx->get_saved_variables()[0]);
-    if (bias && bias->trainable()) bias->gradient().add_(dy.sum(0, false, bias->gradient().scalar_type()));
+    if (weight->trainable())
+      add_outer_product(weight->gradient(), dy, ctx->get_saved_variables()[0]);
+    if (bias && bias->trainable())
+      bias->gradient().add_(dy.sum(0, false, bias->gradient().scalar_type()));
     return {dx, {}, {}, {}};
   }
 };
@@ -48,8 +51,8 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
 };
 
 struct ClassAndPositionsFunction : Function<ClassAndPositionsFunction> {
-  static Tensor forward(Context* ctx, const Tensor& patches, const Tensor& anchor, Parameter* class_token,
-                        Parameter* positions) {
+  static Tensor forward(Context* ctx, const Tensor& patches, const Tensor& anchor,
+                        Parameter* class_token, Parameter* positions) {
     (void)anchor;
     remember(ctx, {class_token, positions});
     const int64_t images = patches.size(0), hidden = patches.size(2);
@@ -81,7 +84,8 @@ at::Tensor embedding(const at::Tensor& ids, Parameter& weight) {
   return EmbeddingFunction::apply(weight.anchor(), ids, &weight);
 }
 
-at::Tensor add_class_and_positions(const at::Tensor& patches, Parameter& class_token, Parameter& positions) {
+at::Tensor add_class_and_positions(const at::Tensor& patches, Parameter& class_token,
+                                   Parameter& positions) {
   return ClassAndPositionsFunction::apply(patches, positions.anchor(), &class_token, &positions);
 }
 

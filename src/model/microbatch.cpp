@@ -20,13 +20,16 @@ std::vector<double> rotary_frequencies(const TextConfig& text) {
   const RopeConfig& rope = text.rope;
   std::vector<double> frequencies(text.head_dim / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(text.head_dim));
+    double frequency =
+        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(text.head_dim));
     if (rope.type == "linear") frequency /= rope.factor;
     if (rope.type == "llama3") {
-      // Long waves are stretched by `factor`, short ones kept, those between interpolated (Llama 3.1's rule).
+      // Long waves are stretched by `factor`, short ones kept, those between interpolated
+      // (Llama 3.1's rule).
       const double turns = rope.original_max_positions * frequency / (2 * std::numbers::pi);
       const double smooth = std::clamp(
-          (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0);
+          (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0,
+          1.0);
       frequency = (1 - smooth) * frequency / rope.factor + smooth * frequency;
     }
     frequencies[i] = frequency;
@@ -70,7 +73,8 @@ AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device
   return result;
 }
 
-std::vector<AttentionBatch> make_attention(const std::vector<Segment>& segments, at::Device device) {
+std::vector<AttentionBatch> make_attention(const std::vector<Segment>& segments,
+                                           at::Device device) {
   std::vector<AttentionBatch> batches;
   for (const SegmentBatch& batch : batch_segments(segments))
     batches.push_back(make_attention_batch(batch, device));
@@ -87,19 +91,22 @@ void check_sample(const Sample& sample, int64_t placeholders, const ModelSpec& m
   for (int32_t id : sample.tokens)
     if (id < 0 || id >= model.text.vocabulary)
       throw DataError("sample " + std::to_string(sample.id) + ": token id " + std::to_string(id) +
-                      " is outside the model's vocabulary of " + std::to_string(model.text.vocabulary) +
+                      " is outside the model's vocabulary of " +
+                      std::to_string(model.text.vocabulary) +
                       "; pack the data with the model's tokenizer");
   const int64_t features = model.vision ? model.vision->features() : 0;
   const int64_t items = static_cast<int64_t>(sample.items.size());
   if (placeholders != items * features)
-    throw DataError("sample " + std::to_string(sample.id) + ", modality image: " +
-                    std::to_string(placeholders) + " placeholder tokens (id " +
-                    std::to_string(model.image_token) + ") for " + std::to_string(items) + " images x " +
-                    std::to_string(features) + " features of the vision encoder; pack the data with " +
+    throw DataError("sample " + std::to_string(sample.id) +
+                    ", modality image: " + std::to_string(placeholders) +
+                    " placeholder tokens (id " + std::to_string(model.image_token) + ") for " +
+                    std::to_string(items) + " images x " + std::to_string(features) +
+                    " features of the vision encoder; pack the data with " +
                     std::to_string(features) + " placeholders per image");
 }
 
-void append_sample(HostTokens& host, const Sample& sample, int64_t position, const ModelSpec& model) {
+void append_sample(HostTokens& host, const Sample& sample, int64_t position,
+                   const ModelSpec& model) {
   const int64_t features = model.vision ? model.vision->features() : 0;
   const int64_t start = static_cast<int64_t>(host.ids.size());
   int64_t placeholders = 0;

@@ -14,7 +14,8 @@ struct LayerNormFunction : Function<LayerNormFunction> {
                         Parameter* bias, double eps) {
     (void)anchor;
     remember(ctx, {weight, bias});
-    auto [y, mean, rstd] = at::native_layer_norm(x, weight->shape(), weight->value(), bias->value(), eps);
+    auto [y, mean, rstd] =
+        at::native_layer_norm(x, weight->shape(), weight->value(), bias->value(), eps);
     ctx->save_for_backward({x, mean, rstd});
     return y;
   }
@@ -37,7 +38,8 @@ struct LayerNormFunction : Function<LayerNormFunction> {
 
 // y = x r w with r = 1 / sqrt(mean(x^2) + eps); dx = r (g w) - x r^3 / hidden * sum(g w x).
 struct RmsNormFunction : Function<RmsNormFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight, double eps) {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
+                        double eps) {
     (void)anchor;
     remember(ctx, {weight});
     const Tensor x_wide = wide(x);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an autograd function of ours keeps the Parameters it reads. Parameters outlive every graph: units own them.
+// How an autograd function of ours keeps the Parameters it reads. Parameters outlive every graph:
+// units own them.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -15,8 +15,9 @@ at::Tensor decoder_block(const TextConfig& text, ParameterList& next, const at::
   Parameter& qkv_weight = next();
   const at::Tensor qkv = linear(normed, qkv_weight, next.only_if(text.attention_bias));
   const int64_t heads = text.heads + 2 * text.kv_heads;
-  const at::Tensor rotated = rotary(qkv.view({qkv.size(0), heads, text.head_dim}), microbatch.rotary_cosines,
-                                    microbatch.rotary_sines, text.heads + text.kv_heads);
+  const at::Tensor rotated =
+      rotary(qkv.view({qkv.size(0), heads, text.head_dim}), microbatch.rotary_cosines,
+             microbatch.rotary_sines, text.heads + text.kv_heads);
   const at::Tensor attended =
       attention(rotated, microbatch.text_attention, text.heads, text.kv_heads, true);
   Parameter& out_weight = next();
@@ -35,7 +36,8 @@ at::Tensor head(const TextConfig& text, ParameterList& next, const at::Tensor& x
       output == HeadOutput::LastLogits ? microbatch.last_rows : microbatch.target_rows;
   const at::Tensor normed = rms_norm(x.index_select(0, rows), next(), text.norm_eps);
   Parameter& vocabulary = next();
-  if (output == HeadOutput::Loss) return linear_cross_entropy(normed, vocabulary, microbatch.target_ids);
+  if (output == HeadOutput::Loss)
+    return linear_cross_entropy(normed, vocabulary, microbatch.target_ids);
   return linear(normed, vocabulary, nullptr);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit kinds. Each takes its parameters from the list in the order that plan/model_spec.cpp adds them.
+// The unit kinds. Each takes its parameters from the list in the order that plan/model_spec.cpp
+// adds them.
 #pragma once
 
 #include <string>
@@ -31,7 +32,8 @@ class ParameterList {
   size_t position_ = 0;
 };
 
-at::Tensor patch_embed(const VisionConfig& vision, ParameterList& next, const Microbatch& microbatch);
+at::Tensor patch_embed(const VisionConfig& vision, ParameterList& next,
+                       const Microbatch& microbatch);
 at::Tensor vision_block(const VisionConfig& vision, ParameterList& next, const at::Tensor& x,
                         const Microbatch& microbatch);
 at::Tensor projector(const ModelSpec& model, ParameterList& next, const UnitInputs& taps);

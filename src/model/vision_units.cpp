@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CLIP vision transformer (arXiv:2103.00020) and the projector of LLaVA (arXiv:2310.03744), as units.
+// The CLIP vision transformer (arXiv:2103.00020) and the projector of LLaVA (arXiv:2310.03744), as
+// units.
 #include "unit_kinds.hpp"
 
 namespace zea::detail {
 
-at::Tensor patch_embed(const VisionConfig& vision, ParameterList& next, const Microbatch& microbatch) {
+at::Tensor patch_embed(const VisionConfig& vision, ParameterList& next,
+                       const Microbatch& microbatch) {
   Parameter& class_token = next();
   Parameter& patch_weight = next();
   Parameter& positions = next();
   const at::Tensor patches = linear(microbatch.patches, patch_weight, nullptr);
-  const at::Tensor tokens =
-      add_class_and_positions(patches.view({microbatch.items, -1, vision.hidden}), class_token, positions);
+  const at::Tensor tokens = add_class_and_positions(
+      patches.view({microbatch.items, -1, vision.hidden}), class_token, positions);
   Parameter& norm_weight = next();
   return layer_norm(tokens, norm_weight, next(), vision.norm_eps);
 }

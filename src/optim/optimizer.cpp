@@ -30,14 +30,16 @@ double Optimizer::own_sum_of_squares() const {
     const ShardedGroup& group = *engine_.groups()[g];
     if (!group.trainable()) continue;
     const FlatRange cut = engine_.plan().own_cut(engine_.world_rank(), static_cast<int>(g));
-    sum += sum_of_squares(group.gradient().narrow(0, cut.begin - group.range().begin, cut.end - cut.begin));
+    sum += sum_of_squares(
+        group.gradient().narrow(0, cut.begin - group.range().begin, cut.end - cut.begin));
   }
   return sum;
 }
 
 std::string Optimizer::non_finite_group() const {
   for (const auto& group : engine_.groups())
-    if (group->trainable() && !std::isfinite(sum_of_squares(group->gradient()))) return group->layout().name;
+    if (group->trainable() && !std::isfinite(sum_of_squares(group->gradient())))
+      return group->layout().name;
   return "";
 }
 
@@ -48,7 +50,8 @@ void Optimizer::step(const std::vector<bool>& groups_with_gradient, AdamwUpdate 
     const ShardedGroup& group = *engine_.groups()[cut.group];
     const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, cut.begin, cut.elements); };
     update.weight_decay = cut.decays ? weight_decay : 0;
-    adamw(of(group.master()), of(group.gradient()), of(group.exp_avg()), of(group.exp_avg_sq()), update);
+    adamw(of(group.master()), of(group.gradient()), of(group.exp_avg()), of(group.exp_avg_sq()),
+          update);
   }
   for (auto& group : engine_.groups())
     if (group->trainable()) group->publish();

@@ -4,7 +4,8 @@
 namespace zea {
 
 Buffer::Buffer(Ledger& ledger, int64_t elements, at::ScalarType dtype, at::Device device)
-    : ledger_(&ledger), tensor_(at::empty({elements}, at::TensorOptions().dtype(dtype).device(device))) {
+    : ledger_(&ledger),
+      tensor_(at::empty({elements}, at::TensorOptions().dtype(dtype).device(device))) {
   ledger.take(static_cast<int64_t>(tensor_.nbytes()));
 }
 
@@ -38,7 +39,8 @@ Buffer BufferRing::acquire(int64_t elements) {
 
 void BufferRing::give_back(Buffer buffer) {
 #ifndef NDEBUG
-  buffer.tensor().fill_(std::numeric_limits<double>::quiet_NaN());  // a read after this is a bug that shows
+  buffer.tensor().fill_(
+      std::numeric_limits<double>::quiet_NaN());  // a read after this is a bug that shows
 #endif
   free_.push_back(std::move(buffer));
 }

@@ -15,7 +15,8 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
       world_rank_(mesh.rank()),
       device_(device),
       gathered_ring_(std::make_unique<BufferRing>(ledger_, to_torch(plan.precision.param), device)),
-      gradient_ring_(std::make_unique<BufferRing>(ledger_, to_torch(plan.precision.master), device)),
+      gradient_ring_(
+          std::make_unique<BufferRing>(ledger_, to_torch(plan.precision.master), device)),
       unit_groups_(groups_of_units(plan.model, plan.groups)) {
   build_groups();
   build_units();
@@ -31,9 +32,11 @@ void Engine::build_groups() {
                                 .device = device_};
     if (sharding.shards > 1) context.shard_group = &mesh_.along(module, {Axis::DpShard});
     if (sharding.replicas > 1)
-      context.replicas = sharding.gathered() ? &mesh_.along(module, {Axis::DpReplicate})
-                                             : &mesh_.along(module, {Axis::DpReplicate, Axis::DpShard});
-    groups_.push_back(std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
+      context.replicas = sharding.gathered()
+                             ? &mesh_.along(module, {Axis::DpReplicate})
+                             : &mesh_.along(module, {Axis::DpReplicate, Axis::DpShard});
+    groups_.push_back(
+        std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
   }
 }
 
@@ -41,13 +44,15 @@ void Engine::build_units() {
   consumers_.resize(plan_.model.units.size());
   for (size_t u = 0; u < plan_.model.units.size(); ++u) {
     const UnitSpec& unit = plan_.model.units[u];
-    for (const UnitInput& input : unit.inputs) consumers_[input.unit].push_back(static_cast<int>(u));
+    for (const UnitInput& input : unit.inputs)
+      consumers_[input.unit].push_back(static_cast<int>(u));
     std::vector<Parameter*> parameters;
     for (int param : unit.params)
       for (int group : unit_groups_[u])
         if (Parameter* found = groups_[group]->parameter(param)) parameters.push_back(found);
-    trains_unit_.push_back(std::any_of(parameters.begin(), parameters.end(),
-                                       [](const Parameter* parameter) { return parameter->trainable(); }));
+    trains_unit_.push_back(
+        std::any_of(parameters.begin(), parameters.end(),
+                    [](const Parameter* parameter) { return parameter->trainable(); }));
     unit_parameters_.push_back(std::move(parameters));
   }
 }
@@ -56,8 +61,8 @@ MicrobatchOptions Engine::microbatch_options() const {
   return {.dtype = to_torch(plan_.precision.param), .device = device_};
 }
 
-WalkResult Engine::run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
-                       HeadOutput head) {
+WalkResult Engine::run(const std::vector<Action>& actions,
+                       const std::vector<Microbatch>& microbatches, HeadOutput head) {
   microbatches_ = &microbatches;
   head_ = head;
   trains_ = std::any_of(actions.begin(), actions.end(),
@@ -66,12 +71,24 @@ WalkResult Engine::run(const std::vector<Action>& actions, const std::vector<Mic
   result_.outputs.resize(microbatches.size());
   for (const Action& action : actions) {
     switch (action.kind) {
-      case ActionKind::Unshard: groups_[action.group]->start_unshard(); break;
-      case ActionKind::Reshard: groups_[action.group]->reshard(); break;
-      case ActionKind::Forward: forward(action.unit, action.microbatch); break;
-      case ActionKind::Backward: backward(action.unit, action.microbatch); break;
-      case ActionKind::ReduceShard: reduce_shard(action.group); break;
-      case ActionKind::ReduceReplicas: reduce_replicas(action.group); break;
+      case ActionKind::Unshard:
+        groups_[action.group]->start_unshard();
+        break;
+      case ActionKind::Reshard:
+        groups_[action.group]->reshard();
+        break;
+      case ActionKind::Forward:
+        forward(action.unit, action.microbatch);
+        break;
+      case ActionKind::Backward:
+        backward(action.unit, action.microbatch);
+        break;
+      case ActionKind::ReduceShard:
+        reduce_shard(action.group);
+        break;
+      case ActionKind::ReduceReplicas:
+        reduce_replicas(action.group);
+        break;
     }
     progress();
   }
@@ -115,9 +132,9 @@ void Engine::forward(int unit, int microbatch) {
   kept.inputs = take_inputs(unit, microbatch);
   kept.consumers = static_cast<int>(consumers_[unit].size());
   kept.needs_gradient =
-      trains_ && (trains_unit_[unit] || std::any_of(kept.inputs.begin(), kept.inputs.end(), [](const auto& input) {
-                    return input && input->requires_grad();
-                  }));
+      trains_ && (trains_unit_[unit] ||
+                  std::any_of(kept.inputs.begin(), kept.inputs.end(),
+                              [](const auto& input) { return input && input->requires_grad(); }));
   const bool keeps_graph = kept.needs_gradient && !recomputes(unit);
   {
     at::AutoGradMode mode(keeps_graph);
@@ -125,8 +142,10 @@ void Engine::forward(int unit, int microbatch) {
   }
   kept.value = kept.output.detach();
   if (plan_.model.units[unit].kind == UnitKind::Head) {
-    if (head_ == HeadOutput::Loss) result_.loss_sum += kept.value.item<double>();
-    else result_.outputs[microbatch] = kept.value;
+    if (head_ == HeadOutput::Loss)
+      result_.loss_sum += kept.value.item<double>();
+    else
+      result_.outputs[microbatch] = kept.value;
     kept.value.reset();
   }
   if (!keeps_graph) kept.output.reset();
@@ -159,7 +178,8 @@ void Engine::backward(int unit, int microbatch) {
 }
 
 void Engine::reduce_shard(int group) {
-  // At most one is under way: with the one that the next backward fills, two unsharded gradients exist.
+  // At most one is under way: with the one that the next backward fills, two unsharded gradients
+  // exist.
   finish_reduce_shard();
   reducing_shard_ = group;
   groups_[group]->start_reduce_shard();

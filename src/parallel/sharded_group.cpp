@@ -7,18 +7,26 @@ namespace zea {
 
 at::ScalarType to_torch(DType dtype) {
   switch (dtype) {
-    case DType::Float64: return at::kDouble;
-    case DType::Float32: return at::kFloat;
-    case DType::BFloat16: return at::kBFloat16;
-    case DType::Float16: return at::kHalf;
-    case DType::Int64: return at::kLong;
-    case DType::Int32: return at::kInt;
-    case DType::UInt8: return at::kByte;
+    case DType::Float64:
+      return at::kDouble;
+    case DType::Float32:
+      return at::kFloat;
+    case DType::BFloat16:
+      return at::kBFloat16;
+    case DType::Float16:
+      return at::kHalf;
+    case DType::Int64:
+      return at::kLong;
+    case DType::Int32:
+      return at::kInt;
+    case DType::UInt8:
+      return at::kByte;
   }
   throw InternalError("unknown dtype");
 }
 
-ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank, const ShardedGroupContext& context)
+ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
+                           const ShardedGroupContext& context)
     : layout_(plan.groups[group]),
       context_(context),
       shards_(plan.shardings[group].shards),
@@ -59,8 +67,9 @@ void ShardedGroup::build_runs(const ModelSpec& model) {
       run_of_param_.push_back(-1);
     } else {
       run_of_param_.push_back(static_cast<int>(runs_.size()));
-      runs_.push_back({member.offset, member.elements,
-                       std::make_unique<Parameter>(spec.name, spec.shape, layout_.trainable, context_.device)});
+      runs_.push_back(
+          {member.offset, member.elements,
+           std::make_unique<Parameter>(spec.name, spec.shape, layout_.trainable, context_.device)});
     }
     joined = spec.fused_with_next;
   }
@@ -85,21 +94,23 @@ void ShardedGroup::zero_gradient() {
 void ShardedGroup::set_values(const at::Tensor& flat) {
   for (FusedRun& run : runs_)
     run.parameter->set_value(
-        flat.defined() ? flat.narrow(0, run.offset, run.elements).view(run.parameter->shape()) : at::Tensor());
+        flat.defined() ? flat.narrow(0, run.offset, run.elements).view(run.parameter->shape())
+                       : at::Tensor());
 }
 
 void ShardedGroup::set_gradients(const at::Tensor& flat) {
   for (FusedRun& run : runs_)
     run.parameter->set_gradient(
-        flat.defined() ? flat.narrow(0, run.offset, run.elements).view(run.parameter->shape()) : at::Tensor());
+        flat.defined() ? flat.narrow(0, run.offset, run.elements).view(run.parameter->shape())
+                       : at::Tensor());
 }
 
 void ShardedGroup::start_unshard() {
   ZEA_ASSERT(gathers() && !gathered_.defined());
   gathered_ = context_.gathered.acquire(layout_.padded(shards_));
   const at::Tensor& own = published_.defined() ? published_.tensor() : master_.tensor();
-  unsharding_ =
-      context_.shard_group->all_gather(own.data_ptr(), gathered_.tensor().data_ptr(), counts_, param_dtype_);
+  unsharding_ = context_.shard_group->all_gather(own.data_ptr(), gathered_.tensor().data_ptr(),
+                                                 counts_, param_dtype_);
 }
 
 void ShardedGroup::wait_unshard() {
@@ -131,8 +142,8 @@ void ShardedGroup::start_reduce_shard() {
   open_gradient();  // a rank without work here contributes zeros
   set_gradients({});
   received_ = Buffer(context_.ledger, counts_[0], master_type_, context_.device);
-  reducing_ = context_.shard_group->reduce_scatter(open_gradient_.tensor().data_ptr(),
-                                                   received_.tensor().data_ptr(), counts_, master_dtype_);
+  reducing_ = context_.shard_group->reduce_scatter(
+      open_gradient_.tensor().data_ptr(), received_.tensor().data_ptr(), counts_, master_dtype_);
 }
 
 void ShardedGroup::finish_reduce_shard() {
@@ -143,11 +154,13 @@ void ShardedGroup::finish_reduce_shard() {
 }
 
 void ShardedGroup::start_reduce_replicas() {
-  replicating_ = context_.replicas->all_reduce(gradient_.tensor().data_ptr(), gradient_.tensor().numel(),
-                                               master_dtype_, ReduceOp::Sum);
+  replicating_ = context_.replicas->all_reduce(
+      gradient_.tensor().data_ptr(), gradient_.tensor().numel(), master_dtype_, ReduceOp::Sum);
 }
 
-void ShardedGroup::finish_reduce_replicas() { replicating_.wait(); }
+void ShardedGroup::finish_reduce_replicas() {
+  replicating_.wait();
+}
 
 void ShardedGroup::progress() {
   unsharding_.test();

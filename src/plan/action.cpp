@@ -35,7 +35,8 @@ class Scheduler {
     for (size_t i = 0; i < walk_.size(); ++i) {
       if (i + 1 < walk_.size()) unshard(i + 1);
       const Compute& compute = walk_[i];
-      if (runs_here(compute)) actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
+      if (runs_here(compute))
+        actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
       if (compute.kind == ActionKind::Backward) reduce(i);
       reshard(i);
     }
@@ -49,7 +50,8 @@ class Scheduler {
     for (int unit = 0; unit < num_units_; ++unit)
       walk_.push_back({ActionKind::Forward, unit, microbatch});
     if (input_.forward_only) return;
-    for (int unit = num_units_; unit-- > 0;) walk_.push_back({ActionKind::Backward, unit, microbatch});
+    for (int unit = num_units_; unit-- > 0;)
+      walk_.push_back({ActionKind::Backward, unit, microbatch});
   }
 
   /// The last backward of the job that touches each trainable buffer, if any does.
@@ -135,7 +137,9 @@ std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchPl
   return has;
 }
 
-std::vector<Action> make_schedule(const ScheduleInput& input) { return Scheduler(input).actions(); }
+std::vector<Action> make_schedule(const ScheduleInput& input) {
+  return Scheduler(input).actions();
+}
 
 std::vector<bool> groups_with_gradient(const ScheduleInput& input) {
   const Scheduler scheduler(input);
@@ -145,7 +149,8 @@ std::vector<bool> groups_with_gradient(const ScheduleInput& input) {
   return has;
 }
 
-std::string describe(const Action& action, const ModelSpec& model, const std::vector<FlatGroup>& groups) {
+std::string describe(const Action& action, const ModelSpec& model,
+                     const std::vector<FlatGroup>& groups) {
   constexpr const char* kNames[] = {"unshard",  "reshard",      "forward",
                                     "backward", "reduce_shard", "reduce_replicas"};
   const std::string& subject =

@@ -39,7 +39,8 @@ std::string rank_map(const Plan& plan) {
   const int ranks = plan.world_size();
   std::string text = "ranks\n";
   for (int rank = 0; rank < std::min(ranks, kShown); ++rank) text += rank_line(plan, rank);
-  if (ranks > kShown + 1) text += "  ... " + std::to_string(ranks - kShown - 1) + " more in the same order\n";
+  if (ranks > kShown + 1)
+    text += "  ... " + std::to_string(ranks - kShown - 1) + " more in the same order\n";
   if (ranks > kShown) text += rank_line(plan, ranks - 1);
   return text;
 }
@@ -55,8 +56,8 @@ std::string unit_table(const Plan& plan) {
       if (plan.model.params[param].trainable) trained += elements;
     }
     const auto& mesh = unit.module == "vision" ? plan.options.mesh_vision : plan.options.mesh_llm;
-    text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 15) + pad(std::to_string(all), 13) +
-            pad(std::to_string(trained), 13) + mesh.strategy + "\n";
+    text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 15) +
+            pad(std::to_string(all), 13) + pad(std::to_string(trained), 13) + mesh.strategy + "\n";
   }
   return text;
 }
@@ -73,16 +74,19 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     const Sharding& sharding = plan.shardings[g];
     const int64_t padded = group.padded(sharding.shards), own = padded / sharding.shards;
     estimate.parameters += own * master;
-    if (!sharding.gathered() && param != master && !group.units.empty()) estimate.parameters += own * param;
+    if (!sharding.gathered() && param != master && !group.units.empty())
+      estimate.parameters += own * param;
     if (group.trainable) {
       estimate.moments += 2 * own * master;
       estimate.gradients += own * master;
     }
     if (sharding.gathered())
-      for (int unit : group.units) gathered[unit] += padded * (param + (group.trainable ? master : 0));
+      for (int unit : group.units)
+        gathered[unit] += padded * (param + (group.trainable ? master : 0));
   }
   std::sort(gathered.rbegin(), gathered.rend());
-  for (size_t i = 0; i < std::min<size_t>(2, gathered.size()); ++i) estimate.gathered += gathered[i];
+  for (size_t i = 0; i < std::min<size_t>(2, gathered.size()); ++i)
+    estimate.gathered += gathered[i];
   return estimate;
 }
 
@@ -91,18 +95,18 @@ std::string describe(const Plan& plan) {
   int64_t trained = 0;
   for (const ParamSpec& param : plan.model.params)
     if (param.trainable) trained += num_elements(param.shape);
-  std::string text = "plan: " + plan.model.family + ", " + std::to_string(plan.model.num_parameters()) +
-                     " parameters (" + std::to_string(trained) + " trained), " +
-                     std::to_string(plan.world_size()) + " ranks = dp_replicate " +
-                     std::to_string(plan.mesh.dp_replicate) + " x dp_shard " +
-                     std::to_string(plan.mesh.dp_shard) + ", precision " + plan.options.precision.preset +
-                     "\n";
+  std::string text = "plan: " + plan.model.family + ", " +
+                     std::to_string(plan.model.num_parameters()) + " parameters (" +
+                     std::to_string(trained) + " trained), " + std::to_string(plan.world_size()) +
+                     " ranks = dp_replicate " + std::to_string(plan.mesh.dp_replicate) +
+                     " x dp_shard " + std::to_string(plan.mesh.dp_shard) + ", precision " +
+                     plan.options.precision.preset + "\n";
   text += rank_map(plan) + unit_table(plan);
   text += "bytes per rank\n";
-  text += "  parameters " + mebibytes(memory.parameters) + ", moments " + mebibytes(memory.moments) +
-          ", gradients " + mebibytes(memory.gradients) + ", two largest gathered units " +
-          mebibytes(memory.gathered) + ", together " + mebibytes(memory.total()) +
-          " (activations are not counted)\n";
+  text += "  parameters " + mebibytes(memory.parameters) + ", moments " +
+          mebibytes(memory.moments) + ", gradients " + mebibytes(memory.gradients) +
+          ", two largest gathered units " + mebibytes(memory.gathered) + ", together " +
+          mebibytes(memory.total()) + " (activations are not counted)\n";
   return text;
 }
 

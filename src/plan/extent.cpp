@@ -48,7 +48,9 @@ int64_t num_elements(const Shape& shape) {
   return product;
 }
 
-Extent whole(const Shape& shape) { return {std::vector<int64_t>(shape.size(), 0), shape}; }
+Extent whole(const Shape& shape) {
+  return {std::vector<int64_t>(shape.size(), 0), shape};
+}
 
 Extent intersect(const Extent& a, const Extent& b) {
   ZEA_ASSERT(a.offset.size() == b.offset.size());
@@ -73,7 +75,8 @@ std::vector<CopyRun> copy_runs(const Extent& part, const Extent& source, const E
   std::vector<CopyRun> runs;
   if (part.empty()) return runs;
   const size_t dims = part.offset.size();
-  const Shape source_strides = strides_of(source.length), target_strides = strides_of(target.length);
+  const Shape source_strides = strides_of(source.length),
+              target_strides = strides_of(target.length);
 
   // The innermost dims that are whole in all three boxes join one run.
   size_t inner = dims;

@@ -10,7 +10,9 @@
 namespace zea {
 namespace {
 
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 /// Units that read each parameter, in walking order.
 std::vector<std::vector<int>> readers_of_params(const ModelSpec& model) {
@@ -21,7 +23,8 @@ std::vector<std::vector<int>> readers_of_params(const ModelSpec& model) {
 }
 
 void append(FlatGroup& group, const ModelSpec& model, int param) {
-  const bool fused = !group.params.empty() && model.params[group.params.back().param].fused_with_next;
+  const bool fused =
+      !group.params.empty() && model.params[group.params.back().param].fused_with_next;
   const int64_t offset = fused ? group.elements : round_up(group.elements, kFlatAlignment);
   const int64_t elements = num_elements(model.params[param].shape);
   group.params.push_back({param, offset, elements});
@@ -30,7 +33,9 @@ void append(FlatGroup& group, const ModelSpec& model, int param) {
 
 }  // namespace
 
-int64_t FlatGroup::padded(int shards) const { return round_up(elements, kFlatAlignment * shards); }
+int64_t FlatGroup::padded(int shards) const {
+  return round_up(elements, kFlatAlignment * shards);
+}
 
 FlatRange shard_range(const FlatGroup& group, int shard, int shards) {
   const int64_t length = group.padded(shards) / shards;

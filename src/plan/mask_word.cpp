@@ -22,8 +22,10 @@ std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, d
   std::vector<SegmentBatch> batches;
   int64_t filled = 0;
   for (const Segment& segment : order) {
-    const int64_t count = batches.empty() ? 0 : static_cast<int64_t>(batches.back().segments.size());
-    const double area = batches.empty() ? 0 : static_cast<double>((count + 1) * batches.back().length);
+    const int64_t count =
+        batches.empty() ? 0 : static_cast<int64_t>(batches.back().segments.size());
+    const double area =
+        batches.empty() ? 0 : static_cast<double>((count + 1) * batches.back().length);
     if (batches.empty() || area - static_cast<double>(filled + segment.length) > waste * area) {
       batches.push_back({segment.length, {}});
       filled = 0;

@@ -13,7 +13,8 @@ ConfigReader::ConfigReader(const nlohmann::json& object, std::string path)
 
 void ConfigReader::refuse(const std::string& key, const std::string& found,
                           const std::string& allowed) const {
-  throw WeightsError("model config: " + path_ + "." + key + " = " + found + "; allowed: " + allowed);
+  throw WeightsError("model config: " + path_ + "." + key + " = " + found +
+                     "; allowed: " + allowed);
 }
 
 bool ConfigReader::has(const char* key) const {
@@ -109,13 +110,21 @@ RopeConfig read_rope(const ConfigReader& config) {
   return rope;
 }
 
+/// Attention always runs without dropout.
+void require_no_dropout(const ConfigReader& config) {
+  const double dropout = config.number("attention_dropout", 0);
+  if (dropout != 0) config.refuse("attention_dropout", std::to_string(dropout), "0");
+}
+
 }  // namespace
 
-// Files leave out what equals transformers' defaults (LlamaConfig, CLIPVisionConfig): those of llava-1.5-7b-hf do.
+// Files leave out what equals transformers' defaults (LlamaConfig, CLIPVisionConfig): those of
+// llava-1.5-7b-hf do.
 
 TextConfig read_text_config(const ConfigReader& config, bool tied_outside) {
   config.require_text("model_type", "llama");
   config.require_text("hidden_act", "silu");
+  require_no_dropout(config);
   TextConfig text;
   text.hidden = config.positive("hidden_size", 4096);
   text.intermediate = config.positive("intermediate_size", 11008);
@@ -141,6 +150,7 @@ TextConfig read_text_config(const ConfigReader& config, bool tied_outside) {
 
 VisionConfig read_vision_config(const ConfigReader& config) {
   config.require_text("model_type", "clip_vision_model");
+  require_no_dropout(config);
   VisionConfig vision;
   vision.hidden = config.positive("hidden_size", 768);
   vision.intermediate = config.positive("intermediate_size", 3072);

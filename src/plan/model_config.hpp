@@ -19,7 +19,8 @@ class ConfigReader {
   ConfigReader object(const char* key) const;
   int64_t positive(const char* key, int64_t fallback) const;
   int64_t integer(const char* key, int64_t fallback) const;
-  std::vector<int64_t> integers(const char* key, int64_t fallback) const;  ///< a number or a list of them
+  std::vector<int64_t> integers(const char* key,
+                                int64_t fallback) const;  ///< a number or a list of them
   double number(const char* key, double fallback) const;
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The family table: from a config to units and parameters. A family is one entry here and one function that lists its
-// parameters; names are those of the files that transformers' save_pretrained writes.
+// The family table: from a config to units and parameters. A family is one entry here and one
+// function that lists its parameters; names are those of the files that transformers'
+// save_pretrained writes.
 #include "zea/plan/model_spec.hpp"
 
 #include <cmath>
@@ -83,13 +84,15 @@ void add_vision_block(SpecBuilder& builder, const VisionConfig& vision, const st
 }
 
 /// Returns the unit that makes hidden state `state` for each state 0..layers.
-std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionConfig& vision, bool trainable) {
+std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionConfig& vision,
+                                    bool trainable) {
   const std::string root = "vision_tower.";
   builder.start("vision.embed", "vision", UnitKind::PatchEmbed, {});
   const double std = 1 / std::sqrt(static_cast<double>(vision.hidden));
   builder.add_class_token(root + "embeddings.class_embedding", vision.hidden, trainable, std);
   builder.add(root + "embeddings.patch_embedding.weight",
-              {vision.hidden, vision.channels, vision.patch_size, vision.patch_size}, trainable, 0.02);
+              {vision.hidden, vision.channels, vision.patch_size, vision.patch_size}, trainable,
+              0.02);
   builder.add(root + "embeddings.position_embedding.weight", {vision.tokens(), vision.hidden},
               trainable, 0.02);
   builder.add_norm(root + "pre_layrnorm", vision.hidden, trainable, true);
@@ -122,22 +125,27 @@ void add_decoder_block(SpecBuilder& builder, const TextConfig& text, const std::
                        bool trainable) {
   const int64_t q = text.heads * text.head_dim, kv = text.kv_heads * text.head_dim;
   builder.add_norm(layer + ".input_layernorm", text.hidden, trainable, false);
-  builder.add(layer + ".self_attn.q_proj.weight", {q, text.hidden}, trainable, 0.02, TpCut::Column, true);
-  builder.add(layer + ".self_attn.k_proj.weight", {kv, text.hidden}, trainable, 0.02, TpCut::Column, true);
-  builder.add(layer + ".self_attn.v_proj.weight", {kv, text.hidden}, trainable, 0.02, TpCut::Column);
+  builder.add(layer + ".self_attn.q_proj.weight", {q, text.hidden}, trainable, 0.02, TpCut::Column,
+              true);
+  builder.add(layer + ".self_attn.k_proj.weight", {kv, text.hidden}, trainable, 0.02, TpCut::Column,
+              true);
+  builder.add(layer + ".self_attn.v_proj.weight", {kv, text.hidden}, trainable, 0.02,
+              TpCut::Column);
   if (text.attention_bias) {
     builder.add(layer + ".self_attn.q_proj.bias", {q}, trainable, 0, TpCut::Column, true);
     builder.add(layer + ".self_attn.k_proj.bias", {kv}, trainable, 0, TpCut::Column, true);
     builder.add(layer + ".self_attn.v_proj.bias", {kv}, trainable, 0, TpCut::Column);
   }
   builder.add(layer + ".self_attn.o_proj.weight", {text.hidden, q}, trainable, 0.02, TpCut::Row);
-  if (text.attention_bias) builder.add(layer + ".self_attn.o_proj.bias", {text.hidden}, trainable, 0);
+  if (text.attention_bias)
+    builder.add(layer + ".self_attn.o_proj.bias", {text.hidden}, trainable, 0);
   builder.add_norm(layer + ".post_attention_layernorm", text.hidden, trainable, false);
   const Shape up{text.intermediate, text.hidden};
   builder.add(layer + ".mlp.gate_proj.weight", up, trainable, 0.02, TpCut::Column, true);
   builder.add(layer + ".mlp.up_proj.weight", up, trainable, 0.02, TpCut::Column);
   if (text.mlp_bias) {
-    builder.add(layer + ".mlp.gate_proj.bias", {text.intermediate}, trainable, 0, TpCut::Column, true);
+    builder.add(layer + ".mlp.gate_proj.bias", {text.intermediate}, trainable, 0, TpCut::Column,
+                true);
     builder.add(layer + ".mlp.up_proj.bias", {text.intermediate}, trainable, 0, TpCut::Column);
   }
   builder.add(layer + ".mlp.down_proj.weight", {text.hidden, text.intermediate}, trainable, 0.02,
@@ -148,10 +156,11 @@ void add_decoder_block(SpecBuilder& builder, const TextConfig& text, const std::
 void add_decoder(SpecBuilder& builder, const TextConfig& text, const std::string& prefix,
                  int features, bool trainable) {
   builder.start("llm.embed", "llm", UnitKind::TokenEmbed, {});
-  const int embed = builder.add(prefix + "model.embed_tokens.weight", {text.vocabulary, text.hidden},
-                                trainable, 0.02, TpCut::Vocabulary);
+  const int embed = builder.add(prefix + "model.embed_tokens.weight",
+                                {text.vocabulary, text.hidden}, trainable, 0.02, TpCut::Vocabulary);
   if (features >= 0)
-    builder.start("llm.merge", "llm", UnitKind::Merge, {{builder.last_unit(), false}, {features, true}});
+    builder.start("llm.merge", "llm", UnitKind::Merge,
+                  {{builder.last_unit(), false}, {features, true}});
   for (int64_t layer = 0; layer < text.layers; ++layer) {
     builder.start("llm.layers." + std::to_string(layer), "llm", UnitKind::DecoderBlock,
                   {{builder.last_unit(), false}});

@@ -32,14 +32,17 @@ void check_module_mesh(Faults& faults, const std::string& module, const ModuleMe
 }
 
 void add_product_fault(Faults& faults, const MeshOptions& mesh, int world_size) {
-  const std::string replicate = std::to_string(mesh.dp_replicate), shard = std::to_string(mesh.dp_shard);
-  faults.add("the mesh does not fit: dp_replicate (" + replicate + ") x dp_shard (" + shard +
-             ") x ranks of a replica (1) must be the world size " + std::to_string(world_size) +
-             "; set one of mesh.dp_replicate, mesh.dp_shard to -1 to let it take the rest, or start " +
-             "another number of ranks");
+  const std::string replicate = std::to_string(mesh.dp_replicate),
+                    shard = std::to_string(mesh.dp_shard);
+  faults.add(
+      "the mesh does not fit: dp_replicate (" + replicate + ") x dp_shard (" + shard +
+      ") x ranks of a replica (1) must be the world size " + std::to_string(world_size) +
+      "; set one of mesh.dp_replicate, mesh.dp_shard to -1 to let it take the rest, or start " +
+      "another number of ranks");
 }
 
-MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model, int world_size) {
+MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model,
+                          int world_size) {
   const MeshOptions& mesh = options.mesh;
   if (mesh.placement != "shared")
     faults.add("mesh.placement = \"" + mesh.placement +
@@ -89,10 +92,12 @@ int Plan::shard_of(int world_rank, int group) const {
 }
 
 FlatRange Plan::own_cut(int world_rank, int group) const {
-  // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N parts either way.
+  // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
+  // parts either way.
   const Sharding& sharding = shardings[group];
   const FlatRange shard = shard_range(groups[group], shard_of(world_rank, group), sharding.shards);
-  const int replica = sharding.gathered() ? replica_of(world_rank) / mesh.dp_shard : replica_of(world_rank);
+  const int replica =
+      sharding.gathered() ? replica_of(world_rank) / mesh.dp_shard : replica_of(world_rank);
   const int64_t length = shard.end - shard.begin;
   return {shard.begin + length * replica / sharding.replicas,
           shard.begin + length * (replica + 1) / sharding.replicas};
@@ -113,7 +118,8 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
   std::vector<int> everyone(mesh.replicas());
   for (int replica = 0; replica < mesh.replicas(); ++replica) everyone[replica] = replica;
   const int first = replica_of(world_rank) / mesh.dp_shard * mesh.dp_shard;
-  const std::vector<int> shard_group(everyone.begin() + first, everyone.begin() + first + mesh.dp_shard);
+  const std::vector<int> shard_group(everyone.begin() + first,
+                                     everyone.begin() + first + mesh.dp_shard);
   for (const Sharding& sharding : shardings) {
     input.shard_peers.push_back(sharding.gathered() ? shard_group
                                                     : std::vector<int>{replica_of(world_rank)});
@@ -138,8 +144,9 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == "train" &&
       std::none_of(plan.model.params.begin(), plan.model.params.end(), trainable))
-    faults.add("every module is frozen, so there is nothing to train; set one of model.vision.train, "
-               "model.vision.train_projector, model.llm.train to true, or run.mode to evaluate");
+    faults.add(
+        "every module is frozen, so there is nothing to train; set one of model.vision.train, "
+        "model.vision.train_projector, model.llm.train to true, or run.mode to evaluate");
   faults.throw_if_any();
   plan.groups = make_flat_layout(plan.model);
   plan.shardings = make_shardings(options, plan.mesh, plan.groups);

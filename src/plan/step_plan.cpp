@@ -19,7 +19,8 @@ void check_lengths(const Ids& samples, const std::vector<SampleIndex>& index, in
                       "; raise data.row_tokens or leave the sample out");
 }
 
-/// Positions in `samples` of each replica, ascending: the order inside a replica is that of the global batch.
+/// Positions in `samples` of each replica, ascending: the order inside a replica is that of the
+/// global batch.
 std::vector<std::vector<size_t>> deal(const Ids& samples, const std::vector<SampleIndex>& index,
                                       int replicas) {
   std::vector<size_t> order(samples.size());
@@ -57,7 +58,8 @@ std::vector<Ids> pack(const Ids& samples, const std::vector<SampleIndex>& index,
 }
 
 std::vector<MicrobatchPlan> group_rows(const std::vector<Ids>& rows,
-                                       const std::vector<SampleIndex>& index, int64_t per_microbatch) {
+                                       const std::vector<SampleIndex>& index,
+                                       int64_t per_microbatch) {
   std::vector<MicrobatchPlan> microbatches;
   for (size_t row = 0; row < rows.size(); ++row) {
     if (row % per_microbatch == 0) microbatches.emplace_back();

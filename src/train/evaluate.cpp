@@ -23,13 +23,18 @@ size_t prompt_length(const Sample& sample) {
 /// One rank's part in evaluating a data set.
 class Evaluator {
  public:
-  Evaluator(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
-            const EvaluateOptions& options)
-      : engine_(engine), control_(control), dataset_(dataset), loading_(loading), options_(options) {}
+  Evaluator(Engine& engine, Collectives& control, const Dataset& dataset,
+            const LoaderOptions& loading, const EvaluateOptions& options)
+      : engine_(engine),
+        control_(control),
+        dataset_(dataset),
+        loading_(loading),
+        options_(options) {}
 
   Evaluation run() {
     const int64_t available = static_cast<int64_t>(dataset_.index().size());
-    const int64_t samples = options_.samples > 0 ? std::min(options_.samples, available) : available;
+    const int64_t samples =
+        options_.samples > 0 ? std::min(options_.samples, available) : available;
     const int64_t batch = engine_.plan().options.schedule.global_batch;
     for (int64_t begin = 0; begin < samples; begin += batch) {
       Ids ids(std::min(batch, samples - begin));
@@ -41,11 +46,12 @@ class Evaluator {
   }
 
  private:
-  WalkResult walk(const StepPlan& plan, const std::vector<LoadedMicrobatch>& loaded, HeadOutput head,
-                  double* targets) {
+  WalkResult walk(const StepPlan& plan, const std::vector<LoadedMicrobatch>& loaded,
+                  HeadOutput head, double* targets) {
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded) {
-      microbatches.push_back(make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
+      microbatches.push_back(
+          make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
       if (targets) *targets += static_cast<double>(microbatches.back().targets);
     }
     const ScheduleInput input = engine_.plan().schedule_input(plan, engine_.world_rank(), true);
@@ -54,7 +60,8 @@ class Evaluator {
 
   std::vector<LoadedMicrobatch> load(const StepPlan& plan) const {
     std::vector<LoadedMicrobatch> loaded;
-    for (const MicrobatchPlan& part : plan.replicas[engine_.plan().replica_of(engine_.world_rank())])
+    for (const MicrobatchPlan& part :
+         plan.replicas[engine_.plan().replica_of(engine_.world_rank())])
       loaded.push_back(load_microbatch(dataset_, loading_, part.samples));
     return loaded;
   }
@@ -97,7 +104,8 @@ class Evaluator {
       const WalkResult result = walk(plan, loaded, HeadOutput::LastLogits, nullptr);
       double open = 0;
       for (size_t m = 0; m < loaded.size(); ++m)
-        if (!loaded[m].samples.empty()) open += append_best(result.outputs[m], loaded[m], predictions[m], ended[m]);
+        if (!loaded[m].samples.empty())
+          open += append_best(result.outputs[m], loaded[m], predictions[m], ended[m]);
       // Every rank walks as long as some rank has an open sample, since walks may communicate.
       control_.all_reduce(&open, 1, DType::Float64, ReduceOp::Sum).wait();
       if (open == 0) break;
@@ -106,9 +114,10 @@ class Evaluator {
       std::move(part.begin(), part.end(), std::back_inserter(predictions_));
   }
 
-  /// Appends the likeliest token to each sample that has not ended; returns how many are still open.
-  double append_best(const at::Tensor& logits, LoadedMicrobatch& loaded, std::vector<Prediction>& predictions,
-                     std::vector<bool>& ended) const {
+  /// Appends the likeliest token to each sample that has not ended; returns how many are still
+  /// open.
+  double append_best(const at::Tensor& logits, LoadedMicrobatch& loaded,
+                     std::vector<Prediction>& predictions, std::vector<bool>& ended) const {
     const at::Tensor best = logits.argmax(1).cpu();
     const auto& ends = engine_.plan().model.text.end_tokens;
     double open = 0;
@@ -147,19 +156,22 @@ class Evaluator {
     for (size_t i = 0; i < predictions_.size(); ++i) {
       const Sample& sample = references_[i];
       const size_t prompt = prompt_length(sample);
-      const std::string generated = text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
+      const std::string generated =
+          text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
       std::erase(before, dataset_.image_token());
       nlohmann::ordered_json line{
           {"sample", sample.id},
           {"prompt", text_of_tokens(dataset_.token_bytes(), before)},
           {"generated", generated},
-          {"answer", text_of_tokens(dataset_.token_bytes(), {sample.tokens.begin() + prompt, sample.tokens.end()})}};
+          {"answer", text_of_tokens(dataset_.token_bytes(),
+                                    {sample.tokens.begin() + prompt, sample.tokens.end()})}};
       if (sample.label >= 0 && !classes.empty()) {
         const auto predicted = class_named_in(generated, classes);
         const bool correct = predicted == sample.label;
         line["label"] = classes.at(sample.label);
-        line["predicted"] = predicted ? nlohmann::ordered_json(classes[*predicted]) : nlohmann::ordered_json();
+        line["predicted"] =
+            predicted ? nlohmann::ordered_json(classes[*predicted]) : nlohmann::ordered_json();
         line["correct"] = correct;
         ++labelled_;
         correct_ += correct;
@@ -174,7 +186,8 @@ class Evaluator {
     Counts counts(control_.size());
     const int64_t own = static_cast<int64_t>(lines.size());
     control_.all_gather(&own, counts.data(), Counts(control_.size(), 1), DType::Int64).wait();
-    std::string all(static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})), '\0');
+    std::string all(static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})),
+                    '\0');
     control_.gather(lines.data(), all.data(), counts, DType::UInt8, 0).wait();
     if (control_.rank() != 0) return "";
     std::vector<std::pair<int64_t, std::string>> order;
@@ -202,16 +215,18 @@ class Evaluator {
 
 }  // namespace
 
-Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
-                    const EvaluateOptions& options) {
+Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset,
+                    const LoaderOptions& loading, const EvaluateOptions& options) {
   return Evaluator(engine, control, dataset, loading, options).run();
 }
 
-void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
-                         Log& log, const MetricsFile& metrics, const EvaluationOutput& output) {
+void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
+                         const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
+                         const EvaluationOutput& output) {
   const EvalOptions& eval = engine.plan().options.eval;
-  Evaluation evaluation = evaluate(engine, control, dataset, loading,
-                                   {.samples = eval.samples, .generate_tokens = eval.generate_tokens});
+  Evaluation evaluation =
+      evaluate(engine, control, dataset, loading,
+               {.samples = eval.samples, .generate_tokens = eval.generate_tokens});
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
   log.info(eval_line(evaluation.metrics));

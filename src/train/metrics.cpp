@@ -25,9 +25,10 @@ std::string clock_text(double seconds) {
 std::string progress_line(const StepMetrics& m) {
   char text[256];
   std::snprintf(text, sizeof text,
-                "step %ld/%ld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.1f samples/s  %.0f MiB  %s left",
-                static_cast<long>(m.step), static_cast<long>(m.steps), m.report.loss, m.report.grad_norm,
-                m.report.lr, m.tokens_per_second, m.samples_per_second,
+                "step %ld/%ld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.1f samples/s  "
+                "%.0f MiB  %s left",
+                static_cast<long>(m.step), static_cast<long>(m.steps), m.report.loss,
+                m.report.grad_norm, m.report.lr, m.tokens_per_second, m.samples_per_second,
                 static_cast<double>(m.memory_bytes) / (1 << 20),
                 clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
   return text;
@@ -35,8 +36,8 @@ std::string progress_line(const StepMetrics& m) {
 
 std::string eval_line(const EvalMetrics& m) {
   char text[192];
-  std::snprintf(text, sizeof text, "evaluation at step %ld: loss %.4f over %ld samples", static_cast<long>(m.step),
-                m.loss, static_cast<long>(m.samples));
+  std::snprintf(text, sizeof text, "evaluation at step %ld: loss %.4f over %ld samples",
+                static_cast<long>(m.step), m.loss, static_cast<long>(m.samples));
   std::string line = text;
   if (m.labelled > 0) {
     std::snprintf(text, sizeof text, ", accuracy %.2f %% (%ld of %ld)", 100 * m.accuracy(),
@@ -64,8 +65,8 @@ void MetricsFile::append(const StepMetrics& m) const {
 }
 
 void MetricsFile::append(const EvalMetrics& m) const {
-  nlohmann::ordered_json line{{"kind", "eval"},  {"step", m.step},       {"seconds", m.seconds},
-                              {"loss", m.loss},  {"samples", m.samples}, {"targets", m.targets}};
+  nlohmann::ordered_json line{{"kind", "eval"}, {"step", m.step},       {"seconds", m.seconds},
+                              {"loss", m.loss}, {"samples", m.samples}, {"targets", m.targets}};
   if (m.labelled > 0) {
     line["labelled"] = m.labelled;
     line["correct"] = m.correct;

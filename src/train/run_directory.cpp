@@ -27,8 +27,9 @@ struct Holder {
   }
 };
 
-/// When a process started, in clock ticks since boot: tells it from a later one with its number. Empty when it is gone, or
-/// has ended and is only waiting to be collected, which some containers never do.
+/// When a process started, in clock ticks since boot: tells it from a later one with its number.
+/// Empty when it is gone, or has ended and is only waiting to be collected, which some containers
+/// never do.
 std::string start_of_process(const std::string& process) {
   std::ifstream file("/proc/" + process + "/stat");
   std::string text;
@@ -62,8 +63,9 @@ Holder read_holder(const fs::path& lock) {
 }
 
 bool is_stale(const Holder& holder, const Holder& own) {
-  if (!own.job.empty() && holder.job == own.job) return true;  // requeued: the earlier start has ended
-  if (holder.host != own.host) return false;                   // cannot be known from here
+  if (!own.job.empty() && holder.job == own.job)
+    return true;                              // requeued: the earlier start has ended
+  if (holder.host != own.host) return false;  // cannot be known from here
   const std::string started = start_of_process(holder.process);
   return started.empty() || started != holder.started;
 }
@@ -89,8 +91,10 @@ void RunDirectory::take_lock() {
   for (int attempt = 0; attempt < 2; ++attempt) {
     const int file = open(lock.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644);
     if (file >= 0) {
-      const std::string text = own.host + "\n" + own.process + "\n" + own.started + "\n" + own.job + "\n";
-      const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+      const std::string text =
+          own.host + "\n" + own.process + "\n" + own.started + "\n" + own.job + "\n";
+      const bool written =
+          write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
       close(file);
       if (!written) fail("write", lock);
       return;
@@ -99,14 +103,18 @@ void RunDirectory::take_lock() {
     const Holder holder = read_holder(lock);
     if (!is_stale(holder, own))
       throw StorageError("the run directory " + path_ + " is in use by " + holder.describe() +
-                         "; choose another with -d, or remove " + lock.string() + " if that run is dead");
+                         "; choose another with -d, or remove " + lock.string() +
+                         " if that run is dead");
     note_ = "took over the lock that " + holder.describe() + " left in " + path_;
     unlink(lock.c_str());
   }
-  throw StorageError("the run directory " + path_ + " is being locked by another run; choose another with -d");
+  throw StorageError("the run directory " + path_ +
+                     " is being locked by another run; choose another with -d");
 }
 
-RunDirectory::~RunDirectory() { unlink((fs::path(path_) / "LOCK").c_str()); }
+RunDirectory::~RunDirectory() {
+  unlink((fs::path(path_) / "LOCK").c_str());
+}
 
 void RunDirectory::write_deck(const std::string& toml) const {
   const fs::path file = fs::path(path_) / "deck.used.toml";

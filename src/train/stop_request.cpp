@@ -12,7 +12,9 @@ namespace {
 std::atomic<int> save_signals{0};
 std::atomic<int> leave_signals{0};
 
-void on_signal(int signal) { (signal == SIGUSR1 ? save_signals : leave_signals).fetch_add(1); }
+void on_signal(int signal) {
+  (signal == SIGUSR1 ? save_signals : leave_signals).fetch_add(1);
+}
 
 void install(void (*handler)(int)) {
   for (int signal : {SIGUSR1, SIGUSR2, SIGTERM}) {
@@ -40,7 +42,9 @@ StopRequest::StopRequest(std::string run_directory, bool is_root, double wall_se
   install(on_signal);
 }
 
-StopRequest::~StopRequest() { install(SIG_DFL); }
+StopRequest::~StopRequest() {
+  install(SIG_DFL);
+}
 
 double StopRequest::elapsed_seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();

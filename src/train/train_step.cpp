@@ -29,9 +29,11 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
   const WalkResult walk = engine_.run(make_schedule(input), microbatches);
 
   double targets = 0;
-  for (const Microbatch& microbatch : microbatches) targets += static_cast<double>(microbatch.targets);
-  double sums[] = {walk.loss_sum, targets, optimizer_.own_sum_of_squares(), static_cast<double>(bad_items),
-                   flags.save,    flags.leave};
+  for (const Microbatch& microbatch : microbatches)
+    targets += static_cast<double>(microbatch.targets);
+  double sums[] = {
+      walk.loss_sum, targets,    optimizer_.own_sum_of_squares(), static_cast<double>(bad_items),
+      flags.save,    flags.leave};
   control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
 
   StepReport report;
@@ -60,8 +62,9 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
 void TrainStep::check_finite(const StepReport& report, int64_t step) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
   const std::string group = optimizer_.non_finite_group();
-  throw NonFiniteError("step " + std::to_string(step + 1) + ": loss is " + std::to_string(report.loss) +
-                       " and the gradient's norm " + std::to_string(report.grad_norm) +
+  throw NonFiniteError("step " + std::to_string(step + 1) + ": loss is " +
+                       std::to_string(report.loss) + " and the gradient's norm " +
+                       std::to_string(report.grad_norm) +
                        (group.empty() ? "" : ", not finite in " + group) +
                        "; nothing was updated; lower optim.lr, or look at the data of this step");
 }

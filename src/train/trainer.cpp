@@ -21,7 +21,9 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-double moving_average(double average, double value) { return average == 0 ? value : 0.7 * average + 0.3 * value; }
+double moving_average(double average, double value) {
+  return average == 0 ? value : 0.7 * average + 0.3 * value;
+}
 
 Sampler make_sampler(const Options& options, const Dataset& dataset) {
   return Sampler(static_cast<int64_t>(dataset.index().size()), options.schedule.global_batch,
@@ -45,17 +47,19 @@ ExitCode Trainer::run() {
     for (const MicrobatchPlan& part : plan.replicas[replica]) ids.push_back(part.samples);
     return ids;
   };
-  Loader loader(parts_.train, parts_.loading, ids_of_step, position_.step, steps, options_.data.prefetch);
+  Loader loader(parts_.train, parts_.loading, ids_of_step, position_.step, steps,
+                options_.data.prefetch);
 
   while (position_.step < steps) {
     const StepReport report = train_one(loader, sampler);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
     if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
-    if (parts_.eval && options_.eval.every > 0 && (is_due(options_.eval.every) || last)) run_evaluation();
+    if (parts_.eval && options_.eval.every > 0 && (is_due(options_.eval.every) || last))
+      run_evaluation();
     if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves) save();
     if (leaves && !last) {
-      parts_.log.info("asked to leave: stopped after step " + std::to_string(position_.step) + " of " +
-                      std::to_string(steps) + "; go on with -r " + parts_.run_directory);
+      parts_.log.info("asked to leave: stopped after step " + std::to_string(position_.step) +
+                      " of " + std::to_string(steps) + "; go on with -r " + parts_.run_directory);
       return ExitCode::Requeue;
     }
   }
@@ -78,15 +82,16 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
   interval_.wait_seconds += waiting.seconds();
   for (const LoadedMicrobatch& part : loaded) {
     for (const BadItem& bad : part.bad)
-      parts_.log.warn("sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
-                      " is masked: " + bad.fault);
+      parts_.log.warn("sample " + std::to_string(bad.sample) + ", item " +
+                      std::to_string(bad.item) + " is masked: " + bad.fault);
     bad_items += static_cast<int64_t>(part.bad.size());
     microbatches.push_back(
         make_microbatch(part, parts_.engine.plan().model, parts_.engine.microbatch_options()));
   }
   const StepFlags asked = parts_.stop.poll(2 * seconds_per_step_ + 2 * seconds_per_save_);
   TrainStep step(parts_.engine, parts_.optimizer, parts_.control);
-  const StepReport report = step.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
+  const StepReport report =
+      step.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
   if (report.skipped)
     parts_.log.warn("step " + std::to_string(position_.step + 1) +
                     ": the global batch has no target token, so nothing was updated");
@@ -102,7 +107,9 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
   return report;
 }
 
-bool Trainer::is_due(int64_t every) const { return every > 0 && position_.step % every == 0; }
+bool Trainer::is_due(int64_t every) const {
+  return every > 0 && position_.step % every == 0;
+}
 
 void Trainer::log_step(const StepReport& report, bool last) {
   StepMetrics metrics;
@@ -124,7 +131,8 @@ void Trainer::run_evaluation() {
   EvaluationOutput output{.step = position_.step,
                           .seconds = parts_.stop.elapsed_seconds(),
                           .directory = parts_.run_directory};
-  evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log, parts_.metrics, output);
+  evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log,
+                      parts_.metrics, output);
 }
 
 void Trainer::save() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of layouts: in fp64, ten steps of AdamW with clipping give the same losses and weights on one rank and on any
-// layout of several, packed or not, with or without activation checkpointing, under the MPI and the strict collectives.
+// The table of layouts: in fp64, ten steps of AdamW with clipping give the same losses and weights
+// on one rank and on any layout of several, packed or not, with or without activation
+// checkpointing, under the MPI and the strict collectives.
 #include <gtest/gtest.h>
 
 #include "support/mpi_main.hpp"
@@ -35,7 +36,8 @@ const Layout kLayouts[] = {
     {"four ranks, DDP", 4, "no_shard", "no_shard"},
     {"four ranks, full_shard", 4, "full_shard", "full_shard"},
     {"four ranks, full_shard, a sample a row", 4, "full_shard", "full_shard", 1, false},
-    {"four ranks, vision full_shard, llm DDP, checkpointed", 4, "full_shard", "no_shard", 1, true, true},
+    {"four ranks, vision full_shard, llm DDP, checkpointed", 4, "full_shard", "no_shard", 1, true,
+     true},
     {"four ranks, two replicas of two shards", 4, "full_shard", "full_shard", 2},
     {"four ranks, everything in one row", 4, "full_shard", "no_shard", 1, true, false, 400},
 };
@@ -84,10 +86,12 @@ TEST_P(Layouts, EqualOneRank) {
   const ModelSpec model = make_model_spec(tiny_llava_config(scenario.model));
   const MemoryDataset dataset = make_tiny_dataset(model, 23, scenario.images, 5);
   const Communicator alone = world.split(world.rank(), "alone");
-  const TinyResult expected = run_tiny(alone, make_mpi_collectives, dataset, make_run(scenario, kReference));
+  const TinyResult expected =
+      run_tiny(alone, make_mpi_collectives, dataset, make_run(scenario, kReference));
   for (double norm : expected.grad_norms) ASSERT_GT(norm, 0);
 
-  for (const MakeCollectives& make : {MakeCollectives(make_mpi_collectives), MakeCollectives(make_strict_collectives)})
+  for (const MakeCollectives& make :
+       {MakeCollectives(make_mpi_collectives), MakeCollectives(make_strict_collectives)})
     for (const Layout& layout : kLayouts) {
       if (layout.ranks > world.size()) continue;
       SCOPED_TRACE(std::string(scenario.name) + "; " + layout.name);
@@ -103,7 +107,8 @@ TEST_P(Layouts, EqualOneRank) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, Layouts, ::testing::Range(0, static_cast<int>(std::size(kScenarios))));
+INSTANTIATE_TEST_SUITE_P(Scenarios, Layouts,
+                         ::testing::Range(0, static_cast<int>(std::size(kScenarios))));
 
 }  // namespace
 }  // namespace zea::testing

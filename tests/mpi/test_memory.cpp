@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What full_shard promises of memory, by the ledger of the buffers: a rank holds its share of everything that is owned, and two
-// units' worth of what is gathered and of what is not yet reduced.
+// What full_shard promises of memory, by the ledger of the buffers: a rank holds its share of
+// everything that is owned, and two units' worth of what is gathered and of what is not yet
+// reduced.
 #include <gtest/gtest.h>
 
 #include <algorithm>

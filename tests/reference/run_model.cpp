@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one step over a whole data set on one rank and writes what a reference can compare: the logits of every target row and
-// which token of which sample each belongs to, the loss, and the gradient of every parameter that has one.
+// Runs one step over a whole data set on one rank and writes what a reference can compare: the
+// logits of every target row and which token of which sample each belongs to, the loss, and the
+// gradient of every parameter that has one.
 //   run_model DECK OUT [section.key=value ...]
-#include <algorithm>
 #include <cstdio>
 #include <numeric>
-#include <optional>
 
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/comm/world.hpp"
@@ -65,14 +64,16 @@ void write_rows(H5File& out, const Step& step) {
 void write_logits(H5File& out, Engine& engine, const Step& step) {
   const auto actions = make_schedule(engine.plan().schedule_input(step.plan, 0, true));
   std::vector<at::Tensor> parts;
-  for (const at::Tensor& logits : engine.run(actions, step.microbatches, HeadOutput::TargetLogits).outputs)
+  for (const at::Tensor& logits :
+       engine.run(actions, step.microbatches, HeadOutput::TargetLogits).outputs)
     if (logits.defined()) parts.push_back(logits.to(at::kDouble));
   const at::Tensor logits = at::cat(parts).contiguous();
   out.write("logits", {logits.size(0), logits.size(1)}, DType::Float64, logits.data_ptr<double>());
 }
 
 /// The gradient of the mean over targets, of each parameter that this step trains.
-void write_gradients(H5File& out, Engine& engine, const std::vector<bool>& has_gradient, double targets) {
+void write_gradients(H5File& out, Engine& engine, const std::vector<bool>& has_gradient,
+                     double targets) {
   const Plan& plan = engine.plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!has_gradient[g]) continue;

@@ -47,8 +47,8 @@ LLAMA3_ROPE = {
     "rope_theta": 500.0,
 }
 
-# What differs from the plain model: configs ("text", "vision", "llava"), the deck, images per
-# sample, and modules that are frozen.
+# What differs from the plain model: configs ("text", "vision", "llava"), whether config.json is
+# spelt as transformers 4 did, the deck, images per sample, and modules that are frozen.
 CASES = {
     "plain": {},
     "tied": {"text": {"tie_word_embeddings": True}},
@@ -67,6 +67,7 @@ CASES = {
     "no_projector_bias": {"llava": {"multimodal_projector_bias": False}},
     "linear_rope": {"text": {"rope_parameters": LINEAR_ROPE}},
     "llama3_rope": {"text": {"rope_parameters": LLAMA3_ROPE}},
+    "rope_of_an_older_config": {"text": {"rope_parameters": LLAMA3_ROPE}, "older": True},
     "norm_eps": {"text": {"rms_norm_eps": 1e-2}, "vision": {"layer_norm_eps": 1e-2}},
     "vision_gelu": {"vision": {"hidden_act": "gelu"}},
     "vision_gelu_tanh": {"vision": {"hidden_act": "gelu_pytorch_tanh"}},
@@ -79,6 +80,8 @@ CASES = {
     "frozen_vision": {"frozen": ["vision"]},
     "frozen_llm": {"frozen": ["llm"]},
     "frozen_llm_and_vision": {"frozen": ["llm", "vision"]},
+    # So large that the head takes its rows in several chunks.
+    "large_vocabulary": {"text": {"vocab_size": 131072}, "deck": ["data.row_tokens=4096"]},
     "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
     "all_at_once": {"deck": ["data.row_tokens=4096"]},
     "recomputed": {"deck": ["model.activation_checkpointing=true"]},
@@ -140,7 +143,7 @@ def make_model(case):
 
 
 def perturbed(model):
-    """Biases, norms and matrices of a size at which each matters: initial zeros and ones hide faults."""
+    """Every parameter of a size at which it matters: initial zeros and ones hide faults."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -151,7 +154,7 @@ def perturbed(model):
 
 
 def make_samples(case, features):
-    """Token ids, loss mask and pictures: text of varied length before, between and after pictures."""
+    """Token ids, loss mask, pictures: text of varied length before, between and after pictures."""
     random = np.random.default_rng(3)
     pattern = [0] if case.get("only_text") else case.get("images", [1, 0, 2, 1, 0, 2, 1])
 
@@ -162,7 +165,7 @@ def make_samples(case, features):
     samples = []
     for number in range(7):
         images = pattern[number % len(pattern)]
-        tokens, mask = text(1, 4), []
+        tokens = text(1, 4)
         for _ in range(images):
             tokens += [IMAGE_TOKEN] * features + text(0, 2)
         prompt = tokens + text(1, 5)
@@ -171,6 +174,8 @@ def make_samples(case, features):
         if number == 3:  # loss from the first token on, with a gap
             mask = [int(token != IMAGE_TOKEN) for token in prompt] + [0, 1] * len(answer)
             mask = mask[: len(prompt) + len(answer)]
+        if number == 5:
+            mask = [0] * len(mask)
         pixels = random.integers(0, 256, size=(images, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
         samples.append((prompt + answer, mask, pixels))
     return samples
@@ -201,6 +206,14 @@ def reference(model, samples, attention):
     return total, logits, gradients
 
 
+def spell_rope_as_before(path):
+    config = json.loads(path.read_text())
+    rope = config["text_config"].pop("rope_parameters")
+    config["text_config"]["rope_theta"] = rope.pop("rope_theta")
+    config["text_config"]["rope_scaling"] = rope
+    path.write_text(json.dumps(config))
+
+
 def datasets(group, prefix=""):
     for name, item in group.items():
         if isinstance(item, h5py.Dataset):
@@ -220,6 +233,8 @@ class Parity(unittest.TestCase):
     def run_zea(self, model, samples, case, name="out.h5", overrides=()):
         if not (self.folder / "weights.h5").exists():
             model.save_pretrained(self.folder / "model")
+            if case.get("older"):
+                spell_rope_as_before(self.folder / "model" / "config.json")
             run(IMPORT, self.folder / "model", self.folder / "weights.h5")
             with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN) as writer:
                 for tokens, mask, pixels in samples:
@@ -230,7 +245,8 @@ class Parity(unittest.TestCase):
                 f"rows_per_microbatch = 2\nimage_mean = {MEAN}\nimage_std = {STD}\n"
             )
         frozen = [FROZEN[module][1] for module in case.get("frozen", [])]
-        run(RUN_MODEL, self.folder / "deck.toml", self.folder / name, *case.get("deck", []), *frozen, *overrides)
+        overrides = [*case.get("deck", []), *frozen, *overrides]
+        run(RUN_MODEL, self.folder / "deck.toml", self.folder / name, *overrides)
         with h5py.File(self.folder / name) as out:
             rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
             logits = dict(zip(rows, out["logits"][...]))

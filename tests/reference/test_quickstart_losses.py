@@ -3,8 +3,8 @@
 
 test_quickstart_losses.py PROJECT ZEA IMPORT CONSOLIDATE MPIRUN...
 
-Same initial weights and batches. The loop below knows nothing of zea but the deck's numbers: loss is
-a sum over targets divided by their number, AdamW decays matrices only, the gradient is clipped.
+Same initial weights and batches. The loop below knows nothing of zea but the deck's numbers: loss
+is a sum over targets divided by their number, AdamW decays matrices only, the gradient is clipped.
 """
 
 import json
@@ -52,10 +52,11 @@ def read_samples(path):
     """(token ids, loss mask, the one picture) of each sample."""
     with h5py.File(path) as file:
         offsets, shapes = file["token_offsets"][...], file["item_shape"][...]
-        tokens, mask = torch.tensor(file["tokens"][...]).long(), torch.tensor(file["loss_mask"][...])
+        tokens = torch.tensor(file["tokens"][...]).long()
+        mask = torch.tensor(file["loss_mask"][...]).bool()
         pixels = torch.tensor(file["item_bytes"][...]).view(len(shapes), *shapes[0][:2].tolist())
     parts = [slice(*pair) for pair in zip(offsets[:-1], offsets[1:])]
-    return [(tokens[part], mask[part].bool(), image) for part, image in zip(parts, pixels)]
+    return [(tokens[part], mask[part], image) for part, image in zip(parts, pixels)]
 
 
 def padded_batch(samples, data):
@@ -140,9 +141,8 @@ def main():
         run(consolidate, folder / "weights.h5", f"{folder}/hf/")
         found = train_with_zea(folder, deck, zea, mpirun)
         samples = read_samples(folder / "train.h5")
-        expected = train_with_transformers(
-            folder / "hf", samples, tomllib.loads(deck.read_text())
-        )
+        settings = tomllib.loads(deck.read_text())
+        expected = train_with_transformers(folder / "hf", samples, settings)
     compare(expected, found)
 
 

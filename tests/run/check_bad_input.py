@@ -74,13 +74,17 @@ class BadInput(zr.ZeaTest):
         self.refuse(4, [str(weights)], weights=weights)
 
     def test_wrong_shape(self):
-        self.refuse_weights([f"wrong shape: {A_TENSOR} is (40, 24)", "the model wants (24, 40)"], np.transpose)
+        self.refuse_weights(
+            [f"wrong shape: {A_TENSOR} is (40, 24)", "the model wants (24, 40)"], np.transpose
+        )
 
     def test_missing_tensor(self):
         self.refuse_weights([f"missing: {A_TENSOR}"], lambda values: None)
 
     def test_nan_in_weights(self):
-        self.refuse_weights([f'"{A_TENSOR}" is nan at index (23, 39)'], lambda values: with_one(values, np.nan))
+        self.refuse_weights(
+            [f'"{A_TENSOR}" is nan at index (23, 39)'], lambda values: with_one(values, np.nan)
+        )
 
     def test_loss_that_overflows(self):
         def huge(values):
@@ -118,7 +122,9 @@ class BadInput(zr.ZeaTest):
         self.refuse(7, ["cannot make the run directory", "choose another with -d"])
 
     def test_wrong_override(self):
-        self.refuse(2, ["optim.learning_rate is not a key; [optim] has lr, "], ["optim.learning_rate=1"])
+        self.refuse(
+            2, ["optim.learning_rate is not a key; [optim] has lr, "], ["optim.learning_rate=1"]
+        )
 
     def test_masked_image(self):
         tokens, mask, _ = zr.image_sample(1)

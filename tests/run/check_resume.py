@@ -25,9 +25,7 @@ class Resume(zr.ZeaTest):
 
         expected = zr.numbers_of_steps(whole)
         self.assertEqual(list(expected), list(range(1, 13)))
-        self.assertEqual(
-            zr.numbers_of_steps(rest), {step: expected[step] for step in range(7, 13)}
-        )
+        self.assertEqual(zr.numbers_of_steps(rest), {step: expected[step] for step in range(7, 13)})
         end = zr.read_checkpoint(whole / "checkpoints" / "step-00000012")
         self.assertEqual({state for _, state in end}, {"parameter", "exp_avg", "exp_avg_sq"})
         self.assert_same_arrays(end, zr.read_checkpoint(zr.checkpoints(rest)[-1]))

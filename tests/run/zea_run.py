@@ -243,7 +243,9 @@ def numbers_of_steps(directory):
 
 def checkpoints(directory):
     """Complete checkpoints, oldest first."""
-    return sorted(path.parent for path in Path(directory).glob("checkpoints/*/manifest.json"))
+    return sorted(
+        path.parent for path in Path(directory).glob("checkpoints/step-*[0-9]/manifest.json")
+    )
 
 
 def read_checkpoint(path):

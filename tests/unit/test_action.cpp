@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules on paper: every rank's list is simulated side by side. Collectives match over each group, buffers are gathered
-// when a unit needs them, and each gradient is reduced after its last backward.
+// Schedules on paper: every rank's list is simulated side by side. Collectives match over each
+// group, buffers are gathered when a unit needs them, and each gradient is reduced after its last
+// backward.
 #include "zea/plan/action.hpp"
 
 #include <gtest/gtest.h>
@@ -49,7 +50,8 @@ std::vector<Case> cases() {
           for (bool tied : {false, true})
             for (bool train_llm : {false, true})
               for (int replicate : {1, 2})
-                if (ranks % replicate == 0) all.push_back({ranks, replicate, vision, llm, tied, !tied, train_llm, index});
+                if (ranks % replicate == 0)
+                  all.push_back({ranks, replicate, vision, llm, tied, !tied, train_llm, index});
   return all;
 }
 
@@ -145,7 +147,8 @@ TEST(Schedule, EveryGradientIsReducedAfterItsLastBackward) {
         if (sharding.gathered()) {
           EXPECT_EQ(open, 0) << plan.groups[group].name;
         }
-        EXPECT_EQ(replicas, stepped[group] && sharding.replicas > 1 ? 1 : 0) << plan.groups[group].name;
+        EXPECT_EQ(replicas, stepped[group] && sharding.replicas > 1 ? 1 : 0)
+            << plan.groups[group].name;
       }
     }
   }

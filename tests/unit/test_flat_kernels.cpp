@@ -20,7 +20,9 @@ class FlatKernels : public ::testing::Test {
 };
 
 at::Tensor random_flat(int64_t elements, at::ScalarType type, uint64_t seed) {
-  return at::randn({elements}, at::detail::createCPUGenerator(seed), at::TensorOptions().dtype(at::kDouble)).to(type);
+  return at::randn({elements}, at::detail::createCPUGenerator(seed),
+                   at::TensorOptions().dtype(at::kDouble))
+      .to(type);
 }
 
 TEST_F(FlatKernels, AdamwEqualsItsReference) {
@@ -32,8 +34,13 @@ TEST_F(FlatKernels, AdamwEqualsItsReference) {
       const double tolerance = type == at::kDouble ? 1e-14 : 2e-6;
       for (int64_t step = 1; step <= 3; ++step) {
         const at::Tensor g = random_flat(elements, type, 10 + step);
-        const AdamwUpdate update{.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
-                                 .gradient_scale = 0.25, .step = step};
+        const AdamwUpdate update{.lr = 1e-2,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.95,
+                                 .eps = 1e-8,
+                                 .weight_decay = 0.1,
+                                 .gradient_scale = 0.25,
+                                 .step = step};
         adamw(p, g, m, v, update);
         adamw_reference(p2, g, m2, v2, update);
       }
@@ -50,7 +57,9 @@ TEST_F(FlatKernels, AdamwOfCutsIsBitwiseThatOfTheWhole) {
   const AdamwUpdate update{.lr = 1e-2, .step = 1};
   adamw(p, g, m, v, update);
   for (const auto& [begin, length] : {std::pair{int64_t{0}, cut}, {cut, elements - cut}}) {
-    const auto of = [&, begin = begin, length = length](const at::Tensor& t) { return t.narrow(0, begin, length); };
+    const auto of = [&, begin = begin, length = length](const at::Tensor& t) {
+      return t.narrow(0, begin, length);
+    };
     adamw(of(p2), of(g), of(m2), of(v2), update);
   }
   EXPECT_TRUE(at::equal(p, p2));
@@ -70,7 +79,8 @@ TEST_F(FlatKernels, SumOfSquaresEqualsItsReferenceOnAnyNumberOfThreads) {
 }
 
 TEST_F(FlatKernels, SumOfSquaresShowsWhatIsNotFinite) {
-  for (double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
+  for (double value :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
     for (int64_t place : {0, 4095, 5000}) {
       at::Tensor flat = random_flat(5001, at::kFloat, 6);
       flat[place] = value;

@@ -15,7 +15,8 @@ using testing::tiny_llava_config;
 TEST(FlatLayout, HoldsEveryParameterOnceAligned) {
   for (bool tied : {false, true})
     for (bool train_vision : {false, true}) {
-      const ModelSpec model = make_model_spec(tiny_llava_config({.tied = tied}), {.vision = train_vision});
+      const ModelSpec model =
+          make_model_spec(tiny_llava_config({.tied = tied}), {.vision = train_vision});
       std::map<int, int> seen;
       for (const FlatGroup& group : make_flat_layout(model)) {
         int64_t end = 0;
@@ -45,7 +46,8 @@ TEST(FlatLayout, ATiedParameterHasABufferOfItsOwn) {
     if (group.units.size() == 2) {
       ++shared;
       ASSERT_EQ(group.params.size(), 1);
-      EXPECT_EQ(model.params[group.params[0].param].name, "language_model.model.embed_tokens.weight");
+      EXPECT_EQ(model.params[group.params[0].param].name,
+                "language_model.model.embed_tokens.weight");
     }
   EXPECT_EQ(shared, 1);
 }

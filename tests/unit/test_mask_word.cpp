@@ -17,8 +17,9 @@ TEST(MaskWord, KeepsItsThreeParts) {
 }
 
 TEST(MaskWord, SegmentsAreTheSamples) {
-  const std::vector<MaskWord> words{make_mask_word(0, 0, 0), make_mask_word(0, 1, 1), make_mask_word(1, 0, 0),
-                                    make_mask_word(2, 0, 0), make_mask_word(2, 0, 0)};
+  const std::vector<MaskWord> words{make_mask_word(0, 0, 0), make_mask_word(0, 1, 1),
+                                    make_mask_word(1, 0, 0), make_mask_word(2, 0, 0),
+                                    make_mask_word(2, 0, 0)};
   EXPECT_EQ(segments_of(words), (std::vector<Segment>{{0, 2}, {2, 1}, {3, 2}}));
   EXPECT_TRUE(segments_of({}).empty());
 }
@@ -45,7 +46,8 @@ TEST(MaskWord, BatchesHoldEverySegmentOnceWithLittlePadding) {
       EXPECT_EQ(longest, batch.length);
       EXPECT_LE(static_cast<double>(area - filled), 0.2 * static_cast<double>(area));
     }
-    std::sort(found.begin(), found.end(), [](const Segment& a, const Segment& b) { return a.start < b.start; });
+    std::sort(found.begin(), found.end(),
+              [](const Segment& a, const Segment& b) { return a.start < b.start; });
     EXPECT_EQ(found, segments);
   }
 }

@@ -22,8 +22,9 @@ std::vector<std::string> unit_names(const ModelSpec& model) {
 TEST(ModelSpec, WalksOnlyUnitsThatSomethingReads) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.layers = 1, .vision_layers = 3}));
   EXPECT_EQ(unit_names(model),
-            (std::vector<std::string>{"vision.embed", "vision.layers.0", "vision.layers.1", "vision.projector",
-                                      "llm.embed", "llm.merge", "llm.layers.0", "llm.head"}));
+            (std::vector<std::string>{"vision.embed", "vision.layers.0", "vision.layers.1",
+                                      "vision.projector", "llm.embed", "llm.merge", "llm.layers.0",
+                                      "llm.head"}));
   const int skipped = model.param_index("vision_tower.encoder.layers.2.mlp.fc1.weight");
   ASSERT_GE(skipped, 0);
   EXPECT_FALSE(model.params[skipped].trainable);
@@ -35,15 +36,16 @@ TEST(ModelSpec, InputsComeBeforeTheirReaders) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.feature_layer = "[0, -1, 1]"}));
   for (size_t u = 0; u < model.units.size(); ++u)
     for (const UnitInput& input : model.units[u].inputs) EXPECT_LT(input.unit, static_cast<int>(u));
-  const auto projector = std::find_if(model.units.begin(), model.units.end(),
-                                      [](const UnitSpec& unit) { return unit.kind == UnitKind::Projector; });
+  const auto projector =
+      std::find_if(model.units.begin(), model.units.end(),
+                   [](const UnitSpec& unit) { return unit.kind == UnitKind::Projector; });
   EXPECT_EQ(projector->inputs.size(), 3);
   EXPECT_EQ(model.params[projector->params[0]].shape, (Shape{24, 3 * 16}));
 }
 
 TEST(ModelSpec, FreezesModulesAndProjectorApart) {
-  const ModelSpec model =
-      make_model_spec(tiny_llava_config(), {.vision = false, .vision_projector = true, .llm = false});
+  const ModelSpec model = make_model_spec(
+      tiny_llava_config(), {.vision = false, .vision_projector = true, .llm = false});
   for (const ParamSpec& param : model.params)
     EXPECT_EQ(param.trainable, param.name.starts_with("multi_modal_projector.")) << param.name;
 }
@@ -51,7 +53,8 @@ TEST(ModelSpec, FreezesModulesAndProjectorApart) {
 TEST(ModelSpec, ATiedHeadReadsTheEmbedding) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.tied = true}));
   EXPECT_EQ(model.param_index("language_model.lm_head.weight"), -1);
-  EXPECT_EQ(model.units.back().params.back(), model.param_index("language_model.model.embed_tokens.weight"));
+  EXPECT_EQ(model.units.back().params.back(),
+            model.param_index("language_model.model.embed_tokens.weight"));
 }
 
 /// The refusal of a config in which `change` was made.
@@ -68,21 +71,40 @@ std::string refusal(Change change) {
 }
 
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
-  EXPECT_NE(refusal([](auto& c) { c["model_type"] = "qwen2_vl"; }).find("config.model_type = \"qwen2_vl\"; allowed: llama, llava"),
+  EXPECT_NE(refusal([](auto& c) {
+              c["model_type"] = "qwen2_vl";
+            }).find("config.model_type = \"qwen2_vl\"; allowed: llama, llava"),
             std::string::npos);
-  EXPECT_NE(refusal([](auto& c) { c["text_config"]["hidden_act"] = "gelu"; }).find("config.text_config.hidden_act = gelu"),
+  EXPECT_NE(refusal([](auto& c) {
+              c["text_config"]["hidden_act"] = "gelu";
+            }).find("config.text_config.hidden_act = gelu"),
             std::string::npos);
-  EXPECT_NE(refusal([](auto& c) { c["text_config"]["rope_scaling"] = {{"rope_type", "yarn"}}; }).find("yarn"),
+  EXPECT_NE(refusal([](auto& c) {
+              c["text_config"]["rope_scaling"] = {{"rope_type", "yarn"}};
+            }).find("yarn"),
             std::string::npos);
-  EXPECT_NE(refusal([](auto& c) { c["vision_feature_layer"] = -9; }).find("vision_feature_layer = -9"), std::string::npos);
-  EXPECT_NE(refusal([](auto& c) { c["text_config"]["num_key_value_heads"] = 3; }).find("a divisor of num_attention_heads = 4"),
+  EXPECT_NE(
+      refusal([](auto& c) { c["vision_feature_layer"] = -9; }).find("vision_feature_layer = -9"),
+      std::string::npos);
+  EXPECT_NE(refusal([](auto& c) {
+              c["text_config"]["num_key_value_heads"] = 3;
+            }).find("a divisor of num_attention_heads = 4"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) { c.erase("text_config"); }).find("config.text_config = nothing"),
             std::string::npos);
-  EXPECT_NE(refusal([](auto& c) { c["vision_config"]["patch_size"] = 3; }).find("a divisor of image_size = 8"), std::string::npos);
+  EXPECT_NE(refusal([](auto& c) {
+              c["text_config"]["attention_dropout"] = 0.1;
+            }).find("attention_dropout = 0.1"),
+            std::string::npos);
+  EXPECT_NE(refusal([](auto& c) {
+              c["vision_config"]["patch_size"] = 3;
+            }).find("a divisor of image_size = 8"),
+            std::string::npos);
 }
 
-TEST(ModelSpec, RefusesTextThatIsNotJson) { EXPECT_THROW(make_model_spec("hello"), WeightsError); }
+TEST(ModelSpec, RefusesTextThatIsNotJson) {
+  EXPECT_THROW(make_model_spec("hello"), WeightsError);
+}
 
 }  // namespace
 }  // namespace zea

@@ -38,7 +38,8 @@ TEST(Plan, RefusesAxesThatAreNotBuiltAllAtOnce) {
   options.mesh_llm.pp = 3;
   options.mesh.placement = "disjoint";
   const std::string text = refusal(options, 4);
-  for (const char* part : {"mesh.llm.tp = 2", "mesh.vision.cp = 4", "mesh.llm.pp = 3", "mesh.placement = \"disjoint\""})
+  for (const char* part : {"mesh.llm.tp = 2", "mesh.vision.cp = 4", "mesh.llm.pp = 3",
+                           "mesh.placement = \"disjoint\""})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
@@ -64,13 +65,15 @@ TEST(Plan, OwnCutsOfAllRanksCoverABufferOnceUnderEveryStrategy) {
           std::vector<int> owners(end, 0);
           for (int rank = 0; rank < ranks; ++rank) {
             const FlatRange cut = plan.own_cut(rank, static_cast<int>(g));
-            const FlatRange shard = shard_range(plan.groups[g], plan.shard_of(rank, static_cast<int>(g)), plan.shardings[g].shards);
+            const FlatRange shard = shard_range(
+                plan.groups[g], plan.shard_of(rank, static_cast<int>(g)), plan.shardings[g].shards);
             EXPECT_GE(cut.begin, shard.begin);
             EXPECT_LE(cut.end, shard.end);
             EXPECT_LE(cut.end - cut.begin, end / ranks + 1);
             for (int64_t i = cut.begin; i < cut.end; ++i) ++owners[i];
           }
-          EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), end) << strategy << " on " << ranks;
+          EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), end)
+              << strategy << " on " << ranks;
         }
       }
 }
@@ -78,7 +81,8 @@ TEST(Plan, OwnCutsOfAllRanksCoverABufferOnceUnderEveryStrategy) {
 TEST(Plan, DescribesRanksUnitsAndBytes) {
   Options options;
   const std::string text = describe(make_plan(options, tiny_llava_config(), 512));
-  for (const char* part : {"512 ranks = dp_replicate 1 x dp_shard 512", "rank 511:", "vision.layers.1", "llm.head", "bytes per rank"})
+  for (const char* part : {"512 ranks = dp_replicate 1 x dp_shard 512",
+                           "rank 511:", "vision.layers.1", "llm.head", "bytes per rank"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

@@ -203,6 +203,18 @@ TEST_F(SafetensorsIndex, RefusesBadMaps) {
       contains(error_of_index("{\"a\":\"one.safetensors\",\"a\":\"one.safetensors\"}"), "twice"));
 }
 
+TEST_F(SafetensorsIndex, RefusesATensorThatTheMapForgets) {
+  const float values[] = {1, 2};
+  SafetensorsWriter writer(directory_ / "one.safetensors",
+                           {{"a", {1}, DType::Float32}, {"forgotten", {1}, DType::Float32}});
+  writer.write("a", 0, 1, values);
+  writer.write("forgotten", 0, 1, values + 1);
+  writer.finish();
+
+  EXPECT_TRUE(
+      contains(error_of_index("{\"a\":\"one.safetensors\"}"), "names 1 tensors; its files have 2"));
+}
+
 TEST_F(SafetensorsIndex, RefusesATensorInTwoFiles) {
   write_tensor("two.safetensors", "a");
 

@@ -17,7 +17,8 @@ std::vector<SampleIndex> make_index(int64_t samples, uint64_t seed) {
   std::vector<SampleIndex> index;
   for (int64_t i = 0; i < samples; ++i) {
     const int64_t tokens = 1 + static_cast<int64_t>(random() % 60);
-    index.push_back({tokens, static_cast<int64_t>(random() % 3), static_cast<int64_t>(random() % tokens)});
+    index.push_back(
+        {tokens, static_cast<int64_t>(random() % 3), static_cast<int64_t>(random() % tokens)});
   }
   return index;
 }
@@ -32,8 +33,9 @@ TEST(StepPlan, DealsEverySampleOnceAndFillsNoRowBeyondItsBudget) {
   for (int replicas = 1; replicas <= 7; ++replicas)
     for (int64_t per_microbatch = 1; per_microbatch <= 3; ++per_microbatch) {
       const auto index = make_index(5 + 9 * replicas, replicas);
-      const StepPlan plan = make_step_plan(3, all_of(index), index,
-                                           {.replicas = replicas, .row_tokens = 64, .rows_per_microbatch = per_microbatch});
+      const StepPlan plan = make_step_plan(
+          3, all_of(index), index,
+          {.replicas = replicas, .row_tokens = 64, .rows_per_microbatch = per_microbatch});
       std::vector<int64_t> dealt;
       int64_t tokens = 0, targets = 0;
       ASSERT_EQ(plan.replicas.size(), replicas);
@@ -56,7 +58,8 @@ TEST(StepPlan, DealsEverySampleOnceAndFillsNoRowBeyondItsBudget) {
 
 TEST(StepPlan, LoadsDifferByNoMoreThanTheLongestSample) {
   const auto index = make_index(40, 11);
-  const StepPlan plan = make_step_plan(0, all_of(index), index, {.replicas = 3, .row_tokens = 4096});
+  const StepPlan plan =
+      make_step_plan(0, all_of(index), index, {.replicas = 3, .row_tokens = 4096});
   std::vector<int64_t> loads;
   for (const auto& microbatches : plan.replicas) {
     int64_t load = 0;
@@ -77,8 +80,8 @@ TEST(StepPlan, FiveRowsOnThreeRanksLeaveEmptyMicrobatches) {
 
 TEST(StepPlan, WithoutPackingEverySampleIsARow) {
   const auto index = make_index(9, 2);
-  const StepPlan plan =
-      make_step_plan(0, all_of(index), index, {.replicas = 1, .row_tokens = 1000, .packing = false});
+  const StepPlan plan = make_step_plan(0, all_of(index), index,
+                                       {.replicas = 1, .row_tokens = 1000, .packing = false});
   EXPECT_EQ(plan.num_microbatches(), 9);
   for (const MicrobatchPlan& part : plan.replicas[0]) EXPECT_EQ(part.samples.size(), 1);
 }

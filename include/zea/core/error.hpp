@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The errors zea throws, one type per documented exit code. A message says what was found, what is
-// allowed, where, and what to do. Nothing below main prints or exits; the rank is added once, at the top.
+// allowed, where, and what to do. Nothing below main prints or exits; the rank is added once, at
+// the top.
 #pragma once
 
 #include <stdexcept>
@@ -67,11 +68,11 @@ struct InternalError : std::logic_error {
 };
 
 /// Throws InternalError with file, line and expression. Always on: it guards cheap invariants only.
-#define ZEA_ASSERT(condition)                                                                   \
-  do {                                                                                          \
-    if (!(condition))                                                                           \
-      throw ::zea::InternalError(std::string(__FILE__) + ":" + std::to_string(__LINE__) +       \
-                                 ": assertion failed: " #condition);                            \
+#define ZEA_ASSERT(condition)                                                             \
+  do {                                                                                    \
+    if (!(condition))                                                                     \
+      throw ::zea::InternalError(std::string(__FILE__) + ":" + std::to_string(__LINE__) + \
+                                 ": assertion failed: " #condition);                      \
   } while (false)
 
 }  // namespace zea

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says to people: lines on the terminal and in log.txt, and one live line that is rewritten in place on a terminal.
-// Only the root rank's log speaks; the others' swallow everything.
+// What a run says to people: lines on the terminal and in log.txt, and one live line that is
+// rewritten in place on a terminal. Only the root rank's log speaks; the others' swallow
+// everything.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A deck: a TOML file plus `section.key=value` overrides, resolved into Options. All faults (unknown keys with
-// the nearest known one, wrong types, values out of range) are collected and thrown together as one DeckError.
+// A deck: a TOML file plus `section.key=value` overrides, resolved into Options. All faults
+// (unknown keys with the nearest known one, wrong types, values out of range) are collected and
+// thrown together as one DeckError.
 #pragma once
 
 #include <string>
@@ -10,15 +11,17 @@
 
 namespace zea {
 
-/// Reads `path` and applies `overrides` ("section.key=value", TOML values; a bare word is a string).
-/// Throws DeckError listing every fault with file, line and column (or the override's text).
+/// Reads `path` and applies `overrides` ("section.key=value", TOML values; a bare word is a
+/// string). Throws DeckError listing every fault with file, line and column (or the override's
+/// text).
 Options read_deck(const std::string& path, const std::vector<std::string>& overrides);
 
 /// The same from text; `name` stands for the file in messages.
 Options parse_deck(const std::string& text, const std::string& name,
                    const std::vector<std::string>& overrides);
 
-/// The resolved deck as TOML: every section and key, with its help as a comment. parse_deck reads it back.
+/// The resolved deck as TOML: every section and key, with its help as a comment. parse_deck reads
+/// it back.
 std::string echo_deck(const Options& options);
 
 /// The reference of all keys (name, type, default, range, help) for `zea -h`.

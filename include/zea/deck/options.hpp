@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every deck key, declared once: one struct per section, one line per key with its name, default, unit,
-// range and help. Parsing, `--help`, the echo of the resolved deck and the copy in checkpoints are all made
-// from these lists (see deck.hpp), so a key cannot exist in one of them and not in another.
+// Every deck key, declared once: one struct per section, one line per key with its name, default,
+// unit, range and help. Parsing, `--help`, the echo of the resolved deck and the copy in
+// checkpoints are all made from these lists (see deck.hpp), so a key cannot exist in one of them
+// and not in another.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +30,12 @@ struct RunOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(mode, {"mode", "train, or evaluate the weights on data.eval and stop", {"train", "evaluate"}});
+    key(mode,
+        {"mode", "train, or evaluate the weights on data.eval and stop", {"train", "evaluate"}});
     key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
-    key(device, {"device", "where tensors live and which collectives carry them (cuda: not built yet)", {"cpu", "cuda"}});
+    key(device, {"device",
+                 "where tensors live and which collectives carry them (cuda: not built yet)",
+                 {"cpu", "cuda"}});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
   }
@@ -44,10 +48,12 @@ struct ModelOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(weights, {"weights", "weights file (.h5) with the model's config, as zea-import writes it", {}});
+    key(weights,
+        {"weights", "weights file (.h5) with the model's config, as zea-import writes it", {}});
     key(config, {"config", "config.json to plan with (-n) where there are no weights yet", {}});
-    key(activation_checkpointing,
-        {"activation_checkpointing", "keep only the input of each block and run it again in backward", {}});
+    key(activation_checkpointing, {"activation_checkpointing",
+                                   "keep only the input of each block and run it again in backward",
+                                   {}});
   }
 };
 
@@ -79,8 +85,10 @@ struct MeshOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(placement, {"placement", "which ranks hold which modules", {"shared", "colocated", "disjoint"}});
-    key(dp_replicate, {"dp_replicate", "data-parallel replicas; -1: the rest of the ranks", {}, -1, 1e6});
+    key(placement,
+        {"placement", "which ranks hold which modules", {"shared", "colocated", "disjoint"}});
+    key(dp_replicate,
+        {"dp_replicate", "data-parallel replicas; -1: the rest of the ranks", {}, -1, 1e6});
     key(dp_shard, {"dp_shard", "ranks that share one replica's shards; -1: the rest", {}, -1, 1e6});
   }
 };
@@ -94,7 +102,8 @@ struct ModuleMeshOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(strategy, {"strategy", "how parameters lie on the data-parallel ranks; no_shard is DDP",
+    key(strategy, {"strategy",
+                   "how parameters lie on the data-parallel ranks; no_shard is DDP",
                    {"full_shard", "no_shard"}});
     key(pp, {"pp", "pipeline stages of the module", {}, 1, 4096});
     key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
@@ -119,15 +128,21 @@ struct DataOptions {
   void visit(Visitor&& key) {
     key(train, {"train", "data set (.h5) to train on", {}});
     key(eval, {"eval", "held-out data set (.h5); empty: none", {}});
-    key(row_tokens, {"row_tokens", "tokens that a packed row may hold; no sample may be longer", {}, 1, 1e9});
-    key(rows_per_microbatch, {"rows_per_microbatch", "rows that go through the model at once", {}, 1, 1e6});
+    key(row_tokens,
+        {"row_tokens", "tokens that a packed row may hold; no sample may be longer", {}, 1, 1e9});
+    key(rows_per_microbatch,
+        {"rows_per_microbatch", "rows that go through the model at once", {}, 1, 1e6});
     key(packing, {"packing", "pack several samples into a row; false: every sample is a row", {}});
-    key(shuffle, {"shuffle", "draw each epoch in another order; false: as they lie in the file", {}});
-    key(bad_items, {"bad_items", "an item that does not decode: stop, or mask its sample's labels",
+    key(shuffle,
+        {"shuffle", "draw each epoch in another order; false: as they lie in the file", {}});
+    key(bad_items, {"bad_items",
+                    "an item that does not decode: stop, or mask its sample's labels",
                     {"stop", "mask"}});
     key(image_mean, {"image_mean", "mean of each channel, of pixels in 0..1", {}});
-    key(image_std, {"image_std", "standard deviation of each channel, of pixels in 0..1", {}, 1e-6});
-    key(max_image_pixels, {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
+    key(image_std,
+        {"image_std", "standard deviation of each channel, of pixels in 0..1", {}, 1e-6});
+    key(max_image_pixels,
+        {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
     key(prefetch, {"prefetch", "steps that the loader thread prepares ahead", {}, 1, 64});
   }
 };
@@ -146,12 +161,15 @@ struct OptimOptions {
   void visit(Visitor&& key) {
     key(lr, {"lr", "peak learning rate of AdamW", {}, 0, 1e3});
     key(min_lr, {"min_lr", "learning rate at the last step", {}, 0, 1e3});
-    key(warmup_steps, {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
+    key(warmup_steps,
+        {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
     key(decay, {"decay", "shape of the fall from lr to min_lr", {"cosine", "linear", "constant"}});
     key(betas, {"betas", "decay of the first and second moment", {}, 0, 1});
     key(eps, {"eps", "added to the root of the second moment", {}, 0, 1});
-    key(weight_decay, {"weight_decay", "decoupled decay of parameters of two or more dims", {}, 0, 10});
-    key(clip_norm, {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});
+    key(weight_decay,
+        {"weight_decay", "decoupled decay of parameters of two or more dims", {}, 0, 10});
+    key(clip_norm,
+        {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});
   }
 };
 
@@ -171,7 +189,8 @@ struct PrecisionOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(preset, {"preset", "bf16: parameters and activations in bf16, masters, sums and moments in fp32",
+    key(preset, {"preset",
+                 "bf16: parameters and activations in bf16, masters, sums and moments in fp32",
                  {"fp32", "bf16", "fp64"}});
   }
 };
@@ -183,7 +202,8 @@ struct CheckpointOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(every, {"every", "steps between checkpoints; 0: only on request and at the end", {}, 0, 1e12});
+    key(every,
+        {"every", "steps between checkpoints; 0: only on request and at the end", {}, 0, 1e12});
     key(keep, {"keep", "complete checkpoints to keep; 0: all", {}, 0, 1e9});
     key(at_end, {"at_end", "write a checkpoint after the last step", {}});
   }
@@ -196,10 +216,14 @@ struct EvalOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(every, {"every", "steps between evaluations on data.eval; 0: never while training", {}, 0, 1e12});
+    key(every,
+        {"every", "steps between evaluations on data.eval; 0: never while training", {}, 0, 1e12});
     key(samples, {"samples", "samples of data.eval to use; 0: all", {}, 0, 1e12});
-    key(generate_tokens,
-        {"generate_tokens", "tokens to decode greedily after each prompt; 0: only the loss", {}, 0, 4096});
+    key(generate_tokens, {"generate_tokens",
+                          "tokens to decode greedily after each prompt; 0: only the loss",
+                          {},
+                          0,
+                          4096});
   }
 };
 

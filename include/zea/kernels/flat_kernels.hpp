@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels over flat shards: AdamW with clipping and 1/N folded in, and the sum of squares with its finite check, each in one
-// pass. On the host they run under Kokkos; on a device, where this build's Kokkos has no back end, by libtorch's operations.
+// Kernels over flat shards: AdamW with clipping and 1/N folded in, and the sum of squares with its
+// finite check, each in one pass. On the host they run under Kokkos; on a device, where this
+// build's Kokkos has no back end, by libtorch's operations.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,11 +27,13 @@ struct AdamwUpdate {
   int64_t step = 1;           ///< counts from 1
 };
 
-/// Updates `parameter` and the moments in place; all are 1-d, contiguous, of one type (fp32 or fp64) and length.
-void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
-           const AdamwUpdate& update);
+/// Updates `parameter` and the moments in place; all are 1-d, contiguous, of one type (fp32 or
+/// fp64) and length.
+void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
+           at::Tensor exp_avg_sq, const AdamwUpdate& update);
 
-/// The sum of squares in double, independent of the number of threads; not finite if any element is not.
+/// The sum of squares in double, independent of the number of threads; not finite if any element is
+/// not.
 double sum_of_squares(const at::Tensor& flat);
 
 /// The same by libtorch's operations: what the kernels are tested against and what devices use.

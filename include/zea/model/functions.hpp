@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The differentiable functions that units are made of. Those that read parameters add the parameters' gradients straight into
-// their buffers and return only the gradient of their tensor inputs. Rows are tokens: there is no batch dim. Norms, losses
-// and attention compute in fp32 when the input is bf16. Parameters of one call train all or not at all.
+// The differentiable functions that units are made of. Those that read parameters add the
+// parameters' gradients straight into their buffers and return only the gradient of their tensor
+// inputs. Rows are tokens: there is no batch dim. Norms, losses and attention compute in fp32 when
+// the input is bf16. Parameters of one call train all or not at all.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,8 @@
 
 namespace zea {
 
-/// x (tokens, in) -> (tokens, out). `weight` (out, in) or any shape with out first; `bias` (out) may be null.
+/// x (tokens, in) -> (tokens, out). `weight` (out, in) or any shape with out first; `bias` (out)
+/// may be null.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias);
 
 /// Layer norm over the last dim (arXiv:1607.06450); `weight`, `bias` (hidden).
@@ -23,12 +25,15 @@ at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps);
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 
-/// patches (images, patches, hidden) -> (images * (patches + 1), hidden): the class token first, positions added.
-at::Tensor add_class_and_positions(const at::Tensor& patches, Parameter& class_token, Parameter& positions);
+/// patches (images, patches, hidden) -> (images * (patches + 1), hidden): the class token first,
+/// positions added.
+at::Tensor add_class_and_positions(const at::Tensor& patches, Parameter& class_token,
+                                   Parameter& positions);
 
-/// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by tables (tokens, head_dim / 2); the two halves of
-/// a head are the two coordinates of its rotations, as in transformers.
-at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines, int64_t heads);
+/// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by tables (tokens, head_dim /
+/// 2); the two halves of a head are the two coordinates of its rotations, as in transformers.
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                  int64_t heads);
 
 /// x (tokens, 2 * width), gate first: silu(gate) * up, (tokens, width).
 at::Tensor swiglu(const at::Tensor& x);
@@ -39,18 +44,21 @@ at::Tensor activate(const at::Tensor& x, Activation activation);
 struct AttentionBatch {
   int64_t segments = 0;
   int64_t length = 0;
-  at::Tensor rows;         ///< (segments * length) int64: the token at each place; padding points at token 0
-  at::Tensor places;       ///< (real tokens) int64: the places that hold real tokens, ascending
-  at::Tensor place_rows;   ///< (real tokens) int64: the token at each of them
+  at::Tensor
+      rows;  ///< (segments * length) int64: the token at each place; padding points at token 0
+  at::Tensor places;      ///< (real tokens) int64: the places that hold real tokens, ascending
+  at::Tensor place_rows;  ///< (real tokens) int64: the token at each of them
 };
 
-/// Attention among the tokens of each segment. qkv (tokens, heads + 2 kv_heads, head_dim); returns (tokens, heads * head_dim).
-/// A causal batch may be padded on the right; a bidirectional one may not.
-at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches, int64_t heads,
-                     int64_t kv_heads, bool causal);
+/// Attention among the tokens of each segment. qkv (tokens, heads + 2 kv_heads, head_dim); returns
+/// (tokens, heads * head_dim). A causal batch may be padded on the right; a bidirectional one may
+/// not.
+at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches,
+                     int64_t heads, int64_t kv_heads, bool causal);
 
-/// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight (vocabulary, hidden), targets
-/// (rows) int64. Computed in chunks of rows, so all logits never exist at once; the backward recomputes them.
+/// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight
+/// (vocabulary, hidden), targets (rows) int64. Computed in chunks of rows, so all logits never
+/// exist at once; the backward recomputes them.
 at::Tensor linear_cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets);
 
 /// x in the type that sums and norms are taken in: fp32 for bf16, itself otherwise.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What units read of a microbatch besides their inputs: one const struct per microbatch, made on the host from the loaded
-// samples and moved to the device once. Tokens of all samples lie one after the other; there is no batch dim.
+// What units read of a microbatch besides their inputs: one const struct per microbatch, made on
+// the host from the loaded samples and moved to the device once. Tokens of all samples lie one
+// after the other; there is no batch dim.
 #pragma once
 
 #include <vector>
@@ -15,18 +16,18 @@ namespace zea {
 struct Microbatch {
   int64_t tokens = 0;
   int64_t items = 0;
-  int64_t targets = 0;                   ///< rows with a label here (bad items' samples have none)
-  std::vector<MaskWord> words;           ///< (tokens)
-  at::Tensor token_ids;                  ///< (tokens) int64
-  at::Tensor rotary_cosines;             ///< (tokens, head_dim / 2), compute type
+  int64_t targets = 0;          ///< rows with a label here (bad items' samples have none)
+  std::vector<MaskWord> words;  ///< (tokens)
+  at::Tensor token_ids;         ///< (tokens) int64
+  at::Tensor rotary_cosines;    ///< (tokens, head_dim / 2), compute type
   at::Tensor rotary_sines;
   std::vector<AttentionBatch> text_attention;
-  at::Tensor target_rows;                ///< (targets) int64: rows whose next token is predicted
-  at::Tensor target_ids;                 ///< (targets) int64: that next token
-  at::Tensor placeholder_rows;           ///< (items * features) int64: rows that take features, in order
-  at::Tensor patches;                    ///< (items * patches, channels * patch^2), compute type
+  at::Tensor target_rows;       ///< (targets) int64: rows whose next token is predicted
+  at::Tensor target_ids;        ///< (targets) int64: that next token
+  at::Tensor placeholder_rows;  ///< (items * features) int64: rows that take features, in order
+  at::Tensor patches;           ///< (items * patches, channels * patch^2), compute type
   std::vector<AttentionBatch> image_attention;
-  at::Tensor last_rows;                  ///< (samples) int64: the last token of each sample
+  at::Tensor last_rows;  ///< (samples) int64: the last token of each sample
 };
 
 struct MicrobatchOptions {
@@ -34,7 +35,8 @@ struct MicrobatchOptions {
   at::Device device = at::kCPU;
 };
 
-/// Throws DataError where the placeholders of a sample do not match its items, or an id lies beyond the vocabulary.
+/// Throws DataError where the placeholders of a sample do not match its items, or an id lies beyond
+/// the vocabulary.
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parameter as a unit's forward function sees it: a view of the gathered buffer, and a view of the buffer into which its
-// gradient is added. Autograd never holds either: functions keep a pointer to the Parameter and look the views up when they
-// run, so a gathered buffer may be dropped after forward and come back elsewhere before backward.
+// A parameter as a unit's forward function sees it: a view of the gathered buffer, and a view of
+// the buffer into which its gradient is added. Autograd never holds either: functions keep a
+// pointer to the Parameter and look the views up when they run, so a gathered buffer may be dropped
+// after forward and come back elsewhere before backward.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,8 +23,8 @@ class Parameter {
   const at::Tensor& value() const;
   /// (shape), in the gradient type; functions add into it. Throws InternalError when there is none.
   at::Tensor& gradient();
-  /// A scalar leaf that requires a gradient when the parameter trains: it ties autograd's graph to the parameter, and
-  /// never receives a gradient itself.
+  /// A scalar leaf that requires a gradient when the parameter trains: it ties autograd's graph to
+  /// the parameter, and never receives a gradient itself.
   const at::Tensor& anchor() const { return anchor_; }
 
   void set_value(at::Tensor value) { value_ = std::move(value); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run-time unit: a unit kind's forward function over its parameters, its inputs and the microbatch. Written as for one device:
-// it knows neither ranks nor schedules.
+// A run-time unit: a unit kind's forward function over its parameters, its inputs and the
+// microbatch. Written as for one device: it knows neither ranks nor schedules.
 #pragma once
 
 #include <optional>
@@ -12,19 +12,21 @@
 
 namespace zea {
 
-/// Inputs in the order of UnitSpec::inputs; an absent optional input is nullopt, never an empty tensor.
+/// Inputs in the order of UnitSpec::inputs; an absent optional input is nullopt, never an empty
+/// tensor.
 using UnitInputs = std::vector<std::optional<at::Tensor>>;
 
 /// What the head computes instead of the loss.
 enum class HeadOutput {
-  Loss,        ///< sum over targets, a double scalar
-  LastLogits,  ///< (samples, vocabulary) after each sample's last token
-  TargetLogits ///< (targets, vocabulary), for tests against a reference
+  Loss,         ///< sum over targets, a double scalar
+  LastLogits,   ///< (samples, vocabulary) after each sample's last token
+  TargetLogits  ///< (targets, vocabulary), for tests against a reference
 };
 
-/// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused runs being one.
-/// Returns (rows, hidden), or what `head` asks for.
-at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit, const std::vector<Parameter*>& parameters,
-                    const UnitInputs& inputs, const Microbatch& microbatch, HeadOutput head);
+/// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused
+/// runs being one. Returns (rows, hidden), or what `head` asks for.
+at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
+                    const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
+                    const Microbatch& microbatch, HeadOutput head);
 
 }  // namespace zea

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learning rate of each step: a linear rise over the warm-up, then a fall to the least rate at the last step.
+// The learning rate of each step: a linear rise over the warm-up, then a fall to the least rate at
+// the last step.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW over the shards that a rank owns. Gradients arrive as sums; 1/N and clipping are folded into the update.
+// AdamW over the shards that a rank owns. Gradients arrive as sums; 1/N and clipping are folded
+// into the update.
 #pragma once
 
 #include <vector>
@@ -13,10 +14,12 @@ class Optimizer {
  public:
   explicit Optimizer(Engine& engine);
 
-  /// This rank's part of the sum of squares of the whole gradient: each element is counted by one rank.
+  /// This rank's part of the sum of squares of the whole gradient: each element is counted by one
+  /// rank.
   double own_sum_of_squares() const;
 
-  /// Updates the buffers that have a gradient in this step; `update.weight_decay` is applied to matrices only.
+  /// Updates the buffers that have a gradient in this step; `update.weight_decay` is applied to
+  /// matrices only.
   void step(const std::vector<bool>& groups_with_gradient, AdamwUpdate update);
 
   /// Name of a buffer of this rank whose gradient is not finite; empty when all are.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reused memory for what is gathered for one unit at a time: parameters and unsharded gradients. Blocks that were given back
-// serve later requests; when none fits they are freed first, so no more is held than was once in use together.
+// Reused memory for what is gathered for one unit at a time: parameters and unsharded gradients.
+// Blocks that were given back serve later requests; when none fits they are freed first, so no more
+// is held than was once in use together.
 #pragma once
 
 #include <vector>

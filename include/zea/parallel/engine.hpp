@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine: a walk over units by a list of actions. A unit runs on detached inputs; its backward is autograd on that unit
-// alone with the gradient of its output. Everything between units is an action of the list: one switch, no hooks.
+// The engine: a walk over units by a list of actions. A unit runs on detached inputs; its backward
+// is autograd on that unit alone with the gradient of its output. Everything between units is an
+// action of the list: one switch, no hooks.
 #pragma once
 
 #include <map>
@@ -16,8 +17,8 @@
 namespace zea {
 
 struct WalkResult {
-  double loss_sum = 0;               ///< over this rank's targets
-  std::vector<at::Tensor> outputs;   ///< of the head per microbatch, when it computes logits
+  double loss_sum = 0;              ///< over this rank's targets
+  std::vector<at::Tensor> outputs;  ///< of the head per microbatch, when it computes logits
 };
 
 class Engine {
@@ -32,18 +33,19 @@ class Engine {
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options() const;
 
-  /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added into the groups' shards.
+  /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added
+  /// into the groups' shards.
   WalkResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
                  HeadOutput head = HeadOutput::Loss);
 
  private:
   /// What a unit leaves behind in a microbatch.
   struct Kept {
-    UnitInputs inputs;    ///< detached leaves
-    at::Tensor output;    ///< with its graph; undefined when it is to be computed again
-    at::Tensor value;     ///< detached, until every consumer has run
-    at::Tensor gradient;  ///< of the output, summed over consumers
-    int consumers = 0;    ///< that have not run yet
+    UnitInputs inputs;            ///< detached leaves
+    at::Tensor output;            ///< with its graph; undefined when it is to be computed again
+    at::Tensor value;             ///< detached, until every consumer has run
+    at::Tensor gradient;          ///< of the output, summed over consumers
+    int consumers = 0;            ///< that have not run yet
     bool needs_gradient = false;  ///< something trainable lies here or upstream
   };
 

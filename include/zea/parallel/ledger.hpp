@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes that buffers of parameters, gradients and optimizer state hold, counted where they are taken and given back.
-// Not resident memory: an exact account that plans and tests compare with.
+// The bytes that buffers of parameters, gradients and optimizer state hold, counted where they are
+// taken and given back. Not resident memory: an exact account that plans and tests compare with.
 #pragma once
 
 #include <ATen/ATen.h>

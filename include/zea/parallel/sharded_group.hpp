@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flat buffer at run time: the shard of masters, moments and gradient that this rank owns, and the parameters that units see
-// while the buffer is gathered. It unshards, reshards and reduces when told; it does not know the schedule.
+// A flat buffer at run time: the shard of masters, moments and gradient that this rank owns, and
+// the parameters that units see while the buffer is gathered. It unshards, reshards and reduces
+// when told; it does not know the schedule.
 #pragma once
 
 #include <memory>
@@ -39,7 +40,8 @@ class ShardedGroup {
   const at::Tensor& exp_avg_sq() const { return exp_avg_sq_.tensor(); }
   const at::Tensor& gradient() const { return gradient_.tensor(); }
 
-  /// The run of fused parameters that starts at ModelSpec parameter `param`; null when it starts elsewhere.
+  /// The run of fused parameters that starts at ModelSpec parameter `param`; null when it starts
+  /// elsewhere.
   Parameter* parameter(int param) const;
 
   /// Makes the masters visible to the next gather: call it after they have changed.
@@ -50,7 +52,8 @@ class ShardedGroup {
   void wait_unshard();
   void reshard();
 
-  /// Gives parameters an unsharded gradient to add into, zero at first, unless they have it already.
+  /// Gives parameters an unsharded gradient to add into, zero at first, unless they have it
+  /// already.
   void open_gradient();
   void start_reduce_shard();
   void finish_reduce_shard();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The axes of the mesh and the arithmetic of ranks: which rank stands where, and which ranks form a group. Pure values:
-// mesh.hpp turns the groups into communicators.
+// The axes of the mesh and the arithmetic of ranks: which rank stands where, and which ranks form a
+// group. Pure values: mesh.hpp turns the groups into communicators.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ const char* axis_name(Axis axis);
 
 /// Degrees inside one replica of one module.
 struct ModuleGrid {
-  std::string module;    ///< "vision", "audio", "llm"
-  int first_rank = 0;    ///< of the module inside a replica
+  std::string module;  ///< "vision", "audio", "llm"
+  int first_rank = 0;  ///< of the module inside a replica
   int pp = 1;
-  int dp_module = 1;     ///< deals the module's items to what tp x cp leaves over
+  int dp_module = 1;  ///< deals the module's items to what tp x cp leaves over
   int cp = 1;
   int tp = 1;
 
@@ -40,8 +40,9 @@ struct Coordinate {
 };
 
 /// The grid of all ranks: replica-major, then module, then pp, dp_module, cp, tp (tp fastest).
-/// world = dp_replicate x dp_shard x ranks of a replica; a replica's ranks are shared by modules whose
-/// [first_rank, first_rank + ranks) coincide, or split between modules that stand on ranks of their own.
+/// world = dp_replicate x dp_shard x ranks of a replica; a replica's ranks are shared by modules
+/// whose [first_rank, first_rank + ranks) coincide, or split between modules that stand on ranks of
+/// their own.
 struct MeshShape {
   int dp_replicate = 1;
   int dp_shard = 1;
@@ -58,7 +59,8 @@ struct MeshShape {
   int rank_at(const Coordinate& coordinate, const std::string& module) const;
 
   /// The ranks that differ from `world_rank` only along `axes`, ascending; contains `world_rank`.
-  std::vector<int> group(int world_rank, const std::string& module, const std::vector<Axis>& axes) const;
+  std::vector<int> group(int world_rank, const std::string& module,
+                         const std::vector<Axis>& axes) const;
 };
 
 }  // namespace zea

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one algebra of extents: a parameter is a global tensor, and what a rank, a shard file or a weights
-// file holds of it is a box (offset and length per dim). Loading, resharding and consolidating are all
-// intersections of two sets of boxes. Pure values; extents never mention padding.
+// The one algebra of extents: a parameter is a global tensor, and what a rank, a shard file or a
+// weights file holds of it is a box (offset and length per dim). Loading, resharding and
+// consolidating are all intersections of two sets of boxes. Pure values; extents never mention
+// padding.
 #pragma once
 
 #include <cstdint>
@@ -30,18 +31,21 @@ Extent whole(const Shape& shape);
 /// The common part of two boxes of one tensor; empty when they do not meet.
 Extent intersect(const Extent& a, const Extent& b);
 
-/// The row-major element range [begin, end) of `shape` as boxes in ascending order: at most 2d-1 of them.
+/// The row-major element range [begin, end) of `shape` as boxes in ascending order: at most 2d-1 of
+/// them.
 std::vector<Extent> boxes_of_range(const Shape& shape, int64_t begin, int64_t end);
 
-/// Row-major position, inside the packed elements of box `outer`, of the first element of box `inner`,
-/// and the contiguous runs that copy `inner` between two packed boxes that both contain it.
+/// Row-major position, inside the packed elements of box `outer`, of the first element of box
+/// `inner`, and the contiguous runs that copy `inner` between two packed boxes that both contain
+/// it.
 struct CopyRun {
   int64_t source_element;
   int64_t target_element;
   int64_t elements;
 };
 
-/// Runs that copy `part` (contained in both) from the packed box `source` to the packed box `target`.
+/// Runs that copy `part` (contained in both) from the packed box `source` to the packed box
+/// `target`.
 std::vector<CopyRun> copy_runs(const Extent& part, const Extent& source, const Extent& target);
 
 /// One copy of a transfer: `part` of source piece `source` goes to target piece `target`.
@@ -51,7 +55,8 @@ struct Transfer {
   Extent part;
 };
 
-/// Which parts of which sources fill which targets: every intersection, in target then source order.
+/// Which parts of which sources fill which targets: every intersection, in target then source
+/// order.
 std::vector<Transfer> plan_transfers(const std::vector<Extent>& sources,
                                      const std::vector<Extent>& targets);
 

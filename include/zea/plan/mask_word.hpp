@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mask is a word per token, never a matrix: which sample of the microbatch the token belongs to, and which item (this image,
-// not that one) of which modality. Attention, packing and costs all read the same words.
+// A mask is a word per token, never a matrix: which sample of the microbatch the token belongs to,
+// and which item (this image, not that one) of which modality. Attention, packing and costs all
+// read the same words.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,15 @@ inline constexpr int64_t kModalityImage = 1;
 constexpr MaskWord make_mask_word(int64_t sample, int64_t modality, int64_t item) {
   return sample << 32 | modality << 24 | item;
 }
-constexpr int64_t word_sample(MaskWord word) { return word >> 32; }
-constexpr int64_t word_modality(MaskWord word) { return (word >> 24) & 0xff; }
-constexpr int64_t word_item(MaskWord word) { return word & 0xffffff; }
+constexpr int64_t word_sample(MaskWord word) {
+  return word >> 32;
+}
+constexpr int64_t word_modality(MaskWord word) {
+  return (word >> 24) & 0xff;
+}
+constexpr int64_t word_item(MaskWord word) {
+  return word & 0xffffff;
+}
 
 /// A run of tokens that attend among themselves and to nothing outside.
 struct Segment {
@@ -32,14 +39,15 @@ struct Segment {
 /// The samples of a row of words, in order.
 std::vector<Segment> segments_of(const std::vector<MaskWord>& words);
 
-/// Segments that one batched attention call computes: padded on the right to `length`, which for causal attention needs
-/// no mask, since no real query sees what stands after it.
+/// Segments that one batched attention call computes: padded on the right to `length`, which for
+/// causal attention needs no mask, since no real query sees what stands after it.
 struct SegmentBatch {
   int64_t length;
   std::vector<Segment> segments;
 };
 
-/// Groups segments of similar length: short ones together, at most `waste` of the batch being padding.
+/// Groups segments of similar length: short ones together, at most `waste` of the batch being
+/// padding.
 std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, double waste = 0.2);
 
 }  // namespace zea

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as values: units in order with their inputs, and parameters with file name, shape and how they are cut. A pure
-// function of the config JSON makes it, so a plan for 512 ranks needs neither torch nor weights. The model does not
-// know its rank.
+// A model as values: units in order with their inputs, and parameters with file name, shape and how
+// they are cut. A pure function of the config JSON makes it, so a plan for 512 ranks needs neither
+// torch nor weights. The model does not know its rank.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,12 @@ namespace zea {
 enum class Init { Zeros, Ones, Normal };
 
 /// How tensor parallelism cuts a parameter.
-enum class TpCut { Replicated, Column /* dim 0 */, Row /* dim 1 */, Vocabulary /* dim 0, padded */ };
+enum class TpCut {
+  Replicated,
+  Column /* dim 0 */,
+  Row /* dim 1 */,
+  Vocabulary /* dim 0, padded */
+};
 
 struct ParamSpec {
   std::string name;    ///< as in weights files
@@ -25,7 +30,8 @@ struct ParamSpec {
   Init init = Init::Normal;
   double std = 0.02;
   TpCut tp_cut = TpCut::Replicated;
-  bool fused_with_next = false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
+  bool fused_with_next =
+      false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
   bool used = true;  ///< false: no unit that runs reads it (carried, never trained)
 
@@ -34,13 +40,13 @@ struct ParamSpec {
 };
 
 enum class UnitKind {
-  PatchEmbed,    ///< pixels -> patches + class token + positions, normalised
+  PatchEmbed,  ///< pixels -> patches + class token + positions, normalised
   VisionBlock,
-  Projector,     ///< features of the taps -> rows of the language model's width
+  Projector,  ///< features of the taps -> rows of the language model's width
   TokenEmbed,
-  Merge,         ///< text embeddings with features put in the places of placeholders
+  Merge,  ///< text embeddings with features put in the places of placeholders
   DecoderBlock,
-  Head,          ///< final norm, vocabulary, loss
+  Head,  ///< final norm, vocabulary, loss
 };
 
 const char* unit_kind_name(UnitKind kind);
@@ -52,10 +58,11 @@ struct UnitInput {
 };
 
 struct UnitSpec {
-  std::string name;       ///< as templates and logs name it: "vision.layers.0", "llm.head"
-  std::string module;     ///< "vision" or "llm"
+  std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
+  std::string module;  ///< "vision" or "llm"
   UnitKind kind;
-  std::vector<int> params;  ///< indices in ModelSpec::params, in the order the unit's kind wants them
+  std::vector<int>
+      params;  ///< indices in ModelSpec::params, in the order the unit's kind wants them
   std::vector<UnitInput> inputs;
 };
 
@@ -67,7 +74,8 @@ struct VisionConfig {
   int64_t image_size = 0, patch_size = 0, channels = 3;
   double norm_eps = 1e-5;
   Activation activation = Activation::QuickGelu;
-  std::vector<int64_t> taps;  ///< indices of hidden states that the projector reads; 0 is after the embedding
+  std::vector<int64_t>
+      taps;  ///< indices of hidden states that the projector reads; 0 is after the embedding
   bool keep_class_token = false;
 
   int64_t patches() const { return (image_size / patch_size) * (image_size / patch_size); }
@@ -120,8 +128,8 @@ struct Trainable {
   bool llm = true;
 };
 
-/// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed values; a family or an
-/// option that is not built is refused.
+/// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed
+/// values; a family or an option that is not built is refused.
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
 
 }  // namespace zea

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of a run: everything that is decided before ranks communicate. A pure function of the resolved deck, the model's
-// config and the number of ranks; it can be printed (`zea -n`) and tested without MPI, torch or a GPU.
+// The plan of a run: everything that is decided before ranks communicate. A pure function of the
+// resolved deck, the model's config and the number of ranks; it can be printed (`zea -n`) and
+// tested without MPI, torch or a GPU.
 #pragma once
 
 #include <string>
@@ -17,8 +18,8 @@ namespace zea {
 
 /// Element types of a precision preset.
 struct Precision {
-  DType param = DType::Float32;    ///< gathered parameters and activations
-  DType master = DType::Float32;   ///< sharded parameters, moments, gradients, and reductions
+  DType param = DType::Float32;   ///< gathered parameters and activations
+  DType master = DType::Float32;  ///< sharded parameters, moments, gradients, and reductions
 };
 
 struct Plan {
@@ -35,7 +36,8 @@ struct Plan {
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
   /// This rank's part of a buffer: which of its shards.
   int shard_of(int world_rank, int group) const;
-  /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N of it.
+  /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N
+  /// of it.
   FlatRange own_cut(int world_rank, int group) const;
 
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
@@ -43,13 +45,15 @@ struct Plan {
   ScheduleInput schedule_input(const StepPlan& step, int world_rank, bool forward_only) const;
 };
 
-/// Throws PlanError with every fault, one per line: impossible meshes print each factor of the product, and what is
-/// not built yet is named.
+/// Throws PlanError with every fault, one per line: impossible meshes print each factor of the
+/// product, and what is not built yet is named.
 Plan make_plan(const Options& options, const std::string& config_json, int world_size);
 
-/// Bytes that one rank holds for the length of the run, and the two units that may be gathered at a time.
+/// Bytes that one rank holds for the length of the run, and the two units that may be gathered at a
+/// time.
 struct MemoryEstimate {
-  int64_t parameters = 0;  ///< masters; the compute copy too where its type differs and it is not gathered
+  int64_t parameters =
+      0;  ///< masters; the compute copy too where its type differs and it is not gathered
   int64_t moments = 0;
   int64_t gradients = 0;
   int64_t gathered = 0;
@@ -57,7 +61,8 @@ struct MemoryEstimate {
 };
 MemoryEstimate estimate_memory(const Plan& plan);
 
-/// The plan as text: rank map, units as a template names them with parameters and strategy, bytes per rank.
+/// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
+/// per rank.
 std::string describe(const Plan& plan);
 
 }  // namespace zea

@@ -8,8 +8,9 @@ namespace zea {
 
 struct SampleIndex {
   int64_t tokens = 0;
-  int64_t items = 0;    ///< images
-  int64_t targets = 0;  ///< tokens with loss, after the shift: a sample's first token is never a target
+  int64_t items = 0;  ///< images
+  int64_t targets =
+      0;  ///< tokens with loss, after the shift: a sample's first token is never a target
 };
 
 }  // namespace zea

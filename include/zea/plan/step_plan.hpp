@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second pure plan: for one step, which samples form which rows, which replica and microbatch each row goes to, how many
-// targets there are, and which modules run where. Every rank computes it alike from the data set's index alone, so no
-// collective ever depends on what one rank saw.
+// The second pure plan: for one step, which samples form which rows, which replica and microbatch
+// each row goes to, how many targets there are, and which modules run where. Every rank computes it
+// alike from the data set's index alone, so no collective ever depends on what one rank saw.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct StepPlan {
   int64_t samples = 0;
   int64_t tokens = 0;
   int64_t targets = 0;  ///< of the global batch: the N of the loss
-  /// [replica][microbatch]; every replica has the same number of microbatches, the last ones possibly empty.
+  /// [replica][microbatch]; every replica has the same number of microbatches, the last ones
+  /// possibly empty.
   std::vector<std::vector<MicrobatchPlan>> replicas;
 
   int num_microbatches() const {
@@ -43,9 +44,9 @@ struct StepPlanOptions {
   bool packing = true;
 };
 
-/// Deals `samples` (ids, in the order of the global batch) to replicas by their tokens, longest first onto the least
-/// loaded (LPT; Graham 1969), then packs each replica's share into rows. Pure and deterministic.
-/// Throws DataError when a sample is longer than a row.
+/// Deals `samples` (ids, in the order of the global batch) to replicas by their tokens, longest
+/// first onto the least loaded (LPT; Graham 1969), then packs each replica's share into rows. Pure
+/// and deterministic. Throws DataError when a sample is longer than a row.
 StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
                         const std::vector<SampleIndex>& index, const StepPlanOptions& options);
 

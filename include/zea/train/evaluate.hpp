@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluation: a forward-only schedule of the same units over a held-out data set. The loss over its targets; and, when asked
-// for, greedy decoding after each sample's prompt, with the class that the generated text names.
+// Evaluation: a forward-only schedule of the same units over a held-out data set. The loss over its
+// targets; and, when asked for, greedy decoding after each sample's prompt, with the class that the
+// generated text names.
 #pragma once
 
 #include <string>
@@ -19,8 +20,9 @@ struct Prediction {
 };
 
 struct Evaluation {
-  EvalMetrics metrics;             ///< step and seconds are the caller's
-  std::string predictions_jsonl;   ///< on the root rank, in the order of samples; empty without generation
+  EvalMetrics metrics;  ///< step and seconds are the caller's
+  std::string
+      predictions_jsonl;  ///< on the root rank, in the order of samples; empty without generation
 };
 
 struct EvaluateOptions {
@@ -29,10 +31,11 @@ struct EvaluateOptions {
 };
 
 /// Collective over all ranks; throws alike on all of them.
-Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
-                    const EvaluateOptions& options);
+Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset,
+                    const LoaderOptions& loading, const EvaluateOptions& options);
 
-/// Where an evaluation's results go: a log line, a line of metrics.jsonl, and predictions.jsonl in `directory`.
+/// Where an evaluation's results go: a log line, a line of metrics.jsonl, and predictions.jsonl in
+/// `directory`.
 struct EvaluationOutput {
   int64_t step = 0;
   double seconds = 0;
@@ -40,7 +43,8 @@ struct EvaluationOutput {
 };
 
 /// Evaluates as the deck's [eval] says and reports it. Collective.
-void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset, const LoaderOptions& loading,
-                         Log& log, const MetricsFile& metrics, const EvaluationOutput& output);
+void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
+                         const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
+                         const EvaluationOutput& output);
 
 }  // namespace zea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl: one JSON object per line for every logged step and evaluation, appended, so that a resumed run goes on in the
-// same file. And the line of progress that people read.
+// metrics.jsonl: one JSON object per line for every logged step and evaluation, appended, so that a
+// resumed run goes on in the same file. And the line of progress that people read.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct EvalMetrics {
   double seconds = 0;
   double loss = 0;
   int64_t samples = 0, targets = 0;
-  int64_t labelled = 0, correct = 0;  ///< samples with a class, and those whose generated text names it
+  int64_t labelled = 0,
+          correct = 0;  ///< samples with a class, and those whose generated text names it
 
   double accuracy() const { return labelled > 0 ? static_cast<double>(correct) / labelled : 0; }
 };
@@ -33,7 +34,8 @@ struct EvalMetrics {
 std::string progress_line(const StepMetrics& metrics);
 std::string eval_line(const EvalMetrics& metrics);
 
-/// Appends lines; throws StorageError when a write fails. `path` empty: writes nothing (other ranks).
+/// Appends lines; throws StorageError when a write fails. `path` empty: writes nothing (other
+/// ranks).
 class MetricsFile {
  public:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}

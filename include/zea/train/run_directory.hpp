@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of a run: deck.used.toml, log.txt, metrics.jsonl, checkpoints/, and LOCK, which keeps a second run out. The
-// lock is our own, since file locks are off on many clusters. Only the root rank makes one of these.
+// The directory of a run: deck.used.toml, log.txt, metrics.jsonl, checkpoints/, and LOCK, which
+// keeps a second run out. The lock is our own, since file locks are off on many clusters. Only the
+// root rank makes one of these.
 #pragma once
 
 #include <string>
@@ -9,8 +10,9 @@ namespace zea {
 
 class RunDirectory {
  public:
-  /// Makes the directory and takes the lock. Throws StorageError naming host, process and job of the run that holds it. A
-  /// lock whose process is dead, or that an earlier start of this same job left, is taken over (see note()).
+  /// Makes the directory and takes the lock. Throws StorageError naming host, process and job of
+  /// the run that holds it. A lock whose process is dead, or that an earlier start of this same job
+  /// left, is taken over (see note()).
   explicit RunDirectory(const std::string& path);
   ~RunDirectory();  ///< gives the lock back
   RunDirectory(const RunDirectory&) = delete;

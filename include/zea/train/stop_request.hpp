@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a run is asked to save or to leave: signals (USR1: checkpoint now; USR2 and TERM: checkpoint and leave), files in the
-// run directory (SAVE, STOP), and the wall limit of -t. Ranks agree on it once per step, so asking one rank is enough.
+// How a run is asked to save or to leave: signals (USR1: checkpoint now; USR2 and TERM: checkpoint
+// and leave), files in the run directory (SAVE, STOP), and the wall limit of -t. Ranks agree on it
+// once per step, so asking one rank is enough.
 #pragma once
 
 #include <chrono>
@@ -12,14 +13,15 @@ namespace zea {
 
 class StopRequest {
  public:
-  /// Installs the signal handlers until destroyed. `wall_seconds` of 0: no limit. Files are looked for by the root rank.
+  /// Installs the signal handlers until destroyed. `wall_seconds` of 0: no limit. Files are looked
+  /// for by the root rank.
   StopRequest(std::string run_directory, bool is_root, double wall_seconds);
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  /// What this rank was asked for since the last call. `seconds_to_save` is how long one more step and a checkpoint may
-  /// take: the run leaves while that much is left.
+  /// What this rank was asked for since the last call. `seconds_to_save` is how long one more step
+  /// and a checkpoint may take: the run leaves while that much is left.
   StepFlags poll(double seconds_to_save);
   double elapsed_seconds() const;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step, from loaded microbatches to updated shards. It owns nothing that it did not receive.
+// One optimizer step, from loaded microbatches to updated shards. It owns nothing that it did not
+// receive.
 #pragma once
 
 #include <vector>
@@ -16,13 +17,13 @@ struct StepFlags {
 };
 
 struct StepReport {
-  double loss = 0;           ///< mean over the targets of the global batch
-  double grad_norm = 0;      ///< of the mean's gradient, before clipping
+  double loss = 0;       ///< mean over the targets of the global batch
+  double grad_norm = 0;  ///< of the mean's gradient, before clipping
   double lr = 0;
-  int64_t targets = 0;       ///< with bad items' samples left out
+  int64_t targets = 0;  ///< with bad items' samples left out
   int64_t bad_items = 0;
-  bool skipped = false;      ///< the global batch had no target, so nothing was updated
-  StepFlags flags;           ///< over all ranks
+  bool skipped = false;  ///< the global batch had no target, so nothing was updated
+  StepFlags flags;       ///< over all ranks
 };
 
 class TrainStep {
@@ -30,10 +31,11 @@ class TrainStep {
   /// `control`: host collectives over all ranks.
   TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control);
 
-  /// Runs `step` on this rank's microbatches. `optimizer_step` counts AdamW's updates from 1 and is advanced unless the
-  /// step is skipped. Collective. Throws NonFiniteError, on all ranks, before anything is updated.
-  StepReport run(const StepPlan& step, const std::vector<Microbatch>& microbatches, int64_t bad_items,
-                 const StepFlags& flags, int64_t& optimizer_step);
+  /// Runs `step` on this rank's microbatches. `optimizer_step` counts AdamW's updates from 1 and is
+  /// advanced unless the step is skipped. Collective. Throws NonFiniteError, on all ranks, before
+  /// anything is updated.
+  StepReport run(const StepPlan& step, const std::vector<Microbatch>& microbatches,
+                 int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step);
 
  private:
   void check_finite(const StepReport& report, int64_t step) const;

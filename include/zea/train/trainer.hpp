@@ -23,14 +23,14 @@ struct TrainerParts {
   Optimizer& optimizer;
   Collectives& control;  ///< host collectives over all ranks
   const Dataset& train;
-  const Dataset* eval;   ///< null: none
+  const Dataset* eval;  ///< null: none
   LoaderOptions loading;
   StopRequest& stop;
   Log& log;
   const MetricsFile& metrics;
   std::string run_directory;
   std::string run_id;
-  std::string deck;      ///< resolved TOML, for checkpoints
+  std::string deck;  ///< resolved TOML, for checkpoints
 };
 
 class Trainer {
