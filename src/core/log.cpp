@@ -8,7 +8,21 @@
 
 #include <cstdio>
 
+#include "zea/core/error.hpp"
+
 namespace zea {
+namespace {
+
+std::shared_ptr<spdlog::sinks::sink> open_sink(const std::string& file) {
+  try {
+    return std::make_shared<spdlog::sinks::basic_file_sink_mt>(file, /*truncate=*/false);
+  } catch (const spdlog::spdlog_ex& error) {
+    throw StorageError(std::string("cannot write the log: ") + error.what() +
+                       "; choose another run directory with -d");
+  }
+}
+
+}  // namespace
 
 struct Log::Sinks {
   std::shared_ptr<spdlog::logger> terminal, file;
@@ -22,8 +36,7 @@ Log::Log(bool speaks, const std::string& file) : sinks_(std::make_unique<Sinks>(
   sinks_->terminal->set_pattern("%v");
   sinks_->terminal->flush_on(spdlog::level::info);
   if (file.empty()) return;
-  sinks_->file = std::make_shared<spdlog::logger>(
-      "file", std::make_shared<spdlog::sinks::basic_file_sink_mt>(file, /*truncate=*/false));
+  sinks_->file = std::make_shared<spdlog::logger>("file", open_sink(file));
   sinks_->file->set_pattern("%Y-%m-%d %H:%M:%S %l %v");
   sinks_->file->flush_on(spdlog::level::info);
 }

@@ -18,9 +18,11 @@ std::recursive_mutex& library_mutex() {
 
 /// Process-wide settings of the library: a file may not make it open other files or load code.
 bool secure_library() {
-  // Without its own clean-up at exit, which crashes after a close that failed (a full disk): the
-  // exit code would be lost.
-  const bool ok = H5dont_atexit() >= 0 && H5open() >= 0 && H5PLset_loading_state(0) >= 0;
+  // HDF5's own clean-up at exit crashes after a close that failed (a full disk): the exit code
+  // would be lost. Where the library is in use already this cannot be switched off any more, which
+  // harms nothing else.
+  H5dont_atexit();
+  const bool ok = H5open() >= 0 && H5PLset_loading_state(0) >= 0;
   if (ok && H5Lis_registered(H5L_TYPE_EXTERNAL) > 0) return H5Lunregister(H5L_TYPE_EXTERNAL) >= 0;
   return ok;
 }

@@ -20,6 +20,11 @@ std::string clock_text(double seconds) {
   return text;
 }
 
+/// A skipped step has no loss; zero would look like a good one.
+nlohmann::ordered_json unless_skipped(const StepReport& report, double value) {
+  return report.skipped ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
+}
+
 }  // namespace
 
 std::string progress_line(const StepMetrics& m) {
@@ -51,8 +56,8 @@ void MetricsFile::append(const StepMetrics& m) const {
   append_line(nlohmann::ordered_json{{"kind", "train"},
                                      {"step", m.step},
                                      {"seconds", m.seconds},
-                                     {"loss", m.report.loss},
-                                     {"grad_norm", m.report.grad_norm},
+                                     {"loss", unless_skipped(m.report, m.report.loss)},
+                                     {"grad_norm", unless_skipped(m.report, m.report.grad_norm)},
                                      {"lr", m.report.lr},
                                      {"targets", m.report.targets},
                                      {"bad_items", m.report.bad_items},

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input is told once, in a sentence that says what was found, what is allowed, where and what to
-do; it ends the run with the documented exit code, and leaves no checkpoint behind."""
+"""Bad input is told once, in a sentence that says what was found, what is allowed, where and what
+to do; it ends the run with the documented exit code, and leaves no checkpoint behind."""
 
 import shutil
 
@@ -26,6 +26,18 @@ def cut_in_half(path):
     path.write_bytes(content[: len(content) // 2])
 
 
+def flip_a_bit_of_a_tensor(shard):
+    found = []
+    with h5py.File(shard, "r") as file:
+        file.visititems(
+            lambda name, entry: found.append(entry) if isinstance(entry, h5py.Dataset) else None
+        )
+        position = found[0].id.get_offset()
+    content = bytearray(shard.read_bytes())
+    content[position] ^= 1
+    shard.write_bytes(content)
+
+
 def with_one(values, number):
     values[-1, -1] = number
     return values
@@ -42,18 +54,19 @@ class BadInput(zr.ZeaTest):
         return zr.Path(shutil.copy(path, self.folder))
 
     def refuse(self, code, words, overrides=(), weights=None, train=None):
-        """Two ranks must end with `code` and one message that has all of `words`."""
         deck = zr.write_deck(self.folder, weights or self.weights, train or self.train)
+        self.assert_refused(code, words, ["-i", deck, "schedule.steps=4", *overrides])
+
+    def assert_refused(self, code, words, arguments):
+        """Two ranks must end with `code` and one message that has all of `words`."""
         directory = self.folder / "run"
-        arguments = ["-i", deck, "-d", directory, "schedule.steps=4", *overrides]
-        result = zr.run_zea(2, arguments, directory, limit_seconds=45)
+        result = zr.run_zea(2, [*arguments, "-d", directory], directory, limit_seconds=45)
         self.assert_code(result, code)
         messages = [line for line in result.output.splitlines() if line.startswith("zea: ")]
         self.assertEqual(len(messages), 1, result.output)
         for word in words:
             self.assertEqual(result.output.count(word), 1, f"{word}\n{result.output}")
         self.assertEqual(list(directory.glob("checkpoints/*")), [])
-        self.assertFalse((directory / "LOCK").exists() and code != 3)
 
     def refuse_samples(self, words, samples, **more):
         train = zr.make_dataset(self.folder / "bad.h5", [*zr.mixed_samples(3), *samples])
@@ -91,6 +104,19 @@ class BadInput(zr.ZeaTest):
             return np.full_like(values, 3e38)
 
         self.refuse_weights(["step 1: loss is ", "nothing was updated"], huge, tensor=HEAD, code=5)
+
+    def test_damaged_checkpoint(self):
+        deck = zr.write_deck(self.folder, self.weights, self.train)
+        written = self.folder / "written"
+        result = zr.run_zea(2, ["-i", deck, "-d", written, "schedule.steps=1"], written)
+        self.assert_code(result, 0)
+        shard = zr.checkpoints(written)[0] / "rank-00001.h5"
+        flip_a_bit_of_a_tensor(shard)
+        self.assert_refused(4, [str(shard)], ["-r", written])
+
+    def test_checkpoint_that_is_not_there(self):
+        nothing = self.folder / "nothing"
+        self.assert_refused(4, [f"{nothing}: holds no complete checkpoint"], ["-r", nothing])
 
     def test_token_outside_the_vocabulary(self):
         tokens, mask, items = zr.text_sample(1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole quickstart, small: 100 steps on 6,400 pictures, 64 held-out ones decoded; then once more, which must skip what is
-# done.
+# The whole quickstart, small: 100 steps on 6,400 pictures, 64 held-out ones decoded; then once more, which must skip
+# what is done.
 #   check_quickstart.sh PRESET
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -18,7 +18,8 @@ fail() {
 
 quickstart "$1" >"$out/first.txt" 2>&1 || { cat "$out/first.txt"; fail "the first run failed"; }
 for file in train.h5 test.h5 weights.h5 trained.h5 trained_hf/config.json trained_hf/model.safetensors \
-  metrics.png contact_sheet.png run/deck.used.toml run/log.txt run/checkpoints/step-00000100/manifest.json eval/predictions.jsonl; do
+  metrics.png contact_sheet.png run/deck.used.toml run/log.txt \
+  run/checkpoints/step-00000100/manifest.json eval/predictions.jsonl; do
   [ -s "$out/quickstart/$file" ] || fail "$file is missing"
 done
 [ "$(grep -c '"kind":"train"' "$out/quickstart/run/metrics.jsonl")" -eq 10 ] || fail "metrics.jsonl lacks steps"

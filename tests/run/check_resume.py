@@ -12,14 +12,15 @@ class Resume(zr.ZeaTest):
             self.folder,
             weights,
             train,
-            schedule=["steps = 12"],
+            schedule=["steps = 12"],  # more than two epochs, each in an order of its own
             precision=[f'preset = "{preset}"'],
             checkpoint=["every = 6", "keep = 0"],
             **{"mesh.vision": ['strategy = "no_shard"']},
         )
         whole, rest = self.folder / "whole", self.folder / "rest"
 
-        self.assert_code(zr.run_zea(2, ["-i", deck, "-d", whole], whole), 0)
+        shuffled = ["-i", deck, "data.shuffle=true"]
+        self.assert_code(zr.run_zea(2, [*shuffled, "-d", whole], whole), 0)
         half = whole / "checkpoints" / "step-00000006"
         self.assert_code(zr.run_zea(2, ["-r", half, "-d", rest], rest), 0)
 

@@ -236,9 +236,14 @@ def last_step(directory):
 
 
 def numbers_of_steps(directory):
-    """Of every logged step, what must not depend on time: the last line of a step counts."""
+    """Of every logged step, what must not depend on time; a step that was run twice must agree."""
     keys = ("loss", "grad_norm", "lr", "targets", "bad_items", "skipped")
-    return {line["step"]: [line[key] for key in keys] for line in train_lines(directory)}
+    numbers = {}
+    for line in train_lines(directory):
+        found = [line[key] for key in keys]
+        if numbers.setdefault(line["step"], found) != found:
+            raise AssertionError(f"step {line['step']} was {numbers[line['step']]}, then {found}")
+    return numbers
 
 
 def checkpoints(directory):
