@@ -80,9 +80,13 @@ bool on_host(const at::Tensor& tensor) {
 }  // namespace
 
 KernelRuntime::KernelRuntime() {
+#if KOKKOS_VERSION < 30700
   Kokkos::InitArguments arguments;
   arguments.disable_warnings = true;
   Kokkos::initialize(arguments);
+#else
+  Kokkos::initialize(Kokkos::InitializationSettings().set_disable_warnings(true));
+#endif
 }
 
 KernelRuntime::~KernelRuntime() {

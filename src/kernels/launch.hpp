@@ -27,7 +27,7 @@ void for_each_chunk(int64_t elements, Functor functor) {
     functor(chunk, chunk * kChunkElements, std::min(elements, (chunk + 1) * kChunkElements));
   };
   const int64_t chunks = num_chunks(elements);
-  if (Kokkos::DefaultHostExecutionSpace::concurrency() == 1 && at::get_num_threads() > 1) {
+  if (Kokkos::DefaultHostExecutionSpace().concurrency() == 1 && at::get_num_threads() > 1) {
     at::parallel_for(0, chunks, 1, [&](int64_t first, int64_t last) {
       for (int64_t chunk = first; chunk < last; ++chunk) run(chunk);
     });

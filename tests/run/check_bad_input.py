@@ -108,7 +108,7 @@ class BadInput(zr.ZeaTest):
     def test_damaged_checkpoint(self):
         deck = zr.write_deck(self.folder, self.weights, self.train)
         written = self.folder / "written"
-        result = zr.run_zea(2, ["-i", deck, "-d", written, "schedule.steps=1"], written)
+        result = zr.run_zea(2, ["-i", deck, "-d", written, "schedule.steps=2"], written)
         self.assert_code(result, 0)
         shard = zr.checkpoints(written)[0] / "rank-00001.h5"
         flip_a_bit_of_a_tensor(shard)
