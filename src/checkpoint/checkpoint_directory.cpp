@@ -2,7 +2,6 @@
 #include "checkpoint_directory.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 
@@ -15,8 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kStepPrefix = "step-";
-
 bool is_ours(const fs::directory_entry& entry) {
   if (!fs::is_regular_file(entry.symlink_status())) return false;
   std::string name = entry.path().filename().string();
@@ -27,20 +24,6 @@ bool is_ours(const fs::directory_entry& entry) {
 }
 
 }  // namespace
-
-std::string checkpoint_name(int64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
-  return name;
-}
-
-std::optional<int64_t> step_of_name(const std::string& name) {
-  if (!name.starts_with(kStepPrefix)) return std::nullopt;
-  int64_t step = -1;
-  std::from_chars(name.data() + kStepPrefix.size(), name.data() + name.size(), step);
-  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
-  return step;
-}
 
 std::string shard_name(int rank) {
   char name[32];

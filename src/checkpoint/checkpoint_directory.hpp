@@ -3,19 +3,11 @@
 // itself writes there.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 
 namespace zea::detail {
 
 inline constexpr const char* kUnfinishedSuffix = ".tmp";
-
-/// "step-00000200"; more digits where eight do not do.
-std::string checkpoint_name(int64_t step);
-
-/// Inverse of checkpoint_name; nullopt for any other name.
-std::optional<int64_t> step_of_name(const std::string& name);
 
 /// "rank-00003.h5".
 std::string shard_name(int rank);

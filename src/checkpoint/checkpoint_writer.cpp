@@ -9,6 +9,7 @@
 #include "own_pieces.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/error.hpp"
+#include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/shard_file.hpp"
@@ -38,7 +39,7 @@ class Save {
       : engine_(engine),
         control_(control),
         request_(request),
-        final_(request.directory + "/" + detail::checkpoint_name(request.position.step)),
+        final_(request.directory + "/" + checkpoint_name(request.position.step)),
         unfinished_(final_ + detail::kUnfinishedSuffix) {}
 
   const std::string& path() const { return final_; }

@@ -14,24 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_manifest(const std::string& directory) {
-  std::error_code error;
-  return fs::is_regular_file(fs::symlink_status(directory + "/" + kManifestFile, error));
-}
-
-/// Real directories in `directory`; links are never followed, since what they lead to is not ours.
-std::vector<std::string> directories_in(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  if (!fs::is_directory(directory, error)) return names;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error))
-    if (fs::is_directory(entry->symlink_status()))
-      names.push_back(entry->path().filename().string());
-  if (error) throw_storage_error("list", directory, error.value());
-  return names;
-}
-
 bool has_good_manifest(const std::string& checkpoint) {
   try {
     read_manifest(checkpoint);
@@ -62,22 +44,6 @@ std::string fault_of(const std::string& checkpoint) {
 
 }  // namespace
 
-std::vector<CheckpointEntry> list_checkpoints(const std::string& directory) {
-  std::vector<CheckpointEntry> entries;
-  for (const std::string& name : directories_in(directory))
-    if (const auto step = detail::step_of_name(name); step && has_manifest(directory + "/" + name))
-      entries.push_back({*step, directory + "/" + name});
-  std::sort(entries.begin(), entries.end(),
-            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
-  return entries;
-}
-
-std::optional<std::string> newest_checkpoint(const std::string& directory) {
-  const std::vector<CheckpointEntry> entries = list_checkpoints(directory);
-  if (entries.empty()) return std::nullopt;
-  return entries.back().path;
-}
-
 void keep_newest(const std::string& directory, int64_t keep) {
   ZEA_ASSERT(keep >= 1);
   std::vector<CheckpointEntry> entries = list_checkpoints(directory);
@@ -92,16 +58,14 @@ void remove_unfinished(const std::string& directory) {
   for (const std::string& name : directories_in(directory)) {
     if (!name.ends_with(suffix)) continue;
     const std::string path = directory + "/" + name;
-    const bool is_save =
-        detail::step_of_name(name.substr(0, name.size() - suffix.size())).has_value();
+    const bool is_save = step_of_name(name.substr(0, name.size() - suffix.size())).has_value();
     if (is_save && detail::find_stranger(path).empty()) detail::remove_checkpoint(path);
   }
 }
 
 ResolvedCheckpoint resolve_checkpoint(const std::string& path) {
   if (has_manifest(path)) return {path, ""};
-  std::vector<CheckpointEntry> entries = list_checkpoints(path + "/checkpoints");
-  if (entries.empty()) entries = list_checkpoints(path);
+  const std::vector<CheckpointEntry> entries = list_checkpoints_of_run(path);
   std::string faults;
   for (size_t i = entries.size(); i-- > 0;) {
     const std::string fault = fault_of(entries[i].path);

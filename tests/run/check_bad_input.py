@@ -147,6 +147,10 @@ class BadInput(zr.ZeaTest):
         (self.folder / "run").touch()
         self.refuse(7, ["cannot make the run directory", "choose another with -d"])
 
+    def test_log_in_the_way(self):
+        (self.folder / "run" / "log.txt").mkdir(parents=True)
+        self.refuse(7, ["cannot write the log", "choose another run directory with -d"])
+
     def test_wrong_override(self):
         self.refuse(
             2, ["optim.learning_rate is not a key; [optim] has lr, "], ["optim.learning_rate=1"]

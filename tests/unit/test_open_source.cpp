@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/files.hpp"
+#include "zea/io/checkpoint_list.hpp"
 #include "zea/io/tensor_stream.hpp"
 #include "zea/io/weights_file.hpp"
 
@@ -27,7 +28,7 @@ TEST_F(OpenSource, FindsTheNewestCompleteCheckpoint) {
   make_checkpoint("checkpoints/step-5", true);
   make_checkpoint("checkpoints/other", true);
 
-  EXPECT_EQ(complete_checkpoints(directory_ / "checkpoints").size(), 2u);
+  EXPECT_EQ(list_checkpoints(directory_ / "checkpoints").size(), 2u);
   EXPECT_EQ(find_checkpoint(directory_.path()), directory_ / "checkpoints/step-00000200");
   EXPECT_EQ(find_checkpoint(directory_ / "checkpoints"), directory_ / "checkpoints/step-00000200");
   EXPECT_EQ(find_checkpoint(directory_ / "checkpoints/step-00000090"),

@@ -50,14 +50,13 @@ TEST(Retention, ListsOnlyCompleteCheckpointsInOrderOfSteps) {
   EXPECT_EQ(entries[0].step, 2);
   EXPECT_EQ(entries[0].path, oldest);
   EXPECT_EQ(entries[1].step, 100000000);
-  EXPECT_EQ(newest_checkpoint(run.path()), newest);
+  EXPECT_EQ(entries[1].path, newest);
 }
 
 TEST(Retention, FindsNothingWhereNothingIs) {
   const TemporaryDirectory run;
 
   EXPECT_TRUE(list_checkpoints(run / "absent").empty());
-  EXPECT_EQ(newest_checkpoint(run.path()), std::nullopt);
   EXPECT_TRUE(
       contains(error_of([&] { resolve_checkpoint(run.path()); }), "no complete checkpoint"));
 }

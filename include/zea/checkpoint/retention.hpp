@@ -1,26 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoints there are, which of them to resume from, and which to delete. One process; a
-// checkpoint is complete when it has its final name and a manifest inside, and only such are ever
-// listed or deleted.
+// Which of the complete checkpoints (io/checkpoint_list.hpp) to resume from, and which to delete.
+// One process.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
+
+#include "zea/io/checkpoint_list.hpp"
 
 namespace zea {
-
-struct CheckpointEntry {
-  int64_t step = 0;
-  std::string path;
-};
-
-/// The complete checkpoints in `directory`, oldest step first; none when there is no such
-/// directory.
-std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
-
-std::optional<std::string> newest_checkpoint(const std::string& directory);
 
 /// Deletes complete checkpoints older than the newest `keep` (at least 1) whose manifests can be
 /// read. One with a bad manifest, or with files of somebody else in it, is neither counted nor

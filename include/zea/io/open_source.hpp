@@ -6,15 +6,10 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "zea/io/weights_source.hpp"
 
 namespace zea {
-
-/// The complete checkpoints in `directory` (renamed, with a manifest inside), oldest step first;
-/// empty when it does not exist. Their contents are not looked at.
-std::vector<std::string> complete_checkpoints(const std::string& directory);
 
 /// `path` itself when it is a checkpoint, else the newest complete one in it or in its
 /// checkpoints/; empty when none.
