@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Configures (where that was not done yet) and builds zea: jobs/build.sh [preset], by default release, into build/<preset>.
+# Configures (where that was not done yet) and builds zea: jobs/build.sh [preset [target...]], by default all of release, into
+# build/<preset>.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=${1:-release}
+targets=("${@:2}")
+# nproc itself heeds OMP_NUM_THREADS, which says nothing of compilers.
+jobs=$(env -u OMP_NUM_THREADS nproc)
 cmake=.venv/bin/cmake
 [ -x "$cmake" ] || { echo "build: no $cmake; run jobs/setup.sh first" >&2; exit 1; }
 
@@ -22,5 +26,5 @@ quietly() {
 
 begin=$SECONDS
 [ -f "build/$preset/build.ninja" ] || quietly "$cmake" --preset "$preset"
-quietly "$cmake" --build --preset "$preset" -j "$(nproc)"
+quietly "$cmake" --build --preset "$preset" -j "$jobs" ${targets:+--target "${targets[@]}"}
 printf 'build: %s, %d s\n' "$preset" $((SECONDS - begin))
