@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -51,9 +52,48 @@ std::string read_text(const std::string& path) {
 std::string choose_directory(const CommandLine& line, const Options& options,
                              const std::string& restarted) {
   if (!line.directory.empty()) return line.directory;
+  const bool is_overridden =
+      std::any_of(line.overrides.begin(), line.overrides.end(),
+                  [](const std::string& text) { return text.starts_with("run.directory="); });
+  if (!restarted.empty() && !is_overridden) return restarted;
   if (!options.run.directory.empty()) return options.run.directory;
-  if (!restarted.empty()) return restarted;
   return (fs::path("runs") / fs::path(line.deck).stem()).string();
+}
+
+/// The run directory of a checkpoint in its checkpoints/; empty for one that lies elsewhere.
+std::string run_of_checkpoint(const std::string& checkpoint) {
+  const fs::path parent = fs::canonical(checkpoint).parent_path();
+  return parent.filename() == "checkpoints" ? parent.parent_path().string() : "";
+}
+
+/// A run goes on with the batches that it would have had: its position counts them.
+void check_same_batches(const Options& now, const CheckpointSource& checkpoint) {
+  const Manifest& manifest = checkpoint.manifest();
+  if (manifest.position.step == 0 || now.run.mode != "train") return;
+  const Options then = parse_deck(manifest.deck, "the deck in " + checkpoint.describe(), {});
+  const auto refuse = [&](const std::string& key, const std::string& found,
+                          const std::string& was) {
+    throw DeckError(key + " = " + found + ", but the run that is resumed has " + was +
+                    ", and its position in the data counts batches drawn with it; keep " + was +
+                    ", or start a new run from its consolidated weights");
+  };
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  if (now.schedule.global_batch != then.schedule.global_batch)
+    refuse("schedule.global_batch", text(now.schedule.global_batch),
+           text(then.schedule.global_batch));
+  if (now.run.seed != then.run.seed) refuse("run.seed", text(now.run.seed), text(then.run.seed));
+  if (now.data.shuffle != then.data.shuffle)
+    refuse("data.shuffle", now.data.shuffle ? "true" : "false",
+           then.data.shuffle ? "true" : "false");
+}
+
+/// A new run does not mix its checkpoints with those of an earlier one.
+void check_no_checkpoints(const std::string& directory) {
+  const std::vector<CheckpointEntry> there = list_checkpoints(directory + "/checkpoints");
+  if (!there.empty())
+    throw DeckError("the run directory " + directory +
+                    " holds checkpoints of an earlier run (the newest is " + there.back().path +
+                    "); go on with -r " + directory + ", or choose another directory with -d");
 }
 
 Start read_start(const CommandLine& line) {
@@ -63,7 +103,7 @@ Start read_start(const CommandLine& line) {
     const ResolvedCheckpoint found = resolve_checkpoint(line.restart);
     start.note = found.note;
     start.checkpoint = std::make_unique<CheckpointSource>(found.path);
-    restarted = fs::path(found.path).parent_path().parent_path().string();
+    restarted = run_of_checkpoint(found.path);
   }
   if (!line.deck.empty())
     start.options = read_deck(line.deck, line.overrides);
@@ -85,6 +125,8 @@ Start read_start(const CommandLine& line) {
                     std::string(line.plan_only ? ", or a config.json in model.config" : ""));
   }
   start.directory = choose_directory(line, start.options, restarted);
+  start.options.run.directory = start.directory;  // so that the echoed deck says where the run is
+  if (start.checkpoint) check_same_batches(start.options, *start.checkpoint);
   return start;
 }
 
@@ -176,8 +218,12 @@ ExitCode run(const CommandLine& line, World& world) {
   std::optional<RunDirectory> directory;
   agree_on_root(*control, [&] {
     directory.emplace(start.directory);
+    if (start.options.run.mode != "train") return;
+    const std::string checkpoints = start.directory + "/checkpoints";
+    if (!start.checkpoint) check_no_checkpoints(start.directory);
     directory->write_deck(echo_deck(start.options));
-    remove_unfinished(start.directory + "/checkpoints");
+    remove_unfinished(checkpoints);
+    if (start.checkpoint) set_aside_later(checkpoints, start.checkpoint->manifest().position.step);
   });
   Log log(is_root, start.directory + "/log.txt");
   const MetricsFile metrics(is_root ? start.directory + "/metrics.jsonl" : "");

@@ -8,6 +8,7 @@
 #include "checkpoint_directory.hpp"
 #include "own_pieces.hpp"
 #include "zea/checkpoint/agree.hpp"
+#include "zea/checkpoint/retention.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
@@ -170,11 +171,7 @@ void Save::commit(const std::vector<std::string>& parts) const {
 
 /// What has the final name is damaged or of another history: it is kept under another name.
 void Save::make_room() const {
-  if (!fs::exists(fs::symlink_status(final_))) return;
-  for (int number = 1;; ++number) {
-    const std::string aside = final_ + ".replaced-" + std::to_string(number);
-    if (!fs::exists(fs::symlink_status(aside))) return rename_durably(final_, aside);
-  }
+  if (fs::exists(fs::symlink_status(final_))) set_aside(final_);
 }
 
 void Save::remove_unfinished() noexcept {

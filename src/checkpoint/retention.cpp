@@ -53,6 +53,18 @@ void keep_newest(const std::string& directory, int64_t keep) {
     if (has_good_manifest(entry.path) && ++good > keep) remove_complete(entry.path);
 }
 
+void set_aside(const std::string& checkpoint) {
+  for (int number = 1;; ++number) {
+    const std::string aside = checkpoint + ".replaced-" + std::to_string(number);
+    if (!fs::exists(fs::symlink_status(aside))) return rename_durably(checkpoint, aside);
+  }
+}
+
+void set_aside_later(const std::string& directory, int64_t step) {
+  for (const CheckpointEntry& entry : list_checkpoints(directory))
+    if (entry.step > step) set_aside(entry.path);
+}
+
 void remove_unfinished(const std::string& directory) {
   const std::string suffix = detail::kUnfinishedSuffix;
   for (const std::string& name : directories_in(directory)) {

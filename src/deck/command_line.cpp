@@ -62,7 +62,7 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("-d", values.directory, "run directory; the same as run.directory=DIRECTORY")
       ->type_name("DIRECTORY");
   app.add_flag("-n", values.plan_only, "resolve, validate and plan, print the plan, and stop");
-  app.add_option("--ranks", values.ranks, "with -n: plan for N ranks (default: those started)")
+  app.add_option("--ranks", values.ranks, "with -n: plan for N ranks (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("-t", given.wall_limit, "wall limit: write a checkpoint and leave before it ends")

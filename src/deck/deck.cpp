@@ -85,6 +85,7 @@ class DeckReader {
   void store(int64_t& member, const Key& key, const toml::node& node);
   void store(double& member, const Key& key, const toml::node& node);
   void store(std::vector<double>& member, const Key& key, const toml::node& node);
+  void store(std::vector<std::string>& member, const Key& key, const toml::node& node);
 
   bool in_range(double value, const Key& key, const toml::node& node);
   void fault_type(const char* needed, const Key& key, const toml::node& node);
@@ -229,6 +230,16 @@ void DeckReader::store(std::vector<double>& member, const Key& key, const toml::
     if (!entry.is_number()) return fault_type("a list of numbers", key, entry);
     values.push_back(*entry.value<double>());
     if (!in_range(values.back(), key, entry)) return;
+  }
+  member = values;
+}
+
+void DeckReader::store(std::vector<std::string>& member, const Key& key, const toml::node& node) {
+  if (!node.is_array()) return fault_type("a list of strings", key, node);
+  std::vector<std::string> values;
+  for (const toml::node& entry : *node.as_array()) {
+    if (!entry.is_string()) return fault_type("a list of strings", key, entry);
+    values.push_back(entry.as_string()->get());
   }
   member = values;
 }

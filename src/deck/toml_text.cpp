@@ -31,8 +31,8 @@ std::string escaped(unsigned char c) {
 }
 
 const char* type_name(const KeyMember& member) {
-  constexpr const char* kNames[] = {"string", "true or false", "integer", "number",
-                                    "list of numbers"};
+  constexpr const char* kNames[] = {"string", "true or false",   "integer",
+                                    "number", "list of numbers", "list of strings"};
   return kNames[member.index()];
 }
 
@@ -58,10 +58,19 @@ std::string toml_text(double value) {
   return looks_like_an_integer ? text + ".0" : text;
 }
 
-std::string toml_text(const std::vector<double>& value) {
+template <class T>
+std::string list_text(const std::vector<T>& value) {
   std::string text;
-  for (const double entry : value) text += (text.empty() ? "" : ", ") + toml_text(entry);
+  for (const T& entry : value) text += (text.empty() ? "" : ", ") + toml_text(entry);
   return "[" + text + "]";
+}
+
+std::string toml_text(const std::vector<double>& value) {
+  return list_text(value);
+}
+
+std::string toml_text(const std::vector<std::string>& value) {
+  return list_text(value);
 }
 
 std::string toml_text(const KeyMember& member) {

@@ -12,9 +12,9 @@ Optimizer::Optimizer(Engine& engine) : engine_(engine) {
     const FlatRange range = engine.groups()[g]->range();
     for (const FlatPart& part : parts_in_range(plan.groups[g], range)) {
       const Cut cut{static_cast<int>(g), part.flat_begin - range.begin, part.elements,
-                    plan.model.params[part.param].decays()};
+                    plan.param_rules[part.param]};
       Cut* last = cuts_.empty() ? nullptr : &cuts_.back();
-      const bool joins = last && last->group == cut.group && last->decays == cut.decays &&
+      const bool joins = last && last->group == cut.group && last->rule == cut.rule &&
                          last->begin + last->elements == cut.begin;
       if (joins)
         last->elements += cut.elements;
@@ -44,12 +44,13 @@ std::string Optimizer::non_finite_group() const {
 }
 
 void Optimizer::step(const std::vector<bool>& groups_with_gradient, AdamwUpdate update) {
-  const double weight_decay = update.weight_decay;
+  const double lr = update.lr;
   for (const Cut& cut : cuts_) {
     if (!groups_with_gradient[cut.group]) continue;
     const ShardedGroup& group = *engine_.groups()[cut.group];
     const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, cut.begin, cut.elements); };
-    update.weight_decay = cut.decays ? weight_decay : 0;
+    update.lr = lr * cut.rule.lr_factor;
+    update.weight_decay = cut.rule.weight_decay;
     adamw(of(group.master()), of(group.gradient()), of(group.exp_avg()), of(group.exp_avg_sq()),
           update);
   }

@@ -98,9 +98,10 @@ WalkResult Engine::run(const std::vector<Action>& actions,
 }
 
 bool Engine::recomputes(int unit) const {
-  const UnitKind kind = plan_.model.units[unit].kind;
-  return plan_.options.model.activation_checkpointing && trains_ &&
-         (kind == UnitKind::DecoderBlock || kind == UnitKind::VisionBlock);
+  const int64_t every = plan_.options.model.activation_checkpointing;
+  // The head's backward follows its forward at once: keeping its graph costs nothing.
+  return trains_ && every > 0 && unit % every == 0 &&
+         plan_.model.units[unit].kind != UnitKind::Head;
 }
 
 UnitInputs Engine::take_inputs(int unit, int microbatch) {

@@ -31,6 +31,19 @@ void check_module_mesh(Faults& faults, const std::string& module, const ModuleMe
   refuse_axis(faults, "mesh." + module + ".tp", mesh.tp, "tensor parallelism");
 }
 
+/// A text-only model takes no settings of a vision encoder.
+void check_absent_vision(Faults& faults, const Options& options, const ModelSpec& model) {
+  const ModuleMeshOptions& mesh = options.mesh_vision;
+  const ModuleMeshOptions defaults;
+  if (model.vision) return;
+  if (mesh.strategy != defaults.strategy || mesh.pp != 1 || mesh.cp != 1 || mesh.tp != 1)
+    faults.add("[mesh.vision] is set, but the model (" + model.family +
+               ") has no vision encoder; leave the section out");
+  if (!options.vision.train || !options.vision.train_projector)
+    faults.add("[model.vision] is set, but the model (" + model.family +
+               ") has no vision encoder; leave the section out");
+}
+
 void add_product_fault(Faults& faults, const MeshOptions& mesh, int world_size) {
   const std::string replicate = std::to_string(mesh.dp_replicate),
                     shard = std::to_string(mesh.dp_shard);
@@ -141,6 +154,10 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   if (options.run.device != "cpu")
     faults.add("run.device = \"" + options.run.device +
                "\": training on a GPU is not built yet; allowed: cpu");
+  std::vector<std::string> rule_faults;
+  plan.param_rules = make_param_rules(plan.model, options.optim, rule_faults);
+  for (const std::string& fault : rule_faults) faults.add(fault);
+  check_absent_vision(faults, options, plan.model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == "train" &&
       std::none_of(plan.model.params.begin(), plan.model.params.end(), trainable))

@@ -8,6 +8,7 @@
 
 #include "zea/core/error.hpp"
 #include "zea/data/text.hpp"
+#include "zea/train/gather_text.hpp"
 
 namespace zea {
 namespace {
@@ -156,6 +157,7 @@ class Evaluator {
     for (size_t i = 0; i < predictions_.size(); ++i) {
       const Sample& sample = references_[i];
       const size_t prompt = prompt_length(sample);
+      if (prompt == sample.tokens.size()) continue;  // no answer to give: masked, or only a prompt
       const std::string generated =
           text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
@@ -183,12 +185,7 @@ class Evaluator {
 
   /// All ranks' lines on the root rank, in the order of samples.
   std::string gather_lines(const std::string& lines) {
-    Counts counts(control_.size());
-    const int64_t own = static_cast<int64_t>(lines.size());
-    control_.all_gather(&own, counts.data(), Counts(control_.size(), 1), DType::Int64).wait();
-    std::string all(static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})),
-                    '\0');
-    control_.gather(lines.data(), all.data(), counts, DType::UInt8, 0).wait();
+    const std::string all = gather_text(control_, lines);
     if (control_.rank() != 0) return "";
     std::vector<std::pair<int64_t, std::string>> order;
     for (size_t begin = 0; begin < all.size();) {

@@ -63,9 +63,8 @@ Holder read_holder(const fs::path& lock) {
 }
 
 bool is_stale(const Holder& holder, const Holder& own) {
-  if (!own.job.empty() && holder.job == own.job)
-    return true;                              // requeued: the earlier start has ended
-  if (holder.host != own.host) return false;  // cannot be known from here
+  // Elsewhere only a job that was requeued is known to have ended: it is this one.
+  if (holder.host != own.host) return !own.job.empty() && holder.job == own.job;
   const std::string started = start_of_process(holder.process);
   return started.empty() || started != holder.started;
 }
@@ -113,7 +112,10 @@ void RunDirectory::take_lock() {
 }
 
 RunDirectory::~RunDirectory() {
-  unlink((fs::path(path_) / "LOCK").c_str());
+  const fs::path lock = fs::path(path_) / "LOCK";
+  const Holder own = own_holder(), holder = read_holder(lock);
+  const bool is_ours = holder.host == own.host && holder.process == own.process;
+  if (is_ours) unlink(lock.c_str());  // one that was taken over is another run's
 }
 
 void RunDirectory::write_deck(const std::string& toml) const {

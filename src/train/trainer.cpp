@@ -2,11 +2,12 @@
 #include "zea/train/trainer.hpp"
 
 #include <chrono>
-#include <fstream>
+#include <sstream>
 
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/retention.hpp"
+#include "zea/train/gather_text.hpp"
 
 namespace zea {
 namespace {
@@ -54,9 +55,11 @@ ExitCode Trainer::run() {
     const StepReport report = train_one(loader, sampler);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
     if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
-    if (parts_.eval && options_.eval.every > 0 && (is_due(options_.eval.every) || last))
-      run_evaluation();
-    if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves) save();
+    // Saved first: a fault of the held-out data must not cost the training.
+    if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves ||
+        (last && options_.checkpoint.at_end))
+      save();
+    if (evaluation_is_due(last) && (last || !leaves)) run_evaluation();
     if (leaves && !last) {
       parts_.log.info("asked to leave: stopped after step " + std::to_string(position_.step) +
                       " of " + std::to_string(steps) + "; go on with -r " + parts_.run_directory);
@@ -77,21 +80,24 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
   const StepPlan plan = plan_step(sampler, position_.step);
   std::vector<Microbatch> microbatches;
   int64_t bad_items = 0;
+  std::string bad_lines;
   const Stopwatch waiting;
   const std::vector<LoadedMicrobatch> loaded = loader.next();
   interval_.wait_seconds += waiting.seconds();
   for (const LoadedMicrobatch& part : loaded) {
     for (const BadItem& bad : part.bad)
-      parts_.log.warn("sample " + std::to_string(bad.sample) + ", item " +
-                      std::to_string(bad.item) + " is masked: " + bad.fault);
+      bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
+                   " is masked: " + bad.fault + "\n";
     bad_items += static_cast<int64_t>(part.bad.size());
     microbatches.push_back(
         make_microbatch(part, parts_.engine.plan().model, parts_.engine.microbatch_options()));
   }
-  const StepFlags asked = parts_.stop.poll(2 * seconds_per_step_ + 2 * seconds_per_save_);
+  const StepFlags asked =
+      parts_.stop.poll(2 * (seconds_per_step_ + seconds_per_save_) + seconds_per_evaluation_);
   TrainStep step(parts_.engine, parts_.optimizer, parts_.control);
   const StepReport report =
       step.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
+  if (report.bad_items > 0) warn_of_bad_items(bad_lines);
   if (report.skipped)
     parts_.log.warn("step " + std::to_string(position_.step + 1) +
                     ": the global batch has no target token, so nothing was updated");
@@ -100,11 +106,23 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
   position_.tokens += plan.tokens;
   position_.target_tokens += report.targets;
   ++interval_.steps;
+  interval_.bad_items += report.bad_items;
+  interval_.skipped += report.skipped;
   interval_.tokens += plan.tokens;
   interval_.samples += plan.samples;
   interval_.seconds += whole.seconds();
   seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
   return report;
+}
+
+/// Names the items that any rank has masked in this step.
+void Trainer::warn_of_bad_items(const std::string& own_lines) {
+  std::istringstream all(gather_text(parts_.control, own_lines));
+  for (std::string line; std::getline(all, line);) parts_.log.warn(line);
+}
+
+bool Trainer::evaluation_is_due(bool last) const {
+  return parts_.eval && options_.eval.every > 0 && (is_due(options_.eval.every) || last);
 }
 
 bool Trainer::is_due(int64_t every) const {
@@ -116,6 +134,8 @@ void Trainer::log_step(const StepReport& report, bool last) {
   metrics.step = position_.step;
   metrics.steps = options_.schedule.steps;
   metrics.report = report;
+  metrics.bad_items = interval_.bad_items;
+  metrics.skipped_steps = interval_.skipped;
   metrics.seconds = parts_.stop.elapsed_seconds();
   metrics.tokens_per_second = static_cast<double>(interval_.tokens) / interval_.seconds;
   metrics.samples_per_second = static_cast<double>(interval_.samples) / interval_.seconds;
@@ -128,11 +148,13 @@ void Trainer::log_step(const StepReport& report, bool last) {
 }
 
 void Trainer::run_evaluation() {
+  const Stopwatch clock;
   EvaluationOutput output{.step = position_.step,
                           .seconds = parts_.stop.elapsed_seconds(),
                           .directory = parts_.run_directory};
   evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log,
                       parts_.metrics, output);
+  seconds_per_evaluation_ = moving_average(seconds_per_evaluation_, clock.seconds());
 }
 
 void Trainer::save() {

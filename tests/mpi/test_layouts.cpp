@@ -20,26 +20,26 @@ struct Layout {
   const char* llm;
   int dp_replicate = 1;
   bool packing = true;
-  bool activation_checkpointing = false;
+  int64_t activation_checkpointing = 0;
   int64_t row_tokens = 64;
   int64_t rows_per_microbatch = 1;
 };
 
 const Layout kLayouts[] = {
     {"one rank, a sample a row", 1, "no_shard", "no_shard", 1, false},
-    {"one rank, checkpointed", 1, "no_shard", "no_shard", 1, true, true},
-    {"one rank, long rows", 1, "no_shard", "no_shard", 1, true, false, 200, 2},
+    {"one rank, checkpointed", 1, "no_shard", "no_shard", 1, true, 1},
+    {"one rank, long rows", 1, "no_shard", "no_shard", 1, true, 0, 200, 2},
     {"two ranks, DDP", 2, "no_shard", "no_shard"},
     {"two ranks, full_shard", 2, "full_shard", "full_shard"},
-    {"three ranks, full_shard, checkpointed", 3, "full_shard", "full_shard", 1, true, true},
+    {"three ranks, full_shard, checkpointed", 3, "full_shard", "full_shard", 1, true, 2},
     {"three ranks, vision DDP, llm full_shard", 3, "no_shard", "full_shard"},
     {"four ranks, DDP", 4, "no_shard", "no_shard"},
     {"four ranks, full_shard", 4, "full_shard", "full_shard"},
     {"four ranks, full_shard, a sample a row", 4, "full_shard", "full_shard", 1, false},
     {"four ranks, vision full_shard, llm DDP, checkpointed", 4, "full_shard", "no_shard", 1, true,
-     true},
+     1},
     {"four ranks, two replicas of two shards", 4, "full_shard", "full_shard", 2},
-    {"four ranks, everything in one row", 4, "full_shard", "no_shard", 1, true, false, 400},
+    {"four ranks, everything in one row", 4, "full_shard", "no_shard", 1, true, 0, 400},
 };
 
 struct Scenario {
@@ -70,7 +70,13 @@ TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
   run.deck.data.row_tokens = layout.row_tokens;
   run.deck.data.rows_per_microbatch = layout.rows_per_microbatch;
   run.deck.model.activation_checkpointing = layout.activation_checkpointing;
-  run.deck.optim = {.lr = 1e-2, .warmup_steps = 2, .weight_decay = 0.1, .clip_norm = 0.5};
+  OptimOptions& optim = run.deck.optim;
+  optim.lr = 1e-2;
+  optim.warmup_steps = 2;
+  optim.weight_decay = 0.1;
+  optim.clip_norm = 0.5;
+  optim.lr_factors = {"vision = 0.5", "*.layers.1.* = 0.7"};
+  optim.weight_decays = {"*.bias = 0.2", "*embed* = 0"};
   run.deck.schedule = {.steps = 10, .global_batch = 7};
   return run;
 }

@@ -84,7 +84,7 @@ CASES = {
     "large_vocabulary": {"text": {"vocab_size": 131072}, "deck": ["data.row_tokens=4096"]},
     "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
     "all_at_once": {"deck": ["data.row_tokens=4096"]},
-    "recomputed": {"deck": ["model.activation_checkpointing=true"]},
+    "recomputed": {"deck": ["model.activation_checkpointing=1"]},
     "llama": {"only_text": True},
     "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
     "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},

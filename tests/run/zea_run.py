@@ -237,7 +237,7 @@ def last_step(directory):
 
 def numbers_of_steps(directory):
     """Of every logged step, what must not depend on time; a step that was run twice must agree."""
-    keys = ("loss", "grad_norm", "lr", "targets", "bad_items", "skipped")
+    keys = ("loss", "grad_norm", "lr", "targets", "bad_items", "skipped_steps")
     numbers = {}
     for line in train_lines(directory):
         found = [line[key] for key in keys]

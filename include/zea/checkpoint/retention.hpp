@@ -15,6 +15,14 @@ namespace zea {
 /// deleted. Throws StorageError.
 void keep_newest(const std::string& directory, int64_t keep);
 
+/// Gives `checkpoint`, or whatever has its name, another name that is never listed:
+/// "....replaced-1". Throws StorageError.
+void set_aside(const std::string& checkpoint);
+
+/// Sets aside the complete checkpoints in `directory` of steps after `step`: a run that goes on
+/// from there writes them anew. Throws StorageError.
+void set_aside_later(const std::string& directory, int64_t step);
+
 /// Deletes what saves that were killed left behind in `directory`. Only for the process that alone
 /// writes there.
 void remove_unfinished(const std::string& directory);

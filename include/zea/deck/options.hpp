@@ -44,16 +44,20 @@ struct RunOptions {
 struct ModelOptions {
   std::string weights;
   std::string config;
-  bool activation_checkpointing = false;
+  int64_t activation_checkpointing = 0;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(weights,
         {"weights", "weights file (.h5) with the model's config, as zea-import writes it", {}});
     key(config, {"config", "config.json to plan with (-n) where there are no weights yet", {}});
-    key(activation_checkpointing, {"activation_checkpointing",
-                                   "keep only the input of each block and run it again in backward",
-                                   {}});
+    key(activation_checkpointing,
+        {"activation_checkpointing",
+         "0: none; 1: keep only the inputs of every unit and run it again in backward; k: of every "
+         "k-th unit",
+         {},
+         0,
+         1e6});
   }
 };
 
@@ -155,6 +159,8 @@ struct OptimOptions {
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0;
+  std::vector<std::string> lr_factors;
+  std::vector<std::string> weight_decays;
   double clip_norm = 1;
 
   template <class Visitor>
@@ -168,6 +174,16 @@ struct OptimOptions {
     key(eps, {"eps", "added to the root of the second moment", {}, 0, 1});
     key(weight_decay,
         {"weight_decay", "decoupled decay of parameters of two or more dims", {}, 0, 10});
+    key(lr_factors,
+        {"lr_factors",
+         "learning rates of some parameters, as factors of lr: \"pattern = factor\", the last that "
+         "matches counts; a pattern is a module (vision, llm) or a parameter's name with *",
+         {}});
+    key(weight_decays,
+        {"weight_decays",
+         "weight decay of some parameters, in place of weight_decay: \"pattern = decay\", as in "
+         "lr_factors",
+         {}});
     key(clip_norm,
         {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});
   }

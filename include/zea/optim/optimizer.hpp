@@ -18,19 +18,19 @@ class Optimizer {
   /// rank.
   double own_sum_of_squares() const;
 
-  /// Updates the buffers that have a gradient in this step; `update.weight_decay` is applied to
-  /// matrices only.
+  /// Updates the buffers that have a gradient in this step; the plan's rules give each
+  /// parameter its factor of `update.lr` and its weight decay.
   void step(const std::vector<bool>& groups_with_gradient, AdamwUpdate update);
 
   /// Name of a buffer of this rank whose gradient is not finite; empty when all are.
   std::string non_finite_group() const;
 
  private:
-  /// A run of a shard whose parameters decay alike.
+  /// A run of a shard whose parameters have the same rule.
   struct Cut {
     int group;
     int64_t begin, elements;  ///< in the shard
-    bool decays;
+    ParamRule rule;
   };
 
   Engine& engine_;

@@ -13,6 +13,7 @@
 #include "zea/plan/axis.hpp"
 #include "zea/plan/flat_layout.hpp"
 #include "zea/plan/model_spec.hpp"
+#include "zea/plan/param_rules.hpp"
 
 namespace zea {
 
@@ -28,6 +29,7 @@ struct Plan {
   MeshShape mesh;
   Precision precision;
   ModelSpec model;
+  std::vector<ParamRule> param_rules;  ///< of each parameter of the model
   std::vector<FlatGroup> groups;
   std::vector<Sharding> shardings;  ///< of each group
 

@@ -18,6 +18,8 @@ struct StepMetrics {
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
   double wait_seconds = 0;  ///< per step, waiting for the loader
   int64_t memory_bytes = 0;
+  int64_t bad_items = 0;      ///< masked since the last logged step
+  int64_t skipped_steps = 0;  ///< without any target, since the last logged step
 };
 
 struct EvalMetrics {

@@ -46,11 +46,14 @@ class Trainer {
   struct Interval {
     double seconds = 0, wait_seconds = 0;
     int64_t steps = 0, tokens = 0, samples = 0;
+    int64_t bad_items = 0, skipped = 0;
   };
 
   StepPlan plan_step(Sampler& sampler, int64_t step) const;
   StepReport train_one(Loader& loader, Sampler& sampler);
   bool is_due(int64_t every) const;
+  bool evaluation_is_due(bool last) const;
+  void warn_of_bad_items(const std::string& own_lines);
   void log_step(const StepReport& report, bool last);
   void run_evaluation();
   void save();
@@ -61,6 +64,7 @@ class Trainer {
   Interval interval_;
   double seconds_per_step_ = 0;  ///< moving averages: how long one more step and a checkpoint take
   double seconds_per_save_ = 0;
+  double seconds_per_evaluation_ = 0;
   int64_t saved_step_ = -1;
 };
 

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text of all ranks in one place, for logs and predictions.
+#pragma once
+
+#include <string>
+
+#include "zea/comm/collectives.hpp"
+
+namespace zea {
+
+/// The ranks' texts one after another on the root rank; empty elsewhere. Collective.
+std::string gather_text(Collectives& control, const std::string& own);
+
+}  // namespace zea
