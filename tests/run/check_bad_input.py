@@ -159,19 +159,22 @@ class BadInput(zr.ZeaTest):
     def test_masked_image(self):
         tokens, mask, _ = zr.image_sample(1)
         broken = (tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"])
-        train = zr.make_dataset(self.folder / "bad.h5", [*zr.mixed_samples(3), broken])
-        deck = zr.write_deck(self.folder, self.weights, train)
-        directory = self.folder / "run"
+        # Last and first among equals: so that either rank has it once.
+        for place, samples in ((3, [*zr.mixed_samples(3), broken]), (0, [broken, *zr.mixed_samples(3)])):
+            train = zr.make_dataset(self.folder / f"bad{place}.h5", samples)
+            deck = zr.write_deck(self.folder, self.weights, train)
+            directory = self.folder / f"run{place}"
 
-        result = zr.run_zea(
-            2,
-            ["-i", deck, "-d", directory, "schedule.steps=3", 'data.bad_items="mask"'],
-            directory,
-        )
+            result = zr.run_zea(
+                2,
+                ["-i", deck, "-d", directory, "schedule.steps=4", "log.every=2", 'data.bad_items="mask"'],
+                directory,
+            )
 
-        self.assert_code(result, 0)
-        self.assertIn("sample 3, item 0 is masked: ", result.output)
-        self.assertEqual([line["bad_items"] for line in zr.train_lines(directory)], [1, 1, 1])
+            self.assert_code(result, 0)
+            self.assertIn(f"sample {place}, item 0 is masked: ", result.output)
+            # Counted over all steps since the line before, of any rank.
+            self.assertEqual([line["bad_items"] for line in zr.train_lines(directory)], [2, 2])
 
 
 zr.main()

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run keeps to its directory and to its batches: a second start, branches, other paths to the same
+checkpoint, and settings that would change what a resumed run sees."""
+
+import zea_run as zr
+
+
+class Directories(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        weights = zr.make_weights(self.folder / "weights.h5")
+        data = zr.make_dataset(self.folder / "data.h5", zr.mixed_samples(9))
+        self.deck = zr.write_deck(self.folder, weights, data)
+        self.run_directory = self.folder / "run"
+        self.zea(
+            0, "-i", self.deck, "-d", self.run_directory, "schedule.steps=6", "checkpoint.every=2",
+            "checkpoint.keep=0",
+        )
+
+    def zea(self, code, *arguments):
+        result = zr.run_zea(1, list(arguments), self.run_directory)
+        self.assert_code(result, code)
+        return result
+
+    def names(self):
+        return sorted(path.name for path in (self.run_directory / "checkpoints").iterdir())
+
+    def test_second_start_is_refused(self):
+        before = self.names()
+        result = self.zea(2, "-i", self.deck, "-d", self.run_directory, "schedule.steps=4")
+
+        self.assertIn("holds checkpoints of an earlier run", result.output)
+        self.assertEqual(self.names(), before)
+
+    def test_branch_from_an_older_checkpoint(self):
+        # A trailing slash, as a shell completes it, names the same checkpoint.
+        older = f"{self.run_directory}/checkpoints/step-00000002/"
+        self.zea(0, "-r", older, "schedule.steps=5", "optim.lr=1e-4")
+
+        self.assertEqual(
+            self.names(),
+            ["step-00000002", "step-00000004", "step-00000004.replaced-1", "step-00000005",
+             "step-00000006.replaced-1"],
+        )
+        result = self.zea(0, "-r", self.run_directory, "schedule.steps=5")
+        self.assertRegex(result.output, r"resumed .*step-00000005")
+
+    def test_another_batch_is_refused(self):
+        for change in ("schedule.global_batch=3", "run.seed=7", "data.shuffle=true"):
+            result = self.zea(2, "-r", self.run_directory, "schedule.steps=8", change)
+            self.assertIn(change.split("=")[0], result.output)
+            self.assertIn("its position in the data", result.output)
+
+
+zr.main()
