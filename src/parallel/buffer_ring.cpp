@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/parallel/buffer_ring.hpp"
 
+#include <limits>
+#include <utility>
+
 namespace zea {
 
 Buffer::Buffer(Ledger& ledger, int64_t elements, at::ScalarType dtype, at::Device device)
