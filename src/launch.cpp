@@ -96,7 +96,35 @@ void check_no_checkpoints(const std::string& directory) {
                     "); go on with -r " + directory + ", or choose another directory with -d");
 }
 
-Start read_start(const CommandLine& line) {
+/// The faults of a deck and, as far as it can be planned, those of its plan: all come out at once.
+[[noreturn]] void throw_all_faults(const FaultyDeck& faulty, int ranks) {
+  std::string faults = faulty.what();
+  try {
+    const std::string& weights = faulty.options.model.weights;
+    const std::string config = weights.empty() ? read_text(faulty.options.model.config)
+                                               : open_weights_file(weights)->config_json();
+    make_plan(faulty.options, config, ranks);
+  } catch (const PlanError& error) {
+    faults += std::string("\n") + error.what();
+  } catch (const Error&) {
+    // Weights that cannot be read are told when the deck is right.
+  }
+  throw DeckError(faults);
+}
+
+Options read_options(const CommandLine& line, const CheckpointSource* checkpoint, int ranks) {
+  try {
+    if (!line.deck.empty()) return read_deck(line.deck, line.overrides);
+    if (checkpoint)
+      return parse_deck(checkpoint->manifest().deck, "the deck in " + checkpoint->describe(),
+                        line.overrides);
+  } catch (const FaultyDeck& faulty) {
+    throw_all_faults(faulty, ranks);
+  }
+  throw DeckError("no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
+}
+
+Start read_start(const CommandLine& line, int ranks) {
   Start start;
   std::string restarted;
   if (!line.restart.empty()) {
@@ -105,14 +133,7 @@ Start read_start(const CommandLine& line) {
     start.checkpoint = std::make_unique<CheckpointSource>(found.path);
     restarted = run_of_checkpoint(found.path);
   }
-  if (!line.deck.empty())
-    start.options = read_deck(line.deck, line.overrides);
-  else if (start.checkpoint)
-    start.options = parse_deck(start.checkpoint->manifest().deck,
-                               "the deck in " + start.checkpoint->describe(), line.overrides);
-  else
-    throw DeckError(
-        "no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
+  start.options = read_options(line, start.checkpoint.get(), ranks);
   if (start.checkpoint) {
     start.config_json = start.checkpoint->config_json();
   } else if (!start.options.model.weights.empty()) {
@@ -148,7 +169,7 @@ ExitCode answer(const CommandLine& line) {
   else if (line.show_build)
     text = build_text();
   else {
-    const Start start = read_start(line);
+    const Start start = read_start(line, std::max(1, line.ranks));
     text = echo_deck(start.options) + "\n" +
            describe(make_plan(start.options, start.config_json, std::max(1, line.ranks)));
   }
@@ -206,7 +227,7 @@ ExitCode run(const CommandLine& line, World& world) {
   const Communicator ranks = world.communicator();
   const auto control = make_mpi_collectives(ranks);
   Start start;
-  agree(*control, [&] { start = read_start(line); });
+  agree(*control, [&] { start = read_start(line, world.size()); });
   const bool is_root = world.rank() == 0;
   // From here on signals are requests, and the wall limit runs: loading may take long.
   std::optional<StopRequest> stop;

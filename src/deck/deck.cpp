@@ -321,7 +321,7 @@ Options DeckReader::finish() {
     message += (i > 0 ? "\n" : "") + faults_[i].text;
   if (faults_.size() > kMaxShownFaults)
     message += "\n... and " + std::to_string(faults_.size() - kMaxShownFaults) + " more";
-  throw DeckError(message);
+  throw FaultyDeck(message, options_);
 }
 
 std::string read_at_most(const std::string& path, size_t bytes) {

@@ -5,14 +5,24 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "zea/core/error.hpp"
 #include "zea/deck/options.hpp"
 
 namespace zea {
 
+/// Faults of a deck, with what could be read of it: keys that are at fault keep their defaults. So
+/// what is wrong beyond the deck itself (the plan) can be told at the same time.
+struct FaultyDeck : DeckError {
+  FaultyDeck(const std::string& message, Options read)
+      : DeckError(message), options(std::move(read)) {}
+  Options options;
+};
+
 /// Reads `path` and applies `overrides` ("section.key=value", TOML values; a bare word is a
-/// string). Throws DeckError listing every fault with file, line and column (or the override's
+/// string). Throws FaultyDeck listing every fault with file, line and column (or the override's
 /// text).
 Options read_deck(const std::string& path, const std::vector<std::string>& overrides);
 
