@@ -116,14 +116,18 @@ FlatRange Plan::own_cut(int world_rank, int group) const {
           shard.begin + length * (replica + 1) / sharding.replicas};
 }
 
-StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
-                         const std::vector<SampleIndex>& index) const {
+StepPlanOptions Plan::step_plan_options() const {
   StepPlanOptions step_options;
   step_options.replicas = mesh.replicas();
   step_options.row_tokens = options.data.row_tokens;
   step_options.rows_per_microbatch = options.data.rows_per_microbatch;
   step_options.packing = options.data.packing;
-  return make_step_plan(step, samples, index, step_options);
+  return step_options;
+}
+
+StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
+                         const std::vector<SampleIndex>& index) const {
+  return make_step_plan(step, samples, index, step_plan_options());
 }
 
 ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool forward_only) const {

@@ -30,7 +30,10 @@ class Evaluator {
         control_(control),
         dataset_(dataset),
         loading_(loading),
-        options_(options) {}
+        options_(options),
+        grown_index_(dataset.index()) {
+    for (SampleIndex& sample : grown_index_) sample.tokens += options.generate_tokens;
+  }
 
   Evaluation run() {
     const int64_t available = static_cast<int64_t>(dataset_.index().size());
@@ -74,18 +77,10 @@ class Evaluator {
 
   /// A plan in which each sample has room for its prompt and all that may be generated.
   StepPlan generation_plan(const Ids& ids) const {
-    std::vector<SampleIndex> index = dataset_.index();
-    int64_t longest = 0;
-    for (int64_t id : ids) {
-      index[id].tokens += options_.generate_tokens;
-      longest = std::max(longest, index[id].tokens);
-    }
-    StepPlanOptions options;
-    options.replicas = engine_.plan().mesh.replicas();
-    options.row_tokens = std::max(longest, engine_.plan().options.data.row_tokens);
-    options.rows_per_microbatch = engine_.plan().options.data.rows_per_microbatch;
-    options.packing = engine_.plan().options.data.packing;
-    return make_step_plan(0, ids, index, options);
+    StepPlanOptions options = engine_.plan().step_plan_options();
+    for (int64_t id : ids)
+      options.row_tokens = std::max(options.row_tokens, grown_index_[id].tokens);
+    return make_step_plan(0, ids, grown_index_, options);
   }
 
   void generate(const Ids& ids) {
@@ -205,6 +200,7 @@ class Evaluator {
   const Dataset& dataset_;
   const LoaderOptions& loading_;
   const EvaluateOptions options_;
+  std::vector<SampleIndex> grown_index_;  ///< with room for what may be generated
   double loss_sum_ = 0, targets_ = 0, labelled_ = 0, correct_ = 0;
   std::vector<Prediction> predictions_;
   std::vector<Sample> references_;  ///< of the predictions, whole

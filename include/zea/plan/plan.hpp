@@ -42,6 +42,8 @@ struct Plan {
   /// of it.
   FlatRange own_cut(int world_rank, int group) const;
 
+  /// How this run deals and packs samples.
+  StepPlanOptions step_plan_options() const;
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
                      const std::vector<SampleIndex>& index) const;
   ScheduleInput schedule_input(const StepPlan& step, int world_rank, bool forward_only) const;
