@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/comm/collectives.hpp"
 
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
 namespace zea {
 namespace {
 
@@ -48,6 +52,15 @@ Pending Collectives::exchange(const std::vector<Message>& sends,
   for (const Message& message : sends)
     parts.push_back(send(message.data, message.count, message.dtype, message.peer));
   return Pending(std::make_unique<JointWork>(std::move(parts)));
+}
+
+std::shared_ptr<void> Collectives::allocate(int64_t bytes) {
+  constexpr size_t kPageBytes = 4096;
+  const size_t rounded = (static_cast<size_t>(bytes) / kPageBytes + 1) * kPageBytes;
+  void* memory = std::aligned_alloc(kPageBytes, rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, rounded);
+  return {memory, [](void* owned) { std::free(owned); }};
 }
 
 }  // namespace zea

@@ -89,6 +89,10 @@ class Collectives {
   /// posted this way: two separate calls run one after the other on the stream of the communicator
   /// and would wait for each other.
   virtual Pending exchange(const std::vector<Message>& sends, const std::vector<Message>& receives);
+  /// Zeroed memory for buffers of these collectives, aligned to a page. Where ranks share a node it
+  /// lies where its peers can reach it in place, so that calls over it copy less; elsewhere it is
+  /// ordinary memory. Collective; ranks may ask for different sizes. Freed with its last reference.
+  virtual std::shared_ptr<void> allocate(int64_t bytes);
   /// Returns when every rank has entered it. Host only: it does not order device streams.
   virtual void barrier() = 0;
 };
