@@ -24,6 +24,10 @@ std::string repeats_name(const std::string& module, const std::vector<Axis>& axe
   return along_name(module, axes) + "+tp/" + std::to_string(repeats);
 }
 
+std::string subgroup_name(const std::string& module) {
+  return module + ".shard_subgroup";
+}
+
 std::vector<std::vector<Axis>> combinations() {
   std::vector<std::vector<Axis>> all;
   for (int a = 0; a < kNumAxes; ++a) all.push_back({static_cast<Axis>(a)});
@@ -57,6 +61,12 @@ void Mesh::build_module(const ModuleGrid& grid, int kv_repeats) {
   for (const std::vector<Axis>& axes : combinations())
     build(along_name(grid.module, axes), [&](int rank) {
       return shape_.has(rank, grid.module) ? shape_.group(rank, grid.module, axes) : Ranks{};
+    });
+  if (grid.shard_subgroup > 0)
+    build(subgroup_name(grid.module), [&](int rank) {
+      return shape_.has(rank, grid.module)
+                 ? zea::shard_subgroup(shape_, rank, grid.module, grid.shard_subgroup)
+                 : Ranks{};
     });
   if (kv_repeats == 1) return;
   const Reduction repeated = reduction_of(TpHolding::Repeated, grid.tp, kv_repeats);
@@ -108,6 +118,13 @@ Collectives& Mesh::along(const std::string& module, const std::vector<Axis>& axe
   if (found == by_name_.end())
     throw InternalError("rank " + std::to_string(rank()) + " has no group " + name +
                         ": not a part of the module, or a combination of axes that is not built");
+  return built(found->second, name);
+}
+
+Collectives& Mesh::shard_subgroup(const std::string& module) {
+  const std::string name = subgroup_name(module);
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) throw InternalError("the mesh has no group " + name);
   return built(found->second, name);
 }
 

@@ -84,6 +84,7 @@ class DeckReader {
   void store(bool& member, const Key& key, const toml::node& node);
   void store(int64_t& member, const Key& key, const toml::node& node);
   void store(double& member, const Key& key, const toml::node& node);
+  void store(AutoOption& member, const Key& key, const toml::node& node);
   void store(std::vector<double>& member, const Key& key, const toml::node& node);
   void store(std::vector<std::string>& member, const Key& key, const toml::node& node);
 
@@ -221,6 +222,22 @@ void DeckReader::store(double& member, const Key& key, const toml::node& node) {
   if (!node.is_number()) return fault_type("a number", key, node);
   const double value = *node.value<double>();
   if (in_range(value, key, node)) member = value;
+}
+
+/// A key without a range takes no count.
+void DeckReader::store(AutoOption& member, const Key& key, const toml::node& node) {
+  const bool counts = std::isfinite(key.info.min);
+  if (node.is_boolean()) {
+    member = AutoOption::of(node.as_boolean()->get());
+  } else if (node.is_string() && node.as_string()->get() == "auto") {
+    member = AutoOption();
+  } else if (counts && node.is_integer()) {
+    const int64_t value = node.as_integer()->get();
+    if (in_range(static_cast<double>(value), key, node)) member = AutoOption::of_count(value);
+  } else {
+    fault_type(counts ? "true, false, \"auto\" or an integer" : "true, false or \"auto\"", key,
+               node);
+  }
 }
 
 void DeckReader::store(std::vector<double>& member, const Key& key, const toml::node& node) {

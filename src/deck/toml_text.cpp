@@ -31,8 +31,8 @@ std::string escaped(unsigned char c) {
 }
 
 const char* type_name(const KeyMember& member) {
-  constexpr const char* kNames[] = {"string", "true or false",   "integer",
-                                    "number", "list of numbers", "list of strings"};
+  constexpr const char* kNames[] = {"string",  "true or false",   "integer",        "number",
+                                    "setting", "list of numbers", "list of strings"};
   return kNames[member.index()];
 }
 
@@ -56,6 +56,11 @@ std::string toml_text(double value) {
   const std::string text = shortest(value);
   const bool looks_like_an_integer = text.find_first_not_of("-0123456789") == std::string::npos;
   return looks_like_an_integer ? text + ".0" : text;
+}
+
+std::string toml_text(const AutoOption& value) {
+  if (value.is_auto()) return toml_text(std::string("auto"));
+  return value.is_count() ? toml_text(value.count()) : toml_text(value.is_yes());
 }
 
 template <class T>

@@ -142,7 +142,7 @@ void fill_images(Microbatch& out, const LoadedMicrobatch& loaded, const VisionCo
   const at::Tensor pixels =
       at::from_blob(const_cast<float*>(loaded.pixels.data()),
                     {out.items, vision.channels, vision.image_size, vision.image_size}, at::kFloat);
-  out.patches = extract_patches(pixels, vision).to(options.dtype).to(options.device);
+  out.patches = extract_patches(pixels, vision).to(options.vision_dtype).to(options.device);
   std::vector<Segment> segments;
   for (int64_t item = 0; item < out.items; ++item)
     segments.push_back({item * vision.tokens(), vision.tokens()});

@@ -14,27 +14,44 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
       mesh_(mesh),
       world_rank_(mesh.rank()),
       device_(device),
-      gathered_ring_(std::make_unique<BufferRing>(ledger_, to_torch(plan.precision.param), device)),
-      gradient_ring_(
-          std::make_unique<BufferRing>(ledger_, to_torch(plan.precision.master), device)),
       unit_groups_(groups_of_units(plan.model, plan.groups)) {
+  build_slots();
   build_groups();
   build_units();
+}
+
+/// All sharded modules have the same shard group, whose ranks reach each other's gradients.
+void Engine::build_slots() {
+  Collectives* shard_group = nullptr;
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    if (!plan_.shardings[g].gathered()) continue;
+    Collectives* of_group = &mesh_.along(plan_.groups[g].module, shard_axes());
+    ZEA_ASSERT(shard_group == nullptr || shard_group == of_group);
+    shard_group = of_group;
+  }
+  const SlotPlans& slots = plan_.slots;
+  gathered_slots_ = std::make_unique<Slots>(slots.gathered, ledger_, nullptr, device_);
+  const bool travels_as_is = slots.wire.bytes.empty();
+  gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_,
+                                            travels_as_is ? shard_group : nullptr, device_);
+  wire_slots_ = std::make_unique<Slots>(slots.wire, ledger_, shard_group, device_);
 }
 
 void Engine::build_groups() {
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     const std::string& module = plan_.groups[g].module;
     const Sharding& sharding = plan_.shardings[g];
-    ShardedGroupContext context{.gathered = *gathered_ring_,
-                                .gradients = *gradient_ring_,
+    ShardedGroupContext context{.gathered = *gathered_slots_,
+                                .gradients = *gradient_slots_,
+                                .wire = *wire_slots_,
                                 .ledger = ledger_,
                                 .device = device_};
-    if (sharding.shards > 1) context.shard_group = &mesh_.along(module, {Axis::DpShard});
+    if (sharding.gathered()) context.shard_group = &mesh_.along(module, shard_axes());
+    if (plan_.mesh.grid(module).shard_subgroup > 0)
+      context.shard_subgroup = &mesh_.shard_subgroup(module);
     if (sharding.replicas > 1)
-      context.replicas = sharding.gathered()
-                             ? &mesh_.along(module, {Axis::DpReplicate})
-                             : &mesh_.along(module, {Axis::DpReplicate, Axis::DpShard});
+      context.replicas =
+          sharding.gathered() ? &mesh_.shard_replicas(module) : &mesh_.along(module, token_axes());
     groups_.push_back(
         std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
   }
@@ -58,7 +75,9 @@ void Engine::build_units() {
 }
 
 MicrobatchOptions Engine::microbatch_options() const {
-  return {.dtype = to_torch(plan_.precision.param), .device = device_};
+  return {.dtype = to_torch(plan_.precision.param),
+          .vision_dtype = to_torch(plan_.vision_precision.param),
+          .device = device_};
 }
 
 WalkResult Engine::run(const std::vector<Action>& actions,
@@ -74,8 +93,14 @@ WalkResult Engine::run(const std::vector<Action>& actions,
       case ActionKind::Unshard:
         groups_[action.group]->start_unshard();
         break;
+      case ActionKind::UnshardSubgroup:
+        groups_[action.group]->start_unshard_from_subgroup();
+        break;
       case ActionKind::Reshard:
         groups_[action.group]->reshard();
+        break;
+      case ActionKind::ReshardSubgroup:
+        groups_[action.group]->reshard_to_subgroup();
         break;
       case ActionKind::Forward:
         forward(action.unit, action.microbatch);
@@ -104,6 +129,23 @@ bool Engine::recomputes(int unit) const {
          plan_.model.units[unit].kind != UnitKind::Head;
 }
 
+/// What unit `from` gives to `to`: between modules in the types that their precisions say.
+at::Tensor Engine::crossed(const at::Tensor& value, int from, int to) const {
+  const std::string& source = plan_.model.units[from].module;
+  const std::string& target = plan_.model.units[to].module;
+  if (source == target) return value;
+  return value.to(to_torch(plan_.precision_of(source).output))
+      .to(to_torch(plan_.precision_of(target).param));
+}
+
+/// The gradient of what crossed, on its way back.
+at::Tensor Engine::returned(const at::Tensor& gradient, int from, int to) const {
+  const std::string& source = plan_.model.units[from].module;
+  if (source == plan_.model.units[to].module) return gradient;
+  return gradient.to(to_torch(plan_.precision_of(source).output))
+      .to(to_torch(plan_.precision_of(source).param));
+}
+
 UnitInputs Engine::take_inputs(int unit, int microbatch) {
   UnitInputs inputs;
   for (const UnitInput& input : plan_.model.units[unit].inputs) {
@@ -114,7 +156,7 @@ UnitInputs Engine::take_inputs(int unit, int microbatch) {
       continue;
     }
     Kept& kept = source->second;
-    at::Tensor leaf = kept.value.detach();
+    at::Tensor leaf = crossed(kept.value, input.unit, unit).detach();
     leaf.set_requires_grad(kept.needs_gradient);
     inputs.push_back(leaf);
     if (--kept.consumers == 0) kept.value.reset();
@@ -146,7 +188,8 @@ void Engine::forward(int unit, int microbatch) {
     if (head_ == HeadOutput::Loss)
       result_.loss_sum += kept.value.item<double>();
     else
-      result_.outputs[microbatch] = kept.value;
+      result_.outputs[microbatch] =
+          kept.value.to(to_torch(plan_.precision_of(plan_.model.units[unit].module).output));
     kept.value.reset();
   }
   if (!keeps_graph) kept.output.reset();
@@ -158,7 +201,7 @@ void Engine::backward(int unit, int microbatch) {
   for (int group : unit_groups_[unit]) {
     groups_[group]->wait_unshard();
     if (reducing_shard_ == group) finish_reduce_shard();  // tied parameters: the other unit's share
-    if (groups_[group]->trainable()) groups_[group]->open_gradient();
+    if (groups_[group]->trainable()) open_gradient(group);
   }
   Kept kept = std::move(kept_.at({unit, microbatch}));
   kept_.erase({unit, microbatch});
@@ -173,9 +216,24 @@ void Engine::backward(int unit, int microbatch) {
   torch::autograd::backward({kept.output}, {kept.gradient});
   for (size_t i = 0; i < kept.inputs.size(); ++i) {
     if (!kept.inputs[i] || !kept.inputs[i]->grad().defined()) continue;
-    at::Tensor& sum = kept_.at({plan_.model.units[unit].inputs[i].unit, microbatch}).gradient;
-    sum = sum.defined() ? sum + kept.inputs[i]->grad() : kept.inputs[i]->grad();
+    const int source = plan_.model.units[unit].inputs[i].unit;
+    at::Tensor& sum = kept_.at({source, microbatch}).gradient;
+    const at::Tensor gradient = returned(kept.inputs[i]->grad(), source, unit);
+    sum = sum.defined() ? sum + gradient : gradient;
   }
+}
+
+/// A gradient whose reduction is under way may still have the slot: in a step in which some units
+/// have no work, fewer lie between them than the plan of slots assumes.
+void Engine::open_gradient(int group) {
+  if (plan_.shardings[group].gathered()) {
+    const int holder = gradient_slots_->holder(group);
+    if (holder >= 0 && holder != group) {
+      ZEA_ASSERT(reducing_shard_ == holder);
+      finish_reduce_shard();
+    }
+  }
+  groups_[group]->open_gradient();
 }
 
 void Engine::reduce_shard(int group) {

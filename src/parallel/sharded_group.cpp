@@ -28,29 +28,44 @@ at::ScalarType to_torch(DType dtype) {
 ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
                            const ShardedGroupContext& context)
     : layout_(plan.groups[group]),
+      group_(group),
       context_(context),
       shards_(plan.shardings[group].shards),
-      param_type_(to_torch(plan.precision.param)),
-      master_type_(to_torch(plan.precision.master)),
-      param_dtype_(plan.precision.param),
-      master_dtype_(plan.precision.master),
+      precision_(plan.precision_of(layout_.module)),
       range_(shard_range(layout_, plan.shard_of(world_rank, group), shards_)) {
-  const int64_t own = range_.end - range_.begin;
-  counts_.assign(shards_, own);
-  const auto owned = [&](at::ScalarType type) {
-    Buffer buffer(context_.ledger, own, type, context_.device);
-    buffer.tensor().zero_();
-    return buffer;
-  };
-  master_ = owned(master_type_);
-  if (layout_.trainable) {
-    exp_avg_ = owned(master_type_);
-    exp_avg_sq_ = owned(master_type_);
-    gradient_ = owned(master_type_);
-  }
-  if (param_type_ != master_type_ && !layout_.units.empty()) published_ = owned(param_type_);
+  counts_.assign(shards_, range_.end - range_.begin);
+  const int between = plan.shardings[group].shards_between;
+  if (gathers() && between > 1 && between < shards_)
+    subgroup_counts_.assign(between, layout_.padded(shards_) / between);
+  build_owned();
   build_runs(plan.model);
   publish();
+}
+
+// What peers read lies where they reach it: the shard that is gathered, and the gradient that is
+// summed over replicas.
+void ShardedGroup::build_owned() {
+  const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
+  const bool publishes = param != master && !layout_.units.empty();
+  Collectives* gather = layout_.units.empty() ? nullptr : context_.shard_group;
+  master_ = owned(master, publishes ? nullptr : gather);
+  if (publishes) published_ = owned(param, gather);
+  if (!subgroup_counts_.empty() && !layout_.units.empty())
+    between_ = allocate_buffer(context_.ledger, context_.shard_subgroup, subgroup_counts_[0], param,
+                               context_.device);
+  if (!layout_.trainable) return;
+  exp_avg_ = owned(master, nullptr);
+  exp_avg_sq_ = owned(master, nullptr);
+  gradient_ = owned(master, travels_as_is() ? context_.replicas : nullptr);
+  if (context_.replicas && !travels_as_is())
+    own_wire_ = owned(to_torch(precision_.reduce), context_.replicas);
+}
+
+Buffer ShardedGroup::owned(at::ScalarType type, Collectives* reach) {
+  Buffer buffer =
+      allocate_buffer(context_.ledger, reach, range_.end - range_.begin, type, context_.device);
+  buffer.tensor().zero_();
+  return buffer;
 }
 
 void ShardedGroup::build_runs(const ModelSpec& model) {
@@ -89,6 +104,7 @@ void ShardedGroup::publish() {
 
 void ShardedGroup::zero_gradient() {
   if (layout_.trainable) gradient_.tensor().zero_();
+  gradient_is_zero_ = true;
 }
 
 void ShardedGroup::set_values(const at::Tensor& flat) {
@@ -105,61 +121,94 @@ void ShardedGroup::set_gradients(const at::Tensor& flat) {
                        : at::Tensor());
 }
 
-void ShardedGroup::start_unshard() {
+void ShardedGroup::gather(Collectives& from, const at::Tensor& own, const Counts& counts) {
   ZEA_ASSERT(gathers() && !gathered_.defined());
-  gathered_ = context_.gathered.acquire(layout_.padded(shards_));
-  const at::Tensor& own = published_.defined() ? published_.tensor() : master_.tensor();
-  unsharding_ = context_.shard_group->all_gather(own.data_ptr(), gathered_.tensor().data_ptr(),
-                                                 counts_, param_dtype_);
+  gathered_ = context_.gathered.take(group_, layout_.padded(shards_), own.scalar_type());
+  unsharding_ = from.all_gather(own.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
+}
+
+void ShardedGroup::start_unshard() {
+  gather(*context_.shard_group, published_.defined() ? published_.tensor() : master_.tensor(),
+         counts_);
+}
+
+void ShardedGroup::start_unshard_from_subgroup() {
+  gather(*context_.shard_subgroup, between_.tensor(), subgroup_counts_);
 }
 
 void ShardedGroup::wait_unshard() {
   if (!gathers()) return;
   ZEA_ASSERT(gathered_.defined());
   unsharding_.wait();
-  set_values(gathered_.tensor());
+  set_values(gathered_);
 }
 
 void ShardedGroup::reshard() {
   ZEA_ASSERT(gathers() && gathered_.defined());
   unsharding_.wait();
   set_values({});
-  context_.gathered.give_back(std::move(gathered_));
+  gathered_.reset();
+  context_.gathered.give_back(group_);
+}
+
+void ShardedGroup::reshard_to_subgroup() {
+  unsharding_.wait();
+  const int64_t elements = subgroup_counts_[0];
+  between_.tensor().copy_(
+      gathered_.narrow(0, context_.shard_subgroup->rank() * elements, elements));
+  reshard();
 }
 
 void ShardedGroup::open_gradient() {
-  if (open_gradient_.defined()) return;
   if (!gathers()) {
     set_gradients(gradient_.tensor());
     return;
   }
-  open_gradient_ = context_.gradients.acquire(layout_.padded(shards_));
-  open_gradient_.tensor().zero_();
-  set_gradients(open_gradient_.tensor());
+  if (open_gradient_.defined()) return;
+  open_gradient_ =
+      context_.gradients.take(group_, layout_.padded(shards_), to_torch(precision_.master));
+  open_gradient_.zero_();
+  set_gradients(open_gradient_);
 }
 
 void ShardedGroup::start_reduce_shard() {
   open_gradient();  // a rank without work here contributes zeros
   set_gradients({});
-  received_ = Buffer(context_.ledger, counts_[0], master_type_, context_.device);
-  reducing_ = context_.shard_group->reduce_scatter(
-      open_gradient_.tensor().data_ptr(), received_.tensor().data_ptr(), counts_, master_dtype_);
+  at::Tensor sent = open_gradient_;
+  if (!travels_as_is()) {
+    wire_ = context_.wire.take(group_, sent.numel(), to_torch(precision_.reduce));
+    sent = wire_.copy_(sent);
+  }
+  const bool straight = gradient_is_zero_ && travels_as_is();
+  if (!straight)
+    received_ =
+        allocate_buffer(context_.ledger, nullptr, counts_[0], sent.scalar_type(), context_.device);
+  void* target = straight ? gradient_.tensor().data_ptr() : received_.tensor().data_ptr();
+  reducing_ =
+      context_.shard_group->reduce_scatter(sent.data_ptr(), target, counts_, precision_.reduce);
 }
 
 void ShardedGroup::finish_reduce_shard() {
   reducing_.wait();
-  gradient_.tensor().add_(received_.tensor());
+  if (received_.defined()) gradient_.tensor().add_(received_.tensor());
   received_.release();
-  context_.gradients.give_back(std::move(open_gradient_));
+  gradient_is_zero_ = false;
+  if (wire_.defined()) context_.wire.give_back(group_);
+  wire_.reset();
+  open_gradient_.reset();
+  context_.gradients.give_back(group_);
 }
 
 void ShardedGroup::start_reduce_replicas() {
-  replicating_ = context_.replicas->all_reduce(
-      gradient_.tensor().data_ptr(), gradient_.tensor().numel(), master_dtype_, ReduceOp::Sum);
+  const at::Tensor& sent =
+      own_wire_.defined() ? own_wire_.tensor().copy_(gradient_.tensor()) : gradient_.tensor();
+  replicating_ = context_.replicas->all_reduce(sent.data_ptr(), sent.numel(), precision_.reduce,
+                                               ReduceOp::Sum);
 }
 
 void ShardedGroup::finish_reduce_replicas() {
   replicating_.wait();
+  if (own_wire_.defined()) gradient_.tensor().copy_(own_wire_.tensor());
 }
 
 void ShardedGroup::progress() {

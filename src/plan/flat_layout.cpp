@@ -31,6 +31,91 @@ void append(FlatGroup& group, const ModelSpec& model, int param) {
   group.elements = offset + elements;
 }
 
+Wrapping wrapping_of(const Wrappings& wrappings, const std::string& module) {
+  const auto found = wrappings.find(module);
+  return found == wrappings.end() ? Wrapping{} : found->second;
+}
+
+int64_t trained_elements(const ModelSpec& model, const UnitSpec& unit) {
+  int64_t elements = 0;
+  for (int param : unit.params)
+    if (model.params[param].trainable) elements += num_elements(model.params[param].shape);
+  return elements;
+}
+
+/// Opens a buffer when its first parameter comes.
+class LayoutBuilder {
+ public:
+  LayoutBuilder(const ModelSpec& model, const Wrappings& wrappings)
+      : model_(model),
+        wrappings_(wrappings),
+        bundles_(bundles_of_units(model, wrappings)),
+        readers_(readers_of_params(model)) {}
+
+  void add_unit(int unit) {
+    const UnitSpec& spec = model_.units[unit];
+    const bool each = wrapping_of(wrappings_, spec.module).each_parameter;
+    int run = -1;  // the first parameter of the fused run under way
+    bool joined = false;
+    for (int param : spec.params) {
+      if (!joined) run = param;
+      joined = model_.params[param].fused_with_next;
+      const bool shared = readers_[param].size() > 1;
+      if (shared && readers_[param].front() != unit) continue;
+      const int own = shared ? param : each ? run : -1;
+      FlatGroup& group = group_at(bundles_[unit], model_.params[param].trainable, own);
+      if (group.params.empty()) open(group, unit, param, own, shared);
+      if (!shared && group.units.back() != unit) extend(group, unit, own);
+      append(group, model_, param);
+    }
+  }
+
+  /// Parameters that no unit reads, a buffer for each module.
+  void add_carried() {
+    std::map<std::string, FlatGroup> carried;
+    for (size_t p = 0; p < model_.params.size(); ++p) {
+      if (!readers_[p].empty()) continue;
+      FlatGroup& group = carried[model_.params[p].module];
+      group.module = model_.params[p].module;
+      group.name = group.module + ".carried";
+      group.trainable = false;
+      append(group, model_, static_cast<int>(p));
+    }
+    for (auto& [module, group] : carried) groups_.push_back(std::move(group));
+  }
+
+  std::vector<FlatGroup> finish() { return std::move(groups_); }
+
+ private:
+  FlatGroup& group_at(int bundle, bool trainable, int own) {
+    const auto [place, is_new] =
+        position_.emplace(std::make_tuple(bundle, trainable, own), groups_.size());
+    if (is_new) groups_.emplace_back();
+    return groups_[place->second];
+  }
+
+  void open(FlatGroup& group, int unit, int param, int own, bool shared) {
+    group.name = own >= 0 ? model_.params[param].name : model_.units[unit].name;
+    group.module = model_.units[unit].module;
+    group.trainable = model_.params[param].trainable;
+    group.bundle = shared ? -1 : bundles_[unit];
+    group.units = shared ? readers_[param] : std::vector<int>{unit};
+  }
+
+  void extend(FlatGroup& group, int unit, int own) {
+    group.units.push_back(unit);
+    if (own < 0)
+      group.name = model_.units[group.units.front()].name + ".." + model_.units[unit].name;
+  }
+
+  const ModelSpec& model_;
+  const Wrappings& wrappings_;
+  std::vector<int> bundles_;
+  std::vector<std::vector<int>> readers_;
+  std::vector<FlatGroup> groups_;
+  std::map<std::tuple<int, bool, int>, size_t> position_;
+};
+
 }  // namespace
 
 int64_t FlatGroup::padded(int shards) const {
@@ -52,40 +137,32 @@ std::vector<FlatPart> parts_in_range(const FlatGroup& group, FlatRange range) {
   return parts;
 }
 
-std::vector<FlatGroup> make_flat_layout(const ModelSpec& model) {
-  const auto readers = readers_of_params(model);
-  std::vector<FlatGroup> groups;
-  // Keyed by unit and trainability; a shared parameter has its own key, beyond those of units.
-  std::map<std::tuple<int, bool, int>, size_t> position;
-  for (size_t u = 0; u < model.units.size(); ++u)
-    for (int param : model.units[u].params) {
-      const bool shared = readers[param].size() > 1;
-      if (shared && readers[param].front() != static_cast<int>(u)) continue;
-      const bool trainable = model.params[param].trainable;
-      const auto key = std::make_tuple(static_cast<int>(u), trainable, shared ? param : -1);
-      if (!position.contains(key)) {
-        position[key] = groups.size();
-        FlatGroup group;
-        group.name = shared ? model.params[param].name : model.units[u].name;
-        group.module = model.units[u].module;
-        group.trainable = trainable;
-        group.units = readers[param];
-        groups.push_back(std::move(group));
-      }
-      append(groups[position[key]], model, param);
+std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings) {
+  std::vector<int> bundles;
+  int bundle = -1;
+  int64_t units = 0, elements = 0;  // of the bundle under way; units without parameters are free
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
+    const Wrapping wrapping = wrapping_of(wrappings, unit.module);
+    const bool counts = !unit.params.empty();
+    const bool is_full = (wrapping.units > 0 && units >= wrapping.units) ||
+                         (wrapping.bucket_elements > 0 && elements >= wrapping.bucket_elements);
+    if (u == 0 || unit.module != model.units[u - 1].module || (counts && is_full)) {
+      ++bundle;
+      units = elements = 0;
     }
-  std::map<std::string, FlatGroup> carried;
-  for (size_t p = 0; p < model.params.size(); ++p)
-    if (readers[p].empty()) {
-      const std::string module = model.params[p].module;
-      FlatGroup& group = carried[module];
-      group.name = module + ".carried";
-      group.module = module;
-      group.trainable = false;
-      append(group, model, static_cast<int>(p));
-    }
-  for (auto& [module, group] : carried) groups.push_back(std::move(group));
-  return groups;
+    units += counts ? 1 : 0;
+    elements += trained_elements(model, unit);
+    bundles.push_back(bundle);
+  }
+  return bundles;
+}
+
+std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings) {
+  LayoutBuilder builder(model, wrappings);
+  for (size_t u = 0; u < model.units.size(); ++u) builder.add_unit(static_cast<int>(u));
+  builder.add_carried();
+  return builder.finish();
 }
 
 std::vector<std::vector<int>> groups_of_units(const ModelSpec& model,

@@ -3,21 +3,13 @@
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
+#include "faults.hpp"
+#include "module_sharding.hpp"
 
 namespace zea {
 namespace {
 
-class Faults {
- public:
-  void add(const std::string& fault) { text_ += (text_.empty() ? "" : "\n") + fault; }
-  void throw_if_any() const {
-    if (!text_.empty()) throw PlanError(text_);
-  }
-
- private:
-  std::string text_;
-};
+using detail::Faults;
 
 void refuse_axis(Faults& faults, const std::string& key, int64_t degree, const char* what) {
   if (degree > 1)
@@ -33,15 +25,14 @@ void check_module_mesh(Faults& faults, const std::string& module, const ModuleMe
 
 /// A text-only model takes no settings of a vision encoder.
 void check_absent_vision(Faults& faults, const Options& options, const ModelSpec& model) {
-  const ModuleMeshOptions& mesh = options.mesh_vision;
-  const ModuleMeshOptions defaults;
   if (model.vision) return;
-  if (mesh.strategy != defaults.strategy || mesh.pp != 1 || mesh.cp != 1 || mesh.tp != 1)
-    faults.add("[mesh.vision] is set, but the model (" + model.family +
+  const auto add = [&](const char* section) {
+    faults.add(std::string(section) + " is set, but the model (" + model.family +
                ") has no vision encoder; leave the section out");
-  if (!options.vision.train || !options.vision.train_projector)
-    faults.add("[model.vision] is set, but the model (" + model.family +
-               ") has no vision encoder; leave the section out");
+  };
+  if (options.mesh_vision != ModuleMeshOptions{}) add("[mesh.vision]");
+  if (options.vision != VisionOptions{}) add("[model.vision]");
+  if (options.precision_vision != ModulePrecisionOptions{}) add("[precision.vision]");
 }
 
 void add_product_fault(Faults& faults, const MeshOptions& mesh, int world_size) {
@@ -74,28 +65,93 @@ MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpe
   MeshShape shape;
   shape.dp_replicate = static_cast<int>(replicate);
   shape.dp_shard = static_cast<int>(shard);
-  if (model.vision) shape.modules.push_back({.module = "vision"});
-  shape.modules.push_back({.module = "llm"});
+  const auto add_module = [&](const std::string& module, const ModuleMeshOptions& of_module) {
+    detail::check_sharding(module, of_module, shape, options.run.device, faults);
+    ModuleGrid grid{.module = module};
+    grid.shard_subgroup = detail::shard_subgroup_of(of_module, shape.dp_shard);
+    shape.modules.push_back(grid);
+  };
+  if (model.vision) add_module("vision", options.mesh_vision);
+  add_module("llm", options.mesh_llm);
   return shape;
 }
 
-Precision make_precision(const std::string& preset) {
-  if (preset == "fp64") return {DType::Float64, DType::Float64};
-  if (preset == "bf16") return {DType::BFloat16, DType::Float32};
-  return {DType::Float32, DType::Float32};
+DType named_dtype(const std::string& name, DType preset) {
+  if (name == "preset") return preset;
+  return name == "bf16" ? DType::BFloat16 : DType::Float32;
+}
+
+Precision make_precision(const PrecisionOptions& all, const ModulePrecisionOptions& module) {
+  const bool is_fp64 = all.preset == "fp64";
+  Precision precision;
+  precision.master = is_fp64 ? DType::Float64 : DType::Float32;
+  precision.param =
+      named_dtype(module.param_dtype, all.preset == "bf16" ? DType::BFloat16 : precision.master);
+  precision.reduce = named_dtype(module.reduce_dtype, precision.master);
+  precision.output = named_dtype(module.output_dtype, precision.param);
+  return precision;
+}
+
+void check_precision(Faults& faults, const Options& options, const ModelSpec& model) {
+  if (options.precision.master_dtype == "bf16")
+    faults.add(
+        "precision.master_dtype = \"bf16\": masters in bf16 lose every update smaller than 1/256 "
+        "of a weight, so training stalls; allowed: \"preset\", \"fp32\" (precision.*.param_dtype = "
+        "\"bf16\" computes in bf16)");
+  const auto check_preset = [&](const std::string& key, const std::string& found) {
+    if (options.precision.preset == "fp64" && found != "preset")
+      faults.add("precision." + key + " = \"" + found +
+                 "\" with precision.preset = \"fp64\", in which everything is fp64; leave it out");
+  };
+  check_preset("master_dtype", options.precision.master_dtype);
+  const auto check_module = [&](const std::string& name, const ModulePrecisionOptions& module) {
+    check_preset(name + ".param_dtype", module.param_dtype);
+    check_preset(name + ".reduce_dtype", module.reduce_dtype);
+    check_preset(name + ".output_dtype", module.output_dtype);
+  };
+  if (model.vision) check_module("vision", options.precision_vision);
+  check_module("llm", options.precision_llm);
+  const DType features = make_precision(options.precision, options.precision_vision).output;
+  const DType wanted = make_precision(options.precision, options.precision_llm).param;
+  if (model.vision && !options.precision_llm.cast_forward_inputs && features != wanted)
+    faults.add(std::string("precision.llm.cast_forward_inputs = false, but the vision module gives "
+                           "out ") +
+               dtype_name(features) + " and the language model computes in " + dtype_name(wanted) +
+               "; set it to true, or precision.vision.output_dtype to the same type");
+}
+
+const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
+  return module == "vision" ? options.mesh_vision : options.mesh_llm;
 }
 
 std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,
                                      const std::vector<FlatGroup>& groups) {
   std::vector<Sharding> shardings;
-  for (const FlatGroup& group : groups) {
-    const auto& module = group.module == "vision" ? options.mesh_vision : options.mesh_llm;
-    if (module.strategy == "no_shard")
-      shardings.push_back({.shards = 1, .replicas = mesh.replicas()});
-    else
-      shardings.push_back({.shards = mesh.dp_shard, .replicas = mesh.dp_replicate});
-  }
+  for (const FlatGroup& group : groups)
+    shardings.push_back(detail::make_sharding(mesh_of(options, group.module), mesh));
   return shardings;
+}
+
+Wrappings make_wrappings(const Plan& plan) {
+  const auto bytes = static_cast<int64_t>(element_bytes(plan.precision.master));
+  Wrappings wrappings;
+  for (const ModuleGrid& grid : plan.mesh.modules)
+    wrappings[grid.module] = detail::make_wrapping(mesh_of(plan.options, grid.module), bytes);
+  return wrappings;
+}
+
+SlotPlans make_slots(const Plan& plan) {
+  std::vector<SlotBytes> bytes;
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const Precision& precision = plan.precision_of(plan.groups[g].module);
+    const int64_t elements = plan.groups[g].padded(plan.shardings[g].shards);
+    const auto bytes_in = [&](DType dtype) {
+      return elements * static_cast<int64_t>(element_bytes(dtype));
+    };
+    bytes.push_back({bytes_in(precision.param), bytes_in(precision.master),
+                     precision.reduce == precision.master ? 0 : bytes_in(precision.reduce)});
+  }
+  return make_slot_plans(plan.model, plan.groups, plan.bundles, plan.shardings, bytes);
 }
 
 }  // namespace
@@ -131,7 +187,8 @@ StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
 }
 
 ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool forward_only) const {
-  ScheduleInput input{model, groups, shardings, step, {}, {}, replica_of(world_rank), forward_only};
+  ScheduleInput input{model,       groups, bundles, shardings, step, {}, {}, replica_of(world_rank),
+                      forward_only};
   std::vector<int> everyone(mesh.replicas());
   for (int replica = 0; replica < mesh.replicas(); ++replica) everyone[replica] = replica;
   const int first = replica_of(world_rank) / mesh.dp_shard * mesh.dp_shard;
@@ -150,7 +207,8 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   Plan plan;
   plan.options = options;
   plan.config_json = config_json;
-  plan.precision = make_precision(options.precision.preset);
+  plan.precision = make_precision(options.precision, options.precision_llm);
+  plan.vision_precision = make_precision(options.precision, options.precision_vision);
   plan.model = make_model_spec(config_json, {.vision = options.vision.train,
                                              .vision_projector = options.vision.train_projector,
                                              .llm = options.llm.train});
@@ -168,9 +226,13 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
     faults.add(
         "every module is frozen, so there is nothing to train; set one of model.vision.train, "
         "model.vision.train_projector, model.llm.train to true, or run.mode to evaluate");
+  check_precision(faults, options, plan.model);
   faults.throw_if_any();
-  plan.groups = make_flat_layout(plan.model);
+  const Wrappings wrappings = make_wrappings(plan);
+  plan.bundles = bundles_of_units(plan.model, wrappings);
+  plan.groups = make_flat_layout(plan.model, wrappings);
   plan.shardings = make_shardings(options, plan.mesh, plan.groups);
+  plan.slots = make_slots(plan);
   return plan;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/reduction.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "zea/core/error.hpp"
@@ -55,6 +56,15 @@ std::vector<int> shard_group(const MeshShape& shape, int world_rank, const std::
     if (shape.coordinate(other, module).tp / reduction.tp_neighbours == own_head)
       ranks.push_back(other);
   return ranks;
+}
+
+std::vector<int> shard_subgroup(const MeshShape& shape, int world_rank, const std::string& module,
+                                int size) {
+  const std::vector<int> all = shape.group(world_rank, module, shard_axes());
+  ZEA_ASSERT(size >= 1 && all.size() % static_cast<size_t>(size) == 0);
+  const auto place = std::find(all.begin(), all.end(), world_rank) - all.begin();
+  const auto first = all.begin() + place / size * size;
+  return {first, first + size};
 }
 
 std::vector<int> model_copy(const MeshShape& shape, int world_rank) {

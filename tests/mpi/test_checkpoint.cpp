@@ -37,8 +37,8 @@ const std::vector<Layout> kLayouts = {
     {"one", 1, 1, "full_shard", "full_shard"},   {"full2", 2, 1, "full_shard", "full_shard"},
     {"none2", 2, 1, "no_shard", "no_shard"},     {"mixed2", 2, 1, "no_shard", "full_shard"},
     {"full3", 3, 1, "full_shard", "full_shard"}, {"none3", 3, 1, "no_shard", "no_shard"},
-    {"full4", 4, 1, "full_shard", "full_shard"}, {"hybrid4", 4, 2, "full_shard", "full_shard"},
-    {"mixed4", 4, 2, "full_shard", "no_shard"},
+    {"full4", 4, 1, "full_shard", "full_shard"}, {"hybrid4", 4, 2, "hybrid_shard", "hybrid_shard"},
+    {"mixed4", 4, 2, "hybrid_shard_zero2", "no_shard"},
 };
 
 /// A directory that all ranks know. Collective.

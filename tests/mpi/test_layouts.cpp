@@ -23,6 +23,7 @@ struct Layout {
   int64_t activation_checkpointing = 0;
   int64_t row_tokens = 64;
   int64_t rows_per_microbatch = 1;
+  void (*refine)(ModuleMeshOptions&) = nullptr;  ///< of both modules
 };
 
 const Layout kLayouts[] = {
@@ -38,8 +39,50 @@ const Layout kLayouts[] = {
     {"four ranks, full_shard, a sample a row", 4, "full_shard", "full_shard", 1, false},
     {"four ranks, vision full_shard, llm DDP, checkpointed", 4, "full_shard", "no_shard", 1, true,
      1},
-    {"four ranks, two replicas of two shards", 4, "full_shard", "full_shard", 2},
+    {"four ranks, two replicas of two shards", 4, "hybrid_shard", "hybrid_shard", 2},
     {"four ranks, everything in one row", 4, "full_shard", "no_shard", 1, true, 0, 400},
+    {"DDP, a bucket per unit", 3, "no_shard", "no_shard", 1, true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.bucket_mib = 0; }},
+    {"DDP, small buckets", 2, "no_shard", "no_shard", 1, true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.bucket_mib = 0.02; }},
+    {"shard_grad_op", 3, "shard_grad_op", "shard_grad_op", 1, true, 1, 24},
+    {"hybrid_shard_zero2, vision DDP", 4, "no_shard", "hybrid_shard_zero2", 2},
+    {"hybrid_shard that keeps parameters until backward", 4, "hybrid_shard", "hybrid_shard", 2,
+     true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.reshard_after_forward = AutoOption::of(false); }},
+    {"resharded to groups of two", 4, "full_shard", "full_shard", 1, true, 2, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.reshard_after_forward = AutoOption::of_count(2); }},
+    {"no prefetch", 2, "full_shard", "full_shard", 1, true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.forward_prefetch = mesh.backward_prefetch = "none"; }},
+    {"prefetch after, three ahead", 4, "full_shard", "full_shard", 1, true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) {
+       mesh.forward_prefetch = mesh.backward_prefetch = "post";
+       mesh.prefetch_depth = 3;
+     }},
+    {"prefetch of four units, groups of two", 4, "full_shard", "full_shard", 1, true, 1, 24, 1,
+     [](ModuleMeshOptions& mesh) {
+       mesh.prefetch_depth = 4;
+       mesh.reshard_after_forward = AutoOption::of_count(2);
+     }},
+    {"two units wrapped", 3, "full_shard", "full_shard", 1, true, 2, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.wrap_units = 2; }},
+    {"a module wrapped, reduced once", 2, "full_shard", "shard_grad_op", 1, true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) {
+       mesh.wrap_units = 0;
+       mesh.sync_grad_accum = AutoOption::of(false);
+     }},
+    {"a buffer for each parameter", 3, "full_shard", "full_shard", 1, true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.flatten_parameters = false; }},
+    {"each parameter, two units, reduced once, replicas", 4, "hybrid_shard", "hybrid_shard_zero2",
+     2, true, 1, 24, 1,
+     [](ModuleMeshOptions& mesh) {
+       mesh.flatten_parameters = false;
+       mesh.wrap_units = 2;
+       mesh.prefetch_depth = 2;
+       mesh.sync_grad_accum = AutoOption::of(false);
+     }},
+    {"reduced once per step", 4, "full_shard", "full_shard", 1, true, 0, 24, 1,
+     [](ModuleMeshOptions& mesh) { mesh.sync_grad_accum = AutoOption::of(false); }},
 };
 
 struct Scenario {
@@ -66,6 +109,9 @@ TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
   run.deck.mesh.dp_replicate = layout.dp_replicate;
   run.deck.mesh_vision.strategy = layout.vision;
   run.deck.mesh_llm.strategy = layout.llm;
+  if (layout.refine)
+    for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm})
+      layout.refine(*mesh);
   run.deck.data.packing = layout.packing;
   run.deck.data.row_tokens = layout.row_tokens;
   run.deck.data.rows_per_microbatch = layout.rows_per_microbatch;

@@ -51,14 +51,14 @@ TEST(Plan, RefusesToTrainNothing) {
 }
 
 TEST(Plan, OwnCutsOfAllRanksCoverABufferOnceUnderEveryStrategy) {
-  for (const char* strategy : {"no_shard", "full_shard"})
+  for (const char* strategy : {"no_shard", "hybrid_shard"})
     for (int ranks : {1, 2, 3, 6})
       for (int replicate : {1, 2, 3}) {
         if (ranks % replicate != 0) continue;
         Options options;
         options.mesh.dp_replicate = replicate;
         options.mesh_llm.strategy = strategy;
-        options.mesh_vision.strategy = "full_shard";
+        options.mesh_vision.strategy = "hybrid_shard_zero2";
         const Plan plan = make_plan(options, tiny_llava_config(), ranks);
         for (size_t g = 0; g < plan.groups.size(); ++g) {
           const int64_t end = plan.groups[g].padded(plan.shardings[g].shards);

@@ -44,6 +44,8 @@ class Mesh {
 
   /// The ranks that share the flat buffer of a parameter of `module` with this reduction.
   Collectives& shard_group(const std::string& module, const Reduction& reduction);
+  /// The smaller group of ModuleGrid::shard_subgroup.
+  Collectives& shard_subgroup(const std::string& module);
   /// The ranks with a copy of this rank's shards of `module`.
   Collectives& shard_replicas(const std::string& module) {
     return along(module, {Axis::DpReplicate});

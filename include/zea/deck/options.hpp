@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "zea/deck/auto_option.hpp"
+
 namespace zea {
 
 /// What a key's declaration says beyond its type and default, which the member itself carries.
@@ -45,12 +47,18 @@ struct ModelOptions {
   std::string weights;
   std::string config;
   int64_t activation_checkpointing = 0;
+  bool sync_module_states = false;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(weights,
         {"weights", "weights file (.h5) with the model's config, as zea-import writes it", {}});
     key(config, {"config", "config.json to plan with (-n) where there are no weights yet", {}});
+    key(sync_module_states,
+        {"sync_module_states",
+         "initial weights are read by one copy of each module and broadcast to the others; false: "
+         "every rank reads its own part",
+         {}});
     key(activation_checkpointing,
         {"activation_checkpointing",
          "0: none; 1: keep only the inputs of every unit and run it again in backward; k: of every "
@@ -64,6 +72,8 @@ struct ModelOptions {
 struct VisionOptions {
   bool train = true;
   bool train_projector = true;
+
+  bool operator==(const VisionOptions&) const = default;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -100,15 +110,69 @@ struct MeshOptions {
 /// Degrees and sharding of one module: [mesh.vision], [mesh.llm].
 struct ModuleMeshOptions {
   std::string strategy = "full_shard";
+  AutoOption reshard_after_forward;
+  std::string forward_prefetch = "pre";
+  std::string backward_prefetch = "pre";
+  int64_t prefetch_depth = 1;
+  int64_t wrap_units = 1;
+  bool flatten_parameters = true;
+  double bucket_mib = 25;
+  AutoOption sync_grad_accum;
+  bool cpu_offload = false;
+  AutoOption pin_memory;
   int64_t pp = 1;
   int64_t cp = 1;
   int64_t tp = 1;
 
+  bool operator==(const ModuleMeshOptions&) const = default;
+
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(strategy, {"strategy",
-                   "how parameters lie on the data-parallel ranks; no_shard is DDP",
-                   {"full_shard", "no_shard"}});
+    key(strategy,
+        {"strategy",
+         "how parameters lie on the data-parallel ranks: full_shard (ZeRO-3) and "
+         "shard_grad_op (ZeRO-2) have one copy over dp_shard, hybrid_shard and "
+         "hybrid_shard_zero2 one per dp_replicate, no_shard (DDP) one per rank",
+         {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}});
+    key(reshard_after_forward,
+        {"reshard_after_forward",
+         "drop gathered parameters between forward and backward: true; false keeps them; a number "
+         "keeps them sharded over groups of so many neighbouring ranks; auto: as the strategy says",
+         {},
+         2,
+         1e6});
+    key(forward_prefetch,
+        {"forward_prefetch",
+         "gather the next unit before this one's forward (pre), after it (post), or when it is "
+         "needed (none)",
+         {"none", "pre", "post"}});
+    key(backward_prefetch,
+        {"backward_prefetch",
+         "gather the next unit before this one's backward (pre), after it beside the reduction of "
+         "its gradient (post), or when it is needed (none)",
+         {"none", "pre", "post"}});
+    key(prefetch_depth, {"prefetch_depth", "units to gather ahead", {}, 1, 64});
+    key(wrap_units, {"wrap_units",
+                     "units that are gathered and reduced as one; 0: the whole module",
+                     {},
+                     0,
+                     1e6});
+    key(flatten_parameters,
+        {"flatten_parameters",
+         "one flat buffer for the parameters of a wrapped unit; false: one for each parameter",
+         {}});
+    key(bucket_mib,
+        {"bucket_mib", "MiB of gradients that no_shard sums at once, in whole units", {}, 0, 1e6});
+    key(sync_grad_accum,
+        {"sync_grad_accum",
+         "reduce sharded gradients after every microbatch (true), or keep them whole and reduce "
+         "once per step (false, no_sync); auto: true; no_shard always sums once per step",
+         {}});
+    key(cpu_offload, {"cpu_offload",
+                      "keep parameters and optimizer state in host memory while a GPU computes",
+                      {}});
+    key(pin_memory,
+        {"pin_memory", "whether the host memory of cpu_offload is pinned; auto: true", {}});
     key(pp, {"pp", "pipeline stages of the module", {}, 1, 4096});
     key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
     key(tp, {"tp", "tensor-parallel ranks of the module", {}, 1, 4096});
@@ -152,6 +216,7 @@ struct DataOptions {
 };
 
 struct OptimOptions {
+  std::string kind = "adamw";
   double lr = 1e-3;
   double min_lr = 0;
   int64_t warmup_steps = 0;
@@ -165,15 +230,17 @@ struct OptimOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(lr, {"lr", "peak learning rate of AdamW", {}, 0, 1e3});
+    key(kind, {"kind",
+               "adamw decays weights beside the update, adam adds the decay to the gradient",
+               {"adamw", "adam"}});
+    key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
     key(min_lr, {"min_lr", "learning rate at the last step", {}, 0, 1e3});
     key(warmup_steps,
         {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
     key(decay, {"decay", "shape of the fall from lr to min_lr", {"cosine", "linear", "constant"}});
     key(betas, {"betas", "decay of the first and second moment", {}, 0, 1});
     key(eps, {"eps", "added to the root of the second moment", {}, 0, 1});
-    key(weight_decay,
-        {"weight_decay", "decoupled decay of parameters of two or more dims", {}, 0, 10});
+    key(weight_decay, {"weight_decay", "decay of parameters of two or more dims", {}, 0, 10});
     key(lr_factors,
         {"lr_factors",
          "learning rates of some parameters, as factors of lr: \"pattern = factor\", the last that "
@@ -202,12 +269,45 @@ struct ScheduleOptions {
 
 struct PrecisionOptions {
   std::string preset = "fp32";
+  std::string master_dtype = "preset";
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(preset, {"preset",
                  "bf16: parameters and activations in bf16, masters, sums and moments in fp32",
                  {"fp32", "bf16", "fp64"}});
+    key(master_dtype,
+        {"master_dtype",
+         "type of master weights, moments and accumulated gradients (fp64 with preset fp64, else "
+         "fp32)",
+         {"preset", "fp32", "bf16"}});
+  }
+};
+
+/// Element types of one module: [precision.vision], [precision.llm].
+struct ModulePrecisionOptions {
+  std::string param_dtype = "preset";
+  std::string reduce_dtype = "preset";
+  std::string output_dtype = "preset";
+  bool cast_forward_inputs = true;
+
+  bool operator==(const ModulePrecisionOptions&) const = default;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(param_dtype, {"param_dtype",
+                      "type of gathered parameters and of the module's computation",
+                      {"preset", "fp32", "bf16"}});
+    key(reduce_dtype, {"reduce_dtype",
+                       "type in which gradients travel between ranks; preset: that of the masters",
+                       {"preset", "fp32", "bf16"}});
+    key(output_dtype, {"output_dtype",
+                       "type of what the module gives out: features, logits; preset: param_dtype",
+                       {"preset", "fp32", "bf16"}});
+    key(cast_forward_inputs,
+        {"cast_forward_inputs",
+         "convert what comes from another module to param_dtype; false: it must have it",
+         {}});
   }
 };
 
@@ -265,6 +365,8 @@ struct Options {
   OptimOptions optim;
   ScheduleOptions schedule;
   PrecisionOptions precision;
+  ModulePrecisionOptions precision_vision;
+  ModulePrecisionOptions precision_llm;
   CheckpointOptions checkpoint;
   EvalOptions eval;
   LogOptions log;
@@ -283,6 +385,8 @@ struct Options {
     section("optim", optim);
     section("schedule", schedule);
     section("precision", precision);
+    section("precision.vision", precision_vision);
+    section("precision.llm", precision_llm);
     section("checkpoint", checkpoint);
     section("eval", eval);
     section("log", log);

@@ -31,7 +31,8 @@ struct Microbatch {
 };
 
 struct MicrobatchOptions {
-  at::ScalarType dtype = at::kFloat;
+  at::ScalarType dtype = at::kFloat;         ///< the language model computes in
+  at::ScalarType vision_dtype = at::kFloat;  ///< the vision encoder computes in
   at::Device device = at::kCPU;
 };
 

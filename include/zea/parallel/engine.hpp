@@ -49,10 +49,14 @@ class Engine {
     bool needs_gradient = false;  ///< something trainable lies here or upstream
   };
 
+  void build_slots();
   void build_groups();
   void build_units();
   bool recomputes(int unit) const;
   UnitInputs take_inputs(int unit, int microbatch);
+  at::Tensor crossed(const at::Tensor& value, int from, int to) const;
+  at::Tensor returned(const at::Tensor& gradient, int from, int to) const;
+  void open_gradient(int group);
   at::Tensor call_unit(int unit, int microbatch, const UnitInputs& inputs);
   void forward(int unit, int microbatch);
   void backward(int unit, int microbatch);
@@ -67,7 +71,7 @@ class Engine {
   int world_rank_;
   at::Device device_;
   Ledger ledger_;
-  std::unique_ptr<BufferRing> gathered_ring_, gradient_ring_;
+  std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
   std::vector<std::unique_ptr<ShardedGroup>> groups_;
   std::vector<std::vector<int>> unit_groups_;
   std::vector<std::vector<Parameter*>> unit_parameters_;

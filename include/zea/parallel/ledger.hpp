@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "zea/comm/collectives.hpp"
+
 namespace zea {
 
 class Ledger {
@@ -29,7 +31,7 @@ class Ledger {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Ledger& ledger, int64_t elements, at::ScalarType dtype, at::Device device);
+  Buffer(Ledger& ledger, at::Tensor tensor);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { release(); }
@@ -42,5 +44,10 @@ class Buffer {
   Ledger* ledger_ = nullptr;
   at::Tensor tensor_;
 };
+
+/// Memory for (elements): on the host where the peers of `reach` can read it in place, collectively
+/// over it; ordinary where it is null, and on a device.
+Buffer allocate_buffer(Ledger& ledger, Collectives* reach, int64_t elements, at::ScalarType dtype,
+                       at::Device device);
 
 }  // namespace zea

@@ -9,7 +9,7 @@
 
 #include "zea/comm/collectives.hpp"
 #include "zea/model/parameter.hpp"
-#include "zea/parallel/buffer_ring.hpp"
+#include "zea/parallel/slots.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {
@@ -18,16 +18,19 @@ at::ScalarType to_torch(DType dtype);
 
 /// Memory and communicators that the buffers of a module share. Null collectives: a group of one.
 struct ShardedGroupContext {
-  Collectives* shard_group = nullptr;  ///< the ranks that share one copy
-  Collectives* replicas = nullptr;     ///< the ranks that own the same shard in other copies
-  BufferRing& gathered;
-  BufferRing& gradients;
+  Collectives* shard_group = nullptr;     ///< the ranks that share one copy
+  Collectives* shard_subgroup = nullptr;  ///< those that share it between forward and backward
+  Collectives* replicas = nullptr;        ///< the ranks that own the same shard in other copies
+  Slots& gathered;
+  Slots& gradients;
+  Slots& wire;
   Ledger& ledger;
   at::Device device;
 };
 
 class ShardedGroup {
  public:
+  /// Collective over the context's communicators: memory is made that their ranks reach.
   ShardedGroup(const Plan& plan, int group, int world_rank, const ShardedGroupContext& context);
 
   const FlatGroup& layout() const { return layout_; }
@@ -49,8 +52,10 @@ class ShardedGroup {
   void zero_gradient();
 
   void start_unshard();
+  void start_unshard_from_subgroup();
   void wait_unshard();
   void reshard();
+  void reshard_to_subgroup();
 
   /// Gives parameters an unsharded gradient to add into, zero at first, unless they have it
   /// already.
@@ -68,23 +73,31 @@ class ShardedGroup {
     std::unique_ptr<Parameter> parameter;
   };
 
+  void build_owned();
   void build_runs(const ModelSpec& model);
+  Buffer owned(at::ScalarType type, Collectives* reach);
+  void gather(Collectives& from, const at::Tensor& own, const Counts& counts);
   void set_values(const at::Tensor& flat);
   void set_gradients(const at::Tensor& flat);
   bool gathers() const { return shards_ > 1; }
+  bool travels_as_is() const { return precision_.reduce == precision_.master; }
 
   const FlatGroup& layout_;
+  int group_;
   ShardedGroupContext context_;
   int shards_;
-  at::ScalarType param_type_, master_type_;
-  DType param_dtype_, master_dtype_;
+  Precision precision_;
   FlatRange range_;
   std::vector<FusedRun> runs_;
   std::vector<int> run_of_param_;  ///< by position in layout_.params; -1 inside a run
   Buffer master_, exp_avg_, exp_avg_sq_, gradient_;
   Buffer published_;  ///< the shard in the compute type, where that differs
-  Buffer gathered_, open_gradient_, received_;
-  Counts counts_;
+  Buffer between_;    ///< this rank's part of the subgroup's copy
+  Buffer own_wire_;   ///< the gradient as it travels between replicas, where that differs
+  at::Tensor gathered_, open_gradient_, wire_;
+  Buffer received_;
+  bool gradient_is_zero_ = true;  ///< nothing was added to it in this step
+  Counts counts_, subgroup_counts_;
   Pending unsharding_, reducing_, replicating_;
 };
 

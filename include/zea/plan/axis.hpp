@@ -22,6 +22,9 @@ struct ModuleGrid {
   int dp_module = 1;  ///< deals the module's items to what tp x cp leaves over
   int cp = 1;
   int tp = 1;
+  /// Size of the neighbouring ranks of a shard group that parameters stay sharded over between
+  /// forward and backward; 0: there are no such groups.
+  int shard_subgroup = 0;
 
   int ranks() const { return pp * dp_module * cp * tp; }
 };

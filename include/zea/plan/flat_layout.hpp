@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flat buffers on paper: which parameters lie where in which buffer, and which part of it each rank
-// owns. A buffer is keyed by (unit, trainable or frozen); a parameter that two units use has a
-// buffer of its own. Parameters start at multiples of kFlatAlignment elements, fused ones lie
+// owns. A buffer is keyed by (bundle of units, trainable or frozen); a parameter that two units use
+// has a buffer of its own. Parameters start at multiples of kFlatAlignment elements, fused ones lie
 // adjacent so that the fused weight is a view.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "zea/plan/model_spec.hpp"
+#include "zea/plan/sharding.hpp"
 
 namespace zea {
 
@@ -22,9 +24,11 @@ struct FlatParam {
 };
 
 struct FlatGroup {
-  std::string name;    ///< that of its unit, or of its parameter when two units use it
+  std::string name;    ///< that of its unit ("first..last" of several), or of its parameter when
+                       ///< that has a buffer of its own
   std::string module;  ///< whose strategy and mesh it follows
   bool trainable = true;
+  int bundle = -1;  ///< of the units that read it; -1: of no single one (shared, carried)
   std::vector<FlatParam> params;
   std::vector<int> units;  ///< that read it, in walking order; empty for carried parameters
   int64_t elements = 0;    ///< end of the last parameter, before padding
@@ -49,8 +53,14 @@ struct FlatPart {
 };
 std::vector<FlatPart> parts_in_range(const FlatGroup& group, FlatRange range);
 
+/// How each module's units are wrapped; a unit a buffer where nothing is said.
+using Wrappings = std::map<std::string, Wrapping>;
+
+/// For each unit its bundle: neighbouring units of one module whose parameters share buffers.
+std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings);
+
 /// All buffers of a model, in walking order; carried parameters last.
-std::vector<FlatGroup> make_flat_layout(const ModelSpec& model);
+std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {});
 
 /// For each unit the buffers it reads, in order.
 std::vector<std::vector<int>> groups_of_units(const ModelSpec& model,

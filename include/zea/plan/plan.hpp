@@ -9,31 +9,39 @@
 
 #include "zea/core/dtype.hpp"
 #include "zea/deck/options.hpp"
-#include "zea/plan/action.hpp"
 #include "zea/plan/axis.hpp"
 #include "zea/plan/flat_layout.hpp"
 #include "zea/plan/model_spec.hpp"
 #include "zea/plan/param_rules.hpp"
+#include "zea/plan/schedule.hpp"
 
 namespace zea {
 
-/// Element types of a precision preset.
+/// Element types of a module.
 struct Precision {
-  DType param = DType::Float32;   ///< gathered parameters and activations
-  DType master = DType::Float32;  ///< sharded parameters, moments, gradients, and reductions
+  DType param = DType::Float32;   ///< gathered parameters and the module's computation
+  DType master = DType::Float32;  ///< sharded parameters, moments and gradients; of all modules
+  DType reduce = DType::Float32;  ///< gradients between ranks
+  DType output = DType::Float32;  ///< what the module gives out: features, logits
 };
 
 struct Plan {
   Options options;
   std::string config_json;
   MeshShape mesh;
-  Precision precision;
+  Precision precision;  ///< of the language model; its master type is that of all
+  Precision vision_precision;
   ModelSpec model;
   std::vector<ParamRule> param_rules;  ///< of each parameter of the model
+  std::vector<int> bundles;            ///< of each unit
   std::vector<FlatGroup> groups;
   std::vector<Sharding> shardings;  ///< of each group
+  SlotPlans slots;
 
   int world_size() const { return mesh.world_size(); }
+  const Precision& precision_of(const std::string& module) const {
+    return module == "vision" ? vision_precision : precision;
+  }
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
   /// This rank's part of a buffer: which of its shards.

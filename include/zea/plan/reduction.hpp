@@ -47,6 +47,11 @@ std::vector<Axis> token_axes();
 std::vector<int> shard_group(const MeshShape& shape, int world_rank, const std::string& module,
                              const Reduction& reduction);
 
+/// The neighbours of `world_rank` in its shard group over which parameters stay sharded between
+/// forward and backward: `size` ranks, which divides the group. Ascending.
+std::vector<int> shard_subgroup(const MeshShape& shape, int world_rank, const std::string& module,
+                                int size);
+
 /// One copy of everything: the ranks whose dp_replicate coordinate is that of `world_rank`. Over
 /// them each element of every parameter is held in shards exactly once; so a norm is the sum over
 /// them.

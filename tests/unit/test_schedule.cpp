@@ -2,7 +2,7 @@
 // Schedules on paper: every rank's list is simulated side by side. Collectives match over each
 // group, buffers are gathered when a unit needs them, and each gradient is reduced after its last
 // backward.
-#include "zea/plan/action.hpp"
+#include "zea/plan/schedule.hpp"
 
 #include <gtest/gtest.h>
 
@@ -45,8 +45,8 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const auto& index : batches)
     for (int ranks : {1, 2, 3, 4})
-      for (const char* vision : {"no_shard", "full_shard"})
-        for (const char* llm : {"no_shard", "full_shard"})
+      for (const char* vision : {"no_shard", "hybrid_shard"})
+        for (const char* llm : {"no_shard", "hybrid_shard"})
           for (bool tied : {false, true})
             for (bool train_llm : {false, true})
               for (int replicate : {1, 2})

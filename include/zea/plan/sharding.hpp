@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the flat buffers of a module lie on the data-parallel ranks, and when they are gathered: a
+// deck's strategy and its refinements as plain numbers (ZeRO, arXiv:1910.02054; FSDP,
+// arXiv:2304.11277).
+#pragma once
+
+#include <cstdint>
+
+namespace zea {
+
+/// When the next buffer is gathered: when it is needed, before or after the unit that comes before.
+enum class Prefetch { None, Pre, Post };
+
+struct Sharding {
+  int shards = 1;    ///< ranks that share one copy
+  int replicas = 1;  ///< copies
+  /// Ranks that share one copy between a microbatch's forward and backward: `shards`, a smaller
+  /// group of neighbours, or 1 where buffers stay gathered.
+  int shards_between = 1;
+  Prefetch forward_prefetch = Prefetch::Pre;
+  Prefetch backward_prefetch = Prefetch::Pre;
+  int prefetch_depth = 1;
+  /// Gradients are reduced to their shards after every microbatch; false: once per step.
+  bool reduces_each_microbatch = true;
+
+  /// Gathered for one unit at a time; false: its owner always has all of it (shards == 1).
+  bool gathered() const { return shards > 1; }
+};
+
+/// Which parameters form one flat buffer: the parameters of so many neighbouring units of a module.
+struct Wrapping {
+  int64_t units = 1;            ///< at most; 0: any number
+  int64_t bucket_elements = 0;  ///< units are added until so much trains; 0: up to `units`
+  bool each_parameter = false;  ///< every parameter (fused run) has a buffer of its own
+};
+
+}  // namespace zea

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "module_sharding.hpp"
+
+#include <map>
+
+namespace zea::detail {
+namespace {
+
+constexpr double kMebibyte = 1 << 20;
+
+struct Strategy {
+  bool shards = true;         ///< parameters, gradients and optimizer state are cut
+  bool reshards = true;       ///< by default, between forward and backward
+  bool has_replicas = false;  ///< one copy per dp_replicate
+};
+
+Strategy strategy_of(const std::string& name) {
+  static const std::map<std::string, Strategy> kStrategies{
+      {"full_shard", {}},
+      {"shard_grad_op", {.reshards = false}},
+      {"hybrid_shard", {.has_replicas = true}},
+      {"hybrid_shard_zero2", {.reshards = false, .has_replicas = true}},
+      {"no_shard", {.shards = false, .has_replicas = true}},
+  };
+  return kStrategies.at(name);
+}
+
+/// Faults of one module, each starting with the key's path.
+class ModuleFaults {
+ public:
+  ModuleFaults(const std::string& module, Faults& faults)
+      : section_("mesh." + module + "."), faults_(faults) {}
+
+  void add_if(bool wrong, const char* key, const std::string& rest) {
+    if (wrong) faults_.add(section_ + key + rest);
+  }
+
+ private:
+  std::string section_;
+  Faults& faults_;
+};
+
+/// What only gathered modules have a use for.
+void check_not_gathered(const ModuleMeshOptions& options, ModuleFaults& faults) {
+  const ModuleMeshOptions defaults;
+  const std::string why = " has no meaning with strategy = \"no_shard\", which gathers nothing; ";
+  const std::string leave = why + "leave it out or choose a strategy that shards";
+  faults.add_if(!options.reshard_after_forward.is_auto(), "reshard_after_forward", leave);
+  faults.add_if(options.forward_prefetch != defaults.forward_prefetch, "forward_prefetch", leave);
+  faults.add_if(options.backward_prefetch != defaults.backward_prefetch, "backward_prefetch",
+                leave);
+  faults.add_if(options.prefetch_depth != defaults.prefetch_depth, "prefetch_depth", leave);
+  faults.add_if(options.wrap_units != defaults.wrap_units, "wrap_units",
+                why + "bucket_mib says how much is summed at once");
+  faults.add_if(!options.flatten_parameters, "flatten_parameters = false",
+                why + "its gradients are views of buckets; bucket_mib = 0 makes one per unit");
+  faults.add_if(options.sync_grad_accum.is_yes(), "sync_grad_accum = true",
+                " with strategy = \"no_shard\" would sum every microbatch over the ranks for "
+                "nothing: gradients are added up first and summed once per step; leave it out");
+}
+
+void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, ModuleFaults& faults) {
+  const ModuleMeshOptions defaults;
+  const Strategy strategy = strategy_of(options.strategy);
+  const std::string quoted = " with strategy = \"" + options.strategy + "\"";
+  const AutoOption& reshard = options.reshard_after_forward;
+  faults.add_if(!strategy.has_replicas && mesh.dp_replicate > 1, "strategy",
+                " = \"" + options.strategy +
+                    "\" has one copy over all data-parallel ranks, but "
+                    "mesh.dp_replicate = " +
+                    std::to_string(mesh.dp_replicate) + "; use \"" +
+                    (strategy.reshards ? "hybrid_shard" : "hybrid_shard_zero2") +
+                    "\" (one copy per dp_replicate), or dp_replicate = 1");
+  faults.add_if(!strategy.reshards && (reshard.is_yes() || reshard.is_count()),
+                "reshard_after_forward",
+                quoted + ", which keeps parameters gathered until backward; use \"" +
+                    (strategy.has_replicas ? "hybrid_shard" : "full_shard") + "\"");
+  const int64_t group = reshard.count();
+  faults.add_if(strategy.reshards && reshard.is_count() &&
+                    (group >= mesh.dp_shard || mesh.dp_shard % group != 0),
+                "reshard_after_forward",
+                " = " + std::to_string(group) +
+                    " must divide mesh.dp_shard = " + std::to_string(mesh.dp_shard) +
+                    " and be smaller; true reshards over all of it");
+  const bool none = options.forward_prefetch == "none" && options.backward_prefetch == "none";
+  faults.add_if(none && options.prefetch_depth != 1, "prefetch_depth",
+                " = " + std::to_string(options.prefetch_depth) +
+                    " with forward_prefetch and backward_prefetch = \"none\"; set one of them");
+  faults.add_if(options.bucket_mib != defaults.bucket_mib, "bucket_mib",
+                quoted + ": gradients are reduced by wrapped units; set wrap_units instead");
+}
+
+void check_offload(const ModuleMeshOptions& options, const std::string& device,
+                   ModuleFaults& faults) {
+  faults.add_if(options.cpu_offload && device == "cpu", "cpu_offload = true",
+                " with run.device = \"cpu\": parameters are in host memory already, there is no "
+                "GPU to offload from; leave it out");
+  faults.add_if(!options.pin_memory.is_auto() && !options.cpu_offload, "pin_memory",
+                " is set without cpu_offload, so there is no memory to pin; leave it out");
+}
+
+Prefetch prefetch_of(const std::string& name) {
+  if (name == "none") return Prefetch::None;
+  return name == "pre" ? Prefetch::Pre : Prefetch::Post;
+}
+
+int shards_between(const ModuleMeshOptions& options, int dp_shard) {
+  const AutoOption& reshard = options.reshard_after_forward;
+  if (reshard.is_count()) return static_cast<int>(reshard.count());
+  return reshard.value_or(strategy_of(options.strategy).reshards) ? dp_shard : 1;
+}
+
+}  // namespace
+
+void check_sharding(const std::string& module, const ModuleMeshOptions& options,
+                    const MeshShape& mesh, const std::string& device, Faults& faults) {
+  ModuleFaults of_module(module, faults);
+  if (strategy_of(options.strategy).shards)
+    check_gathered(options, mesh, of_module);
+  else
+    check_not_gathered(options, of_module);
+  check_offload(options, device, of_module);
+}
+
+Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh) {
+  Sharding sharding;
+  if (!strategy_of(options.strategy).shards) {
+    sharding.replicas = mesh.replicas();
+    return sharding;
+  }
+  sharding.shards = mesh.dp_shard;
+  sharding.replicas = mesh.dp_replicate;
+  sharding.shards_between = shards_between(options, mesh.dp_shard);
+  sharding.forward_prefetch = prefetch_of(options.forward_prefetch);
+  sharding.backward_prefetch = prefetch_of(options.backward_prefetch);
+  sharding.prefetch_depth = static_cast<int>(options.prefetch_depth);
+  sharding.reduces_each_microbatch = options.sync_grad_accum.value_or(true);
+  return sharding;
+}
+
+Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes) {
+  if (strategy_of(options.strategy).shards)
+    return {.units = options.wrap_units, .each_parameter = !options.flatten_parameters};
+  return {.units = options.bucket_mib > 0 ? 0 : 1,
+          .bucket_elements = static_cast<int64_t>(options.bucket_mib * kMebibyte) / gradient_bytes};
+}
+
+int shard_subgroup_of(const ModuleMeshOptions& options, int dp_shard) {
+  const AutoOption& reshard = options.reshard_after_forward;
+  const bool smaller =
+      strategy_of(options.strategy).shards && reshard.is_count() && reshard.count() < dp_shard;
+  return smaller ? static_cast<int>(reshard.count()) : 0;
+}
+
+}  // namespace zea::detail

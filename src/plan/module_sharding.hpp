@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a module's deck section to its sharding and wrapping, refusing what does not go together.
+#pragma once
+
+#include <string>
+
+#include "faults.hpp"
+#include "zea/deck/options.hpp"
+#include "zea/plan/axis.hpp"
+#include "zea/plan/sharding.hpp"
+
+namespace zea::detail {
+
+/// Adds a fault, with its reason, for every setting of [mesh.`module`] that another one makes
+/// impossible or that the strategy has no use for. `device` is run.device.
+void check_sharding(const std::string& module, const ModuleMeshOptions& options,
+                    const MeshShape& mesh, const std::string& device, Faults& faults);
+
+Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh);
+
+/// `gradient_bytes` is the size of one element of a gradient.
+Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);
+
+/// The smaller group of reshard_after_forward; 0 where there is none.
+int shard_subgroup_of(const ModuleMeshOptions& options, int dp_shard);
+
+}  // namespace zea::detail

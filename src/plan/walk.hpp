@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The computations of a step in order, as the whole job makes them: which ranks have work in each,
+// when each buffer has to be gathered for it, and when its gradient is whole.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "zea/plan/schedule.hpp"
+
+namespace zea::detail {
+
+/// One Forward or Backward that some ranks of the job may make.
+struct Compute {
+  ActionKind kind;
+  int unit;
+  int microbatch;
+};
+
+/// A run of computations, `first` to `last` of the walk, for which a buffer stays gathered.
+struct Stay {
+  int group;
+  size_t first;
+  size_t last;
+  bool from_subgroup = false;  ///< gathered from the smaller group
+  bool to_subgroup = false;    ///< dropped to it afterwards
+};
+
+/// A run of backwards that add to one gradient before it is reduced.
+struct Accumulation {
+  int group;
+  size_t first;
+  size_t last;
+};
+
+class Walk {
+ public:
+  explicit Walk(const ScheduleInput& input);
+
+  size_t size() const { return computes_.size(); }
+  const Compute& operator[](size_t i) const { return computes_[i]; }
+  const ScheduleInput& input() const { return input_; }
+  bool runs_here(size_t i) const { return runs_on(i, {input_.replica}); }
+
+  /// When `group`, which is cut into shards, is gathered; in order.
+  std::vector<Stay> stays(int group) const;
+  /// The reductions of a trainable buffer to its shards; in order.
+  std::vector<Accumulation> accumulations(int group) const;
+  /// The last backward of the job that adds to a trainable buffer, if any does.
+  std::optional<size_t> last_backward(int group) const;
+  /// Where the gathering for a stay starts.
+  struct Place {
+    size_t index;
+    bool after;  ///< the computation; else before it
+  };
+  Place unshard_place(const Stay& stay) const;
+
+ private:
+  bool runs_on(size_t i, const std::vector<int>& replicas) const;
+  /// The computations of the units that read `group`, whether or not they have work; in order.
+  std::vector<size_t> all_uses(int group) const;
+  /// Those that some rank of its shard group makes.
+  std::vector<size_t> uses(int group) const;
+  bool is_contiguous(size_t a, size_t b, int bundle) const;
+  bool is_between_forward_and_backward(size_t a, size_t b) const;
+
+  const ScheduleInput& input_;
+  std::vector<std::vector<std::vector<bool>>> has_backward_;  ///< [replica][microbatch][unit]
+  std::vector<Compute> computes_;
+};
+
+}  // namespace zea::detail
