@@ -13,12 +13,13 @@ namespace {
 /// Constants of one update, in the element type.
 template <class T>
 struct AdamwConstants {
-  T keep, beta1, beta2, scale, step_size, root_correction, eps;
+  T keep, decay, beta1, beta2, scale, step_size, root_correction, eps;
 
   explicit AdamwConstants(const AdamwUpdate& update) {
     const double correction1 = 1 - std::pow(update.beta1, static_cast<double>(update.step));
     const double correction2 = 1 - std::pow(update.beta2, static_cast<double>(update.step));
-    keep = static_cast<T>(1 - update.lr * update.weight_decay);
+    keep = static_cast<T>(update.decoupled ? 1 - update.lr * update.weight_decay : 1);
+    decay = static_cast<T>(update.decoupled ? 0 : update.weight_decay);
     beta1 = static_cast<T>(update.beta1);
     beta2 = static_cast<T>(update.beta2);
     scale = static_cast<T>(update.gradient_scale);
@@ -32,7 +33,7 @@ template <class T>
 void adamw_chunk(T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v,
                  int64_t count, const AdamwConstants<T>& c) {
   for (int64_t i = 0; i < count; ++i) {
-    const T gradient = g[i] * c.scale;
+    const T gradient = g[i] * c.scale + c.decay * p[i];
     m[i] = c.beta1 * m[i] + (1 - c.beta1) * gradient;
     v[i] = c.beta2 * v[i] + (1 - c.beta2) * gradient * gradient;
     p[i] = p[i] * c.keep - c.step_size * m[i] / (std::sqrt(v[i]) * c.root_correction + c.eps);
@@ -113,7 +114,8 @@ double sum_of_squares(const at::Tensor& flat) {
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
                      at::Tensor exp_avg_sq, const AdamwUpdate& update) {
   const double step = static_cast<double>(update.step);
-  const at::Tensor scaled = gradient * update.gradient_scale;
+  at::Tensor scaled = gradient * update.gradient_scale;
+  if (!update.decoupled) scaled.add_(parameter, update.weight_decay);
   exp_avg.mul_(update.beta1).add_(scaled, 1 - update.beta1);
   exp_avg_sq.mul_(update.beta2).addcmul_(scaled, scaled, 1 - update.beta2);
   const at::Tensor root =

@@ -80,6 +80,10 @@ MicrobatchOptions Engine::microbatch_options() const {
           .device = device_};
 }
 
+void Engine::broadcast_weights() {
+  for (auto& group : groups_) group->broadcast_master();
+}
+
 WalkResult Engine::run(const std::vector<Action>& actions,
                        const std::vector<Microbatch>& microbatches, HeadOutput head) {
   microbatches_ = &microbatches;

@@ -97,6 +97,13 @@ Parameter* ShardedGroup::parameter(int param) const {
   return nullptr;
 }
 
+void ShardedGroup::broadcast_master() {
+  const at::Tensor& master = master_.tensor();
+  if (context_.replicas)
+    context_.replicas->broadcast(master.data_ptr(), master.numel(), precision_.master, 0).wait();
+  publish();
+}
+
 void ShardedGroup::publish() {
   if (published_.defined()) published_.tensor().copy_(master_.tensor());
   if (!gathers()) set_values(published_.defined() ? published_.tensor() : master_.tensor());

@@ -52,6 +52,7 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
                      .beta1 = optim.betas[0],
                      .beta2 = optim.betas[1],
                      .eps = optim.eps,
+                     .decoupled = optim.kind == "adamw",
                      .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
                      .step = ++optimizer_step};
   optimizer_.step(groups_with_gradient(input), update);

@@ -59,6 +59,7 @@ TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, cons
   const auto control = make_mpi_collectives(world);
   Engine engine(plan, mesh, at::kCPU);
   load_weights(engine, FilledSource(plan.model, options.config_json, options.weights_seed));
+  if (options.deck.model.sync_module_states) engine.broadcast_weights();
   Optimizer optimizer(engine);
   TrainStep train_step(engine, optimizer, *control);
   Sampler sampler(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,

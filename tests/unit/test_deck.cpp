@@ -190,9 +190,11 @@ TEST(Deck, RefusesValuesWithWhatIsAllowedAndWhere) {
       {"[\"mesh.llm\"]\ntp = 1", "\"mesh.llm\" is one quoted name"},
       {"[model.audio]\nx = 1", "[model.audio] is not a section; the sections are [run], "},
       {"[llm]\nx = 1",
-       "[llm] is not a section; did you mean [model.llm] or [mesh.llm]? (x.toml:5:2)"},
+       "[llm] is not a section; did you mean [model.llm], [mesh.llm] or [precision.llm]? "
+       "(x.toml:5:2)"},
       {"[mesh]\ntp = 2", "mesh.tp is not a key; did you mean mesh.vision.tp or mesh.llm.tp?"},
-      {"[optim]\nlearning_rate = 2", "optim.learning_rate is not a key; [optim] has lr, min_lr, "},
+      {"[optim]\nlearning_rate = 2",
+       "optim.learning_rate is not a key; [optim] has kind, lr, min_lr, "},
   };
 
   for (const auto& [lines, fault] : cases) {
@@ -261,6 +263,31 @@ TEST(Deck, OneMistakeIsOneFault) {
   EXPECT_EQ(count_lines(faults_of("[model]\nweigths = \"w\"\n[data]\ntrain = \"t\"\n")), 1u);
   EXPECT_EQ(count_lines(faults_of("[modle]\nweights = \"w\"\n[data]\ntrain = \"t\"\n")), 1u);
   EXPECT_EQ(count_lines(faults_of("[model\n")), 1u);
+}
+
+TEST(Deck, SettingsMayBeLeftOpen) {
+  const Options options = parse_deck(
+      kMinimal + "[mesh.llm]\nreshard_after_forward = 2\nsync_grad_accum = false\n", "x.toml",
+      {"mesh.vision.reshard_after_forward=true", "mesh.vision.sync_grad_accum=auto"});
+
+  EXPECT_EQ(options.mesh_llm.reshard_after_forward, AutoOption::of_count(2));
+  EXPECT_EQ(options.mesh_llm.sync_grad_accum, AutoOption::of(false));
+  EXPECT_EQ(options.mesh_vision.reshard_after_forward, AutoOption::of(true));
+  EXPECT_TRUE(options.mesh_vision.sync_grad_accum.is_auto());
+  EXPECT_EQ(parse_deck(echo_deck(options), "echo", {}).mesh_llm, options.mesh_llm);
+  EXPECT_EQ(parse_deck(echo_deck(options), "echo", {}).mesh_vision, options.mesh_vision);
+
+  const struct {
+    const char* line;
+    const char* fault;
+  } cases[] = {
+      {"reshard_after_forward = 1", "mesh.llm.reshard_after_forward = 1 is out of range"},
+      {"reshard_after_forward = 'yes'", "it must be true, false, \"auto\" or an integer"},
+      {"sync_grad_accum = 2", "it must be true, false or \"auto\""},
+  };
+  for (const auto& [line, fault] : cases)
+    EXPECT_TRUE(contains(faults_beside_minimal(std::string("[mesh.llm]\n") + line), fault))
+        << faults_beside_minimal(std::string("[mesh.llm]\n") + line);
 }
 
 TEST(Deck, OverridesReplaceAndAreNamedInFaults) {

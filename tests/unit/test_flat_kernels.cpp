@@ -26,27 +26,39 @@ at::Tensor random_flat(int64_t elements, at::ScalarType type, uint64_t seed) {
 }
 
 TEST_F(FlatKernels, AdamwEqualsItsReference) {
-  for (at::ScalarType type : {at::kFloat, at::kDouble})
-    for (int64_t elements : {1, 7, 4096, 4097, 20001}) {
-      at::Tensor p = random_flat(elements, type, 1), m = random_flat(elements, type, 2).mul_(0.1);
-      at::Tensor v = random_flat(elements, type, 3).square_();
-      at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
-      const double tolerance = type == at::kDouble ? 1e-14 : 2e-6;
-      for (int64_t step = 1; step <= 3; ++step) {
-        const at::Tensor g = random_flat(elements, type, 10 + step);
-        const AdamwUpdate update{.lr = 1e-2,
-                                 .beta1 = 0.9,
-                                 .beta2 = 0.95,
-                                 .eps = 1e-8,
-                                 .weight_decay = 0.1,
-                                 .gradient_scale = 0.25,
-                                 .step = step};
-        adamw(p, g, m, v, update);
-        adamw_reference(p2, g, m2, v2, update);
+  for (bool decoupled : {true, false})
+    for (at::ScalarType type : {at::kFloat, at::kDouble})
+      for (int64_t elements : {1, 7, 4096, 4097, 20001}) {
+        at::Tensor p = random_flat(elements, type, 1), m = random_flat(elements, type, 2).mul_(0.1);
+        at::Tensor v = random_flat(elements, type, 3).square_();
+        at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
+        const double tolerance = type == at::kDouble ? 1e-14 : 2e-6;
+        for (int64_t step = 1; step <= 3; ++step) {
+          const at::Tensor g = random_flat(elements, type, 10 + step);
+          const AdamwUpdate update{.lr = 1e-2,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.95,
+                                   .eps = 1e-8,
+                                   .weight_decay = 0.1,
+                                   .decoupled = decoupled,
+                                   .gradient_scale = 0.25,
+                                   .step = step};
+          adamw(p, g, m, v, update);
+          adamw_reference(p2, g, m2, v2, update);
+        }
+        for (const auto& [got, expected] : {std::pair{p, p2}, {m, m2}, {v, v2}})
+          EXPECT_LE((got - expected).abs().max().item<double>(), tolerance) << elements;
       }
-      for (const auto& [got, expected] : {std::pair{p, p2}, {m, m2}, {v, v2}})
-        EXPECT_LE((got - expected).abs().max().item<double>(), tolerance) << elements;
-    }
+}
+
+TEST_F(FlatKernels, AdamAddsTheDecayToTheGradient) {
+  at::Tensor p = at::tensor({2.0, -2.0}, at::kDouble), m = at::zeros_like(p), v = at::zeros_like(p);
+  const at::Tensor g = at::tensor({1.0, 1.0}, at::kDouble);
+  AdamwUpdate update{.lr = 0.1, .eps = 0, .weight_decay = 1, .decoupled = false};
+  adamw(p, g, m, v, update);
+  // Gradients are 1 + 2 and 1 - 2; the first step moves by lr against the sign.
+  EXPECT_NEAR(p[0].item<double>(), 1.9, 1e-12);
+  EXPECT_NEAR(p[1].item<double>(), -1.9, 1e-12);
 }
 
 TEST_F(FlatKernels, AdamwOfCutsIsBitwiseThatOfTheWhole) {

@@ -68,5 +68,35 @@ TEST(FlatLayout, ShardsCoverEveryParameterExactlyOnce) {
     }
 }
 
+std::vector<std::string> names_with(const Wrapping& llm) {
+  const ModelSpec model = make_model_spec(tiny_llava_config());
+  std::vector<std::string> names;
+  for (const FlatGroup& group : make_flat_layout(model, {{"llm", llm}}))
+    if (group.module == "llm") names.push_back(group.name);
+  return names;
+}
+
+TEST(FlatLayout, WrapsNeighbouringUnitsOfAModule) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names_with({.units = 1}),
+            (Names{"llm.embed", "llm.layers.0", "llm.layers.1", "llm.head"}));
+  EXPECT_EQ(names_with({.units = 3}), (Names{"llm.embed..llm.layers.1", "llm.head"}));
+  EXPECT_EQ(names_with({.units = 0}), (Names{"llm.embed..llm.head"}));
+  EXPECT_EQ(names_with({.units = 0, .bucket_elements = 1}).size(), 4);
+  EXPECT_EQ(names_with({.units = 0, .bucket_elements = 1 << 30}).size(), 1);
+}
+
+TEST(FlatLayout, GivesEveryFusedRunItsOwnBufferWhereParametersAreNotFlattened) {
+  const ModelSpec model = make_model_spec(tiny_llava_config());
+  const auto groups = make_flat_layout(model, {{"llm", {.units = 2, .each_parameter = true}}});
+  for (const FlatGroup& group : groups) {
+    if (group.module != "llm") continue;
+    for (size_t i = 0; i + 1 < group.params.size(); ++i)
+      EXPECT_TRUE(model.params[group.params[i].param].fused_with_next) << group.name;
+    EXPECT_EQ(group.name, model.params[group.params[0].param].name);
+    EXPECT_EQ(group.units.size(), 1);
+  }
+}
+
 }  // namespace
 }  // namespace zea

@@ -180,5 +180,155 @@ TEST(Schedule, GathersTheNextUnitBeforeThisOneRuns) {
                       "unshard vision.layers.1 microbatch 0"}));
 }
 
+/// The actions of rank 0 with these options for both modules, as text, without the computations'
+/// microbatch.
+std::vector<std::string> actions_with(void (*refine)(ModuleMeshOptions&), int microbatches = 1) {
+  Options options;
+  options.data.packing = false;
+  refine(options.mesh_vision);
+  refine(options.mesh_llm);
+  const Plan plan = make_plan(options, tiny_llava_config(), 4);
+  const std::vector<SampleIndex> index(4 * microbatches, SampleIndex{10, 1, 3});
+  std::vector<int64_t> ids(index.size());
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i);
+  std::vector<std::string> text;
+  for (const Action& action : actions_of(plan, plan.step_plan(0, ids, index), 0)) {
+    const std::string line = describe(action, plan.model, plan.groups);
+    text.push_back(microbatches == 1 ? line.substr(0, line.find(" microbatch")) : line);
+  }
+  return text;
+}
+
+using Lines = std::vector<std::string>;
+
+/// What stands from the line `first` on.
+Lines from(const Lines& all, const std::string& first, size_t count) {
+  const auto begin = std::ranges::find(all, first);
+  EXPECT_NE(begin, all.end()) << first;
+  const auto left = static_cast<size_t>(all.end() - begin);
+  return {begin, begin + static_cast<int64_t>(std::min(count, left))};
+}
+
+TEST(Schedule, PrefetchNoneGathersWhenItIsNeeded) {
+  const Lines actions = actions_with(
+      [](ModuleMeshOptions& mesh) { mesh.forward_prefetch = mesh.backward_prefetch = "none"; });
+  EXPECT_EQ(from(actions, "unshard llm.layers.0", 4),
+            (Lines{"unshard llm.layers.0", "forward llm.layers.0", "reshard llm.layers.0",
+                   "unshard llm.layers.1"}));
+  EXPECT_EQ(from(actions, "backward llm.layers.1", 4),
+            (Lines{"backward llm.layers.1", "reshard llm.layers.1", "reduce_shard llm.layers.1",
+                   "unshard llm.layers.0"}));
+}
+
+TEST(Schedule, BackwardPrefetchPreGathersBeforeAndPostBesideTheReduction) {
+  const Lines pre = actions_with([](ModuleMeshOptions&) {});
+  EXPECT_EQ(from(pre, "backward llm.head", 5),
+            (Lines{"backward llm.head", "reshard llm.head", "reduce_shard llm.head",
+                   "unshard llm.layers.0", "backward llm.layers.1"}));
+  const Lines post = actions_with([](ModuleMeshOptions& mesh) { mesh.backward_prefetch = "post"; });
+  EXPECT_EQ(from(post, "backward llm.layers.1", 5),
+            (Lines{"backward llm.layers.1", "reshard llm.layers.1", "unshard llm.layers.0",
+                   "reduce_shard llm.layers.1", "backward llm.layers.0"}));
+}
+
+TEST(Schedule, PrefetchDepthGathersSoManyUnitsAhead) {
+  const Lines actions = actions_with([](ModuleMeshOptions& mesh) { mesh.prefetch_depth = 2; });
+  EXPECT_EQ(from(actions, "unshard vision.embed", 6),
+            (Lines{"unshard vision.embed", "unshard vision.layers.0", "unshard vision.layers.1",
+                   "forward vision.embed", "reshard vision.embed", "unshard vision.projector"}));
+}
+
+TEST(Schedule, ShardGradOpKeepsWhatForwardGathered) {
+  const Lines actions =
+      actions_with([](ModuleMeshOptions& mesh) { mesh.strategy = "shard_grad_op"; });
+  EXPECT_EQ(std::ranges::count(actions, "unshard llm.layers.0"), 1);
+  EXPECT_EQ(from(actions, "forward llm.layers.0", 2),
+            (Lines{"forward llm.layers.0", "unshard llm.head"}));
+  EXPECT_EQ(from(actions, "backward llm.layers.0", 3),
+            (Lines{"backward llm.layers.0", "reshard llm.layers.0", "reduce_shard llm.layers.0"}));
+}
+
+TEST(Schedule, ASubgroupKeepsParametersBetweenForwardAndBackward) {
+  const Lines actions = actions_with(
+      [](ModuleMeshOptions& mesh) { mesh.reshard_after_forward = AutoOption::of_count(2); });
+  EXPECT_EQ(from(actions, "forward llm.layers.0", 2),
+            (Lines{"forward llm.layers.0", "reshard_subgroup llm.layers.0"}));
+  EXPECT_EQ(std::ranges::count(actions, "unshard llm.layers.0"), 1);
+  EXPECT_EQ(std::ranges::count(actions, "unshard_subgroup llm.layers.0"), 1);
+  EXPECT_EQ(from(actions, "backward llm.layers.0", 2),
+            (Lines{"backward llm.layers.0", "reshard llm.layers.0"}));
+  EXPECT_EQ(std::ranges::count(actions, "reshard_subgroup llm.head"), 0)
+      << "its backward follows at once";
+}
+
+TEST(Schedule, WrappedUnitsAreGatheredAndReducedAsOne) {
+  const Lines actions = actions_with([](ModuleMeshOptions& mesh) { mesh.wrap_units = 0; });
+  const std::string llm = "llm.embed..llm.head", vision = "vision.embed..vision.projector";
+  EXPECT_EQ(std::ranges::count(actions, "unshard " + llm), 1);
+  EXPECT_EQ(std::ranges::count(actions, "reduce_shard " + llm), 1);
+  EXPECT_EQ(std::ranges::count(actions, "unshard " + vision), 2);
+  EXPECT_EQ(actions.back(), "reduce_shard " + vision);
+}
+
+TEST(Schedule, WithoutSyncGradientsAreReducedAfterTheLastMicrobatch) {
+  const Lines actions = actions_with(
+      [](ModuleMeshOptions& mesh) { mesh.sync_grad_accum = AutoOption::of(false); }, 3);
+  for (const std::string& line : actions)
+    if (line.starts_with("reduce")) {
+      EXPECT_TRUE(line.ends_with("microbatch 2")) << line;
+    }
+  EXPECT_EQ(std::ranges::count(actions, "reduce_shard llm.head microbatch 2"), 1);
+}
+
+/// Walks the actions of many steps and checks that no two buffers have a slot at a time.
+TEST(Slots, NoTwoBuffersMeetInAnyStep) {
+  const auto settings = {
+      +[](ModuleMeshOptions&) {},
+      +[](ModuleMeshOptions& mesh) { mesh.prefetch_depth = 3; },
+      +[](ModuleMeshOptions& mesh) {
+        mesh.forward_prefetch = mesh.backward_prefetch = "post";
+        mesh.wrap_units = 2;
+      },
+      +[](ModuleMeshOptions& mesh) { mesh.reshard_after_forward = AutoOption::of(false); },
+      +[](ModuleMeshOptions& mesh) {
+        mesh.flatten_parameters = false;
+        mesh.sync_grad_accum = AutoOption::of(false);
+      },
+  };
+  for (const auto& refine : settings)
+    for (const Case& c : cases()) {
+      Options options;
+      options.mesh.dp_shard = c.ranks;
+      options.vision.train = c.train_vision;
+      options.llm.train = c.train_llm;
+      options.data.row_tokens = 30;
+      refine(options.mesh_vision);
+      refine(options.mesh_llm);
+      const Plan plan = make_plan(options, tiny_llava_config({.tied = c.tied}), c.ranks);
+      std::vector<int> holder(plan.slots.gathered.bytes.size(), -1);
+      for (const Action& action : actions_of(plan, step_of(plan, c), 0)) {
+        if (action.group < 0) continue;
+        const int slot = plan.slots.gathered.slot_of_group[action.group];
+        if (action.kind == ActionKind::Unshard) {
+          ASSERT_EQ(holder.at(slot), -1) << plan.groups[action.group].name;
+          holder[slot] = action.group;
+          EXPECT_LE(plan.groups[action.group].padded(c.ranks) * 4, plan.slots.gathered.bytes[slot]);
+        }
+        if (action.kind == ActionKind::Reshard) holder.at(slot) = -1;
+      }
+    }
+}
+
+TEST(Slots, TwoAreEnoughForUnitsOfOneSizeAndShardGradOpNeedsAll) {
+  Options options;
+  const Plan full = make_plan(options, tiny_llava_config({.layers = 6}), 4);
+  EXPECT_LE(full.slots.gathered.bytes.size(), 3);
+  options.mesh_llm.strategy = "shard_grad_op";
+  const Plan zero2 = make_plan(options, tiny_llava_config({.layers = 6}), 4);
+  EXPECT_GE(zero2.slots.gathered.bytes.size(), 8);
+  EXPECT_GT(zero2.slots.gathered.total_bytes(), full.slots.gathered.total_bytes());
+  EXPECT_EQ(zero2.slots.gradients.total_bytes(), full.slots.gradients.total_bytes());
+}
+
 }  // namespace
 }  // namespace zea

@@ -17,12 +17,14 @@ class KernelRuntime {
   KernelRuntime& operator=(const KernelRuntime&) = delete;
 };
 
-/// One update of AdamW (arXiv:1711.05101).
+/// One update of AdamW (arXiv:1711.05101), or of Adam (arXiv:1412.6980) with the decay added to the
+/// gradient.
 struct AdamwUpdate {
   double lr = 0;
   double beta1 = 0.9, beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decoupled = true;  ///< AdamW; false: Adam
   double gradient_scale = 1;  ///< the gradient is multiplied by it: clipping and 1/N
   int64_t step = 1;           ///< counts from 1
 };

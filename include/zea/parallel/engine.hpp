@@ -32,6 +32,8 @@ class Engine {
   std::vector<std::unique_ptr<ShardedGroup>>& groups() { return groups_; }
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options() const;
+  /// Gives every copy of the model the weights of the first one. Collective.
+  void broadcast_weights();
 
   /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added
   /// into the groups' shards.

@@ -47,6 +47,11 @@ class ShardedGroup {
   /// elsewhere.
   Parameter* parameter(int param) const;
 
+  /// Whether this rank's shard is the one that broadcast_master() copies to the other replicas.
+  bool is_first_replica() const { return !context_.replicas || context_.replicas->rank() == 0; }
+  /// Gives all replicas of a shard the masters of the first one, and publishes them. Collective
+  /// over the replicas.
+  void broadcast_master();
   /// Makes the masters visible to the next gather: call it after they have changed.
   void publish();
   void zero_gradient();

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the options of data parallelism ask of the communicators: test_layouts shows that none of
+// them changes the result, this that each does what it says.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "support/mpi_main.hpp"
+#include "support/recording_collectives.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_run.hpp"
+#include "zea/checkpoint/load_weights.hpp"
+
+namespace zea::testing {
+namespace {
+
+/// Two microbatches for each of the four ranks in every step, each with an image.
+TinyRunOptions make_run(const std::string& strategy, int64_t steps = 1) {
+  TinyRunOptions run;
+  run.config_json = tiny_llava_config();
+  run.steps = steps;
+  run.deck.data.row_tokens = 20;
+  run.deck.data.packing = false;
+  run.deck.schedule = {.steps = steps, .global_batch = 8};
+  run.deck.mesh_vision.strategy = run.deck.mesh_llm.strategy = strategy;
+  return run;
+}
+
+void refine(TinyRunOptions& run, const std::function<void(ModuleMeshOptions&)>& change) {
+  change(run.deck.mesh_vision);
+  change(run.deck.mesh_llm);
+}
+
+Plan plan_of(const TinyRunOptions& run) {
+  return make_plan(run.deck, run.config_json, testing::world().size());
+}
+
+MemoryDataset dataset_of(const TinyRunOptions& run, const std::vector<int>& images = {1}) {
+  return make_tiny_dataset(make_model_spec(run.config_json), 32, images, 5);
+}
+
+/// The calls of a run on all ranks.
+Record record_of(const TinyRunOptions& run, TinyResult* result = nullptr) {
+  Record record;
+  const TinyResult got =
+      run_tiny(testing::world().communicator(), recording(record), dataset_of(run), run);
+  if (result) *result = got;
+  return record;
+}
+
+int64_t count(const Record& record, const std::string& call, int ranks = 4) {
+  return std::count_if(record.begin(), record.end(), [&](const RecordedCall& made) {
+    return made.call == call && made.ranks == ranks;
+  });
+}
+
+int64_t trainable_groups(const Plan& plan) {
+  return std::count_if(plan.groups.begin(), plan.groups.end(),
+                       [](const FlatGroup& group) { return group.trainable; });
+}
+
+TEST(DataParallel, DdpSumsEachBucketOncePerStep) {
+  TinyRunOptions run = make_run("no_shard");
+  for (double bucket_mib : {0.0, 0.01, 25.0}) {
+    refine(run, [&](ModuleMeshOptions& mesh) { mesh.bucket_mib = bucket_mib; });
+    const Plan plan = plan_of(run);
+    const Record record = record_of(run);
+    EXPECT_EQ(count(record, "all_reduce"), trainable_groups(plan)) << bucket_mib;
+    EXPECT_EQ(count(record, "all_gather") + count(record, "reduce_scatter"), 0);
+    if (bucket_mib == 25.0) {
+      EXPECT_EQ(trainable_groups(plan), 2) << "one bucket for each module";
+    }
+    if (bucket_mib != 0.01) continue;
+    const auto is_small = [&](const RecordedCall& call) {
+      return call.elements < static_cast<int64_t>(bucket_mib * (1 << 20)) / 4;
+    };
+    const Record buckets = calls_of(record, "all_reduce");
+    EXPECT_GT(buckets.size(), 2);
+    EXPECT_LE(std::count_if(buckets.begin(), buckets.end(), is_small), 2)
+        << "only what is left of a module";
+  }
+}
+
+TEST(DataParallel, DdpGradientsAreViewsOfTheBucketThatIsSummed) {
+  const TinyRunOptions run = make_run("no_shard");
+  const Plan plan = plan_of(run);
+  Record record;
+  Mesh mesh(testing::world().communicator(), plan.mesh, recording(record));
+  Engine engine(plan, mesh, at::kCPU);
+  for (auto& group : engine.groups()) {
+    if (!group->trainable()) continue;
+    group->open_gradient();
+    const char* bucket = static_cast<const char*>(group->gradient().const_data_ptr());
+    for (const FlatParam& member : group->layout().params)
+      if (Parameter* parameter = group->parameter(member.param)) {
+        EXPECT_EQ(parameter->gradient().const_data_ptr(),
+                  bucket + member.offset * static_cast<int64_t>(sizeof(float)));
+      }
+    group->start_reduce_replicas();
+    group->finish_reduce_replicas();
+    EXPECT_EQ(record.back().data, bucket);
+  }
+}
+
+TEST(DataParallel, EveryStepMakesTheSameCallsInTheSameOrder) {
+  for (const char* strategy : {"no_shard", "full_shard"}) {
+    const Record one = record_of(make_run(strategy, 1)), three = record_of(make_run(strategy, 3));
+    ASSERT_EQ(three.size(), 3 * one.size()) << strategy;
+    for (size_t i = 0; i < three.size(); ++i)
+      EXPECT_TRUE(three[i].is_like(one[i % one.size()])) << strategy << " call " << i;
+  }
+}
+
+TEST(DataParallel, WithoutItemsNobodyWaitsAndNothingIsSentForTheirModule) {
+  for (const char* strategy : {"no_shard", "full_shard"}) {
+    TinyRunOptions run = make_run(strategy);
+    Record with, without;
+    const Communicator world = testing::world().communicator();
+    run_tiny(world, recording(with), dataset_of(run, {1}), run);
+    run_tiny(world, recording(without), dataset_of(run, {0}), run);
+    EXPECT_LT(without.size(), with.size()) << strategy;
+    // One sample of the whole batch has an image: its shard group meets, and no more.
+    Record one;
+    run_tiny(world, recording(one), dataset_of(run, {1, 0, 0, 0, 0, 0, 0, 0}), run);
+    EXPECT_GT(one.size(), without.size()) << strategy;
+    EXPECT_LE(one.size(), with.size()) << strategy;
+  }
+}
+
+TEST(DataParallel, SyncGradAccumSaysHowOftenGradientsAreReduced) {
+  TinyRunOptions run = make_run("full_shard");
+  const int64_t groups = trainable_groups(plan_of(run));
+  EXPECT_EQ(count(record_of(run), "reduce_scatter"), 2 * groups);
+  refine(run, [](ModuleMeshOptions& mesh) { mesh.sync_grad_accum = AutoOption::of(false); });
+  EXPECT_EQ(count(record_of(run), "reduce_scatter"), groups);
+}
+
+TEST(DataParallel, ReshardAfterForwardSaysWhatIsGatheredForBackward) {
+  TinyRunOptions full = make_run("full_shard"), zero2 = make_run("shard_grad_op");
+  TinyRunOptions pairs = make_run("full_shard");
+  refine(pairs,
+         [](ModuleMeshOptions& mesh) { mesh.reshard_after_forward = AutoOption::of_count(2); });
+  const Record of_full = record_of(full), of_zero2 = record_of(zero2), of_pairs = record_of(pairs);
+  EXPECT_LT(count(of_zero2, "all_gather"), count(of_full, "all_gather"));
+  EXPECT_EQ(count(of_pairs, "all_gather", 4), count(of_zero2, "all_gather"))
+      << "once for forward, from everybody";
+  EXPECT_EQ(count(of_pairs, "all_gather", 2),
+            count(of_full, "all_gather") - count(of_zero2, "all_gather"))
+      << "once for backward, from the pair";
+  EXPECT_EQ(count(of_full, "all_gather", 2), 0);
+}
+
+TEST(DataParallel, HybridShardGathersInsideAReplicaAndSumsBetweenThem) {
+  TinyRunOptions run = make_run("hybrid_shard");
+  run.deck.mesh.dp_replicate = 2;
+  const Record record = record_of(run);
+  EXPECT_GT(count(record, "all_gather", 2), 0);
+  EXPECT_EQ(count(record, "all_gather", 4) + count(record, "reduce_scatter", 4), 0);
+  EXPECT_EQ(count(record, "all_reduce", 2), trainable_groups(plan_of(run)))
+      << "between replicas once per step";
+}
+
+TEST(DataParallel, WrappingSaysHowManyBuffersAreGathered) {
+  const auto gathers = [](const std::function<void(ModuleMeshOptions&)>& change) {
+    TinyRunOptions run = make_run("full_shard");
+    refine(run, change);
+    return count(record_of(run), "all_gather");
+  };
+  const int64_t units = gathers([](ModuleMeshOptions&) {});
+  EXPECT_LT(gathers([](ModuleMeshOptions& mesh) { mesh.wrap_units = 2; }), units);
+  EXPECT_LE(gathers([](ModuleMeshOptions& mesh) { mesh.wrap_units = 0; }), 2 * 2 * 2)
+      << "two modules, forward and backward of two microbatches";
+  EXPECT_GT(gathers([](ModuleMeshOptions& mesh) { mesh.flatten_parameters = false; }), 3 * units);
+}
+
+TEST(DataParallel, ReduceDtypeIsTheTypeOnTheWire) {
+  for (const char* strategy : {"no_shard", "full_shard", "hybrid_shard"}) {
+    TinyRunOptions run = make_run(strategy, 3);
+    if (strategy == std::string("hybrid_shard")) run.deck.mesh.dp_replicate = 2;
+    TinyResult exact, rounded;
+    record_of(run, &exact);
+    run.deck.precision_vision.reduce_dtype = run.deck.precision_llm.reduce_dtype = "bf16";
+    int64_t reductions = 0;
+    for (const RecordedCall& call : record_of(run, &rounded))
+      if (call.call == "reduce_scatter" || call.call == "all_reduce") {
+        EXPECT_EQ(call.dtype, DType::BFloat16) << strategy;
+        ++reductions;
+      }
+    EXPECT_GT(reductions, 0);
+    // AdamW moves every weight by about lr, so rounding shows as a part of the way.
+    const double difference = max_difference(rounded.weights, exact.weights);
+    EXPECT_GT(difference, 0) << strategy;
+    EXPECT_NEAR(rounded.losses[2], exact.losses[2], 2e-3) << strategy;
+    EXPECT_NEAR(rounded.grad_norms[0] / exact.grad_norms[0], 1, 4e-3) << strategy;
+  }
+}
+
+TEST(DataParallel, EveryModuleHasItsOwnTypes) {
+  TinyRunOptions run = make_run("full_shard", 3);
+  TinyResult exact, mixed;
+  record_of(run, &exact);
+  run.deck.precision_llm.param_dtype = "bf16";
+  run.deck.precision_vision.reduce_dtype = "bf16";
+  std::set<DType> gathered, reduced;
+  const Record record = record_of(run, &mixed);
+  for (const RecordedCall& call : calls_of(record, "all_gather")) gathered.insert(call.dtype);
+  for (const RecordedCall& call : calls_of(record, "reduce_scatter")) reduced.insert(call.dtype);
+  const std::set<DType> both{DType::Float32, DType::BFloat16};
+  EXPECT_EQ(gathered, both);
+  EXPECT_EQ(reduced, both);
+  EXPECT_NE(mixed.losses[0], exact.losses[0]);
+  EXPECT_NEAR(mixed.losses[2], exact.losses[2], 0.02);
+}
+
+TEST(DataParallel, OutputDtypeIsThatOfTheFeaturesThatCross) {
+  TinyRunOptions run = make_run("no_shard");
+  run.deck.precision_llm.param_dtype = "fp32";
+  TinyResult exact, crossed;
+  record_of(run, &exact);
+  run.deck.precision_vision.output_dtype = "bf16";
+  record_of(run, &crossed);
+  EXPECT_NE(crossed.losses[0], exact.losses[0]) << "features are rounded";
+  EXPECT_NEAR(crossed.losses[0], exact.losses[0], 1e-2);
+}
+
+/// Counts the elements that are read from it.
+class CountingSource : public FilledSource {
+ public:
+  using FilledSource::FilledSource;
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    elements += extent.elements();
+    FilledSource::read(name, shape, extent, dtype, target);
+  }
+  mutable int64_t elements = 0;
+};
+
+TEST(DataParallel, SyncModuleStatesReadsOneCopyAndGivesItToAll) {
+  for (const char* strategy : {"no_shard", "hybrid_shard"}) {
+    TinyRunOptions run = make_run(strategy);
+    run.deck.mesh.dp_replicate = 2;
+    const auto control = make_mpi_collectives(testing::world().communicator());
+    std::vector<at::Tensor> masters;
+    for (bool sync : {false, true}) {
+      run.deck.model.sync_module_states = sync;
+      const Plan plan = plan_of(run);
+      Mesh mesh(testing::world().communicator(), plan.mesh, make_mpi_collectives);
+      Engine engine(plan, mesh, at::kCPU);
+      const CountingSource source(plan.model, run.config_json, 3);
+      load_weights(engine, source);
+      if (sync) engine.broadcast_weights();
+      int64_t read = source.elements;
+      control->all_reduce(&read, 1, DType::Int64, ReduceOp::Sum).wait();
+      const int64_t copies = strategy == std::string("no_shard") ? 4 : 2;
+      EXPECT_EQ(read, plan.model.num_parameters() * (sync ? 1 : copies)) << strategy;
+      for (size_t g = 0; g < engine.groups().size(); ++g)
+        if (!sync)
+          masters.push_back(engine.groups()[g]->master().clone());
+        else
+          EXPECT_TRUE(at::equal(masters[g], engine.groups()[g]->master())) << strategy;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zea::testing

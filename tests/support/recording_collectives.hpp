@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives that write down what is asked of them and pass it on: what tests of schedules and
+// strategies look at.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zea/comm/mesh.hpp"
+
+namespace zea::testing {
+
+/// One call: "all_reduce", "all_gather", "reduce_scatter", ...
+struct RecordedCall {
+  std::string call;
+  int ranks;
+  int64_t elements;  ///< of the whole buffer
+  DType dtype;
+  const void* data;  ///< that this rank sends
+
+  /// Alike in all but the address.
+  bool is_like(const RecordedCall& other) const {
+    return call == other.call && ranks == other.ranks && elements == other.elements &&
+           dtype == other.dtype;
+  }
+};
+using Record = std::vector<RecordedCall>;
+
+/// Makes MPI collectives that append to `record`, which must outlive them.
+MakeCollectives recording(Record& record);
+
+/// The calls named `call`.
+Record calls_of(const Record& record, const std::string& call);
+
+}  // namespace zea::testing
