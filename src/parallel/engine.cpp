@@ -31,9 +31,7 @@ void Engine::build_slots() {
   }
   const SlotPlans& slots = plan_.slots;
   gathered_slots_ = std::make_unique<Slots>(slots.gathered, ledger_, nullptr, device_);
-  const bool travels_as_is = slots.wire.bytes.empty();
-  gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_,
-                                            travels_as_is ? shard_group : nullptr, device_);
+  gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_, shard_group, device_);
   wire_slots_ = std::make_unique<Slots>(slots.wire, ledger_, shard_group, device_);
 }
 

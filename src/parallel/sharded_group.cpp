@@ -31,6 +31,8 @@ ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
       group_(group),
       context_(context),
       shards_(plan.shardings[group].shards),
+      offloads_(plan.shardings[group].offloads),
+      pins_memory_(plan.shardings[group].pins_memory),
       precision_(plan.precision_of(layout_.module)),
       range_(shard_range(layout_, plan.shard_of(world_rank, group), shards_)) {
   counts_.assign(shards_, range_.end - range_.begin);
@@ -43,29 +45,37 @@ ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
 }
 
 // What peers read lies where they reach it: the shard that is gathered, and the gradient that is
-// summed over replicas.
+// summed over replicas. An offloaded one passes through the device on its way.
 void ShardedGroup::build_owned() {
   const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
-  const bool publishes = param != master && !layout_.units.empty();
-  Collectives* gather = layout_.units.empty() ? nullptr : context_.shard_group;
+  const bool is_read = !layout_.units.empty(), publishes = param != master && is_read;
+  Collectives* gather = is_read && !offloads_ ? context_.shard_group : nullptr;
   master_ = owned(master, publishes ? nullptr : gather);
   if (publishes) published_ = owned(param, gather);
-  if (!subgroup_counts_.empty() && !layout_.units.empty())
-    between_ = allocate_buffer(context_.ledger, context_.shard_subgroup, subgroup_counts_[0], param,
-                               context_.device);
+  if (!subgroup_counts_.empty() && is_read)
+    between_ = on_device(subgroup_counts_[0], param, context_.shard_subgroup);
   if (!layout_.trainable) return;
   exp_avg_ = owned(master, nullptr);
   exp_avg_sq_ = owned(master, nullptr);
   gradient_ = owned(master, travels_as_is() ? context_.replicas : nullptr);
   if (context_.replicas && !travels_as_is())
-    own_wire_ = owned(to_torch(precision_.reduce), context_.replicas);
+    own_wire_ =
+        on_device(range_.end - range_.begin, to_torch(precision_.reduce), context_.replicas);
 }
 
 Buffer ShardedGroup::owned(at::ScalarType type, Collectives* reach) {
-  Buffer buffer =
-      allocate_buffer(context_.ledger, reach, range_.end - range_.begin, type, context_.device);
-  buffer.tensor().zero_();
-  return buffer;
+  const int64_t elements = range_.end - range_.begin;
+  if (!offloads_) {
+    Buffer buffer = on_device(elements, type, reach);
+    buffer.tensor().zero_();
+    return buffer;
+  }
+  const auto options = at::TensorOptions().dtype(type).pinned_memory(pins_memory_);
+  return {context_.ledger, at::zeros({elements}, options)};
+}
+
+Buffer ShardedGroup::on_device(int64_t elements, at::ScalarType type, Collectives* reach) {
+  return allocate_buffer(context_.ledger, reach, elements, type, context_.device);
 }
 
 void ShardedGroup::build_runs(const ModelSpec& model) {
@@ -131,7 +141,8 @@ void ShardedGroup::set_gradients(const at::Tensor& flat) {
 void ShardedGroup::gather(Collectives& from, const at::Tensor& own, const Counts& counts) {
   ZEA_ASSERT(gathers() && !gathered_.defined());
   gathered_ = context_.gathered.take(group_, layout_.padded(shards_), own.scalar_type());
-  unsharding_ = from.all_gather(own.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
+  sent_ = own.to(context_.device, pins_memory_);
+  unsharding_ = from.all_gather(sent_.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
 }
 
 void ShardedGroup::start_unshard() {
@@ -147,6 +158,7 @@ void ShardedGroup::wait_unshard() {
   if (!gathers()) return;
   ZEA_ASSERT(gathered_.defined());
   unsharding_.wait();
+  sent_.reset();
   set_values(gathered_);
 }
 
@@ -182,14 +194,12 @@ void ShardedGroup::start_reduce_shard() {
   open_gradient();  // a rank without work here contributes zeros
   set_gradients({});
   at::Tensor sent = open_gradient_;
-  if (!travels_as_is()) {
+  if (!is_wide_enough()) {
     wire_ = context_.wire.take(group_, sent.numel(), to_torch(precision_.reduce));
     sent = wire_.copy_(sent);
   }
   const bool straight = gradient_is_zero_ && travels_as_is();
-  if (!straight)
-    received_ =
-        allocate_buffer(context_.ledger, nullptr, counts_[0], sent.scalar_type(), context_.device);
+  if (!straight) received_ = on_device(counts_[0], sent.scalar_type(), nullptr);
   void* target = straight ? gradient_.tensor().data_ptr() : received_.tensor().data_ptr();
   reducing_ =
       context_.shard_group->reduce_scatter(sent.data_ptr(), target, counts_, precision_.reduce);
@@ -197,7 +207,8 @@ void ShardedGroup::start_reduce_shard() {
 
 void ShardedGroup::finish_reduce_shard() {
   reducing_.wait();
-  if (received_.defined()) gradient_.tensor().add_(received_.tensor());
+  if (received_.defined())
+    gradient_.tensor().add_(received_.tensor().to(gradient_.tensor().device()));
   received_.release();
   gradient_is_zero_ = false;
   if (wire_.defined()) context_.wire.give_back(group_);

@@ -95,6 +95,9 @@ void check_offload(const ModuleMeshOptions& options, const std::string& device,
   faults.add_if(options.cpu_offload && device == "cpu", "cpu_offload = true",
                 " with run.device = \"cpu\": parameters are in host memory already, there is no "
                 "GPU to offload from; leave it out");
+  faults.add_if(options.cpu_offload && !strategy_of(options.strategy).shards, "cpu_offload = true",
+                " with strategy = \"no_shard\", whose whole copy computes where it lies; choose a "
+                "strategy that shards");
   faults.add_if(!options.pin_memory.is_auto() && !options.cpu_offload, "pin_memory",
                 " is set without cpu_offload, so there is no memory to pin; leave it out");
 }
@@ -134,6 +137,8 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh) 
   sharding.forward_prefetch = prefetch_of(options.forward_prefetch);
   sharding.backward_prefetch = prefetch_of(options.backward_prefetch);
   sharding.prefetch_depth = static_cast<int>(options.prefetch_depth);
+  sharding.offloads = options.cpu_offload;
+  sharding.pins_memory = options.cpu_offload && options.pin_memory.value_or(true);
   sharding.reduces_each_microbatch = options.sync_grad_accum.value_or(true);
   return sharding;
 }

@@ -213,6 +213,25 @@ TEST(DataParallel, EveryModuleHasItsOwnTypes) {
   EXPECT_NEAR(mixed.losses[2], exact.losses[2], 0.02);
 }
 
+// Without a GPU the device is the host, too: what is shown is that copies to and from the device,
+// and gradients that are accumulated in host memory, change nothing.
+TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
+  for (const char* strategy : {"full_shard", "shard_grad_op", "hybrid_shard"})
+    for (const char* reduce : {"preset", "bf16"}) {
+      TinyRunOptions run = make_run(strategy, 4);
+      if (strategy == std::string("hybrid_shard")) run.deck.mesh.dp_replicate = 2;
+      run.deck.precision_llm.reduce_dtype = reduce;
+      TinyResult here, offloaded;
+      record_of(run, &here);
+      run.adjust = [](Plan& plan) {
+        for (Sharding& sharding : plan.shardings) sharding.offloads = true;
+      };
+      record_of(run, &offloaded);
+      EXPECT_EQ(offloaded.losses, here.losses) << strategy << ' ' << reduce;
+      EXPECT_EQ(max_difference(offloaded.weights, here.weights), 0) << strategy << ' ' << reduce;
+    }
+}
+
 TEST(DataParallel, OutputDtypeIsThatOfTheFeaturesThatCross) {
   TinyRunOptions run = make_run("no_shard");
   run.deck.precision_llm.param_dtype = "fp32";

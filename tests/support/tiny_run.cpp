@@ -54,7 +54,8 @@ std::map<std::string, std::vector<double>> collect_weights(Engine& engine, Colle
 
 TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
                     const TinyRunOptions& options) {
-  const Plan plan = make_plan(options.deck, options.config_json, world.size());
+  Plan plan = make_plan(options.deck, options.config_json, world.size());
+  if (options.adjust) options.adjust(plan);
   Mesh mesh(world, plan.mesh, make);
   const auto control = make_mpi_collectives(world);
   Engine engine(plan, mesh, at::kCPU);

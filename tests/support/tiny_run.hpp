@@ -3,6 +3,7 @@
 // compare.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct TinyRunOptions {
   std::string config_json;
   int64_t steps = 10;
   uint64_t weights_seed = 1;
+  std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
 };
 
 /// Trains on `dataset` on all ranks of `world`. Collective.

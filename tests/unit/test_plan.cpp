@@ -141,6 +141,12 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
         "mesh.llm.sync_grad_accum", "no_shard"}},
       {[](Options& o) { o.mesh_llm.cpu_offload = true; },
        {"mesh.llm.cpu_offload = true", "run.device = \"cpu\"", "no GPU to offload from"}},
+      {[](Options& o) {
+         o.run.device = "cuda";
+         o.mesh_llm.strategy = "no_shard";
+         o.mesh_llm.cpu_offload = true;
+       },
+       {"mesh.llm.cpu_offload = true", "whole copy computes where it lies"}},
       {[](Options& o) { o.mesh_llm.pin_memory = AutoOption::of(true); },
        {"mesh.llm.pin_memory", "without cpu_offload"}},
       {[](Options& o) { o.precision.master_dtype = "bf16"; },

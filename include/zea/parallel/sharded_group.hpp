@@ -81,16 +81,20 @@ class ShardedGroup {
   void build_owned();
   void build_runs(const ModelSpec& model);
   Buffer owned(at::ScalarType type, Collectives* reach);
+  Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
   void gather(Collectives& from, const at::Tensor& own, const Counts& counts);
   void set_values(const at::Tensor& flat);
   void set_gradients(const at::Tensor& flat);
   bool gathers() const { return shards_ > 1; }
-  bool travels_as_is() const { return precision_.reduce == precision_.master; }
+  /// Gradients are reduced in the memory where they are accumulated.
+  bool travels_as_is() const { return precision_.reduce == precision_.master && !offloads_; }
+  bool is_wide_enough() const { return precision_.reduce == precision_.master; }
 
   const FlatGroup& layout_;
   int group_;
   ShardedGroupContext context_;
   int shards_;
+  bool offloads_, pins_memory_;
   Precision precision_;
   FlatRange range_;
   std::vector<FusedRun> runs_;
@@ -100,6 +104,7 @@ class ShardedGroup {
   Buffer between_;    ///< this rank's part of the subgroup's copy
   Buffer own_wire_;   ///< the gradient as it travels between replicas, where that differs
   at::Tensor gathered_, open_gradient_, wire_;
+  at::Tensor sent_;  ///< of an offloaded shard, on the device while it is gathered
   Buffer received_;
   bool gradient_is_zero_ = true;  ///< nothing was added to it in this step
   Counts counts_, subgroup_counts_;
