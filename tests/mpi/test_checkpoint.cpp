@@ -13,12 +13,14 @@
 
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/checkpoint/retention.hpp"
+#include "zea/io/checkpoint_source.hpp"
 
 namespace zea {
 namespace {
@@ -34,34 +36,20 @@ struct Layout {
 };
 
 const std::vector<Layout> kLayouts = {
-    {"one", 1, 1, "full_shard", "full_shard"},   {"full2", 2, 1, "full_shard", "full_shard"},
-    {"none2", 2, 1, "no_shard", "no_shard"},     {"mixed2", 2, 1, "no_shard", "full_shard"},
-    {"full3", 3, 1, "full_shard", "full_shard"}, {"none3", 3, 1, "no_shard", "no_shard"},
-    {"full4", 4, 1, "full_shard", "full_shard"}, {"hybrid4", 4, 2, "hybrid_shard", "hybrid_shard"},
+    {"one", 1, 1, "full_shard", "full_shard"},
+    {"full2", 2, 1, "full_shard", "full_shard"},
+    {"none2", 2, 1, "no_shard", "no_shard"},
+    {"mixed2", 2, 1, "no_shard", "full_shard"},
+    {"full3", 3, 1, "full_shard", "full_shard"},
+    {"none3", 3, 1, "no_shard", "no_shard"},
+    {"full4", 4, 1, "full_shard", "full_shard"},
+    {"hybrid4", 4, 2, "hybrid_shard", "hybrid_shard"},
     {"mixed4", 4, 2, "hybrid_shard_zero2", "no_shard"},
 };
 
-/// A directory that all ranks know. Collective.
-class SharedDirectory {
- public:
-  SharedDirectory() : control_(make_mpi_collectives(testing::world().communicator())) {
-    if (control_->rank() == 0) own_.emplace();
-    char path[256] = {};
-    if (own_) std::strncpy(path, own_->path().c_str(), sizeof path - 1);
-    control_->broadcast(path, sizeof path, DType::UInt8, 0).wait();
-    path_ = path;
-  }
-  ~SharedDirectory() {
-    if (std::uncaught_exceptions() == 0) control_->barrier();
-  }
-
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::optional<TemporaryDirectory> own_;
-  std::unique_ptr<Collectives> control_;
-  std::string path_;
+/// Of all ranks of this program. Collective.
+struct SharedDirectory : testing::SharedDirectory {
+  SharedDirectory() : testing::SharedDirectory(testing::world().communicator()) {}
 };
 
 struct Deck {
@@ -358,6 +346,104 @@ TEST(Checkpoint, FailsOnAllRanksWhenOneCannotWrite) {
     control.barrier();
     read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000008"));
     expect_filled(running, "after a failure");
+  });
+}
+
+/// What training does to its shards.
+void change(Running& running, double by) {
+  for (const auto& group : running.engine.groups()) {
+    if (!group->trainable()) continue;
+    for (const at::Tensor& values : {group->master(), group->exp_avg(), group->exp_avg_sq()})
+      values.add_(by);
+  }
+}
+
+std::map<std::string, std::string> bytes_of_files(const std::string& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(directory))
+    files[entry.path().filename().string()] = read_bytes(entry.path().string());
+  return files;
+}
+
+TEST(CheckpointWriter, WritesWhatTheShardsWereWhenItStarted) {
+  const SharedDirectory shared;
+  for (const bool trains_vision : {true, false})
+    run_on(layouts_of_this_run().back(), {.train_vision = trains_vision}, [&](Running& running) {
+      Collectives& control = *running.control;
+      const std::string name = trains_vision ? "all" : "frozen";
+      fill(running);
+      const std::string wanted =
+          write_checkpoint(running.engine, control, request(shared / name + "-waited", 7));
+      CheckpointWriter writer(running.engine, control);
+      CheckpointRequest slow = request(shared / name, 7);
+      slow.rate_limit_mib = 0.25 / control.size();  // of about 120 KiB in all
+
+      writer.start(slow);
+      EXPECT_TRUE(writer.is_under_way());
+      EXPECT_TRUE(writer.is_writing());
+      for (int step = 0; step < 3; ++step) {
+        writer.keep_values();
+        change(running, 1);
+      }
+      EXPECT_TRUE(writer.is_writing()) << "it was too fast to test anything";
+      EXPECT_FALSE(fs::exists(shared / name + "/step-00000007"));
+      const SaveReport report = writer.finish();
+
+      EXPECT_FALSE(writer.is_under_way());
+      EXPECT_EQ(report.path, shared / name + "/step-00000007");
+      EXPECT_GT(report.copied_bytes, 0);
+      EXPECT_LT(report.copied_bytes, report.bytes);
+      EXPECT_GE(report.stall_seconds, report.copy_seconds);
+      EXPECT_GE(report.seconds, report.stall_seconds);
+      if (control.rank() == 0) {
+        EXPECT_TRUE(bytes_of_files(report.path) == bytes_of_files(wanted));
+      }
+      control.barrier();
+      read_checkpoint(running.engine, control, CheckpointSource(report.path));
+      expect_filled(running, "written while the shards changed");
+    });
+}
+
+TEST(CheckpointWriter, LeavesNothingThatLooksCompleteWhenItIsGivenUp) {
+  const SharedDirectory shared;
+  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
+    Collectives& control = *running.control;
+    fill(running);
+    {
+      CheckpointWriter writer(running.engine, control);
+      CheckpointRequest slow = request(shared.path(), 7);
+      slow.rate_limit_mib = 0.001;  // hours
+      writer.start(slow);
+    }
+    control.barrier();
+    EXPECT_TRUE(list_checkpoints(shared.path()).empty());
+
+    write_checkpoint(running.engine, control, request(shared.path(), 7));
+
+    control.barrier();
+    read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000007"));
+    expect_filled(running, "after one that was given up");
+  });
+}
+
+TEST(CheckpointWriter, FailsOnAllRanksWhenAThreadFails) {
+  const SharedDirectory shared;
+  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
+    Collectives& control = *running.control;
+    fill(running);
+    CheckpointWriter writer(running.engine, control);
+    std::optional<FileSizeLimit> limit;
+    if (control.rank() == control.size() - 1) limit.emplace(4096);
+    writer.start(request(shared.path(), 8));
+    writer.keep_values();
+    change(running, 1);
+
+    EXPECT_THROW(writer.finish(), StorageError);
+
+    EXPECT_FALSE(writer.is_under_way());
+    control.barrier();
+    EXPECT_FALSE(fs::exists(shared / "step-00000008"));
+    EXPECT_FALSE(fs::exists(shared / "step-00000008.tmp"));
   });
 }
 

@@ -26,62 +26,88 @@ class KernelEnvironment : public ::testing::Environment {
 [[maybe_unused]] const auto* const kKernels =
     ::testing::AddGlobalTestEnvironment(new KernelEnvironment);
 
-/// Every parameter of the model in full, put together from the ranks' own cuts.
-std::map<std::string, std::vector<double>> collect_weights(Engine& engine, Collectives& control) {
-  const Plan& plan = engine.plan();
-  std::map<std::string, std::vector<double>> weights;
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const ShardedGroup& group = *engine.groups()[g];
-    const at::Tensor master = group.master().to(at::kDouble).cpu();
-    for (const FlatParam& member : plan.groups[g].params)
-      weights[plan.model.params[member.param].name].resize(member.elements, 0);
-    const FlatRange cut = plan.own_cut(engine.world_rank(), static_cast<int>(g));
-    for (const FlatPart& part : parts_in_range(plan.groups[g], cut)) {
-      const double* source = master.data_ptr<double>() + (part.flat_begin - group.range().begin);
-      std::copy(source, source + part.elements,
-                weights[plan.model.params[part.param].name].begin() + part.param_begin);
-    }
-  }
-  for (auto& [name, values] : weights)
-    control
-        .all_reduce(values.data(), static_cast<int64_t>(values.size()), DType::Float64,
-                    ReduceOp::Sum)
-        .wait();
-  return weights;
+Plan plan_of(const TinyRunOptions& options, int ranks) {
+  Plan plan = make_plan(options.deck, options.config_json, ranks);
+  if (options.adjust) options.adjust(plan);
+  return plan;
 }
 
 }  // namespace
 
-TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
-                    const TinyRunOptions& options) {
-  Plan plan = make_plan(options.deck, options.config_json, world.size());
-  if (options.adjust) options.adjust(plan);
-  Mesh mesh(world, plan.mesh, make);
-  const auto control = make_mpi_collectives(world);
-  Engine engine(plan, mesh, at::kCPU);
-  load_weights(engine, FilledSource(plan.model, options.config_json, options.weights_seed));
-  if (options.deck.model.sync_module_states) engine.broadcast_weights();
-  Optimizer optimizer(engine);
-  TrainStep train_step(engine, optimizer, *control);
-  Sampler sampler(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,
-                  options.deck.run.seed, options.deck.data.shuffle);
-  LoaderOptions loading;
-  if (plan.model.vision) loading.image.size = plan.model.vision->image_size;
+TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
+                 const TinyRunOptions& options)
+    : dataset_(dataset),
+      options_(options),
+      plan_(plan_of(options, world.size())),
+      mesh_(world, plan_.mesh, make),
+      control_(make_mpi_collectives(world)),
+      engine_(plan_, mesh_, at::kCPU),
+      sampler_(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,
+               options.deck.run.seed, options.deck.data.shuffle) {
+  load_weights(engine_, FilledSource(plan_.model, options.config_json, options.weights_seed));
+  if (options.deck.model.sync_module_states) engine_.broadcast_weights();
+  optimizer_ = std::make_unique<Optimizer>(engine_);
+}
 
-  TinyResult result;
-  int64_t optimizer_step = 0;
-  for (int64_t step = 0; step < options.steps; ++step) {
-    const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
+void TinyRun::train(int64_t steps, TinyResult& result) {
+  LoaderOptions loading;
+  if (plan_.model.vision) loading.image.size = plan_.model.vision->image_size;
+  TrainStep train_step(engine_, *optimizer_, *control_);
+  for (const int64_t end = position_.step + steps; position_.step < end; ++position_.step) {
+    const StepPlan step_plan =
+        plan_.step_plan(position_.step, sampler_.global_batch(position_.step), dataset_.index());
     std::vector<Microbatch> microbatches;
-    for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(world.rank())])
-      microbatches.push_back(make_microbatch(load_microbatch(dataset, loading, part.samples),
-                                             plan.model, engine.microbatch_options()));
-    const StepReport report = train_step.run(step_plan, microbatches, 0, {}, optimizer_step);
+    for (const MicrobatchPlan& part : step_plan.replicas[plan_.replica_of(mesh_.rank())])
+      microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading, part.samples),
+                                             plan_.model, engine_.microbatch_options()));
+    const StepReport report =
+        train_step.run(step_plan, microbatches, 0, {}, position_.optimizer_step);
     result.losses.push_back(report.loss);
     result.grad_norms.push_back(report.grad_norm);
   }
-  result.peak_bytes = engine.ledger().peak_bytes();
-  result.weights = collect_weights(engine, *control);
+  result.peak_bytes = engine_.ledger().peak_bytes();
+}
+
+/// Put together from the ranks' own cuts.
+Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedGroup&)>& values) {
+  Tensors tensors;
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    const ShardedGroup& group = *engine_.groups()[g];
+    for (const FlatParam& member : plan_.groups[g].params)
+      tensors[plan_.model.params[member.param].name].resize(member.elements, 0);
+    const at::Tensor held = values(group);
+    if (!held.defined()) continue;
+    const at::Tensor wide = held.to(at::kDouble).cpu();
+    const FlatRange cut = plan_.own_cut(mesh_.rank(), static_cast<int>(g));
+    for (const FlatPart& part : parts_in_range(plan_.groups[g], cut)) {
+      const double* source = wide.data_ptr<double>() + (part.flat_begin - group.range().begin);
+      std::copy(source, source + part.elements,
+                tensors[plan_.model.params[part.param].name].begin() + part.param_begin);
+    }
+  }
+  for (auto& [name, all] : tensors)
+    control_
+        ->all_reduce(all.data(), static_cast<int64_t>(all.size()), DType::Float64, ReduceOp::Sum)
+        .wait();
+  return tensors;
+}
+
+Tensors TinyRun::weights() {
+  return collect([](const ShardedGroup& group) { return group.master(); });
+}
+
+Tensors TinyRun::moments(const std::string& state) {
+  return collect([&](const ShardedGroup& group) {
+    return state == kStateExpAvg ? group.exp_avg() : group.exp_avg_sq();
+  });
+}
+
+TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
+                    const TinyRunOptions& options) {
+  TinyRun run(world, make, dataset, options);
+  TinyResult result;
+  run.train(options.steps, result);
+  result.weights = run.weights();
   return result;
 }
 

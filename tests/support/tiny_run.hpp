@@ -10,6 +10,8 @@
 
 #include "zea/comm/mesh.hpp"
 #include "zea/data/memory_dataset.hpp"
+#include "zea/data/sampler.hpp"
+#include "zea/io/manifest.hpp"
 #include "zea/io/weights_source.hpp"
 #include "zea/plan/plan.hpp"
 #include "zea/train/train_step.hpp"
@@ -30,6 +32,40 @@ struct TinyRunOptions {
   int64_t steps = 10;
   uint64_t weights_seed = 1;
   std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
+};
+
+/// Every parameter, or one of the optimizer's moments, in full.
+using Tensors = std::map<std::string, std::vector<double>>;
+
+/// A run that can be stopped, saved and resumed in between. Making it and all calls are collective.
+class TinyRun {
+ public:
+  /// `dataset` and `options` must outlive it.
+  TinyRun(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
+          const TinyRunOptions& options);
+
+  /// Goes on for `steps`, appending losses and norms to `result`.
+  void train(int64_t steps, TinyResult& result);
+  Tensors weights();
+  /// "exp_avg" or "exp_avg_sq"; zero where nothing is trained.
+  Tensors moments(const std::string& state);
+
+  Engine& engine() { return engine_; }
+  Collectives& control() { return *control_; }
+  TrainPosition& position() { return position_; }
+
+ private:
+  Tensors collect(const std::function<at::Tensor(const ShardedGroup&)>& values);
+
+  const Dataset& dataset_;
+  const TinyRunOptions& options_;
+  Plan plan_;
+  Mesh mesh_;
+  std::unique_ptr<Collectives> control_;
+  Engine engine_;
+  std::unique_ptr<Optimizer> optimizer_;  ///< made after the weights are there
+  Sampler sampler_;
+  TrainPosition position_;
 };
 
 /// Trains on `dataset` on all ranks of `world`. Collective.

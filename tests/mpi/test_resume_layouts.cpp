@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that is stopped on one layout goes on at any other: after loading, every weight and moment
+// has the same bits, and training continues in fp64 within 1e-10 of never having stopped.
+#include <gtest/gtest.h>
+
+#include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_run.hpp"
+#include "zea/checkpoint/agree.hpp"
+#include "zea/checkpoint/checkpoint_reader.hpp"
+#include "zea/checkpoint/checkpoint_writer.hpp"
+
+namespace zea::testing {
+namespace {
+
+constexpr double kTolerance = 1e-10;
+constexpr int64_t kStepsBefore = 3, kStepsAfter = 3;
+
+struct Layout {
+  int ranks;
+  const char* strategy;
+  int dp_replicate = 1;
+  int64_t wrap_units = 1;
+};
+
+const Layout kWriters[] = {
+    {4, "full_shard"}, {2, "no_shard"}, {6, "hybrid_shard", 3}, {3, "shard_grad_op", 1, 2}};
+
+std::vector<Layout> readers() {
+  std::vector<Layout> all;
+  for (int ranks : {1, 2, 3, 6, 8}) {
+    for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"})
+      all.push_back({ranks, strategy});
+    if (ranks % 2 == 0)
+      for (const char* strategy : {"hybrid_shard", "hybrid_shard_zero2"})
+        all.push_back({ranks, strategy, 2});
+  }
+  all.push_back({3, "full_shard", 1, 0});
+  return all;
+}
+
+TinyRunOptions options_of(const Layout& layout) {
+  TinyRunOptions run;
+  run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1});
+  run.deck.precision.preset = "fp64";
+  run.deck.mesh.dp_replicate = layout.dp_replicate;
+  for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+    mesh->strategy = layout.strategy;
+    mesh->wrap_units = layout.wrap_units;
+  }
+  run.deck.data.row_tokens = 64;
+  run.deck.optim.lr = 1e-2;
+  run.deck.optim.warmup_steps = 2;
+  run.deck.optim.weight_decay = 0.1;
+  run.deck.optim.clip_norm = 0.5;
+  run.deck.schedule = {.steps = kStepsBefore + kStepsAfter, .global_batch = 7};
+  return run;
+}
+
+struct Expected {
+  Tensors saved_weights, saved_exp_avg, saved_exp_avg_sq, final_weights;
+  std::vector<double> losses_after;
+};
+
+Expected run_through(const Dataset& dataset, const Layout& layout, const std::string& directory) {
+  const Communicator ranks = testing::first_ranks(layout.ranks);
+  Expected expected;
+  if (ranks.size() == 0) return expected;
+  const TinyRunOptions options = options_of(layout);
+  TinyRun run(ranks, make_mpi_collectives, dataset, options);
+  TinyResult before, after;
+  run.train(kStepsBefore, before);
+  write_checkpoint(
+      run.engine(), run.control(),
+      {.directory = directory, .run_id = "run-1", .position = run.position(), .deck = "[run]\n"});
+  expected.saved_weights = run.weights();
+  expected.saved_exp_avg = run.moments(kStateExpAvg);
+  expected.saved_exp_avg_sq = run.moments(kStateExpAvgSq);
+  run.train(kStepsAfter, after);
+  expected.losses_after = after.losses;
+  expected.final_weights = run.weights();
+  return expected;
+}
+
+/// What the ranks of the writer know; its rank 0 is in every layout, and compares.
+void expect_resumes(const Dataset& dataset, const Layout& layout, const std::string& checkpoint,
+                    const Expected& expected) {
+  const Communicator ranks = testing::first_ranks(layout.ranks);
+  if (ranks.size() == 0) return;
+  const TinyRunOptions options = options_of(layout);
+  TinyRun run(ranks, make_mpi_collectives, dataset, options);
+  run.position() = read_checkpoint(run.engine(), run.control(), *open_state(checkpoint));
+  const Tensors weights = run.weights(), exp_avg = run.moments(kStateExpAvg),
+                exp_avg_sq = run.moments(kStateExpAvgSq);
+  TinyResult after;
+  run.train(kStepsAfter, after);
+  const Tensors final_weights = run.weights();
+  if (ranks.rank() != 0) return;
+  EXPECT_EQ(max_difference(weights, expected.saved_weights), 0);
+  EXPECT_EQ(max_difference(exp_avg, expected.saved_exp_avg), 0);
+  EXPECT_EQ(max_difference(exp_avg_sq, expected.saved_exp_avg_sq), 0);
+  EXPECT_LE(max_difference(final_weights, expected.final_weights), kTolerance);
+  ASSERT_EQ(after.losses.size(), expected.losses_after.size());
+  for (size_t step = 0; step < after.losses.size(); ++step)
+    EXPECT_NEAR(after.losses[step], expected.losses_after[step], kTolerance);
+}
+
+TEST(ResumeLayouts, AnyLayoutGoesOnWhereAnyOtherStopped) {
+  const SharedDirectory shared(testing::world().communicator());
+  const MemoryDataset dataset =
+      make_tiny_dataset(make_model_spec(options_of(kWriters[0]).config_json), 23, {1, 0, 2}, 5);
+  for (const Layout& writer : kWriters) {
+    const std::string directory =
+        shared / (std::to_string(writer.ranks) + std::string("-") + writer.strategy);
+    const Expected expected = run_through(dataset, writer, directory);
+    shared.barrier();
+    for (const Layout& reader : readers()) {
+      SCOPED_TRACE(std::to_string(writer.ranks) + " ranks " + writer.strategy + " read by " +
+                   std::to_string(reader.ranks) + " " + reader.strategy);
+      expect_resumes(dataset, reader, directory + "/step-00000003", expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zea::testing
