@@ -24,7 +24,7 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
 void Engine::build_slots() {
   Collectives* shard_group = nullptr;
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    if (!plan_.shardings[g].gathered()) continue;
+    if (plan_.shardings[g].shards == 1) continue;
     Collectives* of_group = &mesh_.along(plan_.groups[g].module, shard_axes());
     ZEA_ASSERT(shard_group == nullptr || shard_group == of_group);
     shard_group = of_group;
@@ -44,7 +44,7 @@ void Engine::build_groups() {
                                 .wire = *wire_slots_,
                                 .ledger = ledger_,
                                 .device = device_};
-    if (sharding.gathered()) context.shard_group = &mesh_.along(module, shard_axes());
+    if (sharding.shards > 1) context.shard_group = &mesh_.along(module, shard_axes());
     if (plan_.mesh.grid(module).shard_subgroup > 0)
       context.shard_subgroup = &mesh_.shard_subgroup(module);
     if (sharding.replicas > 1)

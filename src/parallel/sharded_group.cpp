@@ -108,9 +108,11 @@ Parameter* ShardedGroup::parameter(int param) const {
 }
 
 void ShardedGroup::broadcast_master() {
-  const at::Tensor& master = master_.tensor();
-  if (context_.replicas)
-    context_.replicas->broadcast(master.data_ptr(), master.numel(), precision_.master, 0).wait();
+  if (context_.replicas) {
+    const at::Tensor sent = master_.tensor().to(context_.device);
+    context_.replicas->broadcast(sent.data_ptr(), sent.numel(), precision_.master, 0).wait();
+    if (offloads_) master_.tensor().copy_(sent);
+  }
   publish();
 }
 
@@ -138,20 +140,24 @@ void ShardedGroup::set_gradients(const at::Tensor& flat) {
                        : at::Tensor());
 }
 
-void ShardedGroup::gather(Collectives& from, const at::Tensor& own, const Counts& counts) {
+void ShardedGroup::gather(Collectives* from, const at::Tensor& own, const Counts& counts) {
   ZEA_ASSERT(gathers() && !gathered_.defined());
   gathered_ = context_.gathered.take(group_, layout_.padded(shards_), own.scalar_type());
+  if (from == nullptr) {
+    gathered_.copy_(own, pins_memory_);
+    return;
+  }
   sent_ = own.to(context_.device, pins_memory_);
-  unsharding_ = from.all_gather(sent_.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
+  unsharding_ = from->all_gather(sent_.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
 }
 
 void ShardedGroup::start_unshard() {
-  gather(*context_.shard_group, published_.defined() ? published_.tensor() : master_.tensor(),
+  gather(context_.shard_group, published_.defined() ? published_.tensor() : master_.tensor(),
          counts_);
 }
 
 void ShardedGroup::start_unshard_from_subgroup() {
-  gather(*context_.shard_subgroup, between_.tensor(), subgroup_counts_);
+  gather(context_.shard_subgroup, between_.tensor(), subgroup_counts_);
 }
 
 void ShardedGroup::wait_unshard() {
@@ -193,6 +199,7 @@ void ShardedGroup::open_gradient() {
 void ShardedGroup::start_reduce_shard() {
   open_gradient();  // a rank without work here contributes zeros
   set_gradients({});
+  if (context_.shard_group == nullptr) return;
   at::Tensor sent = open_gradient_;
   if (!is_wide_enough()) {
     wire_ = context_.wire.take(group_, sent.numel(), to_torch(precision_.reduce));
@@ -207,8 +214,8 @@ void ShardedGroup::start_reduce_shard() {
 
 void ShardedGroup::finish_reduce_shard() {
   reducing_.wait();
-  if (received_.defined())
-    gradient_.tensor().add_(received_.tensor().to(gradient_.tensor().device()));
+  const at::Tensor own = context_.shard_group ? received_.tensor() : open_gradient_;
+  if (own.defined()) gradient_.tensor().add_(own.to(gradient_.tensor().device()));
   received_.release();
   gradient_is_zero_ = false;
   if (wire_.defined()) context_.wire.give_back(group_);

@@ -140,20 +140,6 @@ Wrappings make_wrappings(const Plan& plan) {
   return wrappings;
 }
 
-SlotPlans make_slots(const Plan& plan) {
-  std::vector<SlotBytes> bytes;
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const Precision& precision = plan.precision_of(plan.groups[g].module);
-    const int64_t elements = plan.groups[g].padded(plan.shardings[g].shards);
-    const auto bytes_in = [&](DType dtype) {
-      return elements * static_cast<int64_t>(element_bytes(dtype));
-    };
-    bytes.push_back({bytes_in(precision.param), bytes_in(precision.master),
-                     precision.reduce == precision.master ? 0 : bytes_in(precision.reduce)});
-  }
-  return make_slot_plans(plan.model, plan.groups, plan.bundles, plan.shardings, bytes);
-}
-
 }  // namespace
 
 int Plan::shard_of(int world_rank, int group) const {
@@ -202,6 +188,20 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
   return input;
 }
 
+SlotPlans make_slots(const Plan& plan) {
+  std::vector<SlotBytes> bytes;
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const Precision& precision = plan.precision_of(plan.groups[g].module);
+    const int64_t elements = plan.groups[g].padded(plan.shardings[g].shards);
+    const auto bytes_in = [&](DType dtype) {
+      return elements * static_cast<int64_t>(element_bytes(dtype));
+    };
+    bytes.push_back({bytes_in(precision.param), bytes_in(precision.master),
+                     precision.reduce == precision.master ? 0 : bytes_in(precision.reduce)});
+  }
+  return make_slot_plans(plan.model, plan.groups, plan.bundles, plan.shardings, bytes);
+}
+
 Plan make_plan(const Options& options, const std::string& config_json, int world_size) {
   Faults faults;
   Plan plan;
@@ -213,9 +213,11 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
                                              .vision_projector = options.vision.train_projector,
                                              .llm = options.llm.train});
   plan.mesh = make_mesh_shape(faults, options, plan.model, world_size);
-  if (options.run.device != "cpu")
-    faults.add("run.device = \"" + options.run.device +
-               "\": training on a GPU is not built yet; allowed: cpu");
+  if (options.run.device == "cuda" && options.precision.preset == "fp64")
+    faults.add(
+        "run.device = \"cuda\" with precision.preset = \"fp64\": the attention kernels of GPUs "
+        "have "
+        "no fp64; use fp32 or bf16, or the CPU");
   std::vector<std::string> rule_faults;
   plan.param_rules = make_param_rules(plan.model, options.optim, rule_faults);
   for (const std::string& fault : rule_faults) faults.add(fault);

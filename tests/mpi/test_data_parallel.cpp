@@ -232,6 +232,21 @@ TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
     }
 }
 
+TEST(DataParallel, OneRankOffloadsToo) {
+  const Communicator world = testing::world().communicator();
+  const Communicator alone = world.split(world.rank(), "alone");
+  TinyRunOptions run = make_run("full_shard", 3);
+  const MemoryDataset dataset = dataset_of(run);
+  const TinyResult here = run_tiny(alone, make_mpi_collectives, dataset, run);
+  run.adjust = [](Plan& plan) {
+    for (Sharding& sharding : plan.shardings) sharding.offloads = true;
+    plan.slots = make_slots(plan);
+  };
+  const TinyResult offloaded = run_tiny(alone, make_mpi_collectives, dataset, run);
+  EXPECT_EQ(offloaded.losses, here.losses);
+  EXPECT_EQ(max_difference(offloaded.weights, here.weights), 0);
+}
+
 TEST(DataParallel, OutputDtypeIsThatOfTheFeaturesThatCross) {
   TinyRunOptions run = make_run("no_shard");
   run.deck.precision_llm.param_dtype = "fp32";

@@ -143,7 +143,7 @@ TEST_P(Layouts, EqualOneRank) {
   for (double norm : expected.grad_norms) ASSERT_GT(norm, 0);
 
   for (const MakeCollectives& make :
-       {MakeCollectives(make_mpi_collectives), MakeCollectives(make_strict_collectives)})
+       {MakeCollectives(make_host_collectives), MakeCollectives(make_strict_collectives)})
     for (const Layout& layout : kLayouts) {
       if (layout.ranks > world.size()) continue;
       SCOPED_TRACE(std::string(scenario.name) + "; " + layout.name);

@@ -2,7 +2,9 @@
 """Bad input is told once, in a sentence that says what was found, what is allowed, where and what
 to do; it ends the run with the documented exit code, and leaves no checkpoint behind."""
 
+import os
 import shutil
+import unittest
 
 import h5py
 import numpy as np
@@ -56,6 +58,10 @@ class BadInput(zr.ZeaTest):
     def refuse(self, code, words, overrides=(), weights=None, train=None):
         deck = zr.write_deck(self.folder, weights or self.weights, train or self.train)
         self.assert_refused(code, words, ["-i", deck, "schedule.steps=4", *overrides])
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
+    def test_a_gpu_where_there_is_none(self):
+        self.refuse(2, ['run.device = "cuda"', "run.device to"], ["run.device=cuda"])
 
     def assert_refused(self, code, words, arguments):
         """Two ranks must end with `code` and one message that has all of `words`."""
@@ -153,7 +159,7 @@ class BadInput(zr.ZeaTest):
 
     def test_wrong_override(self):
         self.refuse(
-            2, ["optim.learning_rate is not a key; [optim] has lr, "], ["optim.learning_rate=1"]
+            2, ["optim.learning_rate is not a key; [optim] has kind, lr, "], ["optim.learning_rate=1"]
         )
 
     def test_masked_image(self):

@@ -31,6 +31,7 @@ struct TinyRunOptions {
   std::string config_json;
   int64_t steps = 10;
   uint64_t weights_seed = 1;
+  at::Device device = at::kCPU;
   std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
 };
 

@@ -36,7 +36,7 @@ struct RunOptions {
         {"mode", "train, or evaluate the weights on data.eval and stop", {"train", "evaluate"}});
     key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
     key(device, {"device",
-                 "where tensors live and which collectives carry them (cuda: not built yet)",
+                 "where tensors live and which collectives carry them: cuda is one rank per GPU, over NCCL",
                  {"cpu", "cuda"}});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
@@ -46,14 +46,29 @@ struct RunOptions {
 struct ModelOptions {
   std::string weights;
   std::string config;
+  std::vector<std::string> load_modules = {"vision", "projector", "llm"};
+  bool strict = true;
   int64_t activation_checkpointing = 0;
   bool sync_module_states = false;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(weights,
-        {"weights", "weights file (.h5) with the model's config, as zea-import writes it", {}});
-    key(config, {"config", "config.json to plan with (-n) where there are no weights yet", {}});
+        {"weights",
+         "what a new run starts from: weights file (.h5), safetensors file, Hugging Face directory, "
+         "checkpoint or run directory; empty: initial values of model.config",
+         {}});
+    key(config, {"config", "the model's config.json; empty: the one that the weights hold", {}});
+    key(load_modules,
+        {"load_modules",
+         "modules to take from the weights: vision, projector, llm; others keep initial values "
+         "drawn with run.seed",
+         {}});
+    key(strict,
+        {"strict",
+         "whether the weights must be exactly the model's; false: what is missing or has another "
+         "shape keeps initial values, and the log lists it",
+         {}});
     key(sync_module_states,
         {"sync_module_states",
          "initial weights are read by one copy of each module and broadcast to the others; false: "
@@ -315,6 +330,9 @@ struct CheckpointOptions {
   int64_t every = 0;
   int64_t keep = 2;
   bool at_end = true;
+  bool async = true;
+  double rate_limit_mib = 0;
+  std::string on_failure = "stop";
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -322,6 +340,15 @@ struct CheckpointOptions {
         {"every", "steps between checkpoints; 0: only on request and at the end", {}, 0, 1e12});
     key(keep, {"keep", "complete checkpoints to keep; 0: all", {}, 0, 1e9});
     key(at_end, {"at_end", "write a checkpoint after the last step", {}});
+    key(async,
+        {"async", "write checkpoints while training goes on; false: training waits for them", {}});
+    key(rate_limit_mib,
+        {"rate_limit_mib", "MiB/s that a rank writes checkpoints with at most; 0: no limit", {}, 0,
+         1e9});
+    key(on_failure, {"on_failure",
+                     "when a checkpoint cannot be written: stop (exit code 7) or continue, and try "
+                     "again when the next one is due; the one at the end must be written",
+                     {"stop", "continue"}});
   }
 };
 

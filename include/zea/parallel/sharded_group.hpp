@@ -82,10 +82,11 @@ class ShardedGroup {
   void build_runs(const ModelSpec& model);
   Buffer owned(at::ScalarType type, Collectives* reach);
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
-  void gather(Collectives& from, const at::Tensor& own, const Counts& counts);
+  /// From a group of one where `from` is null.
+  void gather(Collectives* from, const at::Tensor& own, const Counts& counts);
   void set_values(const at::Tensor& flat);
   void set_gradients(const at::Tensor& flat);
-  bool gathers() const { return shards_ > 1; }
+  bool gathers() const { return shards_ > 1 || offloads_; }
   /// Gradients are reduced in the memory where they are accumulated.
   bool travels_as_is() const { return precision_.reduce == precision_.master && !offloads_; }
   bool is_wide_enough() const { return precision_.reduce == precision_.master; }

@@ -57,6 +57,9 @@ struct Plan {
   ScheduleInput schedule_input(const StepPlan& step, int world_rank, bool forward_only) const;
 };
 
+/// The slots of a plan whose groups and shardings are decided.
+SlotPlans make_slots(const Plan& plan);
+
 /// Throws PlanError with every fault, one per line: impossible meshes print each factor of the
 /// product, and what is not built yet is named.
 Plan make_plan(const Options& options, const std::string& config_json, int world_size);

@@ -26,8 +26,9 @@ struct Sharding {
   bool offloads = false;
   bool pins_memory = false;  ///< that host memory is pinned
 
-  /// Gathered for one unit at a time; false: its owner always has all of it (shards == 1).
-  bool gathered() const { return shards > 1; }
+  /// Gathered for one unit at a time, from other ranks or from host memory; false: its owner always
+  /// has all of it where it computes.
+  bool gathered() const { return shards > 1 || offloads; }
 };
 
 /// Which parameters form one flat buffer: the parameters of so many neighbouring units of a module.

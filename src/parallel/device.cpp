@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/parallel/device.hpp"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <dlfcn.h>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+/// Registers libtorch's CUDA kernels; the library stays for the life of the process.
+void load_torch_cuda() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  throw PlanError("run.device = \"cuda\": libtorch's CUDA part cannot be loaded (" +
+                  std::string(dlerror()) +
+                  "); install the full torch wheel (jobs/setup.sh --tests does), or set run.device "
+                  "to \"cpu\"");
+}
+
+const c10::impl::DeviceGuardImplInterface& cuda() {
+  return *c10::impl::getDeviceGuardImpl(at::kCUDA);
+}
+
+/// libtorch's stream at the time of the call.
+void* compute_stream() {
+  return cuda().getStream(cuda().getDevice()).native_handle();
+}
+
+}  // namespace
+
+at::Device open_device(const std::string& name, int local_rank, int local_size) {
+  if (name == "cpu") return at::kCPU;
+  if (!has_nccl())
+    throw PlanError(
+        "run.device = \"cuda\": this build has no NCCL; build with ZEA_ENABLE_NCCL=ON where nccl.h "
+        "and the CUDA runtime are found, or set run.device to \"cpu\"");
+  load_torch_cuda();
+  const int devices = num_cuda_devices();
+  if (devices < local_size)
+    throw PlanError("run.device = \"cuda\": " + std::to_string(local_size) +
+                    " ranks on this node, but it shows " + std::to_string(devices) +
+                    " GPUs; start one rank per GPU, or set run.device to \"cpu\"");
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+  cuda().setDevice(device);
+  return device;
+}
+
+MakeCollectives collectives_of(at::Device device) {
+  if (device.is_cpu()) return make_host_collectives;
+  return [](const Communicator& communicator) {
+    // A rank alone never communicates, and NCCL takes memory for every communicator.
+    return communicator.size() == 1 ? make_mpi_collectives(communicator)
+                                    : make_nccl_collectives(communicator, compute_stream);
+  };
+}
+
+}  // namespace zea

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on GPUs against training on the CPU: one rank per GPU, over NCCL. Skipped where there
+// are fewer GPUs than ranks.
+#include <gtest/gtest.h>
+
+#include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_run.hpp"
+#include "zea/parallel/device.hpp"
+
+namespace zea::testing {
+namespace {
+
+TinyRunOptions make_run(const std::string& strategy) {
+  TinyRunOptions run;
+  run.config_json = tiny_llava_config({.kv_heads = 1});
+  run.steps = 5;
+  run.deck.data.row_tokens = 24;
+  run.deck.schedule = {.steps = 5, .global_batch = 8};
+  run.deck.mesh_vision.strategy = run.deck.mesh_llm.strategy = strategy;
+  return run;
+}
+
+MemoryDataset dataset_of(const TinyRunOptions& run) {
+  return make_tiny_dataset(make_model_spec(run.config_json), 32, {1, 0, 2}, 5);
+}
+
+class CudaTraining : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_cuda_devices() < testing::world().local_size()) GTEST_SKIP() << "fewer GPUs than ranks";
+    device_ = open_device("cuda", testing::world().local_rank(), testing::world().local_size());
+  }
+
+  TinyResult on_gpu(TinyRunOptions run) {
+    run.device = device_;
+    return run_tiny(testing::world().communicator(), collectives_of(device_), dataset_of(run), run);
+  }
+  static TinyResult on_cpu(const TinyRunOptions& run) {
+    return run_tiny(testing::world().communicator(), make_mpi_collectives, dataset_of(run), run);
+  }
+
+  at::Device device_ = at::kCPU;
+};
+
+TEST_F(CudaTraining, GivesTheLossesOfTheCpu) {
+  for (const char* strategy : {"no_shard", "full_shard", "shard_grad_op"}) {
+    const TinyRunOptions run = make_run(strategy);
+    const TinyResult cpu = on_cpu(run), gpu = on_gpu(run);
+    for (size_t step = 0; step < cpu.losses.size(); ++step)
+      EXPECT_NEAR(gpu.losses[step], cpu.losses[step], 1e-4) << strategy << " step " << step;
+  }
+}
+
+TEST_F(CudaTraining, TrainsInBf16) {
+  TinyRunOptions run = make_run("full_shard");
+  const TinyResult exact = on_cpu(run);
+  run.deck.precision.preset = "bf16";
+  const TinyResult got = on_gpu(run);
+  for (size_t step = 0; step < exact.losses.size(); ++step)
+    EXPECT_NEAR(got.losses[step], exact.losses[step], 0.05);
+}
+
+TEST_F(CudaTraining, OffloadEqualsNoOffloadWithAccumulation) {
+  for (bool pinned : {false, true}) {
+    TinyRunOptions run = make_run("full_shard");
+    run.deck.run.device = "cuda";
+    const TinyResult here = on_gpu(run);
+    for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+      mesh->cpu_offload = true;
+      mesh->pin_memory = AutoOption::of(pinned);
+    }
+    const TinyResult offloaded = on_gpu(run);
+    for (size_t step = 0; step < here.losses.size(); ++step)
+      EXPECT_NEAR(offloaded.losses[step], here.losses[step], 1e-6) << pinned;
+  }
+}
+
+}  // namespace
+}  // namespace zea::testing
