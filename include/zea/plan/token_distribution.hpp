@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Context parallelism on paper: which rank owns which tokens of a packed row. A row is dealt in
+// blocks of query tokens; what a block costs is read off the mask words, so rows whose tokens see
+// different amounts (packed samples, images that see themselves both ways) are balanced, too.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zea/plan/mask_word.hpp"
+
+namespace zea {
+
+/// For each token of a row the end of what it sees: keys from its sample's first token up to, not
+/// including, this one. Causal, but that the tokens of one item see all of it where `both_ways`.
+std::vector<int64_t> visible_ends(const std::vector<MaskWord>& words, bool both_ways);
+
+/// Neighbouring tokens of a row: [begin, end).
+struct TokenRange {
+  int64_t begin;
+  int64_t end;
+
+  int64_t length() const { return end - begin; }
+  bool operator==(const TokenRange&) const = default;
+};
+
+enum class TokenDistribution {
+  Uniform,      ///< one run of equal length for each rank
+  Zigzag,       ///< one from the front and one from the back: balanced for one causal sample
+  MakespanMin,  ///< blocks by their cost, longest first onto the least loaded rank (Graham 1969)
+};
+
+struct DistributionOptions {
+  TokenDistribution kind = TokenDistribution::MakespanMin;
+  int64_t block = 128;
+  /// Cost of a token outside attention, in unmasked tiles of block x block.
+  double linear_tiles_per_token = 0;
+  /// False where heads, not tokens, are dealt for attention (ulysses): only the linear part counts.
+  bool counts_attention = true;
+};
+
+/// Unmasked tiles (block of queries x block of keys with a pair that is visible) of each block of
+/// queries of a row; the last block may be short.
+std::vector<int64_t> unmasked_tiles(const std::vector<MaskWord>& words,
+                                    const std::vector<int64_t>& ends, int64_t block);
+
+/// The tokens of each rank, ascending, neighbours joined. Every token has one owner; ranks may hold
+/// different numbers of tokens, or none. Deterministic.
+std::vector<std::vector<TokenRange>> distribute_tokens(const std::vector<MaskWord>& words,
+                                                       const std::vector<int64_t>& ends, int ranks,
+                                                       const DistributionOptions& options);
+
+/// The cost of each rank's tokens, in tiles: what makespan_min makes the largest of small.
+std::vector<double> costs_of_ranks(const std::vector<MaskWord>& words,
+                                   const std::vector<int64_t>& ends,
+                                   const std::vector<std::vector<TokenRange>>& owned,
+                                   const DistributionOptions& options);
+
+}  // namespace zea

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Properties of the three ways to deal a row's tokens to ranks, over random packed rows; costs
+// against a mask that is written out as a matrix.
+#include "zea/plan/token_distribution.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+
+namespace zea {
+namespace {
+
+using Words = std::vector<MaskWord>;
+
+constexpr TokenDistribution kKinds[] = {TokenDistribution::Uniform, TokenDistribution::Zigzag,
+                                        TokenDistribution::MakespanMin};
+
+/// Samples of text with images of `image` tokens in some of them.
+Words random_row(int64_t tokens, int64_t image, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  Words words;
+  for (int64_t sample = 0; static_cast<int64_t>(words.size()) < tokens; ++sample) {
+    for (int64_t item = 0; item < 1 + below(3); ++item) {
+      words.insert(words.end(), 1 + below(3 * image), make_mask_word(sample, kModalityText, 0));
+      if (below(2) == 0)
+        words.insert(words.end(), image, make_mask_word(sample, kModalityImage, item + 1));
+    }
+  }
+  words.resize(tokens);
+  return words;
+}
+
+Words one_sample(int64_t tokens) {
+  return Words(tokens, make_mask_word(0, kModalityText, 0));
+}
+
+bool sees(const Words& words, int64_t query, int64_t key, bool both_ways) {
+  if (word_sample(words[query]) != word_sample(words[key])) return false;
+  const bool same_item = words[query] == words[key] && word_modality(words[key]) != kModalityText;
+  return key <= query || (both_ways && same_item);
+}
+
+int64_t brute_force_tiles(const Words& words, int64_t first, int64_t block, bool both_ways) {
+  const auto tokens = static_cast<int64_t>(words.size());
+  int64_t tiles = 0;
+  for (int64_t k0 = 0; k0 < tokens; k0 += block) {
+    bool any = false;
+    for (int64_t q = first; q < std::min(tokens, first + block); ++q)
+      for (int64_t k = k0; k < std::min(tokens, k0 + block); ++k)
+        any = any || sees(words, q, k, both_ways);
+    tiles += any ? 1 : 0;
+  }
+  return tiles;
+}
+
+double largest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+double best_makespan(const std::vector<double>& costs, int ranks) {
+  std::vector<double> loads(ranks, 0);
+  double best = std::accumulate(costs.begin(), costs.end(), 0.0);
+  const std::function<void(size_t)> place = [&](size_t i) {
+    if (i == costs.size()) {
+      best = std::min(best, largest(loads));
+      return;
+    }
+    for (double& load : loads) {
+      load += costs[i];
+      if (load < best) place(i + 1);
+      load -= costs[i];
+    }
+  };
+  place(0);
+  return best;
+}
+
+TEST(TokenDistribution, TilesAreThoseOfTheMask) {
+  for (uint64_t seed = 0; seed < 20; ++seed)
+    for (bool both_ways : {false, true}) {
+      const Words words = random_row(70, 6, seed);
+      const int64_t block = 8;
+      const auto tiles = unmasked_tiles(words, visible_ends(words, both_ways), block);
+      ASSERT_EQ(tiles.size(), 9);
+      for (size_t b = 0; b < tiles.size(); ++b)
+        EXPECT_EQ(tiles[b],
+                  brute_force_tiles(words, static_cast<int64_t>(b) * block, block, both_ways))
+            << "seed " << seed << " block " << b;
+    }
+}
+
+TEST(TokenDistribution, EveryTokenHasOneOwner) {
+  for (TokenDistribution kind : kKinds)
+    for (int64_t tokens : {1, 5, 8, 63, 64, 200})
+      for (int ranks : {1, 2, 3, 4, 7, 16}) {
+        const Words words = random_row(tokens, 5, static_cast<uint64_t>(tokens + ranks));
+        const auto ends = visible_ends(words, true);
+        const auto owned = distribute_tokens(words, ends, ranks, {.kind = kind, .block = 8});
+        ASSERT_EQ(owned.size(), static_cast<size_t>(ranks));
+        std::vector<int> owners(tokens, 0);
+        for (const auto& ranges : owned) {
+          int64_t last = -1;
+          for (const TokenRange& range : ranges) {
+            EXPECT_GT(range.length(), 0);
+            EXPECT_GT(range.begin, last) << "ascending, neighbours joined";
+            last = range.end;
+            for (int64_t token = range.begin; token < range.end; ++token) ++owners[token];
+          }
+        }
+        EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), tokens);
+      }
+}
+
+TEST(TokenDistribution, MakespanMinIsWithinTheBoundOfTheBest) {
+  for (uint64_t seed = 0; seed < 60; ++seed)
+    for (int ranks : {2, 3}) {
+      const Words words = random_row(72, 9, seed);
+      const auto ends = visible_ends(words, seed % 2 == 0);
+      const DistributionOptions options{.block = 8};
+      const auto owned = distribute_tokens(words, ends, ranks, options);
+      const auto tiles = unmasked_tiles(words, ends, options.block);
+      const std::vector<double> costs(tiles.begin(), tiles.end());
+      const double bound = 4.0 / 3 - 1.0 / (3 * ranks);
+      const double got = largest(costs_of_ranks(words, ends, owned, options));
+      EXPECT_LE(got, bound * best_makespan(costs, ranks) + 1e-9) << "seed " << seed;
+    }
+}
+
+TEST(TokenDistribution, ZigzagBalancesOneCausalSampleAndMakespanMinAnyRow) {
+  const Words causal = one_sample(4096), mixed = random_row(4096, 300, 7);
+  const auto imbalance = [](const Words& words, TokenDistribution kind) {
+    const auto ends = visible_ends(words, true);
+    const DistributionOptions options{.kind = kind, .block = 32};
+    const auto costs =
+        costs_of_ranks(words, ends, distribute_tokens(words, ends, 8, options), options);
+    return largest(costs) * 8 / std::accumulate(costs.begin(), costs.end(), 0.0);
+  };
+  EXPECT_GT(imbalance(causal, TokenDistribution::Uniform), 1.8);
+  EXPECT_LT(imbalance(causal, TokenDistribution::Zigzag), 1.05);
+  EXPECT_LT(imbalance(causal, TokenDistribution::MakespanMin), 1.05);
+  EXPECT_GT(imbalance(mixed, TokenDistribution::Zigzag), 1.1);
+  EXPECT_LT(imbalance(mixed, TokenDistribution::MakespanMin), 1.05);
+}
+
+TEST(TokenDistribution, WithoutAttentionTokensAreDealtEvenly) {
+  const Words words = one_sample(1024);
+  const DistributionOptions options{
+      .block = 8, .linear_tiles_per_token = 0.5, .counts_attention = false};
+  for (const auto& ranges : distribute_tokens(words, visible_ends(words, false), 4, options)) {
+    int64_t tokens = 0;
+    for (const TokenRange& range : ranges) tokens += range.length();
+    EXPECT_EQ(tokens, 256);
+  }
+}
+
+}  // namespace
+}  // namespace zea
