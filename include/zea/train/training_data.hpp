@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data sets of a run, opened and checked against the model and the deck from their index alone,
+// before the first step.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "zea/data/dataset.hpp"
+#include "zea/data/loader.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+
+/// How samples are loaded for the plan's model.
+LoaderOptions loading_of(const Plan& plan);
+
+/// Null where `path` is empty. Throws DataError naming the sample that the model or a row cannot
+/// take.
+std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan);
+
+}  // namespace zea

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "start.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "zea/core/error.hpp"
+#include "zea/deck/deck.hpp"
+#include "zea/io/open_source.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) throw WeightsError("cannot read the model's config " + path);
+  return text.str();
+}
+
+/// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
+/// was.
+std::string choose_directory(const CommandLine& line, const Options& options,
+                             const std::string& restarted) {
+  if (!line.directory.empty()) return line.directory;
+  const bool is_overridden =
+      std::any_of(line.overrides.begin(), line.overrides.end(),
+                  [](const std::string& text) { return text.starts_with("run.directory="); });
+  if (!restarted.empty() && !is_overridden) return restarted;
+  if (!options.run.directory.empty()) return options.run.directory;
+  return (fs::path("runs") / fs::path(line.deck).stem()).string();
+}
+
+/// The run directory of a checkpoint in its checkpoints/; empty for one that lies elsewhere.
+std::string run_of_checkpoint(const std::string& checkpoint) {
+  const fs::path parent = fs::canonical(checkpoint).parent_path();
+  return parent.filename() == "checkpoints" ? parent.parent_path().string() : "";
+}
+
+/// A run goes on with the batches that it would have had: its position counts them.
+void check_same_batches(const Options& now, const StateSource& checkpoint) {
+  if (checkpoint.position().step == 0 || now.run.mode != "train") return;
+  const Options then = parse_deck(checkpoint.deck(), "the deck in " + checkpoint.describe(), {});
+  const auto refuse = [&](const std::string& key, const std::string& found,
+                          const std::string& was) {
+    throw DeckError(key + " = " + found + ", but the run that is resumed has " + was +
+                    ", and its position in the data counts batches drawn with it; keep " + was +
+                    ", or start a new run from its consolidated weights");
+  };
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  if (now.schedule.global_batch != then.schedule.global_batch)
+    refuse("schedule.global_batch", text(now.schedule.global_batch),
+           text(then.schedule.global_batch));
+  if (now.run.seed != then.run.seed) refuse("run.seed", text(now.run.seed), text(then.run.seed));
+  if (now.data.shuffle != then.data.shuffle)
+    refuse("data.shuffle", now.data.shuffle ? "true" : "false",
+           then.data.shuffle ? "true" : "false");
+}
+
+/// The faults of a deck and, as far as it can be planned, those of its plan: all come out at once.
+[[noreturn]] void throw_all_faults(const FaultyDeck& faulty, int ranks) {
+  std::string faults = faulty.what();
+  try {
+    const ModelOptions& model = faulty.options.model;
+    const std::string config =
+        model.config.empty() ? open_source(model.weights)->config_json() : read_text(model.config);
+    make_plan(faulty.options, config, ranks);
+  } catch (const PlanError& error) {
+    faults += std::string("\n") + error.what();
+  } catch (const Error&) {
+    // Weights that cannot be read are told when the deck is right.
+  }
+  throw DeckError(faults);
+}
+
+Options read_options(const CommandLine& line, const StateSource* checkpoint, int ranks) {
+  try {
+    if (!line.deck.empty()) return read_deck(line.deck, line.overrides);
+    if (checkpoint)
+      return parse_deck(checkpoint->deck(), "the deck in " + checkpoint->describe(),
+                        line.overrides);
+  } catch (const FaultyDeck& faulty) {
+    throw_all_faults(faulty, ranks);
+  }
+  throw DeckError("no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
+}
+
+/// What a new run starts from, as far as the deck wants it.
+std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
+  const ModelOptions& model = options.model;
+  const LoadOptions loading{.modules = model.load_modules,
+                            .strict = model.strict,
+                            .seed = static_cast<uint64_t>(options.run.seed)};
+  return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_source(model.weights),
+                                       model.config.empty() ? "" : read_text(model.config),
+                                       loading);
+}
+
+}  // namespace
+
+Start read_start(const CommandLine& line, int ranks,
+                 const std::vector<DamagedCheckpoint>& damaged) {
+  Start start;
+  std::string restarted;
+  if (!line.restart.empty()) {
+    const ResolvedCheckpoint found = resolve_checkpoint(line.restart, damaged);
+    start.note = found.note;
+    start.checkpoint = open_state(found.path);
+    restarted = run_of_checkpoint(found.path);
+  }
+  start.options = read_options(line, start.checkpoint.get(), ranks);
+  if (start.checkpoint) {
+    start.config_json = start.checkpoint->config_json();
+  } else {
+    start.weights = open_initial_weights(start.options);
+    start.config_json = start.weights->config_json();
+  }
+  start.directory = choose_directory(line, start.options, restarted);
+  start.options.run.directory = start.directory;  // so that the echoed deck says where the run is
+  if (start.checkpoint) check_same_batches(start.options, *start.checkpoint);
+  return start;
+}
+
+}  // namespace zea

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run starts from, found out before ranks communicate: the command line's deck, and the
+// weights or the checkpoint that it names.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zea/checkpoint/retention.hpp"
+#include "zea/deck/command_line.hpp"
+#include "zea/deck/options.hpp"
+#include "zea/io/model_source.hpp"
+#include "zea/io/state_source.hpp"
+
+namespace zea {
+
+/// What a run starts from: the deck, the weights or the checkpoint, and where it writes.
+struct Start {
+  Options options;
+  std::unique_ptr<ModelSource> weights;     ///< null with a checkpoint
+  std::unique_ptr<StateSource> checkpoint;  ///< null for a new run
+  std::string config_json;
+  std::string directory;
+  std::string note;  ///< of how the checkpoint was found
+};
+
+/// For `ranks` ranks; checkpoints that turned out to be `damaged` are passed over. Every rank finds
+/// the same. Throws DeckError with all faults at once, WeightsError.
+Start read_start(const CommandLine& line, int ranks,
+                 const std::vector<DamagedCheckpoint>& damaged = {});
+
+}  // namespace zea

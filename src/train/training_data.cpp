@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/training_data.hpp"
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+/// Why the model or a row cannot take a sample; empty when they can.
+std::string fault_of(const SampleIndex& sample, const Plan& plan) {
+  const std::string tokens = std::to_string(sample.tokens);
+  if (sample.tokens > plan.options.data.row_tokens)
+    return " has " + tokens +
+           " tokens, more than data.row_tokens = " + std::to_string(plan.options.data.row_tokens) +
+           "; raise data.row_tokens or leave the sample out";
+  if (plan.model.text.learned_positions && sample.tokens > plan.model.text.max_positions)
+    return " has " + tokens + " tokens, more than the model's " +
+           std::to_string(plan.model.text.max_positions) +
+           " learned positions (n_positions); cut samples shorter when packing, as "
+           "jobs/pack_text.py does with --max-tokens";
+  if (sample.items > 0 && !plan.model.vision)
+    return " has an image, but the model (" + plan.model.family + ") has no vision encoder";
+  return "";
+}
+
+}  // namespace
+
+LoaderOptions loading_of(const Plan& plan) {
+  const DataOptions& data = plan.options.data;
+  LoaderOptions loading;
+  if (plan.model.vision) loading.image.size = plan.model.vision->image_size;
+  loading.image.mean = data.image_mean;
+  loading.image.std = data.image_std;
+  loading.image.max_pixels = data.max_image_pixels;
+  loading.mask_bad_items = data.bad_items == "mask";
+  return loading;
+}
+
+std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan) {
+  if (path.empty()) return nullptr;
+  std::unique_ptr<Dataset> dataset = open_dataset(path);
+  if (dataset->index().empty()) throw DataError(path + " holds no samples");
+  if (dataset->max_token() >= plan.model.text.vocabulary)
+    throw DataError(path + " has token id " + std::to_string(dataset->max_token()) +
+                    ", outside the model's vocabulary of " +
+                    std::to_string(plan.model.text.vocabulary) +
+                    "; pack the data with the model's tokenizer");
+  for (size_t id = 0; id < dataset->index().size(); ++id) {
+    const std::string fault = fault_of(dataset->index()[id], plan);
+    if (!fault.empty()) throw DataError(path + ": sample " + std::to_string(id) + fault);
+  }
+  return dataset;
+}
+
+}  // namespace zea
