@@ -84,6 +84,24 @@ TEST(Mesh, HasShardGroupsOfRepeatedHeads) {
   });
 }
 
+TEST(Mesh, HasTheSmallerGroupsThatParametersAreReshardedTo) {
+  const int ranks = testing::world().size();
+  for (int replicate : {1, 2})
+    for (int size : {1, 2, 4}) {
+      MeshShape shape{replicate, ranks / replicate, {{.module = "llm"}}};
+      if (ranks % (replicate * size) != 0) continue;
+      shape.modules[0].shard_subgroup = size;
+      Mesh mesh(testing::world().communicator(), shape, make_mpi_collectives);
+
+      const std::vector<int> group = shard_subgroup(shape, mesh.rank(), "llm", size);
+
+      EXPECT_EQ(members(mesh.shard_subgroup("llm"), mesh.rank()), group);
+      EXPECT_EQ(static_cast<int>(group.size()), size);
+      EXPECT_EQ(group.front() % size, 0);
+      EXPECT_EQ(group.back() - group.front(), size - 1);
+    }
+}
+
 TEST(Mesh, ConnectsReplicasAndModelCopies) {
   sweep([](Mesh& mesh) {
     EXPECT_EQ(members(mesh.replica(), mesh.rank()), replica(mesh.shape(), mesh.rank()));
