@@ -44,13 +44,15 @@ std::byte* HostWork::scratch(size_t bytes) {
   return scratch_.back().get();
 }
 
-void HostWork::advance() noexcept {
+bool HostWork::advance() noexcept {
+  bool moved = false;
   try {
     while (!done_ && complete_requests()) {
+      moved = true;
       if (steps_.empty()) {
         done_ = true;
         progress_->remove(this);
-        return;
+        break;
       }
       const Step step = std::move(steps_.front());
       steps_.pop_front();
@@ -60,7 +62,9 @@ void HostWork::advance() noexcept {
     failure_ = std::current_exception();
     done_ = true;
     progress_->remove(this);
+    moved = true;
   }
+  return moved;
 }
 
 bool HostWork::complete_requests() {

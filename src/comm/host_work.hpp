@@ -39,7 +39,7 @@ class HostWork : public Pending::Work, private Progress::Task {
   std::byte* scratch(size_t bytes);
 
  private:
-  void advance() noexcept override;
+  bool advance() noexcept override;
   bool complete_requests();
   void rethrow();
   void abandon() noexcept;

@@ -98,6 +98,13 @@ void Mesh::build(const std::string& name, const GroupOf& group_of) {
   if (color != Communicator::kNoColor) groups_.emplace(own, make_(communicator));
 }
 
+std::string Mesh::note() const {
+  if (const std::string note = world_->note(); !note.empty()) return note;
+  for (const auto& [ranks, collectives] : groups_)
+    if (const std::string note = collectives->note(); !note.empty()) return note;
+  return "";
+}
+
 Collectives& Mesh::built(const Ranks& ranks, const std::string& wanted) {
   const auto found = groups_.find(ranks);
   if (found == groups_.end()) throw InternalError("the mesh has no group " + wanted);

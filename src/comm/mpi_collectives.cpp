@@ -71,9 +71,11 @@ char* MpiCollectives::Packed::at(int rank) const {
   return data + before * static_cast<int64_t>(element_bytes(dtype));
 }
 
-MpiCollectives::MpiCollectives(const Communicator& communicator, int64_t max_message_elements)
+MpiCollectives::MpiCollectives(const Communicator& communicator, int64_t max_message_elements,
+                               std::string note)
     : communicator_(communicator.duplicate(communicator.name())),
-      max_message_elements_(max_message_elements) {}
+      max_message_elements_(max_message_elements),
+      note_(std::move(note)) {}
 
 std::unique_ptr<HostWork> MpiCollectives::new_work() const {
   return std::make_unique<HostWork>(communicator_.progress());
@@ -119,6 +121,10 @@ Pending MpiCollectives::reduce_scatter(const void* send, void* receive, const Co
   const Channel channel = next_channel();
   auto work = new_work();
   char* bytes = static_cast<char*>(const_cast<void*>(send));
+  if (size() == 1) {
+    copy_elements(receive, send, counts[0], dtype);
+    return pending(std::move(work));
+  }
   post_reduce(*work, channel, {bytes, counts, dtype}, receive, ReduceOp::Sum);
   return pending(std::move(work));
 }

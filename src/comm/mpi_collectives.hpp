@@ -5,6 +5,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "message.hpp"
 #include "zea/comm/communicator.hpp"
@@ -13,11 +14,13 @@ namespace zea {
 
 class MpiCollectives : public Collectives {
  public:
-  MpiCollectives(const Communicator& communicator, int64_t max_message_elements);
+  MpiCollectives(const Communicator& communicator, int64_t max_message_elements,
+                 std::string note = {});
 
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
   const char* name() const override { return "mpi"; }
+  std::string note() const override { return note_; }
 
   Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
   Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
@@ -59,6 +62,7 @@ class MpiCollectives : public Collectives {
 
   Communicator communicator_;
   int64_t max_message_elements_;
+  std::string note_;
   int sequence_ = 0;
 };
 

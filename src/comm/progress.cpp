@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress.hpp"
 
+#include <mpi.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -8,20 +11,38 @@ namespace zea {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kSpin = std::chrono::microseconds(50);
+/// A peer that is at the same place answers within this; then its core may be this one.
+constexpr auto kSpin = std::chrono::microseconds(2);
+constexpr auto kYield = std::chrono::microseconds(50);
 constexpr auto kShortSleep = std::chrono::microseconds(20);
 constexpr auto kLongSleep = std::chrono::microseconds(100);
+
+/// MPI may still hold messages that are complete for us, and moves them only inside its calls.
+void let_mpi_progress() {
+  int found = 0;
+  MPI_Iprobe(0, 0, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE);
+}
 
 }  // namespace
 
 void Progress::remove(Task* task) {
   const auto place = std::find(tasks_.begin(), tasks_.end(), task);
-  if (place != tasks_.end()) tasks_.erase(place);
+  if (place == tasks_.end()) return;
+  if (is_polling_)
+    *place = nullptr;  // poll() counts on the places of the others
+  else
+    tasks_.erase(place);
 }
 
-void Progress::poll() {
-  const std::vector<Task*> now = tasks_;
-  for (Task* task : now) task->advance();
+bool Progress::poll() {
+  if (is_polling_) return false;
+  is_polling_ = true;
+  bool moved = false;
+  for (size_t i = 0; i < tasks_.size(); ++i)  // a task may add others
+    if (tasks_[i] != nullptr && tasks_[i]->advance()) moved = true;
+  std::erase(tasks_, nullptr);
+  is_polling_ = false;
+  return moved;
 }
 
 void Progress::wait_until(const std::function<bool()>& done) {
@@ -30,13 +51,24 @@ void Progress::wait_until(const std::function<bool()>& done) {
 
 bool Progress::wait_until(const std::function<bool()>& done, std::chrono::nanoseconds limit) {
   const Clock::time_point start = Clock::now();
+  Clock::time_point last_move = start;
   auto pause = kShortSleep;
   while (true) {
-    poll();
+    const bool moved = poll();
     if (done()) return true;
-    const auto waited = Clock::now() - start;
-    if (waited > limit) return false;
-    if (waited < kSpin) continue;
+    const Clock::time_point now = Clock::now();
+    if (now - start > limit) return false;
+    if (moved) {
+      last_move = now;
+      pause = kShortSleep;
+    }
+    const auto still = now - last_move;
+    if (still < kSpin) continue;
+    if (still < kYield) {
+      sched_yield();
+      continue;
+    }
+    let_mpi_progress();
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongSleep);
   }

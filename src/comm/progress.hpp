@@ -16,22 +16,25 @@ class Progress {
   class Task {
    public:
     virtual ~Task() = default;
-    /// Goes as far as it can without waiting. Does not throw; removes itself when finished.
-    virtual void advance() noexcept = 0;
+    /// Goes as far as it can without waiting: whether it went anywhere. Does not throw; removes
+    /// itself when finished.
+    virtual bool advance() noexcept = 0;
   };
 
   void add(Task* task) { tasks_.push_back(task); }
   void remove(Task* task);
-  /// Advances every task once.
-  void poll();
-  /// Polls until `done`, first spinning, then sleeping between polls: a thread inside MPI_Wait
-  /// would take its neighbour's core.
+  /// Advances every task once: whether any went anywhere. Within a task's advance() it does
+  /// nothing.
+  bool poll();
+  /// Polls until `done`. While nothing moves it first spins, then yields, then sleeps between
+  /// polls: a thread inside MPI_Wait would take its neighbour's core.
   void wait_until(const std::function<bool()>& done);
   /// The same, giving up after `limit`: whether it is done.
   bool wait_until(const std::function<bool()>& done, std::chrono::nanoseconds limit);
 
  private:
   std::vector<Task*> tasks_;
+  bool is_polling_ = false;
 };
 
 }  // namespace zea

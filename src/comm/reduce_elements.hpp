@@ -15,4 +15,8 @@ namespace zea {
 void reduce_elements(const std::vector<const void*>& parts, void* result, int64_t count,
                      DType dtype, ReduceOp op);
 
+/// The sum of bf16 or fp16 elements, left in fp32; `result` is none of the parts.
+void sum_elements_wide(const std::vector<const void*>& parts, float* result, int64_t count,
+                       DType dtype);
+
 }  // namespace zea

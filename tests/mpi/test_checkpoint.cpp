@@ -240,13 +240,13 @@ TEST(Checkpoint, GivesZeroMomentsToWhatItDidNotTrain) {
     read_checkpoint(running.engine, *running.control, CheckpointSource(shared / "step-00000007"));
 
     for (const auto& group : running.engine.groups()) {
-      const bool was_frozen =
-          group->layout().module == "vision" && group->layout().name != "vision.projector";
       EXPECT_TRUE(at::equal(group->master(), expected(running, *group, kMasterSeed)));
       if (!group->trainable()) continue;
       const at::Tensor wanted = expected(running, *group, kExpAvgSeed);
-      EXPECT_TRUE(at::equal(group->exp_avg(), was_frozen ? at::zeros_like(wanted) : wanted))
-          << group->layout().name;
+      for (const FlatPart& part : parts_in_range(group->layout(), group->range()))
+        if (running.plan.model.params[part.param].name.starts_with("vision_tower."))
+          wanted.narrow(0, part.flat_begin - group->range().begin, part.elements).zero_();
+      EXPECT_TRUE(at::equal(group->exp_avg(), wanted)) << group->layout().name;
     }
   });
 }
@@ -396,9 +396,15 @@ TEST(CheckpointWriter, WritesWhatTheShardsWereWhenItStarted) {
       EXPECT_GE(report.stall_seconds, report.copy_seconds);
       EXPECT_GE(report.seconds, report.stall_seconds);
       if (control.rank() == 0) {
-        EXPECT_TRUE(bytes_of_files(report.path) == bytes_of_files(wanted));
+        std::map<std::string, std::string> found = bytes_of_files(report.path);
+        EXPECT_EQ(found.size(), static_cast<size_t>(control.size()) + 2);
+        // HDF5 leaves memory that it never set in the heap of virtual datasets.
+        for (const auto& [file, bytes] : bytes_of_files(wanted))
+          EXPECT_TRUE(file == "model.h5" || found[file] == bytes) << file;
       }
       control.barrier();
+      for (const auto& group : running.engine.groups())
+        group->master().zero_();  // its padding, too
       read_checkpoint(running.engine, control, CheckpointSource(report.path));
       expect_filled(running, "written while the shards changed");
     });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of the contract against the same result worked out on one rank, for the MPI
-// collectives, the strict ones, and MPI with messages cut into pieces of 7 elements.
+// collectives, the strict ones, MPI with messages cut into pieces of 7 elements, and those that
+// meet in shared memory: on one node and on several, in place and not.
 #include "zea/comm/collectives.hpp"
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <limits>
 #include <numeric>
 
+#include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
 
 namespace zea {
@@ -121,11 +123,15 @@ class CollectivesTest : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<Collectives> collectives_;
 };
 
-INSTANTIATE_TEST_SUITE_P(, CollectivesTest,
-                         ::testing::Values(Kind{"mpi", make_mpi_collectives},
-                                           Kind{"strict", make_strict_collectives},
-                                           Kind{"pieces", make_cut_in_pieces}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    , CollectivesTest,
+    ::testing::Values(Kind{"mpi", make_mpi_collectives}, Kind{"strict", make_strict_collectives},
+                      Kind{"pieces", make_cut_in_pieces}, Kind{"node", testing::make_on_one_node},
+                      Kind{"in_place", testing::make_in_place},
+                      Kind{"two_level", testing::make_on_nodes_of_two},
+                      Kind{"two_level_in_place", testing::make_in_place_on_nodes_of_two},
+                      Kind{"one_apart", testing::make_with_one_apart}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(CollectivesTest, AllReduceCombinesEveryType) {
   for (DType dtype : kAll)

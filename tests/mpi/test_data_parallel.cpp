@@ -119,6 +119,11 @@ TEST(DataParallel, WithoutItemsNobodyWaitsAndNothingIsSentForTheirModule) {
     const Communicator world = testing::world().communicator();
     run_tiny(world, recording(with), dataset_of(run, {1}), run);
     run_tiny(world, recording(without), dataset_of(run, {0}), run);
+    const Plan plan = plan_of(run);
+    int64_t llm = 0;
+    for (const FlatGroup& group : plan.groups) llm += group.module == "llm" && group.trainable;
+    const bool is_ddp = strategy == std::string("no_shard");
+    EXPECT_EQ(count(without, is_ddp ? "all_reduce" : "reduce_scatter"), is_ddp ? llm : 2 * llm);
     EXPECT_LT(without.size(), with.size()) << strategy;
     // One sample of the whole batch has an image: its shard group meets, and no more.
     Record one;
@@ -194,6 +199,19 @@ TEST(DataParallel, ReduceDtypeIsTheTypeOnTheWire) {
     EXPECT_NEAR(rounded.losses[2], exact.losses[2], 2e-3) << strategy;
     EXPECT_NEAR(rounded.grad_norms[0] / exact.grad_norms[0], 1, 4e-3) << strategy;
   }
+}
+
+TEST(DataParallel, AdamDecaysThroughTheGradientAndAdamwBesideIt) {
+  const auto weights = [](const char* kind, double decay) {
+    TinyRunOptions run = make_run("no_shard", 2);
+    run.deck.optim.kind = kind;
+    run.deck.optim.weight_decay = decay;
+    TinyResult result;
+    record_of(run, &result);
+    return result.weights;
+  };
+  EXPECT_EQ(max_difference(weights("adam", 0), weights("adamw", 0)), 0);
+  EXPECT_GT(max_difference(weights("adam", 0.1), weights("adamw", 0.1)), 1e-5);
 }
 
 TEST(DataParallel, EveryModuleHasItsOwnTypes) {

@@ -30,6 +30,8 @@ const Layout kLayouts[] = {
     {"one rank, a sample a row", 1, "no_shard", "no_shard", 1, false},
     {"one rank, checkpointed", 1, "no_shard", "no_shard", 1, true, 1},
     {"one rank, long rows", 1, "no_shard", "no_shard", 1, true, 0, 200, 2},
+    {"one rank, full_shard", 1, "full_shard", "full_shard"},
+    {"one rank, hybrid_shard_zero2", 1, "hybrid_shard_zero2", "hybrid_shard", 1, true, 0, 24},
     {"two ranks, DDP", 2, "no_shard", "no_shard"},
     {"two ranks, full_shard", 2, "full_shard", "full_shard"},
     {"three ranks, full_shard, checkpointed", 3, "full_shard", "full_shard", 1, true, 2},
@@ -103,6 +105,7 @@ const Scenario kScenarios[] = {
 TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
   TinyRunOptions run;
   run.config_json = tiny_llava_config(scenario.model);
+  run.evaluates = true;
   run.deck.precision.preset = "fp64";
   run.deck.vision = {.train = scenario.train_vision, .train_projector = scenario.train_projector};
   run.deck.llm.train = scenario.train_llm;
@@ -152,6 +155,7 @@ TEST_P(Layouts, EqualOneRank) {
       if (!takes_part) continue;
       const TinyResult got = run_tiny(part, make, dataset, make_run(scenario, layout));
       EXPECT_LE(max_difference(got.weights, expected.weights), kTolerance);
+      EXPECT_NEAR(got.eval_loss, expected.eval_loss, kTolerance);
       for (size_t step = 0; step < expected.losses.size(); ++step) {
         EXPECT_NEAR(got.losses[step], expected.losses[step], kTolerance);
         EXPECT_NEAR(got.grad_norms[step], expected.grad_norms[step], kTolerance);

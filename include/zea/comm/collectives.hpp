@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -60,10 +61,14 @@ class Collectives {
   virtual ~Collectives() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "mpi", "nccl" or "strict".
+  /// "mpi", "node", "two-level", "nccl" or "strict".
   virtual const char* name() const = 0;
+  /// One sentence for the log where ranks share a node but could not meet in shared memory, equal
+  /// on all ranks; empty where there is nothing to say.
+  virtual std::string note() const { return {}; }
 
-  /// In place. bf16 and fp16 sums are taken in fp32, in rank order (NCCL: in its own way).
+  /// In place. bf16 and fp16 sums are taken in fp32, in rank order (two levels: node by node; NCCL:
+  /// in its own way). All ranks get the same bits.
   virtual Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) = 0;
   /// Rank r contributes counts[r] elements; every rank receives all, packed. `send` may lie inside
   /// `receive` at its place.

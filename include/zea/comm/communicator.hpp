@@ -7,7 +7,10 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "zea/comm/collectives.hpp"
@@ -61,6 +64,22 @@ std::unique_ptr<Collectives> make_mpi_collectives(const Communicator& communicat
 /// a small test go where buffers beyond 2^31 elements go.
 std::unique_ptr<Collectives> make_chunked_mpi_collectives(const Communicator& communicator,
                                                           int64_t max_message_elements);
+
+/// What ranks of a node may share.
+struct NodeOptions {
+  /// Which node this rank is on, as ranks of one communicator tell them apart; by default MPI's
+  /// answer.
+  std::optional<int> node;
+  /// The most shared memory that one rank asks for in one piece.
+  int64_t max_shared_bytes = std::numeric_limits<int64_t>::max();
+};
+
+/// Host collectives that meet in shared memory where ranks share a node: "node" where all do,
+/// "two-level" (shared memory inside, MPI between) where all nodes hold equally many ranks, in
+/// order. Elsewhere, and where the memory cannot be had (then note() says why), MPI. Collective.
+std::unique_ptr<Collectives> make_host_collectives(const Communicator& communicator);
+std::unique_ptr<Collectives> make_node_collectives(const Communicator& communicator,
+                                                   const NodeOptions& options);
 
 /// MPI with the contract enforced, for tests: every send is a rendezvous, buffers being received
 /// hold NaN until waited on, sent buffers are checked unchanged, a Pending that dies unwaited is a

@@ -51,6 +51,10 @@ class Mesh {
     return along(module, {Axis::DpReplicate});
   }
 
+  /// Why ranks of a node do not meet in shared memory, in one sentence, where they do not; buffers
+  /// that were asked for since count, too.
+  std::string note() const;
+
   /// Communicators that this rank has a part of, the world apart.
   int num_groups() const { return static_cast<int>(groups_.size()); }
 

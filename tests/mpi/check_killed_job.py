@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that is killed while its ranks share memory leaves nothing in /dev/shm.
+
+usage: check_killed_job.py BENCH_COLLECTIVES MPIRUN...
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def children(pid):
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def main():
+    program, *mpirun = sys.argv[1:]
+    job = subprocess.Popen(
+        [*mpirun, "-n", "2", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    print("all_reduce float32 1000000 node_allocated 3", file=job.stdin, flush=True)
+    assert float(job.stdout.readline()) > 0
+    ranks = children(job.pid)
+    assert len(ranks) == 2, ranks
+    print("all_reduce float32 1000000 node_allocated 1000000", file=job.stdin, flush=True)
+    maps = Path(f"/proc/{ranks[0]}/maps").read_text()
+    assert "/dev/shm/zea-" in maps, "the ranks share no memory: this test would see nothing"
+    for pid in [*ranks, job.pid]:
+        os.kill(pid, signal.SIGKILL)
+    job.wait()
+    left = [p.name for p in Path("/dev/shm").iterdir() if p.name.startswith(tuple(f"zea-{pid}-" for pid in ranks))]
+    assert not left, f"left in /dev/shm: {left}"
+
+
+main()
