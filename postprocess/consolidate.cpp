@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
-// others to load. Memory is bounded by an option, not by the model.
+// others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
+// the model.
 #include "model_output.hpp"
+#include "progress.hpp"
+#include "reshard.hpp"
 #include "tool.hpp"
 #include "zea/io/open_source.hpp"
-#include "zea/io/tensor_stream.hpp"
 
 namespace zea {
 namespace {
 
 struct ConsolidateOptions {
-  std::string source, target, companions;
+  std::string source, companions;
+  OutputOptions output;
   CopyOptions copy;
+  int64_t ranks = 0;  ///< 0: no shards
+  bool with_optimizer = false;
+  bool show_progress = false;
 };
 
 /// Tokenizer and other texts come from the source, or, since checkpoints have none, from where the
@@ -21,22 +27,74 @@ void copy_companions(const WeightsSource& source, ModelOutput& output) {
     output.add_companion(name, source.companion(name));
 }
 
-void consolidate(const ConsolidateOptions& options) {
-  const auto source = open_source(options.source);
-  std::vector<TensorInfo> tensors = source->tensors();
+const StateSource& state_of(const WeightsSource& source) {
+  const auto* state = dynamic_cast<const StateSource*>(&source);
+  if (state) return *state;
+  throw WeightsError(source.describe() +
+                     ": holds weights alone, no optimizer state; give a checkpoint, or a file that "
+                     "was made with --optimizer");
+}
+
+void consolidate(const ConsolidateOptions& options, const WeightsSource& source) {
+  std::vector<TensorInfo> tensors = source.tensors();
   for (TensorInfo& tensor : tensors) tensor.dtype = options.copy.dtype_for(tensor.dtype);
-  ModelOutput output(options.target, source->config_json(), tensors);
-  std::vector<char> buffer(options.copy.buffer_bytes());
-  for (const TensorInfo& tensor : tensors)
-    stream_tensor(*source, tensor, tensor.dtype, buffer,
-                  [&](int64_t first, int64_t count, const void* data) {
-                    output.write(tensor, first, count, data);
-                  });
-  if (options.companions.empty())
-    copy_companions(*source, output);
-  else
-    copy_companions(*open_source(options.companions), output);
+  OutputOptions output_options = options.output;
+  if (options.with_optimizer) output_options.state = &state_of(source);
+  ModelOutput output(output_options, source.config_json(), tensors);
+  Progress progress(output.bytes(), options.show_progress);
+  copy_pieces(source, output_options.state, output.pieces(), options.copy.limits(),
+              [&](Piece& piece, int64_t first, int64_t count, const void* data) {
+                output.write(piece, first, count, data);
+                progress.add(count * static_cast<int64_t>(element_bytes(piece.dtype)));
+              });
+  copy_companions(options.companions.empty() ? source : *open_source(options.companions), output);
   output.finish();
+}
+
+void run(const ConsolidateOptions& options) {
+  const bool keeps_state = options.with_optimizer || options.ranks > 0;
+  if (keeps_state && !options.copy.dtype.empty())
+    throw CLI::ValidationError("--dtype", "optimizer state keeps its element type; leave it out");
+  if (options.ranks > 0 && !options.companions.empty())
+    throw CLI::ValidationError("--companions", "a checkpoint has no place for them");
+  const auto source = open_source(options.source);
+  if (options.ranks == 0) return consolidate(options, *source);
+  reshard(state_of(*source), {.target = options.output.target,
+                              .ranks = options.ranks,
+                              .limits = options.copy.limits(),
+                              .show_progress = options.show_progress});
+}
+
+void add_options(CLI::App& app, ConsolidateOptions& options) {
+  app.add_option("source", options.source,
+                 "Checkpoint, run directory (its newest complete checkpoint), weights file, "
+                 "safetensors file or Hugging Face directory")
+      ->required();
+  app.add_option("target", options.output.target,
+                 "What to write: *.h5, *.safetensors (an existing file is replaced when the new "
+                 "one is complete), a Hugging Face directory (ends with '/'), or with --ranks a "
+                 "checkpoint's directory")
+      ->required();
+  app.add_flag("--optimizer", options.with_optimizer,
+               "Take optimizer state and the run's position along, so that zea -r goes on from "
+               "the file (*.h5)");
+  app.add_option("--ranks", options.ranks,
+                 "Write a checkpoint of so many shard files, optimizer state included")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option_function<std::string>(
+      "--max-shard-size",
+      [&options](const std::string& text) {
+        options.output.max_shard_bytes = parse_byte_size("--max-shard-size", text, 1);
+        if (options.output.max_shard_bytes < 1)
+          throw CLI::ValidationError("--max-shard-size", "must be at least 1B");
+      },
+      "Largest safetensors file of a Hugging Face directory: 5GB, 500MiB (default 50GB)");
+  app.add_option("--companions", options.companions,
+                 "Weights file or Hugging Face directory whose tokenizer and processor files to "
+                 "add");
+  app.add_flag("--progress", options.show_progress,
+               "Show progress also where there is no terminal");
+  options.copy.add_to(app);
 }
 
 }  // namespace
@@ -45,19 +103,9 @@ void consolidate(const ConsolidateOptions& options) {
 int main(int argc, char** argv) {
   zea::ConsolidateOptions options;
   CLI::App app(
-      "Puts a checkpoint together to one weights file, safetensors file or Hugging Face directory.",
+      "Puts a checkpoint together to one weights file, safetensors file or Hugging Face "
+      "directory, or cuts it anew for another number of ranks.",
       "zea-consolidate");
-  app.add_option("source", options.source,
-                 "Checkpoint, run directory (its newest complete checkpoint), or weights file")
-      ->required();
-  app.add_option(
-         "target", options.target,
-         "What to write: *.h5, *.safetensors, or a directory ending with '/'; an existing file "
-         "is replaced when the new one is complete")
-      ->required();
-  app.add_option(
-      "--companions", options.companions,
-      "Weights file or Hugging Face directory whose tokenizer and processor files to add");
-  options.copy.add_to(app);
-  return zea::run_tool(app, argc, argv, [&] { zea::consolidate(options); });
+  zea::add_options(app, options);
+  return zea::run_tool(app, argc, argv, [&] { zea::run(options); });
 }

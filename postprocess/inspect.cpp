@@ -43,6 +43,10 @@ int main(int argc, char** argv) {
   app.add_option("path", options.path, "File or directory")->required();
   app.add_flag("--norms", options.norms,
                "Norm, smallest and largest value of every tensor (reads all)");
-  app.add_flag("--check", options.check, "Read a checkpoint in full and verify every hash");
+  app.add_flag(
+      "--check", options.check,
+      "Read it in full and verify every hash (of a checkpoint, or of a file with optimizer "
+      "state)");
+  app.add_flag("--deck", options.deck, "The deck of the run, where it is held");
   return zea::run_tool(app, argc, argv, [&] { zea::inspect(options); });
 }

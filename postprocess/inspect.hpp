@@ -4,12 +4,15 @@
 
 #include <string>
 
+#include "zea/io/state_source.hpp"
+
 namespace zea {
 
 struct InspectOptions {
   std::string path;
   bool norms = false;  ///< of every tensor: reads it all
   bool check = false;  ///< every hash of a checkpoint
+  bool deck = false;   ///< of the run that wrote it
 };
 
 /// A weights file, a safetensors file, or a Hugging Face directory.
@@ -17,6 +20,10 @@ void inspect_weights(const InspectOptions& options);
 /// A checkpoint or a run directory's newest one.
 void inspect_checkpoint(const std::string& directory, const InspectOptions& options);
 void inspect_dataset(const InspectOptions& options);
+
+/// Where the run stood that wrote it.
+void print_position(const StateSource& source);
+void print_deck(const StateSource& source);
 
 /// "1,234,567".
 std::string grouped(int64_t number);

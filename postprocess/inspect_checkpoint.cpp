@@ -14,16 +14,6 @@ struct Total {
   int64_t pieces = 0, bytes = 0;
 };
 
-void print_position(const Manifest& manifest) {
-  const TrainPosition& position = manifest.position;
-  std::printf("run %s, step %s (optimizer step %s)\n", manifest.run_id.c_str(),
-              grouped(position.step).c_str(), grouped(position.optimizer_step).c_str());
-  std::printf("seen: %s samples, %s tokens, %s target tokens\n", grouped(position.samples).c_str(),
-              grouped(position.tokens).c_str(), grouped(position.target_tokens).c_str());
-  std::printf("written by %s ranks: %s\n", grouped(manifest.world_size).c_str(),
-              manifest.mesh.c_str());
-}
-
 void print_totals(const char* title, const std::map<std::string, Total>& totals) {
   std::printf("%s\n", title);
   for (const auto& [name, total] : totals)
@@ -33,11 +23,25 @@ void print_totals(const char* title, const std::map<std::string, Total>& totals)
 
 }  // namespace
 
+void print_position(const StateSource& source) {
+  const TrainPosition& position = source.position();
+  std::printf("run %s, step %s (optimizer step %s)\n", source.run_id().c_str(),
+              grouped(position.step).c_str(), grouped(position.optimizer_step).c_str());
+  std::printf("seen: %s samples, %s tokens, %s target tokens\n", grouped(position.samples).c_str(),
+              grouped(position.tokens).c_str(), grouped(position.target_tokens).c_str());
+}
+
+void print_deck(const StateSource& source) {
+  std::printf("deck:\n%s", source.deck().c_str());
+}
+
 void inspect_checkpoint(const std::string& directory, const InspectOptions& options) {
   const CheckpointSource source(directory);
   const Manifest& manifest = source.manifest();
   std::printf("checkpoint %s\n", directory.c_str());
-  print_position(manifest);
+  print_position(source);
+  std::printf("written for %s ranks: %s\n", grouped(manifest.world_size).c_str(),
+              manifest.mesh.c_str());
   std::map<std::string, Total> by_file, by_state;
   for (const std::string& file : manifest.files) by_file[file] = {};
   for (const Piece& piece : manifest.pieces)
@@ -50,6 +54,7 @@ void inspect_checkpoint(const std::string& directory, const InspectOptions& opti
   std::printf("%zu tensors, %s elements\n", manifest.tensors.size(), grouped(elements).c_str());
   print_totals("by state:", by_state);
   print_totals("by file:", by_file);
+  if (options.deck) print_deck(source);
   if (!options.check) return;
   source.check_all();
   std::printf("checked: every piece is there once and every hash is right\n");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "inspect.hpp"
+#include "zea/core/error.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/io/tensor_stream.hpp"
 
@@ -55,10 +56,26 @@ void print_norm(const WeightsSource& source, const TensorInfo& tensor, std::vect
               summary.largest);
 }
 
+/// Of a weights file that a run can go on from.
+void inspect_state(const StateSource& state, const InspectOptions& options) {
+  print_position(state);
+  int64_t trained = 0;
+  for (const TensorInfo& tensor : state.tensors()) trained += !state.states(tensor.name).empty();
+  std::printf("optimizer state of %s parameters: zea -r can go on from it\n",
+              grouped(trained).c_str());
+  if (options.deck) print_deck(state);
+  if (!options.check) return;
+  state.check_all();
+  std::printf("checked: every tensor and moment is there and every hash is right\n");
+}
+
 }  // namespace
 
 void inspect_weights(const InspectOptions& options) {
   const auto source = open_source(options.path);
+  const auto* state = dynamic_cast<const StateSource*>(source.get());
+  if (options.check && !state)
+    throw WeightsError(options.path + ": weights alone have no hashes to check");
   std::printf("weights %s\nmodel type: %s\n", source->describe().c_str(),
               model_type(source->config_json()).c_str());
   for (const std::string& name : source->companions()) std::printf("holds %s\n", name.c_str());
@@ -78,6 +95,7 @@ void inspect_weights(const InspectOptions& options) {
               grouped(elements).c_str(), grouped(bytes).c_str());
   for (const auto& [dtype, count] : elements_by_dtype)
     std::printf("  %s: %s elements\n", dtype.c_str(), grouped(count).c_str());
+  if (state) inspect_state(*state, options);
 }
 
 }  // namespace zea

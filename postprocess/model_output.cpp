@@ -8,6 +8,7 @@
 
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
+#include "zea/io/piece_copy.hpp"
 #include "zea/io/tensor_stream.hpp"
 
 namespace zea {
@@ -40,24 +41,45 @@ std::string config_with_dtype(const std::string& config, DType dtype) {
   return json.dump(2) + "\n";
 }
 
-std::string without_trailing_slash(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
 }  // namespace
 
-ModelOutput::ModelOutput(const std::string& target, const std::string& config,
+ModelOutput::ModelOutput(OutputOptions options, const std::string& config,
                          const std::vector<TensorInfo>& tensors)
-    : target_(without_trailing_slash(target)) {
-  check_free_bytes(target_, total_bytes(tensors));
+    : options_(std::move(options)), config_(config), tensors_(tensors) {
+  for (const TensorInfo& tensor : tensors_) {
+    pieces_.push_back(make_whole_piece(tensor, kStateParameter, kStateFile, tensor.name));
+    if (options_.state) add_moments(tensor);
+  }
+  check_free_bytes(without_trailing_slash(options_.target), bytes());
+  open();
+}
+
+void ModelOutput::add_moments(const TensorInfo& tensor) {
+  for (const std::string& state : options_.state->states(tensor.name)) {
+    const DType dtype = options_.state->state_dtype(tensor.name, state);
+    pieces_.push_back(make_whole_piece({tensor.name, tensor.shape, dtype}, state, kStateFile,
+                                       state_dataset(tensor.name, state)));
+  }
+}
+
+int64_t ModelOutput::bytes() const {
+  int64_t bytes = 0;
+  for (const Piece& piece : pieces_)
+    bytes += piece.extent.elements() * static_cast<int64_t>(element_bytes(piece.dtype));
+  return bytes;
+}
+
+void ModelOutput::open() {
+  const std::string& target = options_.target;
+  if (target.ends_with(".h5")) return open_weights_file();
+  if (options_.state)
+    throw DeckError(target +
+                    ": optimizer state goes into a weights file, *.h5 (or with --ranks into a "
+                    "checkpoint); others have no place for it");
   if (target.ends_with("/") || fs::is_directory(target)) {
-    open_directory(config, tensors);
+    open_directory();
   } else if (target.ends_with(".safetensors")) {
-    safetensors_ = std::make_unique<SafetensorsWriter>(target, tensors);
-  } else if (target.ends_with(".h5")) {
-    weights_ = std::make_unique<WeightsWriter>(target, config);
-    for (const TensorInfo& tensor : tensors) weights_->add(tensor);
+    single_ = std::make_unique<SafetensorsWriter>(target, tensors_);
   } else {
     throw DeckError(target +
                     ": the name of the target tells its kind: *.h5, *.safetensors, or a "
@@ -65,47 +87,62 @@ ModelOutput::ModelOutput(const std::string& target, const std::string& config,
   }
 }
 
-ModelOutput::~ModelOutput() {
-  if (staging_.empty()) return;
-  safetensors_.reset();
-  std::error_code ignored;
-  fs::remove_all(staging_, ignored);
+void ModelOutput::open_weights_file() {
+  weights_ = std::make_unique<WeightsWriter>(options_.target, config_);
+  for (const Piece& piece : pieces_)
+    weights_->add({piece.dataset, piece.extent.length, piece.dtype});
 }
 
-void ModelOutput::open_directory(const std::string& config,
-                                 const std::vector<TensorInfo>& tensors) {
-  if (config.empty())
+void ModelOutput::open_directory() {
+  if (config_.empty())
     throw WeightsError("the source has no config.json, and a Hugging Face directory needs one");
-  if (fs::exists(target_) && !fs::is_empty(target_))
-    throw StorageError(target_ + ": is not empty; choose another directory");
-  const std::string staging = target_ + ".tmp";
-  fs::remove_all(staging);
-  if (!fs::create_directories(staging)) throw StorageError(staging + ": cannot be created");
-  staging_ = staging;
-  write_text_durably(staging_ + "/config.json", config_with_dtype(config, main_dtype(tensors)));
-  safetensors_ = std::make_unique<SafetensorsWriter>(staging_ + "/model.safetensors", tensors);
+  directory_.emplace(options_.target);
+  write_text_durably(directory_->path() + "/config.json",
+                     config_with_dtype(config_, main_dtype(tensors_)));
+  shards_ =
+      std::make_unique<SafetensorsShards>(directory_->path(), tensors_, options_.max_shard_bytes);
 }
 
-void ModelOutput::write(const TensorInfo& tensor, int64_t first, int64_t count, const void* data) {
+void ModelOutput::write(Piece& piece, int64_t first, int64_t count, const void* data) {
+  if (options_.state) hash_part(piece, first, count, data);
   if (weights_)
-    weights_->write(tensor.name, first, count, data);
+    weights_->write(piece.dataset, first, count, data);
+  else if (shards_)
+    shards_->write(piece.tensor, first, count, data);
   else
-    safetensors_->write(tensor.name, first, count, data);
+    single_->write(piece.tensor, first, count, data);
 }
 
 void ModelOutput::add_companion(const std::string& name, const std::string& text) {
   if (weights_) weights_->add_companion(name, text);
-  if (!staging_.empty()) write_text_durably(staging_ + "/" + name, text);
+  if (directory_) write_text_durably(directory_->path() + "/" + name, text);
+}
+
+Manifest ModelOutput::manifest() const {
+  const StateSource& state = *options_.state;
+  Manifest manifest;
+  manifest.run_id = state.run_id();
+  manifest.position = state.position();
+  manifest.deck = state.deck();
+  manifest.config = config_;
+  manifest.mesh = "one file (zea-consolidate)";
+  manifest.world_size = 1;
+  manifest.files = {kStateFile};
+  manifest.pieces = pieces_;
+  for (const TensorInfo& tensor : tensors_)
+    manifest.tensors.push_back(
+        {tensor.name, tensor.shape, tensor.dtype, !state.states(tensor.name).empty()});
+  return manifest;
 }
 
 void ModelOutput::finish() {
-  if (weights_) return weights_->finish();
-  safetensors_->finish();
-  if (staging_.empty()) return;
-  sync_directory(staging_);
-  if (fs::exists(target_)) fs::remove(target_);  // empty: that was checked
-  rename_durably(staging_, target_);
-  staging_.clear();
+  if (weights_) {
+    if (options_.state) weights_->add_state(manifest());
+    weights_->finish();
+  }
+  if (single_) single_->finish();
+  if (shards_) shards_->finish();
+  if (directory_) directory_->finish();
 }
 
 }  // namespace zea

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -11,9 +12,12 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
 
+#include "byte_size.hpp"
 #include "zea/core/dtype.hpp"
 #include "zea/core/error.hpp"
+#include "zea/io/piece_copy.hpp"
 
 namespace zea {
 
@@ -52,21 +56,35 @@ inline int run_tool(CLI::App& app, int argc, char** argv, const std::function<vo
 /// Element type and memory of what is written.
 struct CopyOptions {
   std::string dtype;
-  int64_t memory_mib = 256;
+  int64_t memory_bytes = int64_t{256} << 20;
+  int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4u));
 
   void add_to(CLI::App& app) {
     app.add_option("--dtype", dtype, "Element type to write (default: the source's)")
         ->check(CLI::IsMember({"float64", "float32", "bfloat16", "float16"}));
-    app.add_option("--memory", memory_mib, "MiB of memory to use (default 256)")
-        ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
+    add_limits_to(app);
   }
+
+  void add_limits_to(CLI::App& app) {
+    app.add_option_function<std::string>(
+        "--memory",
+        [this](const std::string& text) {
+          memory_bytes = parse_byte_size("--memory", text, int64_t{1} << 20);
+          if (memory_bytes < int64_t{16} << 20)
+            throw CLI::ValidationError("--memory", text + " is too little; at least 16MiB");
+        },
+        "Memory to use: 256MiB, 2GiB, or a number of MiB (default 256)");
+    app.add_option("-j,--threads", threads,
+                   "Threads that read and write (default: the machine's, at most 4)")
+        ->check(CLI::Range(1, 256));
+  }
+
+  /// Half of the memory; the other half is for conversion, hashing and the libraries.
+  CopyLimits limits() const { return {.threads = threads, .buffer_bytes = memory_bytes / 2}; }
 
   DType dtype_for(DType found) const {
     return dtype.empty() || !is_floating(found) ? found : dtype_from_name(dtype);
   }
-
-  /// Half of the memory; the other half is for conversion, hashing and the libraries.
-  size_t buffer_bytes() const { return static_cast<size_t>(memory_mib) << 19; }
 };
 
 }  // namespace zea

@@ -2,7 +2,6 @@
 #include "zea/checkpoint/checkpoint_reader.hpp"
 
 #include <functional>
-#include <set>
 #include <string>
 
 #include "held_boxes.hpp"
@@ -14,9 +13,9 @@ namespace zea {
 namespace {
 
 /// Ranks that fall back to an older checkpoint on their own would mix two of them.
-void check_same_on_all(Collectives& control, const CheckpointSource& source) {
-  const auto run = static_cast<int64_t>(std::hash<std::string>{}(source.manifest().run_id) >> 1);
-  const int64_t step = source.manifest().position.step;
+void check_same_on_all(Collectives& control, const StateSource& source) {
+  const auto run = static_cast<int64_t>(std::hash<std::string>{}(source.run_id()) >> 1);
+  const int64_t step = source.position().step;
   int64_t largest[4] = {run, -run, step, -step};
   control.all_reduce(largest, 4, DType::Int64, ReduceOp::Max).wait();
   if (largest[0] != -largest[1] || largest[2] != -largest[3])
@@ -25,11 +24,10 @@ void check_same_on_all(Collectives& control, const CheckpointSource& source) {
         ": the ranks opened different checkpoints; name one that all of them can read");
 }
 
-void read_moments(const Plan& plan, ShardedGroup& group, const CheckpointSource& source,
-                  const std::set<std::string>& trained) {
+void read_moments(const Plan& plan, ShardedGroup& group, const StateSource& source) {
   auto boxes = detail::held_boxes(plan.model, group.layout(), group.range());
   std::erase_if(boxes, [&](const detail::HeldBox& box) {
-    return !trained.contains(plan.model.params[box.param].name);
+    return source.states(plan.model.params[box.param].name).empty();
   });
   const auto read_state = [&](const at::Tensor& values, const char* state) {
     values.zero_();
@@ -44,18 +42,14 @@ void read_moments(const Plan& plan, ShardedGroup& group, const CheckpointSource&
 
 }  // namespace
 
-TrainPosition read_checkpoint(Engine& engine, Collectives& control,
-                              const CheckpointSource& source) {
+TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source) {
   check_same_on_all(control, source);
   agree(control, [&] {
     load_weights(engine, source);
-    std::set<std::string> trained;
-    for (const ManifestTensor& tensor : source.manifest().tensors)
-      if (tensor.trained) trained.insert(tensor.name);
     for (const auto& group : engine.groups())
-      if (group->trainable()) read_moments(engine.plan(), *group, source, trained);
+      if (group->trainable()) read_moments(engine.plan(), *group, source);
   });
-  return source.manifest().position;
+  return source.position();
 }
 
 }  // namespace zea

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "direct_write.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -30,19 +31,6 @@ void sync_path(const std::string& path, int flags) {
   // Some file systems cannot sync directories and say EINVAL: nothing more can be done there.
   if (::fsync(file.value) != 0 && !(errno == EINVAL && (flags & O_DIRECTORY)))
     throw_storage_error("fsync", path, errno);
-}
-
-void write_fully(int descriptor, const std::string& path, int64_t offset, const char* data,
-                 int64_t bytes) {
-  while (bytes > 0) {
-    const int64_t request = std::min<int64_t>(bytes, int64_t{1} << 30);
-    const ssize_t written = ::pwrite(descriptor, data, static_cast<size_t>(request), offset);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_storage_error("write", path, errno, bytes);
-    data += written;
-    offset += written;
-    bytes -= written;
-  }
 }
 
 std::string read_fully(int descriptor, const std::string& path, int64_t bytes) {
@@ -136,9 +124,11 @@ DurableFile::DurableFile(const std::string& path) : path_(path), temporary_(path
   descriptor_ =
       ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (descriptor_ < 0) throw_storage_error("create", temporary_, errno);
+  direct_ = open_direct(temporary_);
 }
 
 DurableFile::~DurableFile() {
+  if (direct_ >= 0) ::close(direct_);
   if (descriptor_ < 0) return;
   ::close(descriptor_);
   ::unlink(temporary_.c_str());
@@ -146,7 +136,7 @@ DurableFile::~DurableFile() {
 
 void DurableFile::write(int64_t offset, const void* data, int64_t bytes) {
   ZEA_ASSERT(descriptor_ >= 0);
-  write_fully(descriptor_, temporary_, offset, static_cast<const char*>(data), bytes);
+  write_past_buffers(direct_, descriptor_, temporary_, offset, data, bytes);
 }
 
 void DurableFile::finish() {

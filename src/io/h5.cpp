@@ -191,12 +191,15 @@ H5DatasetInfo H5File::info(const std::string& name) const {
 }
 
 void H5File::close_and_sync() {
-  const H5Lock lock;
   const H5Site site = state_->site;
-  state_->close_datasets();
-  check_h5(H5Fflush(*state_->file, H5F_SCOPE_LOCAL), site, "cannot flush");
-  state_->file.close(site, "cannot close");
-  sync_file(site.path);
+  {
+    const H5Lock lock;
+    state_->close_datasets();
+    check_h5(H5Fflush(*state_->file, H5F_SCOPE_LOCAL), site, "cannot flush");
+    state_->file.close(site, "cannot close");
+    state_->close_direct();
+  }
+  sync_file(site.path);  // without the lock: it may take long, and others want HDF5
 }
 
 }  // namespace zea

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "h5_state.hpp"
@@ -44,8 +45,15 @@ void check_box(const H5Dataset& dataset, const Extent& extent, const H5Site& sit
   refuse(site, dataset.info.name, "is asked for elements outside its shape");
 }
 
+/// Reads of this size come in rows of their like.
+constexpr int64_t kLargeReadBytes = 1 << 20;
+/// Fetched while what was read before is hashed.
+constexpr int64_t kReadAheadBytes = 32 << 20;
+
 void read_at(int descriptor, const H5Site& site, const std::string& name, int64_t offset,
              char* target, int64_t bytes) {
+  if (bytes >= kLargeReadBytes)
+    ::posix_fadvise(descriptor, offset, bytes + kReadAheadBytes, POSIX_FADV_WILLNEED);
   while (bytes > 0) {
     const auto request = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
     const ssize_t got = ::pread(descriptor, target, request, offset);

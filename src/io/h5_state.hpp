@@ -24,7 +24,10 @@ struct H5Dataset {
 struct H5File::State {
   H5Site site;
   int64_t file_bytes = 0;  ///< when it was opened
-  int descriptor = -1;     ///< HDF5's own, for pread
+  int descriptor = -1;     ///< HDF5's own, for pread and pwrite
+  /// Of the same file, past the kernel's buffers; -1 where it is not open or the file system has no
+  /// such thing.
+  int direct_descriptor = -1;
   H5Handle file;
   std::unordered_map<std::string, H5Dataset> open_datasets;
 
@@ -33,7 +36,10 @@ struct H5File::State {
     const H5Lock lock;
     open_datasets.clear();
     file = H5Handle();
+    close_direct();
   }
+  void open_direct();
+  void close_direct();
 
   H5Dataset& dataset(const std::string& name);
   void close_datasets();

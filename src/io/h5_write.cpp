@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing: contiguous datasets, allocated when they are made and never filled, so that every byte
 // is written once.
+#include <algorithm>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "h5_state.hpp"
+#include "zea/io/durable_file.hpp"
 #include "zea/io/h5.hpp"
+#include "zea/io/page_memory.hpp"
 
 namespace zea {
 namespace {
@@ -17,7 +25,55 @@ H5Handle creation_properties(const H5Site& site) {
   return creation;
 }
 
+void write_at(int descriptor, const std::string& path, int64_t offset, const char* source,
+              int64_t bytes) {
+  while (bytes > 0) {
+    const auto request = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
+    const ssize_t written = ::pwrite(descriptor, source, request, offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_storage_error("write", path, errno, bytes);
+    source += written;
+    offset += written;
+    bytes -= written;
+  }
+}
+
+/// Below this the kernel's buffers, which join writes, are better.
+constexpr int64_t kMinDirectBytes = 1 << 20;
+
+/// Writes the whole pages of what starts at a page of the file and of memory past the kernel's
+/// buffers: large checkpoints neither fill memory with dirty pages nor push anything else out.
+/// Returns the bytes written, which may be none.
+int64_t write_pages(int descriptor, const std::string& path, int64_t offset, const char* source,
+                    int64_t bytes) {
+  const bool is_aligned =
+      offset % kPageBytes == 0 && reinterpret_cast<uintptr_t>(source) % kPageBytes == 0;
+  if (descriptor < 0 || bytes < kMinDirectBytes || !is_aligned) return 0;
+  const int64_t whole_pages = bytes / kPageBytes * kPageBytes;
+  int64_t done = 0;
+  while (done < whole_pages) {
+    const ssize_t written =
+        ::pwrite(descriptor, source + done, static_cast<size_t>(whole_pages - done), offset + done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EINVAL) return done;  // refused here after all
+    if (written < 0) throw_storage_error("write", path, errno, whole_pages - done);
+    done += written;
+    if (written % kPageBytes != 0) return done;
+  }
+  return done;
+}
+
 }  // namespace
+
+void H5File::State::open_direct() {
+  if (direct_descriptor < 0)
+    direct_descriptor = ::open(site.path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
+}
+
+void H5File::State::close_direct() {
+  if (direct_descriptor >= 0) ::close(direct_descriptor);
+  direct_descriptor = -1;
+}
 
 void make_h5_groups(hid_t file, const std::string& name, const H5Site& site) {
   const std::string what = "cannot make the groups of \"" + name + "\"";
@@ -70,6 +126,27 @@ void H5File::write_part(const std::string& name, const Extent& extent, const voi
 void H5File::write(const std::string& name, const Shape& shape, DType dtype, const void* source) {
   create_dataset(name, shape, dtype);
   write_part(name, whole(shape), source);
+}
+
+void H5File::write_range(const std::string& name, int64_t first, int64_t count,
+                         const void* source) {
+  int64_t offset = 0, bytes = 0;
+  int direct = -1;
+  {
+    const H5Lock lock;
+    const H5Dataset& dataset = state_->dataset(name);
+    const auto size = static_cast<int64_t>(element_bytes(dataset.info.dtype));
+    ZEA_ASSERT(first >= 0 && count >= 0 && first + count <= num_elements(dataset.info.shape));
+    if (count == 0) return;
+    offset = data_offset(name) + first * size;
+    bytes = count * size;
+    if (bytes >= kMinDirectBytes) state_->open_direct();
+    direct = state_->direct_descriptor;
+  }
+  const std::string& path = state_->site.path;
+  const char* from = static_cast<const char*>(source);
+  const int64_t done = write_pages(direct, path, offset, from, bytes);
+  write_at(state_->descriptor, path, offset + done, from + done, bytes - done);
 }
 
 }  // namespace zea

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "zea/core/error.hpp"
 #include "zea/io/manifest.hpp"
 
 namespace zea {
@@ -27,6 +28,24 @@ std::vector<std::string> hash_blocks(const void* data, int64_t bytes) {
     hashes.push_back(hash_bytes(static_cast<const char*>(data) + begin,
                                 std::min(kHashBlockBytes, bytes - begin)));
   return hashes;
+}
+
+int64_t num_blocks(const Piece& piece) {
+  const int64_t in_block = block_elements(piece.dtype);
+  return (piece.extent.elements() + in_block - 1) / in_block;
+}
+
+void size_hashes(Piece& piece) {
+  piece.block_hashes.resize(static_cast<size_t>(num_blocks(piece)));
+}
+
+void hash_part(Piece& piece, int64_t first, int64_t count, const void* data) {
+  const int64_t in_block = block_elements(piece.dtype);
+  ZEA_ASSERT(first % in_block == 0);
+  auto number = static_cast<size_t>(first / in_block);
+  const int64_t bytes = count * static_cast<int64_t>(element_bytes(piece.dtype));
+  for (std::string& hash : hash_blocks(data, bytes))
+    piece.block_hashes.at(number++) = std::move(hash);
 }
 
 }  // namespace zea

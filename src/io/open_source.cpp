@@ -8,6 +8,7 @@
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/safetensors.hpp"
+#include "zea/io/state_source.hpp"
 #include "zea/io/weights_file.hpp"
 
 namespace zea {
@@ -25,8 +26,11 @@ std::string find_checkpoint(const std::string& path) {
 
 std::unique_ptr<WeightsSource> open_source(const std::string& path) {
   if (!fs::exists(path)) throw WeightsError(path + ": does not exist");
-  if (!fs::is_directory(path))
-    return path.ends_with(".safetensors") ? open_safetensors(path) : open_weights_file(path);
+  if (!fs::is_directory(path)) {
+    if (path.ends_with(".safetensors")) return open_safetensors(path);
+    if (has_state(path)) return open_state(path);  // its weights are checked against their hashes
+    return open_weights_file(path);
+  }
   const std::string checkpoint = find_checkpoint(path);
   if (!checkpoint.empty()) return std::make_unique<CheckpointSource>(checkpoint);
   if (fs::exists(fs::path(path) / "model.safetensors") ||

@@ -9,7 +9,8 @@
 namespace zea {
 namespace {
 
-constexpr size_t kHeaderAlignment = 8;
+/// Tensors then mostly start at pages, which makes writing them fast; readers skip the spaces.
+constexpr size_t kHeaderAlignment = 4096;
 
 const char* safetensors_name(DType dtype) {
   switch (dtype) {
@@ -57,8 +58,10 @@ std::string header_bytes(const std::vector<TensorInfo>& tensors) {
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
-  std::string length(8, '\0');
+  constexpr size_t kLengthBytes = 8;
+  const size_t pages = (kLengthBytes + text.size() + kHeaderAlignment - 1) / kHeaderAlignment;
+  text.resize(pages * kHeaderAlignment - kLengthBytes, ' ');
+  std::string length(kLengthBytes, '\0');
   for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
   return length + text;
 }
@@ -75,7 +78,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   for (const TensorInfo& tensor : ordered) {
     const int64_t bytes = bytes_of(tensor);
     const auto size = static_cast<int64_t>(element_bytes(tensor.dtype));
-    ZEA_ASSERT(places_.try_emplace(tensor.name, Place{offset, size, bytes}).second);
+    ZEA_ASSERT(places_.try_emplace(tensor.name, offset, size, bytes).second);
     offset += bytes;
   }
 }
@@ -84,9 +87,9 @@ void SafetensorsWriter::write(const std::string& name, int64_t first, int64_t co
                               const void* data) {
   Place& place = places_.at(name);
   const int64_t bytes = count * place.element_bytes;
-  ZEA_ASSERT(bytes <= place.missing_bytes);
+  const int64_t missing = place.missing_bytes -= bytes;
+  ZEA_ASSERT(missing >= 0);
   file_.write(place.offset + first * place.element_bytes, data, bytes);
-  place.missing_bytes -= bytes;
 }
 
 void SafetensorsWriter::finish() {

@@ -2,6 +2,7 @@
 #include "zea/io/shard_file.hpp"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include <sys/stat.h>
@@ -30,6 +31,12 @@ void check_attribute(const H5File& shard, const char* name, const std::string& w
 
 }  // namespace
 
+std::string shard_file_name(int64_t rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "rank-%05ld.h5", static_cast<long>(rank));
+  return name;
+}
+
 ShardWriter::ShardWriter(const std::string& directory, const std::string& file,
                          const std::string& run_id, int64_t step)
     : file_(H5File::create(directory + "/" + file)), name_(file) {
@@ -47,14 +54,26 @@ int64_t ShardWriter::piece_bytes(const Extent& extent, DType dtype) {
 
 void ShardWriter::add(const std::string& tensor, const std::string& state, const Shape& shape,
                       const Extent& extent, DType dtype, const void* data) {
+  Piece piece = begin(tensor, state, shape, extent, dtype);
+  file_.write_part(piece.dataset, whole(extent.length), data);
+  hash_part(piece, 0, extent.elements(), data);
+  pieces_.push_back(std::move(piece));
+}
+
+Piece ShardWriter::begin(const std::string& tensor, const std::string& state, const Shape& shape,
+                         const Extent& extent, DType dtype) {
   ZEA_ASSERT(intersect(extent, whole(shape)) == extent);
-  Piece piece{tensor, state, extent, dtype, name_, dataset_name(tensor, state, pieces_.size()), {}};
-  file_.write(piece.dataset, extent.length, dtype, data);
+  Piece piece{tensor, state, extent, dtype, name_, dataset_name(tensor, state, begun_++), {}};
+  size_hashes(piece);
+  file_.create_dataset(piece.dataset, extent.length, dtype);
   file_.write_text_attribute("global_shape", shape_text(shape), piece.dataset);
   file_.write_text_attribute("offset", shape_text(extent.offset), piece.dataset);
   file_.write_text_attribute("dtype", dtype_name(dtype), piece.dataset);
-  piece.block_hashes = hash_blocks(data, piece_bytes(extent, dtype));
-  pieces_.push_back(std::move(piece));
+  return piece;
+}
+
+void ShardWriter::write(const Piece& piece, int64_t first, int64_t count, const void* data) {
+  file_.write_range(piece.dataset, first, count, data);
 }
 
 std::vector<Piece> ShardWriter::finish() {

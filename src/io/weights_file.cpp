@@ -25,6 +25,10 @@ void check_format(const H5File& file) {
                        kWeightsVersion + "\"");
 }
 
+bool is_state(const std::string& dataset) {
+  return dataset == kStateManifest || dataset.starts_with(kMomentsGroup);
+}
+
 class WeightsFile : public WeightsSource {
  public:
   explicit WeightsFile(const std::string& path) : file_(H5File::open(path)) {
@@ -33,7 +37,7 @@ class WeightsFile : public WeightsSource {
     for (const H5DatasetInfo& dataset : file_.datasets()) {
       if (dataset.name.starts_with(kCompanionGroup))
         companions_.push_back(dataset.name.substr(kCompanionGroup.size()));
-      else
+      else if (!is_state(dataset.name))
         tensors_.push_back({dataset.name, dataset.shape, dataset.dtype});
     }
   }
@@ -73,6 +77,10 @@ H5File create_anew(const std::string& path) {
 
 }  // namespace
 
+std::string state_dataset(const std::string& tensor, const std::string& state) {
+  return state == kStateParameter ? tensor : kMomentsGroup + state + "/" + tensor;
+}
+
 std::unique_ptr<WeightsSource> open_weights_file(const std::string& path) {
   return std::make_unique<WeightsFile>(path);
 }
@@ -90,18 +98,16 @@ WeightsWriter::~WeightsWriter() {
 
 void WeightsWriter::add(const TensorInfo& tensor) {
   file_.create_dataset(tensor.name, tensor.shape, tensor.dtype);
-  tensors_.push_back(tensor);
 }
 
 void WeightsWriter::write(const std::string& name, int64_t first, int64_t count, const void* data) {
-  const auto tensor = std::find_if(tensors_.rbegin(), tensors_.rend(),
-                                   [&](const TensorInfo& added) { return added.name == name; });
-  ZEA_ASSERT(tensor != tensors_.rend());
-  const char* position = static_cast<const char*>(data);
-  for (const Extent& box : boxes_of_range(tensor->shape, first, first + count)) {
-    file_.write_part(name, box, position);
-    position += box.elements() * static_cast<int64_t>(element_bytes(tensor->dtype));
-  }
+  file_.write_range(name, first, count, data);
+}
+
+void WeightsWriter::add_state(const Manifest& manifest) {
+  check_coverage(manifest);
+  const std::string text = manifest_text(manifest);
+  file_.write(kStateManifest, {static_cast<int64_t>(text.size())}, DType::UInt8, text.data());
 }
 
 void WeightsWriter::add_companion(const std::string& name, const std::string& text) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resuming: weights and optimizer state of a checkpoint into an engine of any layout and precision.
+// Resuming: weights and optimizer state of a run into an engine of any layout and precision.
 #pragma once
 
 #include "zea/comm/collectives.hpp"
-#include "zea/io/checkpoint_source.hpp"
+#include "zea/io/state_source.hpp"
 #include "zea/parallel/engine.hpp"
 
 namespace zea {
 
 /// Reads this rank's ranges of masters and moments, and publishes them; returns where the run
-/// stood. Moments are zero for parameters that the checkpoint did not train. Collective over
+/// stood. Moments are zero for parameters that the run did not train. Collective over
 /// `control`: all ranks throw WeightsError or none does, also when they were given different
 /// checkpoints.
-TrainPosition read_checkpoint(Engine& engine, Collectives& control, const CheckpointSource& source);
+TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source);
 
 }  // namespace zea

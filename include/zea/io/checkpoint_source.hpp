@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "zea/io/manifest.hpp"
-#include "zea/io/weights_source.hpp"
+#include "zea/io/state_source.hpp"
 
 namespace zea {
 
-class CheckpointSource : public WeightsSource {
+class PieceReader;
+
+class CheckpointSource : public StateSource {
  public:
   /// Opens `directory` (a complete `step-...`). Throws WeightsError naming the file at fault.
   explicit CheckpointSource(const std::string& directory);
@@ -23,21 +25,22 @@ class CheckpointSource : public WeightsSource {
   std::string describe() const override { return directory_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return manifest_.config; }
+  const std::string& run_id() const override { return manifest_.run_id; }
+  const TrainPosition& position() const override { return manifest_.position; }
+  const std::string& deck() const override { return manifest_.deck; }
+  std::vector<std::string> states(const std::string& name) const override;
+  DType state_dtype(const std::string& name, const std::string& state) const override;
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override;
-  /// The same for one of the kState... kinds.
   void read_state(const std::string& name, const std::string& state, const Shape& shape,
-                  const Extent& extent, DType dtype, void* target) const;
-  /// Reads every block of every piece and checks it against its hash. Throws WeightsError at the
-  /// first fault.
-  void check_all() const;
+                  const Extent& extent, DType dtype, void* target) const override;
+  void check_all() const override;
 
  private:
-  struct Files;
   std::string directory_;
   Manifest manifest_;
   std::vector<TensorInfo> tensors_;
-  std::unique_ptr<Files> files_;
+  std::unique_ptr<PieceReader> pieces_;
 };
 
 /// Writes `directory`/model.h5: HDF5 virtual datasets over the shards' parameter pieces, one per

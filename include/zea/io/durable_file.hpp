@@ -53,12 +53,13 @@ class DurableFile {
   ~DurableFile();
 
   const std::string& path() const { return path_; }
+  /// Large parts go past the kernel's buffers; several threads may write.
   void write(int64_t offset, const void* data, int64_t bytes);
   void finish();
 
  private:
   std::string path_, temporary_;
-  int descriptor_ = -1;
+  int descriptor_ = -1, direct_ = -1;
 };
 
 }  // namespace zea

@@ -60,6 +60,9 @@ class H5File {
   /// makes groups.
   void create_dataset(const std::string& name, const Shape& shape, DType dtype);
   void write_part(const std::string& name, const Extent& extent, const void* source);
+  /// Writes row-major elements [first, first + count) of a contiguous dataset straight into the
+  /// file; several threads may.
+  void write_range(const std::string& name, int64_t first, int64_t count, const void* source);
   /// Where the elements of a contiguous dataset start in the file: for pwrite by the caller.
   int64_t data_offset(const std::string& name) const;
 

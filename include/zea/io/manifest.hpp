@@ -90,4 +90,13 @@ std::string hash_bytes(const void* data, int64_t bytes);
 /// XXH3-128 of each block of `bytes`.
 std::vector<std::string> hash_blocks(const void* data, int64_t bytes);
 
+/// Hashed blocks of a piece.
+int64_t num_blocks(const Piece& piece);
+
+/// Makes room for the hashes of a piece that is to be written in parts.
+void size_hashes(Piece& piece);
+
+/// Fills in the hashes of the blocks of elements [first, first + count); `first` starts a block.
+void hash_part(Piece& piece, int64_t first, int64_t count, const void* data);
+
 }  // namespace zea

@@ -5,6 +5,7 @@
 // are plain names beside it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,14 +38,15 @@ std::unique_ptr<WeightsSource> open_safetensors(const std::string& path);
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::string& path, const std::vector<TensorInfo>& tensors);
-  /// Writes row-major elements [first, first + count) of a tensor.
+  /// Writes row-major elements [first, first + count) of a tensor; several threads may.
   void write(const std::string& name, int64_t first, int64_t count, const void* data);
   /// Throws InternalError unless every tensor was written in full.
   void finish();
 
  private:
   struct Place {
-    int64_t offset, element_bytes, missing_bytes;
+    int64_t offset, element_bytes;
+    std::atomic<int64_t> missing_bytes;
   };
   DurableFile file_;
   std::map<std::string, Place> places_;

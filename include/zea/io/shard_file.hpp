@@ -15,6 +15,9 @@ namespace zea {
 /// The step of a shard that later checkpoints share by hard links (frozen parameters never change).
 inline constexpr int64_t kEveryStep = -1;
 
+/// "rank-00003.h5".
+std::string shard_file_name(int64_t rank);
+
 class ShardWriter {
  public:
   /// Creates `directory`/`file`. Throws StorageError.
@@ -23,6 +26,11 @@ class ShardWriter {
   /// Writes one piece and hashes it while it is in memory.
   void add(const std::string& tensor, const std::string& state, const Shape& shape,
            const Extent& extent, DType dtype, const void* data);
+  /// Begins a piece that write() fills in parts, maybe by several threads. Its hashes are the
+  /// caller's (hash_part), and so is the piece: finish() does not return it.
+  Piece begin(const std::string& tensor, const std::string& state, const Shape& shape,
+              const Extent& extent, DType dtype);
+  void write(const Piece& piece, int64_t first, int64_t count, const void* data);
   /// Syncs and closes; returns the pieces for the manifest.
   std::vector<Piece> finish();
   /// Room that a piece takes, for a check of the free space before the first byte is written.
@@ -31,6 +39,7 @@ class ShardWriter {
  private:
   H5File file_;
   std::string name_;
+  size_t begun_ = 0;
   std::vector<Piece> pieces_;
 };
 

@@ -3,18 +3,31 @@
 // config.json text in the root attribute "config", and "format" = "zea.weights", "version" = "1".
 // The group __files__ holds the bytes of what else belongs to the model (tokenizer.json,
 // preprocessor_config.json), one uint8 dataset each.
+//
+// A file may hold the state of the run as well, so that the run can go on from it: AdamW's moments
+// as __optimizer__/exp_avg/<name> and __optimizer__/exp_avg_sq/<name>, and in the uint8 dataset
+// __manifest__ the text of a checkpoint's manifest (io/manifest.hpp) whose one file, "self", is
+// this one: position, run, deck, and the hashes of all weights and moments. state_source.hpp reads
+// it; readers of weights alone pass it over.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "zea/io/h5.hpp"
+#include "zea/io/manifest.hpp"
 #include "zea/io/weights_source.hpp"
 
 namespace zea {
 
 inline constexpr const char* kWeightsFormat = "zea.weights";
 inline constexpr const char* kWeightsVersion = "1";
+inline constexpr const char* kStateManifest = "__manifest__";
+inline constexpr const char* kMomentsGroup = "__optimizer__/";
+
+/// The dataset that holds a state of a tensor, and the name that its manifest calls the file by.
+std::string state_dataset(const std::string& tensor, const std::string& state);
+inline constexpr const char* kStateFile = "self";
 
 /// Opens a weights file for reading. Throws WeightsError naming what is wrong with it.
 std::unique_ptr<WeightsSource> open_weights_file(const std::string& path);
@@ -29,15 +42,18 @@ class WeightsWriter {
   ~WeightsWriter();
 
   void add(const TensorInfo& tensor);
-  /// Writes row-major elements [first, first + count) of a tensor that was added.
+  /// Writes row-major elements [first, first + count) of a tensor that was added; several threads
+  /// may.
   void write(const std::string& name, int64_t first, int64_t count, const void* data);
   void add_companion(const std::string& name, const std::string& text);
+  /// Adds what makes a run's state of weights and moments that were added. The pieces of `manifest`
+  /// name their datasets.
+  void add_state(const Manifest& manifest);
   void finish();
 
  private:
   std::string path_;
   H5File file_;
-  std::vector<TensorInfo> tensors_;
   bool finished_ = false;
 };
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A source of weights seen as the parameters of one model, whatever it is: names in the model's
+// spelling, what no model learns left out, and initial values where the user wants them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zea/io/weights_source.hpp"
+#include "zea/plan/model_spec.hpp"
+
+namespace zea {
+
+/// How the tensors of a source fit a model.
+struct TensorMatch {
+  std::map<std::string, TensorInfo> found;  ///< by parameter; the tensor has the source's own name
+  std::vector<std::string> missing, unexpected;  ///< names with shapes, for people
+  std::vector<std::string> wrong;                ///< tensors with what is wrong about them
+
+  /// A line for each fault; empty when all fits.
+  std::string faults() const;
+};
+
+/// The parts of a model as users call them.
+inline const std::vector<std::string> kLoadModules = {"vision", "projector", "llm"};
+
+/// The one that a parameter belongs to.
+std::string load_module(const ModelSpec& model, int param);
+
+/// Only parameters of `modules` count. The head's matrix of a model with tied embeddings, and
+/// buffers that are computed, may be there; they are passed over. Throws WeightsError when two
+/// tensors are the same parameter.
+TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
+                          const std::vector<std::string>& modules = kLoadModules);
+
+/// Throws one WeightsError with every fault of the match of `source`, unless there is none.
+void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source);
+
+struct LoadOptions {
+  std::vector<std::string> modules = kLoadModules;  ///< to load; others are drawn
+  bool strict = true;                               ///< false: what does not fit is drawn, too
+  uint64_t seed = 0;                                ///< of what is drawn
+};
+
+class ModelSource : public WeightsSource {
+ public:
+  /// `source` may be null: then everything is drawn. An empty `config_json` means the source's own.
+  /// Throws WeightsError when there is no config, when something does not fit and `strict` is set,
+  /// and when nothing fits at all.
+  ModelSource(std::unique_ptr<WeightsSource> source, const std::string& config_json,
+              const LoadOptions& options = {});
+
+  const ModelSpec& model() const { return model_; }
+  /// What was not loaded, and why, for the log; empty when all of the model comes from the source.
+  const std::string& note() const { return note_; }
+
+  std::string describe() const override;
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return config_; }
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override;
+  std::vector<std::string> companions() const override;
+  std::string companion(const std::string& name) const override;
+
+ private:
+  void load_what_fits(const LoadOptions& options);
+  void draw_rest(uint64_t seed);
+
+  std::unique_ptr<WeightsSource> source_;
+  std::string config_, note_;
+  ModelSpec model_;
+  std::map<std::string, TensorInfo> loaded_;  ///< by parameter
+  std::unique_ptr<WeightsSource> drawn_;      ///< null when all is loaded
+  std::vector<TensorInfo> tensors_;
+};
+
+}  // namespace zea

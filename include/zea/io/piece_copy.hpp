@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moving tensors and moments from a source to files piece by piece, by several threads: memory is
+// bounded by buffers, not by the model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "zea/io/manifest.hpp"
+#include "zea/io/state_source.hpp"
+
+namespace zea {
+
+/// Takes packed elements [first, first + count) of a piece; whole hash blocks, but for the piece's
+/// last. Called by several threads at once.
+using TakePart = std::function<void(Piece& piece, int64_t first, int64_t count, const void* data)>;
+
+struct CopyLimits {
+  int threads = 1;
+  int64_t buffer_bytes = 64 << 20;  ///< of all threads together; at least a block for each
+};
+
+/// A piece of all of `tensor`, its hashes to be filled in. `dataset` is its name in `file`.
+Piece make_whole_piece(const TensorInfo& tensor, const std::string& state, const std::string& file,
+                       const std::string& dataset);
+
+/// Reads packed elements [first, first + count) of `piece` as its type, moments from `state`.
+void read_part(const WeightsSource& source, const StateSource* state, const Piece& piece,
+               int64_t first, int64_t count, char* target);
+
+/// Reads every piece from `source` as the piece's type, in any order. Moments are read from
+/// `state`, which may be null where no piece has any. The first exception of a thread ends all.
+void copy_pieces(const WeightsSource& source, const StateSource* state, std::vector<Piece>& pieces,
+                 const CopyLimits& limits, const TakePart& take);
+
+}  // namespace zea

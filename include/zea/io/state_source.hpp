@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// All that a run needs to go on: the weights, the optimizer's moments, where the run stood and its
+// deck. A checkpoint's directory is one, and so is a weights file that zea-consolidate --optimizer
+// wrote.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zea/io/manifest.hpp"
+#include "zea/io/weights_source.hpp"
+
+namespace zea {
+
+class StateSource : public WeightsSource {
+ public:
+  virtual const std::string& run_id() const = 0;
+  virtual const TrainPosition& position() const = 0;
+  /// Resolved TOML of the run.
+  virtual const std::string& deck() const = 0;
+  /// What there is of parameter `name` beside its value: none unless it was trained.
+  virtual std::vector<std::string> states(const std::string& name) const = 0;
+  /// Element type of one of them.
+  virtual DType state_dtype(const std::string& name, const std::string& state) const = 0;
+  /// As read(), for one of the kState... kinds.
+  virtual void read_state(const std::string& name, const std::string& state, const Shape& shape,
+                          const Extent& extent, DType dtype, void* target) const = 0;
+  /// Reads everything and checks it against its hashes. Throws WeightsError at the first fault.
+  virtual void check_all() const = 0;
+};
+
+/// Whether `path` is a weights file that has the state of a run beside its weights.
+bool has_state(const std::string& path);
+
+/// Opens a checkpoint's directory, or a weights file that has_state(). Throws WeightsError naming
+/// what is wrong.
+std::unique_ptr<StateSource> open_state(const std::string& path);
+
+}  // namespace zea

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint cut anew for another number of ranks, without ranks: the same tensors, moments and
+// position in as many shard files as are asked for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zea/io/piece_copy.hpp"
+
+namespace zea {
+
+struct ReshardOptions {
+  std::string target;  ///< directory of the new checkpoint
+  int64_t ranks = 1;
+  CopyLimits limits;
+  bool show_progress = false;
+};
+
+void reshard(const StateSource& source, const ReshardOptions& options);
+
+}  // namespace zea

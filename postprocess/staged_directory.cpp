@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "staged_directory.hpp"
+
+#include <filesystem>
+
+#include "zea/core/error.hpp"
+#include "zea/io/durable_file.hpp"
+
+namespace zea {
+
+namespace fs = std::filesystem;
+
+std::string without_trailing_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+StagedDirectory::StagedDirectory(const std::string& target)
+    : target_(without_trailing_slash(target)), staging_(target_ + ".tmp") {
+  if (fs::exists(target_) && !fs::is_directory(target_))
+    throw StorageError(target_ + ": is a file; choose another name");
+  if (fs::exists(target_) && !fs::is_empty(target_))
+    throw StorageError(target_ + ": is not empty; choose another directory");
+  fs::remove_all(staging_);
+  if (!fs::create_directories(staging_)) throw StorageError(staging_ + ": cannot be created");
+}
+
+StagedDirectory::~StagedDirectory() {
+  if (finished_) return;
+  std::error_code ignored;
+  fs::remove_all(staging_, ignored);
+}
+
+void StagedDirectory::finish() {
+  sync_directory(staging_);
+  if (fs::exists(target_)) fs::remove(target_);  // empty: that was checked
+  rename_durably(staging_, target_);
+  finished_ = true;
+}
+
+}  // namespace zea

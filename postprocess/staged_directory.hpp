@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory under construction: it has another name until it is complete, so that what is killed
+// on the way leaves nothing that looks complete.
+#pragma once
+
+#include <string>
+
+namespace zea {
+
+/// `path` without slashes at its end.
+std::string without_trailing_slash(std::string path);
+
+class StagedDirectory {
+ public:
+  /// Makes `target`.tmp, anew when there is one. Throws StorageError when `target` is there and not
+  /// an empty directory.
+  explicit StagedDirectory(const std::string& target);
+  StagedDirectory(const StagedDirectory&) = delete;
+  StagedDirectory& operator=(const StagedDirectory&) = delete;
+  /// Removes it unless it was finished.
+  ~StagedDirectory();
+
+  /// Where to write.
+  const std::string& path() const { return staging_; }
+  /// Syncs the entries and gives it its name.
+  void finish();
+
+ private:
+  std::string target_, staging_;
+  bool finished_ = false;
+};
+
+}  // namespace zea

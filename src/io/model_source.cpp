@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/io/model_source.hpp"
+
+#include <algorithm>
+
+#include "tensor_request.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/initial_weights.hpp"
+#include "zea/plan/parameter_names.hpp"
+
+namespace zea {
+namespace {
+
+bool contains(const std::vector<std::string>& list, const std::string& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+std::string lines(const std::string& title, const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += "\n  " + title + item;
+  return text;
+}
+
+/// The tensors that may be parameters, by the model's spelling of their names.
+std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
+                                                const WeightsSource& source) {
+  std::map<std::string, TensorInfo> tensors;
+  for (const TensorInfo& tensor : source.tensors()) {
+    if (is_computed_buffer(tensor.name)) continue;
+    const std::string name = canonical_parameter_name(model.family, tensor.name);
+    // A tied head is the embedding: files may carry it, models do not have it.
+    if (model.text.tied_embeddings && name.ends_with("lm_head.weight")) continue;
+    const auto [place, is_new] = tensors.emplace(name, tensor);
+    if (!is_new)
+      throw WeightsError(source.describe() + ": \"" + place->second.name + "\" and \"" +
+                         tensor.name + "\" are both called \"" + name + "\"");
+  }
+  return tensors;
+}
+
+/// Why a tensor cannot be the parameter; empty when it can.
+std::string fault_of(const ParamSpec& param, const TensorInfo& tensor) {
+  if (tensor.shape != param.shape)
+    return "wrong shape: " + tensor.name + " is " + shape_text(tensor.shape) +
+           "; the model wants " + shape_text(param.shape);
+  if (!is_floating(tensor.dtype))
+    return "wrong type: " + tensor.name + " is " + dtype_name(tensor.dtype) +
+           "; allowed: floating types";
+  return "";
+}
+
+}  // namespace
+
+std::string TensorMatch::faults() const {
+  return lines("missing: ", missing) + lines("", wrong) + lines("unexpected: ", unexpected);
+}
+
+std::string load_module(const ModelSpec& model, int param) {
+  for (const UnitSpec& unit : model.units)
+    if (unit.kind == UnitKind::Projector &&
+        std::find(unit.params.begin(), unit.params.end(), param) != unit.params.end())
+      return "projector";
+  return model.params[static_cast<size_t>(param)].module;
+}
+
+TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
+                          const std::vector<std::string>& modules) {
+  TensorMatch match;
+  std::map<std::string, TensorInfo> tensors = by_model_name(model, source);
+  for (size_t p = 0; p < model.params.size(); ++p) {
+    const ParamSpec& param = model.params[p];
+    const auto tensor = tensors.extract(param.name);
+    if (!contains(modules, load_module(model, static_cast<int>(p)))) continue;
+    if (tensor.empty()) {
+      match.missing.push_back(param.name + " " + shape_text(param.shape));
+      continue;
+    }
+    const std::string fault = fault_of(param, tensor.mapped());
+    if (fault.empty())
+      match.found.emplace(param.name, tensor.mapped());
+    else
+      match.wrong.push_back(fault);
+  }
+  for (const auto& [name, tensor] : tensors)
+    match.unexpected.push_back(tensor.name + " " + shape_text(tensor.shape));
+  return match;
+}
+
+void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source) {
+  const std::string faults = match.faults();
+  if (faults.empty()) return;
+  throw WeightsError(source.describe() + ": its tensors are not those of this " + model.family +
+                     " model; use weights that were made from the same config.json, or "
+                     "model.strict = false to start with what fits:" +
+                     faults);
+}
+
+ModelSource::ModelSource(std::unique_ptr<WeightsSource> source, const std::string& config_json,
+                         const LoadOptions& options)
+    : source_(std::move(source)),
+      config_(config_json.empty() && source_ ? source_->config_json() : config_json) {
+  if (config_.empty())
+    throw WeightsError(describe() + ": has no config.json; name the model's in model.config");
+  model_ = make_model_spec(config_);
+  if (source_) load_what_fits(options);
+  draw_rest(options.seed);
+}
+
+void ModelSource::load_what_fits(const LoadOptions& options) {
+  TensorMatch match = match_tensors(model_, *source_, options.modules);
+  if (options.strict) check_match(match, model_, *source_);
+  note_ = match.faults();
+  loaded_ = std::move(match.found);
+  if (loaded_.empty() && !options.modules.empty())
+    throw WeightsError(describe() + ": none of its tensors is one of this " + model_.family +
+                       " model:" + note_);
+}
+
+void ModelSource::draw_rest(uint64_t seed) {
+  for (const ParamSpec& param : model_.params) {
+    const auto entry = loaded_.find(param.name);
+    const DType dtype = entry == loaded_.end() ? DType::Float64 : entry->second.dtype;
+    tensors_.push_back({param.name, param.shape, dtype});
+  }
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
+  const size_t drawn = tensors_.size() - loaded_.size();
+  if (drawn > 0) drawn_ = make_initial_weights(config_, seed);
+  if (drawn > 0 || !note_.empty())
+    note_ = describe() + ": " + std::to_string(loaded_.size()) + " of " +
+            std::to_string(tensors_.size()) + " parameters loaded, " + std::to_string(drawn) +
+            " are initial values of seed " + std::to_string(seed) + note_;
+}
+
+std::string ModelSource::describe() const {
+  return source_ ? source_->describe() : "no weights";
+}
+
+void ModelSource::read(const std::string& name, const Shape& shape, const Extent& extent,
+                       DType dtype, void* target) const {
+  const auto loaded = loaded_.find(name);
+  if (loaded != loaded_.end())
+    return source_->read(loaded->second.name, shape, extent, dtype, target);
+  find_tensor(tensors_, name, describe());
+  drawn_->read(name, shape, extent, dtype, target);
+}
+
+std::vector<std::string> ModelSource::companions() const {
+  return source_ ? source_->companions() : std::vector<std::string>{};
+}
+
+std::string ModelSource::companion(const std::string& name) const {
+  return source_ ? source_->companion(name) : WeightsSource::companion(name);
+}
+
+}  // namespace zea

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// A box is cut against each piece, the contiguous runs of the common part are walked in the order
+// of the piece's bytes, and each block that a run touches is read whole and checked. Neighbouring
+// boxes share the blocks at their edges, so the last few are kept.
+#include "piece_reader.hpp"
+
+#include <algorithm>
+
+#include "tensor_request.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/shard_file.hpp"
+
+namespace zea {
+namespace {
+
+constexpr size_t kOpenFiles = 16;
+constexpr size_t kKeptBlocks = 4;
+
+int64_t elements_of_block(const Piece& piece, int64_t number) {
+  const int64_t in_block = block_elements(piece.dtype);
+  return std::min(in_block, piece.extent.elements() - number * in_block);
+}
+
+}  // namespace
+
+struct PieceReader::OpenPieces {
+  std::string name;
+  H5File file;
+  std::set<std::string> checked;  ///< datasets whose shape and type agree with the manifest
+};
+
+/// A block in memory that agrees with its hash.
+struct PieceReader::Block {
+  const Piece* piece = nullptr;
+  int64_t number = -1;
+  std::vector<char> bytes;
+};
+
+PieceReader::PieceReader(std::string where, const Manifest& manifest, OpenFile open_file)
+    : where_(std::move(where)), manifest_(manifest), open_file_(std::move(open_file)) {
+  for (const Piece& piece : manifest.pieces) pieces_[{piece.tensor, piece.state}].push_back(&piece);
+}
+
+PieceReader::~PieceReader() = default;
+
+std::vector<std::string> PieceReader::states(const std::string& name) const {
+  std::vector<std::string> found;
+  for (auto entry = pieces_.lower_bound({name, ""});
+       entry != pieces_.end() && entry->first.first == name; ++entry)
+    if (entry->first.second != kStateParameter) found.push_back(entry->first.second);
+  return found;
+}
+
+const std::vector<const Piece*>& PieceReader::pieces_of(const std::string& name,
+                                                        const std::string& state) const {
+  const auto found = pieces_.find({name, state});
+  if (found == pieces_.end())
+    throw WeightsError(where_ + ": tensor \"" + name + "\" has no " + state +
+                       " in this checkpoint");
+  return found->second;
+}
+
+DType PieceReader::dtype(const std::string& name, const std::string& state) const {
+  return pieces_of(name, state).front()->dtype;
+}
+
+/// Files stay open as long as a reader of them is under way.
+std::shared_ptr<PieceReader::OpenPieces> PieceReader::file_of(const Piece& piece) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(open_.begin(), open_.end(),
+                                  [&](const auto& open) { return open->name == piece.file; });
+  if (found != open_.end()) {
+    open_.splice(open_.begin(), open_, found);
+  } else {
+    if (open_.size() >= kOpenFiles) open_.pop_back();
+    open_.push_front(
+        std::make_shared<OpenPieces>(OpenPieces{piece.file, open_file_(piece.file), {}}));
+  }
+  const std::shared_ptr<OpenPieces> open = open_.front();
+  if (!open->checked.contains(piece.dataset)) {
+    check_shard_piece(open->file, piece);
+    open->checked.insert(piece.dataset);
+  }
+  return open;
+}
+
+std::unique_ptr<PieceReader::Block> PieceReader::take_block(const Piece& piece, int64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const auto& block) {
+    return block->piece == &piece && block->number == number;
+  });
+  if (found == blocks_.end()) {
+    if (blocks_.size() < kKeptBlocks) return std::make_unique<Block>();
+    --found;  // the one that has not been used for longest
+  }
+  std::unique_ptr<Block> block = std::move(*found);
+  blocks_.erase(found);
+  return block;
+}
+
+void PieceReader::give_block(std::unique_ptr<Block> block) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  blocks_.push_front(std::move(block));
+  if (blocks_.size() > kKeptBlocks) blocks_.pop_back();
+}
+
+void PieceReader::read_block(const Piece& piece, int64_t number, char* target) {
+  const std::shared_ptr<OpenPieces> open = file_of(piece);
+  const int64_t count = elements_of_block(piece, number);
+  const int64_t bytes = count * static_cast<int64_t>(element_bytes(piece.dtype));
+  open->file.read_range(piece.dataset, number * block_elements(piece.dtype), count, target);
+  if (hash_bytes(target, bytes) != piece.block_hashes[static_cast<size_t>(number)])
+    throw WeightsError(open->file.path() + ": tensor \"" + piece.tensor + "\" (" + piece.state +
+                       "), block " + std::to_string(number) + " of dataset \"" + piece.dataset +
+                       "\": its hash is not the one in the manifest: the file is damaged");
+}
+
+std::unique_ptr<PieceReader::Block> PieceReader::checked_block(const Piece& piece, int64_t number) {
+  std::unique_ptr<Block> block = take_block(piece, number);
+  if (block->piece == &piece && block->number == number) return block;
+  block->piece = nullptr;
+  block->bytes.resize(static_cast<size_t>(elements_of_block(piece, number)) *
+                      element_bytes(piece.dtype));
+  read_block(piece, number, block->bytes.data());
+  block->piece = &piece;
+  block->number = number;
+  return block;
+}
+
+void PieceReader::copy_part(const Piece& piece, const Extent& part, const Extent& extent,
+                            DType dtype, char* target) {
+  const int64_t in_block = block_elements(piece.dtype);
+  const auto from_bytes = static_cast<int64_t>(element_bytes(piece.dtype));
+  const auto to_bytes = static_cast<int64_t>(element_bytes(dtype));
+  std::unique_ptr<Block> block;
+  for (CopyRun run : copy_runs(part, piece.extent, extent)) {
+    while (run.elements > 0) {
+      const int64_t number = run.source_element / in_block;
+      const int64_t inside = run.source_element - number * in_block;
+      const int64_t count = std::min(run.elements, in_block - inside);
+      char* place = target + run.target_element * to_bytes;
+      if (dtype == piece.dtype && count == elements_of_block(piece, number)) {
+        read_block(piece, number, place);
+      } else {
+        if (!block || block->number != number) {
+          if (block) give_block(std::move(block));
+          block = checked_block(piece, number);
+        }
+        convert_elements(piece.dtype, block->bytes.data() + inside * from_bytes, dtype, place,
+                         count);
+      }
+      run.source_element += count;
+      run.target_element += count;
+      run.elements -= count;
+    }
+  }
+  if (block) give_block(std::move(block));
+}
+
+void PieceReader::read(const TensorInfo& tensor, const std::string& state, const Extent& extent,
+                       DType dtype, void* target) {
+  int64_t found = 0;
+  for (const Piece* piece : pieces_of(tensor.name, state)) {
+    const Extent part = intersect(piece->extent, extent);
+    if (part.empty()) continue;
+    found += part.elements();
+    copy_part(*piece, part, extent, dtype, static_cast<char*>(target));
+  }
+  if (found != extent.elements())
+    throw WeightsError(where_ + ": the pieces of tensor \"" + tensor.name + "\" (" + state +
+                       ") hold " + std::to_string(found) + " of " +
+                       std::to_string(extent.elements()) + " elements asked for");
+  check_finite(tensor, extent, dtype, target, where_ + " (" + state + ")");
+}
+
+void PieceReader::check_all() {
+  check_coverage(manifest_);
+  std::vector<char> bytes(kHashBlockBytes);
+  for (const Piece& piece : manifest_.pieces)
+    for (int64_t number = 0; number < num_blocks(piece); ++number)
+      read_block(piece, number, bytes.data());
+}
+
+}  // namespace zea
