@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over segments, by the library's flash kernels: segments of similar length go through in
-// one call. bf16 on the CPU is computed in fp32, since the library's bf16 backward is several times
-// slower there on short segments.
+// Attention over segments: short ones on the CPU by our own kernels, others by the library's flash
+// kernels, where segments of similar length go through in one call. bf16 on the CPU is computed in
+// fp32, since the library's bf16 backward is several times slower there.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "parameter_function.hpp"
 #include "zea/core/error.hpp"
+#include "zea/kernels/short_attention.hpp"
 #include "zea/model/functions.hpp"
 
 namespace zea {
@@ -70,14 +71,28 @@ Tensor real_tokens(const Tensor& batched, const AttentionBatch& batch) {
   return batch.places.defined() ? flat.index_select(0, batch.places) : flat;
 }
 
+ShortSegments short_segments(const AttentionBatch& batch) {
+  ShortSegments segments{.length = batch.length, .rows = batch.rows, .lengths = {}};
+  segments.lengths.assign(batch.segments, batch.places.defined() ? 0 : batch.length);
+  if (!batch.places.defined()) return segments;
+  const int64_t* place = batch.places.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < batch.places.numel(); ++i) ++segments.lengths[place[i] / batch.length];
+  return segments;
+}
+
 struct AttentionFunction : Function<AttentionFunction> {
   static Tensor forward(Context* ctx, const Tensor& qkv, const std::vector<AttentionBatch>* batches,
                         int64_t query_heads, int64_t kv_heads, bool causal) {
     const Heads heads{query_heads, kv_heads, qkv.size(2)};
+    const Tensor input = qkv.contiguous();
     Tensor y = at::empty({qkv.size(0), heads.query, heads.dim}, qkv.options());
-    Tensors saved;
+    Tensors saved{input};
     for (const AttentionBatch& batch : *batches) {
-      const BatchInputs in = gather_inputs(qkv, batch, heads);
+      if (prefers_short_attention(input, batch.length)) {
+        short_attention_forward(input, short_segments(batch), {query_heads, kv_heads, causal}, y);
+        continue;
+      }
+      const BatchInputs in = gather_inputs(input, batch, heads);
       const auto [out, lse] = run_forward(in, causal);
       y.index_copy_(0, batch.place_rows, real_tokens(out, batch).to(qkv.scalar_type()));
       saved.insert(saved.end(), {in.q, in.k, in.v, out, lse});
@@ -95,16 +110,22 @@ struct AttentionFunction : Function<AttentionFunction> {
     const bool causal = ctx->saved_data.at("causal").toBool();
     const int64_t kv_heads = ctx->saved_data.at("kv_heads").toInt();
     const Tensors saved = ctx->get_saved_variables();
-    const int64_t dim = saved[0].size(3), query_heads = saved[0].size(1);
-    const Heads heads{query_heads, kv_heads, dim};
-    const Tensor dy = outputs[0].view({outputs[0].size(0), query_heads, dim});
-    Tensor dqkv = at::empty({dy.size(0), query_heads + 2 * kv_heads, dim}, dy.options());
-    for (size_t b = 0; b < batches.size(); ++b) {
-      const BatchInputs in{saved[5 * b], saved[5 * b + 1], saved[5 * b + 2]};
-      const auto gradients = run_backward(batched_gradient(dy, batches[b], in.q), in,
-                                          saved[5 * b + 3], saved[5 * b + 4], causal);
-      dqkv.index_copy_(0, batches[b].place_rows,
-                       joined(gradients, batches[b], heads).to(dy.scalar_type()));
+    const Tensor& qkv = saved[0];
+    const Heads heads{qkv.size(1) - 2 * kv_heads, kv_heads, qkv.size(2)};
+    const Tensor dy = outputs[0].contiguous().view({-1, heads.query, heads.dim});
+    Tensor dqkv = at::empty_like(qkv);
+    size_t next = 1;
+    for (const AttentionBatch& batch : batches) {
+      if (prefers_short_attention(qkv, batch.length)) {
+        short_attention_backward(dy, qkv, short_segments(batch), {heads.query, kv_heads, causal},
+                                 dqkv);
+        continue;
+      }
+      const BatchInputs in{saved[next], saved[next + 1], saved[next + 2]};
+      const auto gradients = run_backward(batched_gradient(dy, batch, in.q), in, saved[next + 3],
+                                          saved[next + 4], causal);
+      dqkv.index_copy_(0, batch.place_rows, joined(gradients, batch, heads).to(dy.scalar_type()));
+      next += 5;
     }
     return {dqkv, {}, {}, {}, {}};
   }

@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "parameter_function.hpp"
+#include "zea/kernels/matmul.hpp"
 #include "zea/model/functions.hpp"
 
 namespace zea {
@@ -28,7 +29,7 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     Tensor lse = at::empty({x.size(0)}, wide(x.narrow(0, 0, 0)).options());
     Tensor loss = at::zeros({}, x.options().dtype(at::kDouble));
     for_chunks(x.size(0), weight->shape()[0], [&](int64_t begin, int64_t count) {
-      const Tensor logits = wide(at::mm(x.narrow(0, begin, count), weight->value().t()));
+      const Tensor logits = wide(product(x.narrow(0, begin, count), weight->value().t()));
       Tensor chunk_lse = logits.logsumexp(-1);
       const Tensor picked =
           logits.gather(1, targets.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
@@ -48,12 +49,12 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     const Tensor scale = outputs[0].to(lse.scalar_type());
     for_chunks(x.size(0), weight->shape()[0], [&](int64_t begin, int64_t count) {
       const Tensor rows = x.narrow(0, begin, count);
-      Tensor d = wide(at::mm(rows, weight->value().t()));
+      Tensor d = wide(product(rows, weight->value().t()));
       d.sub_(lse.narrow(0, begin, count).unsqueeze(1)).exp_();
       d.scatter_add_(1, targets.narrow(0, begin, count).unsqueeze(1),
                      at::full({count, 1}, -1, d.options()));
       d = d.mul_(scale).to(x.scalar_type());
-      if (needs_dx) dx.narrow(0, begin, count).copy_(at::mm(d, weight->value()));
+      if (needs_dx) dx.narrow(0, begin, count).copy_(product(d, weight->value()));
       if (weight->trainable()) add_outer_product(weight->gradient(), d, rows);
     });
     return {dx, {}, {}, {}};

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "parameter_function.hpp"
+#include "zea/kernels/matmul.hpp"
 #include "zea/model/functions.hpp"
 
 namespace zea {
@@ -11,27 +12,43 @@ namespace {
 
 using namespace detail;
 
+/// How a weight lies in its buffer.
+enum class WeightOrder { OutIn, InOut };
+
+/// The weight as (out, in).
+Tensor out_in(const Tensor& weight, WeightOrder order) {
+  return order == WeightOrder::OutIn ? as_matrix(weight) : weight.t();
+}
+
 struct LinearFunction : Function<LinearFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
-                        Parameter* bias) {
+                        Parameter* bias, WeightOrder order) {
     (void)anchor;
     remember(ctx, {weight, bias});
+    ctx->saved_data["in_out"] = order == WeightOrder::InOut;
     if (weight->trainable()) ctx->save_for_backward({x});
-    return bias ? at::addmm(bias->value(), x, as_matrix(weight->value()).t())
-                : at::mm(x, as_matrix(weight->value()).t());
+    const Tensor matrix = out_in(weight->value(), order);
+    return bias ? biased_product(bias->value(), x, matrix.t()) : product(x, matrix.t());
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const Tensor dy = outputs[0].contiguous();
     Parameter* weight = recall(ctx, 0);
     Parameter* bias = recall(ctx, 1);
+    const auto order =
+        ctx->saved_data.at("in_out").toBool() ? WeightOrder::InOut : WeightOrder::OutIn;
     Tensor dx;
-    if (ctx->needs_input_grad(0)) dx = at::mm(dy, as_matrix(weight->value()));
-    if (weight->trainable())
-      add_outer_product(weight->gradient(), dy, ctx->get_saved_variables()[0]);
+    if (ctx->needs_input_grad(0)) dx = product(dy, out_in(weight->value(), order));
+    if (weight->trainable()) {
+      const Tensor x = ctx->get_saved_variables()[0];
+      if (order == WeightOrder::OutIn)
+        add_outer_product(weight->gradient(), dy, x);
+      else
+        add_outer_product(weight->gradient(), x, dy);
+    }
     if (bias && bias->trainable())
       bias->gradient().add_(dy.sum(0, false, bias->gradient().scalar_type()));
-    return {dx, {}, {}, {}};
+    return {dx, {}, {}, {}, {}};
   }
 };
 
@@ -77,7 +94,11 @@ struct ClassAndPositionsFunction : Function<ClassAndPositionsFunction> {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
-  return LinearFunction::apply(x, weight.anchor(), &weight, bias);
+  return LinearFunction::apply(x, weight.anchor(), &weight, bias, WeightOrder::OutIn);
+}
+
+at::Tensor linear_in_out(const at::Tensor& x, Parameter& weight, Parameter* bias) {
+  return LinearFunction::apply(x, weight.anchor(), &weight, bias, WeightOrder::InOut);
 }
 
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight) {

@@ -50,6 +50,14 @@ void fill_rotary(Microbatch& out, const std::vector<Segment>& segments, const Mo
   out.rotary_sines = angles.sin().to(options.dtype).to(options.device);
 }
 
+void fill_positions(Microbatch& out, const std::vector<Segment>& segments,
+                    const MicrobatchOptions& options) {
+  Ids positions;
+  for (const Segment& segment : segments)
+    for (int64_t position = 0; position < segment.length; ++position) positions.push_back(position);
+  out.positions = to_tensor(positions, options.device);
+}
+
 AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device) {
   Ids rows, places, place_rows;
   bool padded = false;
@@ -94,6 +102,12 @@ void check_sample(const Sample& sample, int64_t placeholders, const ModelSpec& m
                       " is outside the model's vocabulary of " +
                       std::to_string(model.text.vocabulary) +
                       "; pack the data with the model's tokenizer");
+  const int64_t tokens = static_cast<int64_t>(sample.tokens.size());
+  if (model.text.learned_positions && tokens > model.text.max_positions)
+    throw DataError("sample " + std::to_string(sample.id) + " has " + std::to_string(tokens) +
+                    " tokens, more than the model's " + std::to_string(model.text.max_positions) +
+                    " learned positions (n_positions); cut samples shorter when packing, or "
+                    "generate fewer with eval.generate_tokens");
   const int64_t features = model.vision ? model.vision->features() : 0;
   const int64_t items = static_cast<int64_t>(sample.items.size());
   if (placeholders != items * features)
@@ -167,7 +181,10 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
   out.placeholder_rows = to_tensor(host.placeholder_rows, options.device);
   out.last_rows = to_tensor(host.last_rows, options.device);
   const std::vector<Segment> segments = segments_of(out.words);
-  fill_rotary(out, segments, model, options);
+  if (model.text.learned_positions)
+    fill_positions(out, segments, options);
+  else
+    fill_rotary(out, segments, model, options);
   out.text_attention = make_attention(segments, options.device);
   if (out.items > 0) fill_images(out, loaded, *model.vision, options);
   return out;

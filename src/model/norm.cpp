@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "parameter_function.hpp"
+#include "zea/kernels/row_kernels.hpp"
 #include "zea/model/functions.hpp"
 
 namespace zea {
@@ -36,31 +37,26 @@ struct LayerNormFunction : Function<LayerNormFunction> {
   }
 };
 
-// y = x r w with r = 1 / sqrt(mean(x^2) + eps); dx = r (g w) - x r^3 / hidden * sum(g w x).
 struct RmsNormFunction : Function<RmsNormFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
                         double eps) {
     (void)anchor;
     remember(ctx, {weight});
-    const Tensor x_wide = wide(x);
-    const Tensor scale = x_wide.square().mean(-1, true).add_(eps).rsqrt_();
-    ctx->save_for_backward({x, scale});
-    return x_wide.mul(scale).to(x.scalar_type()).mul_(weight->value());
+    const Tensor rows = x.contiguous();
+    auto [y, scale] = rms_norm_forward(rows, weight->value(), eps);
+    ctx->save_for_backward({rows, scale});
+    return y;
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const Tensors saved = ctx->get_saved_variables();
     Parameter* weight = recall(ctx, 0);
-    const Tensor normalised = wide(saved[0]).mul(saved[1]);
-    const Tensor dy = wide(outputs[0]);
-    if (weight->trainable()) weight->gradient().add_(dy.mul(normalised).sum(0));
-    Tensor dx;
-    if (ctx->needs_input_grad(0)) {
-      const Tensor scaled = dy.mul(weight->value());
-      dx = scaled.sub(normalised.mul(scaled.mul(normalised).mean(-1, true))).mul_(saved[1]);
-      dx = dx.to(saved[0].scalar_type());
-    }
-    return {dx, {}, {}, {}};
+    const Tensor dweight = weight->trainable() ? weight->gradient() : Tensor();
+    return {rms_norm_backward(outputs[0].contiguous(), saved[0], saved[1], weight->value(),
+                              ctx->needs_input_grad(0), dweight),
+            {},
+            {},
+            {}};
   }
 };
 

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "zea/kernels/matmul.hpp"
 #include "zea/model/parameter.hpp"
 
 namespace zea::detail {
@@ -34,13 +35,13 @@ inline Tensor as_matrix(const Tensor& weight) {
   return weight.dim() == 2 ? weight : weight.flatten(1);
 }
 
-/// gradient (out, ...) += dy^T x, for dy (rows, out) and x (rows, in).
-inline void add_outer_product(Tensor& gradient, const Tensor& dy, const Tensor& x) {
-  Tensor matrix = as_matrix(gradient);
-  if (gradient.scalar_type() == dy.scalar_type())
-    matrix.addmm_(dy.t(), x);
+/// gradient (a, ...) += left^T right, for left (rows, a) and right (rows, ...).
+inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor& right) {
+  const Tensor matrix = as_matrix(gradient);
+  if (gradient.scalar_type() == left.scalar_type())
+    add_product(matrix, left.t(), right);
   else
-    matrix.add_(at::mm(dy.t(), x));
+    matrix.add_(at::mm(left.t(), right));
 }
 
 }  // namespace zea::detail

@@ -22,13 +22,16 @@ at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
       output = detail::projector(model, next, inputs);
       break;
     case UnitKind::TokenEmbed:
-      output = embedding(microbatch.token_ids, next());
+      output = detail::token_embed(model.text, next, microbatch);
       break;
     case UnitKind::Merge:
       output = detail::merge(*inputs[0], inputs[1], microbatch);
       break;
     case UnitKind::DecoderBlock:
       output = detail::decoder_block(model.text, next, *inputs[0], microbatch);
+      break;
+    case UnitKind::Gpt2Block:
+      output = detail::gpt2_block(model.text, next, *inputs[0], microbatch);
       break;
     case UnitKind::Head:
       output = detail::head(model.text, next, *inputs[0], microbatch, head);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit kinds. Each takes its parameters from the list in the order that plan/model_spec.cpp
-// adds them.
+// The unit kinds. Each takes its parameters from the list in the order that the families in
+// plan/*_spec.cpp add them.
 #pragma once
 
 #include <string>
@@ -37,10 +37,13 @@ at::Tensor patch_embed(const VisionConfig& vision, ParameterList& next,
 at::Tensor vision_block(const VisionConfig& vision, ParameterList& next, const at::Tensor& x,
                         const Microbatch& microbatch);
 at::Tensor projector(const ModelSpec& model, ParameterList& next, const UnitInputs& taps);
+at::Tensor token_embed(const TextConfig& text, ParameterList& next, const Microbatch& microbatch);
 at::Tensor merge(const at::Tensor& text, const std::optional<at::Tensor>& features,
                  const Microbatch& microbatch);
 at::Tensor decoder_block(const TextConfig& text, ParameterList& next, const at::Tensor& x,
                          const Microbatch& microbatch);
+at::Tensor gpt2_block(const TextConfig& text, ParameterList& next, const at::Tensor& x,
+                      const Microbatch& microbatch);
 at::Tensor head(const TextConfig& text, ParameterList& next, const at::Tensor& x,
                 const Microbatch& microbatch, HeadOutput output);
 

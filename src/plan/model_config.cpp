@@ -135,6 +135,7 @@ TextConfig read_text_config(const ConfigReader& config, bool tied_outside) {
   text.vocabulary = config.positive("vocab_size", 32000);
   text.max_positions = config.positive("max_position_embeddings", 2048);
   text.norm_eps = config.number("rms_norm_eps", 1e-6);
+  text.init_std = config.number("initializer_range", text.init_std);
   text.attention_bias = config.boolean("attention_bias", false);
   text.mlp_bias = config.boolean("mlp_bias", false);
   text.tied_embeddings = tied_outside || config.boolean("tie_word_embeddings", false);

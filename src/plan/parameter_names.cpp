@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/parameter_names.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace zea {
@@ -27,9 +28,7 @@ std::string without_outer_model(const std::string& name) {
   return name.starts_with(kOuter) ? name.substr(std::string(kOuter).size()) : name;
 }
 
-}  // namespace
-
-std::string canonical_parameter_name(const std::string& name) {
+std::string canonical_llava_name(const std::string& name) {
   const std::string inner = without_outer_model(name);
   for (const Prefix& prefix : kPrefixes)
     if (inner.starts_with(prefix.from))
@@ -39,8 +38,26 @@ std::string canonical_parameter_name(const std::string& name) {
   return name;
 }
 
+/// The first files, and those of the model without its head, leave "transformer." out.
+std::string canonical_gpt2_name(const std::string& name) {
+  for (const char* bare : {"h.", "wte.", "wpe.", "ln_f."})
+    if (name.starts_with(bare)) return "transformer." + name;
+  return name;
+}
+
+}  // namespace
+
+std::string canonical_parameter_name(const std::string& family, const std::string& name) {
+  if (family == "llava") return canonical_llava_name(name);
+  if (family == "gpt2") return canonical_gpt2_name(name);
+  return name;
+}
+
 bool is_computed_buffer(const std::string& name) {
-  return name.ends_with(".position_ids") || name.ends_with(".rotary_emb.inv_freq");
+  constexpr std::array kSuffixes{".position_ids", ".rotary_emb.inv_freq", ".attn.bias",
+                                 ".attn.masked_bias"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](const char* suffix) { return name.ends_with(suffix); });
 }
 
 }  // namespace zea

@@ -16,6 +16,9 @@ namespace zea {
 /// may be null.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias);
 
+/// As linear, with `weight` (in, out): how GPT-2's files have it.
+at::Tensor linear_in_out(const at::Tensor& x, Parameter& weight, Parameter* bias);
+
 /// Layer norm over the last dim (arXiv:1607.06450); `weight`, `bias` (hidden).
 at::Tensor layer_norm(const at::Tensor& x, Parameter& weight, Parameter& bias, double eps);
 

@@ -19,7 +19,8 @@ struct Microbatch {
   int64_t targets = 0;          ///< rows with a label here (bad items' samples have none)
   std::vector<MaskWord> words;  ///< (tokens)
   at::Tensor token_ids;         ///< (tokens) int64
-  at::Tensor rotary_cosines;    ///< (tokens, head_dim / 2), compute type
+  at::Tensor positions;         ///< (tokens) int64, in the sample: of models that learn positions
+  at::Tensor rotary_cosines;    ///< (tokens, head_dim / 2), compute type: of the others
   at::Tensor rotary_sines;
   std::vector<AttentionBatch> text_attention;
   at::Tensor target_rows;       ///< (targets) int64: rows whose next token is predicted
@@ -36,8 +37,8 @@ struct MicrobatchOptions {
   at::Device device = at::kCPU;
 };
 
-/// Throws DataError where the placeholders of a sample do not match its items, or an id lies beyond
-/// the vocabulary.
+/// Throws DataError where the placeholders of a sample do not match its items, or an id or a
+/// position lies beyond the model's.
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options);
 

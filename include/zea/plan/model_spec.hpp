@@ -44,8 +44,9 @@ enum class UnitKind {
   VisionBlock,
   Projector,  ///< features of the taps -> rows of the language model's width
   TokenEmbed,
-  Merge,  ///< text embeddings with features put in the places of placeholders
-  DecoderBlock,
+  Merge,         ///< text embeddings with features put in the places of placeholders
+  DecoderBlock,  ///< Llama's
+  Gpt2Block,
   Head,  ///< final norm, vocabulary, loss
 };
 
@@ -104,6 +105,10 @@ struct TextConfig {
   double norm_eps = 1e-6;
   bool attention_bias = false, mlp_bias = false, tied_embeddings = false;
   RopeConfig rope;
+  bool learned_positions = false;  ///< a table of max_positions rows in place of rotation
+  bool layer_norms = false;        ///< with bias, in place of RMS norms
+  Activation activation = Activation::Silu;
+  double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text
 };
 
@@ -115,6 +120,8 @@ struct ModelSpec {
   int64_t image_token = -1;
   std::vector<ParamSpec> params;
   std::vector<UnitSpec> units;  ///< in the order of a forward walk
+  /// What the config says and training does not do, for the user to read.
+  std::vector<std::string> notes;
 
   int64_t num_parameters() const;
   /// Index of the parameter called `name`, or -1.

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One spelling of a multimodal model's parameter names: that of the files transformers'
-// save_pretrained writes. Older files, and the names a running model uses, put the prefixes in
-// other orders.
+// One spelling of a model's parameter names: that of the files transformers' save_pretrained
+// writes. Older files, and the names a running model uses, put the prefixes in other orders or
+// leave them out.
 #pragma once
 
 #include <string>
 
 namespace zea {
 
-/// The file's spelling of `name` for a model with a vision tower:
-/// "language_model.model.layers.0...", "language_model.lm_head.weight", "vision_tower.encoder...",
-/// "multi_modal_projector...". Names that are none of these come back unchanged.
-std::string canonical_parameter_name(const std::string& name);
+/// The file's spelling of `name` in a model of `family`. llava: "language_model.model.layers.0...",
+/// "language_model.lm_head.weight", "vision_tower.encoder...", "multi_modal_projector..."; gpt2:
+/// "transformer.h.0...", "lm_head.weight". Other names come back unchanged.
+std::string canonical_parameter_name(const std::string& family, const std::string& name);
 
 /// True for tensors that old files carry although they are computed, not learnt (position ids,
-/// rotary frequencies).
+/// rotary frequencies, GPT-2's causal masks).
 bool is_computed_buffer(const std::string& name);
 
 }  // namespace zea

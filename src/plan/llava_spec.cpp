@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// LLaVA (arXiv:2310.03744): a CLIP vision transformer (arXiv:2103.00020), a projector, and a Llama
+// decoder into whose text the features are merged.
+#include <cmath>
+
+#include "families.hpp"
+
+namespace zea::detail {
+namespace {
+
+void add_vision_block(SpecBuilder& builder, const VisionConfig& vision, const std::string& layer,
+                      bool trainable) {
+  // CLIP's own initialisation (transformers CLIPPreTrainedModel._init_weights).
+  const double width = static_cast<double>(vision.hidden);
+  const double depth = 1 / std::sqrt(2.0 * vision.layers);
+  const double in_std = depth / std::sqrt(width), out_std = 1 / std::sqrt(width);
+  builder.add_norm(layer + ".layer_norm1", vision.hidden, trainable, true);
+  const Shape square{vision.hidden, vision.hidden};
+  for (const char* part : {"q_proj", "k_proj", "v_proj"})
+    builder.add(layer + ".self_attn." + part + ".weight", square, trainable, in_std, TpCut::Column,
+                part[0] != 'v');
+  for (const char* part : {"q_proj", "k_proj", "v_proj"})
+    builder.add(layer + ".self_attn." + part + ".bias", {vision.hidden}, trainable, 0,
+                TpCut::Column, part[0] != 'v');
+  builder.add(layer + ".self_attn.out_proj.weight", square, trainable, out_std, TpCut::Row);
+  builder.add(layer + ".self_attn.out_proj.bias", {vision.hidden}, trainable, 0);
+  builder.add_norm(layer + ".layer_norm2", vision.hidden, trainable, true);
+  builder.add(layer + ".mlp.fc1.weight", {vision.intermediate, vision.hidden}, trainable,
+              1 / std::sqrt(2 * width), TpCut::Column);
+  builder.add(layer + ".mlp.fc1.bias", {vision.intermediate}, trainable, 0, TpCut::Column);
+  builder.add(layer + ".mlp.fc2.weight", {vision.hidden, vision.intermediate}, trainable, in_std,
+              TpCut::Row);
+  builder.add(layer + ".mlp.fc2.bias", {vision.hidden}, trainable, 0);
+}
+
+/// Returns the unit that makes hidden state `state` for each state 0..layers.
+std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionConfig& vision,
+                                    bool trainable) {
+  const std::string root = "vision_tower.";
+  builder.start("vision.embed", "vision", UnitKind::PatchEmbed, {});
+  const double std = 1 / std::sqrt(static_cast<double>(vision.hidden));
+  builder.add_class_token(root + "embeddings.class_embedding", vision.hidden, trainable, std);
+  builder.add(root + "embeddings.patch_embedding.weight",
+              {vision.hidden, vision.channels, vision.patch_size, vision.patch_size}, trainable,
+              0.02);
+  builder.add(root + "embeddings.position_embedding.weight", {vision.tokens(), vision.hidden},
+              trainable, 0.02);
+  builder.add_norm(root + "pre_layrnorm", vision.hidden, trainable, true);
+  std::vector<int> states{builder.last_unit()};
+  for (int64_t layer = 0; layer < vision.layers; ++layer) {
+    builder.start("vision.layers." + std::to_string(layer), "vision", UnitKind::VisionBlock,
+                  {{states.back(), false}});
+    add_vision_block(builder, vision, root + "encoder.layers." + std::to_string(layer), trainable);
+    states.push_back(builder.last_unit());
+  }
+  return states;
+}
+
+void add_projector(SpecBuilder& builder, const ModelSpec& model, const std::vector<int>& states,
+                   bool trainable) {
+  std::vector<UnitInput> taps;
+  for (int64_t tap : model.vision->taps) taps.push_back({states[tap], false});
+  const int64_t width = model.vision->hidden * static_cast<int64_t>(taps.size());
+  builder.start("vision.projector", "vision", UnitKind::Projector, std::move(taps));
+  const std::string root = "multi_modal_projector.";
+  const int64_t hidden = model.text.hidden;
+  builder.add(root + "linear_1.weight", {hidden, width}, trainable, 0.02, TpCut::Column);
+  if (model.projector.bias)
+    builder.add(root + "linear_1.bias", {hidden}, trainable, 0, TpCut::Column);
+  builder.add(root + "linear_2.weight", {hidden, hidden}, trainable, 0.02, TpCut::Row);
+  if (model.projector.bias) builder.add(root + "linear_2.bias", {hidden}, trainable, 0);
+}
+
+/// Units that no later unit reads are not walked; their parameters are carried, never trained.
+void drop_unread_units(ModelSpec& model) {
+  std::vector<bool> read(model.units.size(), false);
+  read.back() = true;
+  for (size_t u = model.units.size(); u-- > 0;)
+    if (read[u])
+      for (const UnitInput& input : model.units[u].inputs) read[input.unit] = true;
+  std::vector<int> position(model.units.size(), -1);
+  std::vector<UnitSpec> kept;
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    if (!read[u]) {
+      for (int param : model.units[u].params)
+        model.params[param].used = model.params[param].trainable = false;
+      continue;
+    }
+    position[u] = static_cast<int>(kept.size());
+    kept.push_back(model.units[u]);
+    for (UnitInput& input : kept.back().inputs) input.unit = position[input.unit];
+  }
+  model.units = std::move(kept);
+}
+
+int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
+  const int64_t state = layer < 0 ? layers + 1 + layer : layer;
+  if (state < 0 || state > layers)
+    config.refuse("vision_feature_layer", std::to_string(layer),
+                  std::to_string(-layers - 1) + " to " + std::to_string(layers));
+  return state;
+}
+
+}  // namespace
+
+ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
+  ModelSpec model;
+  model.text =
+      read_text_config(config.object("text_config"), config.boolean("tie_word_embeddings", false));
+  VisionConfig vision = read_vision_config(config.object("vision_config"));
+  for (int64_t layer : config.integers("vision_feature_layer", -2))
+    vision.taps.push_back(resolve_tap(config, layer, vision.layers));
+  const std::string select = config.text("vision_feature_select_strategy", "default");
+  if (select != "default" && select != "full")
+    config.refuse("vision_feature_select_strategy", select, "default, full");
+  vision.keep_class_token = select == "full";
+  model.vision = vision;
+  model.projector.activation = config.activation("projector_hidden_act", "gelu");
+  model.projector.bias = config.boolean("multimodal_projector_bias", true);
+  model.image_token = config.integer("image_token_index", config.integer("image_token_id", 32000));
+  if (model.image_token < 0)
+    config.refuse("image_token_index", std::to_string(model.image_token), "0 or more");
+
+  SpecBuilder builder(model);
+  const std::vector<int> states = add_vision_encoder(builder, vision, trainable.vision);
+  add_projector(builder, model, states, trainable.vision_projector);
+  const int features = builder.last_unit();
+  // Carried: Llava reads hidden states before the encoder's last norm.
+  builder.start("vision.post_norm", "vision", UnitKind::VisionBlock, {});
+  builder.add_norm("vision_tower.post_layernorm", vision.hidden, false, true);
+  add_llama_decoder(builder, model.text, "language_model.", features, trainable.llm);
+  drop_unread_units(model);
+  return model;
+}
+
+}  // namespace zea::detail
