@@ -123,8 +123,8 @@ ExitCode run_from(const CommandLine& line, World& world,
     eval = open_checked(start.options.data.eval, plan);
   });
   Mesh mesh(ranks, plan.mesh, collectives_of(device));
-  if (!mesh.world().note().empty()) log.warn(mesh.world().note());
   Engine engine(plan, mesh, device);
+  if (const std::string note = mesh.note(); !note.empty()) log.warn(note);
   TrainPosition position;
   if (start.checkpoint) {
     position = resume(engine, *control, *start.checkpoint);

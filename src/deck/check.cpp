@@ -11,10 +11,6 @@ using Faults = std::vector<OptionFault>;
 void check_files(const Options& options, Faults& faults) {
   if (options.model.weights.empty() && options.model.config.empty())
     faults.push_back({{"model.weights"}, "model.weights is not set; name the weights file (.h5)"});
-  if (!options.model.weights.empty() && !options.model.config.empty())
-    faults.push_back(
-        {{"model.config", "model.weights"},
-         "model.config is set beside model.weights, which holds its own config; leave one out"});
   if (options.run.mode == "train" && options.data.train.empty())
     faults.push_back({{"data.train", "run.mode"},
                       "data.train is not set; run.mode = \"train\" needs a data set (.h5)"});
@@ -28,6 +24,14 @@ void check_files(const Options& options, Faults& faults) {
   if (options.eval.samples > 0) needs_eval("eval.samples", toml_text(options.eval.samples));
   if (options.eval.generate_tokens > 0)
     needs_eval("eval.generate_tokens", toml_text(options.eval.generate_tokens));
+}
+
+void check_load_modules(const ModelOptions& model, Faults& faults) {
+  for (const std::string& module : model.load_modules)
+    if (module != "vision" && module != "projector" && module != "llm")
+      faults.push_back({{"model.load_modules"},
+                        "model.load_modules holds \"" + module +
+                            "\"; allowed: \"vision\", \"projector\", \"llm\""});
 }
 
 void check_mesh(const MeshOptions& mesh, Faults& faults) {
@@ -87,6 +91,7 @@ void check_adam(const OptimOptions& optim, Faults& faults) {
 std::vector<OptionFault> check_options(const Options& options) {
   Faults faults;
   check_files(options, faults);
+  check_load_modules(options.model, faults);
   check_mesh(options.mesh, faults);
   check_channels("data.image_mean", options.data.image_mean, faults);
   check_channels("data.image_std", options.data.image_std, faults);

@@ -202,7 +202,7 @@ void DeckReader::store(std::string& member, const Key& key, const toml::node& no
   if (value.find('\0') != std::string::npos)
     return fault_at(node.source(), found + " holds a NUL character");
   if (!allowed.empty() && std::count(allowed.begin(), allowed.end(), value) == 0)
-    return fault_at(node.source(), found + " is not allowed; use " + allowed_values(key.info));
+    return fault_at(node.source(), found + " is not allowed; use " + allowed_values(key));
   suspects_.erase(key.path());
   member = value;
 }
@@ -263,7 +263,7 @@ void DeckReader::store(std::vector<std::string>& member, const Key& key, const t
 
 bool DeckReader::in_range(double value, const Key& key, const toml::node& node) {
   if (value >= key.info.min && value <= key.info.max && std::isfinite(value)) return true;
-  const std::string allowed = allowed_values(key.info);
+  const std::string allowed = allowed_values(key);
   const std::string found = key.path() + " = " + shown(node);
   suspects_.insert(key.path());
   if (!std::isfinite(value))

@@ -35,9 +35,9 @@ std::vector<std::string> list_sections();
 std::vector<std::string> nearest_paths(const std::string& path,
                                        const std::vector<std::string>& paths);
 
-/// A KeyInfo's range as words ("0 to 1000", "at least 1"), or its allowed values; empty when
+/// A key's range as words ("0 to 1000", "at least 1"), or its allowed values; empty when
 /// anything goes.
-std::string allowed_values(const KeyInfo& info);
+std::string allowed_values(const Key& key);
 
 /// `words` joined as in a sentence: "a, b or c".
 std::string join_words(const std::vector<std::string>& words);

@@ -82,7 +82,13 @@ std::string toml_text(const KeyMember& member) {
   return std::visit([](const auto* value) { return toml_text(*value); }, member);
 }
 
-std::string allowed_values(const KeyInfo& info) {
+std::string allowed_values(const Key& key) {
+  const KeyInfo& info = key.info;
+  if (std::holds_alternative<AutoOption*>(key.member)) {
+    const bool counts = std::isfinite(info.min);
+    return std::string("true, false") + (counts ? ", " : " or ") + "\"auto\"" +
+           (counts ? " or " + bound_text(info.min) + " to " + bound_text(info.max) : "");
+  }
   if (!info.allowed.empty()) {
     std::vector<std::string> quoted;
     for (const std::string& value : info.allowed) quoted.push_back(toml_text(value));
@@ -101,7 +107,7 @@ std::string echo_deck(const Options& options) {
   for (const Key& key : list_keys(copy)) {
     if (key.section != section) text += (text.empty() ? "[" : "\n[") + key.section + "]\n";
     section = key.section;
-    const std::string allowed = allowed_values(key.info);
+    const std::string allowed = allowed_values(key);
     text +=
         "# " + std::string(key.info.help) + (allowed.empty() ? "" : " (" + allowed + ")") + "\n";
     text += std::string(key.info.name) + " = " + toml_text(key.member) + "\n";
@@ -115,7 +121,7 @@ std::string deck_reference() {
   for (const Key& key : list_keys(defaults)) {
     if (key.section != section) text += (text.empty() ? "[" : "\n[") + key.section + "]\n";
     section = key.section;
-    const std::string allowed = allowed_values(key.info);
+    const std::string allowed = allowed_values(key);
     text += "  " + std::string(key.info.name) + " = " + toml_text(key.member) + "   (" +
             type_name(key.member) + (allowed.empty() ? "" : ": " + allowed) + ")\n";
     text += "      " + std::string(key.info.help) + "\n";

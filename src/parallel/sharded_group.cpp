@@ -36,9 +36,8 @@ ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
       precision_(plan.precision_of(layout_.module)),
       range_(shard_range(layout_, plan.shard_of(world_rank, group), shards_)) {
   counts_.assign(shards_, range_.end - range_.begin);
-  const int between = plan.shardings[group].shards_between;
-  if (gathers() && between > 1 && between < shards_)
-    subgroup_counts_.assign(between, layout_.padded(shards_) / between);
+  if (const int subgroup = plan.shardings[group].subgroup)
+    subgroup_counts_.assign(subgroup, layout_.padded(shards_) / subgroup);
   build_owned();
   build_runs(plan.model);
   publish();
@@ -171,6 +170,7 @@ void ShardedGroup::wait_unshard() {
 void ShardedGroup::reshard() {
   ZEA_ASSERT(gathers() && gathered_.defined());
   unsharding_.wait();
+  sent_.reset();
   set_values({});
   gathered_.reset();
   context_.gathered.give_back(group_);
@@ -201,7 +201,7 @@ void ShardedGroup::start_reduce_shard() {
   set_gradients({});
   if (context_.shard_group == nullptr) return;
   at::Tensor sent = open_gradient_;
-  if (!is_wide_enough()) {
+  if (!reduces_in_master_type()) {
     wire_ = context_.wire.take(group_, sent.numel(), to_torch(precision_.reduce));
     sent = wire_.copy_(sent);
   }

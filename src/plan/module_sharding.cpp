@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "module_sharding.hpp"
 
+#include <algorithm>
 #include <map>
 
 namespace zea::detail {
@@ -86,6 +87,11 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, Mod
   faults.add_if(none && options.prefetch_depth != 1, "prefetch_depth",
                 " = " + std::to_string(options.prefetch_depth) +
                     " with forward_prefetch and backward_prefetch = \"none\"; set one of them");
+  faults.add_if(
+      options.forward_prefetch == "post" && options.prefetch_depth == 1,
+      "forward_prefetch = \"post\"",
+      " with prefetch_depth = 1 gathers a unit when nothing but it is left to do, as \"none\" "
+      "does; use \"pre\", or a prefetch_depth of 2 or more");
   faults.add_if(options.bucket_mib != defaults.bucket_mib, "bucket_mib",
                 quoted + ": gradients are reduced by wrapped units; set wrap_units instead");
 }
@@ -105,12 +111,6 @@ void check_offload(const ModuleMeshOptions& options, const std::string& device,
 Prefetch prefetch_of(const std::string& name) {
   if (name == "none") return Prefetch::None;
   return name == "pre" ? Prefetch::Pre : Prefetch::Post;
-}
-
-int shards_between(const ModuleMeshOptions& options, int dp_shard) {
-  const AutoOption& reshard = options.reshard_after_forward;
-  if (reshard.is_count()) return static_cast<int>(reshard.count());
-  return reshard.value_or(strategy_of(options.strategy).reshards) ? dp_shard : 1;
 }
 
 }  // namespace
@@ -133,7 +133,10 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh) 
   }
   sharding.shards = mesh.dp_shard;
   sharding.replicas = mesh.dp_replicate;
-  sharding.shards_between = shards_between(options, mesh.dp_shard);
+  const AutoOption& reshard = options.reshard_after_forward;
+  sharding.subgroup = static_cast<int>(reshard.count());
+  sharding.keeps_until_backward =
+      !reshard.is_count() && !reshard.value_or(strategy_of(options.strategy).reshards);
   sharding.forward_prefetch = prefetch_of(options.forward_prefetch);
   sharding.backward_prefetch = prefetch_of(options.backward_prefetch);
   sharding.prefetch_depth = static_cast<int>(options.prefetch_depth);
@@ -146,15 +149,10 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh) 
 Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes) {
   if (strategy_of(options.strategy).shards)
     return {.units = options.wrap_units, .each_parameter = !options.flatten_parameters};
-  return {.units = options.bucket_mib > 0 ? 0 : 1,
-          .bucket_elements = static_cast<int64_t>(options.bucket_mib * kMebibyte) / gradient_bytes};
-}
-
-int shard_subgroup_of(const ModuleMeshOptions& options, int dp_shard) {
-  const AutoOption& reshard = options.reshard_after_forward;
-  const bool smaller =
-      strategy_of(options.strategy).shards && reshard.is_count() && reshard.count() < dp_shard;
-  return smaller ? static_cast<int>(reshard.count()) : 0;
+  if (options.bucket_mib == 0) return {};
+  return {.units = 0,
+          .bucket_elements = std::max<int64_t>(
+              1, static_cast<int64_t>(options.bucket_mib * kMebibyte) / gradient_bytes)};
 }
 
 }  // namespace zea::detail

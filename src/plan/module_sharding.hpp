@@ -21,7 +21,4 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh);
 /// `gradient_bytes` is the size of one element of a gradient.
 Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);
 
-/// The smaller group of reshard_after_forward; 0 where there is none.
-int shard_subgroup_of(const ModuleMeshOptions& options, int dp_shard);
-
 }  // namespace zea::detail

@@ -68,7 +68,7 @@ MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpe
   const auto add_module = [&](const std::string& module, const ModuleMeshOptions& of_module) {
     detail::check_sharding(module, of_module, shape, options.run.device, faults);
     ModuleGrid grid{.module = module};
-    grid.shard_subgroup = detail::shard_subgroup_of(of_module, shape.dp_shard);
+    grid.shard_subgroup = detail::make_sharding(of_module, shape).subgroup;
     shape.modules.push_back(grid);
   };
   if (model.vision) add_module("vision", options.mesh_vision);
@@ -111,6 +111,13 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
   };
   if (model.vision) check_module("vision", options.precision_vision);
   check_module("llm", options.precision_llm);
+  const auto refuse_uncast = [&](const std::string& name) {
+    faults.add(
+        "precision." + name +
+        ".cast_forward_inputs = false: nothing comes to it from another module; leave it out");
+  };
+  if (!options.precision_vision.cast_forward_inputs && model.vision) refuse_uncast("vision");
+  if (!options.precision_llm.cast_forward_inputs && !model.vision) refuse_uncast("llm");
   const DType features = make_precision(options.precision, options.precision_vision).output;
   const DType wanted = make_precision(options.precision, options.precision_llm).param;
   if (model.vision && !options.precision_llm.cast_forward_inputs && features != wanted)

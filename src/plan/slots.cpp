@@ -84,17 +84,16 @@ SlotPlan one_slot(const Lives& lives, const std::vector<int64_t>& bytes) {
   return plan;
 }
 
-Lives gathered_lives(const Walk& walk) {
-  Lives lives(walk.input().groups.size());
+/// With the walk's first moment at `start`.
+void add_gathered_lives(const Walk& walk, int64_t start, Lives& lives) {
   for (size_t g = 0; g < lives.size(); ++g) {
     if (!walk.input().shardings[g].gathered()) continue;
     for (const Stay& stay : walk.stays(static_cast<int>(g))) {
       const Walk::Place place = walk.unshard_place(stay);
-      lives[g].push_back(
-          {at(place.index, place.after ? kUnshardAfter : kUnshardBefore), at(stay.last, kReshard)});
+      lives[g].push_back({start + at(place.index, place.after ? kUnshardAfter : kUnshardBefore),
+                          start + at(stay.last, kReshard)});
     }
   }
-  return lives;
 }
 
 /// A gradient lives from its first backward until the next one starts to be reduced: then the
@@ -140,8 +139,13 @@ SlotPlans make_slot_plans(const ModelSpec& model, const std::vector<FlatGroup>& 
     wire.push_back(group.wire);
   }
   const Lives reduced = gradient_lives(walk);
-  return {assign_slots(gathered_lives(walk), gathered), assign_slots(reduced, gradients),
-          one_slot(reduced, wire)};
+  // An evaluation meets others than training: it comes after it on paper.
+  Lives kept(groups.size());
+  add_gathered_lives(walk, 0, kept);
+  ScheduleInput evaluation = input;
+  evaluation.forward_only = true;
+  add_gathered_lives(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
+  return {assign_slots(kept, gathered), assign_slots(reduced, gradients), one_slot(reduced, wire)};
 }
 
 }  // namespace zea

@@ -70,11 +70,11 @@ std::vector<Stay> Walk::stays(int group) const {
     const bool follows = !found.empty();
     const bool waits = follows && is_between_forward_and_backward(found.back().last, use);
     if (follows && (is_contiguous(found.back().last, use, input_.groups[group].bundle) ||
-                    (waits && sharding.shards_between == 1))) {
+                    (waits && sharding.keeps_until_backward))) {
       found.back().last = use;
       continue;
     }
-    const bool subgroup = waits && sharding.shards_between < sharding.shards;
+    const bool subgroup = waits && sharding.subgroup > 0;
     if (subgroup) found.back().to_subgroup = true;
     found.push_back({.group = group, .first = use, .last = use, .from_subgroup = subgroup});
   }
@@ -86,8 +86,11 @@ std::vector<Accumulation> Walk::accumulations(int group) const {
   std::vector<Accumulation> found;
   for (size_t use : uses(group)) {
     if (computes_[use].kind != ActionKind::Backward) continue;
-    const bool joins = !found.empty() && (!each || is_contiguous(found.back().last, use,
-                                                                 input_.groups[group].bundle));
+    const bool same_microbatch =
+        !found.empty() && computes_[found.back().last].microbatch == computes_[use].microbatch;
+    const bool joins = !found.empty() &&
+                       (!each || (same_microbatch && is_contiguous(found.back().last, use,
+                                                                   input_.groups[group].bundle)));
     if (joins)
       found.back().last = use;
     else
@@ -110,17 +113,24 @@ Walk::Place Walk::unshard_place(const Stay& stay) const {
                                 ? sharding.forward_prefetch
                                 : sharding.backward_prefetch;
   if (prefetch == Prefetch::None) return {stay.first, false};
-  const auto depth = static_cast<size_t>(sharding.prefetch_depth);
   // Not before the buffer was dropped after its use before this one. Whether that use has work does
   // not count, so that a buffer never lives where a walk with work for every unit does not have it.
   const std::vector<size_t> all = all_uses(stay.group);
   const auto own = std::lower_bound(all.begin(), all.end(), stay.first);
   const bool is_first = own == all.begin();
   const size_t before = is_first ? 0 : *(own - 1);
-  if (stay.first < depth) return {is_first ? 0 : before + 1, false};
-  const size_t ahead = stay.first - depth;
-  if (prefetch == Prefetch::Post) return {std::max(ahead, before), true};
-  return {is_first ? ahead : std::max(ahead, before + 1), false};
+  const std::optional<size_t> ahead = units_before(stay.first, sharding.prefetch_depth);
+  if (!ahead) return {is_first ? 0 : before + 1, false};
+  if (prefetch == Prefetch::Post) return {std::max(*ahead, before), true};
+  return {is_first ? *ahead : std::max(*ahead, before + 1), false};
+}
+
+std::optional<size_t> Walk::units_before(size_t index, int units) const {
+  while (index-- > 0) {
+    const bool counts = !input_.model.units[computes_[index].unit].params.empty();
+    if (counts && --units == 0) return index;
+  }
+  return std::nullopt;
 }
 
 }  // namespace detail

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models go from transformers into weights files and checkpoints and come back unchanged.
 
-check_weights_files.py IMPORT CONSOLIDATE INSPECT WRITE_CHECKPOINT
+check_weights_files.py IMPORT CONSOLIDATE INSPECT COMPARE WRITE_CHECKPOINT
 """
 
 import json
@@ -158,6 +158,32 @@ class WeightsFiles(unittest.TestCase):
         run("consolidate", self.folder / "w.h5", self.folder / "w.safetensors")
         self.assert_same_tensors(expected, load_file(self.folder / "w.safetensors"))
 
+    def test_writes_several_files(self):
+        for kind, model in ((LlavaForConditionalGeneration, make_llava()),
+                            (LlavaForConditionalGeneration, make_llava(tied=True, dtype=torch.bfloat16))):
+            with self.subTest(dtype=model.dtype):
+                source = self.saved(model, f"{model.dtype}")
+                out = self.folder / f"out-{model.dtype}"
+                weights, checkpoint = self.folder / "w.h5", self.folder / f"{model.dtype}" / "step-00000007"
+                run("import", source, weights)
+                run("write_checkpoint", weights, checkpoint, 3)
+                run("consolidate", checkpoint, f"{out}/", "--max-shard-size", "60KB", "-j", 3)
+                model.save_pretrained(self.folder / "theirs", max_shard_size="60KB")
+                ours, theirs = (json.loads((folder / "model.safetensors.index.json").read_text())
+                                for folder in (out, self.folder / "theirs"))
+                self.assertEqual(sorted(ours["weight_map"]), sorted(theirs["weight_map"]))
+                self.assertEqual(ours["metadata"]["total_size"], theirs["metadata"]["total_size"])
+                files = sorted(set(ours["weight_map"].values()))
+                self.assertEqual(files, [f"model-{n + 1:05d}-of-{len(files):05d}.safetensors"
+                                         for n in range(len(files))])
+                self.assertGreater(len(files), 2)
+                for name in files:
+                    tensors = load_file(out / name)
+                    size = sum(tensor.nbytes for tensor in tensors.values())
+                    self.assertTrue(size <= 60000 or len(tensors) == 1, (name, size))
+                self.assert_loads(kind, out, model)
+                self.assertIn(" 0 differences", run("compare", source, out))
+
     def test_lists_all_that_is_wrong(self):
         source = self.saved(make_llava())
         tensors = load_file(source / "model.safetensors")
@@ -166,10 +192,10 @@ class WeightsFiles(unittest.TestCase):
         tensors["multi_modal_projector.linear_2.bias"] = torch.zeros(7)
         save_file(tensors, source / "model.safetensors")
         message = run("import", source, self.folder / "w.h5", code=4)
-        for part in ("missing: multi_modal_projector.linear_1.bias (48)", "unexpected: extra.weight",
-                     "multi_modal_projector.linear_2.bias is (7), the model wants (48)"):
-            self.assertIn(part, message)
-        self.assertEqual(message.count("\n"), 1)
+        for part in ("missing: multi_modal_projector.linear_1.bias (48)", "unexpected: extra.weight (3)",
+                     "wrong shape: multi_modal_projector.linear_2.bias is (7); the model wants (48)"):
+            self.assertIn(f"\n  {part}\n", message)
+        self.assertEqual(message.count("\n"), 4)
         self.assertFalse((self.folder / "w.h5").exists())
 
     def test_values_that_are_not_finite(self):
@@ -202,8 +228,9 @@ class WeightsFiles(unittest.TestCase):
         self.assertIn("paths", run("import", self.folder, code=2))
         self.assertIn("does not exist", run("inspect", self.folder / "none", code=4))
         self.assertIn("holds no complete checkpoint", run("inspect", self.folder, code=4))
+        self.assertIn("no hashes to check", run("inspect", self.folder / "model", "--check", code=4))
 
 
 if __name__ == "__main__":
-    PROGRAMS = dict(zip(("import", "consolidate", "inspect", "write_checkpoint"), sys.argv[1:5]))
+    PROGRAMS = dict(zip(("import", "consolidate", "inspect", "compare", "write_checkpoint"), sys.argv[1:6]))
     unittest.main(argv=sys.argv[:1], verbosity=0)

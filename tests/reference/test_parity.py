@@ -18,6 +18,8 @@ try:
     from safetensors import safe_open
     from transformers import (
         CLIPVisionConfig,
+        GPT2Config,
+        GPT2LMHeadModel,
         LlamaConfig,
         LlamaForCausalLM,
         LlavaConfig,
@@ -88,6 +90,13 @@ CASES = {
     "llama": {"only_text": True},
     "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
     "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},
+    "gpt2": {"gpt2": {}},
+    "gpt2_untied": {"gpt2": {"tie_word_embeddings": False}},
+    "gpt2_narrow_mlp": {"gpt2": {"n_inner": 40}},
+    "gpt2_gelu": {"gpt2": {"activation_function": "gelu"}},
+    "gpt2_norm_eps": {"gpt2": {"layer_norm_epsilon": 1e-2}},
+    "gpt2_recomputed": {"gpt2": {}, "deck": ["model.activation_checkpointing=1"]},
+    "gpt2_one_sample_per_row": {"gpt2": {}, "deck": ["data.packing=false"]},
 }
 # As published models have it: what equals transformers' defaults is left out (llava-1.5-7b-hf).
 SPARSE_CONFIG = {
@@ -121,8 +130,21 @@ def make_text_config(case):
     return LlamaConfig(**{**options, **case.get("text", {})})
 
 
+def make_gpt2_config(case):
+    options = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24}
+    return GPT2Config(
+        **{**options, "vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, **case}
+    )
+
+
+def is_multimodal(case):
+    return not case.get("only_text") and "gpt2" not in case
+
+
 def make_model(case):
     torch.manual_seed(1)
+    if "gpt2" in case:  # whose config has dropout
+        return perturbed(GPT2LMHeadModel(make_gpt2_config(case["gpt2"])).eval())
     if case.get("only_text"):
         return perturbed(LlamaForCausalLM(make_text_config(case)))
     vision = {
@@ -156,7 +178,7 @@ def perturbed(model):
 def make_samples(case, features):
     """Token ids, loss mask, pictures: text of varied length before, between and after pictures."""
     random = np.random.default_rng(3)
-    pattern = [0] if case.get("only_text") else case.get("images", [1, 0, 2, 1, 0, 2, 1])
+    pattern = [0] if not is_multimodal(case) else case.get("images", [1, 0, 2, 1, 0, 2, 1])
 
     def text(least, most):
         ids = random.integers(6, VOCABULARY, size=random.integers(least, most + 1))
@@ -283,7 +305,7 @@ class Parity(unittest.TestCase):
         model, samples = self.prepare(case)
         expected_loss, expected_logits, expected_gradients = reference(model, samples, attention)
         loss, logits, gradients = self.run_zea(model, samples, case)
-        self.check_names(model, not case.get("only_text"))
+        self.check_names(model, is_multimodal(case))
         self.assertEqual(sorted(expected_logits), sorted(logits))
         for row, values in expected_logits.items():
             np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))

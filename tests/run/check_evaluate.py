@@ -17,7 +17,8 @@ class Evaluate(zr.ZeaTest):
         data = zr.make_dataset(self.folder / "data.h5", labelled, **names)
         deck = zr.write_deck(self.folder, weights, data)
         run, evaluated = self.folder / "run", self.folder / "evaluated"
-        held_out = [f'data.eval="{data}"', "eval.every=2", "schedule.steps=2"]
+        # Several microbatches, so that units of one are gathered while another is under way.
+        held_out = [f'data.eval="{data}"', "eval.every=2", "schedule.steps=2", "data.packing=false"]
         self.assert_code(zr.run_zea(2, ["-i", deck, "-d", run, *held_out], run), 0)
 
         result = zr.run_zea(

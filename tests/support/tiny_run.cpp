@@ -49,16 +49,24 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
   optimizer_ = std::make_unique<Optimizer>(engine_);
 }
 
+LoaderOptions TinyRun::loading() const {
+  LoaderOptions options;
+  if (plan_.model.vision) options.image.size = plan_.model.vision->image_size;
+  return options;
+}
+
+double TinyRun::evaluate() {
+  return zea::evaluate(engine_, *control_, dataset_, loading(), {}).metrics.loss;
+}
+
 void TinyRun::train(int64_t steps, TinyResult& result) {
-  LoaderOptions loading;
-  if (plan_.model.vision) loading.image.size = plan_.model.vision->image_size;
   TrainStep train_step(engine_, *optimizer_, *control_);
   for (const int64_t end = position_.step + steps; position_.step < end; ++position_.step) {
     const StepPlan step_plan =
         plan_.step_plan(position_.step, sampler_.global_batch(position_.step), dataset_.index());
     std::vector<Microbatch> microbatches;
     for (const MicrobatchPlan& part : step_plan.replicas[plan_.replica_of(mesh_.rank())])
-      microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading, part.samples),
+      microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading(), part.samples),
                                              plan_.model, engine_.microbatch_options()));
     const StepReport report =
         train_step.run(step_plan, microbatches, 0, {}, position_.optimizer_step);
@@ -108,6 +116,7 @@ TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, cons
   TinyResult result;
   run.train(options.steps, result);
   result.weights = run.weights();
+  if (options.evaluates) result.eval_loss = run.evaluate();
   return result;
 }
 
@@ -159,7 +168,8 @@ double max_difference(const std::map<std::string, std::vector<double>>& a,
       return std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < values.size(); ++i) {
       const double difference = std::abs(values[i] - other->second[i]);
-      if (!(difference <= largest)) largest = difference;
+      if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+      largest = std::max(largest, difference);
     }
   }
   return largest;

@@ -14,6 +14,7 @@
 #include "zea/io/manifest.hpp"
 #include "zea/io/weights_source.hpp"
 #include "zea/plan/plan.hpp"
+#include "zea/train/evaluate.hpp"
 #include "zea/train/train_step.hpp"
 
 namespace zea::testing {
@@ -24,6 +25,7 @@ struct TinyResult {
   std::vector<double> losses, grad_norms;
   std::map<std::string, std::vector<double>> weights;
   int64_t peak_bytes = 0;
+  double eval_loss = 0;  ///< over the whole data set, after training
 };
 
 struct TinyRunOptions {
@@ -32,6 +34,7 @@ struct TinyRunOptions {
   int64_t steps = 10;
   uint64_t weights_seed = 1;
   at::Device device = at::kCPU;
+  bool evaluates = false;  ///< after training
   std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
 };
 
@@ -47,6 +50,8 @@ class TinyRun {
 
   /// Goes on for `steps`, appending losses and norms to `result`.
   void train(int64_t steps, TinyResult& result);
+  /// The loss over the whole data set.
+  double evaluate();
   Tensors weights();
   /// "exp_avg" or "exp_avg_sq"; zero where nothing is trained.
   Tensors moments(const std::string& state);
@@ -56,6 +61,7 @@ class TinyRun {
   TrainPosition& position() { return position_; }
 
  private:
+  LoaderOptions loading() const;
   Tensors collect(const std::function<at::Tensor(const ShardedGroup&)>& values);
 
   const Dataset& dataset_;

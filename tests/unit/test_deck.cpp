@@ -232,7 +232,8 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
     const char* fault;
   } cases[] = {
       {"model.weights=", "model.weights is not set"},
-      {"model.config=c.json", "model.config is set beside model.weights"},
+      {"model.load_modules=[\"llm\", \"audio\"]",
+       "model.load_modules holds \"audio\"; allowed: \"vision\", \"projector\", \"llm\""},
       {"data.train=", "data.train is not set"},
       {"run.mode=evaluate", "run.mode = \"evaluate\" needs a data set in data.eval"},
       {"eval.every=1", "eval.every = 1 needs a data set in data.eval"},
@@ -255,6 +256,7 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
     EXPECT_EQ(count_lines(faults), 1u) << faults;
   }
   EXPECT_EQ(faults_beside_minimal("", {"model.weights=", "model.config=c.json"}), "");
+  EXPECT_EQ(faults_beside_minimal("", {"model.config=c.json"}), "");
   EXPECT_TRUE(contains(faults_beside_minimal("[optim]\ndecay = \"constant\"\nmin_lr = 1e-4\n"),
                        "is never reached"));
 }
@@ -281,7 +283,9 @@ TEST(Deck, SettingsMayBeLeftOpen) {
     const char* line;
     const char* fault;
   } cases[] = {
-      {"reshard_after_forward = 1", "mesh.llm.reshard_after_forward = 1 is out of range"},
+      {"reshard_after_forward = 1",
+       "mesh.llm.reshard_after_forward = 1 is out of range; allowed: true, false, \"auto\" or 2 "
+       "to"},
       {"reshard_after_forward = 'yes'", "it must be true, false, \"auto\" or an integer"},
       {"sync_grad_accum = 2", "it must be true, false or \"auto\""},
   };

@@ -24,6 +24,22 @@ TEST(DurableFile, AppearsOnlyWhenFinished) {
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
 }
 
+TEST(DurableFile, WritesLargePartsAtAnyPlaceFromAnyMemory) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "a";
+  std::string bytes(12 << 20, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>((i * 2654435761u) >> 24);
+  std::vector<int64_t> ends = {0, 5, 4096, (3 << 20) + 77, (8 << 20) + 4095};
+  ends.push_back(static_cast<int64_t>(bytes.size()));
+
+  DurableFile file(path);
+  for (size_t part = ends.size(); --part > 0;)
+    file.write(ends[part - 1], bytes.data() + ends[part - 1], ends[part] - ends[part - 1]);
+  file.finish();
+
+  EXPECT_TRUE(read_bytes(path) == bytes);
+}
+
 TEST(DurableFile, KeepsTheOldFileWhenDropped) {
   const TemporaryDirectory directory;
   const std::string path = directory / "a.txt";

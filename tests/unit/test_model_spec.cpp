@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "support/tiny_llava.hpp"
@@ -73,7 +76,7 @@ std::string refusal(Change change) {
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
   EXPECT_NE(refusal([](auto& c) {
               c["model_type"] = "qwen2_vl";
-            }).find("config.model_type = \"qwen2_vl\"; allowed: llama, llava"),
+            }).find("config.model_type = \"qwen2_vl\"; allowed: gpt2, llama, llava"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
               c["text_config"]["hidden_act"] = "gelu";
@@ -100,6 +103,71 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
               c["vision_config"]["patch_size"] = 3;
             }).find("a divisor of image_size = 8"),
             std::string::npos);
+}
+
+/// The refusal of a GPT-2 config with only `key` beside the family.
+std::string gpt2_refusal(const std::string& key, const nlohmann::json& value) {
+  try {
+    make_model_spec(nlohmann::json{{"model_type", "gpt2"}, {key, value}}.dump());
+  } catch (const WeightsError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ModelSpec, Gpt2OfDefaultsIsTheSmallOne) {
+  const ModelSpec model = make_model_spec(R"({"model_type": "gpt2"})");
+  EXPECT_EQ(model.num_parameters(), 124439808);
+  EXPECT_EQ(model.param_index("lm_head.weight"), -1);
+  const auto shape = [&](const std::string& name) {
+    return model.params.at(model.param_index("transformer." + name)).shape;
+  };
+  EXPECT_EQ(shape("wpe.weight"), (Shape{1024, 768}));
+  EXPECT_EQ(shape("h.11.attn.c_attn.weight"), (Shape{768, 2304}));
+  EXPECT_EQ(shape("h.0.mlp.c_proj.weight"), (Shape{3072, 768}));
+  const ParamSpec& residual = model.params[model.param_index("transformer.h.0.mlp.c_proj.weight")];
+  EXPECT_DOUBLE_EQ(residual.std, 0.02 / std::sqrt(24.0));
+  EXPECT_EQ(model.params[model.param_index("transformer.h.0.mlp.c_fc.weight")].std, 0.02);
+}
+
+TEST(ModelSpec, SaysThatDropoutIsLeftOut) {
+  const ModelSpec usual = make_model_spec(R"({"model_type": "gpt2", "embd_pdrop": 0})");
+  ASSERT_EQ(usual.notes.size(), 1);
+  EXPECT_NE(usual.notes[0].find("(resid_pdrop = 0.1, attn_pdrop = 0.1) is left out"),
+            std::string::npos);
+  const ModelSpec none = make_model_spec(
+      R"({"model_type": "gpt2", "resid_pdrop": 0, "embd_pdrop": 0.0, "attn_pdrop": 0})");
+  EXPECT_TRUE(none.notes.empty());
+  EXPECT_NE(gpt2_refusal("attn_pdrop", 0.3).find("config.attn_pdrop = 0.3"), std::string::npos);
+}
+
+TEST(ModelSpec, RefusesVariantsOfGpt2) {
+  for (const char* key :
+       {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
+    EXPECT_EQ(gpt2_refusal(key, false), "accepted");
+    EXPECT_NE(gpt2_refusal(key, true).find("config." + std::string(key) + " = true"),
+              std::string::npos);
+  }
+  EXPECT_NE(gpt2_refusal("scale_attn_weights", false).find("scale_attn_weights = false"),
+            std::string::npos);
+  EXPECT_NE(gpt2_refusal("n_head", 7).find("a divisor of n_embd = 768"), std::string::npos);
+}
+
+std::string read_input(const std::string& name) {
+  std::ifstream file(std::string(ZEA_INPUTS) + "/" + name);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
+  EXPECT_EQ(make_model_spec(read_input("gpt2_124m.json")).num_parameters(), 124439808);
+  const ModelSpec pair = make_model_spec(read_input("clip_b32_llama_1b.json"));
+  int64_t vision = 0, llm = 0;
+  for (const ParamSpec& param : pair.params) {
+    if (param.name.starts_with("vision_tower.")) vision += num_elements(param.shape);
+    if (param.name.starts_with("language_model.")) llm += num_elements(param.shape);
+  }
+  EXPECT_EQ(vision, 87456000);
+  EXPECT_EQ(llm, 1235814400);
 }
 
 TEST(ModelSpec, RefusesTextThatIsNotJson) {

@@ -38,14 +38,35 @@ TEST(ParameterNames, AcceptsEverySpelling) {
       {"audio_tower.layers.0.weight", "audio_tower.layers.0.weight"},
   };
   for (const Case& each : cases) {
-    EXPECT_EQ(canonical_parameter_name(each.given), each.canonical);
-    EXPECT_EQ(canonical_parameter_name(each.canonical), each.canonical);
+    EXPECT_EQ(canonical_parameter_name("llava", each.given), each.canonical);
+    EXPECT_EQ(canonical_parameter_name("llava", each.canonical), each.canonical);
   }
+}
+
+TEST(ParameterNames, Gpt2FilesMayLeaveTheOuterNameOut) {
+  const Case cases[] = {
+      {"h.3.attn.c_attn.weight", "transformer.h.3.attn.c_attn.weight"},
+      {"wte.weight", "transformer.wte.weight"},
+      {"wpe.weight", "transformer.wpe.weight"},
+      {"ln_f.bias", "transformer.ln_f.bias"},
+      {"lm_head.weight", "lm_head.weight"},
+  };
+  for (const Case& each : cases) {
+    EXPECT_EQ(canonical_parameter_name("gpt2", each.given), each.canonical);
+    EXPECT_EQ(canonical_parameter_name("gpt2", each.canonical), each.canonical);
+  }
+}
+
+TEST(ParameterNames, OtherFamiliesKeepTheirs) {
+  EXPECT_EQ(canonical_parameter_name("llama", "lm_head.weight"), "lm_head.weight");
 }
 
 TEST(ParameterNames, KnowsComputedBuffers) {
   EXPECT_TRUE(is_computed_buffer("vision_tower.vision_model.embeddings.position_ids"));
   EXPECT_TRUE(is_computed_buffer("model.layers.0.self_attn.rotary_emb.inv_freq"));
+  EXPECT_TRUE(is_computed_buffer("h.0.attn.bias"));
+  EXPECT_TRUE(is_computed_buffer("transformer.h.11.attn.masked_bias"));
+  EXPECT_FALSE(is_computed_buffer("transformer.h.0.attn.c_attn.bias"));
   EXPECT_FALSE(is_computed_buffer("vision_tower.embeddings.position_embedding.weight"));
 }
 

@@ -125,6 +125,10 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
          o.mesh_llm.prefetch_depth = 2;
        },
        {"mesh.llm.prefetch_depth = 2"}},
+      {[](Options& o) { o.mesh_llm.forward_prefetch = "post"; },
+       {"mesh.llm.forward_prefetch = \"post\"", "prefetch_depth of 2 or more"}},
+      {[](Options& o) { o.precision_vision.cast_forward_inputs = false; },
+       {"precision.vision.cast_forward_inputs = false", "nothing comes to it"}},
       {[](Options& o) { o.mesh_llm.bucket_mib = 1; }, {"mesh.llm.bucket_mib", "wrap_units"}},
       {[](Options& o) {
          o.mesh_llm.strategy = "no_shard";

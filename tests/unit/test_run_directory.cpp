@@ -2,6 +2,7 @@
 #include "zea/train/run_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,9 +10,18 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "support/files.hpp"
 #include "zea/core/error.hpp"
+
+/// Takes its time with locks, so that starts that are not kept apart get into each other's way.
+extern "C" int unlink(const char* path) noexcept {
+  if (std::string_view(path).ends_with("/LOCK")) usleep(20000);
+  return static_cast<int>(syscall(SYS_unlink, path));
+}
 
 namespace zea {
 namespace {
@@ -91,6 +101,60 @@ TEST(RunDirectory, TakesOverTheLockThatItsOwnJobLeftOnAnotherHost) {
   left.rewrite_line(kHostLine, "elsewhere");
   EXPECT_NE(RunDirectory(left.path()).note(), "");
   unsetenv("SLURM_JOB_ID");
+}
+
+/// Starts `count` processes that take the directory at once; returns how many got it.
+int takers(const std::string& path, int count) {
+  int starting[2], ending[2];
+  EXPECT_EQ(pipe(starting) | pipe(ending), 0);
+  std::vector<pid_t> children;
+  for (int i = 0; i < count; ++i) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    close(starting[1]);
+    close(ending[1]);
+    char byte;
+    (void)!read(starting[0], &byte, 1);  // until the parent closes it
+    int code = 0;
+    try {
+      const RunDirectory held(path);
+      (void)!read(ending[0], &byte, 1);
+    } catch (const StorageError& error) {
+      code = contains(error.what(), "is in use by host ") ? 7 : 1;
+    }
+    _exit(code);
+  }
+  close(starting[1]);
+  // All but one are refused; only then, or when that takes too long, is it let go.
+  int got = 0, refused = 0;
+  for (int status, polls = 0; got + refused < count; ++polls) {
+    const bool is_late = polls > 5000;
+    if (refused == count - 1 || is_late) close(std::exchange(ending[1], -1));
+    if (waitpid(-1, &status, WNOHANG) <= 0) {
+      usleep(1000);
+      continue;
+    }
+    (WEXITSTATUS(status) == 0 ? got : refused) += 1;
+    EXPECT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 7);
+  }
+  close(starting[0]);
+  close(ending[0]);
+  return got;
+}
+
+TEST(RunDirectory, IsTakenByOneOfManyThatStartAtOnce) {
+  for (int round = 0; round < 3; ++round) {
+    const TemporaryDirectory folder;
+    EXPECT_EQ(takers(folder / "run", 20), 1);
+  }
+}
+
+TEST(RunDirectory, IsTakenOverByOneOfManyThatStartAtOnce) {
+  for (int round = 0; round < 3; ++round) {
+    Left left;
+    left.collect();
+    EXPECT_EQ(takers(left.path(), 20), 1);
+  }
 }
 
 }  // namespace

@@ -88,8 +88,8 @@ class ShardedGroup {
   void set_gradients(const at::Tensor& flat);
   bool gathers() const { return shards_ > 1 || offloads_; }
   /// Gradients are reduced in the memory where they are accumulated.
-  bool travels_as_is() const { return precision_.reduce == precision_.master && !offloads_; }
-  bool is_wide_enough() const { return precision_.reduce == precision_.master; }
+  bool travels_as_is() const { return reduces_in_master_type() && !offloads_; }
+  bool reduces_in_master_type() const { return precision_.reduce == precision_.master; }
 
   const FlatGroup& layout_;
   int group_;

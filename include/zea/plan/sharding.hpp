@@ -14,9 +14,10 @@ enum class Prefetch { None, Pre, Post };
 struct Sharding {
   int shards = 1;    ///< ranks that share one copy
   int replicas = 1;  ///< copies
-  /// Ranks that share one copy between a microbatch's forward and backward: `shards`, a smaller
-  /// group of neighbours, or 1 where buffers stay gathered.
-  int shards_between = 1;
+  bool keeps_until_backward =
+      false;  ///< stays gathered between a microbatch's forward and backward
+  /// Neighbouring ranks that share a copy between them; 0: all that is kept are the shards.
+  int subgroup = 0;
   Prefetch forward_prefetch = Prefetch::Pre;
   Prefetch backward_prefetch = Prefetch::Pre;
   int prefetch_depth = 1;

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that are damaged: a run goes on from the newest one that is whole and says what it
+passed over; one that is asked for by name is refused."""
+
+import os
+import shutil
+
+import zea_run as zr
+
+STEPS = 6
+
+
+def piece_of(checkpoint, shard):
+    """File position of the largest piece of data in a shard."""
+    with zr.h5py.File(checkpoint / shard, "r") as file:
+        found = []
+        file.visititems(
+            lambda _, entry: (
+                found.append((entry.nbytes, entry.id.get_offset()))
+                if isinstance(entry, zr.h5py.Dataset)
+                else None
+            )
+        )
+    return max(found)[1]
+
+
+def flip(checkpoint, _):
+    path = checkpoint / "rank-00001.h5"
+    place = piece_of(checkpoint, path.name) + 5
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+
+
+def truncate(checkpoint, _):
+    path = checkpoint / "rank-00000.h5"
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def remove(checkpoint, _):
+    (checkpoint / "rank-00001.h5").unlink()
+
+
+def swap(checkpoint, _):
+    a, b, c = (checkpoint / f"{name}.h5" for name in ("rank-00000", "rank-00001", "other"))
+    a.rename(c), b.rename(a), c.rename(b)
+
+
+def mix_steps(checkpoint, older):
+    shutil.copy(older / "rank-00001.h5", checkpoint / "rank-00001.h5")
+
+
+def link(checkpoint, older):
+    (checkpoint / "rank-00001.h5").unlink()
+    (checkpoint / "rank-00001.h5").symlink_to(older / "rank-00001.h5")
+
+
+def change_manifest(checkpoint, wrong):
+    path = checkpoint / "manifest.json"
+    text = path.read_text()
+    assert wrong[0] in text
+    path.write_text(text.replace(*wrong, 1))
+
+
+def other_version(checkpoint, _):
+    change_manifest(checkpoint, ('"version": "1"', '"version": "9"'))
+
+
+def flip_manifest(checkpoint, _):
+    change_manifest(checkpoint, ('"step":6', '"step":7'))
+
+
+# What is done to the newest checkpoint, and the file that must be named.
+DAMAGES = {
+    flip: "rank-00001.h5",
+    truncate: "rank-00000.h5",
+    remove: "rank-00001.h5",
+    swap: "rank-0000",
+    mix_steps: "rank-00001.h5",
+    link: "rank-00001.h5",
+    flip_manifest: "manifest.json",
+    other_version: "manifest.json",
+}
+
+
+class Damage(zr.ZeaTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = zr.make_folder(cls.addClassCleanup)
+        weights = zr.make_weights(cls.shared / "weights.h5")
+        train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
+        cls.deck = zr.write_deck(cls.shared, weights, train)
+        cls.whole = cls.shared / "whole"
+        keys = [f"schedule.steps={STEPS}", "checkpoint.every=2", "checkpoint.keep=0"]
+        result = zr.run_zea(2, ["-i", cls.deck, "-d", cls.whole, *keys], cls.whole)
+        assert result.code == 0, result.output
+
+    def damaged_copy(self, name, damage):
+        directory = self.folder / name
+        shutil.copytree(self.whole, directory)
+        # So that what it logs is what it did after it was resumed.
+        (directory / "metrics.jsonl").unlink()
+        oldest, older, newest = zr.checkpoints(directory)
+        damage(newest, older)
+        return directory, oldest, older, newest
+
+    def assert_same_end(self, directory):
+        self.assert_same_arrays(
+            zr.read_checkpoint(directory / "checkpoints" / f"step-{STEPS:08}"),
+            zr.read_checkpoint(zr.checkpoints(self.whole)[-1]),
+        )
+
+    def test_the_newest_whole_one_is_taken(self):
+        for damage, named in DAMAGES.items():
+            with self.subTest(damage.__name__):
+                directory, _, older, newest = self.damaged_copy(damage.__name__, damage)
+                result = zr.run_zea(2, ["-r", directory], directory)
+                self.assert_code(result, 0)
+                self.assertIn("passed over", result.output)
+                self.assertIn(f"{newest}/{named}", result.output)
+                self.assertIn(f"resumed {older}", result.output)
+                self.assertEqual(zr.train_lines(directory)[0]["step"], 5)
+                self.assert_same_end(directory)
+                self.assertTrue((newest.parent / f"{newest.name}.replaced-1").exists())
+
+    def test_one_that_is_named_is_refused(self):
+        for damage in (flip, truncate, other_version):
+            with self.subTest(damage.__name__):
+                directory, _, _, newest = self.damaged_copy(damage.__name__, damage)
+                before = sorted(path.name for path in newest.parent.iterdir())
+                result = zr.run_zea(2, ["-r", newest], directory)
+                self.assert_code(result, 4)
+                self.assertIn(f"{newest}/{DAMAGES[damage]}", result.output)
+                self.assertEqual(sorted(path.name for path in newest.parent.iterdir()), before)
+
+    def test_two_damaged_ones(self):
+        directory, oldest, older, newest = self.damaged_copy("two", flip)
+        flip(older, None)
+        result = zr.run_zea(1, ["-r", directory], directory)
+        self.assert_code(result, 0)
+        for passed in (older, newest):
+            self.assertIn(f"{passed}/rank-00001.h5", result.output)
+        self.assertIn(f"resumed {oldest}", result.output)
+
+    def test_none_is_left(self):
+        directory, oldest, older, newest = self.damaged_copy("none", flip)
+        for checkpoint in (older, oldest):
+            flip(checkpoint, None)
+        result = zr.run_zea(2, ["-r", directory], directory)
+        self.assert_code(result, 4)
+        self.assertIn("none of its checkpoints can be opened", result.output)
+        for passed in (oldest, older, newest):
+            self.assertIn(f"{passed}/rank-00001.h5", result.output)
+
+
+zr.main()

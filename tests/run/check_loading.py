@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A new run starts from weights of any kind, from a part of them, or from what of them fits; what
+is not loaded keeps the initial values that zea-import --random draws."""
+
+import copy
+import json
+import subprocess
+
+import zea_run as zr
+
+SEED = 5
+NORM = "language_model.model.norm.weight"
+
+
+class Loading(zr.ZeaTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.made = zr.make_folder(cls.addClassCleanup)
+        cls.train = zr.make_dataset(cls.made / "train.h5", zr.mixed_samples(8))
+        cls.weights = zr.make_weights(cls.made / "weights.h5", seed=1)
+        cls.drawn = zr.make_weights(cls.made / "drawn.h5", seed=SEED)
+
+    def run_step(self, name, weights, *overrides, ranks=1, code=0):
+        """One step at learning rate 0: what was loaded is in the checkpoint after it."""
+        folder = self.folder / name
+        folder.mkdir()
+        deck = zr.write_deck(
+            folder, weights, self.train, run=[f"seed = {SEED}"], schedule=["steps = 1"]
+        )
+        arguments = ["-i", deck, "-d", folder, "optim.lr=0", "optim.warmup_steps=0", *overrides]
+        result = zr.run_zea(ranks, arguments, folder)
+        self.assert_code(result, code)
+        return result
+
+    def loaded(self, result):
+        arrays = zr.read_checkpoint(zr.checkpoints(result.directory)[-1])
+        return {name: values for (name, state), values in arrays.items() if state == "parameter"}
+
+    def consolidate(self, *arguments):
+        subprocess.run([zr.ZEA_CONSOLIDATE, *arguments], check=True, timeout=60)
+
+    def arrays(self, path):
+        arrays = zr.read_arrays(path)
+        return {name: values for name, values in arrays.items() if not name.startswith("__")}
+
+    def test_sources_of_every_kind(self):
+        expected = self.arrays(self.weights)
+        first = self.run_step("first", self.weights)
+        run = self.folder / "first"
+        checkpoint = zr.checkpoints(run)[-1]
+        single, state = self.folder / "single.safetensors", self.folder / "state.h5"
+        self.consolidate(self.weights, single)
+        self.consolidate("--max-shard-size", "20KB", self.weights, f"{self.folder}/hf/")
+        self.consolidate("--optimizer", checkpoint, state)
+        config = f"model.config={self.weights.with_suffix('.json')}"
+        for name, source, overrides in (
+            ("single", single, [config]),
+            ("directory", self.folder / "hf", []),
+            ("checkpoint", checkpoint, []),
+            ("run", run, []),
+            ("state", state, []),
+        ):
+            with self.subTest(name):
+                result = self.run_step(f"from-{name}", source, *overrides, ranks=2)
+                self.assert_same_arrays(expected, self.loaded(result))
+                self.assertAlmostEqual(result.losses()[1], first.losses()[1], places=5)
+        refused = self.run_step("without-config", single, code=4)
+        self.assertIn("has no config.json; name the model's in model.config", refused.output)
+
+    def test_other_element_types(self):
+        expected = self.arrays(self.weights)
+        for dtype in ("bfloat16", "float64"):
+            with self.subTest(dtype):
+                source = self.folder / f"{dtype}.safetensors"
+                self.consolidate("--dtype", dtype, self.weights, source)
+                config = f"model.config={self.weights.with_suffix('.json')}"
+                found = self.loaded(self.run_step(dtype, source, config))
+                for name, values in expected.items():
+                    if dtype == "bfloat16":  # to the nearest, ties to even
+                        bits = values.view(zr.np.uint32)
+                        bits = bits + 0x7FFF + ((bits >> 16) & 1) & 0xFFFF0000
+                        values = bits.astype(zr.np.uint32).view(zr.np.float32)
+                    self.assertEqual(values.tobytes(), found[name].tobytes(), name)
+
+    def expected_mix(self, is_loaded):
+        weights, drawn = self.arrays(self.weights), self.arrays(self.drawn)
+        return {name: (weights if is_loaded(name) else drawn)[name] for name in weights}
+
+    def test_some_modules(self):
+        in_module = {
+            "llm": lambda name: name.startswith("language_model."),
+            "vision": lambda name: name.startswith("vision_tower."),
+            "projector": lambda name: name.startswith("multi_modal_projector."),
+        }
+        for modules in (["vision"], ["projector", "llm"]):
+            with self.subTest(modules):
+                name = "-".join(modules)
+                result = self.run_step(
+                    name, self.weights, f"model.load_modules={json.dumps(modules)}", ranks=2
+                )
+                expected = self.expected_mix(lambda n: any(in_module[m](n) for m in modules))
+                self.assert_same_arrays(expected, self.loaded(result))
+                self.assertIn(
+                    f"are initial values of seed {SEED}", (self.folder / name / "log.txt").read_text()
+                )
+
+    def test_a_source_of_one_module_is_enough(self):
+        text_only = self.folder / "text.h5"
+        text_only.write_bytes(self.weights.read_bytes())
+        with zr.h5py.File(text_only, "r+") as file:
+            for name in self.arrays(self.weights):
+                if not name.startswith("language_model."):
+                    del file[name]
+        result = self.run_step("text", text_only, 'model.load_modules=["llm"]')
+        expected = self.expected_mix(lambda name: name.startswith("language_model."))
+        self.assert_same_arrays(expected, self.loaded(result))
+        self.assertIn("missing: vision_tower.", self.run_step("all", text_only, code=4).output)
+
+    def test_what_fits(self):
+        config = copy.deepcopy(zr.CONFIG)
+        config["text_config"]["vocab_size"] = zr.VOCABULARY + 8
+        larger = self.folder / "larger.json"
+        larger.write_text(json.dumps(config))
+        odd = self.folder / "odd.h5"
+        odd.write_bytes(self.weights.read_bytes())
+        with zr.h5py.File(odd, "r+") as file:
+            file["extra.weight"] = zr.np.zeros(3, zr.np.float32)
+            del file[NORM]
+        overrides = [f"model.config={larger}"]
+
+        refused = self.run_step("strict", odd, *overrides, code=4)
+        result = self.run_step("fits", odd, *overrides, "model.strict=false", ranks=2)
+
+        log = (self.folder / "fits" / "log.txt").read_text()
+        for said in (refused.output, log):
+            for fault in (
+                f"missing: {NORM} (24)",
+                "unexpected: extra.weight (3)",
+                "wrong shape: language_model.lm_head.weight is (40, 24); the model wants (48, 24)",
+                "wrong shape: language_model.model.embed_tokens.weight is (40, 24)",
+            ):
+                self.assertIn(fault, said)
+        self.assertIn("model.strict = false to start with what fits", refused.output)
+        subprocess.run(
+            [zr.ZEA_IMPORT, "--random", larger, "--seed", str(SEED), self.folder / "drawn.h5"],
+            check=True,
+        )
+        found, drawn = self.loaded(result), self.arrays(self.folder / "drawn.h5")
+        weights, not_fitting = self.arrays(self.weights), {NORM}
+        for name in drawn:
+            if "lm_head" in name or "embed_tokens" in name:
+                not_fitting.add(name)
+        self.assert_same_arrays(
+            {name: (drawn if name in not_fitting else weights)[name] for name in drawn}, found
+        )
+
+    def test_nothing_that_fits_is_refused(self):
+        other = self.folder / "other.h5"
+        other.write_bytes(self.weights.read_bytes())
+        with zr.h5py.File(other, "r+") as file:
+            for name in self.arrays(self.weights):
+                file.move(name, "x." + name)
+        refused = self.run_step("other", other, "model.strict=false", code=4)
+        self.assertIn("none of its tensors is one of this llava model", refused.output)
+
+    def test_initial_values(self):
+        result = self.run_step(
+            "drawn", "", f"model.config={self.weights.with_suffix('.json')}", ranks=2
+        )
+        self.assert_same_arrays(self.arrays(self.drawn), self.loaded(result))
+
+
+zr.main()

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the offline tools write is as good as the checkpoint that it was made of: a run goes on from
+it bit for bit, at any number of ranks, and a new run starts from its weights."""
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+import zea_run as zr
+
+
+COMPARE = zr.ZEA_CONSOLIDATE.with_name("zea-compare")
+INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
+
+
+def run_tool(*command, code=0):
+    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    assert done.returncode == code, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def consolidate(*arguments):
+    return run_tool(zr.ZEA_CONSOLIDATE, *arguments)
+
+
+class Offline(zr.ZeaTest):
+    @classmethod
+    def setUpClass(cls):
+        """A run on 2 ranks, with a checkpoint half way."""
+        made = zr.make_folder(cls.addClassCleanup)
+        deck = zr.write_deck(
+            made,
+            zr.make_weights(made / "weights.h5"),
+            zr.make_dataset(made / "train.h5", zr.mixed_samples(22)),
+            schedule=["steps = 6"],
+            checkpoint=["every = 3", "keep = 0"],
+        )
+        run = zr.run_zea(2, ["-i", deck, "-d", made / "whole"])
+        assert run.code == 0, run.output
+        cls.expected = {}  # what resuming gives, by ranks
+        cls.half = made / "whole" / "checkpoints" / "step-00000003"
+
+    def resume(self, ranks, source, name):
+        """What a resumed run wrote at its end, and the numbers of its steps."""
+        run = self.folder / name
+        self.assert_code(zr.run_zea(ranks, ["-r", source, "-d", run], run), 0)
+        return zr.read_checkpoint(zr.checkpoints(run)[-1]), zr.numbers_of_steps(run)
+
+    def assert_resumes_alike(self, ranks, source):
+        """As from the checkpoint itself, bit for bit."""
+        if ranks not in self.expected:
+            self.expected[ranks] = self.resume(ranks, self.half, f"expected-{ranks}")
+        expected, steps = self.expected[ranks]
+        found, found_steps = self.resume(ranks, source, f"found-{ranks}")
+        self.assertEqual(list(steps), [4, 5, 6])
+        self.assertEqual(steps, found_steps)
+        self.assertEqual({state for _, state in found}, {"parameter", "exp_avg", "exp_avg_sq"})
+        self.assert_same_arrays(expected, found)
+
+    def test_a_file_with_optimizer_state_is_resumed(self):
+        file = self.folder / "half.h5"
+        consolidate("--optimizer", self.half, file)
+        for ranks in (1, 2, 3):
+            with self.subTest(ranks=ranks):
+                self.assert_resumes_alike(ranks, file)
+
+    def test_a_resharded_checkpoint_is_resumed(self):
+        four, three = self.folder / "four", self.folder / "three"
+        consolidate("--ranks", "4", self.half, four)
+        consolidate("--ranks", "3", four, three)
+        manifest = json.loads((three / "manifest.json").read_text())
+        self.assertEqual(manifest["files"], [f"rank-0000{rank}.h5" for rank in range(3)])
+        elements = dict.fromkeys(manifest["files"], 0)
+        for piece in manifest["pieces"]:
+            elements[piece["file"]] += int(zr.np.prod(piece["length"]))
+        self.assertLess(max(elements.values()) - min(elements.values()), 4)
+        self.assert_same_arrays(zr.read_checkpoint(self.half), zr.read_checkpoint(three))
+        self.assert_same_arrays(
+            zr.read_arrays(self.half / "model.h5"), zr.read_arrays(three / "model.h5")
+        )
+        for ranks in (2, 3):
+            with self.subTest(ranks=ranks):
+                self.assert_resumes_alike(ranks, three)
+
+
+    def test_state_of_any_source_is_the_same(self):
+        file, shards, again = self.folder / "half.h5", self.folder / "five", self.folder / "again.h5"
+        consolidate("--optimizer", self.half, file)
+        consolidate("--ranks", "5", "-j", "3", file, shards)
+        consolidate("--optimizer", "--memory", "16MiB", shards, again)
+        for source in (file, shards, again):
+            self.assertIn(
+                " 0 differences", run_tool(COMPARE, "--optimizer", self.half, source)
+            )
+            self.assertIn("every hash is right", run_tool(INSPECT, "--check", source))
+        self.assertEqual(file.read_bytes(), again.read_bytes())
+
+    def test_differences_are_found(self):
+        file, other = self.folder / "half.h5", self.folder / "other.h5"
+        consolidate("--optimizer", self.half, file)
+        other.write_bytes(file.read_bytes())
+        name = "language_model.model.norm.weight"
+        with zr.h5py.File(other, "r+") as opened:
+            opened[f"__optimizer__/exp_avg/{name}"][3] += 0.5
+        self.assertIn(" 0 differences", run_tool(COMPARE, file, other))
+        for command in ([COMPARE, "--optimizer", file, other], [INSPECT, "--check", other]):
+            said = run_tool(*command, code=4)
+            self.assertIn(f'"{name}" (exp_avg), block 0', said)
+            self.assertIn("damaged", said)
+        run = self.folder / "damaged"
+        self.assert_code(zr.run_zea(1, ["-r", other, "-d", run], run), 4)
+
+        consolidate(file, self.folder / "plain.h5")
+        with zr.h5py.File(self.folder / "plain.h5", "r+") as opened:
+            opened[name][3] += 0.5
+            del opened["language_model.lm_head.weight"]
+        said = run_tool(COMPARE, file, self.folder / "plain.h5", code=8)
+        self.assertIn(f"{name}: 1 elements differ, by at most 0.5", said)
+        self.assertIn("language_model.lm_head.weight: not in", said)
+        self.assertIn(" 2 differences", said)
+
+    def test_what_has_no_state_is_refused(self):
+        plain = self.folder / "plain.h5"
+        consolidate(self.half, plain)
+        run = self.folder / "run"
+        refused = zr.run_zea(1, ["-r", plain, "-d", run], run)
+        self.assert_code(refused, 4)
+        self.assertIn("zea-consolidate --optimizer", refused.output)
+        for arguments, code in (
+            (["--optimizer", plain, self.folder / "x.h5"], 4),
+            (["--ranks", "2", plain, self.folder / "x"], 4),
+            (["--optimizer", self.half, self.folder / "x.safetensors"], 2),
+            (["--optimizer", "--dtype", "bfloat16", self.half, self.folder / "x.h5"], 2),
+            (["--memory", "3 apples", self.half, self.folder / "x.h5"], 2),
+        ):
+            run_tool(zr.ZEA_CONSOLIDATE, *arguments, code=code)
+        self.assertEqual(list(self.folder.glob("x*")), [])
+
+    def is_whole(self, target):
+        """Whether what has the target's name is all of the checkpoint's model."""
+        run_tool(COMPARE, self.half, target)
+        return True
+
+    def test_a_kill_leaves_nothing_that_looks_complete(self):
+        for name, options in (
+            ("state.h5", ["--optimizer"]),
+            ("shards", ["--ranks", "3"]),
+            ("hf/", ["--max-shard-size", "20KB"]),
+            ("one.safetensors", []),
+        ):
+            command = [zr.ZEA_CONSOLIDATE, *options, self.half, f"{self.folder}/{name}"]
+            target, killed = self.folder / name, 0
+            begin = time.monotonic()
+            run_tool(*command)
+            seconds = time.monotonic() - begin
+            for part in range(1, 11):
+                if target.is_dir():
+                    shutil.rmtree(target)
+                target.unlink(missing_ok=True)
+                process = subprocess.Popen(command)
+                time.sleep(seconds * part / 10)
+                process.kill()
+                killed += process.wait() != 0
+                self.assertTrue(not target.exists() or self.is_whole(target), f"{name} {part}")
+            self.assertGreater(killed, 3, f"{name} in {seconds} s")
+            if target.is_dir():
+                shutil.rmtree(target)
+            run_tool(*command)
+            self.assertTrue(self.is_whole(target))
+            self.assertEqual([path for path in self.folder.iterdir() if path.suffix == ".tmp"], [])
+
+    def test_a_full_disk_leaves_nothing(self):
+        for name, options in (("state.h5", ["--optimizer"]), ("shards", ["--ranks", "3"])):
+            command = [zr.ZEA_CONSOLIDATE, *options, self.half, self.folder / name]
+            done = subprocess.run(
+                command,
+                timeout=60,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000)),
+                capture_output=True,
+            )
+            self.assertIn(done.returncode, (7, -signal.SIGXFSZ), done.stderr)
+            left = [path.name for path in self.folder.iterdir()]
+            self.assertFalse((self.folder / name).exists(), left)
+
+
+zr.main()
