@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives on device memory. Calls go to a stream of their own, after what the compute stream
+// holds at that time; a wait lets the compute stream wait, never the host. Sums of bf16 and fp16
+// are NCCL's: rounded at every hop.
+#include <functional>
+#include <memory>
+#include <numeric>
+
+#include "nccl/nccl_communicator.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::Float64:
+      return ncclFloat64;
+    case DType::Float32:
+      return ncclFloat32;
+    case DType::BFloat16:
+      return ncclBfloat16;
+    case DType::Float16:
+      return ncclFloat16;
+    case DType::Int64:
+      return ncclInt64;
+    case DType::Int32:
+      return ncclInt32;
+    case DType::UInt8:
+      return ncclUint8;
+  }
+  throw InternalError("unknown dtype");
+}
+
+ncclRedOp_t nccl_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::Sum:
+      return ncclSum;
+    case ReduceOp::Max:
+      return ncclMax;
+    case ReduceOp::Min:
+      return ncclMin;
+  }
+  throw InternalError("unknown reduction");
+}
+
+bool are_equal(const Counts& counts) {
+  for (int64_t count : counts)
+    if (count != counts[0]) return false;
+  return true;
+}
+
+const char* at(const void* packed, const Counts& counts, int rank, DType dtype) {
+  const int64_t before = std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+  return static_cast<const char*>(packed) + before * static_cast<int64_t>(element_bytes(dtype));
+}
+
+char* at(void* packed, const Counts& counts, int rank, DType dtype) {
+  return const_cast<char*>(at(static_cast<const void*>(packed), counts, rank, dtype));
+}
+
+/// Keeps NCCL and its events alive until the last Pending has died.
+class NcclWork : public Pending::Work {
+ public:
+  NcclWork(std::shared_ptr<NcclCommunicator> nccl, ComputeStream compute_stream)
+      : nccl_(std::move(nccl)), compute_stream_(compute_stream), done_(nccl_->events().take()) {
+    check_cuda(cudaEventRecord(done_, nccl_->stream()), "cudaEventRecord");
+  }
+
+  ~NcclWork() override {
+    if (!is_ordered_) cudaStreamWaitEvent(compute(), done_, 0);
+    nccl_->events().give_back(done_);
+  }
+
+  void wait() override {
+    nccl_->check_async();
+    check_cuda(cudaStreamWaitEvent(compute(), done_, 0), "cudaStreamWaitEvent");
+    is_ordered_ = true;
+  }
+
+  bool test() override {
+    nccl_->check_async();
+    const cudaError_t state = cudaEventQuery(done_);
+    if (state == cudaErrorNotReady) return false;
+    check_cuda(state, "cudaEventQuery");
+    return true;
+  }
+
+ private:
+  cudaStream_t compute() const { return static_cast<cudaStream_t>(compute_stream_()); }
+
+  std::shared_ptr<NcclCommunicator> nccl_;
+  ComputeStream compute_stream_;
+  cudaEvent_t done_;
+  bool is_ordered_ = false;
+};
+
+class NcclCollectives : public Collectives {
+ public:
+  NcclCollectives(const Communicator& communicator, ComputeStream compute_stream)
+      : communicator_(communicator.duplicate(communicator.name())),
+        host_(make_mpi_collectives(communicator_)),
+        nccl_(std::make_shared<NcclCommunicator>(communicator_)),
+        compute_stream_(compute_stream) {}
+
+  int rank() const override { return communicator_.rank(); }
+  int size() const override { return communicator_.size(); }
+  const char* name() const override { return "nccl"; }
+
+  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
+  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
+  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
+                         DType dtype) override;
+  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
+                     const Counts& receive_counts, DType dtype) override;
+  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
+  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
+                 int root) override;
+  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
+                  int root) override;
+  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
+  Pending recv(void* data, int64_t count, DType dtype, int source) override;
+  Pending exchange(const std::vector<Message>& sends,
+                   const std::vector<Message>& receives) override;
+  void barrier() override { host_->barrier(); }
+
+ private:
+  /// Puts what `calls` makes into the communication stream, as one group.
+  Pending submit(const std::function<void()>& calls);
+  void call_send(const void* data, int64_t count, DType dtype, int peer) const;
+  void call_recv(void* data, int64_t count, DType dtype, int peer) const;
+
+  ncclComm_t nccl() const { return nccl_->handle(); }
+  cudaStream_t stream() const { return nccl_->stream(); }
+
+  Communicator communicator_;
+  std::unique_ptr<Collectives> host_;
+  std::shared_ptr<NcclCommunicator> nccl_;
+  ComputeStream compute_stream_;
+};
+
+Pending NcclCollectives::submit(const std::function<void()>& calls) {
+  order_streams(nccl_->events(), static_cast<cudaStream_t>(compute_stream_()), stream());
+  NcclGroup group;
+  calls();
+  group.end();
+  return Pending(std::make_unique<NcclWork>(nccl_, compute_stream_));
+}
+
+void NcclCollectives::call_send(const void* data, int64_t count, DType dtype, int peer) const {
+  if (count == 0) return;
+  check_nccl(ncclSend(data, count, nccl_type(dtype), peer, nccl(), stream()), "ncclSend");
+}
+
+void NcclCollectives::call_recv(void* data, int64_t count, DType dtype, int peer) const {
+  if (count == 0) return;
+  check_nccl(ncclRecv(data, count, nccl_type(dtype), peer, nccl(), stream()), "ncclRecv");
+}
+
+Pending NcclCollectives::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) {
+  return submit([&] {
+    check_nccl(ncclAllReduce(data, data, count, nccl_type(dtype), nccl_op(op), nccl(), stream()),
+               "ncclAllReduce");
+  });
+}
+
+Pending NcclCollectives::all_gather(const void* send, void* receive, const Counts& counts,
+                                    DType dtype) {
+  return submit([&] {
+    if (are_equal(counts)) {
+      check_nccl(ncclAllGather(send, receive, counts[0], nccl_type(dtype), nccl(), stream()),
+                 "ncclAllGather");
+      return;
+    }
+    for (int r = 0; r < size(); ++r)
+      if (counts[r] > 0)
+        check_nccl(ncclBroadcast(send, at(receive, counts, r, dtype), counts[r], nccl_type(dtype),
+                                 r, nccl(), stream()),
+                   "ncclBroadcast");
+  });
+}
+
+Pending NcclCollectives::reduce_scatter(const void* send, void* receive, const Counts& counts,
+                                        DType dtype) {
+  return submit([&] {
+    if (are_equal(counts)) {
+      check_nccl(
+          ncclReduceScatter(send, receive, counts[0], nccl_type(dtype), ncclSum, nccl(), stream()),
+          "ncclReduceScatter");
+      return;
+    }
+    for (int r = 0; r < size(); ++r)
+      if (counts[r] > 0)
+        check_nccl(ncclReduce(at(send, counts, r, dtype), receive, counts[r], nccl_type(dtype),
+                              ncclSum, r, nccl(), stream()),
+                   "ncclReduce");
+  });
+}
+
+Pending NcclCollectives::all_to_all(const void* send, const Counts& send_counts, void* receive,
+                                    const Counts& receive_counts, DType dtype) {
+  return submit([&] {
+    for (int r = 0; r < size(); ++r) {
+      call_send(at(send, send_counts, r, dtype), send_counts[r], dtype, r);
+      call_recv(at(receive, receive_counts, r, dtype), receive_counts[r], dtype, r);
+    }
+  });
+}
+
+Pending NcclCollectives::broadcast(void* data, int64_t count, DType dtype, int root) {
+  return submit([&] {
+    check_nccl(ncclBroadcast(data, data, count, nccl_type(dtype), root, nccl(), stream()),
+               "ncclBroadcast");
+  });
+}
+
+Pending NcclCollectives::gather(const void* send, void* receive, const Counts& counts, DType dtype,
+                                int root) {
+  return submit([&] {
+    call_send(send, counts[rank()], dtype, root);
+    if (rank() != root) return;
+    for (int r = 0; r < size(); ++r) call_recv(at(receive, counts, r, dtype), counts[r], dtype, r);
+  });
+}
+
+Pending NcclCollectives::scatter(const void* send, void* receive, const Counts& counts, DType dtype,
+                                 int root) {
+  return submit([&] {
+    call_recv(receive, counts[rank()], dtype, root);
+    if (rank() != root) return;
+    for (int r = 0; r < size(); ++r) call_send(at(send, counts, r, dtype), counts[r], dtype, r);
+  });
+}
+
+Pending NcclCollectives::send(const void* data, int64_t count, DType dtype, int destination) {
+  return submit([&] { call_send(data, count, dtype, destination); });
+}
+
+Pending NcclCollectives::recv(void* data, int64_t count, DType dtype, int source) {
+  return submit([&] { call_recv(data, count, dtype, source); });
+}
+
+Pending NcclCollectives::exchange(const std::vector<Message>& sends,
+                                  const std::vector<Message>& receives) {
+  return submit([&] {
+    for (const Message& message : sends)
+      call_send(message.data, message.count, message.dtype, message.peer);
+    for (const Message& message : receives)
+      call_recv(message.data, message.count, message.dtype, message.peer);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
+                                                   ComputeStream compute_stream) {
+  return std::make_unique<NcclCollectives>(communicator, compute_stream);
+}
+
+bool has_nccl() {
+  return true;
+}
+
+}  // namespace zea

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/nccl_communicator.hpp"
+
+#include <exception>
+#include <limits>
+#include <string>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+/// Throws on every rank if any has no device: one that went on alone would wait for ever.
+void agree_on_devices(const Communicator& communicator) {
+  constexpr int kNobody = std::numeric_limits<int>::max();
+  const int mine = num_cuda_devices() > 0 ? kNobody : communicator.rank();
+  int first_without = kNobody;
+  check_mpi(MPI_Allreduce(&mine, &first_without, 1, MPI_INT, MPI_MIN, communicator.handle()),
+            "MPI_Allreduce");
+  if (first_without != kNobody)
+    throw CommError("rank " + std::to_string(first_without) + " of communicator " +
+                    communicator.name() +
+                    " has no CUDA device: NCCL needs one per rank; run on the CPU, or with fewer "
+                    "ranks per node");
+}
+
+/// Rank 0 makes the id; its failure, too, is told to all.
+ncclUniqueId agree_on_id(const Communicator& communicator) {
+  struct Invitation {
+    ncclResult_t code;
+    ncclUniqueId id;
+  } invitation = {};
+  if (communicator.rank() == 0) invitation.code = ncclGetUniqueId(&invitation.id);
+  check_mpi(MPI_Bcast(&invitation, sizeof invitation, MPI_BYTE, 0, communicator.handle()),
+            "MPI_Bcast");
+  check_nccl(invitation.code, "ncclGetUniqueId");
+  return invitation.id;
+}
+
+const Communicator& with_devices(const Communicator& communicator) {
+  agree_on_devices(communicator);
+  return communicator;
+}
+
+}  // namespace
+
+void check_nccl(ncclResult_t code, const char* call) {
+  if (code == ncclSuccess) return;
+  const char* detail = ncclGetLastError(nullptr);
+  throw CommError(std::string(call) + " failed: " + ncclGetErrorString(code) +
+                  (detail && *detail ? std::string(" (") + detail + ")" : std::string()));
+}
+
+int num_cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // forgets the failure: no driver is an ordinary case
+  return 0;
+}
+
+NcclCommunicator::NcclCommunicator(const Communicator& communicator) {
+  const ncclUniqueId id = agree_on_id(with_devices(communicator));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  check_nccl(
+      ncclCommInitRankConfig(&handle_, communicator.size(), id, communicator.rank(), &config),
+      "ncclCommInitRankConfig");
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (std::uncaught_exceptions() > 0) {
+    ncclCommAbort(handle_);
+    return;
+  }
+  cudaStreamSynchronize(stream());
+  ncclCommDestroy(handle_);
+}
+
+void NcclCommunicator::check_async() const {
+  ncclResult_t state = ncclSuccess;
+  check_nccl(ncclCommGetAsyncError(handle_, &state), "ncclCommGetAsyncError");
+  if (state != ncclInProgress) check_nccl(state, "a communication over NCCL");
+}
+
+NcclGroup::~NcclGroup() {
+  if (is_open_) ncclGroupEnd();
+}
+
+void NcclGroup::end() {
+  is_open_ = false;
+  check_nccl(ncclGroupEnd(), "ncclGroupEnd");
+}
+
+}  // namespace zea

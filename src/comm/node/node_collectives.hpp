@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives of ranks that share a node: reductions and gatherings meet in shared memory; what
+// moves between two ranks only, or is rare, goes over MPI.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "node/node_board.hpp"
+#include "node/node_call.hpp"
+#include "node/shared_buffers.hpp"
+#include "zea/comm/communicator.hpp"
+
+namespace zea {
+
+class NodeCollectives : public Collectives {
+ public:
+  /// Null where any rank cannot have the memory to meet in, with the reason in `why_not`, equal on
+  /// all ranks. Collective. `buffers` may be shared by several of one communicator.
+  static std::unique_ptr<NodeCollectives> build(const Communicator& communicator,
+                                                std::shared_ptr<SharedBuffers> buffers,
+                                                int64_t max_shared_bytes, std::string& why_not);
+
+  int rank() const override { return mpi_->rank(); }
+  int size() const override { return mpi_->size(); }
+  const char* name() const override { return "node"; }
+  std::string note() const override;
+
+  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
+  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
+  /// `receive` may be this rank's cut of `send`.
+  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
+                         DType dtype) override;
+  /// What else a reduction to one cut for each rank can be asked.
+  struct Manner {
+    ReduceOp op = ReduceOp::Sum;
+    bool keeps_wide = false;  ///< `receive` gets the sums of bf16 or fp16 as fp32
+  };
+  Pending reduce_to_cuts(const void* send, void* receive, const Counts& counts, DType dtype,
+                         Manner manner);
+  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
+                     const Counts& receive_counts, DType dtype) override;
+  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
+  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
+                 int root) override;
+  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
+                  int root) override;
+  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
+  Pending recv(void* data, int64_t count, DType dtype, int source) override;
+  std::shared_ptr<void> allocate(int64_t bytes) override;
+  void barrier() override { mpi_->barrier(); }
+
+ private:
+  NodeCollectives(std::shared_ptr<Progress> progress, std::unique_ptr<Collectives> mpi,
+                  std::shared_ptr<NodeBoard> board, std::shared_ptr<SharedBuffers> buffers);
+  Pending start(NodeCall call);
+
+  std::shared_ptr<Progress> progress_;
+  std::unique_ptr<Collectives> mpi_;
+  std::shared_ptr<NodeBoard> board_;
+  std::shared_ptr<SharedBuffers> buffers_;
+};
+
+}  // namespace zea

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives over several nodes with equally many ranks each: inside a node in shared memory,
+// between nodes over MPI among the ranks of equal place, so that each rank sends 1/ranks-per-node
+// of what it would without.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "node/chained_work.hpp"
+#include "node/node_collectives.hpp"
+
+namespace zea {
+
+class TwoLevelCollectives : public Collectives {
+ public:
+  /// Ranks of a node are neighbours, `ranks_per_node` of them on every node. Null where shared
+  /// memory cannot be had on every node, with the reason in `why_not`. Collective.
+  static std::unique_ptr<TwoLevelCollectives> build(const Communicator& communicator,
+                                                    int ranks_per_node, int64_t max_shared_bytes,
+                                                    std::string& why_not);
+
+  int rank() const override { return mpi_->rank(); }
+  int size() const override { return mpi_->size(); }
+  const char* name() const override { return "two-level"; }
+  std::string note() const override { return into_node_->note(); }
+
+  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
+  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
+  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
+                         DType dtype) override;
+  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
+                     const Counts& receive_counts, DType dtype) override;
+  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
+  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
+                 int root) override;
+  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
+                  int root) override;
+  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
+  Pending recv(void* data, int64_t count, DType dtype, int source) override;
+  std::shared_ptr<void> allocate(int64_t bytes) override { return into_node_->allocate(bytes); }
+  void barrier() override { mpi_->barrier(); }
+
+ private:
+  struct Parts {
+    std::unique_ptr<Collectives> mpi;
+    std::unique_ptr<NodeCollectives> into_node;
+    std::unique_ptr<Collectives> between_nodes;
+    std::unique_ptr<NodeCollectives> out_of_node;
+  };
+
+  TwoLevelCollectives(std::shared_ptr<Progress> progress, Parts parts);
+  int place() const { return into_node_->rank(); }
+  int ranks_per_node() const { return into_node_->size(); }
+  int num_nodes() const { return between_nodes_->size(); }
+  Counts counts_on_node(const Counts& counts, int node) const;
+  Counts counts_at_place(const Counts& counts) const;
+  Pending start(ChainedWork::Stages stages);
+  Pending all_reduce_wide(std::byte* data, const Counts& counts, DType dtype);
+
+  std::shared_ptr<Progress> progress_;
+  std::unique_ptr<Collectives> mpi_;
+  std::unique_ptr<NodeCollectives> into_node_;  ///< first and last stages apart: those of
+  std::unique_ptr<Collectives> between_nodes_;  ///< several calls overlap, each in its own order
+  std::unique_ptr<NodeCollectives> out_of_node_;
+  std::shared_ptr<ChainedWork::Order> order_ = std::make_shared<ChainedWork::Order>();
+};
+
+}  // namespace zea

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "strict/strict_work.hpp"
+
+#include <cstring>
+#include <exception>
+
+#include "strict/roll_call.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+// All bits set: NaN in every floating type, -1 in signed integers.
+constexpr int kPoison = 0xff;
+
+}  // namespace
+
+StrictWork::StrictWork(std::string what, std::shared_ptr<StrictState> state)
+    : what_(std::move(what)), state_(std::move(state)) {}
+
+StrictWork::~StrictWork() {
+  if (!finished_ && std::uncaught_exceptions() == 0)
+    state_->faults.push_back(what_ + " was dropped without being waited for");
+}
+
+void* StrictWork::hide(void* target, size_t bytes, const void* keep, size_t keep_bytes) {
+  auto arrived = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  void* place = arrived.get();
+  if (bytes > 0) std::memcpy(place, target, bytes);
+  std::unique_ptr<std::byte[]> kept;
+  if (keep_bytes > 0) {
+    kept = std::make_unique_for_overwrite<std::byte[]>(keep_bytes);
+    std::memcpy(kept.get(), keep, keep_bytes);
+  }
+  if (bytes > 0) std::memset(target, kPoison, bytes);
+  if (keep_bytes > 0) std::memcpy(const_cast<void*>(keep), kept.get(), keep_bytes);
+  hidden_.push_back({std::move(arrived), target, bytes});
+  return place;
+}
+
+void StrictWork::watch(const void* data, size_t bytes) {
+  watched_.push_back({data, bytes, hash_bytes(data, bytes)});
+}
+
+void StrictWork::wait() {
+  if (finished_) return;
+  if (!state_->progress->wait_until([this] { return test_inner(); }, state_->patience))
+    throw CommError(what_ + " is not answered within " + std::to_string(state_->patience.count()) +
+                    " ms");
+  finish();
+}
+
+bool StrictWork::test() {
+  if (!finished_ && test_inner()) finish();
+  return finished_;
+}
+
+bool StrictWork::test_inner() {
+  bool done = true;
+  for (Pending& part : inner_) done = part.test() && done;
+  return done;
+}
+
+void StrictWork::finish() {
+  finished_ = true;
+  for (const Watched& sent : watched_)
+    if (hash_bytes(sent.data, sent.bytes) != sent.hash)
+      throw CommError("the buffer that " + what_ + " sends was changed before it was waited for");
+  for (const Hidden& hidden : hidden_)
+    if (hidden.bytes > 0) std::memcpy(hidden.target, hidden.arrived.get(), hidden.bytes);
+}
+
+}  // namespace zea
