@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "zea/plan/plan.hpp"
+#include "zea/plan/memory_estimate.hpp"
 
 namespace zea {
 namespace {
@@ -64,32 +64,6 @@ std::string unit_table(const Plan& plan) {
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const Plan& plan) {
-  const int64_t master = static_cast<int64_t>(element_bytes(plan.precision.master));
-  const int64_t param = static_cast<int64_t>(element_bytes(plan.precision.param));
-  MemoryEstimate estimate;
-  std::vector<int64_t> gathered(plan.model.units.size(), 0);
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const FlatGroup& group = plan.groups[g];
-    const Sharding& sharding = plan.shardings[g];
-    const int64_t padded = group.padded(sharding.shards), own = padded / sharding.shards;
-    estimate.parameters += own * master;
-    if (!sharding.gathered() && param != master && !group.units.empty())
-      estimate.parameters += own * param;
-    if (group.trainable) {
-      estimate.moments += 2 * own * master;
-      estimate.gradients += own * master;
-    }
-    if (sharding.gathered())
-      for (int unit : group.units)
-        gathered[unit] += padded * (param + (group.trainable ? master : 0));
-  }
-  std::sort(gathered.rbegin(), gathered.rend());
-  for (size_t i = 0; i < std::min<size_t>(2, gathered.size()); ++i)
-    estimate.gathered += gathered[i];
-  return estimate;
-}
-
 std::string describe(const Plan& plan) {
   const MemoryEstimate memory = estimate_memory(plan);
   int64_t trained = 0;
@@ -101,12 +75,15 @@ std::string describe(const Plan& plan) {
                      " ranks = dp_replicate " + std::to_string(plan.mesh.dp_replicate) +
                      " x dp_shard " + std::to_string(plan.mesh.dp_shard) + ", precision " +
                      plan.options.precision.preset + "\n";
+  for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
   text += rank_map(plan) + unit_table(plan);
-  text += "bytes per rank\n";
-  text += "  parameters " + mebibytes(memory.parameters) + ", moments " +
-          mebibytes(memory.moments) + ", gradients " + mebibytes(memory.gradients) +
-          ", two largest gathered units " + mebibytes(memory.gathered) + ", together " +
-          mebibytes(memory.total()) + " (activations are not counted)\n";
+  text += "bytes per rank: all tensors, with one full microbatch (every row is one sample, with as "
+          "many items as fit and a target at every token)\n";
+  text += "  parameters " + mebibytes(memory.parameters) + ", gradients " +
+          mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.moments) +
+          ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
+          ", activations " + mebibytes(memory.activations) + "; peak " + mebibytes(memory.total()) +
+          " at " + memory.peak_at + "\n";
   return text;
 }
 

@@ -14,7 +14,7 @@
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
-#include "support/tiny_llava.hpp"
+#include "support/tiny_checkpoint.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
@@ -28,128 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::FilledSource;
 using testing::tiny_llava_config;
-
-struct Layout {
-  std::string name;
-  int ranks, dp_replicate;
-  std::string vision, llm;
-};
-
-const std::vector<Layout> kLayouts = {
-    {"one", 1, 1, "full_shard", "full_shard"},
-    {"full2", 2, 1, "full_shard", "full_shard"},
-    {"none2", 2, 1, "no_shard", "no_shard"},
-    {"mixed2", 2, 1, "no_shard", "full_shard"},
-    {"full3", 3, 1, "full_shard", "full_shard"},
-    {"none3", 3, 1, "no_shard", "no_shard"},
-    {"full4", 4, 1, "full_shard", "full_shard"},
-    {"hybrid4", 4, 2, "hybrid_shard", "hybrid_shard"},
-    {"mixed4", 4, 2, "hybrid_shard_zero2", "no_shard"},
-};
-
-/// Of all ranks of this program. Collective.
-struct SharedDirectory : testing::SharedDirectory {
-  SharedDirectory() : testing::SharedDirectory(testing::world().communicator()) {}
-};
-
-struct Deck {
-  std::string precision = "fp32";
-  bool train_vision = true;
-  bool tied = true;
-};
-
-Plan make_tiny_plan(const Layout& layout, const Deck& deck) {
-  Options options;
-  options.mesh.dp_replicate = layout.dp_replicate;
-  options.mesh_vision.strategy = layout.vision;
-  options.mesh_llm.strategy = layout.llm;
-  options.precision.preset = deck.precision;
-  options.vision.train = deck.train_vision;
-  return make_plan(options, tiny_llava_config({.tied = deck.tied}), layout.ranks);
-}
-
-/// A layout at run time, on the first ranks of the program.
-struct Running {
-  Plan plan;
-  Mesh mesh;
-  std::unique_ptr<Collectives> control;
-  Engine engine;
-
-  Running(const Communicator& ranks, const Layout& layout, const Deck& deck)
-      : plan(make_tiny_plan(layout, deck)),
-        mesh(ranks, plan.mesh, make_mpi_collectives),
-        control(make_mpi_collectives(ranks)),
-        engine(plan, mesh, at::kCPU) {}
-};
-
-/// Calls action(running) on the ranks of `layout`.
-template <class Action>
-void run_on(const Layout& layout, const Deck& deck, Action action) {
-  const Communicator ranks = testing::first_ranks(layout.ranks);
-  if (ranks.size() == 0) return;
-  Running running(ranks, layout, deck);
-  action(running);
-}
-
-constexpr uint64_t kMasterSeed = 1, kExpAvgSeed = 2, kExpAvgSqSeed = 3;
-
-/// Calls visit(flat position, expected values) for each parameter, its values in the master type.
-template <class Visit>
-void for_each_parameter(const Running& running, const FlatGroup& group, uint64_t seed,
-                        Visit visit) {
-  const Plan& plan = running.plan;
-  const FilledSource source(plan.model, plan.config_json, seed);
-  for (const FlatParam& member : group.params) {
-    const ParamSpec& param = plan.model.params[member.param];
-    const at::Tensor values = at::empty({member.elements}, to_torch(plan.precision.master));
-    source.read(param.name, param.shape, whole(param.shape), plan.precision.master,
-                values.data_ptr());
-    visit(member.offset, values);
-  }
-}
-
-/// What a shard of a buffer should be: all of the buffer, padding zero, cut to the range.
-at::Tensor expected(const Running& running, const ShardedGroup& group, uint64_t seed) {
-  const at::Tensor flat =
-      at::zeros({std::max(group.range().end, group.layout().elements)}, group.master().options());
-  for_each_parameter(running, group.layout(), seed, [&](int64_t offset, const at::Tensor& values) {
-    flat.narrow(0, offset, values.numel()).copy_(values);
-  });
-  return flat.slice(0, group.range().begin, group.range().end);
-}
-
-void fill(Running& running) {
-  for (const auto& group : running.engine.groups()) {
-    group->master().copy_(expected(running, *group, kMasterSeed));
-    if (!group->trainable()) continue;
-    group->exp_avg().copy_(expected(running, *group, kExpAvgSeed));
-    group->exp_avg_sq().copy_(expected(running, *group, kExpAvgSqSeed));
-  }
-}
-
-void expect_filled(Running& running, const std::string& what) {
-  for (const auto& group : running.engine.groups()) {
-    const std::string where = what + ": " + group->layout().name;
-    EXPECT_TRUE(at::equal(group->master(), expected(running, *group, kMasterSeed))) << where;
-    if (!group->trainable()) continue;
-    EXPECT_TRUE(at::equal(group->exp_avg(), expected(running, *group, kExpAvgSeed))) << where;
-    EXPECT_TRUE(at::equal(group->exp_avg_sq(), expected(running, *group, kExpAvgSqSeed))) << where;
-  }
-}
-
-CheckpointRequest request(const std::string& directory, int64_t step) {
-  return {directory,
-          "run-1",
-          {.step = step, .optimizer_step = 6, .samples = 50, .tokens = 900, .target_tokens = 80},
-          "[run]\n"};
-}
-
-std::vector<Layout> layouts_of_this_run() {
-  std::vector<Layout> layouts;
-  for (const Layout& layout : kLayouts)
-    if (layout.ranks <= testing::world().size()) layouts.push_back(layout);
-  return layouts;
-}
 
 TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
   const SharedDirectory shared;
@@ -302,24 +180,6 @@ TEST(Checkpoint, IsLeftWhenItIsThereAndSetAsideWhenItIsAnother) {
   });
 }
 
-/// Lets this process write files of at most `bytes`.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_;
-  void (*handler_)(int);
-};
-
 TEST(Checkpoint, FailsOnAllRanksWhenOneCannotWrite) {
   const SharedDirectory shared;
   run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
@@ -346,110 +206,6 @@ TEST(Checkpoint, FailsOnAllRanksWhenOneCannotWrite) {
     control.barrier();
     read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000008"));
     expect_filled(running, "after a failure");
-  });
-}
-
-/// What training does to its shards.
-void change(Running& running, double by) {
-  for (const auto& group : running.engine.groups()) {
-    if (!group->trainable()) continue;
-    for (const at::Tensor& values : {group->master(), group->exp_avg(), group->exp_avg_sq()})
-      values.add_(by);
-  }
-}
-
-std::map<std::string, std::string> bytes_of_files(const std::string& directory) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(directory))
-    files[entry.path().filename().string()] = read_bytes(entry.path().string());
-  return files;
-}
-
-TEST(CheckpointWriter, WritesWhatTheShardsWereWhenItStarted) {
-  const SharedDirectory shared;
-  for (const bool trains_vision : {true, false})
-    run_on(layouts_of_this_run().back(), {.train_vision = trains_vision}, [&](Running& running) {
-      Collectives& control = *running.control;
-      const std::string name = trains_vision ? "all" : "frozen";
-      fill(running);
-      const std::string wanted =
-          write_checkpoint(running.engine, control, request(shared / name + "-waited", 7));
-      CheckpointWriter writer(running.engine, control);
-      CheckpointRequest slow = request(shared / name, 7);
-      slow.rate_limit_mib = 0.25 / control.size();  // of about 120 KiB in all
-
-      writer.start(slow);
-      EXPECT_TRUE(writer.is_under_way());
-      EXPECT_TRUE(writer.is_writing());
-      for (int step = 0; step < 3; ++step) {
-        writer.keep_values();
-        change(running, 1);
-      }
-      EXPECT_TRUE(writer.is_writing()) << "it was too fast to test anything";
-      EXPECT_FALSE(fs::exists(shared / name + "/step-00000007"));
-      const SaveReport report = writer.finish();
-
-      EXPECT_FALSE(writer.is_under_way());
-      EXPECT_EQ(report.path, shared / name + "/step-00000007");
-      EXPECT_GT(report.copied_bytes, 0);
-      EXPECT_LT(report.copied_bytes, report.bytes);
-      EXPECT_GE(report.stall_seconds, report.copy_seconds);
-      EXPECT_GE(report.seconds, report.stall_seconds);
-      if (control.rank() == 0) {
-        std::map<std::string, std::string> found = bytes_of_files(report.path);
-        EXPECT_EQ(found.size(), static_cast<size_t>(control.size()) + 2);
-        // HDF5 leaves memory that it never set in the heap of virtual datasets.
-        for (const auto& [file, bytes] : bytes_of_files(wanted))
-          EXPECT_TRUE(file == "model.h5" || found[file] == bytes) << file;
-      }
-      control.barrier();
-      for (const auto& group : running.engine.groups())
-        group->master().zero_();  // its padding, too
-      read_checkpoint(running.engine, control, CheckpointSource(report.path));
-      expect_filled(running, "written while the shards changed");
-    });
-}
-
-TEST(CheckpointWriter, LeavesNothingThatLooksCompleteWhenItIsGivenUp) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    {
-      CheckpointWriter writer(running.engine, control);
-      CheckpointRequest slow = request(shared.path(), 7);
-      slow.rate_limit_mib = 0.001;  // hours
-      writer.start(slow);
-    }
-    control.barrier();
-    EXPECT_TRUE(list_checkpoints(shared.path()).empty());
-
-    write_checkpoint(running.engine, control, request(shared.path(), 7));
-
-    control.barrier();
-    read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000007"));
-    expect_filled(running, "after one that was given up");
-  });
-}
-
-TEST(CheckpointWriter, FailsOnAllRanksWhenAThreadFails) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    CheckpointWriter writer(running.engine, control);
-    std::optional<FileSizeLimit> limit;
-    if (control.rank() == control.size() - 1) limit.emplace(4096);
-    writer.start(request(shared.path(), 8));
-    writer.keep_values();
-    change(running, 1);
-
-    EXPECT_THROW(writer.finish(), StorageError);
-
-    EXPECT_FALSE(writer.is_under_way());
-    control.barrier();
-    EXPECT_FALSE(fs::exists(shared / "step-00000008"));
-    EXPECT_FALSE(fs::exists(shared / "step-00000008.tmp"));
   });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What full_shard promises of memory, by the ledger of the buffers: a rank holds its share of
 // everything that is owned, and two units' worth of what is gathered and of what is not yet
-// reduced.
+// reduced. And that a plan foretells the peak of all tensors of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
+#include "zea/data/sampler.hpp"
+#include "zea/plan/memory_estimate.hpp"
 
 namespace zea::testing {
 namespace {
@@ -59,6 +61,99 @@ TEST(Memory, FullShardHoldsItsShareAndTwoUnits) {
     EXPECT_LE(got.peak_bytes, bound) << preset;
     EXPECT_GE(got.peak_bytes, parameters * 3 * master / 4) << preset << ": the ledger must count";
   }
+}
+
+/// A layout: what the deck says beyond the size.
+struct Layout {
+  const char* name;
+  void (*set)(Options&);
+};
+
+const Layout kLayouts[] = {
+    {"no_shard", [](Options& o) { o.mesh_vision.strategy = o.mesh_llm.strategy = "no_shard"; }},
+    {"full_shard", [](Options&) {}},
+    {"shard_grad_op",
+     [](Options& o) { o.mesh_vision.strategy = o.mesh_llm.strategy = "shard_grad_op"; }},
+    {"hybrid_shard",
+     [](Options& o) {
+       o.mesh.dp_replicate = 2;
+       o.mesh_vision.strategy = o.mesh_llm.strategy = "hybrid_shard";
+     }},
+    {"mixed", [](Options& o) { o.mesh_vision.strategy = "no_shard"; }},
+    {"checkpointing", [](Options& o) { o.model.activation_checkpointing = 1; }},
+    {"checkpointing every second", [](Options& o) { o.model.activation_checkpointing = 2; }},
+    {"accumulation", [](Options& o) { o.data.row_tokens /= 3; }},
+    {"bf16", [](Options& o) { o.precision.preset = "bf16"; }},
+};
+
+/// Sizes where what is owned weighs more, and where activations do.
+struct Size {
+  int64_t hidden, intermediate, vision_hidden, row_tokens, batch;
+  std::vector<int> images;  ///< of each sample
+};
+
+std::string sized_config(const Size& size) {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 3}));
+  config["text_config"]["hidden_size"] = size.hidden;
+  config["text_config"]["intermediate_size"] = size.intermediate;
+  config["text_config"]["head_dim"] = size.hidden / 4;
+  config["vision_config"]["hidden_size"] = size.vision_hidden;
+  config["vision_config"]["intermediate_size"] = 3 * size.vision_hidden;
+  return config.dump();
+}
+
+/// The largest estimate of the steps that this rank makes.
+MemoryEstimate predict(const Plan& plan, const MemoryDataset& dataset, int rank, int64_t steps) {
+  const Options& deck = plan.options;
+  Sampler sampler(static_cast<int64_t>(dataset.index().size()), deck.schedule.global_batch,
+                  deck.run.seed, deck.data.shuffle);
+  MemoryEstimate largest;
+  for (int64_t step = 0; step < steps; ++step) {
+    const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
+    std::vector<MicrobatchSizes> microbatches;
+    for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)]) {
+      std::vector<SampleIndex> samples;
+      for (int64_t id : part.samples) samples.push_back(dataset.index()[id]);
+      microbatches.push_back(microbatch_sizes(plan.model, samples));
+    }
+    const MemoryEstimate estimate = estimate_memory(plan, microbatches);
+    if (estimate.total() > largest.total()) largest = estimate;
+  }
+  return largest;
+}
+
+TEST(Memory, PredictionIsWithinTenPercentOfThePeak) {
+  const Communicator world = testing::world().communicator();
+  ASSERT_EQ(world.size(), 4);
+  const Size sizes[] = {{224, 608, 112, 224, 44, {1, 0, 2}},
+                        {88, 184, 56, 1536, 360, {1, 0, 2}},
+                        // Long segments, which the library's attention computes.
+                        {72, 168, 56, 900, 16, {60, 0, 55}}};
+  for (const Size& size : sizes)
+    for (const Layout& layout : kLayouts) {
+      TinyRunOptions run;
+      run.config_json = sized_config(size);
+      run.steps = 2;
+      run.deck.data.row_tokens = size.row_tokens;
+      run.deck.schedule = {.steps = 2, .global_batch = size.batch};
+      layout.set(run.deck);
+      const Plan plan = make_plan(run.deck, run.config_json, 4);
+      const MemoryDataset dataset = make_tiny_dataset(plan.model, 400, size.images, 3);
+      const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
+
+      const MemoryEstimate told = predict(plan, dataset, world.rank(), run.steps);
+      const double ratio =
+          static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
+      const auto text = [&] {
+        return std::string(layout.name) + ", hidden " + std::to_string(size.hidden) +
+               ": predicted " + std::to_string(told.total()) + " (activations " +
+               std::to_string(told.activations) + ", at " + told.peak_at + "), counted " +
+               std::to_string(got.tensor_peak_bytes) + ", of these buffers " +
+               std::to_string(got.peak_bytes);
+      };
+      EXPECT_GT(ratio, 0.9) << text();
+      EXPECT_LT(ratio, 1.1) << text();
+    }
 }
 
 }  // namespace

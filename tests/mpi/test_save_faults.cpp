@@ -218,10 +218,25 @@ TEST_F(SaveFaults, FailedAtEveryCall) {
 
 TEST_F(SaveFaults, APowerCutLosesNothingThatHasItsName) {
   testing::arm({.directory = temporary_.path()});
-  save(kStep);
+  write_checkpoint(engine_, *control_, request(kStep));
   testing::disarm();
-
   for (const std::string& loss : testing::power_cut_losses()) ADD_FAILURE() << loss;
+
+  // Only now may the one before go.
+  testing::arm({.directory = temporary_.path()});
+  keep_newest(checkpoints_, 1);
+  testing::disarm();
+  for (const std::string& loss : testing::power_cut_losses()) ADD_FAILURE() << loss;
+}
+
+TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {
+  // As if ranks disagreed about who writes what.
+  plan_.groups.front().params.pop_back();
+
+  const std::string error = error_of([&] { save(kStep); });
+
+  EXPECT_TRUE(contains(error, "exactly once")) << error;
+  EXPECT_EQ(list_checkpoints(checkpoints_).back().step, kBefore);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/data/sampler.hpp"
+#include "zea/parallel/tensor_bytes.hpp"
 
 namespace zea::testing {
 namespace {
@@ -60,6 +61,8 @@ double TinyRun::evaluate() {
 }
 
 void TinyRun::train(int64_t steps, TinyResult& result) {
+  const int64_t standing = engine_.ledger().now_bytes();
+  const TensorBytes step_tensors;
   TrainStep train_step(engine_, *optimizer_, *control_);
   for (const int64_t end = position_.step + steps; position_.step < end; ++position_.step) {
     const StepPlan step_plan =
@@ -74,6 +77,7 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
     result.grad_norms.push_back(report.grad_norm);
   }
   result.peak_bytes = engine_.ledger().peak_bytes();
+  result.tensor_peak_bytes = standing + step_tensors.peak();
 }
 
 /// Put together from the ranks' own cuts.

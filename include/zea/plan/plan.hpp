@@ -64,18 +64,6 @@ SlotPlans make_slots(const Plan& plan);
 /// product, and what is not built yet is named.
 Plan make_plan(const Options& options, const std::string& config_json, int world_size);
 
-/// Bytes that one rank holds for the length of the run, and the two units that may be gathered at a
-/// time.
-struct MemoryEstimate {
-  int64_t parameters =
-      0;  ///< masters; the compute copy too where its type differs and it is not gathered
-  int64_t moments = 0;
-  int64_t gradients = 0;
-  int64_t gathered = 0;
-  int64_t total() const { return parameters + moments + gradients + gathered; }
-};
-MemoryEstimate estimate_memory(const Plan& plan);
-
 /// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
 /// per rank.
 std::string describe(const Plan& plan);

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every unit declares of its memory: the bytes of its output, what its graph keeps until the
+// backward, and the most that its forward and its backward hold at once. A pure function of the
+// model and of how many tokens, targets and items a microbatch has; nothing here is measured.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zea/core/dtype.hpp"
+#include "zea/plan/model_spec.hpp"
+#include "zea/plan/sample_index.hpp"
+
+namespace zea {
+
+/// One batched attention call: `segments` segments padded to `length` hold `tokens` tokens.
+struct AttentionSizes {
+  int64_t segments = 0, length = 0, tokens = 0;
+
+  int64_t places() const { return segments * length; }
+  bool padded() const { return places() != tokens; }
+  bool operator==(const AttentionSizes&) const = default;
+};
+
+/// All that the memory of a microbatch depends on.
+struct MicrobatchSizes {
+  int64_t samples = 0, tokens = 0, targets = 0, items = 0;
+  std::vector<AttentionSizes> text, images;
+
+  bool operator==(const MicrobatchSizes&) const = default;
+};
+
+/// The sizes of a microbatch of these samples.
+MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples);
+
+/// Element types that a unit computes with, and the threads of its kernels.
+struct UnitTypes {
+  DType param = DType::Float32;     ///< parameters and activations
+  DType gradient = DType::Float32;  ///< the buffers that parameters' gradients are added into
+  int64_t threads = 1;
+};
+
+/// How a unit is called.
+struct UnitCall {
+  bool keeps_graph = true;                 ///< false: evaluation, or it is to be computed again
+  std::vector<bool> inputs_need_gradient;  ///< of each input
+  std::vector<bool> inputs_present;        ///< of each input; empty: all
+};
+
+/// Beyond the inputs, which the engine keeps. The output and its gradient are the engine's too, so
+/// they are not in `saved_bytes` and `backward_peak_bytes`.
+struct UnitMemory {
+  int64_t output_bytes = 0;
+  int64_t saved_bytes = 0;          ///< kept by the graph from forward to backward
+  int64_t forward_peak_bytes = 0;   ///< most held at once: the output and what is saved included
+  int64_t backward_peak_bytes = 0;  ///< most held at once: what was saved and input gradients
+                                    ///< included
+  std::vector<int64_t> input_gradient_bytes;  ///< of each input; 0: none
+};
+
+UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
+                       const UnitTypes& types, const UnitCall& call);
+
+/// Bytes of the tensors that a microbatch brings along: ids, rotary tables, patches, attention's
+/// rows.
+int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
+                         const UnitTypes& text, const UnitTypes& vision);
+
+}  // namespace zea

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each differentiable function of model/functions.hpp declares: one function here for each
+// there, with the sizes of its temporaries as its source allocates them.
+#pragma once
+
+#include "paper_tape.hpp"
+
+namespace zea::detail {
+
+/// Bytes per element: of activations, of the type that sums are taken in, of gradient buffers.
+struct ElementBytes {
+  explicit ElementBytes(const UnitTypes& types);
+
+  int64_t param, wide, gradient;
+  bool is_narrow() const { return param != wide; }  ///< bf16: sums need a wide copy
+};
+
+/// The weight's matrix, and whether it trains.
+struct PaperWeight {
+  int64_t out = 0, in = 0;
+  bool trains = false;
+};
+
+PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes);
+PaperFunction paper_layer_norm(int64_t rows, int64_t hidden, bool trains,
+                               const ElementBytes& bytes);
+PaperFunction paper_rms_norm(int64_t rows, int64_t hidden, bool trains, const ElementBytes& bytes);
+PaperFunction paper_embedding(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes);
+PaperFunction paper_class_and_positions(int64_t images, int64_t tokens, int64_t hidden, bool trains,
+                                        const ElementBytes& bytes);
+PaperFunction paper_rotary(int64_t rows, int64_t width, const ElementBytes& bytes);
+PaperFunction paper_swiglu(int64_t rows, int64_t width, const ElementBytes& bytes);
+PaperFunction paper_activation(int64_t rows, int64_t width, Activation activation,
+                               const ElementBytes& bytes);
+
+struct PaperHeads {
+  int64_t query, key_value, dim;
+};
+PaperFunction paper_attention(int64_t rows, const std::vector<AttentionSizes>& batches,
+                              const PaperHeads& heads, int64_t threads, const ElementBytes& bytes);
+PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary,
+                                  const ElementBytes& bytes);
+
+/// x + y: the gradient goes to both as it is.
+PaperFunction paper_sum(int64_t bytes);
+/// Some rows of a tensor; its gradient is zero elsewhere.
+PaperFunction paper_rows(int64_t bytes);
+
+}  // namespace zea::detail

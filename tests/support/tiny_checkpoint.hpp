@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests of checkpoints share: layouts of the tiny model on the ranks of the program, state that
+// is a function of its place, a directory that all ranks know, and a disk that is full for one.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <optional>
+
+#include "support/files.hpp"
+#include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
+#include "zea/checkpoint/checkpoint_reader.hpp"
+#include "zea/checkpoint/checkpoint_writer.hpp"
+
+namespace zea::testing {
+
+struct Layout {
+  std::string name;
+  int ranks, dp_replicate;
+  std::string vision, llm;
+};
+
+inline const std::vector<Layout> kLayouts = {
+    {"one", 1, 1, "full_shard", "full_shard"},
+    {"full2", 2, 1, "full_shard", "full_shard"},
+    {"none2", 2, 1, "no_shard", "no_shard"},
+    {"mixed2", 2, 1, "no_shard", "full_shard"},
+    {"full3", 3, 1, "full_shard", "full_shard"},
+    {"none3", 3, 1, "no_shard", "no_shard"},
+    {"full4", 4, 1, "full_shard", "full_shard"},
+    {"hybrid4", 4, 2, "hybrid_shard", "hybrid_shard"},
+    {"mixed4", 4, 2, "hybrid_shard_zero2", "no_shard"},
+};
+
+/// Of all ranks of this program. Collective.
+struct SharedDirectory : testing::SharedDirectory {
+  SharedDirectory() : testing::SharedDirectory(world().communicator()) {}
+};
+
+struct Deck {
+  std::string precision = "fp32";
+  bool train_vision = true;
+  bool tied = true;
+};
+
+inline Plan make_tiny_plan(const Layout& layout, const Deck& deck) {
+  Options options;
+  options.mesh.dp_replicate = layout.dp_replicate;
+  options.mesh_vision.strategy = layout.vision;
+  options.mesh_llm.strategy = layout.llm;
+  options.precision.preset = deck.precision;
+  options.vision.train = deck.train_vision;
+  return make_plan(options, tiny_llava_config({.tied = deck.tied}), layout.ranks);
+}
+
+/// A layout at run time, on the first ranks of the program.
+struct Running {
+  Plan plan;
+  Mesh mesh;
+  std::unique_ptr<Collectives> control;
+  Engine engine;
+
+  Running(const Communicator& ranks, const Layout& layout, const Deck& deck)
+      : plan(make_tiny_plan(layout, deck)),
+        mesh(ranks, plan.mesh, make_mpi_collectives),
+        control(make_mpi_collectives(ranks)),
+        engine(plan, mesh, at::kCPU) {}
+};
+
+/// Calls action(running) on the ranks of `layout`.
+template <class Action>
+void run_on(const Layout& layout, const Deck& deck, Action action) {
+  const Communicator ranks = first_ranks(layout.ranks);
+  if (ranks.size() == 0) return;
+  Running running(ranks, layout, deck);
+  action(running);
+}
+
+inline constexpr uint64_t kMasterSeed = 1, kExpAvgSeed = 2, kExpAvgSqSeed = 3;
+
+/// Calls visit(flat position, expected values) for each parameter, its values in the master type.
+template <class Visit>
+void for_each_parameter(const Running& running, const FlatGroup& group, uint64_t seed,
+                        Visit visit) {
+  const Plan& plan = running.plan;
+  const FilledSource source(plan.model, plan.config_json, seed);
+  for (const FlatParam& member : group.params) {
+    const ParamSpec& param = plan.model.params[member.param];
+    const at::Tensor values = at::empty({member.elements}, to_torch(plan.precision.master));
+    source.read(param.name, param.shape, whole(param.shape), plan.precision.master,
+                values.data_ptr());
+    visit(member.offset, values);
+  }
+}
+
+/// What a shard of a buffer should be: all of the buffer, padding zero, cut to the range.
+inline at::Tensor expected(const Running& running, const ShardedGroup& group, uint64_t seed) {
+  const at::Tensor flat =
+      at::zeros({std::max(group.range().end, group.layout().elements)}, group.master().options());
+  for_each_parameter(running, group.layout(), seed, [&](int64_t offset, const at::Tensor& values) {
+    flat.narrow(0, offset, values.numel()).copy_(values);
+  });
+  return flat.slice(0, group.range().begin, group.range().end);
+}
+
+inline void fill(Running& running) {
+  for (const auto& group : running.engine.groups()) {
+    group->master().copy_(expected(running, *group, kMasterSeed));
+    if (!group->trainable()) continue;
+    group->exp_avg().copy_(expected(running, *group, kExpAvgSeed));
+    group->exp_avg_sq().copy_(expected(running, *group, kExpAvgSqSeed));
+  }
+}
+
+inline void expect_filled(Running& running, const std::string& what) {
+  for (const auto& group : running.engine.groups()) {
+    const std::string where = what + ": " + group->layout().name;
+    EXPECT_TRUE(at::equal(group->master(), expected(running, *group, kMasterSeed))) << where;
+    if (!group->trainable()) continue;
+    EXPECT_TRUE(at::equal(group->exp_avg(), expected(running, *group, kExpAvgSeed))) << where;
+    EXPECT_TRUE(at::equal(group->exp_avg_sq(), expected(running, *group, kExpAvgSqSeed))) << where;
+  }
+}
+
+inline CheckpointRequest request(const std::string& directory, int64_t step) {
+  return {directory,
+          "run-1",
+          {.step = step, .optimizer_step = 6, .samples = 50, .tokens = 900, .target_tokens = 80},
+          "[run]\n"};
+}
+
+inline std::vector<Layout> layouts_of_this_run() {
+  std::vector<Layout> layouts;
+  for (const Layout& layout : kLayouts)
+    if (layout.ranks <= world().size()) layouts.push_back(layout);
+  return layouts;
+}
+
+/// Lets this process write files of at most `bytes`.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_;
+  void (*handler_)(int);
+};
+
+}  // namespace zea::testing
