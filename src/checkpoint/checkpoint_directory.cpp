@@ -2,12 +2,12 @@
 #include "checkpoint_directory.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/manifest.hpp"
+#include "zea/io/shard_file.hpp"
 
 namespace zea::detail {
 namespace {
@@ -26,9 +26,7 @@ bool is_ours(const fs::directory_entry& entry) {
 }  // namespace
 
 std::string shard_name(int rank) {
-  char name[32];
-  std::snprintf(name, sizeof name, "rank-%05d.h5", rank);
-  return name;
+  return shard_file_name(rank);
 }
 
 std::string find_stranger(const std::string& directory) {

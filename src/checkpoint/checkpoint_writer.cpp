@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/checkpoint/checkpoint_writer.hpp"
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "checkpoint_directory.hpp"
 #include "own_pieces.hpp"
+#include "shard_save.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/durable_file.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr double kMiB = 1 << 20;
 
 std::string describe_mesh(const Plan& plan) {
   std::string text = "dp_replicate " + std::to_string(plan.mesh.dp_replicate) + " x dp_shard " +
@@ -33,8 +37,30 @@ void make_directory(const std::string& path) {
   if (error) throw_storage_error("mkdir", path, error.value());
 }
 
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// What the device was told to do with the shards is done on return: the writing thread, which
+/// has a queue of its own there, sees its results.
+void wait_for_device(const std::vector<detail::OwnPiece>& pieces) {
+  for (const detail::OwnPiece& piece : pieces) {
+    if (piece.values.is_cpu()) continue;
+    piece.values.narrow(0, 0, 1).to(at::kCPU);
+    return;
+  }
+}
+
+}  // namespace
+
 /// One save, from the first look at the directory to the final name.
-class Save {
+class CheckpointWriter::Save {
  public:
   Save(Engine& engine, Collectives& control, const CheckpointRequest& request)
       : engine_(engine),
@@ -43,27 +69,34 @@ class Save {
         final_(request.directory + "/" + checkpoint_name(request.position.step)),
         unfinished_(final_ + detail::kUnfinishedSuffix) {}
 
-  const std::string& path() const { return final_; }
-  bool is_done_already();
-  void prepare();
-  void write();
-  void remove_unfinished() noexcept;
+  void start();
+  bool is_writing() const { return shard_ && !shard_->is_done(); }
+  void keep_values();
+  SaveReport finish();
 
  private:
   bool is_this_checkpoint() const;
-  std::string write_own_shard();
+  bool is_done_already();
+  void prepare();
+  void start_shard();
+  std::string own_part() const;
   std::vector<std::string> gather_to_root(const std::string& own);
   Manifest make_manifest(const std::vector<std::string>& parts) const;
   void commit(const std::vector<std::string>& parts) const;
   void make_room() const;
+  void remove_unfinished() noexcept;
+  SaveReport report();
 
   Engine& engine_;
   Collectives& control_;
-  const CheckpointRequest& request_;
+  const CheckpointRequest request_;
   std::string final_, unfinished_;
+  std::unique_ptr<detail::ShardSave> shard_;  ///< null where the checkpoint is there already
+  Stopwatch clock_;
+  double stall_seconds_ = 0, copy_seconds_ = 0;
 };
 
-bool Save::is_this_checkpoint() const {
+bool CheckpointWriter::Save::is_this_checkpoint() const {
   if (!fs::exists(fs::symlink_status(final_))) return false;
   try {
     const CheckpointSource there(final_);
@@ -74,14 +107,14 @@ bool Save::is_this_checkpoint() const {
   }
 }
 
-bool Save::is_done_already() {
+bool CheckpointWriter::Save::is_done_already() {
   int32_t done = 0;
   agree_on_root(control_, [&] { done = is_this_checkpoint(); });
   control_.broadcast(&done, 1, DType::Int32, 0).wait();
   return done != 0;
 }
 
-void Save::prepare() {
+void CheckpointWriter::Save::prepare() {
   int64_t needed = detail::own_file_bytes(engine_);
   control_.all_reduce(&needed, 1, DType::Int64, ReduceOp::Sum).wait();
   agree_on_root(control_, [&] {
@@ -96,31 +129,71 @@ void Save::prepare() {
   });
 }
 
-void Save::write() {
-  std::string own;
-  agree(control_, [&] { own = write_own_shard(); });
-  const std::vector<std::string> parts = gather_to_root(own);
-  agree_on_root(control_, [&] { commit(parts); });
+void CheckpointWriter::Save::start_shard() {
+  std::vector<detail::OwnPiece> pieces = detail::own_pieces(engine_);
+  wait_for_device(pieces);
+  shard_ = std::make_unique<detail::ShardSave>(
+      detail::ShardSaveRequest{.directory = unfinished_,
+                               .file = detail::shard_name(control_.rank()),
+                               .run_id = request_.run_id,
+                               .step = request_.position.step,
+                               .dtype = engine_.plan().precision.master,
+                               .bytes_per_second = request_.rate_limit_mib * kMiB},
+      std::move(pieces));
+}
+
+void CheckpointWriter::Save::start() {
+  if (!is_done_already()) {
+    prepare();
+    start_shard();
+  }
+  stall_seconds_ = clock_.seconds();
+}
+
+void CheckpointWriter::Save::keep_values() {
+  if (!is_writing()) return;
+  const Stopwatch clock;
+  shard_->keep_values();
+  copy_seconds_ += clock.seconds();
+  stall_seconds_ += clock.seconds();
+}
+
+SaveReport CheckpointWriter::Save::finish() {
+  const Stopwatch clock;
+  if (shard_) {
+    try {
+      agree(control_, [&] { shard_->finish(); });
+      const std::vector<std::string> parts = gather_to_root(own_part());
+      agree_on_root(control_, [&] { commit(parts); });
+    } catch (...) {
+      remove_unfinished();
+      throw;
+    }
+  }
+  stall_seconds_ += clock.seconds();
+  return report();
 }
 
 /// A rank's pieces travel as a manifest of their own, so the root reads them with the checks of a
 /// manifest.
-std::string Save::write_own_shard() {
+std::string CheckpointWriter::Save::own_part() const {
   Manifest part;
   part.files = {detail::shard_name(control_.rank())};
-  const DType dtype = engine_.plan().precision.master;
-  ShardWriter writer(unfinished_, part.files.front(), request_.run_id, request_.position.step);
+  part.pieces = shard_->finish();
   std::map<std::string, Shape> shapes;
-  detail::for_each_own_piece(engine_, [&](const detail::OwnPiece& piece) {
-    writer.add(piece.param.name, piece.state, piece.param.shape, piece.extent, dtype, piece.data);
-    shapes[piece.param.name] = piece.param.shape;
-  });
-  part.pieces = writer.finish();
-  for (const auto& [name, shape] : shapes) part.tensors.push_back({name, shape, dtype, false});
+  for (const FlatGroup& group : engine_.plan().groups)
+    for (const FlatParam& member : group.params) {
+      const ParamSpec& param = engine_.plan().model.params[member.param];
+      shapes[param.name] = param.shape;
+    }
+  std::set<std::string> named;
+  for (const Piece& piece : part.pieces)
+    if (named.insert(piece.tensor).second)
+      part.tensors.push_back({piece.tensor, shapes.at(piece.tensor), piece.dtype, false});
   return manifest_text(part);
 }
 
-std::vector<std::string> Save::gather_to_root(const std::string& own) {
+std::vector<std::string> CheckpointWriter::Save::gather_to_root(const std::string& own) {
   Counts counts(control_.size());
   const auto own_bytes = static_cast<int64_t>(own.size());
   control_.all_gather(&own_bytes, counts.data(), Counts(control_.size(), 1), DType::Int64).wait();
@@ -136,7 +209,7 @@ std::vector<std::string> Save::gather_to_root(const std::string& own) {
   return parts;
 }
 
-Manifest Save::make_manifest(const std::vector<std::string>& parts) const {
+Manifest CheckpointWriter::Save::make_manifest(const std::vector<std::string>& parts) const {
   const Plan& plan = engine_.plan();
   Manifest manifest;
   manifest.run_id = request_.run_id;
@@ -159,22 +232,22 @@ Manifest Save::make_manifest(const std::vector<std::string>& parts) const {
   return manifest;
 }
 
-void Save::commit(const std::vector<std::string>& parts) const {
+void CheckpointWriter::Save::commit(const std::vector<std::string>& parts) const {
   const Manifest manifest = make_manifest(parts);
   check_coverage(manifest);
   write_virtual_model(unfinished_, manifest);
   write_text_durably(unfinished_ + "/" + kManifestFile, manifest_text(manifest));
-  sync_directory(unfinished_);
   make_room();
   rename_durably(unfinished_, final_);
 }
 
 /// What has the final name is damaged or of another history: it is kept under another name.
-void Save::make_room() const {
+void CheckpointWriter::Save::make_room() const {
   if (fs::exists(fs::symlink_status(final_))) set_aside(final_);
 }
 
-void Save::remove_unfinished() noexcept {
+/// Of a save that failed on some rank, when no rank writes any more.
+void CheckpointWriter::Save::remove_unfinished() noexcept {
   try {
     if (control_.rank() == 0) detail::remove_checkpoint(unfinished_);
   } catch (const std::exception&) {
@@ -182,21 +255,56 @@ void Save::remove_unfinished() noexcept {
   }
 }
 
-}  // namespace
+SaveReport CheckpointWriter::Save::report() {
+  double longest[] = {clock_.seconds(), stall_seconds_, copy_seconds_,
+                      shard_ ? shard_->seconds() : 0};
+  control_.all_reduce(longest, std::size(longest), DType::Float64, ReduceOp::Max).wait();
+  int64_t bytes[] = {shard_ ? shard_->bytes() : 0, shard_ ? shard_->kept_bytes() : 0};
+  control_.all_reduce(bytes, std::size(bytes), DType::Int64, ReduceOp::Sum).wait();
+  return {.path = final_,
+          .step = request_.position.step,
+          .was_there = !shard_,
+          .seconds = longest[0],
+          .stall_seconds = longest[1],
+          .copy_seconds = longest[2],
+          .copied_bytes = bytes[1],
+          .bytes = bytes[0],
+          .mib_per_second = longest[3] > 0 ? static_cast<double>(bytes[0]) / kMiB / longest[3] : 0};
+}
+
+CheckpointWriter::CheckpointWriter(Engine& engine, Collectives& control)
+    : engine_(engine), control_(control) {
+  ZEA_ASSERT(control.rank() == engine.world_rank() && control.size() == engine.plan().world_size());
+}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+void CheckpointWriter::start(const CheckpointRequest& request) {
+  ZEA_ASSERT(!save_);
+  auto save = std::make_unique<Save>(engine_, control_, request);
+  save->start();
+  save_ = std::move(save);
+}
+
+bool CheckpointWriter::is_writing() const {
+  return save_ && save_->is_writing();
+}
+
+void CheckpointWriter::keep_values() {
+  if (save_) save_->keep_values();
+}
+
+SaveReport CheckpointWriter::finish() {
+  ZEA_ASSERT(save_);
+  const std::unique_ptr<Save> save = std::move(save_);
+  return save->finish();
+}
 
 std::string write_checkpoint(Engine& engine, Collectives& control,
                              const CheckpointRequest& request) {
-  ZEA_ASSERT(control.rank() == engine.world_rank() && control.size() == engine.plan().world_size());
-  Save save(engine, control, request);
-  if (save.is_done_already()) return save.path();
-  save.prepare();
-  try {
-    save.write();
-  } catch (...) {
-    save.remove_unfinished();
-    throw;
-  }
-  return save.path();
+  CheckpointWriter writer(engine, control);
+  writer.start(request);
+  return writer.finish().path;
 }
 
 }  // namespace zea

@@ -42,23 +42,21 @@ int64_t own_file_bytes(Engine& engine) {
   return bytes;
 }
 
-void for_each_own_piece(Engine& engine, const std::function<void(const OwnPiece&)>& visit) {
+std::vector<OwnPiece> own_pieces(Engine& engine) {
   const Plan& plan = engine.plan();
-  const auto element = static_cast<int64_t>(element_bytes(plan.precision.master));
+  std::vector<OwnPiece> pieces;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const ShardedGroup& group = *engine.groups()[g];
     const FlatRange cut = plan.own_cut(engine.world_rank(), static_cast<int>(g));
     const std::vector<HeldBox> boxes = held_boxes(plan.model, plan.groups[g], cut);
-    if (boxes.empty()) continue;
-    for (const State& state : states_of(group)) {
-      const at::Tensor host =
-          state.values.narrow(0, cut.begin - group.range().begin, cut.end - cut.begin).to(at::kCPU);
-      const char* first = static_cast<const char*>(host.const_data_ptr());
+    for (const State& state : states_of(group))
       for (const HeldBox& box : boxes)
-        visit({plan.model.params[box.param], state.name, box.extent,
-               first + (box.flat_begin - cut.begin) * element});
-    }
+        pieces.push_back(
+            {&plan.model.params[box.param], state.name, box.extent,
+             state.values.narrow(0, box.flat_begin - group.range().begin, box.extent.elements()),
+             group.trainable()});
   }
+  return pieces;
 }
 
 }  // namespace zea::detail

@@ -3,24 +3,24 @@
 // box.
 #pragma once
 
-#include <functional>
-#include <string>
+#include <vector>
 
 #include "zea/parallel/engine.hpp"
 
 namespace zea::detail {
 
-/// One box of one state of one parameter, packed in host memory for the time of the visit.
+/// One box of one state of one parameter, where training keeps it.
 struct OwnPiece {
-  const ParamSpec& param;
+  const ParamSpec* param;
   const char* state;
-  const Extent& extent;
-  const void* data;
+  Extent extent;
+  at::Tensor values;  ///< 1-d, packed; a view of the live shard, on its device
+  bool changes;       ///< optimizer steps change it
 };
 
 /// Bytes that this rank's file will have, its metadata included.
 int64_t own_file_bytes(Engine& engine);
 
-void for_each_own_piece(Engine& engine, const std::function<void(const OwnPiece&)>& visit);
+std::vector<OwnPiece> own_pieces(Engine& engine);
 
 }  // namespace zea::detail

@@ -32,8 +32,10 @@ void remove_complete(const std::string& checkpoint) {
   detail::remove_checkpoint(unfinished);
 }
 
-/// Why a checkpoint cannot be opened; empty when it can.
-std::string fault_of(const std::string& checkpoint) {
+/// Why a checkpoint cannot be used; empty when it can, as far as opening it tells.
+std::string fault_of(const std::string& checkpoint, const std::vector<DamagedCheckpoint>& damaged) {
+  for (const DamagedCheckpoint& known : damaged)
+    if (known.path == checkpoint) return known.fault;
   try {
     const CheckpointSource source(checkpoint);
     return "";
@@ -75,12 +77,17 @@ void remove_unfinished(const std::string& directory) {
   }
 }
 
-ResolvedCheckpoint resolve_checkpoint(const std::string& path) {
-  if (has_manifest(path)) return {path, ""};
+bool names_checkpoint(const std::string& path) {
+  return has_manifest(path) || fs::is_regular_file(path);
+}
+
+ResolvedCheckpoint resolve_checkpoint(const std::string& path,
+                                      const std::vector<DamagedCheckpoint>& damaged) {
+  if (names_checkpoint(path)) return {path, ""};
   const std::vector<CheckpointEntry> entries = list_checkpoints_of_run(path);
   std::string faults;
   for (size_t i = entries.size(); i-- > 0;) {
-    const std::string fault = fault_of(entries[i].path);
+    const std::string fault = fault_of(entries[i].path, damaged);
     if (fault.empty())
       return {entries[i].path,
               faults.empty() ? "" : "passed over" + faults + "\nresuming from " + entries[i].path};

@@ -15,10 +15,12 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// The position of the first token of the answer: the first that carries loss.
 size_t prompt_length(const Sample& sample) {
-  const auto& mask = sample.loss_mask;
-  return static_cast<size_t>(std::find(mask.begin() + 1, mask.end(), 1) - mask.begin());
+  return static_cast<size_t>(first_target(sample.loss_mask));
+}
+
+bool has_answer(const Sample& sample) {
+  return prompt_length(sample) < sample.tokens.size();
 }
 
 /// One rank's part in evaluating a data set.
@@ -87,15 +89,15 @@ class Evaluator {
     const StepPlan plan = generation_plan(ids);
     std::vector<LoadedMicrobatch> loaded = load(plan);
     std::vector<std::vector<Prediction>> predictions(loaded.size());
+    std::vector<std::vector<bool>> ended(loaded.size());
     for (size_t m = 0; m < loaded.size(); ++m)
       for (Sample& sample : loaded[m].samples) {
         references_.push_back(sample);
+        ended[m].push_back(!has_answer(sample));
         sample.tokens.resize(prompt_length(sample));
         sample.loss_mask.resize(sample.tokens.size());
         predictions[m].push_back({sample.id, {}});
       }
-    std::vector<std::vector<bool>> ended(loaded.size());
-    for (size_t m = 0; m < loaded.size(); ++m) ended[m].resize(loaded[m].samples.size());
     for (int64_t token = 0; token < options_.generate_tokens; ++token) {
       const WalkResult result = walk(plan, loaded, HeadOutput::LastLogits, nullptr);
       double open = 0;
@@ -152,7 +154,7 @@ class Evaluator {
     for (size_t i = 0; i < predictions_.size(); ++i) {
       const Sample& sample = references_[i];
       const size_t prompt = prompt_length(sample);
-      if (prompt == sample.tokens.size()) continue;  // no answer to give: masked, or only a prompt
+      if (!has_answer(sample)) continue;  // masked, or only a prompt
       const std::string generated =
           text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);

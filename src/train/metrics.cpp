@@ -80,6 +80,18 @@ void MetricsFile::append(const EvalMetrics& m) const {
   append_line(line.dump());
 }
 
+void MetricsFile::append(const SaveReport& save) const {
+  append_line(nlohmann::ordered_json{{"kind", "checkpoint"},
+                                     {"step", save.step},
+                                     {"seconds_to_write", save.seconds},
+                                     {"stall_seconds", save.stall_seconds},
+                                     {"copy_seconds", save.copy_seconds},
+                                     {"bytes", save.bytes},
+                                     {"copied_bytes", save.copied_bytes},
+                                     {"mib_per_second", save.mib_per_second}}
+                  .dump());
+}
+
 void MetricsFile::append_line(const std::string& line) const {
   if (path_.empty()) return;
   std::ofstream out(path_, std::ios::app);

@@ -2,7 +2,7 @@
 #include "zea/train/run_directory.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -73,6 +73,53 @@ bool is_stale(const Holder& holder, const Holder& own) {
   throw StorageError("cannot " + what + " " + path.string() + ": " + std::strerror(errno));
 }
 
+/// Lets one start at a time look at a directory's lock, so that two of them never take over the
+/// same dead one: the second would delete the first one's. Where the file system has no such locks
+/// it does without.
+class Guard {
+ public:
+  explicit Guard(const std::string& directory)
+      : descriptor_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    while (descriptor_ >= 0 && flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) continue;
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+
+ private:
+  int descriptor_;
+};
+
+void write_holder(const fs::path& path, const Holder& holder) {
+  std::ofstream out(path);
+  out << holder.host << '\n' << holder.process << '\n' << holder.started << '\n';
+  out << holder.job << '\n';
+  out.close();
+  if (!out) fail("write", path);
+}
+
+/// For file systems without hard links: the lock is empty for a moment.
+bool make_lock_in_place(const fs::path& lock, const Holder& own) {
+  const int file = open(lock.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0 && errno == EEXIST) return false;
+  if (file < 0) fail("make", lock);
+  close(file);
+  write_holder(lock, own);
+  return true;
+}
+
+/// Makes the lock, with its text in it from the start; false when there is one.
+bool make_lock(const fs::path& lock, const Holder& own) {
+  const fs::path draft = lock.string() + "." + own.host + "." + own.process;
+  write_holder(draft, own);
+  const int error = link(draft.c_str(), lock.c_str()) == 0 ? 0 : errno;
+  unlink(draft.c_str());
+  if (error == 0 || error == EEXIST) return error == 0;
+  return make_lock_in_place(lock, own);
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const std::string& path) : path_(path) {
@@ -87,18 +134,9 @@ RunDirectory::RunDirectory(const std::string& path) : path_(path) {
 void RunDirectory::take_lock() {
   const fs::path lock = fs::path(path_) / "LOCK";
   const Holder own = own_holder();
+  const Guard guard(path_);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const int file = open(lock.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644);
-    if (file >= 0) {
-      const std::string text =
-          own.host + "\n" + own.process + "\n" + own.started + "\n" + own.job + "\n";
-      const bool written =
-          write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-      close(file);
-      if (!written) fail("write", lock);
-      return;
-    }
-    if (errno != EEXIST) fail("make", lock);
+    if (make_lock(lock, own)) return;
     const Holder holder = read_holder(lock);
     if (!is_stale(holder, own))
       throw StorageError("the run directory " + path_ + " is in use by " + holder.describe() +

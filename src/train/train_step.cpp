@@ -18,8 +18,12 @@ double clip_factor(double clip_norm, double norm) {
 
 }  // namespace
 
-TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control)
-    : engine_(engine), optimizer_(optimizer), control_(control) {}
+TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
+                     std::function<void()> before_update)
+    : engine_(engine),
+      optimizer_(optimizer),
+      control_(control),
+      before_update_(std::move(before_update)) {}
 
 StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& microbatches,
                           int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step) {
@@ -31,15 +35,19 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
   double targets = 0;
   for (const Microbatch& microbatch : microbatches)
     targets += static_cast<double>(microbatch.targets);
-  double sums[] = {
-      walk.loss_sum, targets,    optimizer_.own_sum_of_squares(), static_cast<double>(bad_items),
-      flags.save,    flags.leave};
+  double sums[] = {walk.loss_sum,
+                   targets,
+                   optimizer_.own_sum_of_squares(),
+                   static_cast<double>(bad_items),
+                   flags.save,
+                   flags.leave,
+                   flags.writing};
   control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
 
   StepReport report;
   report.targets = static_cast<int64_t>(sums[1]);
   report.bad_items = static_cast<int64_t>(sums[3]);
-  report.flags = {sums[4], sums[5]};
+  report.flags = {sums[4], sums[5], sums[6]};
   report.skipped = report.targets == 0;
   if (report.skipped) return report;
   report.loss = sums[0] / sums[1];
@@ -55,6 +63,7 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
                      .decoupled = optim.kind == "adamw",
                      .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
                      .step = ++optimizer_step};
+  if (before_update_) before_update_();
   optimizer_.step(groups_with_gradient(input), update);
   return report;
 }

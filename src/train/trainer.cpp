@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/train/gather_text.hpp"
 
@@ -34,7 +33,10 @@ Sampler make_sampler(const Options& options, const Dataset& dataset) {
 }  // namespace
 
 Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
-    : parts_(parts), options_(parts.engine.plan().options), position_(start) {}
+    : parts_(parts),
+      options_(parts.engine.plan().options),
+      writer_(parts.engine, parts.control),
+      position_(start) {}
 
 ExitCode Trainer::run() {
   const int64_t steps = options_.schedule.steps;
@@ -51,15 +53,30 @@ ExitCode Trainer::run() {
   Loader loader(parts_.train, parts_.loading, ids_of_step, position_.step, steps,
                 options_.data.prefetch);
 
+  try {
+    return train(loader, sampler);
+  } catch (const NonFiniteError&) {
+    // Thrown by all ranks, before anything was updated: the save under way is sound.
+    finish_save(false);
+    throw;
+  }
+}
+
+ExitCode Trainer::train(Loader& loader, Sampler& sampler) {
+  const int64_t steps = options_.schedule.steps;
   while (position_.step < steps) {
     const StepReport report = train_one(loader, sampler);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
+    if (report.flags.writing == 0) finish_save(false);
     if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
     // Saved first: a fault of the held-out data must not cost the training.
     if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves ||
         (last && options_.checkpoint.at_end))
-      save();
-    if (evaluation_is_due(last) && (last || !leaves)) run_evaluation();
+      save(leaves || last);
+    if (evaluation_is_due(last) && (last || !leaves)) {
+      finish_save(last);
+      run_evaluation();
+    }
     if (leaves && !last) {
       parts_.log.info("asked to leave: stopped after step " + std::to_string(position_.step) +
                       " of " + std::to_string(steps) + "; go on with -r " + parts_.run_directory);
@@ -67,7 +84,8 @@ ExitCode Trainer::run() {
     }
   }
   // Also where nothing was left to do: every run's directory ends with a checkpoint.
-  if (options_.checkpoint.at_end) save();
+  if (options_.checkpoint.at_end) save(true);
+  finish_save(true);
   return ExitCode::Done;
 }
 
@@ -92,9 +110,11 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
     microbatches.push_back(
         make_microbatch(part, parts_.engine.plan().model, parts_.engine.microbatch_options()));
   }
-  const StepFlags asked =
+  StepFlags asked =
       parts_.stop.poll(2 * (seconds_per_step_ + seconds_per_save_) + seconds_per_evaluation_);
-  TrainStep step(parts_.engine, parts_.optimizer, parts_.control);
+  asked.writing = writer_.is_writing();
+  TrainStep step(parts_.engine, parts_.optimizer, parts_.control,
+                 [this] { writer_.keep_values(); });
   const StepReport report =
       step.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
   if (report.bad_items > 0) warn_of_bad_items(bad_lines);
@@ -143,7 +163,7 @@ void Trainer::log_step(const StepReport& report, bool last) {
   metrics.wait_seconds = interval_.wait_seconds / static_cast<double>(interval_.steps);
   metrics.memory_bytes = resident_bytes();
   parts_.log.progress(progress_line(metrics), last);
-  parts_.metrics.append(metrics);
+  append_metrics(metrics);
   interval_ = {};
 }
 
@@ -157,22 +177,70 @@ void Trainer::run_evaluation() {
   seconds_per_evaluation_ = moving_average(seconds_per_evaluation_, clock.seconds());
 }
 
-void Trainer::save() {
-  if (saved_step_ == position_.step) return;
-  const Stopwatch clock;
-  const std::string directory = parts_.run_directory + "/checkpoints";
-  const std::string path = write_checkpoint(parts_.engine, parts_.control,
-                                            {.directory = directory,
-                                             .run_id = parts_.run_id,
-                                             .position = position_,
-                                             .deck = parts_.deck});
-  if (options_.checkpoint.keep > 0)
-    agree_on_root(parts_.control, [&] { keep_newest(directory, options_.checkpoint.keep); });
-  saved_step_ = position_.step;
-  seconds_per_save_ = moving_average(seconds_per_save_, clock.seconds());
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.2f s", clock.seconds());
-  parts_.log.info("wrote " + path + " in " + seconds);
+/// Runs a part of saving that fails on all ranks or on none.
+void Trainer::try_to_save(bool must, const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const StorageError& error) {
+    saved_step_ = -1;
+    if (must || options_.checkpoint.on_failure == "stop") throw;
+    const std::string what = error.what();
+    parts_.log.warn(std::string("no checkpoint was written: ") +
+                    (what.starts_with("rank ") ? "" : "rank 0: ") + what +
+                    "; training goes on, and the next one that is due tries again");
+  }
+}
+
+/// Begins a checkpoint of this position; one that `must` be there is complete on return.
+void Trainer::save(bool must) {
+  finish_save(false);
+  if (saved_step_ != position_.step) {
+    saved_step_ = position_.step;
+    try_to_save(must, [&] {
+      writer_.start({.directory = parts_.run_directory + "/checkpoints",
+                     .run_id = parts_.run_id,
+                     .position = position_,
+                     .deck = parts_.deck,
+                     .rate_limit_mib = options_.checkpoint.rate_limit_mib});
+    });
+  }
+  if (must || !options_.checkpoint.async) finish_save(must);
+}
+
+/// Of the save that is under way, if one is.
+void Trainer::finish_save(bool must) {
+  if (!writer_.is_under_way()) return;
+  try_to_save(must, [&] {
+    const SaveReport report = writer_.finish();
+    report_save(report);
+    if (options_.checkpoint.keep > 0)
+      agree_on_root(parts_.control, [&] {
+        keep_newest(parts_.run_directory + "/checkpoints", options_.checkpoint.keep);
+      });
+  });
+}
+
+void Trainer::report_save(const SaveReport& report) {
+  seconds_per_save_ = moving_average(seconds_per_save_, report.seconds);
+  if (report.was_there) return parts_.log.info(report.path + " is there already");
+  char text[160];
+  std::snprintf(text, sizeof text,
+                " in %.2f s: %.1f MiB at %.0f MiB/s; training stood still for %.3f s",
+                report.seconds, static_cast<double>(report.bytes) / (1 << 20),
+                report.mib_per_second, report.stall_seconds);
+  parts_.log.info("wrote " + report.path + text);
+  append_metrics(report);
+}
+
+/// A disk that is full for checkpoints is full for this, too.
+template <class Metrics>
+void Trainer::append_metrics(const Metrics& metrics) {
+  try {
+    parts_.metrics.append(metrics);
+  } catch (const StorageError& error) {
+    if (options_.checkpoint.on_failure == "stop") throw;
+    parts_.log.warn(error.what());
+  }
 }
 
 }  // namespace zea

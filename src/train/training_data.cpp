@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/training_data.hpp"
 
+#include <algorithm>
+
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -21,6 +23,26 @@ std::string fault_of(const SampleIndex& sample, const Plan& plan) {
   if (sample.items > 0 && !plan.model.vision)
     return " has an image, but the model (" + plan.model.family + ") has no vision encoder";
   return "";
+}
+
+bool generates(const Plan& plan) {
+  const bool evaluates = plan.options.run.mode == "evaluate" || plan.options.eval.every > 0;
+  return evaluates && plan.options.eval.generate_tokens > 0 && plan.model.text.learned_positions;
+}
+
+/// The last token that is generated needs no position: nothing is read after it.
+void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan) {
+  const int64_t positions = plan.model.text.max_positions;
+  const int64_t generated = plan.options.eval.generate_tokens;
+  const int64_t tokens = dataset.index()[static_cast<size_t>(id)].tokens;
+  if (tokens + generated - 1 <= positions) return;
+  const int64_t prompt = first_target(dataset.read(id).loss_mask);
+  if (prompt == tokens || prompt + generated - 1 <= positions) return;  // no answer, or room for it
+  throw DataError(dataset.describe() + ": sample " + std::to_string(id) + " has a prompt of " +
+                  std::to_string(prompt) + " tokens, to which eval.generate_tokens = " +
+                  std::to_string(generated) + " are more than the model's " +
+                  std::to_string(positions) + " learned positions (n_positions) hold; generate " +
+                  std::to_string(positions - prompt + 1) + " at most, or pack shorter prompts");
 }
 
 }  // namespace
@@ -49,6 +71,16 @@ std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan)
     const std::string fault = fault_of(dataset->index()[id], plan);
     if (!fault.empty()) throw DataError(path + ": sample " + std::to_string(id) + fault);
   }
+  return dataset;
+}
+
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan) {
+  std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan);
+  if (!dataset || !generates(plan)) return dataset;
+  const auto samples = static_cast<int64_t>(dataset->index().size());
+  const int64_t asked = plan.options.eval.samples;
+  const int64_t used = asked > 0 ? std::min(asked, samples) : samples;
+  for (int64_t id = 0; id < used; ++id) check_room_to_generate(*dataset, id, plan);
   return dataset;
 }
 

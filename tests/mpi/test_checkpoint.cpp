@@ -3,17 +3,12 @@
 // bit for bit. And a save that fails on one rank fails on all of them and leaves earlier
 // checkpoints alone.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
-#include <cstring>
-#include <exception>
 #include <map>
 #include <optional>
 
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
-#include "support/shared_directory.hpp"
 #include "support/tiny_checkpoint.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
@@ -26,8 +21,6 @@ namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::FilledSource;
-using testing::tiny_llava_config;
 
 TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
   const SharedDirectory shared;

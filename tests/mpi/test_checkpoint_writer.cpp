@@ -9,7 +9,7 @@
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
-namespace zea::testing {
+namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
@@ -119,4 +119,4 @@ TEST(CheckpointWriter, FailsOnAllRanksWhenAThreadFails) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of checkpoints share: layouts of the tiny model on the ranks of the program, state that
-// is a function of its place, a directory that all ranks know, and a disk that is full for one.
+// What tests of checkpoints share: layouts of the tiny model on the ranks of the program, state
+// that is a function of its place, a directory that all ranks know, and a disk that is full for
+// one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,11 +14,15 @@
 
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 
-namespace zea::testing {
+namespace zea {
+
+using testing::FilledSource;
+using testing::tiny_llava_config;
 
 struct Layout {
   std::string name;
@@ -39,7 +44,7 @@ inline const std::vector<Layout> kLayouts = {
 
 /// Of all ranks of this program. Collective.
 struct SharedDirectory : testing::SharedDirectory {
-  SharedDirectory() : testing::SharedDirectory(world().communicator()) {}
+  SharedDirectory() : testing::SharedDirectory(testing::world().communicator()) {}
 };
 
 struct Deck {
@@ -75,7 +80,7 @@ struct Running {
 /// Calls action(running) on the ranks of `layout`.
 template <class Action>
 void run_on(const Layout& layout, const Deck& deck, Action action) {
-  const Communicator ranks = first_ranks(layout.ranks);
+  const Communicator ranks = testing::first_ranks(layout.ranks);
   if (ranks.size() == 0) return;
   Running running(ranks, layout, deck);
   action(running);
@@ -137,7 +142,7 @@ inline CheckpointRequest request(const std::string& directory, int64_t step) {
 inline std::vector<Layout> layouts_of_this_run() {
   std::vector<Layout> layouts;
   for (const Layout& layout : kLayouts)
-    if (layout.ranks <= world().size()) layouts.push_back(layout);
+    if (layout.ranks <= testing::world().size()) layouts.push_back(layout);
   return layouts;
 }
 
@@ -159,4 +164,4 @@ class FileSizeLimit {
   void (*handler_)(int);
 };
 
-}  // namespace zea::testing
+}  // namespace zea

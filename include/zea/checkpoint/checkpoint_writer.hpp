@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saving: every rank writes its own 1/N cut of every buffer into a directory with an unfinished
 // name; only when all files are synced, every element is covered exactly once and the manifest is
-// there does it get its final name.
+// there does it get its final name. The ranks' files are written by threads that do not
+// communicate, so training can go on meanwhile.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "zea/comm/collectives.hpp"
@@ -16,14 +18,54 @@ struct CheckpointRequest {
   std::string directory;  ///< where step-... directories lie; made when it is not there
   std::string run_id;
   TrainPosition position;
-  std::string deck;  ///< resolved TOML
+  std::string deck;           ///< resolved TOML
+  double rate_limit_mib = 0;  ///< MiB/s per rank; 0: none
 };
 
-/// Writes `directory`/step-NNNNNNNN and returns its path. Collective over `control`: host
-/// collectives of all ranks, in order of world rank. A checkpoint of this run, step and position
-/// that is already complete is left as it is; any other in its place is renamed to
-/// step-NNNNNNNN.replaced-K, never deleted. On a failure all ranks throw (StorageError for the
-/// disk's), what was begun is removed, and earlier checkpoints are untouched.
+/// What a save was like, over all ranks.
+struct SaveReport {
+  std::string path;
+  int64_t step = 0;
+  bool was_there = false;     ///< complete already: nothing was written
+  double seconds = 0;         ///< from the request to the final name
+  double stall_seconds = 0;   ///< of these, that training stood still
+  double copy_seconds = 0;    ///< of the stall, copying what an optimizer step was about to change
+  int64_t copied_bytes = 0;   ///< by that, of all ranks
+  int64_t bytes = 0;          ///< of all ranks' values
+  double mib_per_second = 0;  ///< of all ranks together, while they wrote
+};
+
+/// Saves of one run, one at a time. All but the two that say so are collective over `control`:
+/// host collectives of all ranks, in order of world rank.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(Engine& engine, Collectives& control);
+  /// Gives a save that is not finished up. Not collective.
+  ~CheckpointWriter();
+
+  /// Begins to write `directory`/step-NNNNNNNN; no other save may be under way. A checkpoint of
+  /// this run, step and position that is already complete is left as it is; any other in its
+  /// place is renamed to step-NNNNNNNN.replaced-K, never deleted. On a failure all ranks throw
+  /// (StorageError for the disk's), what was begun is removed, and earlier checkpoints are
+  /// untouched: here as in finish().
+  void start(const CheckpointRequest& request);
+  bool is_under_way() const { return save_ != nullptr; }
+  /// Whether this rank's file is still being written. Not collective.
+  bool is_writing() const;
+  /// To be called before the shards change while a save is under way. Not collective.
+  void keep_values();
+  /// Waits for all ranks' files, then makes them a checkpoint.
+  SaveReport finish();
+
+ private:
+  class Save;
+
+  Engine& engine_;
+  Collectives& control_;
+  std::unique_ptr<Save> save_;
+};
+
+/// Start and finish in one.
 std::string write_checkpoint(Engine& engine, Collectives& control,
                              const CheckpointRequest& request);
 

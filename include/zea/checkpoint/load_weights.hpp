@@ -15,7 +15,8 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source);
 
 /// Checks the source, then reads this rank's ranges into the masters (converted to their type) and
 /// publishes them. Does not communicate: a fault is thrown by the ranks that see it, so run it
-/// under agree() where the others must know.
+/// under agree() where the others must know. With model.sync_module_states the ranks of the first
+/// copy of a module read, and Engine::broadcast_weights() has to follow.
 void load_weights(Engine& engine, const WeightsSource& source);
 
 }  // namespace zea

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "zea/io/checkpoint_list.hpp"
 
@@ -32,8 +33,17 @@ struct ResolvedCheckpoint {
   std::string note;  ///< which newer checkpoints were passed over and why; empty when none was
 };
 
-/// `path` is a checkpoint itself, or a run directory (or its checkpoints/), which means the newest
-/// one that can be opened. Throws WeightsError when there is none.
-ResolvedCheckpoint resolve_checkpoint(const std::string& path);
+/// A checkpoint that could be opened, but whose data proved damaged when it was read.
+struct DamagedCheckpoint {
+  std::string path, fault;
+};
+
+/// Whether `path` is a checkpoint or a file itself: that one is meant, and no other.
+bool names_checkpoint(const std::string& path);
+
+/// What `path` names; or, where it is a run directory (or its checkpoints/), the newest checkpoint
+/// there that can be opened and is none of `damaged`. Throws WeightsError when there is none.
+ResolvedCheckpoint resolve_checkpoint(const std::string& path,
+                                      const std::vector<DamagedCheckpoint>& damaged = {});
 
 }  // namespace zea

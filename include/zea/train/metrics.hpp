@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/train/train_step.hpp"
 
 namespace zea {
@@ -43,6 +44,7 @@ class MetricsFile {
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
   void append(const StepMetrics& metrics) const;
   void append(const EvalMetrics& metrics) const;
+  void append(const SaveReport& save) const;
 
  private:
   void append_line(const std::string& line) const;

@@ -3,6 +3,7 @@
 // receive.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "zea/optim/optimizer.hpp"
@@ -12,8 +13,9 @@ namespace zea {
 
 /// What ranks tell each other once per step, besides gradients: sums over ranks.
 struct StepFlags {
-  double save = 0;   ///< ranks that were asked to write a checkpoint
-  double leave = 0;  ///< ranks that were asked to write a checkpoint and leave
+  double save = 0;     ///< ranks that were asked to write a checkpoint
+  double leave = 0;    ///< ranks that were asked to write a checkpoint and leave
+  double writing = 0;  ///< ranks whose file of a checkpoint is still being written
 };
 
 struct StepReport {
@@ -28,8 +30,10 @@ struct StepReport {
 
 class TrainStep {
  public:
-  /// `control`: host collectives over all ranks.
-  TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control);
+  /// `control`: host collectives over all ranks. `before_update` is called in every step right
+  /// before the shards change.
+  TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
+            std::function<void()> before_update = {});
 
   /// Runs `step` on this rank's microbatches. `optimizer_step` counts AdamW's updates from 1 and is
   /// advanced unless the step is skipped. Collective. Throws NonFiniteError, on all ranks, before
@@ -43,6 +47,7 @@ class TrainStep {
   Engine& engine_;
   Optimizer& optimizer_;
   Collectives& control_;
+  std::function<void()> before_update_;
 };
 
 }  // namespace zea

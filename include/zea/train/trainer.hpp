@@ -2,9 +2,11 @@
 // The training loop. It owns nothing that it did not receive, parses nothing and opens no deck.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
+#include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/log.hpp"
 #include "zea/data/loader.hpp"
@@ -56,16 +58,23 @@ class Trainer {
   void warn_of_bad_items(const std::string& own_lines);
   void log_step(const StepReport& report, bool last);
   void run_evaluation();
-  void save();
+  ExitCode train(Loader& loader, Sampler& sampler);
+  void save(bool must);
+  void finish_save(bool must);
+  void try_to_save(bool must, const std::function<void()>& part);
+  void report_save(const SaveReport& report);
+  template <class Metrics>
+  void append_metrics(const Metrics& metrics);
 
   TrainerParts parts_;
   const Options& options_;
+  CheckpointWriter writer_;
   TrainPosition position_;
   Interval interval_;
   double seconds_per_step_ = 0;  ///< moving averages: how long one more step and a checkpoint take
   double seconds_per_save_ = 0;
   double seconds_per_evaluation_ = 0;
-  int64_t saved_step_ = -1;
+  int64_t saved_step_ = -1;  ///< of the last save, which may still be under way
 };
 
 }  // namespace zea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data sets of a run, opened and checked against the model and the deck from their index alone,
-// before the first step.
+// The data sets of a run, opened and checked against the model and the deck before the first step:
+// from their index, and where learned positions bound what can be generated, from their loss masks.
 #pragma once
 
 #include <memory>
@@ -18,5 +18,8 @@ LoaderOptions loading_of(const Plan& plan);
 /// Null where `path` is empty. Throws DataError naming the sample that the model or a row cannot
 /// take.
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan);
+
+/// data.eval, whose prompts must also leave the model room for eval.generate_tokens.
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan);
 
 }  // namespace zea
