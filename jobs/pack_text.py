@@ -20,6 +20,7 @@ import gzip
 import json
 import re
 import sys
+import zlib
 from pathlib import Path
 
 from dataset_writer import DatasetWriter
@@ -46,10 +47,11 @@ def source_files(sources):
 def read_text(path):
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        return text.removeprefix("\ufeff")  # the mark that some editors put before all text
     except UnicodeDecodeError as fault:
         sys.exit(f"{path} is not UTF-8: {fault.reason} at byte {fault.start}")
-    except (OSError, EOFError) as fault:
+    except (OSError, EOFError, zlib.error) as fault:
         sys.exit(f"{path} cannot be read: {fault}")
 
 
@@ -67,12 +69,21 @@ def read_json_lines(path, field):
         yield text
 
 
+def split_at(separator, text):
+    """As re.split, which would also give the separator's groups."""
+    begin = 0
+    for match in re.finditer(separator, text, flags=re.MULTILINE):
+        yield text[begin : match.start()]
+        begin = match.end()
+    yield text[begin:]
+
+
 def documents_of(path, arguments):
     """The documents of a file that hold more than white space."""
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         texts = read_json_lines(path, arguments.field)
     elif arguments.separator:
-        texts = re.split(arguments.separator, read_text(path), flags=re.MULTILINE)
+        texts = split_at(arguments.separator, read_text(path))
     else:
         texts = [read_text(path)]
     for text in texts:
@@ -112,12 +123,20 @@ def train_tokenizer(documents, vocabulary, end):
     return tokenizer
 
 
+def read_tokenizer(path):
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as fault:  # the library throws nothing narrower
+        sys.exit(f"{path} is not a tokenizer.json: {fault}")
+    # Some files ask for these, which would lose the end of long documents, and lengthen short ones.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
 def make_tokenizer(arguments, documents):
     if arguments.tokenizer:
-        try:
-            return Tokenizer.from_file(str(arguments.tokenizer))
-        except Exception as fault:  # the library throws nothing narrower
-            sys.exit(f"{arguments.tokenizer} is not a tokenizer.json: {fault}")
+        return read_tokenizer(arguments.tokenizer)
     smallest = len(pre_tokenizers.ByteLevel.alphabet()) + 1
     if arguments.bytes:
         return train_tokenizer([], smallest, arguments.eos)
@@ -154,16 +173,22 @@ class Packer:
                 writer.add(tokens, [1] * len(tokens))
             count, tokens = len(writer.labels), len(writer.tokens)
             if count == 0:
-                sys.exit(f"{self.out / name} would be empty; give more text or a larger --hold-out")
+                sys.exit(f"{self.out / name} would be empty: the tokenizer makes no tokens of the text")
         print(f"{self.out / name}: {count} samples, {tokens} tokens")
 
     def write_all(self, train, test, hold_out):
         if test or not hold_out:
             self.write("train.h5", self.samples(train))
+            (self.out / "test.h5").unlink(missing_ok=True)  # of a run with other arguments
             if test:
                 self.write("test.h5", self.samples(test))
             return
         samples = list(self.samples(train))
+        if len(samples) < hold_out:
+            sys.exit(
+                f"the text makes {len(samples)} samples, and --hold-out {hold_out} holds none of them "
+                f"out; give more text, a smaller --hold-out, or --hold-out 0"
+            )
         self.write("train.h5", (s for n, s in enumerate(samples, 1) if n % hold_out))
         self.write("test.h5", samples[hold_out - 1 :: hold_out])
 

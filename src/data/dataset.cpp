@@ -285,6 +285,11 @@ int64_t count_targets(const std::vector<uint8_t>& loss_mask) {
   return loss_mask.empty() ? 0 : std::count(loss_mask.begin() + 1, loss_mask.end(), uint8_t{1});
 }
 
+int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from) {
+  const int64_t begin = std::min(from, static_cast<int64_t>(loss_mask.size()));
+  return std::find(loss_mask.begin() + begin, loss_mask.end(), uint8_t{1}) - loss_mask.begin();
+}
+
 void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_item) {
   const int32_t image = dataset.image_token();
   const int64_t found =

@@ -9,24 +9,22 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "zea/core/kernel_sizes.hpp"
+
 namespace zea::detail {
 
-/// Elements of a chunk: small enough to stay in a core's cache through a pass, and the grain of
-/// deterministic sums.
-inline constexpr int64_t kChunkElements = 4096;
-
-inline int64_t num_chunks(int64_t elements) {
-  return (elements + kChunkElements - 1) / kChunkElements;
+inline int64_t num_chunks(int64_t elements, int64_t step = kChunkElements) {
+  return (elements + step - 1) / step;
 }
 
-/// Calls `functor(chunk, begin, end)` for each chunk of [0, elements), in any order and on any
-/// thread.
+/// Calls `functor(chunk, begin, end)` for each chunk of [0, elements), at most `step` long, in any
+/// order and on any thread.
 template <class Functor>
-void for_each_chunk(int64_t elements, Functor functor) {
+void for_each_chunk(int64_t elements, Functor functor, int64_t step = kChunkElements) {
   const auto run = [&](int64_t chunk) {
-    functor(chunk, chunk * kChunkElements, std::min(elements, (chunk + 1) * kChunkElements));
+    functor(chunk, chunk * step, std::min(elements, (chunk + 1) * step));
   };
-  const int64_t chunks = num_chunks(elements);
+  const int64_t chunks = num_chunks(elements, step);
   if (Kokkos::DefaultHostExecutionSpace().concurrency() == 1 && at::get_num_threads() > 1) {
     at::parallel_for(0, chunks, 1, [&](int64_t first, int64_t last) {
       for (int64_t chunk = first; chunk < last; ++chunk) run(chunk);

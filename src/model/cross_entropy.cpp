@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "parameter_function.hpp"
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/kernels/matmul.hpp"
 #include "zea/model/functions.hpp"
 
@@ -10,14 +11,9 @@ namespace {
 
 using namespace detail;
 
-/// Rows per chunk: about 16 MiB of fp32 logits.
-int64_t chunk_rows(int64_t vocabulary) {
-  return std::max<int64_t>(16, (int64_t{4} << 20) / vocabulary);
-}
-
 template <class Visit>
 void for_chunks(int64_t rows, int64_t vocabulary, Visit visit) {
-  const int64_t step = chunk_rows(vocabulary);
+  const int64_t step = rows_of_logits(vocabulary);
   for (int64_t begin = 0; begin < rows; begin += step) visit(begin, std::min(step, rows - begin));
 }
 

@@ -16,8 +16,9 @@ try:
     import numpy as np
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import (CLIPVisionConfig, LlamaConfig, LlamaForCausalLM, LlavaConfig,
-                              LlavaForConditionalGeneration)
+    from transformers import (CLIPVisionConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                              LlavaConfig, LlavaForConditionalGeneration)
+    from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -52,6 +53,27 @@ def make_llava(tied=False, dtype=torch.float32):
     config = LlavaConfig(vision_config=vision, text_config=text_config(tied), image_token_index=5,
                          tie_word_embeddings=tied)
     return LlavaForConditionalGeneration(config).to(dtype)
+
+
+def make_gpt2(tied=True, dtype=torch.float32):
+    """Every value random: transformers would find zeros and ones by itself."""
+    torch.manual_seed(3)
+    config = GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=24, vocab_size=96, bos_token_id=0,
+                        eos_token_id=0, tie_word_embeddings=tied)
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    return model.to(dtype).eval()
+
+
+def with_buffers_of_old_files(tensors, positions=24):
+    """The causal mask and its filling, which files of transformers 4.30 and before hold."""
+    mask = torch.ones(positions, positions).tril().view(1, 1, positions, positions)
+    blocks = [name.removesuffix(".ln_1.bias") for name in tensors if name.endswith(".ln_1.bias")]
+    assert blocks
+    buffers = {f"{block}.attn.bias": mask.clone() for block in blocks}
+    return {**tensors, **buffers, **{f"{block}.attn.masked_bias": torch.tensor(-1e4) for block in blocks}}
 
 
 class WeightsFiles(unittest.TestCase):
@@ -125,6 +147,61 @@ class WeightsFiles(unittest.TestCase):
     def test_llama(self):
         torch.manual_seed(2)
         self.check_round_trip(LlamaForCausalLM, LlamaForCausalLM(text_config()))
+
+    def test_gpt2(self):
+        for tied in (True, False):
+            with self.subTest(tied=tied):
+                self.folder = Path(self.temporary.name) / f"tied-{tied}"
+                model = make_gpt2(tied)
+                self.check_round_trip(GPT2LMHeadModel, model)
+                self.assertEqual("lm_head.weight" in load_file(self.folder / "again.safetensors"), not tied)
+                for out in ("export", "trained"):
+                    self.assert_same_logits(model, self.folder / out)
+
+    def assert_same_logits(self, model, directory):
+        ids = torch.arange(48).view(2, 24) * 7 % 96
+        with torch.no_grad():
+            expected = model(ids).logits
+            found = GPT2LMHeadModel.from_pretrained(directory).eval()(ids).logits
+        self.assertGreater(expected.std().item(), 0.1)
+        self.assertTrue(torch.equal(expected, found))
+
+    def test_gpt2_bfloat16(self):
+        self.check_round_trip(GPT2LMHeadModel, make_gpt2(dtype=torch.bfloat16))
+
+    def test_gpt2_names_of_old_files(self):
+        """Published ones leave "transformer." out, and hold attention's masks; some hold the tied head."""
+        model = make_gpt2()
+        source = self.saved(model)
+        expected = load_file(source / "model.safetensors")
+        bare = {name.removeprefix("transformer."): tensor for name, tensor in expected.items()}
+        self.assertIn("h.2.attn.c_attn.bias", bare)
+        with_head = {**expected, "lm_head.weight": expected["transformer.wte.weight"].clone()}
+        for number, tensors in enumerate((bare, with_buffers_of_old_files(bare),
+                                          with_buffers_of_old_files(expected), with_head)):
+            with self.subTest(number):
+                out = self.folder / f"out-{number}"
+                save_file(tensors, source / "model.safetensors")
+                run("import", source, self.folder / "w.h5")
+                run("consolidate", self.folder / "w.h5", f"{out}/")
+                self.assert_same_tensors(expected, load_file(out / "model.safetensors"))
+                self.assert_loads(GPT2LMHeadModel, out, model)
+                self.assert_same_logits(model, out)
+
+    def test_gpt2_lists_all_that_is_wrong(self):
+        source = self.saved(make_gpt2())
+        tensors = load_file(source / "model.safetensors")
+        weight = tensors["transformer.h.1.attn.c_attn.weight"]
+        tensors["transformer.h.1.attn.c_attn.weight"] = weight.t().contiguous()  # as torch's Linear has it
+        tensors.pop("transformer.wpe.weight")
+        tensors["transformer.h.3.attn.bias_of_more"] = torch.zeros(3)
+        save_file(tensors, source / "model.safetensors")
+        message = run("import", source, self.folder / "w.h5", code=4)
+        for part in ("missing: transformer.wpe.weight (24, 32)",
+                     "unexpected: transformer.h.3.attn.bias_of_more (3)",
+                     "wrong shape: transformer.h.1.attn.c_attn.weight is (96, 32); the model wants (32, 96)"):
+            self.assertIn(f"\n  {part}\n", message)
+        self.assertEqual(message.count("\n"), 4)
 
     def test_other_element_type(self):
         model = make_llava()
@@ -233,4 +310,5 @@ class WeightsFiles(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAMS = dict(zip(("import", "consolidate", "inspect", "compare", "write_checkpoint"), sys.argv[1:6]))
+    disable_progress_bar()
     unittest.main(argv=sys.argv[:1], verbosity=0)

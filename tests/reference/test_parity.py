@@ -37,6 +37,7 @@ sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
 
 IMAGE_TOKEN, VOCABULARY, IMAGE_SIZE, PATCHES = 5, 96, 24, 9
+GENERATED = 6
 MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
 LINEAR_ROPE = {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}
 # Short enough a context that waves are kept, interpolated and stretched.
@@ -228,6 +229,21 @@ def reference(model, samples, attention):
     return total, logits, gradients
 
 
+def generate(model, prompt, pixels):
+    """Greedily, up to the end token or a placeholder."""
+    images = {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
+    text = model.config.get_text_config()
+    tokens = list(prompt)
+    with torch.no_grad():
+        while len(tokens) < len(prompt) + GENERATED:
+            ids = torch.tensor([tokens])
+            best = model(input_ids=ids, use_cache=False, **images).logits[0, -1].argmax().item()
+            if best == text.eos_token_id or (images and best == IMAGE_TOKEN):
+                break
+            tokens.append(best)
+    return tokens[len(prompt) :]
+
+
 def spell_rope_as_before(path):
     config = json.loads(path.read_text())
     rope = config["text_config"].pop("rope_parameters")
@@ -325,6 +341,37 @@ class Parity(unittest.TestCase):
         difference = np.sqrt(sum(np.square(found[name] - g).sum() for name, g in expected.items()))
         self.assertLess(difference, 0.05 * all_norm)
 
+    def check_generation(self, case):
+        """Greedily: transformers' whole forward for each token against zea's evaluation."""
+        model, samples = self.prepare(case)
+        self.run_zea(model, samples, case)
+        named = [f"{token} ".encode() for token in range(VOCABULARY)]
+        with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN, token_bytes=named) as writer:
+            for sample in samples:
+                writer.add(*sample)
+        deck, out = self.folder / "deck.toml", self.folder / "evaluated"
+        keys = ["run.mode=evaluate", f"eval.generate_tokens={GENERATED}", *case.get("deck", [])]
+        run(ZEA, "-i", deck, "-d", out, f"data.eval={self.folder}/data.h5", *keys)
+        lines = map(json.loads, (out / "predictions.jsonl").read_text().splitlines())
+        found = {line["sample"]: [*map(int, line["generated"].split())] for line in lines}
+        expected = {}
+        for number, (tokens, mask, pixels) in enumerate(samples):
+            images = [n for n, token in enumerate(tokens) if token == IMAGE_TOKEN]
+            after_images = images[-1] + 1 if images else 1
+            if 1 in mask[after_images:]:
+                prompt = tokens[: mask.index(1, after_images)]
+                expected[number] = generate(model, prompt, pixels)
+        self.assertGreater(len({tuple(tokens) for tokens in expected.values()}), 3)
+        self.assertEqual(found, expected)
+
+    def test_generation_of_gpt2(self):
+        self.check_generation({"gpt2": {}})
+
+    def test_generation_of_llama(self):
+        self.check_generation({"only_text": True})
+
+    def test_generation_of_llava(self):
+        self.check_generation({})
 
     def test_defaults_of_a_sparse_config(self):
         with torch.device("meta"):

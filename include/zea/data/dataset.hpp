@@ -54,6 +54,9 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path,
 /// Tokens of a loss mask that are targets: those after the first with mask 1.
 int64_t count_targets(const std::vector<uint8_t>& loss_mask);
 
+/// The position of the first target at or after `from`; the length of the mask where there is none.
+int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from = 1);
+
 /// Throws DataError, naming sample, modality and both counts, unless `sample` has exactly
 /// `tokens_per_item` placeholders for each of its images.
 void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_item);

@@ -8,7 +8,8 @@
 
 namespace zea {
 
-/// Starts and ends Kokkos. Main (or a test's main) owns one before any kernel runs.
+/// Starts and ends Kokkos, and tells malloc to keep what is freed. Main (or a test's main) owns one
+/// before any kernel runs.
 class KernelRuntime {
  public:
   KernelRuntime();
@@ -24,7 +25,7 @@ struct AdamwUpdate {
   double beta1 = 0.9, beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0;
-  bool decoupled = true;  ///< AdamW; false: Adam
+  bool decoupled = true;      ///< AdamW; false: Adam
   double gradient_scale = 1;  ///< the gradient is multiplied by it: clipping and 1/N
   int64_t step = 1;           ///< counts from 1
 };

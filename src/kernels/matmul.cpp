@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/kernels/matmul.hpp"
+
+#include <ATen/Context.h>
+
+// oneDNN's product of dense matrices, result = beta result + alpha a b. The library exports it and
+// installs no header for it; where it is absent everything goes to at::mm.
+namespace at::native {
+__attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result,
+                                         float beta, float alpha);
+}
+
+namespace zea {
+namespace {
+
+// Below this, calling oneDNN costs more than it saves.
+constexpr int64_t kLeastProducts = int64_t{1} << 20;
+// oneDNN compiles a kernel for every new shape, which costs as much as the product itself, and the
+// number of tokens is new in every step. So it gets whole blocks of them, and MKL the rest.
+constexpr int64_t kBlock = 64;
+
+bool is_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return true;
+#endif
+}
+
+/// How much of a dim of so many elements oneDNN gets; 0: at::mm takes all.
+int64_t onednn_part(const at::Tensor& a, const at::Tensor& b, int64_t tokens) {
+  static const bool is_faster = at::native::mkldnn_matmul != nullptr && !is_intel();
+  if (!is_faster || !a.is_cpu() || a.scalar_type() != at::kFloat) return 0;
+  if (!at::globalContext().userEnabledMkldnn()) return 0;
+  if (a.size(0) * a.size(1) * b.size(1) < kLeastProducts) return 0;
+  return tokens / kBlock * kBlock;
+}
+
+/// result = beta result + a b; tokens are the rows of a and the result.
+void multiply_rows(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b, double beta,
+                   int64_t part) {
+  const int64_t rest = a.size(0) - part;
+  at::native::mkldnn_matmul(a.narrow(0, 0, part), b, result.narrow(0, 0, part),
+                            static_cast<float>(beta), 1);
+  if (rest == 0) return;
+  at::Tensor tail = result.narrow(0, part, rest);
+  at::addmm_out(tail, tail, a.narrow(0, part, rest), b, beta);
+}
+
+}  // namespace
+
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  const int64_t part = onednn_part(a, b, a.size(0));
+  if (part == 0) return at::mm(a, b);
+  const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
+  multiply_rows(result, a, b, 0, part);
+  return result;
+}
+
+void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  // Here tokens are what is summed over.
+  const int64_t part = onednn_part(a, b, a.size(1)), rest = a.size(1) - part;
+  at::Tensor result = sum;
+  if (part > 0) at::native::mkldnn_matmul(a.narrow(1, 0, part), b.narrow(0, 0, part), sum, 1, 1);
+  if (rest > 0) result.addmm_(a.narrow(1, part, rest), b.narrow(0, part, rest));
+}
+
+at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b) {
+  const int64_t part = onednn_part(a, b, a.size(0));
+  if (part == 0) return at::addmm(bias, a, b);
+  const at::Tensor result = bias.expand({a.size(0), b.size(1)}).contiguous();
+  multiply_rows(result, a, b, 1, part);
+  return result;
+}
+
+}  // namespace zea

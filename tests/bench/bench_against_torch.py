@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares zea's training steps with PyTorch's DDP and FSDP2 on two ranks of one thread: one table in Markdown.
+
+Both sides train the same model from the same weights on the same samples with the same AdamW and clipping. They run in
+turn (A B A B ...), each a fresh group of processes in which the variants take turns step by step; ratios are of the
+medians over all steps of all rounds, and of the minima. The losses of the first steps must agree.
+
+usage: bench_against_torch.py BUILD [--rounds 5] [--steps 8] [--mix captions|varied] [--config CONFIG.json]
+"""
+
+import argparse
+import json
+import os
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT / "jobs"))
+from dataset_writer import DatasetWriter  # noqa: E402
+
+MEAN, STD = [0.286] * 3, [0.353] * 3
+BATCH, LR, BETAS, EPS, DECAY, CLIP = 64, 1e-3, [0.9, 0.95], 1e-8, 0.05, 1.0
+CHECKED_STEPS = 3
+TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
+OURS = [f"{s}/{p}" for p in ("fp32", "bf16") for s in ("no_shard", "full_shard")]
+SILENT = [f"{variant}/silent" for variant in OURS]
+PEERS = [f"{s}/{p}" for p in ("fp32", "bf16") for s in ("ddp", "fsdp2")]
+# What is compared: name, ours, the other, bar (times faster), whether losses must agree.
+ROWS = [
+    ("DDP fp32 over PyTorch DDP", "no_shard/fp32", "ddp/fp32", 1.15),
+    ("DDP bf16 over PyTorch DDP", "no_shard/bf16", "ddp/bf16", 1.4),
+    ("FSDP fp32 over FSDP2", "full_shard/fp32", "fsdp2/fp32", 1.8),
+    ("FSDP bf16 over FSDP2", "full_shard/bf16", "fsdp2/bf16", 1.5),
+    ("FSDP over DDP, fp32", "full_shard/fp32", "no_shard/fp32", 0.93),
+    ("FSDP over DDP, bf16", "full_shard/bf16", "no_shard/bf16", 0.93),
+    *((f"{v} over its silent twin", v, f"{v}/silent", 1 / 1.04) for v in OURS),
+]
+
+
+def write_data(path, config, mix):
+    """Captions: one image and some 29 tokens a sample. Varied: 0 to 3 images and 8 to 120 tokens of text."""
+    random = np.random.default_rng(7)
+    vision, text = config["vision_config"], config["text_config"]
+    size, image_token = vision["image_size"], config["image_token_index"]
+    features = (size // vision["patch_size"]) ** 2
+    with DatasetWriter(path, image_token) as writer:
+        for _ in range(BATCH * 8):
+            images, words = 1, int(random.integers(9, 17))
+            if mix == "varied":
+                images, words = int(random.integers(0, 4)), int(random.integers(8, 121))
+            tokens = random.integers(image_token + 1, text["vocab_size"], size=words).tolist()
+            tokens = tokens[:4] + [image_token] * features * images + tokens[4:]
+            mask = [0] * (len(tokens) - words // 2) + [1] * (words // 2)
+            pixels = random.integers(0, 256, size=(images, size, size, 1), dtype=np.uint8)
+            writer.add(tokens, mask, pixels)
+
+
+def write_inputs(folder, arguments, build):
+    config = json.loads(Path(arguments.config).read_text())
+    write_data(folder / "data.h5", config, arguments.mix)
+    call([build / "postprocess/zea-import", "--random", arguments.config, folder / "weights.h5"])
+    call([build / "postprocess/zea-consolidate", folder / "weights.h5", f"{folder}/hf/"])
+    (folder / "deck.toml").write_text(
+        f'[model]\nweights = "{folder}/weights.h5"\n'
+        f'[data]\ntrain = "{folder}/data.h5"\nrow_tokens = {arguments.row_tokens}\nshuffle = false\n'
+        f"image_mean = {MEAN}\nimage_std = {STD}\n"
+        f'[optim]\nlr = {LR}\ndecay = "constant"\nbetas = {BETAS}\nweight_decay = {DECAY}\nclip_norm = {CLIP}\n'
+        f"[schedule]\nsteps = 1000\nglobal_batch = {BATCH}\n"
+    )
+    peer = {"model": f"{folder}/hf", "data": f"{folder}/data.h5", "batch": BATCH, "lr": LR, "betas": BETAS}
+    peer |= {"eps": EPS, "weight_decay": DECAY, "clip_norm": CLIP, "mean": MEAN, "std": STD}
+    (folder / "peer.json").write_text(json.dumps(peer))
+
+
+def environment(**more):
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **more}
+
+
+def call(command):
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment())
+    if done.returncode:
+        raise SystemExit(f"{command}: {done.returncode}: {done.stderr}{done.stdout}")
+    return done.stdout
+
+
+def run_ours(folder, arguments, build):
+    program = [build / "tests/bench/bench_step", folder / "deck.toml", arguments.steps, *OURS, *SILENT]
+    return json.loads(call([*shlex.split(arguments.mpirun), "-n", 2, *program]).splitlines()[-1])
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def run_peer(folder, arguments, build):
+    port, ranks = free_port(), []
+    program = Path(__file__).with_name("peer_step.py")
+    peers = [variant + ("/plain" if arguments.plain_adamw else "") for variant in PEERS]
+    for rank in range(2):
+        where = environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        command = [sys.executable, program, folder / "peer.json", arguments.steps, *peers]
+        ranks.append(
+            subprocess.Popen([*map(str, command)], env=where, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
+    answers = [rank.communicate() for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit("\n".join(error for _, error in answers))
+    return json.loads(answers[0][0].splitlines()[-1])
+
+
+def gather(rounds):
+    """Seconds of all steps and losses of the first, by variant."""
+    seconds, losses, speeds = {}, {}, {}
+    for report in rounds:
+        for run in report:
+            name = run["variant"].removesuffix("/plain")
+            seconds.setdefault(name, []).extend(run["seconds"])
+            losses[name] = run["losses"][:CHECKED_STEPS]
+            speeds[name] = (run["tokens_per_s"] * run["median_s"], run["samples_per_s"] * run["median_s"])
+    return seconds, losses, speeds
+
+
+def check_losses(losses):
+    faults = []
+    for _, ours, peer, _ in ROWS[:4]:
+        for step, (a, b) in enumerate(zip(losses[ours], losses[peer])):
+            if not abs(a - b) <= TOLERANCE[ours.split("/")[1]] * abs(b):
+                faults.append(f"step {step + 1}: {ours} has loss {a}, {peer} {b}")
+    return faults
+
+
+def print_tables(seconds, losses, speeds):
+    print("| variant | median ms | min ms | tokens/s | samples/s | loss of the first steps |")
+    print("|---|---|---|---|---|---|")
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        tokens, samples = speeds[name]
+        first = " ".join(f"{loss:.5f}" for loss in losses[name])
+        print(
+            f"| {name} | {1e3 * median:.1f} | {1e3 * min(times):.1f} | {tokens / median:.0f} | {samples / median:.0f} |"
+            f" {first} |"
+        )
+    print("\n| times faster | bar | medians | minima | |\n|---|---|---|---|---|")
+    for name, ours, other, bar in ROWS:
+        medians = statistics.median(seconds[other]) / statistics.median(seconds[ours])
+        minima = min(seconds[other]) / min(seconds[ours])
+        verdict = "ok" if min(medians, minima) >= bar else "minima only" if minima >= bar else "short"
+        print(f"| {name} | {bar:.2f} | {medians:.2f} | {minima:.2f} | {verdict} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path, help="build folder")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of each variant in a round")
+    parser.add_argument("--mix", choices=("captions", "varied"), default="captions")
+    parser.add_argument("--config", default=str(PROJECT / "inputs/fashion_captions_2m.json"))
+    parser.add_argument("--row-tokens", type=int, default=1024)
+    parser.add_argument("--plain-adamw", action="store_true", help="the peer's AdamW without fused=True")
+    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
+        folder = Path(name)
+        write_inputs(folder, arguments, arguments.build)
+        rounds = []
+        for _ in range(arguments.rounds):
+            rounds += [run_ours(folder, arguments, arguments.build), run_peer(folder, arguments, arguments.build)]
+    seconds, losses, speeds = gather(rounds)
+    print_tables(seconds, losses, speeds)
+    if faults := check_losses(losses):
+        raise SystemExit("the losses differ:\n" + "\n".join(faults))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times each of zea's kernels against libtorch's operations for the same, on one thread, at sizes
+// of a small run: microseconds of both and how many times faster ours is, minima of rounds in turn.
+//   bench_kernels [rounds]
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
+#include "zea/kernels/flat_kernels.hpp"
+#include "zea/kernels/matmul.hpp"
+#include "zea/kernels/row_kernels.hpp"
+#include "zea/kernels/short_attention.hpp"
+
+namespace {
+
+using namespace zea;
+using Call = std::function<void()>;
+
+double microseconds(const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+class Table {
+ public:
+  explicit Table(int rounds) : rounds_(rounds) {
+    std::printf("| kernel | ours us | libtorch us | times faster |\n|---|---|---|---|\n");
+  }
+
+  void compare(const std::string& name, const Call& ours, const Call& theirs) const {
+    ours();
+    theirs();
+    double best = 1e30, other = 1e30;
+    for (int round = 0; round < rounds_; ++round) {
+      best = std::min(best, microseconds(ours));
+      other = std::min(other, microseconds(theirs));
+    }
+    std::printf("| %s | %.0f | %.0f | %.2f |\n", name.c_str(), best, other, other / best);
+  }
+
+ private:
+  int rounds_;
+};
+
+void compare_rows(const Table& table, at::ScalarType type, const std::string& name) {
+  const at::Tensor x = at::randn({928, 192}).to(type), weight = at::randn({192}).to(type);
+  const at::Tensor wide = at::randn({928, 1024}).to(type), dy = at::randn({928, 512}).to(type);
+  const at::Tensor dweight = at::zeros({192}), heads = at::randn({928, 10, 32}).to(type);
+  const at::Tensor cosines = at::randn({928, 16}).to(type), sines = at::randn({928, 16}).to(type);
+  const auto [y, scale] = rms_norm_forward(x, weight, 1e-5);
+  const at::Tensor r = scale;
+  table.compare(
+      name + " rms_norm", [&] { rms_norm_forward(x, weight, 1e-5); },
+      [&] { rms_norm_forward_reference(x, weight, 1e-5); });
+  table.compare(
+      name + " rms_norm backward", [&] { rms_norm_backward(x, x, r, weight, true, dweight); },
+      [&] { rms_norm_backward_reference(x, x, r, weight, true, dweight); });
+  table.compare(
+      name + " swiglu", [&] { swiglu_forward(wide); }, [&] { swiglu_forward_reference(wide); });
+  table.compare(
+      name + " swiglu backward", [&] { swiglu_backward(dy, wide); },
+      [&] { swiglu_backward_reference(dy, wide); });
+  table.compare(
+      name + " quick_gelu", [&] { quick_gelu_forward(wide); },
+      [&] { quick_gelu_forward_reference(wide); });
+  table.compare(
+      name + " quick_gelu backward", [&] { quick_gelu_backward(wide, wide); },
+      [&] { quick_gelu_backward_reference(wide, wide); });
+  table.compare(
+      name + " rotary", [&] { rotate_heads(heads, cosines, sines, 8, false); },
+      [&] { rotate_heads_reference(heads, cosines, sines, 8, false); });
+}
+
+/// Against the bare flash kernel on tensors that are gathered, padded and widened already.
+void compare_attention(const Table& table, at::ScalarType type, const std::string& name,
+                       int64_t length, bool causal) {
+  const int64_t count = 928 / length, tokens = count * length;
+  const at::Tensor qkv = at::randn({tokens, 18, 32}).to(type),
+                   dy = at::randn({tokens, 6, 32}).to(type);
+  const at::Tensor y = at::empty_like(dy), dqkv = at::empty_like(qkv);
+  const ShortSegments segments{length, at::arange(tokens, at::kLong),
+                               std::vector<int64_t>(count, length)};
+  const AttentionHeads heads{6, 6, causal};
+  const at::Tensor q = at::randn({count, 6, length, 32});
+  const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, causal);
+  const at::Tensor saved = out, sums = lse;
+  table.compare(
+      name, [&] { short_attention_forward(qkv, segments, heads, y); },
+      [&] { at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, causal); });
+  table.compare(
+      name + " backward", [&] { short_attention_backward(dy, qkv, segments, heads, dqkv); },
+      [&] {
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(q, q, q, q, saved, sums, 0.0,
+                                                                 causal);
+      });
+}
+
+void compare_products(const Table& table) {
+  const at::Tensor x = at::randn({928, 192}), weight = at::randn({1024, 192});
+  const at::Tensor dy = at::randn({928, 1024}), bias = at::randn({1024});
+  const at::Tensor sum = at::zeros({1024, 192});
+  at::Tensor other = sum;
+  table.compare(
+      "fp32 product", [&] { product(x, weight.t()); }, [&] { at::mm(x, weight.t()); });
+  table.compare(
+      "fp32 biased_product", [&] { biased_product(bias, x, weight.t()); },
+      [&] { at::addmm(bias, x, weight.t()); });
+  table.compare(
+      "fp32 product with a weight", [&] { product(dy, weight); }, [&] { at::mm(dy, weight); });
+  table.compare(
+      "fp32 add_product", [&] { add_product(sum, dy.t(), x); }, [&] { other.addmm_(dy.t(), x); });
+}
+
+void compare_adamw(const Table& table) {
+  std::vector<at::Tensor> t;
+  for (int i = 0; i < 4; ++i) t.push_back(at::rand({1 << 20}));
+  const AdamwUpdate update{.lr = 1e-4};
+  table.compare(
+      "fp32 adamw, 1M parameters", [&] { adamw(t[0], t[1], t[2], t[3], update); },
+      [&] {
+        at::_fused_adamw_({t[0]}, {t[1]}, {t[2]}, {t[3]}, {}, {at::ones({})}, 1e-4, 0.9, 0.95, 0.0,
+                          1e-8, false, false);
+      });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  const KernelRuntime runtime;
+  const Table table(argc > 1 ? std::atoi(argv[1]) : 50);
+  for (const auto& [type, name] : {std::pair{at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}})
+    compare_rows(table, type, name);
+  compare_products(table);
+  for (const auto& [type, name] : {std::pair{at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}})
+    for (int64_t length : {17, 29, 64, 128, 192})
+      compare_attention(table, type, name + std::string(" attention of ") + std::to_string(length),
+                        length, length != 17);
+  compare_adamw(table);
+}

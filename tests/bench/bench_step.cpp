@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times training steps of several variants of one deck in one group of ranks. Variants take turns
+// step by step, so that a machine that is busy slows them alike. A step is what the trainer does
+// with loaded samples: microbatches to tensors, forward, backward, reductions, clipping, update.
+//   mpirun -n 2 bench_step DECK STEPS VARIANT... [section.key=value ...]
+// A variant is a strategy and a precision, "full_shard/bf16"; with "/silent" behind it nothing
+// travels between ranks, but for the few sums of a step's report. Prints a table on stderr and one
+// line of JSON on stdout.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "silent_collectives.hpp"
+#include "zea/checkpoint/load_weights.hpp"
+#include "zea/comm/world.hpp"
+#include "zea/data/sampler.hpp"
+#include "zea/deck/deck.hpp"
+#include "zea/io/open_source.hpp"
+#include "zea/train/train_step.hpp"
+
+namespace {
+
+using namespace zea;
+using Clock = std::chrono::steady_clock;
+
+/// Of all threads of this process: what a step costs where others take the processor away, too.
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+constexpr int kWarmupSteps = 3;
+
+struct Arguments {
+  std::string deck;
+  int64_t steps = 0;
+  std::vector<std::string> variants, overrides;
+};
+
+Arguments read_arguments(int argc, char** argv) {
+  if (argc < 4) throw DeckError("usage: bench_step DECK STEPS VARIANT... [section.key=value ...]");
+  Arguments arguments;
+  arguments.deck = argv[1];
+  arguments.steps = std::stoll(argv[2]);
+  for (int i = 3; i < argc; ++i) {
+    const std::string text = argv[i];
+    (text.find('=') == std::string::npos ? arguments.variants : arguments.overrides)
+        .push_back(text);
+  }
+  return arguments;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, '/');) parts.push_back(part);
+  return parts;
+}
+
+/// One variant's engine, with what it has measured.
+class Run {
+ public:
+  Run(const std::string& variant, const Arguments& arguments, const Communicator& world)
+      : variant_(variant), plan_(make(arguments, world.size())), control_(make_control(world)) {
+    const bool silent = split(variant).size() > 2;
+    mesh_ = std::make_unique<Mesh>(world, plan_.mesh,
+                                   silent ? bench::make_silent_collectives : make_host_collectives);
+    engine_ = std::make_unique<Engine>(plan_, *mesh_, at::kCPU);
+    load_weights(*engine_, *open_source(plan_.options.model.weights));
+    optimizer_ = std::make_unique<Optimizer>(*engine_);
+    train_step_ = std::make_unique<TrainStep>(*engine_, *optimizer_, *control_);
+    dataset_ = open_dataset(plan_.options.data.train);
+    sampler_ = std::make_unique<Sampler>(static_cast<int64_t>(dataset_->index().size()),
+                                         plan_.options.schedule.global_batch,
+                                         plan_.options.run.seed, plan_.options.data.shuffle);
+  }
+
+  void step() {
+    const std::vector<int64_t> ids = sampler_->global_batch(done_);
+    const StepPlan ahead = plan_.step_plan(done_, ids, dataset_->index());
+    std::vector<LoadedMicrobatch> loaded;
+    for (const MicrobatchPlan& part : ahead.replicas[plan_.replica_of(mesh_->rank())])
+      loaded.push_back(load_microbatch(*dataset_, loading(), part.samples));
+    control_->barrier();
+    const Clock::time_point start = Clock::now();
+    const double cpu_start = cpu_seconds();
+    const StepPlan step_plan = plan_.step_plan(done_, ids, dataset_->index());
+    std::vector<Microbatch> microbatches;
+    for (const LoadedMicrobatch& part : loaded)
+      microbatches.push_back(make_microbatch(part, plan_.model, engine_->microbatch_options()));
+    losses_.push_back(train_step_->run(step_plan, microbatches, 0, {}, optimizer_step_).loss);
+    control_->barrier();
+    if (++done_ > kWarmupSteps) {
+      seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      cpu_seconds_.push_back(cpu_seconds() - cpu_start);
+    }
+    for (int64_t id : ids) tokens_ += dataset_->index()[id].tokens;
+    samples_ += static_cast<int64_t>(ids.size());
+  }
+
+  nlohmann::json report() const {
+    std::vector<double> sorted = seconds_;
+    std::sort(sorted.begin(), sorted.end());
+    const double median = sorted[sorted.size() / 2];
+    const double steps = static_cast<double>(done_);
+    return {{"variant", variant_},
+            {"median_s", median},
+            {"min_s", sorted.front()},
+            {"tokens_per_s", static_cast<double>(tokens_) / steps / median},
+            {"samples_per_s", static_cast<double>(samples_) / steps / median},
+            {"min_cpu_s", *std::min_element(cpu_seconds_.begin(), cpu_seconds_.end())},
+            {"seconds", seconds_},
+            {"losses", losses_}};
+  }
+
+ private:
+  Plan make(const Arguments& arguments, int ranks) const {
+    const std::vector<std::string> parts = split(variant_);
+    if (parts.size() < 2)
+      throw DeckError("variant '" + variant_ + "' is not <strategy>/<precision>[/silent]");
+    std::vector<std::string> overrides = arguments.overrides;
+    for (const char* module : {"vision", "llm"})
+      overrides.push_back(std::string("mesh.") + module + ".strategy=" + parts[0]);
+    overrides.push_back("precision.preset=" + parts[1]);
+    const Options options = read_deck(arguments.deck, overrides);
+    return make_plan(options, open_source(options.model.weights)->config_json(), ranks);
+  }
+
+  static std::unique_ptr<Collectives> make_control(const Communicator& world) {
+    return make_mpi_collectives(world);
+  }
+
+  LoaderOptions loading() const {
+    LoaderOptions loading;
+    if (plan_.model.vision) loading.image.size = plan_.model.vision->image_size;
+    loading.image.mean = plan_.options.data.image_mean;
+    loading.image.std = plan_.options.data.image_std;
+    return loading;
+  }
+
+  std::string variant_;
+  Plan plan_;
+  std::unique_ptr<Collectives> control_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<TrainStep> train_step_;
+  std::unique_ptr<Dataset> dataset_;
+  std::unique_ptr<Sampler> sampler_;
+  int64_t done_ = 0, optimizer_step_ = 0, tokens_ = 0, samples_ = 0;
+  std::vector<double> seconds_, cpu_seconds_, losses_;
+};
+
+void print(const std::vector<std::unique_ptr<Run>>& runs) {
+  nlohmann::json all = nlohmann::json::array();
+  std::fprintf(stderr, "%-26s %10s %10s %10s %10s %10s %10s\n", "variant", "median ms", "min ms",
+               "min cpu ms", "tokens/s", "samples/s", "last loss");
+  for (const auto& run : runs) {
+    const nlohmann::json one = run->report();
+    std::fprintf(stderr, "%-26s %10.2f %10.2f %10.2f %10.0f %10.1f %10.5f\n",
+                 one["variant"].get<std::string>().c_str(), 1e3 * one["median_s"].get<double>(),
+                 1e3 * one["min_s"].get<double>(), 1e3 * one["min_cpu_s"].get<double>(),
+                 one["tokens_per_s"].get<double>(), one["samples_per_s"].get<double>(),
+                 one["losses"].back().get<double>());
+    all.push_back(one);
+  }
+  std::printf("%s\n", all.dump().c_str());
+}
+
+void take_turns(const Arguments& arguments, const World& world) {
+  const Communicator ranks = world.communicator();
+  at::set_num_threads(1);
+  const KernelRuntime kernels;
+  std::vector<std::unique_ptr<Run>> runs;
+  for (const std::string& variant : arguments.variants)
+    runs.push_back(std::make_unique<Run>(variant, arguments, ranks));
+  for (int64_t step = 0; step < kWarmupSteps + arguments.steps; ++step)
+    for (const auto& run : runs) run->step();
+  if (world.rank() == 0) print(runs);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  World world(&argc, &argv);
+  try {
+    take_turns(read_arguments(argc, argv), world);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_step: %s\n", error.what());
+    world.abort(1);
+  }
+}

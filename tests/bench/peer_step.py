@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times training steps of transformers' model under PyTorch's DDP and FSDP2 over gloo.
+
+The counterpart of bench_step: the same weights (a Hugging Face directory), the same data set (.h5, in the order of the
+file), the same optimizer; samples padded to the longest of a rank's, with an attention mask and labels, as users of
+transformers do it. Variants (ddp/fp32, ddp/bf16, fsdp2/fp32, fsdp2/bf16) take turns step by step; "/plain" behind one
+takes AdamW's default loop instead of the fused one. Every process is one rank with one thread.
+
+usage: RANK=r WORLD_SIZE=n MASTER_ADDR=127.0.0.1 MASTER_PORT=p peer_step.py DECK.json STEPS VARIANT...
+DECK.json: model, data, batch, lr, betas, eps, weight_decay, clip_norm, mean, std, threads
+"""
+
+import json
+import statistics
+import sys
+import time
+
+import h5py
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from transformers import LlavaForConditionalGeneration
+from transformers.utils.logging import disable_progress_bar
+
+WARMUP_STEPS = 3
+
+
+class Data:
+    def __init__(self, path, mean, std):
+        with h5py.File(path) as file:
+            self.arrays = {name: file[name][...] for name in file if isinstance(file[name], h5py.Dataset)}
+        self.mean, self.std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+
+    def __len__(self):
+        return len(self.arrays["token_offsets"]) - 1
+
+    def sample(self, number):
+        a = self.arrays
+        begin, end = a["token_offsets"][number : number + 2]
+        pixels = []
+        for item in range(*a["sample_item_offsets"][number : number + 2]):
+            raw = a["item_bytes"][a["item_offsets"][item] : a["item_offsets"][item + 1]]
+            pixels.append(raw.reshape(a["item_shape"][item]))
+        return a["tokens"][begin:end], a["loss_mask"][begin:end], pixels
+
+    def batch(self, numbers):
+        """Padded ids, attention mask, labels, pixel values; and the number of targets."""
+        samples = [self.sample(number) for number in numbers]
+        longest = max(len(tokens) for tokens, _, _ in samples)
+        ids = np.zeros((len(samples), longest), np.int64)
+        attention, labels = np.zeros_like(ids), np.full_like(ids, -100)
+        for row, (tokens, mask, _) in enumerate(samples):
+            ids[row, : len(tokens)] = tokens
+            attention[row, : len(tokens)] = 1
+            labels[row, : len(tokens)] = np.where(mask != 0, tokens, -100)
+        pixels = [image for _, _, images in samples for image in images]
+        out = {"input_ids": ids, "attention_mask": attention, "labels": labels}
+        if pixels:
+            scaled = np.stack(pixels).astype(np.float32) / 255
+            if scaled.shape[-1] == 1:
+                scaled = scaled.repeat(3, -1)
+            out["pixel_values"] = ((scaled - self.mean) / self.std).transpose(0, 3, 1, 2)
+        targets = sum(int((mask[1:] != 0).sum()) for _, mask, _ in samples)
+        return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in out.items()}, targets
+
+
+def decayed(model, decay):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [[p for p in trained if (p.dim() > 1) == wide] for wide in (True, False)]
+    return [{"params": groups[0], "weight_decay": decay}, {"params": groups[1], "weight_decay": 0.0}]
+
+
+def shard(model, precision):
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if precision == "bf16" else MixedPrecisionPolicy()
+    layers = list(model.model.language_model.layers)
+    layers += list(getattr(model.model.vision_tower, "vision_model", model.model.vision_tower).encoder.layers)
+    for layer in layers:
+        fully_shard(layer, mp_policy=policy)
+    return fully_shard(model, mp_policy=policy)
+
+
+class Run:
+    def __init__(self, variant, deck):
+        self.variant, self.deck = variant, deck
+        strategy, precision, *rest = variant.split("/")
+        model = LlavaForConditionalGeneration.from_pretrained(deck["model"], dtype=torch.float32)
+        model.train()
+        for name, parameter in model.named_parameters():
+            if "post_layernorm" in name:  # of the class token, which no loss sees: DDP insists on knowing
+                parameter.requires_grad_(False)
+        self.autocast = precision == "bf16" and strategy == "ddp"
+        self.model = DistributedDataParallel(model) if strategy == "ddp" else shard(model, precision)
+        self.optimizer = torch.optim.AdamW(
+            decayed(self.model, deck["weight_decay"]),
+            lr=deck["lr"],
+            betas=deck["betas"],
+            eps=deck["eps"],
+            fused=None if "plain" in rest else True,
+        )
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.seconds, self.cpu_seconds, self.losses = [], [], []
+        self.tokens = self.samples = 0
+
+    def step(self, batch, all_targets, is_warm):
+        dist.barrier()
+        start, cpu_start = time.perf_counter(), time.process_time()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            # The mean over the targets of all ranks, whose gradients the wrappers average.
+            output = self.model(**batch, use_cache=False, num_items_in_batch=all_targets / dist.get_world_size())
+        output.loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.deck["clip_norm"])
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = output.loss.detach().float().reshape(1)
+        dist.all_reduce(loss)
+        self.losses.append(loss.item() / dist.get_world_size())
+        dist.barrier()
+        if is_warm:
+            self.seconds.append(time.perf_counter() - start)
+            self.cpu_seconds.append(time.process_time() - cpu_start)
+
+    def report(self, tokens, samples):
+        median = statistics.median(self.seconds)
+        return {
+            "variant": self.variant,
+            "median_s": median,
+            "min_s": min(self.seconds),
+            "min_cpu_s": min(self.cpu_seconds),
+            "tokens_per_s": tokens / median,
+            "samples_per_s": samples / median,
+            "seconds": self.seconds,
+            "losses": self.losses,
+        }
+
+
+def main():
+    deck = json.loads(open(sys.argv[1]).read())
+    steps, variants = int(sys.argv[2]), sys.argv[3:]
+    torch.set_num_threads(1)
+    disable_progress_bar()
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    data = Data(deck["data"], deck["mean"], deck["std"])
+    runs = [Run(variant, deck) for variant in variants]
+    tokens = samples = 0
+    for step in range(WARMUP_STEPS + steps):
+        ids = [(step * deck["batch"] + i) % len(data) for i in range(deck["batch"])]
+        batch, targets = data.batch(ids[rank::ranks])
+        all_targets = torch.tensor(targets)
+        dist.all_reduce(all_targets)
+        tokens += sum(len(data.sample(number)[0]) for number in ids)
+        samples += len(ids)
+        for run in runs:
+            run.step(batch, all_targets.item(), step >= WARMUP_STEPS)
+    if rank == 0:
+        all_steps = WARMUP_STEPS + steps
+        print(json.dumps([run.report(tokens / all_steps, samples / all_steps) for run in runs]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communication switched off: collectives that complete at once and move nothing between ranks.
+// What a step costs without them is what its communication costs.
+#pragma once
+
+#include "zea/comm/mesh.hpp"
+
+namespace zea::bench {
+
+/// A rank's own elements land where they belong. The first time that a buffer is gathered so far,
+/// they also stand in for the peers' elements, so that it holds numbers; after that nobody writes
+/// there. Memory and barriers are those of make_host_collectives.
+std::unique_ptr<Collectives> make_silent_collectives(const Communicator& communicator);
+
+}  // namespace zea::bench

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every unit kind's forward and backward takes the bytes that the plan declares for it: what its
+// tensors take is counted, at sizes to which nothing was fitted.
+#include "zea/plan/unit_memory.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "support/tiny_llava.hpp"
+#include "zea/kernels/flat_kernels.hpp"
+#include "zea/model/unit.hpp"
+#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/tensor_bytes.hpp"
+
+namespace zea {
+namespace {
+
+constexpr double kTolerance = 0.05;
+constexpr int64_t kSmallTensors = 1024;  ///< bytes of scalars and lists that nobody declares
+
+struct Model {
+  const char* name;
+  std::string config;
+};
+
+std::string llava_config(bool variant) {
+  testing::TinyLlava tiny{.tied = variant, .kv_heads = variant ? 4 : 1, .layers = 1};
+  if (variant) tiny.feature_layer = "[0, -1, 1]";
+  if (variant) tiny.select = "full";
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config(tiny));
+  auto& text = config["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  text["head_dim"] = 30;
+  text["vocab_size"] = 1307;
+  text["attention_bias"] = text["mlp_bias"] = variant;
+  auto& vision = config["vision_config"];
+  vision["hidden_size"] = 78;
+  vision["intermediate_size"] = 202;
+  vision["image_size"] = variant ? 60 : 20;  // 226 tokens: too long for our own kernels
+  vision["hidden_act"] = variant ? "relu" : "quick_gelu";
+  config["projector_hidden_act"] = variant ? "relu" : "gelu";
+  return config.dump();
+}
+
+std::string gpt2_config(bool tied) {
+  return nlohmann::json{{"model_type", "gpt2"},
+                        {"n_embd", 92},
+                        {"n_layer", 1},
+                        {"n_head", 4},
+                        {"n_positions", 640},
+                        {"vocab_size", 1111},
+                        {"activation_function", tied ? "gelu_new" : "relu"},
+                        {"tie_word_embeddings", tied}}
+      .dump();
+}
+
+/// Samples of these lengths, each with as many images as fit, up to `images`.
+LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>& lengths,
+                              int64_t images) {
+  LoadedMicrobatch loaded;
+  const int64_t features = model.vision ? model.vision->features() : 0;
+  for (int64_t length : lengths) {
+    Sample sample;
+    sample.tokens.assign(length, 5);
+    sample.loss_mask.assign(length, 1);
+    for (int64_t i = 0; features > 0 && i < std::min(images, (length - 1) / features); ++i) {
+      std::fill_n(sample.tokens.begin() + 1 + i * features, features, model.image_token);
+      std::fill_n(sample.loss_mask.begin() + 1 + i * features, features, 0);
+      sample.items.emplace_back();
+    }
+    loaded.items += static_cast<int64_t>(sample.items.size());
+    loaded.samples.push_back(std::move(sample));
+  }
+  if (model.vision)
+    loaded.pixels.assign(loaded.items * 3 * model.vision->image_size * model.vision->image_size,
+                         0.5F);
+  return loaded;
+}
+
+MicrobatchSizes sizes_of(const ModelSpec& model, const LoadedMicrobatch& loaded) {
+  std::vector<SampleIndex> samples;
+  for (const Sample& sample : loaded.samples) {
+    SampleIndex index{.tokens = static_cast<int64_t>(sample.tokens.size()),
+                      .items = static_cast<int64_t>(sample.items.size())};
+    for (size_t i = 1; i < sample.loss_mask.size(); ++i) index.targets += sample.loss_mask[i];
+    samples.push_back(index);
+  }
+  return microbatch_sizes(model, samples);
+}
+
+/// A unit with its parameters, called by itself.
+class Counted {
+ public:
+  Counted(const ModelSpec& model, const UnitSpec& unit, DType type)
+      : model_(model), unit_(unit), type_(to_torch(type)) {
+    for (size_t i = 0; i < unit.params.size(); ++i) {
+      const ParamSpec* spec = &model.params[unit.params[i]];
+      Shape shape = spec->shape;
+      for (; spec->fused_with_next; spec = &model.params[unit.params[i]])
+        shape[0] += model.params[unit.params[++i]].shape[0];
+      parameters_.push_back(
+          std::make_unique<Parameter>(spec->name, shape, spec->trainable, at::kCPU));
+      parameters_.back()->set_value(at::full(shape, 0.01, type_));
+      if (spec->trainable) parameters_.back()->set_gradient(at::zeros(shape, at::kFloat));
+      list_.push_back(parameters_.back().get());
+    }
+  }
+
+  UnitMemory run(const UnitInputs& inputs, const Microbatch& microbatch, TensorBytes& bytes,
+                 bool keeps_graph) const {
+    UnitMemory counted;
+    const int64_t before = bytes.now();
+    bytes.reset_peak();
+    at::Tensor output;
+    {
+      at::AutoGradMode mode(keeps_graph);
+      output = run_unit(model_, unit_, list_, inputs, microbatch, HeadOutput::Loss);
+    }
+    counted.output_bytes = static_cast<int64_t>(output.nbytes());
+    counted.forward_peak_bytes = bytes.peak() - before;
+    counted.saved_bytes = bytes.now() - before - counted.output_bytes;
+    if (output.requires_grad()) run_backward(output, inputs, bytes, before, counted);
+    return counted;
+  }
+
+ private:
+  static void run_backward(const at::Tensor& output, const UnitInputs& inputs, TensorBytes& bytes,
+                           int64_t before, UnitMemory& counted) {
+    const at::Tensor gradient = at::ones_like(output);
+    bytes.reset_peak();
+    torch::autograd::backward({output}, {gradient});
+    counted.backward_peak_bytes = bytes.peak() - before - 2 * counted.output_bytes;
+    for (const auto& input : inputs)
+      if (input)
+        counted.input_gradient_bytes.push_back(
+            input->grad().defined() ? static_cast<int64_t>(input->grad().nbytes()) : 0);
+  }
+
+  const ModelSpec& model_;
+  const UnitSpec& unit_;
+  at::ScalarType type_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<Parameter*> list_;
+};
+
+/// Rows and width of what a unit gives.
+std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
+                                         const MicrobatchSizes& sizes) {
+  if (unit.kind == UnitKind::Projector)
+    return {sizes.items * model.vision->features(), model.text.hidden};
+  if (unit.module == "vision") return {sizes.items * model.vision->tokens(), model.vision->hidden};
+  return {sizes.tokens, model.text.hidden};
+}
+
+class UnitMemoryTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { runtime_ = new KernelRuntime; }
+  static void TearDownTestSuite() {
+    delete runtime_;
+    runtime_ = nullptr;
+  }
+  void SetUp() override { at::set_num_threads(1); }
+
+ private:
+  static inline KernelRuntime* runtime_ = nullptr;
+};
+
+void expect_near(int64_t declared, int64_t counted, const std::string& what) {
+  const double tolerance = kTolerance * static_cast<double>(counted) + kSmallTensors;
+  EXPECT_NEAR(static_cast<double>(declared), static_cast<double>(counted), tolerance) << what;
+}
+
+/// One call of every unit of a model, with and without gradients of its inputs.
+struct Check {
+  const Model& model;
+  Trainable trains;
+  DType type;
+  std::vector<int64_t> lengths;
+  bool keeps_graph, inputs_need_gradient;
+
+  std::string text() const {
+    return std::string(model.name) + (trains.llm ? " trained" : " frozen") + " " +
+           dtype_name(type) + " longest " + std::to_string(lengths[0]) +
+           (keeps_graph ? "" : " without graph") +
+           (inputs_need_gradient ? "" : " inputs without gradient");
+  }
+
+  void run(TensorBytes& bytes) const {
+    const ModelSpec spec = make_model_spec(model.config, trains);
+    const LoadedMicrobatch loaded = make_samples(spec, lengths, 3);
+    const Microbatch microbatch =
+        make_microbatch(loaded, spec, {.dtype = to_torch(type), .vision_dtype = to_torch(type)});
+    const MicrobatchSizes sizes = sizes_of(spec, loaded);
+    ASSERT_EQ(sizes.targets, microbatch.targets);
+    std::set<UnitKind> seen;
+    for (const UnitSpec& unit : spec.units)
+      if (runs(unit, sizes) && seen.insert(unit.kind).second)
+        run_unit_of(spec, unit, sizes, microbatch, bytes);
+  }
+
+  static bool runs(const UnitSpec& unit, const MicrobatchSizes& sizes) {
+    return unit.module != "vision" || sizes.items > 0;
+  }
+
+  void run_unit_of(const ModelSpec& spec, const UnitSpec& unit, const MicrobatchSizes& sizes,
+                   const Microbatch& microbatch, TensorBytes& bytes) const {
+    UnitInputs inputs;
+    UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
+    for (const UnitInput& input : unit.inputs) {
+      call.inputs_need_gradient.push_back(inputs_need_gradient);
+      call.inputs_present.push_back(runs(spec.units[input.unit], sizes));
+      if (!call.inputs_present.back()) {
+        inputs.emplace_back();
+        continue;
+      }
+      const auto [rows, width] = output_shape(spec, spec.units[input.unit], sizes);
+      inputs.emplace_back(at::full({rows, width}, 0.01, to_torch(type)));
+      inputs.back()->set_requires_grad(inputs_need_gradient);
+    }
+    const UnitMemory declared = unit_memory(spec, unit, sizes, {.param = type}, call);
+    const UnitMemory counted =
+        Counted(spec, unit, type).run(inputs, microbatch, bytes, keeps_graph);
+    const std::string what = std::string(unit_kind_name(unit.kind)) + " of " + text();
+    EXPECT_EQ(declared.output_bytes, counted.output_bytes) << what;
+    expect_near(declared.forward_peak_bytes, counted.forward_peak_bytes, what + ": forward peak");
+    if (!keeps_graph) return;
+    expect_near(declared.saved_bytes, counted.saved_bytes, what + ": saved");
+    expect_near(declared.backward_peak_bytes, counted.backward_peak_bytes,
+                what + ": backward peak");
+    if (counted.input_gradient_bytes.empty()) return;
+    EXPECT_EQ(declared.input_gradient_bytes, counted.input_gradient_bytes) << what;
+  }
+};
+
+TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
+  const Model models[] = {{"llava", llava_config(false)},
+                          {"llava with taps, biases and full attention", llava_config(true)},
+                          {"gpt2", gpt2_config(true)},
+                          {"gpt2 untied", gpt2_config(false)}};
+  TensorBytes bytes;
+  for (const Model& model : models)
+    for (const bool trained : {true, false})
+      for (const DType type : {DType::Float32, DType::BFloat16})
+        for (const std::vector<int64_t>& lengths :
+             {std::vector<int64_t>{163, 101, 158, 59}, {559, 301, 533}})
+          for (const bool gradients : {true, false})
+            Check{model, {trained, trained, trained}, type, lengths, true, gradients}.run(bytes);
+}
+
+TEST_F(UnitMemoryTest, AndWithoutAGraph) {
+  const Model models[] = {{"llava", llava_config(true)}, {"gpt2", gpt2_config(true)}};
+  TensorBytes bytes;
+  for (const Model& model : models)
+    for (const DType type : {DType::Float32, DType::BFloat16})
+      for (const std::vector<int64_t>& lengths :
+           {std::vector<int64_t>{163, 101, 158, 59}, {559, 301, 533}})
+        Check{model, {}, type, lengths, false, true}.run(bytes);
+}
+
+}  // namespace
+}  // namespace zea
