@@ -179,6 +179,8 @@ def parse_arguments():
 def main():
     arguments = parse_arguments()
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
+    tokenizer.no_truncation()  # some files ask for it, and long samples would lose their end
+    tokenizer.no_padding()
     packer = Packer(
         tokenizer,
         arguments.bos,

@@ -15,6 +15,7 @@
 #include "zea/deck/deck.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/parallel/device.hpp"
+#include "zea/parallel/tensor_bytes.hpp"
 #include "zea/train/run_directory.hpp"
 #include "zea/train/trainer.hpp"
 #include "zea/train/training_data.hpp"
@@ -83,7 +84,7 @@ TrainPosition resume(Engine& engine, Collectives& control, const StateSource& ch
 }
 
 /// A run on ranks: everything is made here, in order, and handed to the loop.
-ExitCode run_from(const CommandLine& line, World& world,
+ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
                   const std::vector<DamagedCheckpoint>& damaged) {
   const Communicator ranks = world.communicator();
   const auto control = make_mpi_collectives(ranks);
@@ -120,7 +121,7 @@ ExitCode run_from(const CommandLine& line, World& world,
   std::unique_ptr<Dataset> train, eval;
   agree(*control, [&] {
     if (start.options.run.mode == "train") train = open_checked(start.options.data.train, plan);
-    eval = open_checked(start.options.data.eval, plan);
+    eval = open_checked_eval(plan);
   });
   Mesh mesh(ranks, plan.mesh, collectives_of(device));
   Engine engine(plan, mesh, device);
@@ -149,6 +150,7 @@ ExitCode run_from(const CommandLine& line, World& world,
                    .stop = *stop,
                    .log = log,
                    .metrics = metrics,
+                   .tensor_bytes = tensor_bytes,
                    .run_directory = start.directory,
                    .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*control),
                    .deck = echo_deck(start.options)},
@@ -160,10 +162,11 @@ ExitCode run_from(const CommandLine& line, World& world,
 /// that is whole.
 ExitCode run(const CommandLine& line, World& world) {
   const KernelRuntime kernels;
+  TensorBytes tensor_bytes;  // outlives all tensors
   std::vector<DamagedCheckpoint> damaged;
   for (;;) {
     try {
-      return run_from(line, world, damaged);
+      return run_from(line, world, tensor_bytes, damaged);
     } catch (const UnreadableCheckpoint& error) {
       if (names_checkpoint(line.restart)) throw;
       damaged.push_back({error.path, error.what()});

@@ -15,12 +15,12 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-size_t prompt_length(const Sample& sample) {
-  return static_cast<size_t>(first_target(sample.loss_mask));
-}
-
-bool has_answer(const Sample& sample) {
-  return prompt_length(sample) < sample.tokens.size();
+/// Where the answer starts: at the first target after the last image, as nothing can be generated
+/// after half of the images. The sample's length where there is no such target.
+size_t prompt_length(const Sample& sample, int32_t image_token) {
+  const auto last = std::find(sample.tokens.rbegin(), sample.tokens.rend(), image_token);
+  const int64_t after_images = sample.tokens.rend() - last;
+  return static_cast<size_t>(first_target(sample.loss_mask, std::max<int64_t>(1, after_images)));
 }
 
 /// One rank's part in evaluating a data set.
@@ -93,8 +93,9 @@ class Evaluator {
     for (size_t m = 0; m < loaded.size(); ++m)
       for (Sample& sample : loaded[m].samples) {
         references_.push_back(sample);
-        ended[m].push_back(!has_answer(sample));
-        sample.tokens.resize(prompt_length(sample));
+        const size_t prompt = prompt_length(sample, dataset_.image_token());
+        ended[m].push_back(prompt == sample.tokens.size());  // masked, or only a prompt
+        sample.tokens.resize(prompt);
         sample.loss_mask.resize(sample.tokens.size());
         predictions[m].push_back({sample.id, {}});
       }
@@ -153,8 +154,8 @@ class Evaluator {
     const auto& classes = dataset_.classes();
     for (size_t i = 0; i < predictions_.size(); ++i) {
       const Sample& sample = references_[i];
-      const size_t prompt = prompt_length(sample);
-      if (!has_answer(sample)) continue;  // masked, or only a prompt
+      const size_t prompt = prompt_length(sample, dataset_.image_token());
+      if (prompt == sample.tokens.size()) continue;  // masked, or only a prompt
       const std::string generated =
           text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);

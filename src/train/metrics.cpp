@@ -28,13 +28,17 @@ nlohmann::ordered_json unless_skipped(const StepReport& report, double value) {
 }  // namespace
 
 std::string progress_line(const StepMetrics& m) {
-  char text[256];
+  const std::string tensors =
+      m.tensor_peak_bytes > 0
+          ? " (tensors at most " + std::to_string(m.tensor_peak_bytes >> 20) + ")"
+          : "";
+  char text[320];
   std::snprintf(text, sizeof text,
                 "step %ld/%ld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.1f samples/s  "
-                "%.0f MiB  %s left",
+                "%.0f MiB%s  %s left",
                 static_cast<long>(m.step), static_cast<long>(m.steps), m.report.loss,
                 m.report.grad_norm, m.report.lr, m.tokens_per_second, m.samples_per_second,
-                static_cast<double>(m.memory_bytes) / (1 << 20),
+                static_cast<double>(m.memory_bytes) / (1 << 20), tensors.c_str(),
                 clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
   return text;
 }
@@ -53,20 +57,21 @@ std::string eval_line(const EvalMetrics& m) {
 }
 
 void MetricsFile::append(const StepMetrics& m) const {
-  append_line(nlohmann::ordered_json{{"kind", "train"},
-                                     {"step", m.step},
-                                     {"seconds", m.seconds},
-                                     {"loss", unless_skipped(m.report, m.report.loss)},
-                                     {"grad_norm", unless_skipped(m.report, m.report.grad_norm)},
-                                     {"lr", m.report.lr},
-                                     {"targets", m.report.targets},
-                                     {"bad_items", m.bad_items},
-                                     {"skipped_steps", m.skipped_steps},
-                                     {"tokens_per_second", m.tokens_per_second},
-                                     {"samples_per_second", m.samples_per_second},
-                                     {"wait_seconds", m.wait_seconds},
-                                     {"memory_bytes", m.memory_bytes}}
-                  .dump());
+  nlohmann::ordered_json line{{"kind", "train"},
+                              {"step", m.step},
+                              {"seconds", m.seconds},
+                              {"loss", unless_skipped(m.report, m.report.loss)},
+                              {"grad_norm", unless_skipped(m.report, m.report.grad_norm)},
+                              {"lr", m.report.lr},
+                              {"targets", m.report.targets},
+                              {"bad_items", m.bad_items},
+                              {"skipped_steps", m.skipped_steps},
+                              {"tokens_per_second", m.tokens_per_second},
+                              {"samples_per_second", m.samples_per_second},
+                              {"wait_seconds", m.wait_seconds},
+                              {"memory_bytes", m.memory_bytes}};
+  if (m.tensor_peak_bytes > 0) line["tensor_peak_bytes"] = m.tensor_peak_bytes;
+  append_line(line.dump());
 }
 
 void MetricsFile::append(const EvalMetrics& m) const {
@@ -88,6 +93,7 @@ void MetricsFile::append(const SaveReport& save) const {
                                      {"copy_seconds", save.copy_seconds},
                                      {"bytes", save.bytes},
                                      {"copied_bytes", save.copied_bytes},
+                                     {"staged_bytes", save.staged_bytes},
                                      {"mib_per_second", save.mib_per_second}}
                   .dump());
 }

@@ -36,6 +36,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
     : parts_(parts),
       options_(parts.engine.plan().options),
       writer_(parts.engine, parts.control),
+      memory_(parts.tensor_bytes, parts.engine, parts.train.index()),
       position_(start) {}
 
 ExitCode Trainer::run() {
@@ -54,7 +55,11 @@ ExitCode Trainer::run() {
                 options_.data.prefetch);
 
   try {
-    return train(loader, sampler);
+    if (position_.step < steps)
+      parts_.log.info(memory_.foretell(plan_step(sampler, position_.step)));
+    const ExitCode code = train(loader, sampler);
+    if (const std::string summary = memory_.summary(); !summary.empty()) parts_.log.info(summary);
+    return code;
   } catch (const NonFiniteError&) {
     // Thrown by all ranks, before anything was updated: the save under way is sound.
     finish_save(false);
@@ -102,6 +107,7 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
   const Stopwatch waiting;
   const std::vector<LoadedMicrobatch> loaded = loader.next();
   interval_.wait_seconds += waiting.seconds();
+  memory_.begin_step();
   for (const LoadedMicrobatch& part : loaded) {
     for (const BadItem& bad : part.bad)
       bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
@@ -117,6 +123,7 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
                  [this] { writer_.keep_values(); });
   const StepReport report =
       step.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
+  memory_.end_step(plan);
   if (report.bad_items > 0) warn_of_bad_items(bad_lines);
   if (report.skipped)
     parts_.log.warn("step " + std::to_string(position_.step + 1) +
@@ -162,6 +169,7 @@ void Trainer::log_step(const StepReport& report, bool last) {
   metrics.seconds_per_step = interval_.seconds / static_cast<double>(interval_.steps);
   metrics.wait_seconds = interval_.wait_seconds / static_cast<double>(interval_.steps);
   metrics.memory_bytes = resident_bytes();
+  metrics.tensor_peak_bytes = memory_.peak_bytes();
   parts_.log.progress(progress_line(metrics), last);
   append_metrics(metrics);
   interval_ = {};
@@ -201,7 +209,8 @@ void Trainer::save(bool must) {
                      .run_id = parts_.run_id,
                      .position = position_,
                      .deck = parts_.deck,
-                     .rate_limit_mib = options_.checkpoint.rate_limit_mib});
+                     .rate_limit_mib = options_.checkpoint.rate_limit_mib,
+                     .stages = options_.checkpoint.stage && options_.checkpoint.async && !must});
     });
   }
   if (must || !options_.checkpoint.async) finish_save(must);

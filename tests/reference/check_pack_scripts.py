@@ -142,7 +142,9 @@ class Llava(InFolder):
                 initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             ),
         )
+        tokenizer.enable_truncation(4)  # which packing must not do
         tokenizer.save(str(self.folder / "tokenizer.json"))
+        tokenizer.no_truncation()
         self.tokenizer = tokenizer
         (self.folder / "images/sub").mkdir(parents=True)
         (self.folder / "images/a.jpg").write_bytes(JPEG)

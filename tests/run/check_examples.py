@@ -103,5 +103,31 @@ class Examples(zr.ZeaTest):
         self.assert_code(result, 3)
         self.assertIn("17 tokens, more than the model's 16 learned positions", result.output)
 
+    def test_generating_beyond_the_learned_positions(self):
+        """The last token that is generated needs no position; prompts alone count, of what is used."""
+        short, long = zr.text_sample(1, 12), zr.text_sample(2, 12)
+        prompt_only = zr.text_sample(4, 13, learnt=0)
+        self.prepare("gpt2_124m", SMALL_GPT2, [(short[0], [0] * 4 + [1] * 10, [])] * 4)
+        held_out = [
+            (short[0], [0] * 9 + [1] * 5, []),
+            prompt_only,
+            (long[0], [0] * 11 + [1] * 3, []),
+        ]
+        evaluated = zr.make_dataset(self.folder / "eval.h5", held_out)
+        keys = ["mesh.dp_shard=2", f"data.eval={evaluated}", "run.mode=evaluate"]
+
+        refused = self.train("gpt2_124m_fsdp", *keys, "eval.generate_tokens=7")
+        self.assert_code(refused, 3)
+        self.assertIn(
+            "eval.h5: sample 2 has a prompt of 11 tokens, to which eval.generate_tokens = 7 are more "
+            "than the model's 16 learned positions (n_positions) hold; generate 6 at most",
+            refused.output,
+        )
+        self.assert_code(self.train("gpt2_124m_fsdp", *keys, "eval.generate_tokens=6"), 0)
+        keys += ["eval.generate_tokens=8", "eval.samples=2"]
+        self.assert_code(self.train("gpt2_124m_fsdp", *keys), 0)
+        lines = (self.folder / "gpt2_124m_fsdp" / "predictions.jsonl").read_text().splitlines()
+        self.assertEqual([json.loads(line)["sample"] for line in lines], [0])
+
 
 zr.main()

@@ -23,6 +23,8 @@ namespace {
 
 constexpr double kTolerance = 0.05;
 constexpr int64_t kSmallTensors = 1024;  ///< bytes of scalars and lists that nobody declares
+/// oneDNN packs operands into memory of its own, as the processor likes it; nobody declares that.
+constexpr int64_t kPacked = int64_t{400} << 10;
 
 struct Model {
   const char* name;
@@ -172,9 +174,11 @@ class UnitMemoryTest : public ::testing::Test {
   static inline KernelRuntime* runtime_ = nullptr;
 };
 
-void expect_near(int64_t declared, int64_t counted, const std::string& what) {
-  const double tolerance = kTolerance * static_cast<double>(counted) + kSmallTensors;
-  EXPECT_NEAR(static_cast<double>(declared), static_cast<double>(counted), tolerance) << what;
+void expect_near(int64_t declared, int64_t counted, int64_t packed, const std::string& what) {
+  const auto tolerance =
+      static_cast<int64_t>(kTolerance * static_cast<double>(counted)) + kSmallTensors;
+  EXPECT_LE(declared, counted + tolerance) << what;
+  EXPECT_GE(declared, counted - tolerance - packed) << what;
 }
 
 /// One call of every unit of a model, with and without gradients of its inputs.
@@ -229,10 +233,11 @@ struct Check {
         Counted(spec, unit, type).run(inputs, microbatch, bytes, keeps_graph);
     const std::string what = std::string(unit_kind_name(unit.kind)) + " of " + text();
     EXPECT_EQ(declared.output_bytes, counted.output_bytes) << what;
-    expect_near(declared.forward_peak_bytes, counted.forward_peak_bytes, what + ": forward peak");
+    expect_near(declared.forward_peak_bytes, counted.forward_peak_bytes, kPacked,
+                what + ": forward peak");
     if (!keeps_graph) return;
-    expect_near(declared.saved_bytes, counted.saved_bytes, what + ": saved");
-    expect_near(declared.backward_peak_bytes, counted.backward_peak_bytes,
+    expect_near(declared.saved_bytes, counted.saved_bytes, 0, what + ": saved");
+    expect_near(declared.backward_peak_bytes, counted.backward_peak_bytes, kPacked,
                 what + ": backward peak");
     if (counted.input_gradient_bytes.empty()) return;
     EXPECT_EQ(declared.input_gradient_bytes, counted.input_gradient_bytes) << what;

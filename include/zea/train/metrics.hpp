@@ -17,10 +17,11 @@ struct StepMetrics {
   StepReport report;
   double seconds = 0;  ///< since the run started
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
-  double wait_seconds = 0;  ///< per step, waiting for the loader
-  int64_t memory_bytes = 0;
-  int64_t bad_items = 0;      ///< masked since the last logged step
-  int64_t skipped_steps = 0;  ///< without any target, since the last logged step
+  double wait_seconds = 0;        ///< per step, waiting for the loader
+  int64_t memory_bytes = 0;       ///< resident now
+  int64_t tensor_peak_bytes = 0;  ///< the most that all tensors took so far; 0: not counted
+  int64_t bad_items = 0;          ///< masked since the last logged step
+  int64_t skipped_steps = 0;      ///< without any target, since the last logged step
 };
 
 struct EvalMetrics {

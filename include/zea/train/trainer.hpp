@@ -13,6 +13,7 @@
 #include "zea/data/sampler.hpp"
 #include "zea/io/manifest.hpp"
 #include "zea/train/evaluate.hpp"
+#include "zea/train/memory_watch.hpp"
 #include "zea/train/metrics.hpp"
 #include "zea/train/stop_request.hpp"
 #include "zea/train/train_step.hpp"
@@ -30,6 +31,7 @@ struct TrainerParts {
   StopRequest& stop;
   Log& log;
   const MetricsFile& metrics;
+  TensorBytes& tensor_bytes;
   std::string run_directory;
   std::string run_id;
   std::string deck;  ///< resolved TOML, for checkpoints
@@ -69,6 +71,7 @@ class Trainer {
   TrainerParts parts_;
   const Options& options_;
   CheckpointWriter writer_;
+  MemoryWatch memory_;
   TrainPosition position_;
   Interval interval_;
   double seconds_per_step_ = 0;  ///< moving averages: how long one more step and a checkpoint take

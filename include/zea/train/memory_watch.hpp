@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What training takes of memory on this rank: foretold by the plan, and counted while it runs. The
+// count is of host tensors, so on a device there is none.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/parallel/engine.hpp"
+#include "zea/parallel/tensor_bytes.hpp"
+#include "zea/plan/memory_estimate.hpp"
+
+namespace zea {
+
+class MemoryWatch {
+ public:
+  /// All must outlive it.
+  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index);
+
+  /// What a step is going to take on the rank that needs most.
+  std::string foretell(const StepPlan& step) const;
+  /// Around a step, from before its microbatches are made.
+  void begin_step();
+  void end_step(const StepPlan& step);
+  /// The most that all tensors took in any step; 0: not counted.
+  int64_t peak_bytes() const { return peak_; }
+  /// Foretold and counted for the step that took most; empty: not counted.
+  std::string summary() const;
+
+ private:
+  TensorBytes& bytes_;
+  Engine& engine_;
+  const std::vector<SampleIndex>& index_;
+  int64_t peak_ = 0, foretold_ = 0, step_ = 0;
+};
+
+}  // namespace zea
