@@ -138,7 +138,8 @@ void CheckpointWriter::Save::start_shard() {
                                .run_id = request_.run_id,
                                .step = request_.position.step,
                                .dtype = engine_.plan().precision.master,
-                               .bytes_per_second = request_.rate_limit_mib * kMiB},
+                               .bytes_per_second = request_.rate_limit_mib * kMiB,
+                               .stages = request_.stages},
       std::move(pieces));
 }
 
@@ -259,7 +260,8 @@ SaveReport CheckpointWriter::Save::report() {
   double longest[] = {clock_.seconds(), stall_seconds_, copy_seconds_,
                       shard_ ? shard_->seconds() : 0};
   control_.all_reduce(longest, std::size(longest), DType::Float64, ReduceOp::Max).wait();
-  int64_t bytes[] = {shard_ ? shard_->bytes() : 0, shard_ ? shard_->kept_bytes() : 0};
+  int64_t bytes[] = {shard_ ? shard_->bytes() : 0, shard_ ? shard_->kept_bytes() : 0,
+                     shard_ ? shard_->staged_bytes() : 0};
   control_.all_reduce(bytes, std::size(bytes), DType::Int64, ReduceOp::Sum).wait();
   return {.path = final_,
           .step = request_.position.step,
@@ -267,7 +269,8 @@ SaveReport CheckpointWriter::Save::report() {
           .seconds = longest[0],
           .stall_seconds = longest[1],
           .copy_seconds = longest[2],
-          .copied_bytes = bytes[1],
+          .copied_bytes = bytes[1] + bytes[2],
+          .staged_bytes = bytes[2],
           .bytes = bytes[0],
           .mib_per_second = longest[3] > 0 ? static_cast<double>(bytes[0]) / kMiB / longest[3] : 0};
 }

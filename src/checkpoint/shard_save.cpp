@@ -2,9 +2,11 @@
 #include "shard_save.hpp"
 
 #include <algorithm>
+#include <new>
+
+#include <unistd.h>
 
 #include "zea/core/error.hpp"
-#include "zea/parallel/sharded_group.hpp"
 
 namespace zea::detail {
 namespace {
@@ -16,16 +18,17 @@ constexpr int64_t kPartBytes = 2 * kHashBlockBytes;
 /// Threads that write parts in turn: one copies and hashes while the disk works for the other.
 constexpr int kLanes = 2;
 
-at::Tensor on_host(char* memory, int64_t elements, DType dtype) {
-  return at::from_blob(memory, {elements}, at::TensorOptions(to_torch(dtype)));
-}
+/// Copied in the background in one go: what keep_values() may have to wait for.
+constexpr int64_t kStageBytes = 2 << 20;
+
+/// Training comes first.
+constexpr int kStagerNice = 10;
 
 }  // namespace
 
 ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces)
-    : request_(std::move(request)), sources_(std::move(pieces)), source_first_(sources_.size(), 0) {
-  for (const OwnPiece& piece : sources_)
-    bytes_ += ShardWriter::piece_bytes(piece.extent, request_.dtype);
+    : request_(std::move(request)), snapshot_(std::move(pieces), request_.dtype) {
+  if (request_.stages) stager_ = std::thread([this] { stage(); });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -39,14 +42,26 @@ void ShardSave::run() {
     write_all();
   } catch (...) {
     failure_ = std::current_exception();
+    stop();
   }
+  if (stager_.joinable()) stager_.join();
+  snapshot_.release();
   seconds_ = elapsed_seconds();
   done_ = true;
 }
 
+void ShardSave::stage() {
+  [[maybe_unused]] const int level = ::nice(kStagerNice);  // of this thread alone
+  try {
+    while (!is_stopped() && snapshot_.stage(kStageBytes)) std::this_thread::yield();
+  } catch (const std::bad_alloc&) {
+    // No room to copy ahead: the writer may be done before anything has to be copied at all.
+  }
+}
+
 void ShardSave::write_all() {
   ShardWriter writer(request_.directory, request_.file, request_.run_id, request_.step);
-  for (const OwnPiece& source : sources_)
+  for (const OwnPiece& source : snapshot_.pieces())
     pieces_.push_back(writer.begin(source.param->name, source.state, source.param->shape,
                                    source.extent, request_.dtype));
   write_in_lanes(writer);
@@ -74,61 +89,36 @@ void ShardSave::write_in_lanes(ShardWriter& writer) {
 
 void ShardSave::write_parts(ShardWriter& writer) {
   const PageMemory buffer(kPartBytes);
-  for (Part part; take_part(part, buffer.data());) {
+  const auto size = static_cast<int64_t>(element_bytes(request_.dtype));
+  for (ValueSnapshot::Part part;
+       !is_stopped() && snapshot_.take(part, kPartBytes, buffer.data());) {
+    const double start_seconds = book(part.count * size);
     Piece& piece = pieces_[part.piece];
     hash_part(piece, part.first, part.count, buffer.data());
-    if (!wait_until(part.start_seconds)) return;
+    if (!wait_until(start_seconds)) return;
     writer.write(piece, part.first, part.count, buffer.data());
   }
 }
 
-/// Copies the next part into `target`; false when there is none, or no need for it any more.
-bool ShardSave::take_part(Part& part, char* target) {
+/// When the rate limit lets the next so many bytes go, in seconds since the start.
+double ShardSave::book(int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (is_stopped_ || next_piece_ == sources_.size()) return false;
-  const OwnPiece& source = sources_[next_piece_];
-  const auto size = static_cast<int64_t>(element_bytes(request_.dtype));
-  const int64_t elements = source.extent.elements();
-  part = {next_piece_, next_element_, std::min(kPartBytes / size, elements - next_element_),
-          allowed_seconds_};
-  on_host(target, part.count, request_.dtype)
-      .copy_(source.values.narrow(0, part.first - source_first_[part.piece], part.count));
-  next_element_ += part.count;
-  if (next_element_ == elements) ++next_piece_, next_element_ = 0;
+  const double start_seconds = allowed_seconds_;
   if (request_.bytes_per_second > 0)
     allowed_seconds_ = std::max(allowed_seconds_, elapsed_seconds()) +
-                       static_cast<double>(part.count * size) / request_.bytes_per_second;
-  return true;
-}
-
-void ShardSave::keep_values() {
-  const std::lock_guard lock(mutex_);
-  if (is_kept_ || is_stopped_ || done_) return;
-  is_kept_ = true;
-  const auto size = static_cast<int64_t>(element_bytes(request_.dtype));
-  const auto left = [&](size_t p) {
-    const int64_t taken = p == next_piece_ ? next_element_ : 0;
-    return sources_[p].changes ? sources_[p].extent.elements() - taken : 0;
-  };
-  int64_t elements = 0;
-  for (size_t p = next_piece_; p < sources_.size(); ++p) elements += left(p);
-  kept_ = PageMemory(elements * size);
-  char* target = kept_.data();
-  for (size_t p = next_piece_; p < sources_.size(); ++p) {
-    const int64_t count = left(p);
-    if (count == 0) continue;
-    const at::Tensor copy = on_host(target, count, request_.dtype);
-    copy.copy_(sources_[p].values.slice(0, sources_[p].values.numel() - count));
-    sources_[p].values = copy;
-    source_first_[p] = sources_[p].extent.elements() - count;
-    target += count * size;
-  }
+                       static_cast<double>(bytes) / request_.bytes_per_second;
+  return start_seconds;
 }
 
 const std::vector<Piece>& ShardSave::finish() {
   if (thread_.joinable()) thread_.join();
   if (failure_) std::rethrow_exception(failure_);
   return pieces_;
+}
+
+bool ShardSave::is_stopped() {
+  const std::lock_guard lock(mutex_);
+  return is_stopped_;
 }
 
 void ShardSave::stop() {

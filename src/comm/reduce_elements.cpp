@@ -84,7 +84,13 @@ void reduce_bfloat16_pair(const void* left, const void* right, uint16_t* result,
 template <class From, class To, class Combine>
 void reduce_as(const std::vector<const void*>& parts, void* place, int64_t count, Combine combine) {
   auto* result = static_cast<typename To::Stored*>(place);
-  if (parts.size() == 2) return reduce_pair<From, To>(parts[0], parts[1], result, count, combine);
+  constexpr bool kIsBFloat16 = std::is_same_v<From, BFloat16> && std::is_same_v<To, BFloat16>;
+  if (parts.size() == 2) {
+    if constexpr (kIsBFloat16)
+      return reduce_bfloat16_pair(parts[0], parts[1], result, count, combine);
+    else
+      return reduce_pair<From, To>(parts[0], parts[1], result, count, combine);
+  }
   typename From::Wide running[kBlock];
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t length = std::min(kBlock, count - first);

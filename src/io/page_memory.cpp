@@ -7,6 +7,12 @@
 #include <sys/mman.h>
 
 namespace zea {
+namespace {
+
+/// MADV_POPULATE_WRITE, which Linux has since 5.14 and headers have since later.
+constexpr int kPopulateWrite = 23;
+
+}  // namespace
 
 PageMemory::PageMemory(int64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
@@ -24,6 +30,15 @@ PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
+}
+
+void PageMemory::populate(int64_t begin, int64_t bytes) const {
+  const int64_t first = begin / kPageBytes * kPageBytes;
+  ::madvise(data_ + first, static_cast<size_t>(begin + bytes - first), kPopulateWrite);
+}
+
+void PageMemory::release(int64_t begin, int64_t bytes) const {
+  ::madvise(data_ + begin, static_cast<size_t>(bytes), MADV_DONTNEED);
 }
 
 PageMemory::~PageMemory() {

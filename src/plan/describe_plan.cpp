@@ -64,6 +64,14 @@ std::string unit_table(const Plan& plan) {
 
 }  // namespace
 
+std::string describe(const MemoryEstimate& memory) {
+  return "parameters " + mebibytes(memory.parameters) + ", gradients " +
+         mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.moments) +
+         ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
+         ", activations " + mebibytes(memory.activations) + "; peak " + mebibytes(memory.total()) +
+         " at " + memory.peak_at;
+}
+
 std::string describe(const Plan& plan) {
   const MemoryEstimate memory = estimate_memory(plan);
   int64_t trained = 0;
@@ -77,13 +85,8 @@ std::string describe(const Plan& plan) {
                      plan.options.precision.preset + "\n";
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
   text += rank_map(plan) + unit_table(plan);
-  text += "bytes per rank: all tensors, with one full microbatch (every row is one sample, with as "
-          "many items as fit and a target at every token)\n";
-  text += "  parameters " + mebibytes(memory.parameters) + ", gradients " +
-          mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.moments) +
-          ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
-          ", activations " + mebibytes(memory.activations) + "; peak " + mebibytes(memory.total()) +
-          " at " + memory.peak_at + "\n";
+  text += "bytes per rank, of all tensors, at most: as if every row of a microbatch were full\n  " +
+          describe(memory) + "\n";
   return text;
 }
 

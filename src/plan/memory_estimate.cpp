@@ -186,6 +186,17 @@ MemoryEstimate estimate_memory(const Plan& plan, const std::vector<MicrobatchSiz
   return estimate;
 }
 
+MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int replica,
+                               const std::vector<SampleIndex>& index) {
+  std::vector<MicrobatchSizes> microbatches;
+  for (const MicrobatchPlan& part : step.replicas[replica]) {
+    std::vector<SampleIndex> samples;
+    for (int64_t id : part.samples) samples.push_back(index[id]);
+    microbatches.push_back(microbatch_sizes(plan.model, samples));
+  }
+  return estimate_memory(plan, microbatches);
+}
+
 MemoryEstimate estimate_memory(const Plan& plan) {
   return estimate_memory(plan, {full_microbatch(plan)});
 }

@@ -3,16 +3,14 @@
 
 #include <algorithm>
 
+#include "zea/core/kernel_sizes.hpp"
+
 namespace zea::detail {
 namespace {
 
 int64_t wide_bytes(DType param) {
   return std::max<int64_t>(4, static_cast<int64_t>(element_bytes(param)));
 }
-
-/// Up to here our own kernels run, which keep nothing but their input
-/// (kernels/short_attention.cpp).
-constexpr int64_t kLongestShort = 192;
 
 /// Of the library's flash kernels on the host: a block of queries, and one of scores, per thread.
 struct FlashBlock {
@@ -40,7 +38,11 @@ PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const Elemen
   // The weight's gradient is added where it belongs; of another type it is made, and converted,
   // first.
   const bool converts = weight.trains && bytes.gradient != bytes.param;
-  f.backward_working = converts ? weight.out * weight.in * (bytes.param + bytes.gradient) : 0;
+  if (!converts) return f;
+  f.backward_working = weight.out * weight.in * (bytes.param + bytes.gradient);
+  // The bias's is a sum of rows that are converted first.
+  if (weight.has_bias)
+    f.backward_working = std::max(f.backward_working, (rows + 1) * weight.out * bytes.gradient);
   return f;
 }
 
@@ -61,6 +63,9 @@ PaperFunction paper_rms_norm(int64_t rows, int64_t hidden, bool trains, const El
   f.saved = rows * bytes.wide;
   f.saves_input = true;
   f.trains = trains;
+  // The weight's gradient has a sum for each chunk of rows.
+  const int64_t step = rows_per_chunk(hidden), chunks = (rows + step - 1) / step;
+  if (trains) f.backward_working = (chunks + 1) * hidden * bytes.wide;
   return f;
 }
 
@@ -78,7 +83,8 @@ PaperFunction paper_class_and_positions(int64_t images, int64_t tokens, int64_t 
   f.output = images * tokens * hidden * bytes.param;
   f.trains = trains;
   f.passes_gradient = true;
-  f.backward_working = tokens * hidden * bytes.gradient;
+  f.backward_working =
+      (1 + (bytes.gradient != bytes.param ? images : 0)) * tokens * hidden * bytes.gradient;
   return f;
 }
 
@@ -147,11 +153,12 @@ class PaperAttention {
     return bytes_.is_narrow() ? std::max(widened, repeated) : repeated;
   }
 
-  /// The output's real tokens, as they are put into the rows.
+  /// The output's tokens in order, of these the real ones, narrow.
   int64_t result() const {
     const int64_t elements = sizes_.tokens * heads_.query * heads_.dim;
-    return elements *
-           ((sizes_.padded() ? bytes_.wide : 0) + (bytes_.is_narrow() ? bytes_.param : 0));
+    const int64_t real = sizes_.padded() ? elements * bytes_.wide : 0;
+    const int64_t narrow = bytes_.is_narrow() ? elements * bytes_.param : 0;
+    return std::max(query() + real, (sizes_.padded() ? real : query()) + narrow);
   }
 
   /// Gradients of the thirds: real tokens, summed over repeats, side by side.
@@ -162,7 +169,8 @@ class PaperAttention {
     const int64_t kv = sizes_.padded() || repeats ? heads_.key_value * element : 0;
     const int64_t joined = (heads_.query + 2 * heads_.key_value) * element;
     const int64_t unsummed = sizes_.padded() && repeats ? heads_.query * element : 0;
-    return std::max(q + 2 * kv + joined, q + 2 * kv + unsummed);
+    const int64_t narrow = bytes_.is_narrow() ? joined / bytes_.wide * bytes_.param : 0;
+    return std::max({q + 2 * kv + joined, q + 2 * kv + unsummed, joined + narrow});
   }
 
   const AttentionSizes& sizes_;
@@ -179,7 +187,7 @@ PaperFunction paper_attention(int64_t rows, const std::vector<AttentionSizes>& b
   f.output = rows * heads.query * heads.dim * bytes.param;
   f.saves_input = true;
   for (const AttentionSizes& sizes : batches) {
-    if (sizes.length <= kLongestShort) continue;
+    if (sizes.length <= kLongestShortSegment) continue;
     const PaperAttention batch(sizes, heads, threads, bytes);
     f.forward_peak = std::max(f.forward_peak, f.output + f.saved + batch.forward_peak());
     f.backward_working = std::max(f.backward_working, batch.backward_peak());
@@ -190,8 +198,7 @@ PaperFunction paper_attention(int64_t rows, const std::vector<AttentionSizes>& b
 
 PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary,
                                   const ElementBytes& bytes) {
-  // The chunks of model/cross_entropy.cpp.
-  const int64_t chunk = std::min(rows, std::max<int64_t>(16, (int64_t{4} << 20) / vocabulary.out));
+  const int64_t chunk = std::min(rows, rows_of_logits(vocabulary.out));
   const int64_t narrow = chunk * vocabulary.out * bytes.param;
   const int64_t wide = chunk * vocabulary.out * bytes.wide;
   const int64_t weight = vocabulary.out * vocabulary.in * (bytes.param + bytes.gradient);

@@ -19,6 +19,7 @@ struct ElementBytes {
 struct PaperWeight {
   int64_t out = 0, in = 0;
   bool trains = false;
+  bool has_bias = false;
 };
 
 PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes);

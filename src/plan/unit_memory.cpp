@@ -23,12 +23,14 @@ class PaperParameters {
       spec = &take();
       weight.out += spec->shape[0];
     }
+    weight.has_bias = position_ < unit_.params.size() &&
+                      model_.params[unit_.params[position_]].name.ends_with(".bias");
     return weight;
   }
   /// A weight of (in, out).
   PaperWeight in_out() {
     const PaperWeight weight = (*this)();
-    return {weight.in, weight.out, weight.trains};
+    return {weight.in, weight.out, weight.trains, weight.has_bias};
   }
   void skip_if(bool present) {
     if (present) (*this)();

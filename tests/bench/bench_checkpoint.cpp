@@ -2,11 +2,14 @@
 // Under mpirun:
 //   bench_checkpoint save DIRECTORY MIB    writes a checkpoint of a Llama of random weights and
 //                                          moments, so many MiB altogether, and waits for it
-//   bench_checkpoint async DIRECTORY MIB   the same; tells how long training would have been
-//                                          blocked if its next update came at once
+//   bench_checkpoint async DIRECTORY MIB [SECONDS [nostage]]
+//                                          the same, with so many seconds of work between the save
+//                                          and the next update (0: it comes at once); tells how
+//                                          long training stood still, and the work that was done
 //   bench_checkpoint load CHECKPOINT       into an engine of as many ranks as there are
 // Prints a line of JSON. No training: bench_checkpoint.py and bench_checkpoint_dcp.py measure with
 // it.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -74,38 +77,67 @@ struct Running {
   }
 };
 
-/// A save whose next update comes at once where `is_async`: the worst for the time blocked.
-SaveReport save_once(Running& running, const std::string& directory, int64_t step, bool is_async,
-                     double& blocked_seconds) {
+/// Work for a core that lasts so long.
+class Work {
+ public:
+  explicit Work(double seconds) : seconds_(seconds) {}
+  /// How much was done.
+  int64_t run() {
+    const Stopwatch clock;
+    int64_t products = 0;
+    for (; clock.seconds() < seconds_; ++products) at::mm_out(result_, values_, values_);
+    return products;
+  }
+
+ private:
+  double seconds_;
+  at::Tensor values_ = at::rand({256, 256}), result_ = at::empty_like(values_);
+};
+
+struct Saving {
+  bool is_async = false, stages = true;
+  double work_seconds = 0;  ///< from the save to the next update
+};
+
+/// As training saves: work, an update, and more work until all ranks' files are there.
+SaveReport save_once(Running& running, const std::string& directory, int64_t step,
+                     const Saving& saving, Work& work, int64_t& worked) {
   CheckpointWriter writer(running.engine, *running.control);
   running.control->barrier();
   writer.start({.directory = directory,
                 .run_id = "bench",
                 .position = {.step = step, .optimizer_step = step},
-                .deck = "[run]\n"});
-  if (is_async) writer.keep_values();
+                .deck = "[run]\n",
+                .stages = saving.is_async && saving.stages});
+  if (saving.is_async) {
+    worked = work.run();
+    writer.keep_values();
+  }
   while (writer.is_writing()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   running.control->barrier();  // as training finds out that all are done
-  const SaveReport report = writer.finish();
-  blocked_seconds = report.stall_seconds;
-  return report;
+  return writer.finish();
 }
 
-void save(const World& world, const std::string& directory, int64_t mib, bool is_async) {
+void save(const World& world, const std::string& directory, int64_t mib, const Saving& saving) {
   Running running(world, config_of(mib));
   running.fill();
+  Work work(saving.work_seconds);
+  const int64_t alone = work.run();
   constexpr int kRounds = 3;
   for (int round = 1; round <= kRounds; ++round) {
-    double blocked = 0;
-    const SaveReport report = save_once(running, directory, round, is_async, blocked);
+    int64_t worked = 0;
+    const SaveReport report = save_once(running, directory, round, saving, work, worked);
     if (world.rank() != 0) continue;
     std::printf(
         "{\"seconds\": %.4f, \"mib\": %.1f, \"write_mib_per_second\": %.1f, "
         "\"blocked_seconds\": %.4f, \"copy_seconds\": %.4f, \"copied_mib\": %.1f, "
+        "\"staged_mib\": %.1f, \"worked\": %ld, \"worked_alone\": %ld, "
         "\"path\": \"%s\"}\n",
         report.seconds, static_cast<double>(report.bytes) / (1 << 20), report.mib_per_second,
-        blocked, report.copy_seconds, static_cast<double>(report.copied_bytes) / (1 << 20),
-        report.path.c_str());
+        report.stall_seconds, report.copy_seconds,
+        static_cast<double>(report.copied_bytes) / (1 << 20),
+        static_cast<double>(report.staged_bytes) / (1 << 20), static_cast<long>(worked),
+        static_cast<long>(alone), report.path.c_str());
     keep_newest(directory, 1);
   }
 }
@@ -124,8 +156,11 @@ void load(const World& world, const std::string& checkpoint) {
 int run(const World& world, int argc, char** argv) {
   at::set_num_threads(1);
   const std::string command = argc > 2 ? argv[1] : "";
-  if ((command == "save" || command == "async") && argc == 4)
-    save(world, argv[2], std::atoll(argv[3]), command == "async");
+  const bool is_async = command == "async";
+  if ((command == "save" && argc == 4) || (is_async && argc >= 4 && argc <= 6))
+    save(
+        world, argv[2], std::atoll(argv[3]),
+        {.is_async = is_async, .stages = argc<6, .work_seconds = argc> 4 ? std::atof(argv[4]) : 0});
   else if (command == "load" && argc == 3)
     load(world, argv[2]);
   else

@@ -4,8 +4,9 @@ same disk, two processes each, taking turns.
 
     bench_checkpoint_dcp.py BENCH_CHECKPOINT [--mib N] [--directory D] [--rounds N] -- MPIRUN [...]
 
-Seconds to save, blocked by an asynchronous save whose next update comes at once, and to load what
-2 ranks wrote on 1 and what 1 wrote on 2, from the disk.
+Seconds to save, blocked by an asynchronous save whose next update comes at once or after 0.3 s of
+work (all the time that training stands still, and the share of the work that is done without a
+save), and to load what 2 ranks wrote on 1 and what 1 wrote on 2, from the disk.
 """
 
 import json
@@ -31,6 +32,9 @@ except ImportError as missing:
     sys.exit(77)
 
 
+PAUSES = (0, 0.3)  # seconds of work between a save and the next update
+
+
 def shapes_of(checkpoint):
     manifest = json.loads((Path(checkpoint) / "manifest.json").read_text())
     return {tensor["name"]: tensor["shape"] for tensor in manifest["tensors"]}
@@ -53,6 +57,34 @@ def timed(action):
     return time.monotonic() - begin, result
 
 
+class Work:
+    """Work for a core that lasts so long."""
+
+    def __init__(self, seconds):
+        self.values, self.seconds = torch.rand(256, 256), seconds
+        self.result = torch.empty_like(self.values)
+
+    def run(self):
+        """How much was done."""
+        end, products = time.monotonic() + self.seconds, 0
+        while time.monotonic() < end:
+            torch.mm(self.values, self.values, out=self.result)
+            products += 1
+        return products
+
+
+def save_in_background(state, place, background, work):
+    """Seconds blocked, and the work that was done before the next update."""
+    dist.barrier()
+    begin = time.monotonic()
+    future = dcp.async_save(state, checkpoint_id=place, process_group=background)
+    blocked = time.monotonic() - begin
+    worked = work.run()
+    # The state is copied already: the next update waits for nothing.
+    future.result()
+    return blocked, worked
+
+
 def work(rank, size, port, task, shapes, checkpoint, results):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
@@ -66,16 +98,16 @@ def work(rank, size, port, task, shapes, checkpoint, results):
     else:
         state = state_dict(shapes, mesh, torch.rand)
         found = []
+        task, _, seconds = task.partition(" ")
+        steps = Work(float(seconds or 0))
+        alone = steps.run()
         for number in range(3):
             place = f"{checkpoint}-{number}"
             if task == "save":
                 found.append(timed(lambda: dcp.save(state, checkpoint_id=place))[0])
             else:
-                dist.barrier()
-                begin = time.monotonic()
-                future = dcp.async_save(state, checkpoint_id=place, process_group=background)
-                found.append(time.monotonic() - begin)
-                future.result()
+                blocked, worked = save_in_background(state, place, background, steps)
+                found.append((blocked, worked / max(1, alone)))
             dist.barrier()
     if rank == 0:
         results.put(found)
@@ -107,23 +139,40 @@ def measure(asked, folder, seconds):
         forget(folder)
         seconds[f"dcp {name}"] += run_dcp(readers, "load", shapes, folder / "dcp-2")
         shutil.rmtree(folder)
-    ours = zea(2, "async", folder / "zea", asked.mib)
-    seconds["zea blocked"] += [save["blocked_seconds"] for save in ours]
-    seconds["dcp blocked"] += run_dcp(2, "async", shapes, folder / "dcp")
-    shutil.rmtree(folder)
+    measure_async(zea, shapes, folder, asked.mib, seconds)
+
+
+def measure_async(zea, shapes, folder, mib, seconds):
+    """The worst case, an update at once, and a step of work before it."""
+    for pause in PAUSES:
+        for who, how in (("zea", ()), ("unstaged", ("nostage",))):
+            ours = zea(2, "async", folder / "zea", mib, pause, *how)
+            seconds[f"{who} blocked {pause}"] += [save["blocked_seconds"] for save in ours]
+            seconds[f"{who} worked {pause}"] += [
+                save["worked"] / max(1, save["worked_alone"]) for save in ours
+            ]
+            shutil.rmtree(folder)
+        theirs = run_dcp(2, f"async {pause}", shapes, folder / "dcp")
+        seconds[f"dcp blocked {pause}"] += [blocked for blocked, _ in theirs]
+        seconds[f"dcp worked {pause}"] += [worked for _, worked in theirs]
+        shutil.rmtree(folder)
 
 
 def main():
     asked = options()
-    things = ("save", "blocked", "load 2 -> 1", "load 1 -> 2")
-    seconds = {f"{who} {thing}": [] for thing in things for who in ("zea", "dcp")}
+    blocked = [f"{what} {pause}" for pause in PAUSES for what in ("blocked", "worked")]
+    things = ["save", *blocked, "load 2 -> 1", "load 1 -> 2"]
+    seconds = {f"{who} {thing}": [] for thing in things for who in ("zea", "dcp", "unstaged")}
     with tempfile.TemporaryDirectory(dir=asked.directory, prefix="zea-bench-") as name:
         for _ in range(asked.rounds):
             measure(asked, Path(name) / "round", seconds)
     for thing in things:
-        ours, theirs = (statistics.median(seconds[f"{who} {thing}"]) for who in ("zea", "dcp"))
-        print(f"{thing:12} zea {ours:.3f} s, dcp {theirs:.3f} s, dcp / zea {theirs / ours:.2f}")
-        print(f"{'':12} zea {seconds[f'zea {thing}']}, dcp {seconds[f'dcp {thing}']}")
+        found = {who: seconds[f"{who} {thing}"] for who in ("zea", "unstaged", "dcp")}
+        median = {who: statistics.median(values) for who, values in found.items() if values}
+        ratio = median["zea"] / median["dcp"] if median["dcp"] > 0 else float("nan")
+        print(f"{thing:12} zea / dcp {ratio:.2f}")
+        for who, value in median.items():
+            print(f"    {who:9} {value:.3f} of {[round(one, 3) for one in found[who]]}")
 
 
 if __name__ == "__main__":

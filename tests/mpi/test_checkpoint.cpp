@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints between layouts: whatever layout wrote one, every other reads the same global tensors
-// bit for bit. And a save that fails on one rank fails on all of them and leaves earlier
-// checkpoints alone.
+// bit for bit.
 #include <gtest/gtest.h>
 
 #include <map>
-#include <optional>
 
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_checkpoint.hpp"
-#include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
-#include "zea/checkpoint/load_weights.hpp"
-#include "zea/checkpoint/retention.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
 namespace zea {
@@ -120,181 +115,6 @@ TEST(Checkpoint, GivesZeroMomentsToWhatItDidNotTrain) {
       EXPECT_TRUE(at::equal(group->exp_avg(), wanted)) << group->layout().name;
     }
   });
-}
-
-TEST(Checkpoint, RefusesWeightsOfAnotherModelOnAllRanks) {
-  const SharedDirectory shared;
-  const Layout layout = layouts_of_this_run().back();
-  run_on(layout, {.tied = false}, [&](Running& running) {
-    write_checkpoint(running.engine, *running.control, request(shared.path(), 7));
-  });
-  run_on(layout, {.tied = true}, [&](Running& running) {  // a tied lm_head may be there
-    running.control->barrier();
-    read_checkpoint(running.engine, *running.control, CheckpointSource(shared / "step-00000007"));
-  });
-  run_on(layout, {.tied = false}, [&](Running& running) {
-    const std::string other = tiny_llava_config({.tied = false, .kv_heads = 4, .layers = 3});
-    const ModelSpec model = make_model_spec(other);
-    const std::string error =
-        error_of([&] { load_weights(running.engine, FilledSource(model, other, kMasterSeed)); });
-    EXPECT_TRUE(contains(error, "unexpected: language_model.model.layers.2.input_layernorm.weight"))
-        << error;
-    EXPECT_TRUE(
-        contains(error,
-                 "wrong shape: language_model.model.layers.0.self_attn.k_proj.weight is (24, 24); "
-                 "the model wants (12, 24)"))
-        << error;
-    const std::string fewer = tiny_llava_config({.tied = false, .layers = 1});
-    const ModelSpec less = make_model_spec(fewer);
-    EXPECT_TRUE(
-        contains(error_of([&] { check_tensors(running.plan.model, FilledSource(less, fewer, 1)); }),
-                 "missing: language_model.model.layers.1.input_layernorm.weight (24)"));
-  });
-}
-
-TEST(Checkpoint, IsLeftWhenItIsThereAndSetAsideWhenItIsAnother) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    CheckpointRequest again = request(shared.path(), 7);
-    const std::string path = write_checkpoint(running.engine, control, again);
-    const auto time = fs::last_write_time(path + "/manifest.json");
-    EXPECT_EQ(write_checkpoint(running.engine, control, again), path);
-    EXPECT_EQ(fs::last_write_time(path + "/manifest.json"), time);
-    control.barrier();
-
-    again.run_id = "run-2";
-    write_checkpoint(running.engine, control, again);
-
-    if (control.rank() == 0) {
-      EXPECT_EQ(CheckpointSource(path).manifest().run_id, "run-2");
-      EXPECT_EQ(CheckpointSource(path + ".replaced-1").manifest().run_id, "run-1");
-    }
-  });
-}
-
-TEST(Checkpoint, FailsOnAllRanksWhenOneCannotWrite) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    write_checkpoint(running.engine, control, request(shared.path(), 7));
-    const int failing = control.size() - 1;
-    {
-      std::optional<FileSizeLimit> limit;
-      if (control.rank() == failing) limit.emplace(4096);
-
-      EXPECT_THROW(write_checkpoint(running.engine, control, request(shared.path(), 8)),
-                   StorageError);
-    }
-    control.barrier();
-    EXPECT_FALSE(fs::exists(shared / "step-00000008"));
-    EXPECT_FALSE(fs::exists(shared / "step-00000008.tmp"));
-    EXPECT_EQ(list_checkpoints(shared.path()).back().path, shared / "step-00000007");
-    if (control.rank() == 0) CheckpointSource(shared / "step-00000007").check_all();
-    control.barrier();
-
-    EXPECT_EQ(write_checkpoint(running.engine, control, request(shared.path(), 8)),
-              shared / "step-00000008");
-    control.barrier();
-    read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000008"));
-    expect_filled(running, "after a failure");
-  });
-}
-
-TEST(Checkpoint, RefusesAnythingOfSomebodyElseInItsWay) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    if (control.rank() == 0) {
-      write_bytes(shared / "file", "mine");
-      fs::create_directory(shared / "step-00000007.tmp");
-      write_bytes(shared / "step-00000007.tmp/notes.txt", "mine");
-    }
-
-    EXPECT_THROW(write_checkpoint(running.engine, control, request(shared / "file", 7)),
-                 StorageError);
-    EXPECT_THROW(write_checkpoint(running.engine, control, request(shared.path(), 7)),
-                 StorageError);
-
-    control.barrier();
-    EXPECT_TRUE(fs::exists(shared / "step-00000007.tmp/notes.txt"));
-    EXPECT_TRUE(list_checkpoints(shared.path()).empty());
-  });
-}
-
-TEST(Checkpoint, ReplacesWhatAKilledSaveLeft) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    if (running.control->rank() == 0) {
-      fs::create_directory(shared / "step-00000007.tmp");
-      write_bytes(shared / "step-00000007.tmp/rank-00000.h5", "half");
-      write_bytes(shared / "step-00000007.tmp/rank-00077.h5", "half");
-    }
-
-    const std::string path =
-        write_checkpoint(running.engine, *running.control, request(shared.path(), 7));
-
-    if (running.control->rank() == 0) CheckpointSource(path).check_all();
-  });
-}
-
-TEST(Checkpoint, IsRefusedByAllRanksWhenOneReadsDamage) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    const std::string path = write_checkpoint(running.engine, control, request(shared.path(), 7));
-    if (control.rank() == 0) {
-      const std::string shard = path + "/rank-00000.h5";
-      flip_bit(shard, fs::file_size(shard) / 2);
-    }
-    control.barrier();
-
-    const CheckpointSource source(path);
-
-    EXPECT_THROW(read_checkpoint(running.engine, control, source), WeightsError);
-  });
-}
-
-TEST(Checkpoint, IsRefusedWhenRanksOpenDifferentOnes) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    write_checkpoint(running.engine, control, request(shared.path(), 7));
-    write_checkpoint(running.engine, control, request(shared.path(), 8));
-    control.barrier();
-    const bool alone = control.size() == 1;
-
-    const CheckpointSource source(shared /
-                                  (control.rank() == 0 ? "step-00000007" : "step-00000008"));
-
-    const std::string error = error_of([&] { read_checkpoint(running.engine, control, source); });
-    EXPECT_EQ(contains(error, "different checkpoints"), !alone) << error;
-  });
-}
-
-TEST(Agree, ThrowsOnAllRanksWhatOneRankThrew) {
-  const auto control = make_mpi_collectives(testing::world().communicator());
-  const int last = control->size() - 1;
-  std::string message;
-  try {
-    agree(*control, [&] {
-      if (control->rank() == last) throw DataError("no such sample");
-    });
-  } catch (const DataError& error) {
-    message = error.what();
-  }
-  const std::string prefix =
-      control->rank() == last ? "" : "rank " + std::to_string(last) + " failed: ";
-  EXPECT_EQ(message, prefix + "no such sample");
-
-  EXPECT_NO_THROW(agree(*control, [] {}));
-  if (control->rank() == 0) {
-    EXPECT_THROW(agree_on_root(*control, [] { throw std::logic_error("bug"); }), std::logic_error);
-  } else {
-    EXPECT_THROW(agree_on_root(*control, [] {}), Error);
-  }
 }
 
 }  // namespace

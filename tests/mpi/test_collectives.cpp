@@ -186,15 +186,19 @@ TEST_P(CollectivesTest, LargeSumsAreEqualOnAllRanks) {
   }
 }
 
-TEST_P(CollectivesTest, MaximumKeepsNan) {
-  Bytes data = filled(DType::Float32, 20000, [&](int64_t) { return rank(); });
-  if (rank() == size() - 1)
-    store(data.data(), DType::Float32, 7, std::numeric_limits<double>::quiet_NaN());
+TEST_P(CollectivesTest, MaximumAndMinimumKeepNan) {
+  for (int64_t count : {8, 20000})
+    for (ReduceOp op : {ReduceOp::Max, ReduceOp::Min})
+      for (int strange = 0; strange < size(); ++strange) {
+        Bytes data = filled(DType::Float32, count, [&](int64_t) { return rank() + 1; });
+        if (rank() == strange)
+          store(data.data(), DType::Float32, 7, std::numeric_limits<double>::quiet_NaN());
 
-  all().all_reduce(data.data(), 20000, DType::Float32, ReduceOp::Max).wait();
+        all().all_reduce(data.data(), count, DType::Float32, op).wait();
 
-  EXPECT_TRUE(std::isnan(load(data.data(), DType::Float32, 7)));
-  EXPECT_EQ(load(data.data(), DType::Float32, 8), size() - 1);
+        EXPECT_TRUE(std::isnan(load(data.data(), DType::Float32, 7))) << count;
+        EXPECT_EQ(load(data.data(), DType::Float32, 6), op == ReduceOp::Max ? size() : 1);
+      }
 }
 
 TEST_P(CollectivesTest, AllGatherPacksUnevenPieces) {

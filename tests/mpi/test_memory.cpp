@@ -110,19 +110,14 @@ MemoryEstimate predict(const Plan& plan, const MemoryDataset& dataset, int rank,
   MemoryEstimate largest;
   for (int64_t step = 0; step < steps; ++step) {
     const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
-    std::vector<MicrobatchSizes> microbatches;
-    for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)]) {
-      std::vector<SampleIndex> samples;
-      for (int64_t id : part.samples) samples.push_back(dataset.index()[id]);
-      microbatches.push_back(microbatch_sizes(plan.model, samples));
-    }
-    const MemoryEstimate estimate = estimate_memory(plan, microbatches);
+    const MemoryEstimate estimate =
+        estimate_memory(plan, step_plan, plan.replica_of(rank), dataset.index());
     if (estimate.total() > largest.total()) largest = estimate;
   }
   return largest;
 }
 
-TEST(Memory, PredictionIsWithinTenPercentOfThePeak) {
+TEST(Memory, PredictionIsWithinFivePercentOfThePeak) {
   const Communicator world = testing::world().communicator();
   ASSERT_EQ(world.size(), 4);
   const Size sizes[] = {{224, 608, 112, 224, 44, {1, 0, 2}},
@@ -151,8 +146,8 @@ TEST(Memory, PredictionIsWithinTenPercentOfThePeak) {
                std::to_string(got.tensor_peak_bytes) + ", of these buffers " +
                std::to_string(got.peak_bytes);
       };
-      EXPECT_GT(ratio, 0.9) << text();
-      EXPECT_LT(ratio, 1.1) << text();
+      EXPECT_GT(ratio, 0.95) << text();
+      EXPECT_LT(ratio, 1.05) << text();
     }
 }
 

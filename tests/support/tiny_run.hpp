@@ -26,7 +26,7 @@ struct TinyResult {
   std::map<std::string, std::vector<double>> weights;
   int64_t peak_bytes = 0;
   int64_t tensor_peak_bytes = 0;  ///< of all tensors: the ledger's and those of a step
-  double eval_loss = 0;  ///< over the whole data set, after training
+  double eval_loss = 0;           ///< over the whole data set, after training
 };
 
 struct TinyRunOptions {
@@ -35,7 +35,7 @@ struct TinyRunOptions {
   int64_t steps = 10;
   uint64_t weights_seed = 1;
   at::Device device = at::kCPU;
-  bool evaluates = false;  ///< after training
+  bool evaluates = false;             ///< after training
   std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
 };
 

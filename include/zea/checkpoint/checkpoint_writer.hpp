@@ -20,6 +20,7 @@ struct CheckpointRequest {
   TrainPosition position;
   std::string deck;           ///< resolved TOML
   double rate_limit_mib = 0;  ///< MiB/s per rank; 0: none
+  bool stages = true;         ///< copies ahead in the background, for keep_values()
 };
 
 /// What a save was like, over all ranks.
@@ -30,7 +31,8 @@ struct SaveReport {
   double seconds = 0;         ///< from the request to the final name
   double stall_seconds = 0;   ///< of these, that training stood still
   double copy_seconds = 0;    ///< of the stall, copying what an optimizer step was about to change
-  int64_t copied_bytes = 0;   ///< by that, of all ranks
+  int64_t copied_bytes = 0;   ///< into memory before they were written, of all ranks
+  int64_t staged_bytes = 0;   ///< of these, in the background
   int64_t bytes = 0;          ///< of all ranks' values
   double mib_per_second = 0;  ///< of all ranks together, while they wrote
 };
@@ -52,7 +54,8 @@ class CheckpointWriter {
   bool is_under_way() const { return save_ != nullptr; }
   /// Whether this rank's file is still being written. Not collective.
   bool is_writing() const;
-  /// To be called before the shards change while a save is under way. Not collective.
+  /// To be called before the shards change while a save is under way: copies what is neither on its
+  /// way to the disk nor copied in the background. Not collective.
   void keep_values();
   /// Waits for all ranks' files, then makes them a checkpoint.
   SaveReport finish();

@@ -6,22 +6,13 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
-#include "zea/deck/auto_option.hpp"
+#include "zea/deck/key_info.hpp"
+#include "zea/deck/module_options.hpp"
 
 namespace zea {
-
-/// What a key's declaration says beyond its type and default, which the member itself carries.
-struct KeyInfo {
-  const char* name;
-  const char* help;                  ///< one sentence; units in it where they are not obvious
-  std::vector<std::string> allowed;  ///< for strings: the allowed values; empty allows any
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
-};
 
 struct RunOptions {
   std::string mode = "train";
@@ -35,9 +26,10 @@ struct RunOptions {
     key(mode,
         {"mode", "train, or evaluate the weights on data.eval and stop", {"train", "evaluate"}});
     key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
-    key(device, {"device",
-                 "where tensors live and which collectives carry them: cuda is one rank per GPU, over NCCL",
-                 {"cpu", "cuda"}});
+    key(device,
+        {"device",
+         "where tensors live and which collectives carry them: cuda is one rank per GPU, over NCCL",
+         {"cpu", "cuda"}});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
   }
@@ -53,11 +45,11 @@ struct ModelOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(weights,
-        {"weights",
-         "what a new run starts from: weights file (.h5), safetensors file, Hugging Face directory, "
-         "checkpoint or run directory; empty: initial values of model.config",
-         {}});
+    key(weights, {"weights",
+                  "what a new run starts from: weights file (.h5), safetensors file, Hugging Face "
+                  "directory, "
+                  "checkpoint or run directory; empty: initial values of model.config",
+                  {}});
     key(config, {"config", "the model's config.json; empty: the one that the weights hold", {}});
     key(load_modules,
         {"load_modules",
@@ -103,94 +95,6 @@ struct LlmOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(train, {"train", "whether the language model is trained; false freezes it", {}});
-  }
-};
-
-/// Degrees of the whole mesh; -1 means all ranks that are left.
-struct MeshOptions {
-  std::string placement = "shared";
-  int64_t dp_replicate = 1;
-  int64_t dp_shard = -1;
-
-  template <class Visitor>
-  void visit(Visitor&& key) {
-    key(placement,
-        {"placement", "which ranks hold which modules", {"shared", "colocated", "disjoint"}});
-    key(dp_replicate,
-        {"dp_replicate", "data-parallel replicas; -1: the rest of the ranks", {}, -1, 1e6});
-    key(dp_shard, {"dp_shard", "ranks that share one replica's shards; -1: the rest", {}, -1, 1e6});
-  }
-};
-
-/// Degrees and sharding of one module: [mesh.vision], [mesh.llm].
-struct ModuleMeshOptions {
-  std::string strategy = "full_shard";
-  AutoOption reshard_after_forward;
-  std::string forward_prefetch = "pre";
-  std::string backward_prefetch = "pre";
-  int64_t prefetch_depth = 1;
-  int64_t wrap_units = 1;
-  bool flatten_parameters = true;
-  double bucket_mib = 25;
-  AutoOption sync_grad_accum;
-  bool cpu_offload = false;
-  AutoOption pin_memory;
-  int64_t pp = 1;
-  int64_t cp = 1;
-  int64_t tp = 1;
-
-  bool operator==(const ModuleMeshOptions&) const = default;
-
-  template <class Visitor>
-  void visit(Visitor&& key) {
-    key(strategy,
-        {"strategy",
-         "how parameters lie on the data-parallel ranks: full_shard (ZeRO-3) and "
-         "shard_grad_op (ZeRO-2) have one copy over dp_shard, hybrid_shard and "
-         "hybrid_shard_zero2 one per dp_replicate, no_shard (DDP) one per rank",
-         {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}});
-    key(reshard_after_forward,
-        {"reshard_after_forward",
-         "drop gathered parameters between forward and backward: true; false keeps them; a number "
-         "keeps them sharded over groups of so many neighbouring ranks; auto: as the strategy says",
-         {},
-         2,
-         1e6});
-    key(forward_prefetch,
-        {"forward_prefetch",
-         "gather the next unit before this one's forward (pre), after it (post), or when it is "
-         "needed (none)",
-         {"none", "pre", "post"}});
-    key(backward_prefetch,
-        {"backward_prefetch",
-         "gather the next unit before this one's backward (pre), after it beside the reduction of "
-         "its gradient (post), or when it is needed (none)",
-         {"none", "pre", "post"}});
-    key(prefetch_depth, {"prefetch_depth", "units to gather ahead", {}, 1, 64});
-    key(wrap_units, {"wrap_units",
-                     "units that are gathered and reduced as one; 0: the whole module",
-                     {},
-                     0,
-                     1e6});
-    key(flatten_parameters,
-        {"flatten_parameters",
-         "one flat buffer for the parameters of a wrapped unit; false: one for each parameter",
-         {}});
-    key(bucket_mib,
-        {"bucket_mib", "MiB of gradients that no_shard sums at once, in whole units", {}, 0, 1e6});
-    key(sync_grad_accum,
-        {"sync_grad_accum",
-         "reduce sharded gradients after every microbatch (true), or keep them whole and reduce "
-         "once per step (false, no_sync); auto: true; no_shard always sums once per step",
-         {}});
-    key(cpu_offload, {"cpu_offload",
-                      "keep parameters and optimizer state in host memory while a GPU computes",
-                      {}});
-    key(pin_memory,
-        {"pin_memory", "whether the host memory of cpu_offload is pinned; auto: true", {}});
-    key(pp, {"pp", "pipeline stages of the module", {}, 1, 4096});
-    key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
-    key(tp, {"tp", "tensor-parallel ranks of the module", {}, 1, 4096});
   }
 };
 
@@ -282,55 +186,12 @@ struct ScheduleOptions {
   }
 };
 
-struct PrecisionOptions {
-  std::string preset = "fp32";
-  std::string master_dtype = "preset";
-
-  template <class Visitor>
-  void visit(Visitor&& key) {
-    key(preset, {"preset",
-                 "bf16: parameters and activations in bf16, masters, sums and moments in fp32",
-                 {"fp32", "bf16", "fp64"}});
-    key(master_dtype,
-        {"master_dtype",
-         "type of master weights, moments and accumulated gradients (fp64 with preset fp64, else "
-         "fp32)",
-         {"preset", "fp32", "bf16"}});
-  }
-};
-
-/// Element types of one module: [precision.vision], [precision.llm].
-struct ModulePrecisionOptions {
-  std::string param_dtype = "preset";
-  std::string reduce_dtype = "preset";
-  std::string output_dtype = "preset";
-  bool cast_forward_inputs = true;
-
-  bool operator==(const ModulePrecisionOptions&) const = default;
-
-  template <class Visitor>
-  void visit(Visitor&& key) {
-    key(param_dtype, {"param_dtype",
-                      "type of gathered parameters and of the module's computation",
-                      {"preset", "fp32", "bf16"}});
-    key(reduce_dtype, {"reduce_dtype",
-                       "type in which gradients travel between ranks; preset: that of the masters",
-                       {"preset", "fp32", "bf16"}});
-    key(output_dtype, {"output_dtype",
-                       "type of what the module gives out: features, logits; preset: param_dtype",
-                       {"preset", "fp32", "bf16"}});
-    key(cast_forward_inputs,
-        {"cast_forward_inputs",
-         "convert what comes from another module to param_dtype; false: it must have it",
-         {}});
-  }
-};
-
 struct CheckpointOptions {
   int64_t every = 0;
   int64_t keep = 2;
   bool at_end = true;
   bool async = true;
+  bool stage = true;
   double rate_limit_mib = 0;
   std::string on_failure = "stop";
 
@@ -342,9 +203,15 @@ struct CheckpointOptions {
     key(at_end, {"at_end", "write a checkpoint after the last step", {}});
     key(async,
         {"async", "write checkpoints while training goes on; false: training waits for them", {}});
-    key(rate_limit_mib,
-        {"rate_limit_mib", "MiB/s that a rank writes checkpoints with at most; 0: no limit", {}, 0,
-         1e9});
+    key(stage, {"stage",
+                "copy what is not written yet while training goes on, so that the next update need "
+                "not wait for it; false: less memory, more waiting",
+                {}});
+    key(rate_limit_mib, {"rate_limit_mib",
+                         "MiB/s that a rank writes checkpoints with at most; 0: no limit",
+                         {},
+                         0,
+                         1e9});
     key(on_failure, {"on_failure",
                      "when a checkpoint cannot be written: stop (exit code 7) or continue, and try "
                      "again when the next one is due; the one at the end must be written",

@@ -14,24 +14,31 @@ namespace zea {
 
 class Ledger {
  public:
-  void take(int64_t bytes) {
+  void take(int64_t bytes, bool shared) {
     now_ += bytes;
     peak_ = std::max(peak_, now_);
+    if (shared) shared_ += bytes;
   }
-  void give_back(int64_t bytes) { now_ -= bytes; }
+  void give_back(int64_t bytes, bool shared) {
+    now_ -= bytes;
+    if (shared) shared_ -= bytes;
+  }
   int64_t now_bytes() const { return now_; }
   int64_t peak_bytes() const { return peak_; }
+  /// Now in memory that ranks share, which no allocator of tensors sees.
+  int64_t shared_bytes() const { return shared_; }
 
  private:
   int64_t now_ = 0;
   int64_t peak_ = 0;
+  int64_t shared_ = 0;
 };
 
 /// A flat tensor whose bytes stand in a ledger for as long as it lives.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Ledger& ledger, at::Tensor tensor);
+  Buffer(Ledger& ledger, at::Tensor tensor, bool shared = false);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { release(); }
@@ -43,6 +50,7 @@ class Buffer {
  private:
   Ledger* ledger_ = nullptr;
   at::Tensor tensor_;
+  bool shared_ = false;
 };
 
 /// Memory for (elements): on the host where the peers of `reach` can read it in place, collectively

@@ -30,7 +30,13 @@ MicrobatchSizes full_microbatch(const Plan& plan);
 
 /// Of a training step with these microbatches; all ranks own alike.
 MemoryEstimate estimate_memory(const Plan& plan, const std::vector<MicrobatchSizes>& microbatches);
+/// Of the microbatches that `replica` has in this step.
+MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int replica,
+                               const std::vector<SampleIndex>& index);
 /// With a full microbatch.
 MemoryEstimate estimate_memory(const Plan& plan);
+
+/// By class, and the peak: "parameters 1.00 MiB, ...; peak 9.00 MiB at backward llm.head".
+std::string describe(const MemoryEstimate& memory);
 
 }  // namespace zea

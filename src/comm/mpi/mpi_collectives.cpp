@@ -93,7 +93,9 @@ Pending MpiCollectives::all_reduce(void* data, int64_t count, DType dtype, Reduc
   char* bytes = static_cast<char*>(data);
   const bool is_small = count * static_cast<int64_t>(element_bytes(dtype)) <= kMaxTreeBytes;
   if (size() == 1 || count == 0) return pending(std::move(work));
-  if (is_small && native_type(dtype) != MPI_DATATYPE_NULL) {
+  // MPI's own maximum and minimum of floating numbers lose NaNs.
+  const bool is_exact = op == ReduceOp::Sum || !is_floating(dtype);
+  if (is_small && is_exact && native_type(dtype) != MPI_DATATYPE_NULL) {
     post_tree_reduce(*work, bytes, count, dtype, op);
     return pending(std::move(work));
   }

@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +19,8 @@
 
 namespace zea {
 namespace {
+
+constexpr const char* kFolder = "/dev/shm";
 
 /// A file descriptor that is closed.
 class File {
@@ -43,6 +47,28 @@ std::string unique_name() {
   std::snprintf(text, sizeof text, "/zea-%ld-%08x%08x", static_cast<long>(getpid()), random(),
                 random());
   return text;
+}
+
+/// In pieces: a signal makes the kernel undo the one under way, and timers may come often.
+void reserve(int file, int64_t bytes) {
+  constexpr int64_t kPiece = 64 << 20;
+  for (int64_t first = 0; first < bytes; first += kPiece) {
+    int code = EINTR;
+    while (code == EINTR) code = posix_fallocate(file, first, std::min(kPiece, bytes - first));
+    if (code != 0)
+      fail("reserving " + std::to_string(bytes) + " bytes of shared memory in " + kFolder, code);
+  }
+}
+
+/// Looked at afterwards, so that processes that reserve at the same time see each other.
+void check_spare(int file, int64_t bytes, int64_t spare_bytes) {
+  struct statvfs status {};
+  if (fstatvfs(file, &status) != 0 || status.f_blocks == 0) return;  // 0: no limit of its own
+  const auto free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
+  if (free < spare_bytes)
+    throw CommError("after " + std::to_string(bytes) + " bytes of shared memory only " +
+                    std::to_string(free) + " would be free in " + kFolder + "; " +
+                    std::to_string(spare_bytes) + " are left to MPI");
 }
 
 /// Beyond this limit the kernel would not only refuse but send SIGXFSZ.
@@ -81,19 +107,24 @@ SegmentName::SegmentName() : text_(unique_name()) {}
 
 SegmentName::~SegmentName() {
   if (is_taken_) shm_unlink(text_.c_str());
+  if (file_ >= 0) close(file_);
 }
 
-Segment SegmentName::create(int64_t bytes) {
+Segment SegmentName::create(int64_t bytes, int64_t spare_bytes) {
   check_file_size_limit(bytes);
-  const File file(
-      shm_open(text_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.descriptor() < 0) fail("making the shared memory " + text_, errno);
+  file_ = open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (file_ < 0) fail("making shared memory in " + std::string(kFolder), errno);
+  reserve(file_, bytes);
+  check_spare(file_, bytes, spare_bytes);
+  return Segment(file_, bytes);
+}
+
+void SegmentName::publish() {
+  const std::string unnamed = "/proc/self/fd/" + std::to_string(file_);
+  const std::string named = kFolder + text_;
+  if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, named.c_str(), AT_SYMLINK_FOLLOW) != 0)
+    fail("naming the shared memory " + text_, errno);
   is_taken_ = true;
-  int code = EINTR;
-  while (code == EINTR) code = posix_fallocate(file.descriptor(), 0, bytes);
-  if (code != 0)
-    fail("reserving " + std::to_string(bytes) + " bytes of shared memory in /dev/shm", code);
-  return Segment(file.descriptor(), bytes);
 }
 
 Segment open_segment(const std::string& name, int64_t bytes) {

@@ -27,7 +27,9 @@ class Segment {
   int64_t bytes_ = 0;
 };
 
-/// A name under which other processes of the node find a segment; removed by the destructor.
+/// A segment on its way to the other processes of the node: made without a name, then found under
+/// one until the destructor removes it. Killed in between it leaves nothing but, in the moments
+/// after publish(), a name.
 class SegmentName {
  public:
   /// A name that no other process has.
@@ -37,12 +39,16 @@ class SegmentName {
   ~SegmentName();
 
   const std::string& text() const { return text_; }
-  /// Zeroed memory, all of it reserved: touching it later cannot fail. Throws CommError saying why
-  /// it cannot be had.
-  Segment create(int64_t bytes);
+  /// Zeroed memory, all of it reserved: touching it later cannot fail. At least `spare_bytes` stay
+  /// free for others, who reserve nothing and die where there is none (Open MPI's own segments).
+  /// Throws CommError saying why it cannot be had.
+  Segment create(int64_t bytes, int64_t spare_bytes);
+  /// Lets others open it.
+  void publish();
 
  private:
   std::string text_;
+  int file_ = -1;
   bool is_taken_ = false;
 };
 

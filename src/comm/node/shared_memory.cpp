@@ -12,6 +12,10 @@
 namespace zea {
 namespace {
 
+/// Open MPI keeps 4 MiB per rank in the same place, and takes pages of it as it goes.
+constexpr int64_t kSpareBytes = 16 << 20;
+constexpr int64_t kSpareBytesPerRank = 6 << 20;
+
 /// What a rank tells the others, as it travels.
 struct Offer {
   char name[64] = {};
@@ -56,28 +60,32 @@ void check_limit(int64_t bytes, int64_t limit) {
 }  // namespace
 
 SharedMemory::Result SharedMemory::build(Collectives& ranks, int64_t bytes, int64_t limit) {
-  ranks.barrier();  // names are visible until all have mapped: not while a rank is still to come
   const auto memory = std::make_shared<SharedMemory>();
   memory->segments_.resize(ranks.size());
   SegmentName name;  // gone when this returns: then all have mapped it, or none will
   Offer own;
-  const std::string not_made = failure_of([&] {
-    check_limit(bytes, limit);
-    memory->segments_[ranks.rank()] = name.create(bytes);
-  });
   write_text(own.name, sizeof own.name, name.text());
-  write_text(own.why_not, sizeof own.why_not, not_made);
   own.bytes = bytes;
   own.random = (uint64_t{std::random_device{}()} << 32) | std::random_device{}() | 1;
-  const std::vector<Offer> all = tell(ranks, own);
-  if (const std::string why = first_failure(all); !why.empty()) return {nullptr, why};
-
-  const std::string not_mapped = failure_of([&] {
-    for (int r = 0; r < ranks.size(); ++r)
-      if (r != ranks.rank()) memory->segments_[r] = open_segment(all[r].name, all[r].bytes);
+  std::vector<Offer> all;
+  /// Why a rank failed in this step, which all have then taken; empty where none did.
+  const auto step = [&](const std::function<void()>& attempt) {
+    write_text(own.why_not, sizeof own.why_not, failure_of(attempt));
+    all = tell(ranks, own);
+    return first_failure(all);
+  };
+  const int64_t spare = std::max(kSpareBytes, kSpareBytesPerRank * ranks.size());
+  std::string why = step([&] {
+    check_limit(bytes, limit);
+    memory->segments_[ranks.rank()] = name.create(bytes, spare);
   });
-  write_text(own.why_not, sizeof own.why_not, not_mapped);
-  if (const std::string why = first_failure(tell(ranks, own)); !why.empty()) return {nullptr, why};
+  if (why.empty()) why = step([&] { name.publish(); });
+  if (why.empty())
+    why = step([&] {
+      for (int r = 0; r < ranks.size(); ++r)
+        if (r != ranks.rank()) memory->segments_[r] = open_segment(all[r].name, all[r].bytes);
+    });
+  if (!why.empty()) return {nullptr, why};
   memory->id_ = all[0].random;
   return {memory, {}};
 }

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The deck's sections that say how each module lies on the ranks and in which types it computes;
+// see options.hpp for how declarations work.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "zea/deck/auto_option.hpp"
+#include "zea/deck/key_info.hpp"
+
+namespace zea {
+
+/// Degrees of the whole mesh; -1 means all ranks that are left.
+struct MeshOptions {
+  std::string placement = "shared";
+  int64_t dp_replicate = 1;
+  int64_t dp_shard = -1;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(placement,
+        {"placement", "which ranks hold which modules", {"shared", "colocated", "disjoint"}});
+    key(dp_replicate,
+        {"dp_replicate", "data-parallel replicas; -1: the rest of the ranks", {}, -1, 1e6});
+    key(dp_shard, {"dp_shard", "ranks that share one replica's shards; -1: the rest", {}, -1, 1e6});
+  }
+};
+
+/// Degrees and sharding of one module: [mesh.vision], [mesh.llm].
+struct ModuleMeshOptions {
+  std::string strategy = "full_shard";
+  AutoOption reshard_after_forward;
+  std::string forward_prefetch = "pre";
+  std::string backward_prefetch = "pre";
+  int64_t prefetch_depth = 1;
+  int64_t wrap_units = 1;
+  bool flatten_parameters = true;
+  double bucket_mib = 25;
+  AutoOption sync_grad_accum;
+  bool cpu_offload = false;
+  AutoOption pin_memory;
+  int64_t pp = 1;
+  int64_t cp = 1;
+  int64_t tp = 1;
+
+  bool operator==(const ModuleMeshOptions&) const = default;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(strategy,
+        {"strategy",
+         "how parameters lie on the data-parallel ranks: full_shard (ZeRO-3) and "
+         "shard_grad_op (ZeRO-2) have one copy over dp_shard, hybrid_shard and "
+         "hybrid_shard_zero2 one per dp_replicate, no_shard (DDP) one per rank",
+         {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}});
+    key(reshard_after_forward,
+        {"reshard_after_forward",
+         "drop gathered parameters between forward and backward: true; false keeps them; a number "
+         "keeps them sharded over groups of so many neighbouring ranks; auto: as the strategy says",
+         {},
+         2,
+         1e6});
+    key(forward_prefetch,
+        {"forward_prefetch",
+         "gather the next unit before this one's forward (pre), after it (post), or when it is "
+         "needed (none)",
+         {"none", "pre", "post"}});
+    key(backward_prefetch,
+        {"backward_prefetch",
+         "gather the next unit before this one's backward (pre), after it beside the reduction of "
+         "its gradient (post), or when it is needed (none)",
+         {"none", "pre", "post"}});
+    key(prefetch_depth, {"prefetch_depth", "units to gather ahead", {}, 1, 64});
+    key(wrap_units, {"wrap_units",
+                     "units that are gathered and reduced as one; 0: the whole module",
+                     {},
+                     0,
+                     1e6});
+    key(flatten_parameters,
+        {"flatten_parameters",
+         "one flat buffer for the parameters of a wrapped unit; false: one for each parameter",
+         {}});
+    key(bucket_mib,
+        {"bucket_mib", "MiB of gradients that no_shard sums at once, in whole units", {}, 0, 1e6});
+    key(sync_grad_accum,
+        {"sync_grad_accum",
+         "reduce sharded gradients after every microbatch (true), or keep them whole and reduce "
+         "once per step (false, no_sync); auto: true; no_shard always sums once per step",
+         {}});
+    key(cpu_offload, {"cpu_offload",
+                      "keep parameters and optimizer state in host memory while a GPU computes",
+                      {}});
+    key(pin_memory,
+        {"pin_memory", "whether the host memory of cpu_offload is pinned; auto: true", {}});
+    key(pp, {"pp", "pipeline stages of the module", {}, 1, 4096});
+    key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
+    key(tp, {"tp", "tensor-parallel ranks of the module", {}, 1, 4096});
+  }
+};
+
+struct PrecisionOptions {
+  std::string preset = "fp32";
+  std::string master_dtype = "preset";
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(preset, {"preset",
+                 "bf16: parameters and activations in bf16, masters, sums and moments in fp32",
+                 {"fp32", "bf16", "fp64"}});
+    key(master_dtype,
+        {"master_dtype",
+         "type of master weights, moments and accumulated gradients (fp64 with preset fp64, else "
+         "fp32)",
+         {"preset", "fp32", "bf16"}});
+  }
+};
+
+/// Element types of one module: [precision.vision], [precision.llm].
+struct ModulePrecisionOptions {
+  std::string param_dtype = "preset";
+  std::string reduce_dtype = "preset";
+  std::string output_dtype = "preset";
+  bool cast_forward_inputs = true;
+
+  bool operator==(const ModulePrecisionOptions&) const = default;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(param_dtype, {"param_dtype",
+                      "type of gathered parameters and of the module's computation",
+                      {"preset", "fp32", "bf16"}});
+    key(reduce_dtype, {"reduce_dtype",
+                       "type in which gradients travel between ranks; preset: that of the masters",
+                       {"preset", "fp32", "bf16"}});
+    key(output_dtype, {"output_dtype",
+                       "type of what the module gives out: features, logits; preset: param_dtype",
+                       {"preset", "fp32", "bf16"}});
+    key(cast_forward_inputs,
+        {"cast_forward_inputs",
+         "convert what comes from another module to param_dtype; false: it must have it",
+         {}});
+  }
+};
+
+}  // namespace zea
