@@ -22,7 +22,12 @@ constexpr int kLanes = 2;
 constexpr int64_t kStageBytes = 2 << 20;
 
 /// Training comes first.
-constexpr int kStagerNice = 10;
+constexpr int kNice = 10;
+
+/// Of the calling thread alone, and of those that it starts.
+void step_back() {
+  [[maybe_unused]] const int level = ::nice(kNice);
+}
 
 }  // namespace
 
@@ -38,6 +43,7 @@ ShardSave::~ShardSave() {
 }
 
 void ShardSave::run() {
+  step_back();
   try {
     write_all();
   } catch (...) {
@@ -51,7 +57,7 @@ void ShardSave::run() {
 }
 
 void ShardSave::stage() {
-  [[maybe_unused]] const int level = ::nice(kStagerNice);  // of this thread alone
+  step_back();
   try {
     while (!is_stopped() && snapshot_.stage(kStageBytes)) std::this_thread::yield();
   } catch (const std::bad_alloc&) {

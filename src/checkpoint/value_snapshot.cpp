@@ -41,12 +41,14 @@ bool ValueSnapshot::take(Part& part, int64_t most_bytes, char* target) {
 }
 
 bool ValueSnapshot::stage(int64_t most_bytes) {
-  return copy_last(most_bytes, staged_bytes_);
+  return !is_keeping_ && copy_last(most_bytes, staged_bytes_);
 }
 
+/// Not shared with stage(): both would touch the same memory, one of them at a low priority.
 /// In small parts, so that the writer goes on taking from the front: what it takes meanwhile need
 /// not be copied at all.
 void ValueSnapshot::keep() {
+  is_keeping_ = true;
   while (copy_last(kKeepBytes, kept_bytes_)) {
   }
 }

@@ -5,6 +5,7 @@
 // twice, and memory goes back to the system as soon as the writer has taken what lay there.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -55,6 +56,8 @@ class ValueSnapshot {
   DType dtype_;
   int64_t element_bytes_;
   std::vector<int64_t> offsets_;  ///< first element of each piece in the order of all; and the end
+
+  std::atomic<bool> is_keeping_ = false;
 
   mutable std::mutex mutex_;  ///< of what follows
   int64_t taken_ = 0;         ///< elements before this are taken

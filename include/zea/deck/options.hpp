@@ -191,7 +191,7 @@ struct CheckpointOptions {
   int64_t keep = 2;
   bool at_end = true;
   bool async = true;
-  bool stage = true;
+  bool stage = false;
   double rate_limit_mib = 0;
   std::string on_failure = "stop";
 
@@ -205,7 +205,7 @@ struct CheckpointOptions {
         {"async", "write checkpoints while training goes on; false: training waits for them", {}});
     key(stage, {"stage",
                 "copy what is not written yet while training goes on, so that the next update need "
-                "not wait for it; false: less memory, more waiting",
+                "not wait for it: worth it where disks are slow and cores are idle",
                 {}});
     key(rate_limit_mib, {"rate_limit_mib",
                          "MiB/s that a rank writes checkpoints with at most; 0: no limit",
