@@ -16,8 +16,6 @@
 namespace zea {
 namespace {
 
-/// Below this the kernel's buffers, which join writes, are better.
-constexpr int64_t kMinDirectBytes = 1 << 20;
 /// Of a request, and of the copy made for memory that does not start at a page.
 constexpr int64_t kRequestBytes = 4 << 20;
 

@@ -8,6 +8,9 @@
 
 namespace zea {
 
+/// Below this the kernel's buffers, which join writes, are better.
+inline constexpr int64_t kMinDirectBytes = 1 << 20;
+
 /// A second descriptor of a file that is being written, for direct access; -1 where the file system
 /// has none.
 int open_direct(const std::string& path);

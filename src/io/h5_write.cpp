@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing: contiguous datasets, allocated when they are made and never filled, so that every byte
 // is written once.
-#include <algorithm>
-#include <cerrno>
-
-#include <fcntl.h>
 #include <unistd.h>
 
+#include "direct_write.hpp"
 #include "h5_state.hpp"
-#include "zea/io/durable_file.hpp"
 #include "zea/io/h5.hpp"
-#include "zea/io/page_memory.hpp"
 
 namespace zea {
 namespace {
@@ -25,49 +20,10 @@ H5Handle creation_properties(const H5Site& site) {
   return creation;
 }
 
-void write_at(int descriptor, const std::string& path, int64_t offset, const char* source,
-              int64_t bytes) {
-  while (bytes > 0) {
-    const auto request = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
-    const ssize_t written = ::pwrite(descriptor, source, request, offset);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_storage_error("write", path, errno, bytes);
-    source += written;
-    offset += written;
-    bytes -= written;
-  }
-}
-
-/// Below this the kernel's buffers, which join writes, are better.
-constexpr int64_t kMinDirectBytes = 1 << 20;
-
-/// Writes the whole pages of what starts at a page of the file and of memory past the kernel's
-/// buffers: large checkpoints neither fill memory with dirty pages nor push anything else out.
-/// Returns the bytes written, which may be none.
-int64_t write_pages(int descriptor, const std::string& path, int64_t offset, const char* source,
-                    int64_t bytes) {
-  const bool is_aligned =
-      offset % kPageBytes == 0 && reinterpret_cast<uintptr_t>(source) % kPageBytes == 0;
-  if (descriptor < 0 || bytes < kMinDirectBytes || !is_aligned) return 0;
-  const int64_t whole_pages = bytes / kPageBytes * kPageBytes;
-  int64_t done = 0;
-  while (done < whole_pages) {
-    const ssize_t written =
-        ::pwrite(descriptor, source + done, static_cast<size_t>(whole_pages - done), offset + done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EINVAL) return done;  // refused here after all
-    if (written < 0) throw_storage_error("write", path, errno, whole_pages - done);
-    done += written;
-    if (written % kPageBytes != 0) return done;
-  }
-  return done;
-}
-
 }  // namespace
 
 void H5File::State::open_direct() {
-  if (direct_descriptor < 0)
-    direct_descriptor = ::open(site.path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW);
+  if (direct_descriptor < 0) direct_descriptor = zea::open_direct(site.path);
 }
 
 void H5File::State::close_direct() {
@@ -143,10 +99,7 @@ void H5File::write_range(const std::string& name, int64_t first, int64_t count,
     if (bytes >= kMinDirectBytes) state_->open_direct();
     direct = state_->direct_descriptor;
   }
-  const std::string& path = state_->site.path;
-  const char* from = static_cast<const char*>(source);
-  const int64_t done = write_pages(direct, path, offset, from, bytes);
-  write_at(state_->descriptor, path, offset + done, from + done, bytes - done);
+  write_past_buffers(direct, state_->descriptor, state_->site.path, offset, source, bytes);
 }
 
 }  // namespace zea
