@@ -11,6 +11,7 @@
 #include "tool.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/io/piece_copy.hpp"
+#include "zea/io/shape_text.hpp"
 #include "zea/io/weights_file.hpp"
 
 namespace zea {
@@ -71,12 +72,6 @@ TensorsByName tensors_by_name(const WeightsSource& source) {
   TensorsByName tensors;
   for (const TensorInfo& tensor : source.tensors()) tensors[tensor.name] = tensor;
   return tensors;
-}
-
-std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (const int64_t length : shape) text += (text.empty() ? "" : ", ") + std::to_string(length);
-  return "(" + text + ")";
 }
 
 class Comparison {

@@ -9,6 +9,7 @@
 #include "inspect.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/open_source.hpp"
+#include "zea/io/shape_text.hpp"
 #include "zea/io/tensor_stream.hpp"
 
 namespace zea {
@@ -21,12 +22,6 @@ std::string model_type(const std::string& config) {
   if (!json.is_object() || !json.contains("model_type") || !json["model_type"].is_string())
     return "not said";
   return json["model_type"].get<std::string>();
-}
-
-std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (const int64_t length : shape) text += (text.empty() ? "" : ", ") + std::to_string(length);
-  return "(" + text + ")";
 }
 
 struct Summary {

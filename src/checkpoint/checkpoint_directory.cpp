@@ -7,7 +7,6 @@
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/manifest.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea::detail {
 namespace {
@@ -24,10 +23,6 @@ bool is_ours(const fs::directory_entry& entry) {
 }
 
 }  // namespace
-
-std::string shard_name(int rank) {
-  return shard_file_name(rank);
-}
 
 std::string find_stranger(const std::string& directory) {
   std::error_code error;

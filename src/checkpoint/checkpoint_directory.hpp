@@ -9,9 +9,6 @@ namespace zea::detail {
 
 inline constexpr const char* kUnfinishedSuffix = ".tmp";
 
-/// "rank-00003.h5".
-std::string shard_name(int rank);
-
 /// A file or directory in `directory` that no save makes; empty when there is none.
 std::string find_stranger(const std::string& directory);
 

@@ -13,6 +13,7 @@
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/stopwatch.hpp"
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/durable_file.hpp"
@@ -36,16 +37,6 @@ void make_directory(const std::string& path) {
   fs::create_directories(path, error);
   if (error) throw_storage_error("mkdir", path, error.value());
 }
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 /// What the device was told to do with the shards is done on return: the writing thread, which
 /// has a queue of its own there, sees its results.
@@ -134,7 +125,7 @@ void CheckpointWriter::Save::start_shard() {
   wait_for_device(pieces);
   shard_ = std::make_unique<detail::ShardSave>(
       detail::ShardSaveRequest{.directory = unfinished_,
-                               .file = detail::shard_name(control_.rank()),
+                               .file = shard_file_name(control_.rank()),
                                .run_id = request_.run_id,
                                .step = request_.position.step,
                                .dtype = engine_.plan().precision.master,
@@ -179,7 +170,7 @@ SaveReport CheckpointWriter::Save::finish() {
 /// manifest.
 std::string CheckpointWriter::Save::own_part() const {
   Manifest part;
-  part.files = {detail::shard_name(control_.rank())};
+  part.files = {shard_file_name(control_.rank())};
   part.pieces = shard_->finish();
   std::map<std::string, Shape> shapes;
   for (const FlatGroup& group : engine_.plan().groups)

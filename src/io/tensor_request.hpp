@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "zea/io/shape_text.hpp"
 #include "zea/io/weights_source.hpp"
 
 namespace zea {
@@ -33,8 +34,5 @@ void check_finite(const TensorInfo& tensor, const Extent& extent, DType dtype, c
 void read_converted(const TensorInfo& tensor, const Extent& extent, DType dtype, void* target,
                     const std::string& where,
                     const std::function<void(const Extent&, void*)>& read_box);
-
-/// "(2, 3)".
-std::string shape_text(const Shape& shape);
 
 }  // namespace zea

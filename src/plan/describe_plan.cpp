@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "module_sharding.hpp"
 #include "zea/plan/memory_estimate.hpp"
 
 namespace zea {
@@ -55,7 +56,7 @@ std::string unit_table(const Plan& plan) {
       all += elements;
       if (plan.model.params[param].trainable) trained += elements;
     }
-    const auto& mesh = unit.module == "vision" ? plan.options.mesh_vision : plan.options.mesh_llm;
+    const ModuleMeshOptions& mesh = detail::mesh_of(plan.options, unit.module);
     text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 15) +
             pad(std::to_string(all), 13) + pad(std::to_string(trained), 13) + mesh.strategy + "\n";
   }

@@ -115,6 +115,10 @@ Prefetch prefetch_of(const std::string& name) {
 
 }  // namespace
 
+const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
+  return module == "vision" ? options.mesh_vision : options.mesh_llm;
+}
+
 void check_sharding(const std::string& module, const ModuleMeshOptions& options,
                     const MeshShape& mesh, const std::string& device, Faults& faults) {
   ModuleFaults of_module(module, faults);

@@ -11,6 +11,9 @@
 
 namespace zea::detail {
 
+/// [mesh.`module`] of a deck.
+const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module);
+
 /// Adds a fault, with its reason, for every setting of [mesh.`module`] that another one makes
 /// impossible or that the strategy has no use for. `device` is run.device.
 void check_sharding(const std::string& module, const ModuleMeshOptions& options,

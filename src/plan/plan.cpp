@@ -10,6 +10,7 @@ namespace zea {
 namespace {
 
 using detail::Faults;
+using detail::mesh_of;
 
 void refuse_axis(Faults& faults, const std::string& key, int64_t degree, const char* what) {
   if (degree > 1)
@@ -125,10 +126,6 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
                            "out ") +
                dtype_name(features) + " and the language model computes in " + dtype_name(wanted) +
                "; set it to true, or precision.vision.output_dtype to the same type");
-}
-
-const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
-  return module == "vision" ? options.mesh_vision : options.mesh_llm;
 }
 
 std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,

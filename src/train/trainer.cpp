@@ -6,20 +6,11 @@
 
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"
+#include "zea/core/stopwatch.hpp"
 #include "zea/train/gather_text.hpp"
 
 namespace zea {
 namespace {
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 double moving_average(double average, double value) {
   return average == 0 ? value : 0.7 * average + 0.3 * value;

@@ -24,6 +24,7 @@
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/comm/world.hpp"
+#include "zea/core/stopwatch.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
 namespace zea {
@@ -32,16 +33,6 @@ namespace {
 constexpr int64_t kHidden = 1024, kIntermediate = 2816, kHeads = 16;
 constexpr int64_t kLayerParameters = 4 * kHidden * kHidden + 3 * kHidden * kIntermediate;
 constexpr int64_t kBytesPerParameter = 12;  // value and two moments
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 /// Layers for most of the bytes, and an embedding for the rest.
 std::string config_of(int64_t mib) {

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "zea/plan/extent.hpp"
+
+namespace zea {
+
+/// "(2, 3)", for people.
+std::string shape_text(const Shape& shape);
+
+}  // namespace zea
