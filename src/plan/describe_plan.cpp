@@ -5,6 +5,7 @@
 
 #include "module_sharding.hpp"
 #include "zea/plan/memory_estimate.hpp"
+#include "zea/plan/traffic.hpp"
 
 namespace zea {
 namespace {
@@ -46,6 +47,23 @@ std::string rank_map(const Plan& plan) {
   return text;
 }
 
+/// How each module lies on the ranks of a replica, where there are several.
+std::string module_lines(const Plan& plan) {
+  std::string text;
+  for (const ModuleGrid& grid : plan.mesh.modules) {
+    if (grid.ranks() == 1) continue;
+    const ModuleMeshOptions& mesh = detail::mesh_of(plan.options, grid.module);
+    text += "  " + grid.module + ": tp " + std::to_string(grid.tp);
+    if (grid.tp > 1)
+      text += plan.token_shardings.at(grid.module).sequence_parallel ? " (sequence parallel)"
+                                                                     : " (every rank all tokens)";
+    text += " x cp " + std::to_string(grid.cp);
+    if (grid.cp > 1) text += " (" + mesh.cp_mode + ", " + mesh.cp_distribution + ")";
+    text += " x dp_module " + std::to_string(grid.dp_module) + "\n";
+  }
+  return text.empty() ? text : "modules, on the ranks of a replica\n" + text;
+}
+
 std::string unit_table(const Plan& plan) {
   std::string text = "units\n  " + pad("name", 20) + pad("kind", 15) + pad("parameters", 13) +
                      pad("trained", 13) + "strategy\n";
@@ -85,9 +103,14 @@ std::string describe(const Plan& plan) {
                      " x dp_shard " + std::to_string(plan.mesh.dp_shard) + ", precision " +
                      plan.options.precision.preset + "\n";
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
-  text += rank_map(plan) + unit_table(plan);
+  text += rank_map(plan) + module_lines(plan) + unit_table(plan);
   text += "bytes per rank, of all tensors, at most: as if every row of a microbatch were full\n  " +
           describe(memory) + "\n";
+  if (plan.world_size() > 1)
+    text +=
+        "bytes that rank 0 sends in a step of one microbatch of full rows of text, by group of "
+        "ranks\n  " +
+        describe(traffic_of_full_step(plan, 0)) + "\n";
   return text;
 }
 

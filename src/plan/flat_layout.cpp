@@ -22,13 +22,8 @@ std::vector<std::vector<int>> readers_of_params(const ModelSpec& model) {
   return readers;
 }
 
-void append(FlatGroup& group, const ModelSpec& model, int param) {
-  const bool fused =
-      !group.params.empty() && model.params[group.params.back().param].fused_with_next;
-  const int64_t offset = fused ? group.elements : round_up(group.elements, kFlatAlignment);
-  const int64_t elements = num_elements(model.params[param].shape);
-  group.params.push_back({param, offset, elements});
-  group.elements = offset + elements;
+int64_t piece_elements(const ModelSpec& model, const ParamCuts& cuts, int param) {
+  return num_elements(cuts.empty() ? model.params[param].shape : cuts[param].shape);
 }
 
 Wrapping wrapping_of(const Wrappings& wrappings, const std::string& module) {
@@ -36,20 +31,21 @@ Wrapping wrapping_of(const Wrappings& wrappings, const std::string& module) {
   return found == wrappings.end() ? Wrapping{} : found->second;
 }
 
-int64_t trained_elements(const ModelSpec& model, const UnitSpec& unit) {
+int64_t trained_elements(const ModelSpec& model, const ParamCuts& cuts, const UnitSpec& unit) {
   int64_t elements = 0;
   for (int param : unit.params)
-    if (model.params[param].trainable) elements += num_elements(model.params[param].shape);
+    if (model.params[param].trainable) elements += piece_elements(model, cuts, param);
   return elements;
 }
 
 /// Opens a buffer when its first parameter comes.
 class LayoutBuilder {
  public:
-  LayoutBuilder(const ModelSpec& model, const Wrappings& wrappings)
+  LayoutBuilder(const ModelSpec& model, const Wrappings& wrappings, const ParamCuts& cuts)
       : model_(model),
         wrappings_(wrappings),
-        bundles_(bundles_of_units(model, wrappings)),
+        cuts_(cuts),
+        bundles_(bundles_of_units(model, wrappings, cuts)),
         readers_(readers_of_params(model)) {}
 
   void add_unit(int unit) {
@@ -66,7 +62,7 @@ class LayoutBuilder {
       FlatGroup& group = group_at(bundles_[unit], model_.params[param].trainable, own);
       if (group.params.empty()) open(group, unit, param, own, shared);
       if (!shared && group.units.back() != unit) extend(group, unit, own);
-      append(group, model_, param);
+      append(group, param);
     }
   }
 
@@ -79,7 +75,7 @@ class LayoutBuilder {
       group.module = model_.params[p].module;
       group.name = group.module + ".carried";
       group.trainable = false;
-      append(group, model_, static_cast<int>(p));
+      append(group, static_cast<int>(p));
     }
     for (auto& [module, group] : carried) groups_.push_back(std::move(group));
   }
@@ -92,6 +88,15 @@ class LayoutBuilder {
         position_.emplace(std::make_tuple(bundle, trainable, own), groups_.size());
     if (is_new) groups_.emplace_back();
     return groups_[place->second];
+  }
+
+  void append(FlatGroup& group, int param) const {
+    const bool fused =
+        !group.params.empty() && model_.params[group.params.back().param].fused_with_next;
+    const int64_t offset = fused ? group.elements : round_up(group.elements, kFlatAlignment);
+    const int64_t elements = piece_elements(model_, cuts_, param);
+    group.params.push_back({param, offset, elements});
+    group.elements = offset + elements;
   }
 
   void open(FlatGroup& group, int unit, int param, int own, bool shared) {
@@ -110,6 +115,7 @@ class LayoutBuilder {
 
   const ModelSpec& model_;
   const Wrappings& wrappings_;
+  const ParamCuts& cuts_;
   std::vector<int> bundles_;
   std::vector<std::vector<int>> readers_;
   std::vector<FlatGroup> groups_;
@@ -137,7 +143,8 @@ std::vector<FlatPart> parts_in_range(const FlatGroup& group, FlatRange range) {
   return parts;
 }
 
-std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings) {
+std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings,
+                                  const ParamCuts& cuts) {
   std::vector<int> bundles;
   int bundle = -1;
   int64_t units = 0, elements = 0;  // of the bundle under way; units without parameters are free
@@ -152,14 +159,15 @@ std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrapp
       units = elements = 0;
     }
     units += counts ? 1 : 0;
-    elements += trained_elements(model, unit);
+    elements += trained_elements(model, cuts, unit);
     bundles.push_back(bundle);
   }
   return bundles;
 }
 
-std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings) {
-  LayoutBuilder builder(model, wrappings);
+std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings,
+                                        const ParamCuts& cuts) {
+  LayoutBuilder builder(model, wrappings, cuts);
   for (size_t u = 0; u < model.units.size(); ++u) builder.add_unit(static_cast<int>(u));
   builder.add_carried();
   return builder.finish();

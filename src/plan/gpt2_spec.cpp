@@ -90,7 +90,7 @@ void add_units(SpecBuilder& builder, const TextConfig& text, bool trainable) {
   const Shape vocabulary{text.vocabulary, text.hidden};
   builder.start("llm.embed", "llm", UnitKind::TokenEmbed, {});
   const int embed =
-      builder.add(root + "wte.weight", vocabulary, trainable, text.init_std, TpCut::Vocabulary);
+      builder.add(root + "wte.weight", vocabulary, trainable, text.init_std, cut_vocabulary());
   builder.add(root + "wpe.weight", {text.max_positions, text.hidden}, trainable, text.init_std);
   for (int64_t layer = 0; layer < text.layers; ++layer) {
     builder.start("llm.layers." + std::to_string(layer), "llm", UnitKind::Gpt2Block,
@@ -102,7 +102,7 @@ void add_units(SpecBuilder& builder, const TextConfig& text, bool trainable) {
   if (text.tied_embeddings)
     builder.use(embed);
   else
-    builder.add("lm_head.weight", vocabulary, trainable, text.init_std, TpCut::Vocabulary);
+    builder.add("lm_head.weight", vocabulary, trainable, text.init_std, cut_vocabulary());
 }
 
 }  // namespace

@@ -8,33 +8,34 @@ namespace {
 void add_decoder_block(SpecBuilder& builder, const TextConfig& text, const std::string& layer,
                        bool trainable) {
   const int64_t q = text.heads * text.head_dim, kv = text.kv_heads * text.head_dim;
+  const TpCut heads = cut_outputs(text.heads), inner = cut_outputs(text.intermediate);
+  const TpCut kv_heads{.dim = 0, .blocks = text.kv_heads, .repeats = true};
   builder.add_norm(layer + ".input_layernorm", text.hidden, trainable, false);
-  builder.add(layer + ".self_attn.q_proj.weight", {q, text.hidden}, trainable, text.init_std,
-              TpCut::Column, true);
+  builder.add(layer + ".self_attn.q_proj.weight", {q, text.hidden}, trainable, text.init_std, heads,
+              true);
   builder.add(layer + ".self_attn.k_proj.weight", {kv, text.hidden}, trainable, text.init_std,
-              TpCut::Column, true);
+              kv_heads, true);
   builder.add(layer + ".self_attn.v_proj.weight", {kv, text.hidden}, trainable, text.init_std,
-              TpCut::Column);
+              kv_heads);
   if (text.attention_bias) {
-    builder.add(layer + ".self_attn.q_proj.bias", {q}, trainable, 0, TpCut::Column, true);
-    builder.add(layer + ".self_attn.k_proj.bias", {kv}, trainable, 0, TpCut::Column, true);
-    builder.add(layer + ".self_attn.v_proj.bias", {kv}, trainable, 0, TpCut::Column);
+    builder.add(layer + ".self_attn.q_proj.bias", {q}, trainable, 0, heads, true);
+    builder.add(layer + ".self_attn.k_proj.bias", {kv}, trainable, 0, kv_heads, true);
+    builder.add(layer + ".self_attn.v_proj.bias", {kv}, trainable, 0, kv_heads);
   }
   builder.add(layer + ".self_attn.o_proj.weight", {text.hidden, q}, trainable, text.init_std,
-              TpCut::Row);
+              cut_inputs(text.heads));
   if (text.attention_bias)
     builder.add(layer + ".self_attn.o_proj.bias", {text.hidden}, trainable, 0);
   builder.add_norm(layer + ".post_attention_layernorm", text.hidden, trainable, false);
   const Shape up{text.intermediate, text.hidden};
-  builder.add(layer + ".mlp.gate_proj.weight", up, trainable, text.init_std, TpCut::Column, true);
-  builder.add(layer + ".mlp.up_proj.weight", up, trainable, text.init_std, TpCut::Column);
+  builder.add(layer + ".mlp.gate_proj.weight", up, trainable, text.init_std, inner, true);
+  builder.add(layer + ".mlp.up_proj.weight", up, trainable, text.init_std, inner);
   if (text.mlp_bias) {
-    builder.add(layer + ".mlp.gate_proj.bias", {text.intermediate}, trainable, 0, TpCut::Column,
-                true);
-    builder.add(layer + ".mlp.up_proj.bias", {text.intermediate}, trainable, 0, TpCut::Column);
+    builder.add(layer + ".mlp.gate_proj.bias", {text.intermediate}, trainable, 0, inner, true);
+    builder.add(layer + ".mlp.up_proj.bias", {text.intermediate}, trainable, 0, inner);
   }
   builder.add(layer + ".mlp.down_proj.weight", {text.hidden, text.intermediate}, trainable,
-              text.init_std, TpCut::Row);
+              text.init_std, cut_inputs(text.intermediate));
   if (text.mlp_bias) builder.add(layer + ".mlp.down_proj.bias", {text.hidden}, trainable, 0);
 }
 
@@ -45,7 +46,7 @@ void add_llama_decoder(SpecBuilder& builder, const TextConfig& text, const std::
   builder.start("llm.embed", "llm", UnitKind::TokenEmbed, {});
   const int embed =
       builder.add(prefix + "model.embed_tokens.weight", {text.vocabulary, text.hidden}, trainable,
-                  text.init_std, TpCut::Vocabulary);
+                  text.init_std, cut_vocabulary());
   if (features >= 0)
     builder.start("llm.merge", "llm", UnitKind::Merge,
                   {{builder.last_unit(), false}, {features, true}});
@@ -60,7 +61,7 @@ void add_llama_decoder(SpecBuilder& builder, const TextConfig& text, const std::
     builder.use(embed);
   else
     builder.add(prefix + "lm_head.weight", {text.vocabulary, text.hidden}, trainable, text.init_std,
-                TpCut::Vocabulary);
+                cut_vocabulary());
 }
 
 ModelSpec make_llama(const ConfigReader& config, const Trainable& trainable) {

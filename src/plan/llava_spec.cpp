@@ -16,20 +16,22 @@ void add_vision_block(SpecBuilder& builder, const VisionConfig& vision, const st
   const double in_std = depth / std::sqrt(width), out_std = 1 / std::sqrt(width);
   builder.add_norm(layer + ".layer_norm1", vision.hidden, trainable, true);
   const Shape square{vision.hidden, vision.hidden};
+  const TpCut heads = cut_outputs(vision.heads), inner = cut_outputs(vision.intermediate);
   for (const char* part : {"q_proj", "k_proj", "v_proj"})
-    builder.add(layer + ".self_attn." + part + ".weight", square, trainable, in_std, TpCut::Column,
+    builder.add(layer + ".self_attn." + part + ".weight", square, trainable, in_std, heads,
                 part[0] != 'v');
   for (const char* part : {"q_proj", "k_proj", "v_proj"})
-    builder.add(layer + ".self_attn." + part + ".bias", {vision.hidden}, trainable, 0,
-                TpCut::Column, part[0] != 'v');
-  builder.add(layer + ".self_attn.out_proj.weight", square, trainable, out_std, TpCut::Row);
+    builder.add(layer + ".self_attn." + part + ".bias", {vision.hidden}, trainable, 0, heads,
+                part[0] != 'v');
+  builder.add(layer + ".self_attn.out_proj.weight", square, trainable, out_std,
+              cut_inputs(vision.heads));
   builder.add(layer + ".self_attn.out_proj.bias", {vision.hidden}, trainable, 0);
   builder.add_norm(layer + ".layer_norm2", vision.hidden, trainable, true);
   builder.add(layer + ".mlp.fc1.weight", {vision.intermediate, vision.hidden}, trainable,
-              1 / std::sqrt(2 * width), TpCut::Column);
-  builder.add(layer + ".mlp.fc1.bias", {vision.intermediate}, trainable, 0, TpCut::Column);
+              1 / std::sqrt(2 * width), inner);
+  builder.add(layer + ".mlp.fc1.bias", {vision.intermediate}, trainable, 0, inner);
   builder.add(layer + ".mlp.fc2.weight", {vision.hidden, vision.intermediate}, trainable, in_std,
-              TpCut::Row);
+              cut_inputs(vision.intermediate));
   builder.add(layer + ".mlp.fc2.bias", {vision.hidden}, trainable, 0);
 }
 
@@ -64,10 +66,10 @@ void add_projector(SpecBuilder& builder, const ModelSpec& model, const std::vect
   builder.start("vision.projector", "vision", UnitKind::Projector, std::move(taps));
   const std::string root = "multi_modal_projector.";
   const int64_t hidden = model.text.hidden;
-  builder.add(root + "linear_1.weight", {hidden, width}, trainable, 0.02, TpCut::Column);
+  builder.add(root + "linear_1.weight", {hidden, width}, trainable, 0.02, cut_outputs(hidden));
   if (model.projector.bias)
-    builder.add(root + "linear_1.bias", {hidden}, trainable, 0, TpCut::Column);
-  builder.add(root + "linear_2.weight", {hidden, hidden}, trainable, 0.02, TpCut::Row);
+    builder.add(root + "linear_1.bias", {hidden}, trainable, 0, cut_outputs(hidden));
+  builder.add(root + "linear_2.weight", {hidden, hidden}, trainable, 0.02, cut_inputs(hidden));
   if (model.projector.bias) builder.add(root + "linear_2.bias", {hidden}, trainable, 0);
 }
 

@@ -15,6 +15,16 @@ UnitTypes unit_types(const Plan& plan, const std::string& module) {
   return {precision.param, precision.master, plan.options.run.threads};
 }
 
+UnitShare unit_share(const Plan& plan, const std::string& module) {
+  const ModuleGrid& grid = plan.mesh.grid(module);
+  const TokenSharding& tokens = plan.token_shardings.at(module);
+  return {.tp = grid.tp,
+          .sequence_parallel = tokens.sequence_parallel,
+          .cp = grid.cp,
+          .cp_inner = grid.cp_inner,
+          .gathers_keys = tokens.context.exchange == KeyExchange::Gather};
+}
+
 /// The engine's walk over one microbatch, on paper.
 class PaperWalk {
  public:
@@ -58,7 +68,20 @@ class PaperWalk {
       call.inputs_need_gradient.push_back(units_[input.unit].needs_gradient);
       call.inputs_present.push_back(runs(input.unit));
     }
-    return unit_memory(plan_.model, spec(u), sizes_, unit_types(plan_, spec(u).module), call);
+    return unit_memory(plan_.model, spec(u), module_sizes(u), unit_types(plan_, spec(u).module),
+                       call, unit_share(plan_, spec(u).module));
+  }
+
+  /// Of the ranks that share the unit's tokens: an encoder's images are dealt to dp_module groups
+  /// of them.
+  MicrobatchSizes module_sizes(size_t u) const {
+    MicrobatchSizes sizes = sizes_;
+    if (spec(u).module == "vision") {
+      const int64_t groups = plan_.mesh.grid("vision").dp_module;
+      sizes.items = (sizes.items + groups - 1) / groups;
+      sizes.images = image_attention_sizes(plan_.model, sizes.items);
+    }
+    return sizes;
   }
 
   void touch(int64_t bytes, const char* what, size_t u) {

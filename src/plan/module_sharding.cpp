@@ -26,6 +26,11 @@ Strategy strategy_of(const std::string& name) {
   return kStrategies.at(name);
 }
 
+/// The ranks of a module that see other tokens and can share one copy.
+int shard_ranks(const MeshShape& mesh, const ModuleGrid& grid) {
+  return mesh.dp_shard * grid.dp_module * grid.cp;
+}
+
 /// Faults of one module, each starting with the key's path.
 class ModuleFaults {
  public:
@@ -60,7 +65,8 @@ void check_not_gathered(const ModuleMeshOptions& options, ModuleFaults& faults) 
                 "nothing: gradients are added up first and summed once per step; leave it out");
 }
 
-void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, ModuleFaults& faults) {
+void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
+                    ModuleFaults& faults) {
   const ModuleMeshOptions defaults;
   const Strategy strategy = strategy_of(options.strategy);
   const std::string quoted = " with strategy = \"" + options.strategy + "\"";
@@ -77,12 +83,13 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, Mod
                 quoted + ", which keeps parameters gathered until backward; use \"" +
                     (strategy.has_replicas ? "hybrid_shard" : "full_shard") + "\"");
   const int64_t group = reshard.count();
-  faults.add_if(strategy.reshards && reshard.is_count() &&
-                    (group >= mesh.dp_shard || mesh.dp_shard % group != 0),
+  const int shards = shard_ranks(mesh, grid);
+  faults.add_if(strategy.reshards && reshard.is_count() && (group >= shards || shards % group != 0),
                 "reshard_after_forward",
-                " = " + std::to_string(group) +
-                    " must divide mesh.dp_shard = " + std::to_string(mesh.dp_shard) +
-                    " and be smaller; true reshards over all of it");
+                " = " + std::to_string(group) + " must divide the " + std::to_string(shards) +
+                    " ranks that share a copy (mesh.dp_shard = " + std::to_string(mesh.dp_shard) +
+                    (grid.dp_module * grid.cp > 1 ? ", times dp_module x cp of the module" : "") +
+                    ") and be smaller; true reshards over all of it");
   const bool none = options.forward_prefetch == "none" && options.backward_prefetch == "none";
   faults.add_if(none && options.prefetch_depth != 1, "prefetch_depth",
                 " = " + std::to_string(options.prefetch_depth) +
@@ -119,23 +126,24 @@ const ModuleMeshOptions& mesh_of(const Options& options, const std::string& modu
   return module == "vision" ? options.mesh_vision : options.mesh_llm;
 }
 
-void check_sharding(const std::string& module, const ModuleMeshOptions& options,
-                    const MeshShape& mesh, const std::string& device, Faults& faults) {
-  ModuleFaults of_module(module, faults);
+void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
+                    const std::string& device, Faults& faults) {
+  ModuleFaults of_module(grid.module, faults);
   if (strategy_of(options.strategy).shards)
-    check_gathered(options, mesh, of_module);
+    check_gathered(options, mesh, grid, of_module);
   else
     check_not_gathered(options, of_module);
   check_offload(options, device, of_module);
 }
 
-Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh) {
+Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
+                       const ModuleGrid& grid) {
   Sharding sharding;
   if (!strategy_of(options.strategy).shards) {
-    sharding.replicas = mesh.replicas();
+    sharding.replicas = mesh.dp_replicate * shard_ranks(mesh, grid);
     return sharding;
   }
-  sharding.shards = mesh.dp_shard;
+  sharding.shards = shard_ranks(mesh, grid);
   sharding.replicas = mesh.dp_replicate;
   const AutoOption& reshard = options.reshard_after_forward;
   sharding.subgroup = static_cast<int>(reshard.count());

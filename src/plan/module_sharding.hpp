@@ -14,12 +14,14 @@ namespace zea::detail {
 /// [mesh.`module`] of a deck.
 const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module);
 
-/// Adds a fault, with its reason, for every setting of [mesh.`module`] that another one makes
-/// impossible or that the strategy has no use for. `device` is run.device.
-void check_sharding(const std::string& module, const ModuleMeshOptions& options,
-                    const MeshShape& mesh, const std::string& device, Faults& faults);
+/// Adds a fault, with its reason, for every setting of the module's section that another one makes
+/// impossible or that the strategy has no use for. `device` is run.device; of `mesh` only the
+/// data-parallel degrees are read.
+void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
+                    const std::string& device, Faults& faults);
 
-Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh);
+Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
+                       const ModuleGrid& grid);
 
 /// `gradient_bytes` is the size of one element of a gradient.
 Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);

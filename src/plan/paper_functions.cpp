@@ -46,6 +46,28 @@ PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const Elemen
   return f;
 }
 
+PaperFunction paper_column_linear(const PaperRows& rows, const PaperWeight& weight,
+                                  const ElementBytes& bytes) {
+  PaperFunction f = paper_linear(rows.all, weight, bytes);
+  if (!rows.are_dealt()) return f;
+  const int64_t gathered = rows.all * weight.in * bytes.param;
+  f.forward_peak = f.output + gathered;
+  // The input again, for the weight's gradient, and the unsummed one of it.
+  f.backward_working += (weight.trains ? 2 : 1) * gathered;
+  return f;
+}
+
+PaperFunction paper_row_linear(const PaperRows& rows, const PaperWeight& weight,
+                               const ElementBytes& bytes) {
+  PaperFunction f = paper_linear(rows.all, weight, bytes);
+  if (!rows.are_dealt()) return f;
+  const int64_t all = f.output;
+  f.output = rows.here * weight.out * bytes.param;
+  f.forward_peak = f.output + all;
+  f.backward_working += all;
+  return f;
+}
+
 PaperFunction paper_layer_norm(int64_t rows, int64_t hidden, bool trains,
                                const ElementBytes& bytes) {
   PaperFunction f;
@@ -82,7 +104,6 @@ PaperFunction paper_class_and_positions(int64_t images, int64_t tokens, int64_t 
   PaperFunction f;
   f.output = images * tokens * hidden * bytes.param;
   f.trains = trains;
-  f.passes_gradient = true;
   f.backward_working =
       (1 + (bytes.gradient != bytes.param ? images : 0)) * tokens * hidden * bytes.gradient;
   return f;
@@ -193,6 +214,33 @@ PaperFunction paper_attention(int64_t rows, const std::vector<AttentionSizes>& b
     f.backward_working = std::max(f.backward_working, batch.backward_peak());
     f.saved += batch.saved();
   }
+  return f;
+}
+
+PaperFunction paper_context_attention(const PaperContext& context, const PaperHeads& heads,
+                                      const ElementBytes& bytes) {
+  const bool exchanges = context.group_tokens != context.tokens;
+  const int64_t inputs = heads.query + 2 * heads.key_value;
+  const int64_t own = context.group_tokens * heads.dim;  // elements of a head
+  const int64_t keys = context.key_tokens * 2 * heads.key_value * heads.dim;
+  const int64_t sums =
+      own * heads.query * bytes.wide + context.group_tokens * heads.query * bytes.wide;
+  PaperFunction f;
+  const int64_t all_heads = heads.query * (exchanges ? context.group_tokens / context.tokens : 1);
+  f.output = context.tokens * all_heads * heads.dim * bytes.param;
+  f.saves_input = !exchanges;
+  f.saves_output = !exchanges && !bytes.is_narrow();
+  f.saved = context.group_tokens * heads.query * bytes.wide;
+  if (exchanges) f.saved += own * inputs * bytes.param;
+  if (!f.saves_output) f.saved += own * heads.query * bytes.param;
+  // Keys as they travel, gathered and then in order, or coming while others are used; wide.
+  const int64_t travelling = own * 2 * heads.key_value * bytes.param + 2 * keys * bytes.param;
+  const int64_t widened =
+      bytes.is_narrow() ? keys * bytes.wide + own * heads.query * bytes.wide : 0;
+  f.forward_peak = f.saved + sums + travelling + widened;
+  // The gradients of all inputs and of the keys at hand, wide, and these on their way.
+  f.backward_working = own * inputs * bytes.wide + own * heads.query * bytes.wide +
+                       keys * bytes.wide + keys * bytes.param + travelling + widened;
   return f;
 }
 

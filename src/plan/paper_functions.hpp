@@ -22,6 +22,18 @@ struct PaperWeight {
   bool has_bias = false;
 };
 
+/// Rows that all tp ranks hold together, and those here.
+struct PaperRows {
+  int64_t all, here;
+  bool are_dealt() const { return all != here; }
+};
+
+/// Linears whose weight is this rank's part: rows are gathered before a column's, and dealt after a
+/// row's.
+PaperFunction paper_column_linear(const PaperRows& rows, const PaperWeight& weight,
+                                  const ElementBytes& bytes);
+PaperFunction paper_row_linear(const PaperRows& rows, const PaperWeight& weight,
+                               const ElementBytes& bytes);
 PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes);
 PaperFunction paper_layer_norm(int64_t rows, int64_t hidden, bool trains,
                                const ElementBytes& bytes);
@@ -39,6 +51,14 @@ struct PaperHeads {
 };
 PaperFunction paper_attention(int64_t rows, const std::vector<AttentionSizes>& batches,
                               const PaperHeads& heads, int64_t threads, const ElementBytes& bytes);
+/// Attention of `tokens` of this rank where others hold the rest of the row.
+struct PaperContext {
+  int64_t tokens;        ///< of this rank
+  int64_t group_tokens;  ///< of the ranks that exchange tokens for heads
+  int64_t key_tokens;    ///< whose keys are here at once
+};
+PaperFunction paper_context_attention(const PaperContext& context, const PaperHeads& heads,
+                                      const ElementBytes& bytes);
 PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary,
                                   const ElementBytes& bytes);
 

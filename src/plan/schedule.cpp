@@ -33,8 +33,7 @@ class Scheduler {
     for (size_t i = 0; i < walk_.size(); ++i) {
       const detail::Compute& compute = walk_[i];
       unshard(around_[i].unshard_before);
-      if (walk_.runs_here(i))
-        actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
+      compute_here(i);
       for (const Stay& stay : around_[i].reshard)
         actions_.push_back({stay.to_subgroup ? ActionKind::ReshardSubgroup : ActionKind::Reshard,
                             -1, stay.group, compute.microbatch});
@@ -65,6 +64,21 @@ class Scheduler {
     if (const auto last = walk_.last_backward(group))
       around_[*last].reduce.push_back(
           {ActionKind::ReduceReplicas, -1, group, walk_[*last].microbatch});
+  }
+
+  /// What other modules made comes before the forward that reads it; its gradient goes back after
+  /// the backward. All ranks of the replica take part, those without items, too.
+  void compute_here(size_t i) {
+    const detail::Compute& compute = walk_[i];
+    const bool back = compute.kind == ActionKind::Backward;
+    const auto move = [&](ActionKind kind) {
+      for (int unit : walk_.moved_units(i))
+        actions_.push_back({kind, unit, -1, compute.microbatch});
+    };
+    if (!back) move(ActionKind::Move);
+    if (walk_.runs_here(i))
+      actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
+    if (back) move(ActionKind::MoveBack);
   }
 
   /// Those that are needed first are gathered first.

@@ -8,8 +8,8 @@ void SpecBuilder::start(const std::string& name, const std::string& module, Unit
   model_.units.push_back({name, module, kind, {}, std::move(inputs)});
 }
 
-int SpecBuilder::add(const std::string& name, Shape shape, bool trainable, double std, TpCut cut,
-                     bool fused_with_next) {
+int SpecBuilder::add(const std::string& name, Shape shape, bool trainable, double std,
+                     const TpCut& cut, bool fused_with_next) {
   ParamSpec param;
   param.name = name;
   param.module = model_.units.back().module;

@@ -9,6 +9,17 @@
 
 namespace zea::detail {
 
+/// Cut by outputs (dim 0), by inputs (dim 1), and a vocabulary.
+inline TpCut cut_outputs(int64_t blocks) {
+  return {.dim = 0, .blocks = blocks};
+}
+inline TpCut cut_inputs(int64_t blocks) {
+  return {.dim = 1, .blocks = blocks};
+}
+inline TpCut cut_vocabulary() {
+  return {.dim = 0, .pads = true};
+}
+
 class SpecBuilder {
  public:
   explicit SpecBuilder(ModelSpec& model) : model_(model) {}
@@ -19,8 +30,8 @@ class SpecBuilder {
   int last_unit() const { return static_cast<int>(model_.units.size()) - 1; }
 
   /// Returns the parameter's index. Vectors start as zeros, the rest as normal numbers of `std`.
-  int add(const std::string& name, Shape shape, bool trainable, double std,
-          TpCut cut = TpCut::Replicated, bool fused_with_next = false);
+  int add(const std::string& name, Shape shape, bool trainable, double std, const TpCut& cut = {},
+          bool fused_with_next = false);
   void add_norm(const std::string& name, int64_t width, bool trainable, bool bias);
   /// A vector of normal numbers.
   void add_class_token(const std::string& name, int64_t width, bool trainable, double std);

@@ -2,9 +2,9 @@
 #include "zea/plan/step_plan.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "zea/core/error.hpp"
+#include "zea/plan/deal.hpp"
 
 namespace zea {
 namespace {
@@ -21,22 +21,10 @@ void check_lengths(const Ids& samples, const std::vector<SampleIndex>& index, in
 
 /// Positions in `samples` of each replica, ascending: the order inside a replica is that of the
 /// global batch.
-std::vector<std::vector<size_t>> deal(const Ids& samples, const std::vector<SampleIndex>& index,
-                                      int replicas) {
-  std::vector<size_t> order(samples.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return index[samples[a]].tokens > index[samples[b]].tokens;
-  });
-  std::vector<int64_t> load(replicas, 0);
-  std::vector<std::vector<size_t>> shares(replicas);
-  for (size_t position : order) {
-    const auto lightest = std::min_element(load.begin(), load.end()) - load.begin();
-    load[lightest] += index[samples[position]].tokens;
-    shares[lightest].push_back(position);
-  }
-  for (auto& share : shares) std::sort(share.begin(), share.end());
-  return shares;
+std::vector<Ids> deal(const Ids& samples, const std::vector<SampleIndex>& index, int replicas) {
+  std::vector<int64_t> tokens;
+  for (int64_t id : samples) tokens.push_back(index[id].tokens);
+  return deal_by_cost(tokens, replicas);
 }
 
 /// First fit in order: a sample goes into the first row that has room.
@@ -86,7 +74,7 @@ StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
   size_t num_microbatches = 0;
   for (const auto& share : deal(samples, index, options.replicas)) {
     Ids own;
-    for (size_t position : share) own.push_back(samples[position]);
+    for (int64_t position : share) own.push_back(samples[position]);
     plan.replicas.push_back(
         group_rows(pack(own, index, options), index, options.rows_per_microbatch));
     num_microbatches = std::max(num_microbatches, plan.replicas.back().size());

@@ -15,14 +15,6 @@ int64_t num_blocks(int64_t tokens, int64_t block) {
   return (tokens + block - 1) / block;
 }
 
-/// For each token the first of its sample.
-std::vector<int64_t> sample_begins(const std::vector<MaskWord>& words) {
-  std::vector<int64_t> begins(words.size());
-  for (const Segment& sample : segments_of(words))
-    std::fill_n(begins.begin() + sample.start, sample.length, sample.start);
-  return begins;
-}
-
 void append(std::vector<TokenRange>& ranges, TokenRange range) {
   if (range.length() == 0) return;
   if (!ranges.empty() && ranges.back().end == range.begin)
@@ -79,66 +71,50 @@ Owned makespan_min(const std::vector<double>& costs, int64_t tokens, int ranks, 
   return owned;
 }
 
-/// Tiles of blocks of keys that the queries [begin, end) see.
-int64_t tiles_of(const std::vector<int64_t>& begins, const std::vector<int64_t>& ends,
-                 TokenRange queries, int64_t block) {
-  // Samples lie one after the other, so what neighbouring tokens see has no holes.
-  int64_t first = begins[queries.begin], last = 0;
-  for (int64_t q = queries.begin; q < queries.end; ++q) last = std::max(last, ends[q]);
-  return num_blocks(last, block) - first / block;
+/// Tiles of blocks of keys that the queries [begin, end) see: what neighbouring tokens see has no
+/// holes, and neither end of it ever falls.
+int64_t tiles_of(const Visibility& row, TokenRange queries, int64_t block) {
+  return num_blocks(row.ends[queries.end - 1], block) - row.begins[queries.begin] / block;
 }
 
 }  // namespace
 
-std::vector<int64_t> visible_ends(const std::vector<MaskWord>& words, bool both_ways) {
-  std::vector<int64_t> ends(words.size());
-  for (size_t i = words.size(); i-- > 0;) {
-    const bool is_item = word_modality(words[i]) != kModalityText;
-    const bool goes_on = i + 1 < words.size() && words[i + 1] == words[i];
-    ends[i] = both_ways && is_item && goes_on ? ends[i + 1] : static_cast<int64_t>(i) + 1;
-  }
-  return ends;
-}
-
-std::vector<int64_t> unmasked_tiles(const std::vector<MaskWord>& words,
-                                    const std::vector<int64_t>& ends, int64_t block) {
-  const auto tokens = static_cast<int64_t>(words.size());
-  const std::vector<int64_t> begins = sample_begins(words);
+std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block) {
   std::vector<int64_t> tiles;
-  for (int64_t begin = 0; begin < tokens; begin += block)
-    tiles.push_back(tiles_of(begins, ends, {begin, std::min(tokens, begin + block)}, block));
+  for (int64_t begin = 0; begin < row.tokens(); begin += block)
+    tiles.push_back(tiles_of(row, {begin, std::min(row.tokens(), begin + block)}, block));
   return tiles;
 }
 
-std::vector<std::vector<TokenRange>> distribute_tokens(const std::vector<MaskWord>& words,
-                                                       const std::vector<int64_t>& ends, int ranks,
+std::vector<std::vector<TokenRange>> distribute_evenly(int64_t tokens, int ranks,
+                                                       TokenDistribution kind) {
+  return kind == TokenDistribution::Zigzag ? zigzag(tokens, ranks) : uniform(tokens, ranks);
+}
+
+std::vector<std::vector<TokenRange>> distribute_tokens(const Visibility& row, int ranks,
                                                        const DistributionOptions& options) {
-  ZEA_ASSERT(ranks >= 1 && options.block >= 1 && ends.size() == words.size());
-  ZEA_ASSERT(options.counts_attention || options.linear_tiles_per_token > 0);
-  const auto tokens = static_cast<int64_t>(words.size());
-  if (options.kind == TokenDistribution::Uniform) return uniform(tokens, ranks);
-  if (options.kind == TokenDistribution::Zigzag) return zigzag(tokens, ranks);
-  const std::vector<int64_t> tiles = unmasked_tiles(words, ends, options.block);
+  ZEA_ASSERT(ranks >= 1 && options.block >= 1);
+  const bool is_even = options.kind != TokenDistribution::MakespanMin || !options.counts_attention;
+  if (is_even) return distribute_evenly(row.tokens(), ranks, options.kind);
+  const std::vector<int64_t> tiles = unmasked_tiles(row, options.block);
   std::vector<double> costs;
   for (size_t b = 0; b < tiles.size(); ++b) {
     const int64_t begin = static_cast<int64_t>(b) * options.block;
-    costs.push_back(cost(tiles[b], std::min(options.block, tokens - begin), options));
+    costs.push_back(cost(tiles[b], std::min(options.block, row.tokens() - begin), options));
   }
-  return makespan_min(costs, tokens, ranks, options.block);
+  return makespan_min(costs, row.tokens(), ranks, options.block);
 }
 
-std::vector<double> costs_of_ranks(const std::vector<MaskWord>& words,
-                                   const std::vector<int64_t>& ends,
+std::vector<double> costs_of_ranks(const Visibility& row,
                                    const std::vector<std::vector<TokenRange>>& owned,
                                    const DistributionOptions& options) {
-  const std::vector<int64_t> begins = sample_begins(words);
   std::vector<double> costs;
   for (const auto& ranges : owned) {
     double sum = 0;
     for (const TokenRange& range : ranges)
       for (int64_t begin = range.begin; begin < range.end; begin += options.block) {
         const TokenRange queries{begin, std::min(range.end, begin + options.block)};
-        sum += cost(tiles_of(begins, ends, queries, options.block), queries.length(), options);
+        sum += cost(tiles_of(row, queries, options.block), queries.length(), options);
       }
     costs.push_back(sum);
   }

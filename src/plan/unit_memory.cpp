@@ -2,26 +2,35 @@
 // The unit kinds once more, on paper: each mirrors its forward in model/*_units.cpp, line by line.
 #include "zea/plan/unit_memory.hpp"
 
+#include <algorithm>
+
 #include "paper_functions.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/mask_word.hpp"
+#include "zea/plan/param_cut.hpp"
 
 namespace zea {
 namespace {
 
 using namespace detail;
 
-/// A unit's parameters, taken one after the other; fused ones are one.
+int64_t part_of(int64_t count, int64_t parts) {
+  return (count + parts - 1) / parts;
+}
+
+/// A unit's parameters as this tp rank has them, taken one after the other; fused ones are one.
 class PaperParameters {
  public:
-  PaperParameters(const ModelSpec& model, const UnitSpec& unit) : model_(model), unit_(unit) {}
+  PaperParameters(const ModelSpec& model, const UnitSpec& unit, int tp)
+      : model_(model), unit_(unit), tp_(tp) {}
 
   PaperWeight operator()() {
     const ParamSpec* spec = &take();
-    PaperWeight weight{spec->shape[0], num_elements(spec->shape) / spec->shape[0], spec->trainable};
+    const Shape shape = cut_of(*spec, tp_).shape;
+    PaperWeight weight{shape[0], num_elements(shape) / shape[0], spec->trainable};
     while (spec->fused_with_next) {
       spec = &take();
-      weight.out += spec->shape[0];
+      weight.out += cut_of(*spec, tp_).shape[0];
     }
     weight.has_bias = position_ < unit_.params.size() &&
                       model_.params[unit_.params[position_]].name.ends_with(".bias");
@@ -44,20 +53,22 @@ class PaperParameters {
 
   const ModelSpec& model_;
   const UnitSpec& unit_;
+  int tp_;
   size_t position_ = 0;
 };
 
 class PaperUnit {
  public:
   PaperUnit(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
-            const UnitTypes& types, const UnitCall& call)
+            const UnitTypes& types, const UnitCall& call, const UnitShare& share)
       : model_(model),
         unit_(unit),
         sizes_(sizes),
         threads_(types.threads),
         call_(call),
+        share_(share),
         bytes_(types),
-        next_(model, unit),
+        next_(model, unit, share.tp),
         tape_(call.keeps_graph) {}
 
   UnitMemory run() {
@@ -83,15 +94,24 @@ class PaperUnit {
   }
 
  private:
-  int64_t image_rows() const { return sizes_.items * model_.vision->tokens(); }
+  PaperRows rows_of(int64_t tokens) const {
+    const int64_t all = part_of(tokens, share_.cp);
+    return {all, share_.sequence_parallel ? part_of(all, share_.tp) : all};
+  }
+  PaperRows text_rows() const { return rows_of(sizes_.tokens); }
+  PaperRows image_rows() const { return rows_of(sizes_.items * model_.vision->tokens()); }
+  PaperRows feature_rows() const { return rows_of(sizes_.items * model_.vision->features()); }
 
   int input(size_t i, int64_t rows, int64_t width) {
     const bool needs = i < call_.inputs_need_gradient.size() && call_.inputs_need_gradient[i];
     return tape_.input(rows * width * bytes_.param, needs);
   }
   bool present(size_t i) const { return call_.inputs_present.empty() || call_.inputs_present[i]; }
-  int linear(int x, int64_t rows, const PaperWeight& weight) {
-    return tape_.call(paper_linear(rows, weight, bytes_), {x});
+  int column(int x, const PaperRows& rows, const PaperWeight& weight) {
+    return tape_.call(paper_column_linear(rows, weight, bytes_), {x});
+  }
+  int row(int x, const PaperRows& rows, const PaperWeight& weight) {
+    return tape_.call(paper_row_linear(rows, weight, bytes_), {x});
   }
   int sum(int x, int y) {
     const int result = tape_.call(paper_sum(tape_.bytes(x)), {x, y});
@@ -107,142 +127,167 @@ class PaperUnit {
     const PaperWeight weight = next_();
     return tape_.call(paper_rms_norm(rows, weight.out, weight.trains, bytes_), {x});
   }
-  int attention(int qkv, int64_t rows, const std::vector<AttentionSizes>& batches,
-                const PaperHeads& heads) {
-    return tape_.call(paper_attention(rows, batches, heads, threads_, bytes_), {qkv});
+  /// `heads`: of the model.
+  int attention(int qkv, int64_t tokens, const std::vector<AttentionSizes>& batches,
+                PaperHeads heads) {
+    heads.query /= share_.tp;
+    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.tp);
+    if (share_.cp == 1)
+      return tape_.call(paper_attention(tokens, batches, heads, threads_, bytes_), {qkv});
+    const int64_t own = part_of(tokens, share_.cp), group = own * share_.cp_inner;
+    const bool is_all = share_.cp == share_.cp_inner;
+    heads.query /= share_.cp_inner;
+    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
+    const int64_t keys = share_.gathers_keys && !is_all ? tokens : group;
+    return tape_.call(paper_context_attention({own, group, keys}, heads, bytes_), {qkv});
   }
   /// activate(linear(x)): the linear's output is a temporary of the expression.
-  int activated(int x, int64_t rows, const PaperWeight& weight, Activation activation) {
-    const int wide = linear(x, rows, weight);
-    const int y = tape_.call(paper_activation(rows, weight.out, activation, bytes_), {wide});
+  int activated(int x, const PaperRows& rows, const PaperWeight& weight, Activation activation) {
+    const int wide = column(x, rows, weight);
+    const int y = tape_.call(paper_activation(rows.all, weight.out, activation, bytes_), {wide});
     tape_.drop(wide);
     return y;
   }
 
   int patch_embed() {
     const VisionConfig& vision = *model_.vision;
-    const int64_t rows = sizes_.items * vision.patches();
+    const PaperRows rows = image_rows();
+    const int64_t patches_here = rows.here * vision.patches() / vision.tokens();
     const PaperWeight class_token = next_(), patch = next_(), positions = next_();
     const int x = tape_.input(0, false);
-    PaperFunction embed = paper_linear(rows, patch, bytes_);
-    // The gradient without class tokens is made contiguous.
-    embed.backward_working += embed.output;
-    const int patches = tape_.call(embed, {x});
-    const int tokens =
-        tape_.call(paper_class_and_positions(sizes_.items, vision.tokens(), vision.hidden,
-                                             class_token.trains || positions.trains, bytes_),
-                   {patches});
-    return layer_norm(tokens, image_rows());
+    const int patches = tape_.call(paper_linear(patches_here, patch, bytes_), {x});
+    const int tokens = tape_.call(
+        paper_class_and_positions(part_of(rows.here, vision.tokens()), vision.tokens(),
+                                  vision.hidden, class_token.trains || positions.trains, bytes_),
+        {patches});
+    tape_.drop(patches);
+    return layer_norm(tokens, rows.here);
   }
 
   int vision_block() {
     const VisionConfig& vision = *model_.vision;
-    const int64_t rows = image_rows();
-    const int x = input(0, rows, vision.hidden);
-    const int normed = layer_norm(x, rows);
-    const int qkv = linear(normed, rows, next_());
+    const PaperRows rows = image_rows();
+    const int x = input(0, rows.here, vision.hidden);
+    const int normed = layer_norm(x, rows.here);
+    const int qkv = column(normed, rows, next_());
     next_();
-    const int attended = attention(qkv, rows, sizes_.images,
+    const int attended = attention(qkv, sizes_.items * vision.tokens(), sizes_.images,
                                    {vision.heads, vision.heads, vision.hidden / vision.heads});
     const PaperWeight out = next_();
     next_();
-    const int y = sum(x, linear(attended, rows, out));
-    const int normed2 = layer_norm(y, rows);
+    const int y = sum(x, row(attended, rows, out));
+    const int normed2 = layer_norm(y, rows.here);
     const PaperWeight first = next_();
     next_();
     const int inner = activated(normed2, rows, first, vision.activation);
     const PaperWeight second = next_();
     next_();
-    return sum(y, linear(inner, rows, second));
+    return sum(y, row(inner, rows, second));
   }
 
   int projector() {
     const VisionConfig& vision = *model_.vision;
-    const int64_t rows = sizes_.items * vision.features();
+    const PaperRows rows = feature_rows();
     std::vector<int> taps;
     for (size_t i = 0; i < unit_.inputs.size(); ++i)
-      taps.push_back(input(i, image_rows(), vision.hidden));
+      taps.push_back(input(i, image_rows().here, vision.hidden));
     int x = taps[0];
     const bool copies = taps.size() > 1 || !vision.keep_class_token;
     if (copies)
       x = tape_.call(
-          paper_rows(rows * vision.hidden * bytes_.param * static_cast<int64_t>(taps.size())),
+          paper_rows(rows.here * vision.hidden * bytes_.param * static_cast<int64_t>(taps.size())),
           taps);
     const PaperWeight first = next_();
     next_.skip_if(model_.projector.bias);
     const int inner = activated(x, rows, first, model_.projector.activation);
     const PaperWeight second = next_();
     next_.skip_if(model_.projector.bias);
-    return linear(inner, rows, second);
+    return row(inner, rows, second);
   }
 
   int token_embed() {
-    const int tokens = tape_.call(paper_embedding(sizes_.tokens, next_(), bytes_), {});
+    const PaperRows rows = text_rows();
+    const PaperWeight table = next_();
+    PaperFunction f = paper_embedding(rows.here, table, bytes_);
+    if (rows.are_dealt()) {
+      const int64_t all = rows.all * table.in * bytes_.param;
+      f.forward_peak = f.output + all;
+      f.backward_working += all;
+    }
+    const int tokens = tape_.call(f, {});
     if (!model_.text.learned_positions) return tokens;
-    return sum(tokens, tape_.call(paper_embedding(sizes_.tokens, next_(), bytes_), {}));
+    return sum(tokens, tape_.call(paper_embedding(rows.here, next_(), bytes_), {}));
   }
 
   int merge() {
-    const int text = input(0, sizes_.tokens, model_.text.hidden);
+    const int text = input(0, text_rows().here, model_.text.hidden);
     if (unit_.inputs.size() < 2 || !present(1))
       return tape_.call(paper_sum(tape_.bytes(text)), {text});
-    const int features = input(1, sizes_.items * model_.vision->features(), model_.text.hidden);
+    const int features =
+        input(1, rows_of(sizes_.items * model_.vision->features()).here, model_.text.hidden);
     return tape_.call(paper_rows(tape_.bytes(text)), {text, features});
   }
 
   int decoder_block() {
     const TextConfig& text = model_.text;
-    const int64_t rows = sizes_.tokens;
-    const int x = input(0, rows, text.hidden);
-    const int normed = rms_norm(x, rows);
+    const PaperRows rows = text_rows();
+    const int x = input(0, rows.here, text.hidden);
+    const int normed = rms_norm(x, rows.here);
     const PaperWeight qkv_weight = next_();
     next_.skip_if(text.attention_bias);
-    const int qkv = linear(normed, rows, qkv_weight);
-    const int rotated = tape_.call(paper_rotary(rows, qkv_weight.out, bytes_), {qkv});
+    const int qkv = column(normed, rows, qkv_weight);
+    const int rotated = tape_.call(paper_rotary(rows.all, qkv_weight.out, bytes_), {qkv});
     const int attended =
-        attention(rotated, rows, sizes_.text, {text.heads, text.kv_heads, text.head_dim});
+        attention(rotated, sizes_.tokens, sizes_.text, {text.heads, text.kv_heads, text.head_dim});
     const PaperWeight out = next_();
     next_.skip_if(text.attention_bias);
-    const int y = sum(x, linear(attended, rows, out));
-    const int normed2 = rms_norm(y, rows);
+    const int y = sum(x, row(attended, rows, out));
+    const int normed2 = rms_norm(y, rows.here);
     const PaperWeight gate_up = next_();
     next_.skip_if(text.mlp_bias);
-    const int wide = linear(normed2, rows, gate_up);
-    const int inner = tape_.call(paper_swiglu(rows, gate_up.out / 2, bytes_), {wide});
+    const int wide = column(normed2, rows, gate_up);
+    const int inner = tape_.call(paper_swiglu(rows.all, gate_up.out / 2, bytes_), {wide});
     tape_.drop(wide);
     const PaperWeight down = next_();
     next_.skip_if(text.mlp_bias);
-    return sum(y, linear(inner, rows, down));
+    return sum(y, row(inner, rows, down));
   }
 
   int gpt2_block() {
     const TextConfig& text = model_.text;
-    const int64_t rows = sizes_.tokens;
-    const int x = input(0, rows, text.hidden);
-    const int normed = layer_norm(x, rows);
-    const int qkv = linear(normed, rows, next_.in_out());
+    const PaperRows rows = text_rows();
+    const int x = input(0, rows.here, text.hidden);
+    const int normed = layer_norm(x, rows.here);
+    const int qkv = column(normed, rows, next_.in_out());
     next_();
-    const int attended = attention(qkv, rows, sizes_.text, {text.heads, text.heads, text.head_dim});
+    const int attended =
+        attention(qkv, sizes_.tokens, sizes_.text, {text.heads, text.heads, text.head_dim});
     const PaperWeight out = next_.in_out();
     next_();
-    const int y = sum(x, linear(attended, rows, out));
-    const int normed2 = layer_norm(y, rows);
+    const int y = sum(x, row(attended, rows, out));
+    const int normed2 = layer_norm(y, rows.here);
     const PaperWeight up = next_.in_out();
     next_();
     const int inner = activated(normed2, rows, up, text.activation);
     const PaperWeight down = next_.in_out();
     next_();
-    return sum(y, linear(inner, rows, down));
+    return sum(y, row(inner, rows, down));
   }
 
   int head() {
     const TextConfig& text = model_.text;
-    const int64_t rows = sizes_.targets;
-    const int x = input(0, sizes_.tokens, text.hidden);
-    const int asked = tape_.call(paper_rows(rows * text.hidden * bytes_.param), {x});
-    const int normed = text.layer_norms ? layer_norm(asked, rows) : rms_norm(asked, rows);
+    const PaperRows rows = rows_of(sizes_.targets);
+    const int x = input(0, text_rows().here, text.hidden);
+    const int asked = tape_.call(paper_rows(rows.here * text.hidden * bytes_.param), {x});
+    const int normed = text.layer_norms ? layer_norm(asked, rows.here) : rms_norm(asked, rows.here);
     tape_.drop(asked);
-    return tape_.call(paper_cross_entropy(rows, next_(), bytes_), {normed});
+    PaperFunction loss = paper_cross_entropy(rows.all, next_(), bytes_);
+    if (rows.are_dealt()) {
+      const int64_t gathered = rows.all * text.hidden * bytes_.param;
+      loss.forward_peak += gathered;
+      loss.backward_working += 2 * gathered;
+    }
+    return tape_.call(loss, {normed});
   }
 
   const ModelSpec& model_;
@@ -250,6 +295,7 @@ class PaperUnit {
   const MicrobatchSizes& sizes_;
   int64_t threads_;
   const UnitCall& call_;
+  const UnitShare& share_;
   ElementBytes bytes_;
   PaperParameters next_;
   PaperTape tape_;
@@ -266,9 +312,16 @@ std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments
 
 }  // namespace
 
+std::vector<AttentionSizes> image_attention_sizes(const ModelSpec& model, int64_t items) {
+  std::vector<Segment> images;
+  for (int64_t item = 0; item < items; ++item)
+    images.push_back({item * model.vision->tokens(), model.vision->tokens()});
+  return attention_sizes(images);
+}
+
 MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples) {
   MicrobatchSizes sizes;
-  std::vector<Segment> text, images;
+  std::vector<Segment> text;
   for (const SampleIndex& sample : samples) {
     text.push_back({sizes.tokens, sample.tokens});
     sizes.tokens += sample.tokens;
@@ -276,16 +329,14 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
     sizes.items += sample.items;
   }
   sizes.samples = static_cast<int64_t>(samples.size());
-  for (int64_t item = 0; model.vision && item < sizes.items; ++item)
-    images.push_back({item * model.vision->tokens(), model.vision->tokens()});
   sizes.text = attention_sizes(text);
-  sizes.images = attention_sizes(images);
+  if (model.vision) sizes.images = image_attention_sizes(model, sizes.items);
   return sizes;
 }
 
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
-                       const UnitTypes& types, const UnitCall& call) {
-  return PaperUnit(model, unit, sizes, types, call).run();
+                       const UnitTypes& types, const UnitCall& call, const UnitShare& share) {
+  return PaperUnit(model, unit, sizes, types, call, share).run();
 }
 
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,

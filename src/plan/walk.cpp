@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "zea/plan/deal.hpp"
+
 namespace zea {
 namespace detail {
 
@@ -12,6 +14,11 @@ Walk::Walk(const ScheduleInput& input) : input_(input) {
     for (const MicrobatchPlan& microbatch : microbatches)
       has_backward_.back().push_back(units_with_backward(input.model, microbatch));
   }
+  for (const MicrobatchPlan& microbatch : input.step.replicas[input.replica])
+    has_own_items_.push_back(
+        input.model.vision &&
+        !deal_images(microbatch.items, *input.model.vision, input.item_ranks)[input.item_rank]
+             .empty());
   const int units = static_cast<int>(input.model.units.size());
   for (int microbatch = 0; microbatch < input.step.num_microbatches(); ++microbatch) {
     for (int unit = 0; unit < units; ++unit)
@@ -29,6 +36,26 @@ bool Walk::runs_on(size_t i, const std::vector<int>& replicas) const {
                : unit_runs(input_.model.units[compute.unit],
                            input_.step.replicas[replica][compute.microbatch]);
   });
+}
+
+bool Walk::has_items(const Compute& compute) const {
+  return input_.model.units[compute.unit].module != "vision" || has_own_items_[compute.microbatch];
+}
+
+std::vector<int> Walk::moved_units(size_t i) const {
+  const Compute& compute = computes_[i];
+  const UnitSpec& unit = input_.model.units[compute.unit];
+  const MicrobatchPlan& microbatch = input_.step.replicas[input_.replica][compute.microbatch];
+  const bool back = compute.kind == ActionKind::Backward;
+  std::vector<int> moved;
+  if (!input_.moves_features || !runs_in_replica(i)) return moved;
+  for (const UnitInput& input : unit.inputs) {
+    const UnitSpec& source = input_.model.units[input.unit];
+    if (source.module == unit.module || !unit_runs(source, microbatch)) continue;
+    if (!back || has_backward_[input_.replica][compute.microbatch][input.unit])
+      moved.push_back(input.unit);
+  }
+  return moved;
 }
 
 std::vector<size_t> Walk::all_uses(int group) const {

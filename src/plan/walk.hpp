@@ -40,7 +40,12 @@ class Walk {
   size_t size() const { return computes_.size(); }
   const Compute& operator[](size_t i) const { return computes_[i]; }
   const ScheduleInput& input() const { return input_; }
-  bool runs_here(size_t i) const { return runs_on(i, {input_.replica}); }
+  bool runs_in_replica(size_t i) const { return runs_on(i, {input_.replica}); }
+  /// Of an encoder's units: whether this rank has items.
+  bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
+  /// The units of other modules whose outputs computation `i` reads, or whose outputs' gradients it
+  /// makes, where they have work in this rank's replica.
+  std::vector<int> moved_units(size_t i) const;
 
   /// When `group`, which is cut into shards, is gathered; in order.
   std::vector<Stay> stays(int group) const;
@@ -56,6 +61,7 @@ class Walk {
   Place unshard_place(const Stay& stay) const;
 
  private:
+  bool has_items(const Compute& compute) const;
   bool runs_on(size_t i, const std::vector<int>& replicas) const;
   /// The computations of the units that read `group`, whether or not they have work; in order.
   std::vector<size_t> all_uses(int group) const;
@@ -68,6 +74,7 @@ class Walk {
 
   const ScheduleInput& input_;
   std::vector<std::vector<std::vector<bool>>> has_backward_;  ///< [replica][microbatch][unit]
+  std::vector<bool> has_own_items_;                           ///< this rank, of each microbatch
   std::vector<Compute> computes_;
 };
 

@@ -42,7 +42,12 @@ struct ModuleMeshOptions {
   AutoOption pin_memory;
   int64_t pp = 1;
   int64_t cp = 1;
+  std::string cp_mode = "allgather_kv";
+  int64_t cp_ulysses_ranks = 0;
+  std::string cp_distribution = "makespan_min";
+  int64_t cp_block = 128;
   int64_t tp = 1;
+  AutoOption sequence_parallel;
 
   bool operator==(const ModuleMeshOptions&) const = default;
 
@@ -95,7 +100,31 @@ struct ModuleMeshOptions {
         {"pin_memory", "whether the host memory of cpu_offload is pinned; auto: true", {}});
     key(pp, {"pp", "pipeline stages of the module", {}, 1, 4096});
     key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
+    key(cp_mode,
+        {"cp_mode",
+         "how cp ranks attend to each other's tokens: keys and values gathered (allgather_kv) or "
+         "passed around (ring), tokens exchanged for heads (ulysses), or ulysses inside groups of "
+         "cp_ulysses_ranks and a ring between them",
+         {"allgather_kv", "ring", "ulysses", "ulysses_ring"}});
+    key(cp_ulysses_ranks,
+        {"cp_ulysses_ranks",
+         "neighbouring cp ranks that exchange tokens for heads in cp_mode ulysses_ring: those of a "
+         "node; 0 in the other modes",
+         {},
+         0,
+         4096});
+    key(cp_distribution,
+        {"cp_distribution",
+         "which cp rank owns which tokens: blocks dealt by what they cost under the mask "
+         "(makespan_min), one from the front and one from the back (zigzag), or one run (uniform)",
+         {"makespan_min", "zigzag", "uniform"}});
+    key(cp_block, {"cp_block", "tokens of a block that makespan_min deals", {}, 1, 1e6});
     key(tp, {"tp", "tensor-parallel ranks of the module", {}, 1, 4096});
+    key(sequence_parallel,
+        {"sequence_parallel",
+         "tp ranks hold slices of the tokens between layers, in place of all of them; auto: with "
+         "tp > 1",
+         {}});
   }
 };
 

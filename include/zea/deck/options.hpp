@@ -91,10 +91,16 @@ struct VisionOptions {
 
 struct LlmOptions {
   bool train = true;
+  std::string image_attention = "causal";
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(train, {"train", "whether the language model is trained; false freezes it", {}});
+    key(image_attention,
+        {"image_attention",
+         "what the features of an image see of that image in the language model: what precedes "
+         "them (as models of transformers are trained), or all of it",
+         {"causal", "bidirectional"}});
   }
 };
 
@@ -239,10 +245,16 @@ struct EvalOptions {
 
 struct LogOptions {
   int64_t every = 1;
+  bool tensorboard = true;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(every, {"every", "steps between lines of log.txt and metrics.jsonl", {}, 1, 1e9});
+    key(tensorboard,
+        {"tensorboard",
+         "whether training writes its metrics to TensorBoard event files, too: tensorboard/ in the "
+         "run directory, one file per start",
+         {}});
   }
 };
 

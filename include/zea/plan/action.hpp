@@ -19,12 +19,14 @@ enum class ActionKind {
   ReshardSubgroup,  ///< drop them, but for what the smaller group keeps until backward
   Forward,          ///< run a unit, keeping what its backward needs
   Backward,         ///< autograd on that unit alone
+  Move,             ///< hand a unit's output from the ranks of its module to those of its consumer
+  MoveBack,         ///< hand the output's gradient back
   ReduceShard,      ///< start reducing a buffer's gradient to the owners of its shards, and add it
                     ///< there
   ReduceReplicas,   ///< start summing the owned gradients over replicas of the shards
 };
 
-/// `unit` is set for Forward and Backward, `group` for the others; -1 otherwise.
+/// `unit` is set for Forward, Backward, Move and MoveBack, `group` for the others; -1 otherwise.
 struct Action {
   ActionKind kind;
   int unit = -1;

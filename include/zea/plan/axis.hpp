@@ -25,6 +25,8 @@ struct ModuleGrid {
   /// Size of the neighbouring ranks of a shard group that parameters stay sharded over between
   /// forward and backward; 0: there are no such groups.
   int shard_subgroup = 0;
+  int kv_holders = 1;  ///< neighbouring tp ranks that hold the same KV head
+  int cp_inner = 1;    ///< neighbouring cp ranks that exchange tokens for heads
 
   int ranks() const { return pp * dp_module * cp * tp; }
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zea/plan/model_spec.hpp"
+#include "zea/plan/param_cut.hpp"
 #include "zea/plan/sharding.hpp"
 
 namespace zea {
@@ -18,9 +19,9 @@ namespace zea {
 inline constexpr int64_t kFlatAlignment = 128;
 
 struct FlatParam {
-  int param;       ///< index in ModelSpec::params
-  int64_t offset;  ///< first element in the buffer
-  int64_t elements;
+  int param;         ///< index in ModelSpec::params
+  int64_t offset;    ///< first element in the buffer
+  int64_t elements;  ///< of the piece that a tp rank holds
 };
 
 struct FlatGroup {
@@ -47,7 +48,7 @@ FlatRange shard_range(const FlatGroup& group, int shard, int shards);
 /// Part of a parameter that lies in `range`: positions in the parameter and in the flat buffer.
 struct FlatPart {
   int param;
-  int64_t param_begin;  ///< row-major element of the parameter
+  int64_t param_begin;  ///< row-major element of the piece
   int64_t flat_begin;   ///< element of the flat buffer
   int64_t elements;
 };
@@ -56,11 +57,16 @@ std::vector<FlatPart> parts_in_range(const FlatGroup& group, FlatRange range);
 /// How each module's units are wrapped; a unit a buffer where nothing is said.
 using Wrappings = std::map<std::string, Wrapping>;
 
+/// The pieces of all parameters that a tp rank holds; all of each where there are none.
+using ParamCuts = std::vector<ParamCut>;
+
 /// For each unit its bundle: neighbouring units of one module whose parameters share buffers.
-std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings);
+std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings,
+                                  const ParamCuts& cuts = {});
 
 /// All buffers of a model, in walking order; carried parameters last.
-std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {});
+std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {},
+                                        const ParamCuts& cuts = {});
 
 /// For each unit the buffers it reads, in order.
 std::vector<std::vector<int>> groups_of_units(const ModelSpec& model,

@@ -15,12 +15,12 @@ namespace zea {
 /// How initial values are drawn when there are none to load.
 enum class Init { Zeros, Ones, Normal };
 
-/// How tensor parallelism cuts a parameter.
-enum class TpCut {
-  Replicated,
-  Column /* dim 0 */,
-  Row /* dim 1 */,
-  Vocabulary /* dim 0, padded */
+/// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
+struct TpCut {
+  int dim = -1;          ///< that is cut; -1: none, every tp rank has all of it
+  int64_t blocks = 0;    ///< equal ones that the dim consists of: heads, or single rows
+  bool repeats = false;  ///< ranks beyond the number of blocks hold the same ones: KV heads
+  bool pads = false;     ///< dim 0 is filled up with rows that nothing reads: a vocabulary
 };
 
 struct ParamSpec {
@@ -29,7 +29,7 @@ struct ParamSpec {
   Shape shape;
   Init init = Init::Normal;
   double std = 0.02;
-  TpCut tp_cut = TpCut::Replicated;
+  TpCut tp_cut;
   bool fused_with_next =
       false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;

@@ -4,6 +4,7 @@
 // tested without MPI, torch or a GPU.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "zea/plan/model_spec.hpp"
 #include "zea/plan/param_rules.hpp"
 #include "zea/plan/schedule.hpp"
+#include "zea/plan/token_layout.hpp"
 
 namespace zea {
 
@@ -32,8 +34,10 @@ struct Plan {
   Precision precision;  ///< of the language model; its master type is that of all
   Precision vision_precision;
   ModelSpec model;
-  std::vector<ParamRule> param_rules;  ///< of each parameter of the model
-  std::vector<int> bundles;            ///< of each unit
+  std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
+  ParamCuts cuts;                                        ///< of each parameter, over tp
+  std::map<std::string, TokenSharding> token_shardings;  ///< of each module
+  std::vector<int> bundles;                              ///< of each unit
   std::vector<FlatGroup> groups;
   std::vector<Sharding> shardings;  ///< of each group
   SlotPlans slots;
@@ -44,16 +48,23 @@ struct Plan {
   }
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
+  /// This rank's place along tp in the module of a buffer.
+  int tp_rank(int world_rank, int group) const {
+    return mesh.coordinate(world_rank, groups[group].module).tp;
+  }
   /// This rank's part of a buffer: which of its shards.
   int shard_of(int world_rank, int group) const;
   /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N
-  /// of it.
+  /// of it, N being the ranks that hold the same pieces. What several tp ranks hold lies in the
+  /// cuts of all of them.
   FlatRange own_cut(int world_rank, int group) const;
 
   /// How this run deals and packs samples.
   StepPlanOptions step_plan_options() const;
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
                      const std::vector<SampleIndex>& index) const;
+  /// How this rank and those that it shares microbatches with hold their tokens.
+  ReplicaLayout replica_layout(int world_rank) const;
   ScheduleInput schedule_input(const StepPlan& step, int world_rank, bool forward_only) const;
 };
 

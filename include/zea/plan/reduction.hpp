@@ -1,51 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of gradient reduction (how a parameter's gradient becomes whole): which ranks share
-// the flat buffer that holds it, which hold copies of that buffer, and the factor on what each
-// contributes. Pure values over the mesh shape.
+// How gradients become whole, as groups of ranks. A flat buffer is cut over the ranks that hold the
+// same piece of its parameters and see other tokens (shard group), its shards are summed over their
+// replicas, and what several tp ranks hold besides (norms, row biases, repeated KV heads) is summed
+// over these. Pure values over the mesh shape.
+//
+//   parameter                                    its gradient, once reduced to shards, is
+//   cut over tp                                  whole
+//   whole on every tp rank, sequence parallel    a slice's share: summed over tp
+//   whole on every tp rank, without              whole on each: summed over tp, divided by tp
+//   KV head of several tp ranks                  of some query heads: summed over its holders
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "zea/plan/axis.hpp"
+#include "zea/plan/param_cut.hpp"
 
 namespace zea {
 
-/// How a parameter lies on the tp ranks of its module.
-enum class TpHolding {
-  Cut,       ///< each tp rank has its own piece
-  Sliced,    ///< every tp rank has all of it and sees a slice of the tokens (sequence parallel)
-  Copied,    ///< every tp rank has all of it and sees all tokens
-  Repeated,  ///< a KV head that tp / heads neighbouring tp ranks hold
-};
-
-/// A parameter's row of the table.
-struct Reduction {
-  /// The flat buffer is cut over the ranks that differ along these axes only: gradients are
-  /// reduce-scattered there.
-  std::vector<Axis> shard_axes;
-  /// Neighbouring tp ranks that share the buffer beyond `shard_axes`: 1, but for Repeated.
-  int tp_neighbours = 1;
-  /// The shards are then summed over the ranks that differ along these.
-  std::vector<Axis> replica_axes;
-  /// On every rank's contribution.
-  double scale = 1.0;
-};
-
-/// `tp` is the module's degree; `repeats` the neighbouring tp ranks with one KV head (Repeated
-/// only, divides tp).
-Reduction reduction_of(TpHolding holding, int tp, int repeats = 1);
-
 /// dp_shard, dp_module, cp: the ranks that share the buffer of a parameter cut by tp.
 std::vector<Axis> shard_axes();
-/// Those and tp: of a parameter that all tp ranks hold.
-std::vector<Axis> shard_axes_with_tp();
 /// dp_replicate, dp_shard, dp_module, cp: the ranks whose tokens differ.
 std::vector<Axis> token_axes();
 
-/// The ranks of the shard group, ascending; contains `world_rank`.
-std::vector<int> shard_group(const MeshShape& shape, int world_rank, const std::string& module,
-                             const Reduction& reduction);
+/// The factor on what each holder of a piece contributes to the sum over its holders.
+double holder_scale(const ParamCut& cut, bool sequence_parallel);
+
+/// The neighbours of `world_rank` along tp that hold the same piece as it, where `holders` do;
+/// `holders` divides tp. Ascending.
+std::vector<int> piece_holders(const MeshShape& shape, int world_rank, const std::string& module,
+                               int holders);
+
+/// The neighbours of `world_rank` along cp, ModuleGrid::cp_inner of them, that exchange tokens for
+/// heads; and the ranks of its number in all such groups, between which keys travel. Ascending.
+std::vector<int> cp_inner_group(const MeshShape& shape, int world_rank, const std::string& module);
+std::vector<int> cp_outer_group(const MeshShape& shape, int world_rank, const std::string& module);
 
 /// The neighbours of `world_rank` in its shard group over which parameters stay sharded between
 /// forward and backward: `size` ranks, which divides the group. Ascending.

@@ -27,6 +27,10 @@ struct ScheduleInput {
   std::vector<std::vector<int>> all_peers;
   int replica = 0;  ///< this rank's
   bool forward_only = false;
+  /// Ranks of the replica that its items are dealt to, and which of them this one is.
+  int item_ranks = 1;
+  int item_rank = 0;
+  bool moves_features = false;  ///< the ranks of a replica exchange them between modules
 };
 
 /// Whether `unit` has work in a microbatch: vision units only where there are items.

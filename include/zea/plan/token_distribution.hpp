@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Context parallelism on paper: which rank owns which tokens of a packed row. A row is dealt in
-// blocks of query tokens; what a block costs is read off the mask words, so rows whose tokens see
-// different amounts (packed samples, images that see themselves both ways) are balanced, too.
+// blocks of query tokens; what a block costs is read off what its tokens see, so rows whose tokens
+// see different amounts (packed samples, images that see themselves both ways) are balanced, too.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "zea/plan/mask_word.hpp"
+#include "zea/plan/visibility.hpp"
 
 namespace zea {
-
-/// For each token of a row the end of what it sees: keys from its sample's first token up to, not
-/// including, this one. Causal, but that the tokens of one item see all of it where `both_ways`.
-std::vector<int64_t> visible_ends(const std::vector<MaskWord>& words, bool both_ways);
 
 /// Neighbouring tokens of a row: [begin, end).
 struct TokenRange {
@@ -41,18 +37,20 @@ struct DistributionOptions {
 
 /// Unmasked tiles (block of queries x block of keys with a pair that is visible) of each block of
 /// queries of a row; the last block may be short.
-std::vector<int64_t> unmasked_tiles(const std::vector<MaskWord>& words,
-                                    const std::vector<int64_t>& ends, int64_t block);
+std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block);
 
 /// The tokens of each rank, ascending, neighbours joined. Every token has one owner; ranks may hold
 /// different numbers of tokens, or none. Deterministic.
-std::vector<std::vector<TokenRange>> distribute_tokens(const std::vector<MaskWord>& words,
-                                                       const std::vector<int64_t>& ends, int ranks,
+std::vector<std::vector<TokenRange>> distribute_tokens(const Visibility& row, int ranks,
                                                        const DistributionOptions& options);
 
+/// The same where every token costs as much as any other: the ranks' numbers differ by one at most
+/// (zigzag: by two), so makespan_min is uniform.
+std::vector<std::vector<TokenRange>> distribute_evenly(int64_t tokens, int ranks,
+                                                       TokenDistribution kind);
+
 /// The cost of each rank's tokens, in tiles: what makespan_min makes the largest of small.
-std::vector<double> costs_of_ranks(const std::vector<MaskWord>& words,
-                                   const std::vector<int64_t>& ends,
+std::vector<double> costs_of_ranks(const Visibility& row,
                                    const std::vector<std::vector<TokenRange>>& owned,
                                    const DistributionOptions& options);
 

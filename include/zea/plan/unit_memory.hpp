@@ -33,11 +33,24 @@ struct MicrobatchSizes {
 /// The sizes of a microbatch of these samples.
 MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples);
 
+/// The attention calls of so many images.
+std::vector<AttentionSizes> image_attention_sizes(const ModelSpec& model, int64_t items);
+
 /// Element types that a unit computes with, and the threads of its kernels.
 struct UnitTypes {
   DType param = DType::Float32;     ///< parameters and activations
   DType gradient = DType::Float32;  ///< the buffers that parameters' gradients are added into
   int64_t threads = 1;
+};
+
+/// The part of its module's tokens and parameters that a rank has: 1/cp of the tokens (about: the
+/// distribution may deal more to one), between layers 1/tp of these under sequence parallel.
+struct UnitShare {
+  int tp = 1;
+  bool sequence_parallel = false;
+  int cp = 1;
+  int cp_inner = 1;          ///< ranks that exchange tokens for heads in attention
+  bool gathers_keys = true;  ///< of all of them at once; false: one group's after the other's
 };
 
 /// How a unit is called.
@@ -58,8 +71,9 @@ struct UnitMemory {
   std::vector<int64_t> input_gradient_bytes;  ///< of each input; 0: none
 };
 
+/// `sizes` are those of all ranks that share the unit's tokens.
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
-                       const UnitTypes& types, const UnitCall& call);
+                       const UnitTypes& types, const UnitCall& call, const UnitShare& share = {});
 
 /// Bytes of the tensors that a microbatch brings along: ids, rotary tables, patches, attention's
 /// rows.

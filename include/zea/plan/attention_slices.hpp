@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention read off what tokens see: a row is taken apart into rectangles of queries and keys that
+// are visible throughout, and causal squares. No tile that is masked throughout is among them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zea/plan/token_distribution.hpp"
+#include "zea/plan/visibility.hpp"
+
+namespace zea {
+
+/// Queries [query, query + queries) and keys [key, key + keys), positions among the tokens at hand.
+/// Causal: queries == keys, and the i-th query sees the first i + 1 keys.
+struct AttentionSlice {
+  int64_t query, queries;
+  int64_t key, keys;
+  bool causal;
+
+  bool operator==(const AttentionSlice&) const = default;
+};
+
+/// The slices between the tokens `queries` and `keys` of a row (ascending runs; positions in a
+/// slice count the tokens of these runs). Every visible pair lies in exactly one slice.
+std::vector<AttentionSlice> attention_slices(const Visibility& row,
+                                             const std::vector<TokenRange>& queries,
+                                             const std::vector<TokenRange>& keys);
+
+}  // namespace zea

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dealing things of different cost to equal takers: the costliest first, each to the one that has
+// the least so far (LPT; Graham 1969).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zea/plan/model_spec.hpp"
+
+namespace zea {
+
+/// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
+std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs, int takers);
+
+/// The images of a microbatch that each of the `takers` dp_module ranks encodes, balanced by their
+/// patches.
+std::vector<std::vector<int64_t>> deal_images(int64_t images, const VisionConfig& vision,
+                                              int takers);
+
+}  // namespace zea

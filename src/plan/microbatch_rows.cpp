@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/microbatch_rows.hpp"
+
+#include <numeric>
+
+#include "zea/plan/deal.hpp"
+
+namespace zea {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+/// The tokens of a module on all ranks of a replica, one row after the other.
+struct Row {
+  Visibility visible;
+  TokenLayout layout;
+};
+
+Row text_row(const MicrobatchTokens& tokens, const ReplicaLayout& replica, bool both_ways) {
+  Visibility visible = visible_text(tokens.words, both_ways);
+  TokenLayout layout(tokens.words, visible, replica.sharding("llm"), replica.grid("llm").tp);
+  return {std::move(visible), std::move(layout)};
+}
+
+Row image_row(int64_t images, const VisionConfig& vision, const ReplicaLayout& replica) {
+  std::vector<MaskWord> words;
+  std::vector<Segment> segments;
+  for (int64_t image = 0; image < images; ++image) {
+    segments.push_back({image * vision.tokens(), vision.tokens()});
+    words.insert(words.end(), static_cast<size_t>(vision.tokens()),
+                 make_mask_word(image, kModalityImage, 1));
+  }
+  Visibility visible = visible_segments(segments);
+  TokenLayout layout(words, visible, replica.sharding("vision"), replica.grid("vision").tp);
+  return {std::move(visible), std::move(layout)};
+}
+
+/// Those tokens of `runs` for which `number` gives a number of 0 or more, by these numbers, which
+/// ascend with the tokens.
+template <class Number>
+RowRuns numbered(const RowRuns& runs, Number number) {
+  RowRuns found;
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end; ++token) {
+      const int64_t row = number(token);
+      if (row < 0) continue;
+      if (!found.empty() && found.back().end == row)
+        ++found.back().end;
+      else
+        found.push_back({row, row + 1});
+    }
+  return found;
+}
+
+/// Rows of each tp rank of `cp_rank` that `number` numbers.
+template <class Number>
+TpRows tp_rows(const TokenLayout& layout, int cp_rank, Number number) {
+  TpRows rows;
+  rows.dealt = !layout.shares(cp_rank).empty();
+  const size_t parts = rows.dealt ? layout.shares(cp_rank).size() : 1;
+  for (size_t t = 0; t < parts; ++t)
+    rows.shares.push_back(count_rows(numbered(layout.held(cp_rank, static_cast<int>(t)), number)));
+  return rows;
+}
+
+template <class Number>
+ModuleRows module_rows(const Row& row, const TokenSharding& sharding, int cp_rank, Number reads) {
+  ModuleRows rows;
+  rows.held = tp_rows(row.layout, cp_rank, [](int64_t token) { return token; });
+  rows.read = tp_rows(row.layout, cp_rank, reads);
+  if (sharding.context.ranks > 1)
+    rows.context = make_context_plan(row.visible, row.layout.owned(), sharding.context, cp_rank);
+  return rows;
+}
+
+/// The feature that a token of `images` becomes, by its number in the microbatch; -1: none.
+auto feature_of(const Ids& images, const VisionConfig& vision) {
+  return [&images, &vision](int64_t token) {
+    const int64_t place = token % vision.tokens() - (vision.tokens() - vision.features());
+    return place < 0 ? -1 : images[token / vision.tokens()] * vision.features() + place;
+  };
+}
+
+Ids rows_sent(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed, int rank) {
+  Ids rows;
+  for (const RowRuns& runs : plan_row_exchange(held, needed, rank).sends)
+    rows.push_back(count_rows(runs));
+  return rows;
+}
+
+/// For each placeholder token its number; -1 for the others.
+Ids placeholder_numbers(const std::vector<MaskWord>& words) {
+  Ids numbers;
+  int64_t next = 0;
+  for (MaskWord word : words) numbers.push_back(word_modality(word) == kModalityText ? -1 : next++);
+  return numbers;
+}
+
+void add_images(MicrobatchRows& rows, const MicrobatchTokens& tokens, const Row& text,
+                const VisionConfig& vision, const ReplicaLayout& replica) {
+  const std::vector<Ids> dealt = deal_by_cost(
+      Ids(static_cast<size_t>(tokens.items), vision.patches()), replica.grid("vision").dp_module);
+  const Ids placeholders = placeholder_numbers(tokens.words);
+  std::vector<RowRuns> made, taken;
+  for (int rank = 0; rank < replica.ranks(); ++rank) {
+    const Coordinate place = replica.place(rank, "vision"), taker = replica.place(rank, "llm");
+    const Ids& images = dealt[place.dp_module];
+    const Row row = image_row(static_cast<int64_t>(images.size()), vision, replica);
+    const auto feature = feature_of(images, vision);
+    made.push_back(numbered(row.layout.held(place.cp, place.tp), feature));
+    taken.push_back(numbered(text.layout.held(taker.cp, taker.tp),
+                             [&](int64_t token) { return placeholders[token]; }));
+    if (rank == replica.rank && !images.empty())
+      rows.image = module_rows(row, replica.sharding("vision"), place.cp, feature);
+  }
+  rows.features = rows_sent(made, taken, replica.rank);
+  rows.feature_gradients = rows_sent(taken, made, replica.rank);
+}
+
+}  // namespace
+
+int64_t TpRows::all() const {
+  return std::accumulate(shares.begin(), shares.end(), int64_t{0});
+}
+
+MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens) {
+  MicrobatchTokens tokens;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t token = 0; token < row_tokens; ++token) {
+      tokens.words.push_back(make_mask_word(row, kModalityText, 0));
+      tokens.is_target.push_back(token + 1 < row_tokens);
+    }
+  return tokens;
+}
+
+MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
+                                  const ReplicaLayout& replica, bool images_both_ways) {
+  const Row text = text_row(tokens, replica, images_both_ways);
+  MicrobatchRows rows;
+  rows.text = module_rows(text, replica.sharding("llm"), replica.place(replica.rank, "llm").cp,
+                          [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
+  if (tokens.items > 0) add_images(rows, tokens, text, *model.vision, replica);
+  return rows;
+}
+
+}  // namespace zea

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "module_grid.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "zea/plan/param_cut.hpp"
+
+namespace zea::detail {
+namespace {
+
+struct HeadCounts {
+  int64_t query, key_value, dim;
+};
+
+HeadCounts heads_of(const std::string& module, const ModelSpec& model) {
+  if (module == "vision")
+    return {model.vision->heads, model.vision->heads, model.vision->hidden / model.vision->heads};
+  return {model.text.heads, model.text.kv_heads, model.text.head_dim};
+}
+
+/// "1, 2, 4": the numbers up to `most` that `fits` takes.
+std::string allowed_values(int64_t most, const std::function<bool(int64_t)>& fits) {
+  std::string values;
+  for (int64_t value = 1; value <= most; ++value)
+    if (fits(value)) values += (values.empty() ? "" : ", ") + std::to_string(value);
+  return values;
+}
+
+/// The first parameter of the module that `tp` ranks cannot share; null: none.
+const ParamSpec* uncuttable(const std::string& module, const ModelSpec& model, int64_t tp) {
+  for (const ParamSpec& param : model.params)
+    if (param.module == module && !can_cut(param, static_cast<int>(tp))) return &param;
+  return nullptr;
+}
+
+bool has_gpt2_blocks(const ModelSpec& model) {
+  return std::any_of(model.units.begin(), model.units.end(),
+                     [](const UnitSpec& unit) { return unit.kind == UnitKind::Gpt2Block; });
+}
+
+void check_tp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
+              const ModelSpec& model, Faults& faults) {
+  if (options.tp == 1) {
+    if (options.sequence_parallel.is_yes())
+      faults.add(key +
+                 "sequence_parallel = true with tp = 1: there are no tp ranks to deal tokens "
+                 "to; leave it out, or raise tp");
+    return;
+  }
+  const std::string found = key + "tp = " + std::to_string(options.tp);
+  if (module == "llm" && has_gpt2_blocks(model)) {
+    faults.add(found +
+               ": tensor parallelism of gpt2 is not built: its queries, keys and values are "
+               "one matrix of (in, out), which has no cut; allowed: 1 (cp and dp_shard work)");
+    return;
+  }
+  const ParamSpec* param = uncuttable(module, model, options.tp);
+  if (param == nullptr) return;
+  const int64_t most = std::max(heads_of(module, model).query, options.tp);
+  faults.add(found + " does not divide the " + std::to_string(param->tp_cut.blocks) +
+             " heads or rows of " + param->name + "; allowed: " +
+             allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
+}
+
+/// Whether `ranks` can exchange tokens for heads among `tp` tensor-parallel ones.
+bool can_exchange_heads(const HeadCounts& heads, int64_t tp, int64_t ranks) {
+  const int64_t kv_here = std::max<int64_t>(1, heads.key_value / tp);
+  return heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
+}
+
+/// What only several ranks have a use for.
+void check_one_rank(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
+  const ModuleMeshOptions defaults;
+  const std::string leave = "; leave it out, or raise cp";
+  if (options.cp_mode != defaults.cp_mode)
+    faults.add(key + "cp_mode = \"" + options.cp_mode +
+               "\" with cp = 1: there are no cp ranks to exchange keys with" + leave);
+  if (options.cp_distribution != defaults.cp_distribution)
+    faults.add(key + "cp_distribution = \"" + options.cp_distribution +
+               "\" with cp = 1: there are no cp ranks to deal tokens to" + leave);
+  if (options.cp_block != defaults.cp_block)
+    faults.add(key + "cp_block = " + std::to_string(options.cp_block) +
+               " with cp = 1: there are no cp ranks to deal blocks to" + leave);
+}
+
+void check_block(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
+  if (options.cp_distribution == "makespan_min" || options.cp_block == ModuleMeshOptions{}.cp_block)
+    return;
+  faults.add(key + "cp_block = " + std::to_string(options.cp_block) + " with cp_distribution = \"" +
+             options.cp_distribution +
+             "\", which deals no blocks; leave it out, or use \"makespan_min\"");
+}
+
+void check_cp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
+              const ModelSpec& model, Faults& faults) {
+  const bool two_level = options.cp_mode == "ulysses_ring";
+  const int64_t inner = options.cp_ulysses_ranks;
+  if (!two_level && inner != 0)
+    faults.add(key + "cp_ulysses_ranks = " + std::to_string(inner) + " with cp_mode = \"" +
+               options.cp_mode + "\", which has one level; leave it out, or use \"ulysses_ring\"");
+  if (two_level && (inner < 2 || inner >= options.cp || options.cp % inner != 0)) {
+    faults.add(
+        key + "cp_mode = \"ulysses_ring\" with cp = " + std::to_string(options.cp) +
+        " and cp_ulysses_ranks = " + std::to_string(inner) +
+        ": groups of 2 or more must divide cp and be smaller; for one group use \"ulysses\"");
+    return;
+  }
+  const bool exchanges = two_level || options.cp_mode == "ulysses";
+  const HeadCounts heads = heads_of(module, model);
+  const int64_t ranks = two_level ? inner : options.cp;
+  if (!exchanges || can_exchange_heads(heads, options.tp, ranks)) return;
+  faults.add(key + (two_level ? "cp_ulysses_ranks = " : "cp = ") + std::to_string(ranks) +
+             " with cp_mode = \"" + options.cp_mode + "\": each rank takes an equal part of the " +
+             std::to_string(heads.query) + " heads (" + std::to_string(heads.key_value) +
+             " KV heads) of " + std::to_string(options.tp) + " tp ranks; allowed: " +
+             allowed_values(heads.query,
+                            [&](int64_t n) { return can_exchange_heads(heads, options.tp, n); }) +
+             ", or cp_mode = \"allgather_kv\" or \"ring\"");
+}
+
+TokenDistribution distribution_of(const std::string& name) {
+  if (name == "uniform") return TokenDistribution::Uniform;
+  return name == "zigzag" ? TokenDistribution::Zigzag : TokenDistribution::MakespanMin;
+}
+
+int inner_ranks(const ModuleMeshOptions& options) {
+  if (options.cp_mode == "ulysses") return static_cast<int>(options.cp);
+  return options.cp_mode == "ulysses_ring" ? static_cast<int>(options.cp_ulysses_ranks) : 1;
+}
+
+/// What a token's linear layers cost, in tiles of attention: multiplications of a block over those
+/// of a tile.
+double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
+  const UnitKind kind = module == "vision" ? UnitKind::VisionBlock : UnitKind::DecoderBlock;
+  const HeadCounts heads = heads_of(module, model);
+  const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);
+  for (const UnitSpec& unit : model.units) {
+    if (unit.kind != kind && unit.kind != UnitKind::Gpt2Block) continue;
+    double weights = 0;
+    for (int param : unit.params)
+      if (model.params[param].decays())
+        weights += static_cast<double>(num_elements(model.params[param].shape));
+    return weights / tile;
+  }
+  return 1;
+}
+
+}  // namespace
+
+int64_t degrees_product(const ModuleMeshOptions& options) {
+  return options.cp * options.tp;
+}
+
+void check_degrees(const std::string& module, const ModuleMeshOptions& options,
+                   const ModelSpec& model, Faults& faults) {
+  const std::string key = "mesh." + module + ".";
+  if (options.pp > 1)
+    faults.add(key + "pp = " + std::to_string(options.pp) +
+               ": pipeline parallelism is not built yet; allowed: 1");
+  check_tp(key, module, options, model, faults);
+  if (options.cp == 1)
+    check_one_rank(key, options, faults);
+  else
+    check_block(key, options, faults);
+  check_cp(key, module, options, model, faults);
+}
+
+ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,
+                            const ModelSpec& model, int replica_ranks, Faults& faults) {
+  ModuleGrid grid{.module = module};
+  const int64_t own = degrees_product(options);
+  if (replica_ranks % own != 0) {
+    faults.add("mesh." + module + ": tp (" + std::to_string(options.tp) + ") x cp (" +
+               std::to_string(options.cp) + ") must divide the " + std::to_string(replica_ranks) +
+               " ranks of a replica, which are tp x cp of [mesh.llm]; its images are dealt to what "
+               "is left over");
+    return grid;
+  }
+  grid.tp = static_cast<int>(options.tp);
+  grid.cp = static_cast<int>(options.cp);
+  grid.dp_module = static_cast<int>(replica_ranks / own);
+  grid.cp_inner = inner_ranks(options);
+  const int64_t kv_heads = heads_of(module, model).key_value;
+  if (options.tp > kv_heads && options.tp % kv_heads == 0)
+    grid.kv_holders = static_cast<int>(options.tp / kv_heads);
+  return grid;
+}
+
+bool is_sequence_parallel(const ModuleMeshOptions& options) {
+  return options.tp > 1 && options.sequence_parallel.value_or(true);
+}
+
+ContextOptions make_context_options(const std::string& module, const ModuleMeshOptions& options,
+                                    const ModelSpec& model) {
+  ContextOptions context;
+  context.ranks = static_cast<int>(options.cp);
+  context.inner = inner_ranks(options);
+  const bool rings = options.cp_mode == "ring" || options.cp_mode == "ulysses_ring";
+  context.exchange = rings ? KeyExchange::Ring : KeyExchange::Gather;
+  context.distribution.kind = distribution_of(options.cp_distribution);
+  context.distribution.block = options.cp_block;
+  context.distribution.linear_tiles_per_token =
+      linear_tiles_per_token(module, model, options.cp_block);
+  context.distribution.counts_attention = context.inner < context.ranks;
+  return context;
+}
+
+}  // namespace zea::detail
