@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "zea/comm/counted_collectives.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -16,32 +17,23 @@ std::string axes_name(std::vector<Axis> axes) {
   return name;
 }
 
-std::string along_name(const std::string& module, const std::vector<Axis>& axes) {
-  return module + "." + axes_name(axes);
-}
-
-std::string repeats_name(const std::string& module, const std::vector<Axis>& axes, int repeats) {
-  return along_name(module, axes) + "+tp/" + std::to_string(repeats);
-}
-
-std::string subgroup_name(const std::string& module) {
-  return module + ".shard_subgroup";
-}
+constexpr const char* kShardSubgroup = "shard_subgroup";
+constexpr const char* kKvHolders = "kv_holders";
+constexpr const char* kCpInner = "cp_inner";
+constexpr const char* kCpOuter = "cp_outer";
 
 std::vector<std::vector<Axis>> combinations() {
   std::vector<std::vector<Axis>> all;
   for (int a = 0; a < kNumAxes; ++a) all.push_back({static_cast<Axis>(a)});
   all.push_back({Axis::DpReplicate, Axis::DpShard});
   all.push_back(shard_axes());
-  all.push_back(shard_axes_with_tp());
   all.push_back(token_axes());
   return all;
 }
 
 }  // namespace
 
-Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
-           const std::map<std::string, int>& kv_repeats)
+Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make)
     : shape_(std::move(shape)),
       make_(std::move(make)),
       world_communicator_(world.duplicate("world")) {
@@ -49,31 +41,31 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
     throw InternalError("a mesh of " + std::to_string(shape_.world_size()) + " ranks on " +
                         std::to_string(world.size()) + " ranks");
   world_ = make_(world_communicator_);
+  add_name("world", *world_);
   build("replica", [this](int rank) { return zea::replica(shape_, rank); });
   build("model_copy", [this](int rank) { return zea::model_copy(shape_, rank); });
-  for (const ModuleGrid& grid : shape_.modules) {
-    const auto found = kv_repeats.find(grid.module);
-    build_module(grid, found == kv_repeats.end() ? 1 : found->second);
-  }
+  for (const ModuleGrid& grid : shape_.modules) build_module(grid);
 }
 
-void Mesh::build_module(const ModuleGrid& grid, int kv_repeats) {
+void Mesh::build_module(const ModuleGrid& grid) {
+  const std::string& module = grid.module;
+  const auto build_group = [&](const std::string& name, const auto& group_of) {
+    build(module + "." + name,
+          [&](int rank) { return shape_.has(rank, module) ? group_of(rank) : Ranks{}; });
+  };
   for (const std::vector<Axis>& axes : combinations())
-    build(along_name(grid.module, axes), [&](int rank) {
-      return shape_.has(rank, grid.module) ? shape_.group(rank, grid.module, axes) : Ranks{};
-    });
+    build_group(axes_name(axes), [&](int rank) { return shape_.group(rank, module, axes); });
   if (grid.shard_subgroup > 0)
-    build(subgroup_name(grid.module), [&](int rank) {
-      return shape_.has(rank, grid.module)
-                 ? zea::shard_subgroup(shape_, rank, grid.module, grid.shard_subgroup)
-                 : Ranks{};
+    build_group(kShardSubgroup, [&](int rank) {
+      return zea::shard_subgroup(shape_, rank, module, grid.shard_subgroup);
     });
-  if (kv_repeats == 1) return;
-  const Reduction repeated = reduction_of(TpHolding::Repeated, grid.tp, kv_repeats);
-  build(repeats_name(grid.module, repeated.shard_axes, kv_repeats), [&](int rank) {
-    return shape_.has(rank, grid.module) ? zea::shard_group(shape_, rank, grid.module, repeated)
-                                         : Ranks{};
-  });
+  if (grid.kv_holders > 1)
+    build_group(kKvHolders,
+                [&](int rank) { return piece_holders(shape_, rank, module, grid.kv_holders); });
+  if (grid.cp > 1) {
+    build_group(kCpInner, [&](int rank) { return cp_inner_group(shape_, rank, module); });
+    build_group(kCpOuter, [&](int rank) { return cp_outer_group(shape_, rank, module); });
+  }
 }
 
 // Every rank works out the groups of all ranks, so that all agree which are new and enter the same
@@ -92,10 +84,16 @@ void Mesh::build(const std::string& name, const GroupOf& group_of) {
     any_is_new = true;
     if (ranks == own) color = ranks.front();
   }
-  if (!own.empty()) by_name_[name] = own;
-  if (!any_is_new) return;
-  const Communicator communicator = world_communicator_.split(color, name);
-  if (color != Communicator::kNoColor) groups_.emplace(own, make_(communicator));
+  if (any_is_new) {
+    const Communicator communicator = world_communicator_.split(color, name);
+    if (color != Communicator::kNoColor) groups_.emplace(own, make_(communicator));
+  }
+  if (!own.empty()) add_name(name, *groups_.at(own));
+}
+
+void Mesh::add_name(const std::string& name, Collectives& group) {
+  Named& named = by_name_[name];
+  named.counted = make_counted_collectives(group, named.sent_bytes);
 }
 
 std::string Mesh::note() const {
@@ -105,40 +103,47 @@ std::string Mesh::note() const {
   return "";
 }
 
-Collectives& Mesh::built(const Ranks& ranks, const std::string& wanted) {
-  const auto found = groups_.find(ranks);
-  if (found == groups_.end()) throw InternalError("the mesh has no group " + wanted);
-  return *found->second;
-}
-
-Collectives& Mesh::replica() {
-  return built(by_name_.at("replica"), "replica");
-}
-
-Collectives& Mesh::model_copy() {
-  return built(by_name_.at("model_copy"), "model_copy");
-}
-
-Collectives& Mesh::along(const std::string& module, const std::vector<Axis>& axes) {
-  const std::string name = along_name(module, axes);
+Collectives& Mesh::named(const std::string& name) {
   const auto found = by_name_.find(name);
   if (found == by_name_.end())
     throw InternalError("rank " + std::to_string(rank()) + " has no group " + name +
-                        ": not a part of the module, or a combination of axes that is not built");
-  return built(found->second, name);
+                        ": not a part of the module, or a group that is not built");
+  return *found->second.counted;
+}
+
+Traffic Mesh::traffic() const {
+  Traffic traffic;
+  for (const auto& [name, named] : by_name_)
+    if (named.sent_bytes > 0) traffic[name] = named.sent_bytes;
+  return traffic;
+}
+
+Collectives& Mesh::replica() {
+  return named("replica");
+}
+
+Collectives& Mesh::model_copy() {
+  return named("model_copy");
+}
+
+Collectives& Mesh::along(const std::string& module, const std::vector<Axis>& axes) {
+  return named(module + "." + axes_name(axes));
 }
 
 Collectives& Mesh::shard_subgroup(const std::string& module) {
-  const std::string name = subgroup_name(module);
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) throw InternalError("the mesh has no group " + name);
-  return built(found->second, name);
+  return named(module + "." + kShardSubgroup);
 }
 
-Collectives& Mesh::shard_group(const std::string& module, const Reduction& reduction) {
-  if (reduction.tp_neighbours == 1) return along(module, reduction.shard_axes);
-  const std::string name = repeats_name(module, reduction.shard_axes, reduction.tp_neighbours);
-  return built(zea::shard_group(shape_, rank(), module, reduction), name);
+Collectives& Mesh::kv_holders(const std::string& module) {
+  return named(module + "." + kKvHolders);
+}
+
+Collectives& Mesh::cp_inner(const std::string& module) {
+  return named(module + "." + kCpInner);
+}
+
+Collectives& Mesh::cp_outer(const std::string& module) {
+  return named(module + "." + kCpOuter);
 }
 
 }  // namespace zea

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <string>
 #include <thread>
 
 namespace zea {
@@ -54,6 +55,14 @@ bool World::meets_within(double seconds) const {
 
 void World::abort(int code) const {
   MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string all = text;  // some count its end as a part of it
+  return all.substr(0, all.find('\n'));
 }
 
 }  // namespace zea

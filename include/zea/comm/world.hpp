@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "zea/comm/communicator.hpp"
 
@@ -39,5 +40,8 @@ class World {
   int local_rank_ = 0;
   int local_size_ = 1;
 };
+
+/// What the MPI library calls itself; also before it is started.
+std::string mpi_library();
 
 }  // namespace zea
