@@ -50,11 +50,19 @@ void multiply_rows(const at::Tensor& result, const at::Tensor& a, const at::Tens
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  const int64_t part = onednn_part(a, b, a.size(0));
-  if (part == 0) return at::mm(a, b);
+  if (onednn_part(a, b, a.size(0)) == 0) return at::mm(a, b);
   const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-  multiply_rows(result, a, b, 0, part);
+  product_into(result, a, b);
   return result;
+}
+
+void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
+  const int64_t part = onednn_part(a, b, a.size(0));
+  at::Tensor target = result;
+  if (part == 0)
+    at::mm_out(target, a, b);
+  else
+    multiply_rows(target, a, b, 0, part);
 }
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {

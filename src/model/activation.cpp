@@ -2,10 +2,10 @@
 // Pointwise functions: activations, the gated one, and rotary positions. Each keeps only its input.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "parameter_function.hpp"
 #include "zea/core/error.hpp"
 #include "zea/kernels/row_kernels.hpp"
 #include "zea/model/functions.hpp"
+#include "zea/model/parameter_function.hpp"
 
 namespace zea {
 namespace {

@@ -4,10 +4,11 @@
 // fp32, since the library's bf16 backward is several times slower there.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "parameter_function.hpp"
+#include "flash_attention.hpp"
 #include "zea/core/error.hpp"
 #include "zea/kernels/short_attention.hpp"
 #include "zea/model/functions.hpp"
+#include "zea/model/parameter_function.hpp"
 
 namespace zea {
 namespace {
@@ -28,41 +29,14 @@ Tensor gather_heads(const Tensor& qkv, const AttentionBatch& batch, int64_t firs
   return part.contiguous();
 }
 
-struct BatchInputs {
-  Tensor q, k, v;
-};
-
-BatchInputs gather_inputs(const Tensor& qkv, const AttentionBatch& batch, const Heads& heads) {
+FlashInputs gather_inputs(const Tensor& qkv, const AttentionBatch& batch, const Heads& heads,
+                          bool causal) {
   const int64_t repeat = heads.query / heads.key_value;
   return {gather_heads(qkv, batch, 0, heads.query, 1),
           gather_heads(qkv, batch, heads.query, heads.key_value, repeat),
-          gather_heads(qkv, batch, heads.query + heads.key_value, heads.key_value, repeat)};
-}
-
-/// Output and log-sum-exp.
-std::pair<Tensor, Tensor> run_forward(const BatchInputs& in, bool causal) {
-  if (in.q.is_cpu()) {
-    auto [out, lse] =
-        at::_scaled_dot_product_flash_attention_for_cpu(in.q, in.k, in.v, 0.0, causal);
-    return {out, lse};
-  }
-  const auto result =
-      at::_scaled_dot_product_efficient_attention(in.q, in.k, in.v, {}, true, 0.0, causal);
-  return {std::get<0>(result), std::get<1>(result)};
-}
-
-std::array<Tensor, 3> run_backward(const Tensor& dout, const BatchInputs& in, const Tensor& out,
-                                   const Tensor& lse, bool causal) {
-  if (in.q.is_cpu()) {
-    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        dout, in.q, in.k, in.v, out, lse, 0.0, causal);
-    return {dq, dk, dv};
-  }
-  // Dropout is off, so the kernel reads neither seed nor offset.
-  const Tensor unused = at::zeros({}, in.q.options().dtype(at::kLong));
-  auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
-      dout, in.q, in.k, in.v, {}, out, lse, unused, unused, 0.0, {true, true, true, false}, causal);
-  return {dq, dk, dv};
+          gather_heads(qkv, batch, heads.query + heads.key_value, heads.key_value, repeat),
+          causal,
+          {}};
 }
 
 /// (real tokens, heads, dim) of (segments, heads, length, dim).
@@ -92,8 +66,8 @@ struct AttentionFunction : Function<AttentionFunction> {
         short_attention_forward(input, short_segments(batch), {query_heads, kv_heads, causal}, y);
         continue;
       }
-      const BatchInputs in = gather_inputs(input, batch, heads);
-      const auto [out, lse] = run_forward(in, causal);
+      const FlashInputs in = gather_inputs(input, batch, heads, causal);
+      const auto [out, lse] = flash_forward(in);
       y.index_copy_(0, batch.place_rows, real_tokens(out, batch).to(qkv.scalar_type()));
       saved.insert(saved.end(), {in.q, in.k, in.v, out, lse});
     }
@@ -121,9 +95,9 @@ struct AttentionFunction : Function<AttentionFunction> {
                                  dqkv);
         continue;
       }
-      const BatchInputs in{saved[next], saved[next + 1], saved[next + 2]};
-      const auto gradients = run_backward(batched_gradient(dy, batch, in.q), in, saved[next + 3],
-                                          saved[next + 4], causal);
+      const FlashInputs in{saved[next], saved[next + 1], saved[next + 2], causal, {}};
+      const auto gradients =
+          flash_backward(batched_gradient(dy, batch, in.q), in, {saved[next + 3], saved[next + 4]});
       dqkv.index_copy_(0, batch.place_rows, joined(gradients, batch, heads).to(dy.scalar_type()));
       next += 5;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "parameter_function.hpp"
 #include "zea/core/kernel_sizes.hpp"
 #include "zea/kernels/matmul.hpp"
 #include "zea/model/functions.hpp"
+#include "zea/model/parameter_function.hpp"
 
 namespace zea {
 namespace {

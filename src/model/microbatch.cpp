@@ -1,99 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+// From loaded samples to this rank's part of a microbatch: first all samples on the host, then what
+// the layout gives to this rank.
 #include "zea/model/microbatch.hpp"
 
-#include <cmath>
-#include <numbers>
-
+#include "microbatch_parts.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
-namespace {
-
-using Ids = std::vector<int64_t>;
+namespace detail {
 
 at::Tensor to_tensor(const Ids& values, at::Device device) {
   return at::tensor(values, at::TensorOptions().dtype(at::kLong)).to(device);
 }
 
-/// Inverse frequency of each pair of coordinates, in double.
-std::vector<double> rotary_frequencies(const TextConfig& text) {
-  const RopeConfig& rope = text.rope;
-  std::vector<double> frequencies(text.head_dim / 2);
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    double frequency =
-        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(text.head_dim));
-    if (rope.type == "linear") frequency /= rope.factor;
-    if (rope.type == "llama3") {
-      // Long waves are stretched by `factor`, short ones kept, those between interpolated
-      // (Llama 3.1's rule).
-      const double turns = rope.original_max_positions * frequency / (2 * std::numbers::pi);
-      const double smooth = std::clamp(
-          (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0,
-          1.0);
-      frequency = (1 - smooth) * frequency / rope.factor + smooth * frequency;
-    }
-    frequencies[i] = frequency;
-  }
-  return frequencies;
-}
+}  // namespace detail
 
-void fill_rotary(Microbatch& out, const std::vector<Segment>& segments, const ModelSpec& model,
-                 const MicrobatchOptions& options) {
-  const std::vector<double> frequencies = rotary_frequencies(model.text);
-  const int64_t half = static_cast<int64_t>(frequencies.size());
-  at::Tensor angles = at::empty({out.tokens, half}, at::kDouble);
-  double* angle = angles.data_ptr<double>();
-  for (const Segment& segment : segments)
-    for (int64_t position = 0; position < segment.length; ++position)
-      for (double frequency : frequencies) *angle++ = static_cast<double>(position) * frequency;
-  out.rotary_cosines = angles.cos().to(options.dtype).to(options.device);
-  out.rotary_sines = angles.sin().to(options.dtype).to(options.device);
-}
+namespace {
 
-void fill_positions(Microbatch& out, const std::vector<Segment>& segments,
-                    const MicrobatchOptions& options) {
-  Ids positions;
-  for (const Segment& segment : segments)
-    for (int64_t position = 0; position < segment.length; ++position) positions.push_back(position);
-  out.positions = to_tensor(positions, options.device);
-}
-
-AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device) {
-  Ids rows, places, place_rows;
-  bool padded = false;
-  for (const Segment& segment : batch.segments)
-    for (int64_t i = 0; i < batch.length; ++i) {
-      if (i >= segment.length) {
-        rows.push_back(0);
-        padded = true;
-        continue;
-      }
-      places.push_back(static_cast<int64_t>(rows.size()));
-      place_rows.push_back(segment.start + i);
-      rows.push_back(segment.start + i);
-    }
-  AttentionBatch result;
-  result.segments = static_cast<int64_t>(batch.segments.size());
-  result.length = batch.length;
-  result.rows = to_tensor(rows, device);
-  if (padded) result.places = to_tensor(places, device);
-  result.place_rows = to_tensor(place_rows, device);
-  return result;
-}
-
-std::vector<AttentionBatch> make_attention(const std::vector<Segment>& segments,
-                                           at::Device device) {
-  std::vector<AttentionBatch> batches;
-  for (const SegmentBatch& batch : batch_segments(segments))
-    batches.push_back(make_attention_batch(batch, device));
-  return batches;
-}
-
-/// Token ids, words, labels and placeholders of all samples, gathered on the host.
-struct HostTokens {
-  Ids ids, target_rows, target_ids, placeholder_rows, last_rows;
-  std::vector<MaskWord> words;
-};
+using namespace detail;
 
 void check_sample(const Sample& sample, int64_t placeholders, const ModelSpec& model) {
   for (int32_t id : sample.tokens)
@@ -119,48 +43,53 @@ void check_sample(const Sample& sample, int64_t placeholders, const ModelSpec& m
                     std::to_string(features) + " placeholders per image");
 }
 
-void append_sample(HostTokens& host, const Sample& sample, int64_t position,
-                   const ModelSpec& model) {
+void append_sample(HostTokens& host, const Sample& sample, int64_t number, const ModelSpec& model) {
   const int64_t features = model.vision ? model.vision->features() : 0;
-  const int64_t start = static_cast<int64_t>(host.ids.size());
+  const auto length = static_cast<int64_t>(sample.tokens.size());
   int64_t placeholders = 0;
-  for (size_t i = 0; i < sample.tokens.size(); ++i) {
-    const int64_t row = start + static_cast<int64_t>(i), id = sample.tokens[i];
-    host.ids.push_back(id);
+  for (int64_t i = 0; i < length; ++i) {
+    const int64_t id = sample.tokens[i];
+    // Labels are shifted here, before tokens are dealt to ranks.
+    const bool is_target = i + 1 < length && sample.loss_mask[i + 1];
+    host.targets.push_back(is_target ? sample.tokens[i + 1] : -1);
     if (model.vision && id == model.image_token) {
-      host.words.push_back(make_mask_word(position, kModalityImage, 1 + placeholders / features));
-      host.placeholder_rows.push_back(row);
+      host.words.push_back(make_mask_word(number, kModalityImage, 1 + placeholders / features));
+      host.placeholders.push_back(static_cast<int64_t>(host.ids.size()));
       ++placeholders;
     } else {
-      host.words.push_back(make_mask_word(position, kModalityText, 0));
+      host.words.push_back(make_mask_word(number, kModalityText, 0));
     }
-    if (i > 0 && sample.loss_mask[i]) {
-      host.target_rows.push_back(row - 1);
-      host.target_ids.push_back(id);
-    }
+    host.ids.push_back(id);
   }
   check_sample(sample, placeholders, model);
-  host.last_rows.push_back(static_cast<int64_t>(host.ids.size()) - 1);
+  host.lasts.push_back(static_cast<int64_t>(host.ids.size()) - 1);
 }
 
-/// (items * patches, channels * patch^2) of (items, channels, size, size).
-at::Tensor extract_patches(const at::Tensor& pixels, const VisionConfig& vision) {
-  const int64_t side = vision.image_size / vision.patch_size, patch = vision.patch_size;
-  return pixels.view({-1, vision.channels, side, patch, side, patch})
-      .permute({0, 2, 4, 1, 3, 5})
-      .reshape({-1, vision.channels * patch * patch});
+RowTransfer make_transfer(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed,
+                          int rank, at::Device device) {
+  const RowExchange exchange = plan_row_exchange(held, needed, rank);
+  RowTransfer transfer;
+  Ids sent, received;
+  for (const RowRuns& runs : exchange.sends) {
+    transfer.sent_counts.push_back(count_rows(runs));
+    for (int64_t place : places_of_rows(runs, held[rank])) sent.push_back(place);
+  }
+  for (const RowRuns& runs : exchange.receives) {
+    transfer.received_counts.push_back(count_rows(runs));
+    for (int64_t place : places_of_rows(runs, needed[rank])) received.push_back(place);
+  }
+  transfer.sent_rows = to_tensor(sent, device);
+  transfer.received_rows = to_tensor(received, device);
+  transfer.needed = count_rows(needed[rank]);
+  return transfer;
 }
 
-void fill_images(Microbatch& out, const LoadedMicrobatch& loaded, const VisionConfig& vision,
-                 const MicrobatchOptions& options) {
-  const at::Tensor pixels =
-      at::from_blob(const_cast<float*>(loaded.pixels.data()),
-                    {out.items, vision.channels, vision.image_size, vision.image_size}, at::kFloat);
-  out.patches = extract_patches(pixels, vision).to(options.vision_dtype).to(options.device);
-  std::vector<Segment> segments;
-  for (int64_t item = 0; item < out.items; ++item)
-    segments.push_back({item * vision.tokens(), vision.tokens()});
-  out.image_attention = make_attention(segments, options.device);
+void fill_transfers(Microbatch& out, const HostTokens& host, const VisionConfig& vision,
+                    const MicrobatchOptions& options) {
+  const std::vector<RowRuns> made = made_features(out.items, vision, options.replica);
+  const std::vector<RowRuns> taken = taken_features(host, options);
+  out.features = make_transfer(made, taken, options.replica.rank, options.device);
+  out.feature_gradients = make_transfer(taken, made, options.replica.rank, options.device);
 }
 
 }  // namespace
@@ -173,20 +102,12 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
   Microbatch out;
   out.tokens = static_cast<int64_t>(host.ids.size());
   out.items = loaded.items;
-  out.targets = static_cast<int64_t>(host.target_rows.size());
+  fill_text(out, host, model, options);
+  if (out.items > 0) {
+    fill_images(out, loaded, *model.vision, options);
+    if (options.replica.ranks() > 1) fill_transfers(out, host, *model.vision, options);
+  }
   out.words = std::move(host.words);
-  out.token_ids = to_tensor(host.ids, options.device);
-  out.target_rows = to_tensor(host.target_rows, options.device);
-  out.target_ids = to_tensor(host.target_ids, options.device);
-  out.placeholder_rows = to_tensor(host.placeholder_rows, options.device);
-  out.last_rows = to_tensor(host.last_rows, options.device);
-  const std::vector<Segment> segments = segments_of(out.words);
-  if (model.text.learned_positions)
-    fill_positions(out, segments, options);
-  else
-    fill_rotary(out, segments, model, options);
-  out.text_attention = make_attention(segments, options.device);
-  if (out.items > 0) fill_images(out, loaded, *model.vision, options);
   return out;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "parameter_function.hpp"
 #include "zea/kernels/row_kernels.hpp"
 #include "zea/model/functions.hpp"
+#include "zea/model/parameter_function.hpp"
 
 namespace zea {
 namespace {

@@ -5,52 +5,65 @@
 
 namespace zea::detail {
 
-at::Tensor token_embed(const TextConfig& text, ParameterList& next, const Microbatch& microbatch) {
-  const at::Tensor tokens = embedding(microbatch.token_ids, next());
+at::Tensor token_embed(const UnitContext& unit, ParameterList& next) {
+  const TextConfig& text = unit.model.text;
+  const Microbatch& microbatch = unit.microbatch;
+  const at::Tensor tokens =
+      unit.layers.embedding(microbatch.token_ids, next(), text.vocabulary, microbatch.text_shares);
   return text.learned_positions ? tokens + embedding(microbatch.positions, next()) : tokens;
 }
 
-at::Tensor merge(const at::Tensor& text, const std::optional<at::Tensor>& features,
-                 const Microbatch& microbatch) {
-  return features ? text.index_copy(0, microbatch.placeholder_rows, *features) : text.clone();
+at::Tensor merge(const UnitContext& unit, const at::Tensor& text,
+                 const std::optional<at::Tensor>& features) {
+  return features ? text.index_copy(0, unit.microbatch.placeholder_rows, *features) : text.clone();
 }
 
-at::Tensor decoder_block(const TextConfig& text, ParameterList& next, const at::Tensor& x,
-                         const Microbatch& microbatch) {
+at::Tensor decoder_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
+  const TextConfig& text = unit.model.text;
+  const Microbatch& microbatch = unit.microbatch;
+  const RowShares& shares = microbatch.text_shares;
   const at::Tensor normed = rms_norm(x, next(), text.norm_eps);
   Parameter& qkv_weight = next();
-  const at::Tensor qkv = linear(normed, qkv_weight, next.only_if(text.attention_bias));
-  const int64_t heads = text.heads + 2 * text.kv_heads;
-  const at::Tensor rotated =
-      rotary(qkv.view({qkv.size(0), heads, text.head_dim}), microbatch.rotary_cosines,
-             microbatch.rotary_sines, text.heads + text.kv_heads);
-  const at::Tensor attended =
-      attention(rotated, microbatch.text_attention, text.heads, text.kv_heads, true);
+  const at::Tensor qkv =
+      unit.layers.column_linear(normed, qkv_weight, next.only_if(text.attention_bias), shares);
   Parameter& out_weight = next();
-  const at::Tensor y = x + linear(attended, out_weight, next.only_if(text.attention_bias));
+  const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[1], text.head_dim);
+  const at::Tensor rotated =
+      rotary(split_heads(qkv, heads, text.head_dim), microbatch.rotary_cosines,
+             microbatch.rotary_sines, heads.query + heads.key_value);
+  const at::Tensor attended =
+      unit.layers.attention(rotated, microbatch.text_attention, heads.query, heads.key_value);
+  const at::Tensor y =
+      x + unit.layers.row_linear(attended, out_weight, next.only_if(text.attention_bias), shares);
   const at::Tensor normed2 = rms_norm(y, next(), text.norm_eps);
   Parameter& gate_up = next();
-  const at::Tensor inner = swiglu(linear(normed2, gate_up, next.only_if(text.mlp_bias)));
+  const at::Tensor inner =
+      swiglu(unit.layers.column_linear(normed2, gate_up, next.only_if(text.mlp_bias), shares));
   Parameter& down = next();
-  return y + linear(inner, down, next.only_if(text.mlp_bias));
+  return y + unit.layers.row_linear(inner, down, next.only_if(text.mlp_bias), shares);
 }
 
-at::Tensor gpt2_block(const TextConfig& text, ParameterList& next, const at::Tensor& x,
-                      const Microbatch& microbatch) {
+at::Tensor gpt2_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
+  const TextConfig& text = unit.model.text;
+  const RowShares& shares = unit.microbatch.text_shares;
+  constexpr WeightOrder kOrder = WeightOrder::InOut;
   Parameter& norm1 = next();
   const at::Tensor normed = layer_norm(x, norm1, next(), text.norm_eps);
   Parameter& qkv_weight = next();
-  const at::Tensor qkv = linear_in_out(normed, qkv_weight, &next());
-  const at::Tensor attended = attention(qkv.view({qkv.size(0), 3 * text.heads, text.head_dim}),
-                                        microbatch.text_attention, text.heads, text.heads, true);
+  const at::Tensor qkv = unit.layers.column_linear(normed, qkv_weight, &next(), shares, kOrder);
   Parameter& out_weight = next();
-  const at::Tensor y = x + linear_in_out(attended, out_weight, &next());
+  const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[0], text.head_dim);
+  const at::Tensor attended =
+      unit.layers.attention(split_heads(qkv, heads, text.head_dim), unit.microbatch.text_attention,
+                            heads.query, heads.key_value);
+  const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares, kOrder);
   Parameter& norm2 = next();
   const at::Tensor normed2 = layer_norm(y, norm2, next(), text.norm_eps);
   Parameter& up = next();
-  const at::Tensor inner = activate(linear_in_out(normed2, up, &next()), text.activation);
+  const at::Tensor inner =
+      activate(unit.layers.column_linear(normed2, up, &next(), shares, kOrder), text.activation);
   Parameter& down = next();
-  return y + linear_in_out(inner, down, &next());
+  return y + unit.layers.row_linear(inner, down, &next(), shares, kOrder);
 }
 
 namespace {
@@ -63,16 +76,20 @@ at::Tensor final_norm(const TextConfig& text, ParameterList& next, const at::Ten
 
 }  // namespace
 
-at::Tensor head(const TextConfig& text, ParameterList& next, const at::Tensor& x,
-                const Microbatch& microbatch, HeadOutput output) {
+at::Tensor head(const UnitContext& unit, ParameterList& next, const at::Tensor& x,
+                HeadOutput output) {
+  const TextConfig& text = unit.model.text;
+  const Microbatch& microbatch = unit.microbatch;
   // Only rows that something is asked of go through the norm and the vocabulary.
-  const at::Tensor& rows =
-      output == HeadOutput::LastLogits ? microbatch.last_rows : microbatch.target_rows;
+  const bool of_last = output == HeadOutput::LastLogits;
+  const at::Tensor& rows = of_last ? microbatch.last_rows : microbatch.target_rows;
+  const RowShares& shares = of_last ? microbatch.last_shares : microbatch.target_shares;
   const at::Tensor normed = final_norm(text, next, x.index_select(0, rows));
   Parameter& vocabulary = next();
   if (output == HeadOutput::Loss)
-    return linear_cross_entropy(normed, vocabulary, microbatch.target_ids);
-  return linear(normed, vocabulary, nullptr);
+    return unit.layers.cross_entropy(normed, vocabulary, microbatch.target_ids, text.vocabulary,
+                                     shares);
+  return unit.layers.logits(normed, vocabulary, text.vocabulary, shares);
 }
 
 }  // namespace zea::detail

@@ -8,33 +8,34 @@ namespace zea {
 
 at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                    const Microbatch& microbatch, HeadOutput head) {
+                    const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
+  const detail::UnitContext context{model, microbatch, layers};
   detail::ParameterList next(parameters);
   at::Tensor output;
   switch (unit.kind) {
     case UnitKind::PatchEmbed:
-      output = detail::patch_embed(*model.vision, next, microbatch);
+      output = detail::patch_embed(context, next);
       break;
     case UnitKind::VisionBlock:
-      output = detail::vision_block(*model.vision, next, *inputs[0], microbatch);
+      output = detail::vision_block(context, next, *inputs[0]);
       break;
     case UnitKind::Projector:
-      output = detail::projector(model, next, inputs);
+      output = detail::projector(context, next, inputs);
       break;
     case UnitKind::TokenEmbed:
-      output = detail::token_embed(model.text, next, microbatch);
+      output = detail::token_embed(context, next);
       break;
     case UnitKind::Merge:
-      output = detail::merge(*inputs[0], inputs[1], microbatch);
+      output = detail::merge(context, *inputs[0], inputs[1]);
       break;
     case UnitKind::DecoderBlock:
-      output = detail::decoder_block(model.text, next, *inputs[0], microbatch);
+      output = detail::decoder_block(context, next, *inputs[0]);
       break;
     case UnitKind::Gpt2Block:
-      output = detail::gpt2_block(model.text, next, *inputs[0], microbatch);
+      output = detail::gpt2_block(context, next, *inputs[0]);
       break;
     case UnitKind::Head:
-      output = detail::head(model.text, next, *inputs[0], microbatch, head);
+      output = detail::head(context, next, *inputs[0], head);
       break;
   }
   next.check_all_used(unit.name);

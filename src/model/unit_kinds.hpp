@@ -32,19 +32,40 @@ class ParameterList {
   size_t position_ = 0;
 };
 
-at::Tensor patch_embed(const VisionConfig& vision, ParameterList& next,
-                       const Microbatch& microbatch);
-at::Tensor vision_block(const VisionConfig& vision, ParameterList& next, const at::Tensor& x,
-                        const Microbatch& microbatch);
-at::Tensor projector(const ModelSpec& model, ParameterList& next, const UnitInputs& taps);
-at::Tensor token_embed(const TextConfig& text, ParameterList& next, const Microbatch& microbatch);
-at::Tensor merge(const at::Tensor& text, const std::optional<at::Tensor>& features,
-                 const Microbatch& microbatch);
-at::Tensor decoder_block(const TextConfig& text, ParameterList& next, const at::Tensor& x,
-                         const Microbatch& microbatch);
-at::Tensor gpt2_block(const TextConfig& text, ParameterList& next, const at::Tensor& x,
-                      const Microbatch& microbatch);
-at::Tensor head(const TextConfig& text, ParameterList& next, const at::Tensor& x,
-                const Microbatch& microbatch, HeadOutput output);
+/// What every unit kind reads beside its inputs.
+struct UnitContext {
+  const ModelSpec& model;
+  const Microbatch& microbatch;
+  const Layers& layers;
+};
+
+at::Tensor patch_embed(const UnitContext& unit, ParameterList& next);
+at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
+at::Tensor projector(const UnitContext& unit, ParameterList& next, const UnitInputs& taps);
+at::Tensor token_embed(const UnitContext& unit, ParameterList& next);
+at::Tensor merge(const UnitContext& unit, const at::Tensor& text,
+                 const std::optional<at::Tensor>& features);
+at::Tensor decoder_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
+at::Tensor gpt2_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
+at::Tensor head(const UnitContext& unit, ParameterList& next, const at::Tensor& x,
+                HeadOutput output);
+
+/// Heads of the parameters at hand, which may be a part of the model's.
+struct HeadCounts {
+  int64_t query, key_value;
+
+  int64_t all() const { return query + 2 * key_value; }
+};
+
+/// `qkv_width` outputs of the fused projection, `attended_width` inputs of the one after attention.
+inline HeadCounts count_heads(int64_t qkv_width, int64_t attended_width, int64_t head_dim) {
+  const int64_t query = attended_width / head_dim;
+  return {query, (qkv_width / head_dim - query) / 2};
+}
+
+/// (tokens, heads, head_dim) of (tokens, heads * head_dim).
+inline at::Tensor split_heads(const at::Tensor& x, const HeadCounts& heads, int64_t head_dim) {
+  return x.view({x.size(0), heads.all(), head_dim});
+}
 
 }  // namespace zea::detail

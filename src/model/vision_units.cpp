@@ -5,51 +5,53 @@
 
 namespace zea::detail {
 
-at::Tensor patch_embed(const VisionConfig& vision, ParameterList& next,
-                       const Microbatch& microbatch) {
+at::Tensor patch_embed(const UnitContext& unit, ParameterList& next) {
+  const Microbatch& microbatch = unit.microbatch;
   Parameter& class_token = next();
   Parameter& patch_weight = next();
   Parameter& positions = next();
-  const at::Tensor patches = linear(microbatch.patches, patch_weight, nullptr);
-  const at::Tensor tokens = add_class_and_positions(
-      patches.view({microbatch.items, -1, vision.hidden}), class_token, positions);
+  const at::Tensor tokens =
+      image_tokens(linear(microbatch.patches, patch_weight, nullptr),
+                   {microbatch.patch_rows, microbatch.class_rows, microbatch.image_positions},
+                   class_token, positions);
   Parameter& norm_weight = next();
-  return layer_norm(tokens, norm_weight, next(), vision.norm_eps);
+  return layer_norm(tokens, norm_weight, next(), unit.model.vision->norm_eps);
 }
 
-at::Tensor vision_block(const VisionConfig& vision, ParameterList& next, const at::Tensor& x,
-                        const Microbatch& microbatch) {
+at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
+  const VisionConfig& vision = *unit.model.vision;
+  const RowShares& shares = unit.microbatch.image_shares;
+  const int64_t head_dim = vision.hidden / vision.heads;
   Parameter& norm1 = next();
   const at::Tensor normed = layer_norm(x, norm1, next(), vision.norm_eps);
   Parameter& qkv_weight = next();
-  const at::Tensor qkv = linear(normed, qkv_weight, &next());
-  const at::Tensor attended =
-      attention(qkv.view({qkv.size(0), 3 * vision.heads, vision.hidden / vision.heads}),
-                microbatch.image_attention, vision.heads, vision.heads, false);
+  const at::Tensor qkv = unit.layers.column_linear(normed, qkv_weight, &next(), shares);
   Parameter& out_weight = next();
-  const at::Tensor y = x + linear(attended, out_weight, &next());
+  const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[1], head_dim);
+  const at::Tensor attended =
+      unit.layers.attention(split_heads(qkv, heads, head_dim), unit.microbatch.image_attention,
+                            heads.query, heads.key_value);
+  const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares);
   Parameter& norm2 = next();
   const at::Tensor normed2 = layer_norm(y, norm2, next(), vision.norm_eps);
   Parameter& fc1 = next();
-  const at::Tensor inner = activate(linear(normed2, fc1, &next()), vision.activation);
+  const at::Tensor inner =
+      activate(unit.layers.column_linear(normed2, fc1, &next(), shares), vision.activation);
   Parameter& fc2 = next();
-  return y + linear(inner, fc2, &next());
+  return y + unit.layers.row_linear(inner, fc2, &next(), shares);
 }
 
-at::Tensor projector(const ModelSpec& model, ParameterList& next, const UnitInputs& taps) {
-  const VisionConfig& vision = *model.vision;
+at::Tensor projector(const UnitContext& unit, ParameterList& next, const UnitInputs& taps) {
+  const ProjectorConfig& config = unit.model.projector;
+  const RowShares& shares = unit.microbatch.feature_shares;
   std::vector<at::Tensor> states;
-  for (const auto& tap : taps) {
-    const at::Tensor state = tap->view({-1, vision.tokens(), vision.hidden});
-    states.push_back(vision.keep_class_token ? state : state.narrow(1, 1, vision.patches()));
-  }
-  const at::Tensor joined = states.size() == 1 ? states[0] : at::cat(states, -1);
-  const at::Tensor x = joined.reshape({-1, joined.size(-1)});
+  for (const auto& tap : taps) states.push_back(*tap);
+  const at::Tensor x = joined_rows(states, unit.microbatch.feature_rows);
   Parameter& first = next();
-  const at::Tensor inner =
-      activate(linear(x, first, next.only_if(model.projector.bias)), model.projector.activation);
+  const at::Tensor inner = activate(
+      unit.layers.column_linear(x, first, next.only_if(config.bias), shares), config.activation);
   Parameter& second = next();
-  return linear(inner, second, next.only_if(model.projector.bias));
+  return unit.layers.row_linear(inner, second, next.only_if(config.bias), shares);
 }
 
 }  // namespace zea::detail

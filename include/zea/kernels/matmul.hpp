@@ -10,6 +10,9 @@ namespace zea {
 /// a (m, k) times b (k, n).
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
+/// result (m, n) = a (m, k) times b (k, n).
+void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
+
 /// sum (m, n) += a (m, k) times b (k, n), all of one type.
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 

@@ -12,12 +12,13 @@
 
 namespace zea {
 
-/// x (tokens, in) -> (tokens, out). `weight` (out, in) or any shape with out first; `bias` (out)
-/// may be null.
-at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias);
+/// How a weight lies in its file and buffer: (out, in), or (in, out) as GPT-2's.
+enum class WeightOrder { OutIn, InOut };
 
-/// As linear, with `weight` (in, out): how GPT-2's files have it.
-at::Tensor linear_in_out(const at::Tensor& x, Parameter& weight, Parameter* bias);
+/// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
+/// (out) may be null.
+at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                  WeightOrder order = WeightOrder::OutIn);
 
 /// Layer norm over the last dim (arXiv:1607.06450); `weight`, `bias` (hidden).
 at::Tensor layer_norm(const at::Tensor& x, Parameter& weight, Parameter& bias, double eps);
@@ -28,10 +29,21 @@ at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps);
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 
-/// patches (images, patches, hidden) -> (images * (patches + 1), hidden): the class token first,
-/// positions added.
-at::Tensor add_class_and_positions(const at::Tensor& patches, Parameter& class_token,
-                                   Parameter& positions);
+/// What the rows at hand are of images: any part of their tokens, in any number.
+struct ImageRows {
+  at::Tensor patches;    ///< int64, ascending: rows that are patches
+  at::Tensor classes;    ///< int64, ascending: the others, class tokens
+  at::Tensor positions;  ///< (rows) int64: of each row's token in its image; the class token's is 0
+};
+
+/// Puts `patches` (patches, hidden) and class tokens into their rows and adds positions: (rows,
+/// hidden).
+at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows, Parameter& class_token,
+                        Parameter& positions);
+
+/// The rows `rows` int64, ascending, of each of `states` (tokens, hidden), side by side: (rows,
+/// states * hidden).
+at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);
 
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by tables (tokens, head_dim /
 /// 2); the two halves of a head are the two coordinates of its rotations, as in transformers.

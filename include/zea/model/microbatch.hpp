@@ -1,40 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 // What units read of a microbatch besides their inputs: one const struct per microbatch, made on
 // the host from the loaded samples and moved to the device once. Tokens of all samples lie one
-// after the other; there is no batch dim.
+// after the other; there is no batch dim. Where several ranks share a microbatch it holds this
+// rank's part: "cp tokens" are those of its cp share, "rows here" those that it holds between
+// layers (a slice of the cp tokens under sequence parallel, else all of them).
 #pragma once
 
 #include <vector>
 
 #include "zea/data/loader.hpp"
-#include "zea/model/functions.hpp"
+#include "zea/model/layers.hpp"
 #include "zea/plan/mask_word.hpp"
 #include "zea/plan/model_spec.hpp"
+#include "zea/plan/token_layout.hpp"
 
 namespace zea {
 
+/// Rows that ranks of a replica exchange, as this rank's indices (all_to_all).
+struct RowTransfer {
+  at::Tensor sent_rows;  ///< int64, of the rows held, in order of the rank that takes them
+  std::vector<int64_t> sent_counts;
+  at::Tensor received_rows;  ///< int64, of the rows needed, in order of the rank that gave them
+  std::vector<int64_t> received_counts;
+  int64_t needed = 0;
+};
+
 struct Microbatch {
-  int64_t tokens = 0;
-  int64_t items = 0;
-  int64_t targets = 0;          ///< rows with a label here (bad items' samples have none)
-  std::vector<MaskWord> words;  ///< (tokens)
-  at::Tensor token_ids;         ///< (tokens) int64
-  at::Tensor positions;         ///< (tokens) int64, in the sample: of models that learn positions
-  at::Tensor rotary_cosines;    ///< (tokens, head_dim / 2), compute type: of the others
+  int64_t tokens = 0;   ///< of the whole microbatch
+  int64_t items = 0;    ///< of the whole microbatch
+  int64_t targets = 0;  ///< cp tokens with a label (bad items' samples have none)
+  bool counts = true;   ///< the first of the tp ranks, whose losses and targets are equal
+
+  std::vector<MaskWord> words;  ///< (tokens), of the whole microbatch
+  at::Tensor token_ids;         ///< (cp tokens) int64
+  at::Tensor positions;         ///< (rows here) int64: of models that learn positions
+  at::Tensor rotary_cosines;    ///< (cp tokens, head_dim / 2), compute type: of the others
   at::Tensor rotary_sines;
-  std::vector<AttentionBatch> text_attention;
-  at::Tensor target_rows;       ///< (targets) int64: rows whose next token is predicted
-  at::Tensor target_ids;        ///< (targets) int64: that next token
-  at::Tensor placeholder_rows;  ///< (items * features) int64: rows that take features, in order
-  at::Tensor patches;           ///< (items * patches, channels * patch^2), compute type
-  std::vector<AttentionBatch> image_attention;
-  at::Tensor last_rows;  ///< (samples) int64: the last token of each sample
+  TokenAttention text_attention;
+  RowShares text_shares;         ///< of the cp tokens
+  at::Tensor placeholder_rows;   ///< int64: rows here that take features, ascending
+  at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
+  at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
+  RowShares target_shares;       ///< of the targets
+  at::Tensor last_rows;          ///< int64: rows here that end a sample
+  RowShares last_shares;         ///< of the last rows among the cp tokens
+  std::vector<int64_t> samples;  ///< that the last rows among the cp tokens end
+
+  int64_t items_here = 0;      ///< that this rank encodes, alone or with its tp and cp ranks
+  at::Tensor patches;          ///< (patches here, channels * patch^2), compute type
+  at::Tensor patch_rows;       ///< int64: the rows here that they become
+  at::Tensor class_rows;       ///< int64: rows here that are class tokens
+  at::Tensor image_positions;  ///< (rows here) int64: in the image
+  TokenAttention image_attention;
+  RowShares image_shares;    ///< of the cp tokens
+  at::Tensor feature_rows;   ///< int64: rows here that become features
+  RowShares feature_shares;  ///< of the features of the cp tokens
+
+  RowTransfer features;  ///< from the ranks that made them to those that hold their placeholders
+  RowTransfer feature_gradients;  ///< and back
 };
 
 struct MicrobatchOptions {
   at::ScalarType dtype = at::kFloat;         ///< the language model computes in
   at::ScalarType vision_dtype = at::kFloat;  ///< the vision encoder computes in
   at::Device device = at::kCPU;
+  bool images_both_ways = false;  ///< features of an image see all of it in the language model
+  ReplicaLayout replica = {};     ///< the ranks that share the microbatch
 };
 
 /// Throws DataError where the placeholders of a sample do not match its items, or an id or a

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run-time unit: a unit kind's forward function over its parameters, its inputs and the
-// microbatch. Written as for one device: it knows neither ranks nor schedules.
+// microbatch. Written as for one device: it knows neither ranks nor schedules, and what several
+// ranks share it leaves to Layers.
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "zea/model/layers.hpp"
 #include "zea/model/microbatch.hpp"
 #include "zea/model/parameter.hpp"
 #include "zea/plan/model_spec.hpp"
@@ -24,9 +26,9 @@ enum class HeadOutput {
 };
 
 /// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused
-/// runs being one. Returns (rows, hidden), or what `head` asks for.
+/// runs being one. Returns (rows here, hidden), or what `head` asks for, of all tp ranks.
 at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                    const Microbatch& microbatch, HeadOutput head);
+                    const Microbatch& microbatch, HeadOutput head, const Layers& layers);
 
 }  // namespace zea

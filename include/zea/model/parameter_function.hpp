@@ -10,6 +10,7 @@
 #include <string>
 
 #include "zea/kernels/matmul.hpp"
+#include "zea/model/functions.hpp"
 #include "zea/model/parameter.hpp"
 
 namespace zea::detail {
@@ -42,6 +43,24 @@ inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor
     add_product(matrix, left.t(), right);
   else
     matrix.add_(at::mm(left.t(), right));
+}
+
+/// The weight of a linear as (out, in), whichever way it lies.
+inline Tensor out_in(const Tensor& weight, WeightOrder order) {
+  return order == WeightOrder::OutIn ? as_matrix(weight) : weight.t();
+}
+
+/// Adds what a linear's outputs of gradient `dy` make of its inputs `x`.
+inline void add_weight_gradient(Parameter& weight, WeightOrder order, const Tensor& x,
+                                const Tensor& dy) {
+  if (order == WeightOrder::OutIn)
+    add_outer_product(weight.gradient(), dy, x);
+  else
+    add_outer_product(weight.gradient(), x, dy);
+}
+
+inline void add_bias_gradient(Parameter& bias, const Tensor& dy) {
+  bias.gradient().add_(dy.sum(0, false, bias.gradient().scalar_type()));
 }
 
 }  // namespace zea::detail

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the tokens of one module in one microbatch attend, in the form that is cheapest to compute.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "zea/model/functions.hpp"
+#include "zea/plan/context_plan.hpp"
+
+namespace zea {
+
+struct TokenAttention {
+  bool causal = false;  ///< of `batches`: each token sees what precedes it, else all of its segment
+  /// Where all tokens are here and segments are plain: one batched call for each.
+  std::vector<AttentionBatch> batches;
+  /// Else, where all tokens are here: the tiles that are visible.
+  std::vector<AttentionSlice> slices;
+  /// Else: this rank's part among the cp ranks that the tokens are dealt to.
+  std::optional<ContextPlan> context;
+};
+
+}  // namespace zea

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flash_attention.hpp"
+
+#include <limits>
+#include <optional>
+
+namespace zea::detail {
+namespace {
+
+using at::Tensor;
+
+/// The device's kernels want the rows of a log-sum-exp in multiples of this.
+constexpr int64_t kLseRows = 32;
+
+std::optional<Tensor> optional_mask(const FlashInputs& in) {
+  return in.mask.defined() ? std::optional<Tensor>(in.mask) : std::nullopt;
+}
+
+Tensor padded_lse(const Tensor& lse) {
+  const int64_t missing = (kLseRows - lse.size(2) % kLseRows) % kLseRows;
+  return at::constant_pad_nd(lse, {0, missing}, std::numeric_limits<double>::infinity())
+      .contiguous();
+}
+
+}  // namespace
+
+FlashOutputs flash_forward(const FlashInputs& in) {
+  if (in.q.is_cpu()) {
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(in.q, in.k, in.v, 0.0,
+                                                                      in.causal, optional_mask(in));
+    return {out, lse};
+  }
+  const auto result = at::_scaled_dot_product_efficient_attention(
+      in.q, in.k, in.v, optional_mask(in), true, 0.0, in.causal);
+  return {std::get<0>(result), std::get<1>(result).narrow(2, 0, in.q.size(2))};
+}
+
+std::array<Tensor, 3> flash_backward(const Tensor& dout, const FlashInputs& in,
+                                     const FlashOutputs& outputs) {
+  if (in.q.is_cpu()) {
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        dout, in.q, in.k, in.v, outputs.out, outputs.lse, 0.0, in.causal, optional_mask(in));
+    return {dq, dk, dv};
+  }
+  // Dropout is off, so the kernel reads neither seed nor offset.
+  const Tensor unused = at::zeros({}, in.q.options().dtype(at::kLong));
+  auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
+      dout, in.q, in.k, in.v, in.mask, outputs.out, padded_lse(outputs.lse), unused, unused, 0.0,
+      {true, true, true, false}, in.causal);
+  return {dq, dk, dv};
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/model/layers.hpp"
+
+#include "zea/core/error.hpp"
+#include "zea/model/slice_attention.hpp"
+
+namespace zea {
+
+at::Tensor Layers::column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                                 const RowShares&, WeightOrder order) const {
+  return linear(x, weight, bias, order);
+}
+
+at::Tensor Layers::row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                              const RowShares&, WeightOrder order) const {
+  return linear(x, weight, bias, order);
+}
+
+at::Tensor Layers::embedding(const at::Tensor& ids, Parameter& weight, int64_t,
+                             const RowShares&) const {
+  return zea::embedding(ids, weight);
+}
+
+at::Tensor Layers::cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
+                                 int64_t vocabulary, const RowShares&) const {
+  ZEA_ASSERT(weight.shape()[0] == vocabulary);
+  return linear_cross_entropy(x, weight, targets);
+}
+
+at::Tensor Layers::logits(const at::Tensor& x, Parameter& weight, int64_t vocabulary,
+                          const RowShares&) const {
+  ZEA_ASSERT(weight.shape()[0] == vocabulary);
+  return linear(x, weight, nullptr);
+}
+
+at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
+                             int64_t kv_heads) const {
+  if (tokens.context)
+    throw InternalError("tokens of several cp ranks came to the layers of one rank");
+  if (!tokens.slices.empty()) return slice_attention(qkv, tokens.slices, heads, kv_heads);
+  ZEA_ASSERT(qkv.size(0) == 0 || !tokens.batches.empty());
+  return zea::attention(qkv, tokens.batches, heads, kv_heads, tokens.causal);
+}
+
+}  // namespace zea

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The language model's side of a microbatch: which tokens this rank holds, what is asked of them,
+// and how they attend.
+#include <algorithm>
+
+#include "microbatch_parts.hpp"
+#include "rotary_tables.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// values[t] for the tokens of `runs`.
+Ids pick(const Ids& values, const RowRuns& runs) {
+  Ids picked;
+  for (const TokenRange& run : runs)
+    picked.insert(picked.end(), values.begin() + run.begin, values.begin() + run.end);
+  return picked;
+}
+
+/// The places in `runs` of the tokens that `is_wanted` takes.
+template <class Predicate>
+Ids places_where(const RowRuns& runs, Predicate is_wanted) {
+  Ids places;
+  int64_t place = 0;
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end; ++token, ++place)
+      if (is_wanted(token)) places.push_back(place);
+  return places;
+}
+
+/// How many places each tp rank of a cp rank has; empty where each has all.
+template <class Predicate>
+RowShares shares_where(const TokenLayout& layout, int cp_rank, Predicate is_wanted) {
+  RowShares shares;
+  for (size_t t = 0; t < layout.shares(cp_rank).size(); ++t)
+    shares.push_back(static_cast<int64_t>(
+        places_where(layout.held(cp_rank, static_cast<int>(t)), is_wanted).size()));
+  return shares;
+}
+
+AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device) {
+  Ids rows, places, place_rows;
+  bool padded = false;
+  for (const Segment& segment : batch.segments)
+    for (int64_t i = 0; i < batch.length; ++i) {
+      if (i >= segment.length) {
+        rows.push_back(0);
+        padded = true;
+        continue;
+      }
+      places.push_back(static_cast<int64_t>(rows.size()));
+      place_rows.push_back(segment.start + i);
+      rows.push_back(segment.start + i);
+    }
+  AttentionBatch result;
+  result.segments = static_cast<int64_t>(batch.segments.size());
+  result.length = batch.length;
+  result.rows = to_tensor(rows, device);
+  if (padded) result.places = to_tensor(places, device);
+  result.place_rows = to_tensor(place_rows, device);
+  return result;
+}
+
+TokenLayout text_layout(const HostTokens& host, const Visibility& row,
+                        const MicrobatchOptions& options) {
+  return {host.words, row, options.replica.sharding("llm"), options.replica.grid("llm").tp};
+}
+
+TokenAttention text_attention(const HostTokens& host, const Visibility& row,
+                              const TokenLayout& layout, int cp_rank,
+                              const MicrobatchOptions& options) {
+  TokenAttention attention;
+  attention.causal = true;
+  const ContextOptions context = options.replica.sharding("llm").context;
+  if (context.ranks > 1)
+    attention.context = make_context_plan(row, layout.owned(), context, cp_rank);
+  else if (options.images_both_ways && !host.placeholders.empty())
+    attention.slices = attention_slices(row, layout.owned()[0], layout.owned()[0]);
+  else
+    attention.batches = make_attention_batches(segments_of(host.words), options.device);
+  return attention;
+}
+
+void fill_positions(Microbatch& out, const Visibility& row, const RowRuns& cp_tokens,
+                    const RowRuns& here, const ModelSpec& model, const MicrobatchOptions& options) {
+  Ids positions(row.begins.size());
+  for (size_t t = 0; t < positions.size(); ++t)
+    positions[t] = static_cast<int64_t>(t) - row.begins[t];
+  if (model.text.learned_positions) {
+    out.positions = to_tensor(pick(positions, here), options.device);
+    return;
+  }
+  const at::Tensor angles = rotary_angles(model.text, pick(positions, cp_tokens));
+  out.rotary_cosines = angles.cos().to(options.dtype).to(options.device);
+  out.rotary_sines = angles.sin().to(options.dtype).to(options.device);
+}
+
+void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
+                  const Coordinate& place, at::Device device) {
+  const auto is_target = [&](int64_t token) { return host.targets[token] >= 0; };
+  Ids ids = pick(host.targets, layout.owned()[place.cp]);
+  std::erase(ids, -1);
+  out.targets = static_cast<int64_t>(ids.size());
+  out.target_ids = to_tensor(ids, device);
+  out.target_rows = to_tensor(places_where(layout.held(place.cp, place.tp), is_target), device);
+  out.target_shares = shares_where(layout, place.cp, is_target);
+}
+
+void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
+                const Coordinate& place, at::Device device) {
+  const auto is_last = [&](int64_t token) {
+    return std::binary_search(host.lasts.begin(), host.lasts.end(), token);
+  };
+  out.last_rows = to_tensor(places_where(layout.held(place.cp, place.tp), is_last), device);
+  out.last_shares = shares_where(layout, place.cp, is_last);
+  for (const TokenRange& run : layout.owned()[place.cp])
+    for (size_t s = 0; s < host.lasts.size(); ++s)
+      if (host.lasts[s] >= run.begin && host.lasts[s] < run.end)
+        out.samples.push_back(static_cast<int64_t>(s));
+}
+
+}  // namespace
+
+std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& segments,
+                                                   at::Device device) {
+  std::vector<AttentionBatch> batches;
+  for (const SegmentBatch& batch : batch_segments(segments))
+    batches.push_back(make_attention_batch(batch, device));
+  return batches;
+}
+
+void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
+               const MicrobatchOptions& options) {
+  const Visibility row = visible_text(host.words, options.images_both_ways);
+  const TokenLayout layout = text_layout(host, row, options);
+  const Coordinate place = options.replica.place(options.replica.rank, "llm");
+  const RowRuns& cp_tokens = layout.owned()[place.cp];
+  const RowRuns here = layout.held(place.cp, place.tp);
+  out.counts = place.tp == 0;
+  out.token_ids = to_tensor(pick(host.ids, cp_tokens), options.device);
+  out.text_shares = layout.shares(place.cp);
+  out.text_attention = text_attention(host, row, layout, place.cp, options);
+  const auto takes_feature = [&](int64_t token) {
+    return std::binary_search(host.placeholders.begin(), host.placeholders.end(), token);
+  };
+  out.placeholder_rows = to_tensor(places_where(here, takes_feature), options.device);
+  fill_positions(out, row, cp_tokens, here, model, options);
+  fill_targets(out, host, layout, place, options.device);
+  fill_lasts(out, host, layout, place, options.device);
+}
+
+std::vector<RowRuns> taken_features(const HostTokens& host, const MicrobatchOptions& options) {
+  const Visibility row = visible_text(host.words, options.images_both_ways);
+  const TokenLayout layout = text_layout(host, row, options);
+  std::vector<RowRuns> taken;
+  for (int rank = 0; rank < options.replica.ranks(); ++rank) {
+    const Coordinate place = options.replica.place(rank, "llm");
+    RowRuns features;
+    for (const TokenRange& run : layout.held(place.cp, place.tp)) {
+      const auto first =
+          std::lower_bound(host.placeholders.begin(), host.placeholders.end(), run.begin);
+      const auto last = std::lower_bound(first, host.placeholders.end(), run.end);
+      if (first < last)
+        features.push_back({first - host.placeholders.begin(), last - host.placeholders.begin()});
+    }
+    taken.push_back(std::move(features));
+  }
+  return taken;
+}
+
+}  // namespace zea::detail
