@@ -9,30 +9,49 @@ Optimizer::Optimizer(Engine& engine) : engine_(engine) {
   const Plan& plan = engine.plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!plan.groups[g].trainable) continue;
-    const FlatRange range = engine.groups()[g]->range();
-    for (const FlatPart& part : parts_in_range(plan.groups[g], range)) {
-      const Cut cut{static_cast<int>(g), part.flat_begin - range.begin, part.elements,
-                    plan.param_rules[part.param]};
-      Cut* last = cuts_.empty() ? nullptr : &cuts_.back();
-      const bool joins = last && last->group == cut.group && last->rule == cut.rule &&
-                         last->begin + last->elements == cut.begin;
-      if (joins)
-        last->elements += cut.elements;
-      else
-        cuts_.push_back(cut);
-    }
+    add_cuts(static_cast<int>(g));
+    add_counted(static_cast<int>(g));
   }
+}
+
+void Optimizer::add_cuts(int group) {
+  const Plan& plan = engine_.plan();
+  const FlatRange range = engine_.groups()[group]->range();
+  for (const FlatPart& part : parts_in_range(plan.groups[group], range)) {
+    const Cut cut{group, part.flat_begin - range.begin, part.elements,
+                  plan.param_rules[part.param]};
+    Cut* last = cuts_.empty() ? nullptr : &cuts_.back();
+    const bool joins = last && last->group == cut.group && last->rule == cut.rule &&
+                       last->begin + last->elements == cut.begin;
+    if (joins)
+      last->elements += cut.elements;
+    else
+      cuts_.push_back(cut);
+  }
+}
+
+/// This rank's own cut, but for what another tp rank counts. Padding is zero, so it may be counted.
+void Optimizer::add_counted(int group) {
+  const Plan& plan = engine_.plan();
+  const FlatRange own = plan.own_cut(engine_.world_rank(), group);
+  const int64_t shard = engine_.groups()[group]->range().begin;
+  int64_t begin = own.begin;
+  const auto count_to = [&](int64_t end) {
+    if (begin < end) counted_.push_back({group, begin - shard, end - begin});
+  };
+  for (const FlatPart& part : parts_in_range(plan.groups[group], own)) {
+    if (plan.cuts[part.param].is_first_holder(plan.tp_rank(engine_.world_rank(), group))) continue;
+    count_to(part.flat_begin);
+    begin = part.flat_begin + part.elements;
+  }
+  count_to(own.end);
 }
 
 double Optimizer::own_sum_of_squares() const {
   double sum = 0;
-  for (size_t g = 0; g < engine_.groups().size(); ++g) {
-    const ShardedGroup& group = *engine_.groups()[g];
-    if (!group.trainable()) continue;
-    const FlatRange cut = engine_.plan().own_cut(engine_.world_rank(), static_cast<int>(g));
-    sum += sum_of_squares(
-        group.gradient().narrow(0, cut.begin - group.range().begin, cut.end - cut.begin));
-  }
+  for (const Counted& run : counted_)
+    sum +=
+        sum_of_squares(engine_.groups()[run.group]->gradient().narrow(0, run.begin, run.elements));
   return sum;
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
+#include "zea/parallel/exchange_rows.hpp"
+#include "zea/parallel/tensor_layers.hpp"
 
 namespace zea {
 
@@ -18,17 +20,19 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
   build_slots();
   build_groups();
   build_units();
+  build_layers();
 }
 
-/// All sharded modules have the same shard group, whose ranks reach each other's gradients.
+/// Where all sharded modules have the same shard group, its ranks reach each other's gradients.
 void Engine::build_slots() {
-  Collectives* shard_group = nullptr;
-  for (size_t g = 0; g < plan_.groups.size(); ++g) {
-    if (plan_.shardings[g].shards == 1) continue;
-    Collectives* of_group = &mesh_.along(plan_.groups[g].module, shard_axes());
-    ZEA_ASSERT(shard_group == nullptr || shard_group == of_group);
-    shard_group = of_group;
-  }
+  std::map<std::vector<int>, Collectives*> shard_groups;  // by their ranks
+  for (size_t g = 0; g < plan_.groups.size(); ++g)
+    if (plan_.shardings[g].shards > 1) {
+      const std::string& module = plan_.groups[g].module;
+      shard_groups.emplace(plan_.mesh.group(world_rank_, module, shard_axes()),
+                           &mesh_.along(module, shard_axes()));
+    }
+  Collectives* shard_group = shard_groups.size() == 1 ? shard_groups.begin()->second : nullptr;
   const SlotPlans& slots = plan_.slots;
   gathered_slots_ = std::make_unique<Slots>(slots.gathered, ledger_, nullptr, device_);
   gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_, shard_group, device_);
@@ -72,10 +76,27 @@ void Engine::build_units() {
   }
 }
 
+void Engine::build_layers() {
+  for (const ModuleGrid& grid : plan_.mesh.modules) {
+    if (!plan_.mesh.has(world_rank_, grid.module)) continue;
+    if (grid.tp == 1 && grid.cp == 1) {
+      layers_[grid.module] = std::make_unique<Layers>();
+      continue;
+    }
+    layers_[grid.module] = std::make_unique<TensorLayers>(TensorLayersOptions{
+        .tp = grid.tp > 1 ? &mesh_.along(grid.module, {Axis::Tp}) : nullptr,
+        .sequence_parallel = plan_.token_shardings.at(grid.module).sequence_parallel,
+        .cp_inner = grid.cp_inner > 1 ? &mesh_.cp_inner(grid.module) : nullptr,
+        .cp_outer = grid.cp > grid.cp_inner ? &mesh_.cp_outer(grid.module) : nullptr});
+  }
+}
+
 MicrobatchOptions Engine::microbatch_options() const {
   return {.dtype = to_torch(plan_.precision.param),
           .vision_dtype = to_torch(plan_.vision_precision.param),
-          .device = device_};
+          .device = device_,
+          .images_both_ways = plan_.options.llm.image_attention == "bidirectional",
+          .replica = plan_.replica_layout(world_rank_)};
 }
 
 void Engine::broadcast_weights() {
@@ -110,6 +131,12 @@ WalkResult Engine::run(const std::vector<Action>& actions,
       case ActionKind::Backward:
         backward(action.unit, action.microbatch);
         break;
+      case ActionKind::Move:
+        move(action.unit, action.microbatch);
+        break;
+      case ActionKind::MoveBack:
+        move_back(action.unit, action.microbatch);
+        break;
       case ActionKind::ReduceShard:
         reduce_shard(action.group);
         break;
@@ -121,6 +148,7 @@ WalkResult Engine::run(const std::vector<Action>& actions,
   }
   finish_reductions();
   kept_.clear();
+  moved_.clear();
   return std::move(result_);
 }
 
@@ -131,44 +159,91 @@ bool Engine::recomputes(int unit) const {
          plan_.model.units[unit].kind != UnitKind::Head;
 }
 
-/// What unit `from` gives to `to`: between modules in the types that their precisions say.
-at::Tensor Engine::crossed(const at::Tensor& value, int from, int to) const {
-  const std::string& source = plan_.model.units[from].module;
-  const std::string& target = plan_.model.units[to].module;
-  if (source == target) return value;
-  return value.to(to_torch(plan_.precision_of(source).output))
-      .to(to_torch(plan_.precision_of(target).param));
-}
-
-/// The gradient of what crossed, on its way back.
-at::Tensor Engine::returned(const at::Tensor& gradient, int from, int to) const {
-  const std::string& source = plan_.model.units[from].module;
-  if (source == plan_.model.units[to].module) return gradient;
-  return gradient.to(to_torch(plan_.precision_of(source).output))
-      .to(to_torch(plan_.precision_of(source).param));
+/// What unit `source` gives to `target`, in the type that the target computes in; nothing where the
+/// source had no work.
+std::optional<at::Tensor> Engine::take_output(int source, int target, int microbatch) {
+  const at::ScalarType wanted =
+      to_torch(plan_.precision_of(plan_.model.units[target].module).param);
+  const auto moved = moved_.find({source, microbatch});
+  if (moved != moved_.end()) {
+    // One unit reads what another module made: the merge.
+    ZEA_ASSERT(consumers_[source].size() == 1);
+    at::Tensor leaf = std::move(moved->second.value).to(wanted).detach();
+    leaf.set_requires_grad(moved->second.needs_gradient);
+    if (!moved->second.needs_gradient) moved_.erase(moved);
+    return leaf;
+  }
+  const auto found = kept_.find({source, microbatch});
+  if (found == kept_.end()) return std::nullopt;
+  Kept& kept = found->second;
+  at::Tensor leaf = kept.value;
+  if (plan_.model.units[source].module != plan_.model.units[target].module)
+    leaf =
+        leaf.to(to_torch(plan_.precision_of(plan_.model.units[source].module).output)).to(wanted);
+  leaf = leaf.detach();
+  leaf.set_requires_grad(kept.needs_gradient);
+  if (--kept.consumers == 0) kept.value.reset();
+  return leaf;
 }
 
 UnitInputs Engine::take_inputs(int unit, int microbatch) {
   UnitInputs inputs;
   for (const UnitInput& input : plan_.model.units[unit].inputs) {
-    const auto source = kept_.find({input.unit, microbatch});
-    if (source == kept_.end()) {
-      ZEA_ASSERT(input.optional);
-      inputs.push_back(std::nullopt);
-      continue;
-    }
-    Kept& kept = source->second;
-    at::Tensor leaf = crossed(kept.value, input.unit, unit).detach();
-    leaf.set_requires_grad(kept.needs_gradient);
-    inputs.push_back(leaf);
-    if (--kept.consumers == 0) kept.value.reset();
+    inputs.push_back(take_output(input.unit, unit, microbatch));
+    ZEA_ASSERT(inputs.back() || input.optional);
   }
   return inputs;
 }
 
+/// The gradient of what `source` gave to `target` joins those of its other consumers.
+void Engine::add_gradient(int source, int target, int microbatch, const at::Tensor& gradient) {
+  const std::string& module = plan_.model.units[source].module;
+  const Precision& precision = plan_.precision_of(module);
+  at::Tensor own = gradient;
+  if (module != plan_.model.units[target].module) own = own.to(to_torch(precision.output));
+  if (const auto moved = moved_.find({source, microbatch}); moved != moved_.end()) {
+    moved->second.gradient = own;
+    return;
+  }
+  own = own.to(to_torch(precision.param));
+  at::Tensor& sum = kept_.at({source, microbatch}).gradient;
+  sum = sum.defined() ? sum + own : own;
+}
+
+bool Engine::trains_upstream(int unit) const {
+  const auto& inputs = plan_.model.units[unit].inputs;
+  return trains_unit_[unit] || std::any_of(inputs.begin(), inputs.end(), [&](const UnitInput& in) {
+           return trains_upstream(in.unit);
+         });
+}
+
+void Engine::move(int unit, int microbatch) {
+  const DType dtype = plan_.precision_of(plan_.model.units[unit].module).output;
+  Moved& moved = moved_[{unit, microbatch}];
+  moved.needs_gradient = trains_ && trains_upstream(unit);
+  at::Tensor held;
+  if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end()) {
+    held = kept->second.value.to(to_torch(dtype));
+    if (--kept->second.consumers == 0) kept->second.value.reset();
+  }
+  moved.value = exchange_rows(mesh_.replica(), held, (*microbatches_)[microbatch].features,
+                              {plan_.model.text.hidden, dtype, device_});
+}
+
+void Engine::move_back(int unit, int microbatch) {
+  const Precision& precision = plan_.precision_of(plan_.model.units[unit].module);
+  const at::Tensor gradient = exchange_rows(mesh_.replica(), moved_.at({unit, microbatch}).gradient,
+                                            (*microbatches_)[microbatch].feature_gradients,
+                                            {plan_.model.text.hidden, precision.output, device_});
+  moved_.erase({unit, microbatch});
+  if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end())
+    kept->second.gradient = gradient.to(to_torch(precision.param));
+}
+
 at::Tensor Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs) {
-  return run_unit(plan_.model, plan_.model.units[unit], unit_parameters_[unit], inputs,
-                  (*microbatches_)[microbatch], head_);
+  const UnitSpec& spec = plan_.model.units[unit];
+  return run_unit(plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],
+                  head_, *layers_.at(spec.module));
 }
 
 void Engine::forward(int unit, int microbatch) {
@@ -188,7 +263,7 @@ void Engine::forward(int unit, int microbatch) {
   kept.value = kept.output.detach();
   if (plan_.model.units[unit].kind == UnitKind::Head) {
     if (head_ == HeadOutput::Loss)
-      result_.loss_sum += kept.value.item<double>();
+      result_.loss_sum += (*microbatches_)[microbatch].counts ? kept.value.item<double>() : 0;
     else
       result_.outputs[microbatch] =
           kept.value.to(to_torch(plan_.precision_of(plan_.model.units[unit].module).output));
@@ -216,13 +291,10 @@ void Engine::backward(int unit, int microbatch) {
     kept.gradient = at::ones_like(kept.output);
   }
   torch::autograd::backward({kept.output}, {kept.gradient});
-  for (size_t i = 0; i < kept.inputs.size(); ++i) {
-    if (!kept.inputs[i] || !kept.inputs[i]->grad().defined()) continue;
-    const int source = plan_.model.units[unit].inputs[i].unit;
-    at::Tensor& sum = kept_.at({source, microbatch}).gradient;
-    const at::Tensor gradient = returned(kept.inputs[i]->grad(), source, unit);
-    sum = sum.defined() ? sum + gradient : gradient;
-  }
+  for (size_t i = 0; i < kept.inputs.size(); ++i)
+    if (kept.inputs[i] && kept.inputs[i]->grad().defined())
+      add_gradient(plan_.model.units[unit].inputs[i].unit, unit, microbatch,
+                   kept.inputs[i]->grad());
 }
 
 /// A gradient whose reduction is under way may still have the slot: in a step in which some units

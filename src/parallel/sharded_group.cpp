@@ -39,7 +39,7 @@ ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
   if (const int subgroup = plan.shardings[group].subgroup)
     subgroup_counts_.assign(subgroup, layout_.padded(shards_) / subgroup);
   build_owned();
-  build_runs(plan.model);
+  build_runs(plan);
   publish();
 }
 
@@ -77,14 +77,15 @@ Buffer ShardedGroup::on_device(int64_t elements, at::ScalarType type, Collective
   return allocate_buffer(context_.ledger, reach, elements, type, context_.device);
 }
 
-void ShardedGroup::build_runs(const ModelSpec& model) {
+void ShardedGroup::build_runs(const Plan& plan) {
   bool joined = false;
   for (const FlatParam& member : layout_.params) {
-    const ParamSpec& spec = model.params[member.param];
+    const ParamSpec& spec = plan.model.params[member.param];
+    const Shape& piece = plan.cuts[member.param].shape;
     if (joined) {
       FusedRun& run = runs_.back();
       std::vector<int64_t> shape = run.parameter->shape();
-      shape[0] += spec.shape[0];
+      shape[0] += piece[0];
       run.parameter = std::make_unique<Parameter>(run.parameter->name() + "+" + spec.name, shape,
                                                   layout_.trainable, context_.device);
       run.elements += member.elements;
@@ -93,7 +94,7 @@ void ShardedGroup::build_runs(const ModelSpec& model) {
       run_of_param_.push_back(static_cast<int>(runs_.size()));
       runs_.push_back(
           {member.offset, member.elements,
-           std::make_unique<Parameter>(spec.name, spec.shape, layout_.trainable, context_.device)});
+           std::make_unique<Parameter>(spec.name, piece, layout_.trainable, context_.device)});
     }
     joined = spec.fused_with_next;
   }

@@ -33,8 +33,18 @@ class Optimizer {
     ParamRule rule;
   };
 
+  /// A run of a shard that this rank counts in the norm.
+  struct Counted {
+    int group;
+    int64_t begin, elements;  ///< in the shard
+  };
+
+  void add_cuts(int group);
+  void add_counted(int group);
+
   Engine& engine_;
   std::vector<Cut> cuts_;
+  std::vector<Counted> counted_;
 };
 
 }  // namespace zea

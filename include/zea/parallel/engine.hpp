@@ -51,13 +51,24 @@ class Engine {
     bool needs_gradient = false;  ///< something trainable lies here or upstream
   };
 
+  /// A unit's output in a microbatch on the ranks of its consumer, and the gradient made there.
+  struct Moved {
+    at::Tensor value;     ///< until its consumer has run
+    at::Tensor gradient;  ///< that the consumer made
+    bool needs_gradient = false;
+  };
+
   void build_slots();
   void build_groups();
   void build_units();
+  void build_layers();
   bool recomputes(int unit) const;
   UnitInputs take_inputs(int unit, int microbatch);
-  at::Tensor crossed(const at::Tensor& value, int from, int to) const;
-  at::Tensor returned(const at::Tensor& gradient, int from, int to) const;
+  std::optional<at::Tensor> take_output(int source, int target, int microbatch);
+  void add_gradient(int source, int target, int microbatch, const at::Tensor& gradient);
+  bool trains_upstream(int unit) const;
+  void move(int unit, int microbatch);
+  void move_back(int unit, int microbatch);
   void open_gradient(int group);
   at::Tensor call_unit(int unit, int microbatch, const UnitInputs& inputs);
   void forward(int unit, int microbatch);
@@ -79,12 +90,14 @@ class Engine {
   std::vector<std::vector<Parameter*>> unit_parameters_;
   std::vector<std::vector<int>> consumers_;  ///< units that read each unit
   std::vector<bool> trains_unit_;            ///< whether a unit has a trainable parameter
+  std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< of each module
 
   // Of the walk under way.
   const std::vector<Microbatch>* microbatches_ = nullptr;
   HeadOutput head_ = HeadOutput::Loss;
   bool trains_ = false;
   std::map<std::pair<int, int>, Kept> kept_;
+  std::map<std::pair<int, int>, Moved> moved_;
   std::optional<int> reducing_shard_;
   std::vector<int> reducing_replicas_;
   WalkResult result_;

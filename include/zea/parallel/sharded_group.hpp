@@ -79,7 +79,7 @@ class ShardedGroup {
   };
 
   void build_owned();
-  void build_runs(const ModelSpec& model);
+  void build_runs(const Plan& plan);
   Buffer owned(at::ScalarType type, Collectives* reach);
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
   /// From a group of one where `from` is null.

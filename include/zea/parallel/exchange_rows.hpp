@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations between the layouts of two modules, by an exchange that was planned on paper.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "zea/comm/collectives.hpp"
+#include "zea/model/microbatch.hpp"
+
+namespace zea {
+
+struct RowFormat {
+  int64_t width;
+  DType dtype;
+  at::Device device;
+};
+
+/// held (rows held, width), undefined where this rank holds none -> (rows needed, width).
+/// Collective.
+at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTransfer& transfer,
+                         const RowFormat& format);
+
+}  // namespace zea

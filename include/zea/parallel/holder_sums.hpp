@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last part of a gradient: what several tp ranks hold (norms, row biases, repeated KV heads) is
+// whole when its owned gradients are summed over the holders. Ranks of a tp group at one place of
+// their shard groups own the same range of a flat buffer, so the ranges match.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "zea/comm/mesh.hpp"
+#include "zea/parallel/sharded_group.hpp"
+
+namespace zea {
+
+class HolderSums {
+ public:
+  /// `mesh` and `groups`, the buffers of `plan`, must outlive it. Does not communicate.
+  HolderSums(const Plan& plan, Mesh& mesh, const std::vector<std::unique_ptr<ShardedGroup>>& groups,
+             at::Device device);
+
+  /// After a step's reductions, before norm and update: sums the owned gradients of the buffers
+  /// that some rank of the job has a gradient for. One sum in the master type for each group of
+  /// holders. Collective.
+  void run(const std::vector<bool>& groups_with_gradient);
+
+ private:
+  /// A run of a shard whose parameters have the same holders.
+  struct Range {
+    int group;
+    int64_t begin, elements;  ///< in the shard
+    double scale;             ///< of what each holder contributes
+  };
+  struct Sum {
+    Collectives* holders;
+    std::vector<Range> ranges;
+    at::Tensor packed;  ///< while it is under way
+    Pending pending;
+  };
+
+  void add_group(const Plan& plan, int group, Mesh& mesh);
+  Sum& sum_over(Collectives& holders);
+  static void add_range(Sum& sum, const Range& range);
+  at::Tensor gradient_of(const Range& range) const;
+  void start(Sum& sum, const std::vector<bool>& groups_with_gradient);
+  void finish(Sum& sum, const std::vector<bool>& groups_with_gradient);
+
+  const std::vector<std::unique_ptr<ShardedGroup>>& groups_;
+  DType dtype_;
+  at::Device device_;
+  std::vector<Sum> sums_;  ///< in one order on all ranks
+};
+
+}  // namespace zea

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/parallel/context_attention.hpp"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "head_exchange.hpp"
+#include "key_exchange.hpp"
+#include "zea/core/error.hpp"
+#include "zea/model/parameter_function.hpp"
+
+namespace zea {
+namespace {
+
+using namespace detail;
+
+/// What forward and backward of one call share.
+struct ContextCall {
+  const ContextPlan* plan;
+  int64_t heads, kv_heads;
+  Collectives* inner;
+  Collectives* outer;
+
+  HeadExchange head_exchange() const { return {*plan, heads, kv_heads, inner}; }
+  bool is_alone() const { return !outer || outer->size() == 1; }
+};
+
+void save(Context* ctx, const ContextCall& call) {
+  ctx->saved_data["plan"] = reinterpret_cast<int64_t>(call.plan);
+  ctx->saved_data["heads"] = call.heads;
+  ctx->saved_data["kv_heads"] = call.kv_heads;
+  ctx->saved_data["inner"] = reinterpret_cast<int64_t>(call.inner);
+  ctx->saved_data["outer"] = reinterpret_cast<int64_t>(call.outer);
+}
+
+ContextCall saved_call(Context* ctx) {
+  const auto saved = [&](const char* name) { return ctx->saved_data.at(name).toInt(); };
+  return {reinterpret_cast<const ContextPlan*>(saved("plan")), saved("heads"), saved("kv_heads"),
+          reinterpret_cast<Collectives*>(saved("inner")),
+          reinterpret_cast<Collectives*>(saved("outer"))};
+}
+
+GroupInputs inputs_of(const Tensor& qkv, int64_t heads) {
+  return {for_attention(qkv.narrow(1, 0, heads)),
+          qkv.narrow(1, heads, qkv.size(1) - heads).contiguous()};
+}
+
+AttentionSums attend(const ContextCall& call, const GroupInputs& in) {
+  if (!call.is_alone() && call.plan->exchange == KeyExchange::Ring)
+    return PassedKeys(*call.plan, *call.outer).attend(in);
+  if (!call.is_alone()) return GatheredKeys(*call.plan, *call.outer).attend(in);
+  AttentionSums sums = no_attention(in.q);
+  add_attention(sums, with_keys(in.q, in.kv), call.plan->slices.at(0));
+  return sums;
+}
+
+void add_gradients(const ContextCall& call, const GroupGradients& gradients, const GroupInputs& in,
+                   const Tensor& dout, const AttentionSums& sums) {
+  if (!call.is_alone() && call.plan->exchange == KeyExchange::Ring)
+    PassedKeys(*call.plan, *call.outer).add_gradients(gradients, in, dout, sums);
+  else if (!call.is_alone())
+    GatheredKeys(*call.plan, *call.outer).add_gradients(gradients, in, dout, sums);
+  else
+    add_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv), dout, sums,
+                            call.plan->slices.at(0));
+}
+
+struct ContextAttentionFunction : Function<ContextAttentionFunction> {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const ContextCall& call) {
+    const HeadExchange heads = call.head_exchange();
+    const Tensor of_group = heads.inputs_to_heads(qkv);
+    const AttentionSums sums = attend(call, inputs_of(of_group, heads.heads()));
+    const Tensor out = sums.out.to(qkv.scalar_type());
+    ctx->save_for_backward({of_group, out, sums.lse});
+    save(ctx, call);
+    return heads.outputs_to_tokens(out).flatten(1);
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const ContextCall call = saved_call(ctx);
+    const HeadExchange heads = call.head_exchange();
+    const Tensors saved = ctx->get_saved_variables();
+    const Tensor& of_group = saved[0];
+    const Tensor dy = outputs[0].contiguous().unflatten(1, {call.heads, of_group.size(2)});
+    const Tensor dout = for_attention(heads.outputs_to_heads(dy));
+    const Tensor dqkv =
+        at::zeros(of_group.sizes(), of_group.options().dtype(saved[2].scalar_type()));
+    const int64_t rest = dqkv.size(1) - heads.heads();
+    const GroupGradients gradients{dqkv.narrow(1, 0, heads.heads()),
+                                   dqkv.narrow(1, heads.heads(), rest)};
+    add_gradients(call, gradients, inputs_of(of_group, heads.heads()), dout,
+                  {for_attention(saved[1]), saved[2]});
+    return {heads.inputs_to_tokens(dqkv.to(of_group.scalar_type())), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor context_attention(const at::Tensor& qkv, const ContextPlan& plan, int64_t heads,
+                             int64_t kv_heads, Collectives* inner, Collectives* outer) {
+  ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
+  return ContextAttentionFunction::apply(qkv, ContextCall{&plan, heads, kv_heads, inner, outer});
+}
+
+}  // namespace zea

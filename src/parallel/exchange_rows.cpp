@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/parallel/exchange_rows.hpp"
+
+#include "zea/core/error.hpp"
+#include "zea/parallel/sharded_group.hpp"
+
+namespace zea {
+namespace {
+
+Counts times(const Counts& rows, int64_t width) {
+  Counts elements;
+  for (int64_t count : rows) elements.push_back(count * width);
+  return elements;
+}
+
+}  // namespace
+
+at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTransfer& transfer,
+                         const RowFormat& format) {
+  const auto options = at::TensorOptions().dtype(to_torch(format.dtype)).device(format.device);
+  ZEA_ASSERT(held.defined() || transfer.sent_rows.numel() == 0);
+  const at::Tensor sent = held.defined() ? held.index_select(0, transfer.sent_rows)
+                                         : at::empty({0, format.width}, options);
+  const at::Tensor received = at::empty({transfer.received_rows.numel(), format.width}, options);
+  ranks
+      .all_to_all(sent.const_data_ptr(), times(transfer.sent_counts, format.width),
+                  received.data_ptr(), times(transfer.received_counts, format.width), format.dtype)
+      .wait();
+  at::Tensor needed = at::empty({transfer.needed, format.width}, options);
+  return needed.index_copy_(0, transfer.received_rows, received);
+}
+
+}  // namespace zea

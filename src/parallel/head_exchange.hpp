@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The members of an inner group exchange tokens for heads: before, each has some tokens of all
+// heads; then all of the group's tokens, ascending in the row, of some heads.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "zea/comm/collectives.hpp"
+#include "zea/plan/context_plan.hpp"
+
+namespace zea::detail {
+
+class HeadExchange {
+ public:
+  /// `inner` null: a group of one, where everything stays as it is.
+  HeadExchange(const ContextPlan& plan, int64_t heads, int64_t kv_heads, Collectives* inner);
+
+  /// Heads of this member.
+  int64_t heads() const { return heads_; }
+  int64_t kv_heads() const { return kv_heads_; }
+
+  /// qkv (own tokens, all heads, dim) -> (group's tokens, heads() + 2 kv_heads(), dim).
+  at::Tensor inputs_to_heads(const at::Tensor& qkv) const;
+  /// Its gradient.
+  at::Tensor inputs_to_tokens(const at::Tensor& dqkv) const;
+  /// Outputs (group's tokens, heads(), dim) -> (own tokens, all query heads, dim).
+  at::Tensor outputs_to_tokens(const at::Tensor& out) const;
+  /// Its gradient.
+  at::Tensor outputs_to_heads(const at::Tensor& dout) const;
+
+ private:
+  at::Tensor to_heads(const at::Tensor& x) const;
+  at::Tensor to_tokens(const at::Tensor& x) const;
+  Counts own_counts(int64_t width) const;
+  Counts group_counts(int64_t width) const;
+
+  const ContextPlan& plan_;
+  Collectives* inner_;
+  int64_t heads_, kv_heads_;
+  int64_t all_heads_;                ///< of qkv
+  std::vector<int64_t> sent_heads_;  ///< of qkv, in order of member
+};
+
+}  // namespace zea::detail

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of a group's queries to the keys of all groups of the outer group: to its own ones
+// only, to all of them gathered at once, or to one group's after the other's as they are passed
+// around.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "zea/comm/collectives.hpp"
+#include "zea/model/slice_attention.hpp"
+#include "zea/plan/context_plan.hpp"
+
+namespace zea::detail {
+
+/// One call's tensors: q (tokens, heads, dim), and kv (tokens, 2 kv_heads, dim), keys first, in the
+/// type that travels.
+struct GroupInputs {
+  at::Tensor q, kv;
+};
+
+/// dq, and dkv of the own group's tokens; fp32 for bf16.
+struct GroupGradients {
+  at::Tensor dq, dkv;
+};
+
+/// A tensor on its way to other ranks, and what comes for it.
+class TravellingTensor {
+ public:
+  TravellingTensor() = default;
+  TravellingTensor(at::Tensor going, at::Tensor coming, Pending pending)
+      : going_(std::move(going)), coming_(std::move(coming)), pending_(std::move(pending)) {}
+
+  /// What has come. Waits; to be called once.
+  at::Tensor take() {
+    pending_.wait();
+    going_.reset();
+    return std::move(coming_);
+  }
+
+ private:
+  at::Tensor going_, coming_;
+  Pending pending_;  ///< dies first: it uses both
+};
+
+/// Keys of the outer group's members gathered, in order of the row: some heads' at a time, the next
+/// ones' while these are used.
+class GatheredKeys {
+ public:
+  GatheredKeys(const ContextPlan& plan, Collectives& outer) : plan_(plan), outer_(outer) {}
+
+  AttentionSums attend(const GroupInputs& in) const;
+  void add_gradients(const GroupGradients& gradients, const GroupInputs& in, const at::Tensor& dout,
+                     const AttentionSums& sums) const;
+
+ private:
+  /// As many heads as travel together, of those of `kv`.
+  int64_t heads_at_once(const at::Tensor& kv) const;
+  Counts counts(const at::Tensor& kv) const;
+  /// kv of the KV heads from `first` on.
+  TravellingTensor gather(const at::Tensor& kv, int64_t first, int64_t heads) const;
+  at::Tensor in_row_order(const at::Tensor& gathered) const;
+  /// dkv of all tokens, in order of the row, goes to its owners and is summed.
+  TravellingTensor return_gradient(const at::Tensor& dkv, const at::Tensor& kv) const;
+
+  const ContextPlan& plan_;
+  Collectives& outer_;
+};
+
+/// Keys passed from each member to the next: the next hop's travel while this one's are used.
+class PassedKeys {
+ public:
+  PassedKeys(const ContextPlan& plan, Collectives& outer) : plan_(plan), outer_(outer) {}
+
+  AttentionSums attend(const GroupInputs& in) const;
+  /// The gradients of keys travel behind the keys, and arrive at their owner last.
+  void add_gradients(const GroupGradients& gradients, const GroupInputs& in, const at::Tensor& dout,
+                     const AttentionSums& sums) const;
+
+ private:
+  /// Whose keys are here at a hop.
+  int owner(int hop) const { return (outer_.rank() - hop + outer_.size()) % outer_.size(); }
+  bool is_last(int hop) const { return hop + 1 == outer_.size(); }
+  /// What is here at `hop` goes to the next member; what comes is the next hop's.
+  TravellingTensor pass(const at::Tensor& here, int hop) const;
+
+  const ContextPlan& plan_;
+  Collectives& outer_;
+};
+
+/// Inputs of attention to the keys of `kv`.
+AttentionInputs with_keys(const at::Tensor& q, const at::Tensor& kv);
+AttentionGradients with_keys(const GroupGradients& gradients, const at::Tensor& dkv);
+
+}  // namespace zea::detail

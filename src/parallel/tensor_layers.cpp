@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/parallel/tensor_layers.hpp"
+
+#include "tensor_functions.hpp"
+#include "zea/core/error.hpp"
+#include "zea/parallel/context_attention.hpp"
+
+namespace zea {
+
+using detail::TensorRows;
+
+TensorLayers::TensorLayers(const TensorLayersOptions& options) : options_(options) {
+  if (options_.tp && options_.tp->size() > 1)
+    buffers_ = std::make_unique<detail::TensorBuffers>(*options_.tp);
+}
+
+TensorLayers::~TensorLayers() = default;
+
+bool TensorLayers::is_shared(const RowShares& shares) const {
+  if (!buffers_) return false;
+  ZEA_ASSERT(shares.empty() != options_.sequence_parallel);
+  return true;
+}
+
+at::Tensor TensorLayers::column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                                       const RowShares& shares, WeightOrder order) const {
+  if (!is_shared(shares)) return Layers::column_linear(x, weight, bias, shares, order);
+  return detail::tensor_column_linear(TensorRows(*buffers_, shares), x, weight, bias, order);
+}
+
+at::Tensor TensorLayers::row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                                    const RowShares& shares, WeightOrder order) const {
+  if (!is_shared(shares)) return Layers::row_linear(x, weight, bias, shares, order);
+  return detail::tensor_row_linear(TensorRows(*buffers_, shares), x, weight, bias, order);
+}
+
+at::Tensor TensorLayers::embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
+                                   const RowShares& shares) const {
+  if (!is_shared(shares)) return Layers::embedding(ids, weight, vocabulary, shares);
+  return detail::tensor_embedding(TensorRows(*buffers_, shares), ids, weight, vocabulary);
+}
+
+at::Tensor TensorLayers::cross_entropy(const at::Tensor& x, Parameter& weight,
+                                       const at::Tensor& targets, int64_t vocabulary,
+                                       const RowShares& shares) const {
+  if (!is_shared(shares)) return Layers::cross_entropy(x, weight, targets, vocabulary, shares);
+  return detail::tensor_cross_entropy(TensorRows(*buffers_, shares), x, weight, targets,
+                                      vocabulary);
+}
+
+at::Tensor TensorLayers::logits(const at::Tensor& x, Parameter& weight, int64_t vocabulary,
+                                const RowShares& shares) const {
+  if (!is_shared(shares)) return Layers::logits(x, weight, vocabulary, shares);
+  return detail::tensor_logits(TensorRows(*buffers_, shares), x, weight, vocabulary);
+}
+
+at::Tensor TensorLayers::attention(const at::Tensor& qkv, const TokenAttention& tokens,
+                                   int64_t heads, int64_t kv_heads) const {
+  if (!tokens.context) return Layers::attention(qkv, tokens, heads, kv_heads);
+  return context_attention(qkv, *tokens.context, heads, kv_heads, options_.cp_inner,
+                           options_.cp_outer);
+}
+
+}  // namespace zea

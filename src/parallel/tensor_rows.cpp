@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor_rows.hpp"
+
+#include <numeric>
+
+#include "zea/core/error.hpp"
+
+namespace zea::detail {
+namespace {
+
+int64_t sum_of(const RowShares& shares) {
+  return std::accumulate(shares.begin(), shares.end(), int64_t{0});
+}
+
+}  // namespace
+
+DType dtype_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kDouble:
+      return DType::Float64;
+    case at::kFloat:
+      return DType::Float32;
+    case at::kBFloat16:
+      return DType::BFloat16;
+    case at::kHalf:
+      return DType::Float16;
+    default:
+      throw InternalError(std::string("no wire type for ") + at::toString(x.scalar_type()));
+  }
+}
+
+at::Tensor TravellingRows::take() {
+  pending_.wait();
+  at::Tensor result = result_.defined() ? std::move(result_) : source_.clone();
+  source_.reset();
+  return result;
+}
+
+at::Tensor TensorBuffers::take(Kind kind, int64_t rows, int64_t width,
+                               const at::TensorOptions& options) {
+  const int64_t bytes = rows * width * static_cast<int64_t>(options.dtype().itemsize());
+  if (!options.device().is_cpu() || bytes == 0) return at::empty({rows, width}, options);
+  Buffer& buffer = buffers_[static_cast<size_t>(kind)];
+  if (buffer.bytes < bytes) {
+    buffer = {};
+    // The number of tokens is new in every step: some room, and it will not grow again soon.
+    buffer.bytes = bytes + bytes / 4;
+    buffer.memory = tp_->allocate(buffer.bytes);
+  }
+  return at::from_blob(
+      buffer.memory.get(), {rows, width}, [kept = buffer.memory](void*) { (void)kept; }, options);
+}
+
+TensorRows::TensorRows(TensorBuffers& buffers, RowShares shares)
+    : buffers_(&buffers), shares_(std::move(shares)) {
+  ZEA_ASSERT(shares_.empty() || static_cast<int>(shares_.size()) == tp().size());
+}
+
+Counts TensorRows::counts(int64_t width) const {
+  Counts elements;
+  for (int64_t rows : shares_) elements.push_back(rows * width);
+  return elements;
+}
+
+TravellingRows TensorRows::gather(const at::Tensor& x) const {
+  if (!are_dealt()) return {{}, x, {}};
+  const int rank = tp().rank();
+  ZEA_ASSERT(x.size(0) == shares_[rank]);
+  const int64_t width = x.size(1);
+  at::Tensor all =
+      buffers_->take(TensorBuffers::Kind::Gathered, sum_of(shares_), width, x.options());
+  if (all.numel() == 0) return {{}, all, {}};
+  const int64_t before = sum_of({shares_.begin(), shares_.begin() + rank});
+  const at::Tensor here = all.narrow(0, before, shares_[rank]);
+  here.copy_(x);
+  Pending pending =
+      tp().all_gather(here.const_data_ptr(), all.mutable_data_ptr(), counts(width), dtype_of(x));
+  return {{}, std::move(all), std::move(pending)};
+}
+
+at::Tensor TensorRows::partial(int64_t rows, int64_t width,
+                               const at::TensorOptions& options) const {
+  ZEA_ASSERT(!are_dealt() || rows == sum_of(shares_));
+  return buffers_->take(TensorBuffers::Kind::Partial, rows, width, options);
+}
+
+TravellingRows TensorRows::sum(const at::Tensor& partial) const {
+  const DType dtype = dtype_of(partial);
+  if (!are_dealt()) {
+    if (partial.numel() == 0) return {{}, partial, {}};
+    Pending pending =
+        tp().all_reduce(partial.mutable_data_ptr(), partial.numel(), dtype, ReduceOp::Sum);
+    return {partial, {}, std::move(pending)};
+  }
+  const int64_t width = partial.size(1);
+  at::Tensor result = at::empty({shares_[tp().rank()], width}, partial.options());
+  if (partial.numel() == 0) return {{}, result, {}};
+  Pending pending = tp().reduce_scatter(partial.const_data_ptr(), result.mutable_data_ptr(),
+                                        counts(width), dtype);
+  return {partial, std::move(result), std::move(pending)};
+}
+
+}  // namespace zea::detail

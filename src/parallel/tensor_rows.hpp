@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of activations among tp ranks: gathered from their shares, or summed and dealt to them;
+// where every rank holds all rows, gathering is nothing and dealing is a sum. Each is posted first
+// and taken later, so that products go on in between.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <memory>
+
+#include "zea/comm/collectives.hpp"
+#include "zea/model/layers.hpp"
+
+namespace zea::detail {
+
+/// What one function of a layer works in: on the host, memory that the ranks' collectives reach in
+/// place. A function has at most one of each kind at a time, and none when it returns.
+class TensorBuffers {
+ public:
+  enum class Kind { Gathered, Partial };
+
+  explicit TensorBuffers(Collectives& tp) : tp_(&tp) {}
+
+  Collectives& tp() const { return *tp_; }
+  /// (rows, width), which must be equal on all ranks. Collective.
+  at::Tensor take(Kind kind, int64_t rows, int64_t width, const at::TensorOptions& options);
+
+ private:
+  struct Buffer {
+    std::shared_ptr<void> memory;
+    int64_t bytes = 0;
+  };
+
+  Collectives* tp_;
+  std::array<Buffer, 2> buffers_;
+};
+
+/// Rows on their way: from `source`, which is kept until they are taken, into `result`; where that
+/// is undefined `source` is a buffer that they come back in, and are copied from.
+class TravellingRows {
+ public:
+  TravellingRows(at::Tensor source, at::Tensor result, Pending pending)
+      : source_(std::move(source)), result_(std::move(result)), pending_(std::move(pending)) {}
+
+  /// Waits. To be called once.
+  at::Tensor take();
+
+ private:
+  at::Tensor source_, result_;
+  Pending pending_;
+};
+
+/// The rows of one call of a layer.
+class TensorRows {
+ public:
+  TensorRows(TensorBuffers& buffers, RowShares shares);
+
+  /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
+  TravellingRows gather(const at::Tensor& x) const;
+
+  /// Room for what sum() takes: (rows of all ranks, width), of any content. `rows` are those of all
+  /// ranks.
+  at::Tensor partial(int64_t rows, int64_t width, const at::TensorOptions& options) const;
+  /// The ranks' partial() (rows of all ranks, width) -> their sum's (rows here, width).
+  TravellingRows sum(const at::Tensor& partial) const;
+
+  TensorBuffers& buffers() const { return *buffers_; }
+  Collectives& tp() const { return buffers_->tp(); }
+  bool are_dealt() const { return !shares_.empty(); }
+  const RowShares& shares() const { return shares_; }
+
+ private:
+  Counts counts(int64_t width) const;
+
+  TensorBuffers* buffers_;
+  RowShares shares_;
+};
+
+/// The wire's name of a tensor's type.
+DType dtype_of(const at::Tensor& x);
+
+}  // namespace zea::detail

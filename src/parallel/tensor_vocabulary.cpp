@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The embedding and the head of a vocabulary that tp ranks share: each has some of its rows, the
+// last ones fewer where it does not divide, and padding that nothing reads.
+#include "tensor_functions.hpp"
+#include "zea/core/kernel_sizes.hpp"
+#include "zea/kernels/matmul.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// Where `ids` are among the vocabulary here: rows of `ids`, and the places in the range.
+struct OwnIds {
+  Tensor rows, places;
+};
+
+OwnIds own_ids(const Tensor& ids, const VocabularyRange& range) {
+  const Tensor places = ids.sub(range.begin);
+  const Tensor rows = places.ge(0).logical_and_(places.lt(range.count)).nonzero().squeeze(1);
+  return {rows, places.index_select(0, rows)};
+}
+
+struct EmbeddingFunction : Function<EmbeddingFunction> {
+  static Tensor forward(Context* ctx, const Tensor& anchor, const TensorRows* rows,
+                        const Tensor& ids, Parameter* weight, int64_t vocabulary) {
+    (void)anchor;
+    remember(ctx, {weight});
+    remember_rows(ctx, *rows);
+    const OwnIds own = own_ids(ids, vocabulary_range(rows->tp(), *weight, vocabulary));
+    ctx->save_for_backward({own.rows, own.places});
+    const Tensor& table = weight->value();
+    Tensor found = rows->partial(ids.size(0), table.size(1), table.options()).zero_();
+    found.index_copy_(0, own.rows, table.index_select(0, own.places));
+    return rows->sum(found).take();
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    const OwnIds own{saved[0], saved[1]};
+    const Tensor dy = recall_rows(ctx).gather(outputs[0]).take();
+    Tensor& gradient = recall(ctx, 0)->gradient();
+    gradient.index_add_(0, own.places, dy.index_select(0, own.rows).to(gradient.scalar_type()));
+    return {{}, {}, {}, {}, {}};
+  }
+};
+
+template <class Visit>
+void for_chunks(int64_t rows, int64_t vocabulary, Visit visit) {
+  const int64_t step = rows_of_logits(vocabulary);
+  for (int64_t begin = 0; begin < rows; begin += step) visit(begin, std::min(step, rows - begin));
+}
+
+/// Of each target the place in the range, 0 where another rank has it, and whether it is here: 1 or
+/// 0. Unlike rows of some, these need no device to be waited for.
+struct TargetPlaces {
+  Tensor places, are_here;  ///< (rows, 1)
+};
+
+TargetPlaces target_places(const Tensor& targets, const VocabularyRange& range,
+                           at::ScalarType type) {
+  const Tensor places = targets.sub(range.begin).unsqueeze_(1);
+  const Tensor are_here = places.ge(0).logical_and_(places.lt(range.count));
+  return {places.mul(are_here), are_here.to(type)};
+}
+
+/// The log-sum-exp of each row over all ranks' logits, and its target's logit.
+struct Normalised {
+  Tensor lse, picked;
+};
+
+/// (2, rows) of the logits here: log-sum-exp, -inf where there are none, and the target's logit, 0
+/// where another rank has it.
+Tensor normalise_here(const Tensor& x, const Tensor& matrix, const Tensor& targets,
+                      const VocabularyRange& range) {
+  Tensor here = at::zeros({2, x.size(0)}, wide(x.narrow(0, 0, 0)).options());
+  if (range.count == 0) {
+    here[0].fill_(-std::numeric_limits<double>::infinity());
+    return here;
+  }
+  for_chunks(x.size(0), range.count, [&](int64_t begin, int64_t count) {
+    const Tensor logits = wide(product(x.narrow(0, begin, count), matrix.t()));
+    here[0].narrow(0, begin, count).copy_(logits.logsumexp(-1));
+    const auto [places, are_here] =
+        target_places(targets.narrow(0, begin, count), range, logits.scalar_type());
+    here[1].narrow(0, begin, count).copy_(logits.gather(1, places).mul_(are_here).squeeze(1));
+  });
+  return here;
+}
+
+Normalised normalise(Collectives& tp, const Tensor& here) {
+  Tensor all = at::empty({tp.size(), 2, here.size(1)}, here.options());
+  tp.all_gather(here.const_data_ptr(), all.mutable_data_ptr(), Counts(tp.size(), here.numel()),
+                dtype_of(here))
+      .wait();
+  return {all.select(1, 0).logsumexp(0), all.select(1, 1).sum(0)};
+}
+
+struct CrossEntropyFunction : Function<CrossEntropyFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const TensorRows* rows,
+                        const Tensor& targets, Parameter* weight, int64_t vocabulary) {
+    (void)anchor;
+    remember(ctx, {weight});
+    remember_rows(ctx, *rows);
+    ctx->saved_data["vocabulary"] = vocabulary;
+    const VocabularyRange range = vocabulary_range(rows->tp(), *weight, vocabulary);
+    Tensor lse = at::empty({0}, wide(x.narrow(0, 0, 0)).options());
+    Tensor loss = at::zeros({}, x.options().dtype(at::kDouble));
+    if (targets.size(0) > 0) {
+      const Tensor matrix = weight->value().narrow(0, 0, range.count);
+      const Normalised all =
+          normalise(rows->tp(), normalise_here(rows->gather(x).take(), matrix, targets, range));
+      loss = all.lse.sub(all.picked).sum(at::kDouble);
+      lse = all.lse;
+    }
+    ctx->save_for_backward({x, targets, lse});
+    return loss;
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    const TensorRows rows = recall_rows(ctx);
+    Parameter* weight = recall(ctx, 0);
+    const VocabularyRange range =
+        vocabulary_range(rows.tp(), *weight, ctx->saved_data.at("vocabulary").toInt());
+    const Tensor x = rows.gather(saved[0]).take();
+    const bool needs_dx = ctx->needs_input_grad(0);
+    const Tensor dx = needs_dx ? rows.partial(x.size(0), x.size(1), x.options()).zero_() : Tensor();
+    if (range.count > 0) add_gradients(x, saved[1], saved[2], outputs[0], *weight, range, dx);
+    return {needs_dx ? rows.sum(dx).take() : Tensor(), {}, {}, {}, {}, {}};
+  }
+
+  /// Adds the logits' here to the weight's gradient and, where it is defined, writes dx.
+  static void add_gradients(const Tensor& x, const Tensor& targets, const Tensor& lse,
+                            const Tensor& dloss, Parameter& weight, const VocabularyRange& range,
+                            const Tensor& dx) {
+    const Tensor matrix = weight.value().narrow(0, 0, range.count);
+    const Tensor scale = dloss.to(lse.scalar_type());
+    Tensor dweight = weight.trainable() ? weight.gradient().narrow(0, 0, range.count) : Tensor();
+    for_chunks(x.size(0), range.count, [&](int64_t begin, int64_t count) {
+      const Tensor rows = x.narrow(0, begin, count);
+      Tensor d = wide(product(rows, matrix.t()));
+      d.sub_(lse.narrow(0, begin, count).unsqueeze(1)).exp_();
+      const auto [places, are_here] =
+          target_places(targets.narrow(0, begin, count), range, d.scalar_type());
+      d.scatter_add_(1, places, are_here.neg());
+      d = d.mul_(scale).to(x.scalar_type());
+      if (dx.defined()) dx.narrow(0, begin, count).copy_(product(d, matrix));
+      if (dweight.defined()) add_outer_product(dweight, d, rows);
+    });
+  }
+};
+
+}  // namespace
+
+at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,
+                            int64_t vocabulary) {
+  return EmbeddingFunction::apply(weight.anchor(), &rows, ids, &weight, vocabulary);
+}
+
+at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
+                                const at::Tensor& targets, int64_t vocabulary) {
+  return CrossEntropyFunction::apply(x, weight.anchor(), &rows, targets, &weight, vocabulary);
+}
+
+at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
+                         int64_t vocabulary) {
+  const at::Tensor all = rows.gather(x.detach()).take();
+  const at::Tensor here = product(all, weight.value().t());
+  const int ranks = rows.tp().size();
+  at::Tensor parts = at::empty({ranks, here.size(0), here.size(1)}, here.options());
+  if (here.numel() > 0)
+    rows.tp()
+        .all_gather(here.const_data_ptr(), parts.mutable_data_ptr(), Counts(ranks, here.numel()),
+                    dtype_of(here))
+        .wait();
+  return parts.transpose(0, 1).flatten(1).narrow(1, 0, vocabulary).contiguous();
+}
+
+}  // namespace zea::detail
