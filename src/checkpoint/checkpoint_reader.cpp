@@ -24,8 +24,10 @@ void check_same_on_all(Collectives& control, const StateSource& source) {
         ": the ranks opened different checkpoints; name one that all of them can read");
 }
 
-void read_moments(const Plan& plan, ShardedGroup& group, const StateSource& source) {
-  auto boxes = detail::held_boxes(plan.model, group.layout(), group.range());
+void read_moments(Engine& engine, int group_index, const StateSource& source) {
+  const Plan& plan = engine.plan();
+  const ShardedGroup& group = *engine.groups()[group_index];
+  auto boxes = detail::held_boxes(plan, group_index, engine.world_rank(), group.range());
   std::erase_if(boxes, [&](const detail::HeldBox& box) {
     return source.states(plan.model.params[box.param].name).empty();
   });
@@ -46,8 +48,8 @@ TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateS
   check_same_on_all(control, source);
   agree(control, [&] {
     load_weights(engine, source);
-    for (const auto& group : engine.groups())
-      if (group->trainable()) read_moments(engine.plan(), *group, source);
+    for (size_t g = 0; g < engine.groups().size(); ++g)
+      if (engine.groups()[g]->trainable()) read_moments(engine, static_cast<int>(g), source);
   });
   return source.position();
 }

@@ -25,11 +25,20 @@ namespace fs = std::filesystem;
 
 constexpr double kMiB = 1 << 20;
 
+std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
+  std::string text =
+      grid.module + " " +
+      (grid.module == "vision" ? plan.options.mesh_vision : plan.options.mesh_llm).strategy;
+  if (grid.tp > 1) text += " tp " + std::to_string(grid.tp);
+  if (grid.cp > 1) text += " cp " + std::to_string(grid.cp);
+  return text;
+}
+
 std::string describe_mesh(const Plan& plan) {
   std::string text = "dp_replicate " + std::to_string(plan.mesh.dp_replicate) + " x dp_shard " +
                      std::to_string(plan.mesh.dp_shard);
-  if (plan.model.vision) text += ", vision " + plan.options.mesh_vision.strategy;
-  return text + ", llm " + plan.options.mesh_llm.strategy;
+  for (const ModuleGrid& grid : plan.mesh.modules) text += ", " + describe_module(plan, grid);
+  return text;
 }
 
 void make_directory(const std::string& path) {

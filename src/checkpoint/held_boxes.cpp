@@ -3,16 +3,23 @@
 
 namespace zea::detail {
 
-std::vector<HeldBox> held_boxes(const ModelSpec& model, const FlatGroup& group, FlatRange range) {
+std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, FlatRange range) {
+  const int tp_rank = plan.tp_rank(world_rank, group);
   std::vector<HeldBox> boxes;
-  for (const FlatPart& part : parts_in_range(group, range)) {
-    int64_t flat = part.flat_begin;
-    for (const Extent& extent : boxes_of_range(model.params[part.param].shape, part.param_begin,
-                                               part.param_begin + part.elements)) {
-      boxes.push_back({part.param, extent, flat});
-      flat += extent.elements();
-    }
-  }
+  for (const FlatPart& part : parts_in_range(plan.groups[group], range))
+    for (PieceBox& box :
+         boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], tp_rank,
+                        part.param_begin, part.param_begin + part.elements))
+      boxes.push_back(
+          {part.param, std::move(box.extent), part.flat_begin + box.begin - part.param_begin});
+  return boxes;
+}
+
+std::vector<HeldBox> own_boxes(const Plan& plan, int group, int world_rank) {
+  const int tp_rank = plan.tp_rank(world_rank, group);
+  std::vector<HeldBox> boxes = held_boxes(plan, group, world_rank, plan.own_cut(world_rank, group));
+  std::erase_if(boxes,
+                [&](const HeldBox& box) { return !plan.cuts[box.param].is_first_holder(tp_rank); });
   return boxes;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From flat buffers to files: the boxes of parameters that lie in a range of a buffer, and host
-// memory for them where the buffer is on a device. Loading, resuming and saving all walk these
-// boxes.
+// From flat buffers to files: the boxes of the global parameters that lie in a range of a rank's
+// buffer, and host memory for them where the buffer is on a device. Loading, resuming and saving
+// all walk these boxes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,11 +15,16 @@ namespace zea::detail {
 
 struct HeldBox {
   int param;           ///< index in ModelSpec::params
-  Extent extent;       ///< of that parameter
+  Extent extent;       ///< of that parameter, all of it, not of the piece that a tp rank holds
   int64_t flat_begin;  ///< element of the flat buffer where its packed elements start
 };
 
-std::vector<HeldBox> held_boxes(const ModelSpec& model, const FlatGroup& group, FlatRange range);
+/// What `world_rank` holds in `range` of buffer `group`; the padding of a piece has no box.
+std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, FlatRange range);
+
+/// The boxes that `world_rank` writes: those in its own cut of the buffer, but what several tp
+/// ranks hold only on the first of them. Together all ranks write every element once.
+std::vector<HeldBox> own_boxes(const Plan& plan, int group, int world_rank);
 
 /// Fills the place of each box in `flat`, the elements of `range`: `read(box, target)` is given
 /// packed host memory.

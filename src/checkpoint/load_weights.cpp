@@ -13,9 +13,11 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source) {
 void load_weights(Engine& engine, const WeightsSource& source) {
   const Plan& plan = engine.plan();
   check_tensors(plan.model, source);
-  for (const auto& group : engine.groups()) {
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    ShardedGroup* group = engine.groups()[g].get();
     if (plan.options.model.sync_module_states && !group->is_first_replica()) continue;
-    const auto boxes = detail::held_boxes(plan.model, group->layout(), group->range());
+    const auto boxes =
+        detail::held_boxes(plan, static_cast<int>(g), engine.world_rank(), group->range());
     detail::fill_boxes(
         group->master(), group->range(), boxes, [&](const detail::HeldBox& box, void* target) {
           const ParamSpec& param = plan.model.params[box.param];

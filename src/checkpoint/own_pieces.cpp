@@ -34,8 +34,7 @@ int64_t own_file_bytes(Engine& engine) {
   int64_t bytes = kMetadataBytesPerFile;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const auto num_states = static_cast<int64_t>(states_of(*engine.groups()[g]).size());
-    const FlatRange cut = plan.own_cut(engine.world_rank(), static_cast<int>(g));
-    for (const HeldBox& box : held_boxes(plan.model, plan.groups[g], cut))
+    for (const HeldBox& box : own_boxes(plan, static_cast<int>(g), engine.world_rank()))
       bytes += num_states * (ShardWriter::piece_bytes(box.extent, plan.precision.master) +
                              kMetadataBytesPerPiece);
   }
@@ -47,8 +46,7 @@ std::vector<OwnPiece> own_pieces(Engine& engine) {
   std::vector<OwnPiece> pieces;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const ShardedGroup& group = *engine.groups()[g];
-    const FlatRange cut = plan.own_cut(engine.world_rank(), static_cast<int>(g));
-    const std::vector<HeldBox> boxes = held_boxes(plan.model, plan.groups[g], cut);
+    const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
     for (const State& state : states_of(group))
       for (const HeldBox& box : boxes)
         pieces.push_back(

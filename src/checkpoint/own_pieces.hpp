@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one rank puts into a checkpoint: its own cut of every buffer, parameters and moments, box by
-// box.
+// box; of what several tp ranks hold, the first one's.
 #pragma once
 
 #include <vector>
