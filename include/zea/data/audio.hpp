@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sound from bytes to what an audio encoder takes, as transformers' WhisperFeatureExtractor does
+// it: to mono samples at 16 kHz, padded or cut to the encoder's length, and the logarithm of the
+// power in mel bands, clamped to 80 dB below the loudest and scaled.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace zea {
+
+/// What every Whisper hears: samples per second, and samples from one column of features to the
+/// next.
+constexpr int64_t kMelRate = 16000;
+constexpr int64_t kMelHop = 160;
+
+struct AudioOptions {
+  int64_t mel_bins = 80;  ///< the encoder's num_mel_bins; 128 for large-v3
+  /// Of the encoder. Each position takes two columns of features, which is 20 ms of sound.
+  int64_t max_source_positions = 1500;
+
+  int64_t columns() const { return 2 * max_source_positions; }
+  int64_t samples() const { return columns() * kMelHop; }
+};
+
+/// Mono; full scale is -1..1.
+struct Audio {
+  int64_t rate = 0;  ///< samples per second
+  std::vector<float> samples;
+};
+
+/// WAV (PCM of 8, 16, 24 or 32 bits, float of 32 or 64) or FLAC, told apart by their first bytes;
+/// channels are averaged. Throws DataError with the fault, also when the clip lasts longer than
+/// `max_seconds`; the caller knows which item it was.
+Audio decode_audio(std::span<const uint8_t> bytes, int64_t max_seconds);
+
+/// The first `max_samples` samples at `rate`: sample i stands at the time of i / rate, of
+/// ceil(n * rate / audio.rate) in all. A sinc of 64 zero crossings on each side under a Kaiser
+/// window (beta = 14.77) that is down by half at 0.9476 of the lower Nyquist frequency and by 140
+/// dB from it on.
+Audio resample(const Audio& audio, int64_t rate,
+               int64_t max_samples = std::numeric_limits<int64_t>::max());
+
+/// Log-mel features of an encoder. Makes its tables once; thread-safe.
+class LogMel {
+ public:
+  explicit LogMel(const AudioOptions& options);
+  ~LogMel();
+  LogMel(const LogMel&) = delete;
+  LogMel& operator=(const LogMel&) = delete;
+
+  const AudioOptions& options() const { return options_; }
+
+  /// (mel_bins, columns) in `target`: the first samples() samples, resampled where the rate is
+  /// another, silence after the last.
+  void operator()(const Audio& audio, float* target) const;
+
+ private:
+  struct Tables;
+
+  double put_logarithms(std::span<const float> samples, float* target) const;
+
+  const AudioOptions options_;
+  const std::unique_ptr<const Tables> tables_;
+};
+
+}  // namespace zea

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per encoded format of sound, and the limits that all formats share. Faults of the
+// bytes are DataError.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "zea/data/audio.hpp"
+
+namespace zea {
+
+/// Throws DataError unless the rate is one that sound has and 1 <= samples <= max_seconds * rate.
+void check_clip(const std::string& format, int64_t rate, int64_t samples, int64_t max_seconds);
+
+Audio decode_wav(std::span<const uint8_t> bytes, int64_t max_seconds);
+Audio decode_flac(std::span<const uint8_t> bytes, int64_t max_seconds);
+
+}  // namespace zea

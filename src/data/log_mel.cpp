@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Log-mel features: frames of 400 samples under a Hann window, one every 160, centred on their
+// column (the clip is mirrored at its two ends); the power of each in triangular bands that are
+// spaced evenly on Slaney's mel scale, each of area 1; log10, cut off 8 below the maximum of the
+// clip; (x + 4) / 4. Computed in double precision, which transformers does in single.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "power_spectrum.hpp"
+#include "zea/core/error.hpp"
+#include "zea/data/audio.hpp"
+
+namespace zea {
+namespace {
+
+constexpr double kSmallestPower = 1e-10;
+constexpr double kDepth = 8;  ///< in powers of ten: what lies deeper below the maximum is cut off
+
+/// Slaney's scale: linear below 1000 Hz, which is mel 15, logarithmic above.
+constexpr double kLinearMel = 15, kLinearHertz = 1000;
+const double kLogStep = std::log(6.4) / 27;
+
+double mel_of(double hertz) {
+  return hertz < kLinearHertz ? hertz * kLinearMel / kLinearHertz
+                              : kLinearMel + std::log(hertz / kLinearHertz) / kLogStep;
+}
+
+double hertz_of(double mel) {
+  return mel < kLinearMel ? mel * kLinearHertz / kLinearMel
+                          : kLinearHertz * std::exp(kLogStep * (mel - kLinearMel));
+}
+
+/// Weights of the frequencies from `first` on; none where no frequency falls into the band.
+struct Band {
+  size_t first = 0;
+  std::vector<double> weights;
+};
+
+/// The triangle from `low` to `high` with its top at `centre`, in Hz.
+Band band_of(double low, double centre, double high) {
+  Band band;
+  for (size_t bin = 0; bin < kBins; ++bin) {
+    const double hertz = static_cast<double>(bin) * kMelRate / kFrame;
+    const double height =
+        std::min((hertz - low) / (centre - low), (high - hertz) / (high - centre));
+    if (height <= 0) continue;
+    if (band.weights.empty()) band.first = bin;
+    band.weights.push_back(height * 2 / (high - low));
+  }
+  return band;
+}
+
+std::vector<Band> make_bands(int64_t count) {
+  const double highest = mel_of(kMelRate / 2.0);
+  const auto edge = [&](int64_t i) {
+    return hertz_of(highest * static_cast<double>(i) / static_cast<double>(count + 1));
+  };
+  std::vector<Band> bands;
+  for (int64_t i = 0; i < count; ++i) bands.push_back(band_of(edge(i), edge(i + 1), edge(i + 2)));
+  return bands;
+}
+
+std::array<double, kFrame> hann_window() {
+  std::array<double, kFrame> window{};
+  for (size_t n = 0; n < kFrame; ++n)
+    window[n] = 0.5 - 0.5 * std::cos(2 * std::numbers::pi * static_cast<double>(n) / kFrame);
+  return window;
+}
+
+/// The sample at `place` of a clip that is cut to `length`, silent after the `samples` that there
+/// are, and mirrored at its first and last sample.
+double sample_at(std::span<const float> samples, int64_t place, int64_t length) {
+  place = std::abs(place);
+  if (place >= length) place = 2 * length - 2 - place;
+  return place < static_cast<int64_t>(samples.size()) ? samples[static_cast<size_t>(place)] : 0;
+}
+
+double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, size_t lane) {
+  double sum = 0;
+  for (size_t i = 0; i < band.weights.size(); ++i)
+    sum += band.weights[i] * power[band.first + i][lane];
+  return std::log10(std::max(sum, kSmallestPower));
+}
+
+}  // namespace
+
+struct LogMel::Tables {
+  std::array<double, kFrame> window = hann_window();
+  std::vector<Band> bands;
+  PowerSpectrum spectrum;
+
+  /// The frames of `column` and those after it, `lanes` in all, under the window.
+  void put_frames(std::span<const float> samples, int64_t column, int64_t length, size_t lanes,
+                  std::array<Lanes, kFrame>& frames) const {
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      const int64_t begin = (column + static_cast<int64_t>(lane)) * kMelHop - int64_t{kFrame / 2};
+      for (size_t n = 0; n < kFrame; ++n)
+        frames[n][lane] = window[n] * sample_at(samples, begin + static_cast<int64_t>(n), length);
+    }
+  }
+};
+
+LogMel::LogMel(const AudioOptions& options)
+    : options_(options),
+      tables_(std::make_unique<Tables>(Tables{.bands = make_bands(options.mel_bins)})) {
+  ZEA_ASSERT(options.mel_bins > 0 && options.max_source_positions > 0);
+}
+
+LogMel::~LogMel() = default;
+
+/// Logarithms of all columns; their maximum.
+double LogMel::put_logarithms(std::span<const float> samples, float* target) const {
+  const int64_t columns = options_.columns();
+  const double silence = std::log10(kSmallestPower);
+  std::fill_n(target, options_.mel_bins * columns, static_cast<float>(silence));
+  double maximum = silence;
+  std::array<Lanes, kFrame> frames{};
+  std::array<Lanes, kBins> power;
+  for (int64_t column = 0; column < columns; column += kLanes) {
+    // From here on frames hear nothing, not even in the mirror.
+    if (column * kMelHop - int64_t{kFrame / 2} >= static_cast<int64_t>(samples.size())) break;
+    const auto lanes = static_cast<size_t>(std::min<int64_t>(kLanes, columns - column));
+    tables_->put_frames(samples, column, options_.samples(), lanes, frames);
+    tables_->spectrum(frames, power);
+    for (size_t band = 0; band < tables_->bands.size(); ++band)
+      for (size_t lane = 0; lane < lanes; ++lane) {
+        const double value = logarithm_of(tables_->bands[band], power, lane);
+        maximum = std::max(maximum, value);
+        target[static_cast<int64_t>(band) * columns + column + static_cast<int64_t>(lane)] =
+            static_cast<float>(value);
+      }
+  }
+  return maximum;
+}
+
+void LogMel::operator()(const Audio& audio, float* target) const {
+  const Audio resampled =
+      audio.rate == kMelRate ? Audio{} : resample(audio, kMelRate, options_.samples());
+  const std::span<const float> samples = audio.rate == kMelRate ? audio.samples : resampled.samples;
+  const auto floor = static_cast<float>(put_logarithms(samples, target) - kDepth);
+  for (int64_t i = 0; i < options_.mel_bins * options_.columns(); ++i)
+    target[i] = (std::max(target[i], floor) + 4) / 4;
+}
+
+}  // namespace zea
