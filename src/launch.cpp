@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 
+#include "build_text.hpp"
 #include "start.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
@@ -32,21 +33,13 @@ void check_no_checkpoints(const std::string& directory) {
                     "); go on with -r " + directory + ", or choose another directory with -d");
 }
 
-std::string build_text() {
-  return std::string("zea " ZEA_VERSION "\nC++ compiler: ") + __VERSION__ +
-         "\nlibtorch: " + ZEA_TORCH_VERSION + "\nMPI: " + ZEA_MPI_VERSION +
-         "\nHDF5: " + ZEA_HDF5_VERSION + "\nKokkos: " + ZEA_KOKKOS_VERSION +
-         "\nNCCL: " + (has_nccl() ? "yes" : "no") + "\nbuild type: " + ZEA_BUILD_TYPE +
-         "\nkernels for: " + ZEA_ISA + "\n";
-}
-
 /// -h, -c, --version and -n: text on the terminal.
 ExitCode answer(const CommandLine& line) {
   std::string text;
   if (line.show_help)
     text = help_text();
   else if (line.show_version)
-    text = "zea " ZEA_VERSION "\n";
+    text = version_text();
   else if (line.show_build)
     text = build_text();
   else {
@@ -112,7 +105,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
     if (start.checkpoint) set_aside_later(checkpoints, start.checkpoint->position().step);
   });
   Log log(is_root, start.directory + "/log.txt");
-  const MetricsFile metrics(is_root ? start.directory + "/metrics.jsonl" : "");
+  MetricsFile metrics(is_root ? start.directory + "/metrics.jsonl" : "");
   for (const std::string& note :
        {directory ? directory->note() : "", start.note, start.weights ? start.weights->note() : ""})
     if (!note.empty()) log.warn(note);
@@ -140,6 +133,8 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
     return ExitCode::Done;
   }
 
+  if (is_root && start.options.log.tensorboard)
+    metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
   Trainer trainer({.engine = engine,
                    .optimizer = optimizer,

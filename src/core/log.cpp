@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
 #include "zea/core/error.hpp"
 
@@ -20,6 +22,13 @@ std::shared_ptr<spdlog::sinks::sink> open_sink(const std::string& file) {
     throw StorageError(std::string("cannot write the log: ") + error.what() +
                        "; choose another run directory with -d");
   }
+}
+
+/// Whether the terminal takes one line over another. mpirun gives ranks a terminal even where its
+/// own output goes to a file; a job script then says TERM=dumb.
+bool can_be_written_over() {
+  const char* kind = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) && !(kind && std::string_view(kind) == "dumb");
 }
 
 }  // namespace
@@ -61,7 +70,7 @@ void Log::warn(const std::string& line) {
 void Log::progress(const std::string& line, bool last) {
   if (!sinks_->terminal) return;
   if (sinks_->file) sinks_->file->info("{}", line);
-  if (!isatty(STDOUT_FILENO)) {
+  if (!can_be_written_over()) {
     sinks_->terminal->info("{}", line);
     return;
   }

@@ -58,10 +58,44 @@ class Evaluator {
     for (const LoadedMicrobatch& part : loaded) {
       microbatches.push_back(
           make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
-      if (targets) *targets += static_cast<double>(microbatches.back().targets);
+      const Microbatch& made = microbatches.back();
+      if (targets && made.counts) *targets += static_cast<double>(made.targets);
     }
     const ScheduleInput input = engine_.plan().schedule_input(plan, engine_.world_rank(), true);
-    return engine_.run(make_schedule(input), microbatches, head);
+    WalkResult result = engine_.run(make_schedule(input), microbatches, head);
+    if (head == HeadOutput::LastLogits) best_ = best_tokens(result, microbatches, loaded);
+    return result;
+  }
+
+  /// The likeliest token after each sample of each microbatch, on all ranks of the replica: each
+  /// has the logits of the samples whose last token it holds.
+  std::vector<Ids> best_tokens(const WalkResult& result,
+                               const std::vector<Microbatch>& microbatches,
+                               const std::vector<LoadedMicrobatch>& loaded) {
+    std::vector<Ids> best;
+    for (size_t m = 0; m < microbatches.size(); ++m) {
+      Ids tokens(loaded[m].samples.size(), 0);
+      const std::vector<int64_t>& own = microbatches[m].samples;
+      if (microbatches[m].counts && !own.empty()) {
+        const at::Tensor likeliest = result.outputs[m].argmax(1).cpu();
+        for (size_t i = 0; i < own.size(); ++i)
+          tokens[own[i]] = likeliest[static_cast<int64_t>(i)].item<int64_t>();
+      }
+      best.push_back(shared_in_replica(tokens));
+    }
+    return best;
+  }
+
+  /// Sums over the ranks that share the microbatch.
+  Ids shared_in_replica(const Ids& tokens) {
+    if (tokens.empty() || engine_.plan().mesh.ranks_per_replica() == 1) return tokens;
+    const at::Tensor sum = at::tensor(tokens, at::kLong).to(engine_.microbatch_options().device);
+    engine_.mesh()
+        .replica()
+        .all_reduce(sum.data_ptr(), sum.numel(), DType::Int64, ReduceOp::Sum)
+        .wait();
+    const at::Tensor host = sum.cpu();
+    return {host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + host.numel()};
   }
 
   std::vector<LoadedMicrobatch> load(const StepPlan& plan) const {
@@ -100,11 +134,11 @@ class Evaluator {
         predictions[m].push_back({sample.id, {}});
       }
     for (int64_t token = 0; token < options_.generate_tokens; ++token) {
-      const WalkResult result = walk(plan, loaded, HeadOutput::LastLogits, nullptr);
+      walk(plan, loaded, HeadOutput::LastLogits, nullptr);
       double open = 0;
       for (size_t m = 0; m < loaded.size(); ++m)
         if (!loaded[m].samples.empty())
-          open += append_best(result.outputs[m], loaded[m], predictions[m], ended[m]);
+          open += append_best(best_[m], loaded[m], predictions[m], ended[m]);
       // Every rank walks as long as some rank has an open sample, since walks may communicate.
       control_.all_reduce(&open, 1, DType::Float64, ReduceOp::Sum).wait();
       if (open == 0) break;
@@ -115,13 +149,12 @@ class Evaluator {
 
   /// Appends the likeliest token to each sample that has not ended; returns how many are still
   /// open.
-  double append_best(const at::Tensor& logits, LoadedMicrobatch& loaded,
+  double append_best(const Ids& best, LoadedMicrobatch& loaded,
                      std::vector<Prediction>& predictions, std::vector<bool>& ended) const {
-    const at::Tensor best = logits.argmax(1).cpu();
     const auto& ends = engine_.plan().model.text.end_tokens;
     double open = 0;
     for (size_t s = 0; s < predictions.size(); ++s) {
-      const int32_t token = static_cast<int32_t>(best[static_cast<int64_t>(s)].item<int64_t>());
+      const int32_t token = static_cast<int32_t>(best[s]);
       const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
       // A generated placeholder would ask for an image that is not there.
       ended[s] = ended[s] || is_end || token == engine_.plan().model.image_token;
@@ -152,7 +185,9 @@ class Evaluator {
   std::string describe_predictions() {
     std::string lines;
     const auto& classes = dataset_.classes();
-    for (size_t i = 0; i < predictions_.size(); ++i) {
+    // Those that share a replica have the same predictions.
+    const bool reports = engine_.mesh().replica().rank() == 0;
+    for (size_t i = 0; reports && i < predictions_.size(); ++i) {
       const Sample& sample = references_[i];
       const size_t prompt = prompt_length(sample, dataset_.image_token());
       if (prompt == sample.tokens.size()) continue;  // masked, or only a prompt
@@ -205,6 +240,7 @@ class Evaluator {
   const EvaluateOptions options_;
   std::vector<SampleIndex> grown_index_;  ///< with room for what may be generated
   double loss_sum_ = 0, targets_ = 0, labelled_ = 0, correct_ = 0;
+  std::vector<Ids> best_;  ///< of the last walk for generation
   std::vector<Prediction> predictions_;
   std::vector<Sample> references_;  ///< of the predictions, whole
 };

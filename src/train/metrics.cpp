@@ -25,6 +25,30 @@ nlohmann::ordered_json unless_skipped(const StepReport& report, double value) {
   return report.skipped ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
 }
 
+/// A start that died while it wrote leaves half a line, which must not spoil the next one.
+bool ends_within_line(const std::string& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in || in.tellg() <= 0) return false;
+  in.seekg(-1, std::ios::end);
+  return in.get() != '\n';
+}
+
+void add_scalars(const std::string& tag, const nlohmann::ordered_json& value,
+                 std::vector<EventScalar>& scalars) {
+  if (value.is_number()) scalars.push_back({tag, value.get<double>()});
+  if (!value.is_object()) return;
+  for (const auto& [key, part] : value.items()) add_scalars(tag + "/" + key, part, scalars);
+}
+
+/// Every number of a line, tagged kind/key; events have step and time of their own.
+std::vector<EventScalar> scalars_of(const nlohmann::ordered_json& line) {
+  const std::string kind = line.at("kind").get<std::string>();
+  std::vector<EventScalar> scalars;
+  for (const auto& [key, value] : line.items())
+    if (key != "step" && key != "seconds") add_scalars(kind + "/" + key, value, scalars);
+  return scalars;
+}
+
 }  // namespace
 
 std::string progress_line(const StepMetrics& m) {
@@ -71,7 +95,8 @@ void MetricsFile::append(const StepMetrics& m) const {
                               {"wait_seconds", m.wait_seconds},
                               {"memory_bytes", m.memory_bytes}};
   if (m.tensor_peak_bytes > 0) line["tensor_peak_bytes"] = m.tensor_peak_bytes;
-  append_line(line.dump());
+  if (!m.sent_bytes.empty()) line["sent_bytes"] = m.sent_bytes;
+  append_line(line);
 }
 
 void MetricsFile::append(const EvalMetrics& m) const {
@@ -82,7 +107,7 @@ void MetricsFile::append(const EvalMetrics& m) const {
     line["correct"] = m.correct;
     line["accuracy"] = m.accuracy();
   }
-  append_line(line.dump());
+  append_line(line);
 }
 
 void MetricsFile::append(const SaveReport& save) const {
@@ -94,16 +119,21 @@ void MetricsFile::append(const SaveReport& save) const {
                                      {"bytes", save.bytes},
                                      {"copied_bytes", save.copied_bytes},
                                      {"staged_bytes", save.staged_bytes},
-                                     {"mib_per_second", save.mib_per_second}}
-                  .dump());
+                                     {"mib_per_second", save.mib_per_second}});
 }
 
-void MetricsFile::append_line(const std::string& line) const {
+void MetricsFile::write_events(const std::string& directory, int64_t first_step) {
+  events_ = std::make_unique<EventFile>(directory, first_step);
+}
+
+void MetricsFile::append_line(const nlohmann::ordered_json& line) const {
   if (path_.empty()) return;
+  const bool goes_on = ends_within_line(path_);
   std::ofstream out(path_, std::ios::app);
-  out << line << '\n';
+  out << (goes_on ? "\n" : "") << line.dump() << '\n';
   out.close();
   if (!out) throw StorageError("cannot write " + path_ + "; is the disk full?");
+  if (events_) events_->append(line.at("step").get<int64_t>(), scalars_of(line));
 }
 
 int64_t resident_bytes() {

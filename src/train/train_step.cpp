@@ -21,6 +21,8 @@ double clip_factor(double clip_norm, double norm) {
 TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
                      std::function<void()> before_update)
     : engine_(engine),
+      holder_sums_(engine.plan(), engine.mesh(), engine.groups(),
+                   engine.microbatch_options().device),
       optimizer_(optimizer),
       control_(control),
       before_update_(std::move(before_update)) {}
@@ -31,10 +33,12 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
   const ScheduleInput input = plan.schedule_input(step, engine_.world_rank(), false);
   for (auto& group : engine_.groups()) group->zero_gradient();
   const WalkResult walk = engine_.run(make_schedule(input), microbatches);
+  const std::vector<bool> changed = groups_with_gradient(input);
+  holder_sums_.run(changed);
 
   double targets = 0;
   for (const Microbatch& microbatch : microbatches)
-    targets += static_cast<double>(microbatch.targets);
+    if (microbatch.counts) targets += static_cast<double>(microbatch.targets);
   double sums[] = {walk.loss_sum,
                    targets,
                    optimizer_.own_sum_of_squares(),
@@ -64,7 +68,7 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
                      .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
                      .step = ++optimizer_step};
   if (before_update_) before_update_();
-  optimizer_.step(groups_with_gradient(input), update);
+  optimizer_.step(changed, update);
   return report;
 }
 

@@ -27,6 +27,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
     : parts_(parts),
       options_(parts.engine.plan().options),
       writer_(parts.engine, parts.control),
+      step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.keep_values(); }),
       memory_(parts.tensor_bytes, parts.engine, parts.train.index()),
       position_(start) {}
 
@@ -49,7 +50,7 @@ ExitCode Trainer::run() {
     if (position_.step < steps)
       parts_.log.info(memory_.foretell(plan_step(sampler, position_.step)));
     const ExitCode code = train(loader, sampler);
-    if (const std::string summary = memory_.summary(); !summary.empty()) parts_.log.info(summary);
+    log_summary();
     return code;
   } catch (const NonFiniteError&) {
     // Thrown by all ranks, before anything was updated: the save under way is sound.
@@ -99,21 +100,24 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
   const std::vector<LoadedMicrobatch> loaded = loader.next();
   interval_.wait_seconds += waiting.seconds();
   memory_.begin_step();
+  // All ranks of a replica load the same samples; one of them tells what is bad.
+  const bool reports = parts_.engine.mesh().replica().rank() == 0;
   for (const LoadedMicrobatch& part : loaded) {
     for (const BadItem& bad : part.bad)
-      bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
-                   " is masked: " + bad.fault + "\n";
-    bad_items += static_cast<int64_t>(part.bad.size());
+      if (reports)
+        bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
+                     " is masked: " + bad.fault + "\n";
+    if (reports) bad_items += static_cast<int64_t>(part.bad.size());
     microbatches.push_back(
         make_microbatch(part, parts_.engine.plan().model, parts_.engine.microbatch_options()));
   }
   StepFlags asked =
       parts_.stop.poll(2 * (seconds_per_step_ + seconds_per_save_) + seconds_per_evaluation_);
   asked.writing = writer_.is_writing();
-  TrainStep step(parts_.engine, parts_.optimizer, parts_.control,
-                 [this] { writer_.keep_values(); });
+  const Traffic sent_before = parts_.engine.mesh().traffic();
   const StepReport report =
-      step.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
+      step_.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
+  add_traffic(interval_.sent, traffic_between(sent_before, parts_.engine.mesh().traffic()));
   memory_.end_step(plan);
   if (report.bad_items > 0) warn_of_bad_items(bad_lines);
   if (report.skipped)
@@ -159,11 +163,22 @@ void Trainer::log_step(const StepReport& report, bool last) {
   metrics.samples_per_second = static_cast<double>(interval_.samples) / interval_.seconds;
   metrics.seconds_per_step = interval_.seconds / static_cast<double>(interval_.steps);
   metrics.wait_seconds = interval_.wait_seconds / static_cast<double>(interval_.steps);
+  for (const auto& [name, bytes] : interval_.sent)
+    metrics.sent_bytes[name] = bytes / interval_.steps;
+  add_traffic(sent_, interval_.sent);
+  steps_done_ += interval_.steps;
   metrics.memory_bytes = resident_bytes();
   metrics.tensor_peak_bytes = memory_.peak_bytes();
   parts_.log.progress(progress_line(metrics), last);
   append_metrics(metrics);
   interval_ = {};
+}
+
+void Trainer::log_summary() const {
+  if (const std::string summary = memory_.summary(); !summary.empty()) parts_.log.info(summary);
+  if (!sent_.empty())
+    parts_.log.info("rank " + std::to_string(parts_.engine.world_rank()) +
+                    " sent per step, by group of ranks: " + describe(sent_, steps_done_));
 }
 
 void Trainer::run_evaluation() {

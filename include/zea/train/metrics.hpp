@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // metrics.jsonl: one JSON object per line for every logged step and evaluation, appended, so that a
-// resumed run goes on in the same file. And the line of progress that people read.
+// resumed run goes on in the same file; the same numbers as TensorBoard's events. And the line of
+// progress that people read.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "zea/checkpoint/checkpoint_writer.hpp"
+#include "zea/io/event_file.hpp"
+#include "zea/plan/collective_volume.hpp"
 #include "zea/train/train_step.hpp"
 
 namespace zea {
@@ -18,6 +23,7 @@ struct StepMetrics {
   double seconds = 0;  ///< since the run started
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
   double wait_seconds = 0;        ///< per step, waiting for the loader
+  Traffic sent_bytes;             ///< by this rank per step, by group of ranks
   int64_t memory_bytes = 0;       ///< resident now
   int64_t tensor_peak_bytes = 0;  ///< the most that all tensors took so far; 0: not counted
   int64_t bad_items = 0;          ///< masked since the last logged step
@@ -43,13 +49,18 @@ std::string eval_line(const EvalMetrics& metrics);
 class MetricsFile {
  public:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+  /// From now on every number also becomes an event, tagged kind/key, of a new event file in
+  /// `directory`.
+  void write_events(const std::string& directory, int64_t first_step);
   void append(const StepMetrics& metrics) const;
   void append(const EvalMetrics& metrics) const;
   void append(const SaveReport& save) const;
 
  private:
-  void append_line(const std::string& line) const;
+  void append_line(const nlohmann::ordered_json& line) const;
+
   std::string path_;
+  std::unique_ptr<EventFile> events_;  ///< null: none
 };
 
 /// Resident memory of this process in bytes.

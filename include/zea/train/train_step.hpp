@@ -8,6 +8,7 @@
 
 #include "zea/optim/optimizer.hpp"
 #include "zea/parallel/engine.hpp"
+#include "zea/parallel/holder_sums.hpp"
 
 namespace zea {
 
@@ -45,6 +46,7 @@ class TrainStep {
   void check_finite(const StepReport& report, int64_t step) const;
 
   Engine& engine_;
+  HolderSums holder_sums_;
   Optimizer& optimizer_;
   Collectives& control_;
   std::function<void()> before_update_;

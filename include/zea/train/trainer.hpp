@@ -51,6 +51,7 @@ class Trainer {
     double seconds = 0, wait_seconds = 0;
     int64_t steps = 0, tokens = 0, samples = 0;
     int64_t bad_items = 0, skipped = 0;
+    Traffic sent;
   };
 
   StepPlan plan_step(Sampler& sampler, int64_t step) const;
@@ -59,6 +60,7 @@ class Trainer {
   bool evaluation_is_due(bool last) const;
   void warn_of_bad_items(const std::string& own_lines);
   void log_step(const StepReport& report, bool last);
+  void log_summary() const;
   void run_evaluation();
   ExitCode train(Loader& loader, Sampler& sampler);
   void save(bool must);
@@ -71,9 +73,12 @@ class Trainer {
   TrainerParts parts_;
   const Options& options_;
   CheckpointWriter writer_;
+  TrainStep step_;
   MemoryWatch memory_;
   TrainPosition position_;
   Interval interval_;
+  Traffic sent_;  ///< by this rank in the steps of this run
+  int64_t steps_done_ = 0;
   double seconds_per_step_ = 0;  ///< moving averages: how long one more step and a checkpoint take
   double seconds_per_save_ = 0;
   double seconds_per_evaluation_ = 0;

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// How this program was built, and on what it runs: what a report of a fault should hold.
+#pragma once
+
+#include <string>
+
+namespace zea {
+
+std::string version_text();
+/// One line per library, for zea -c.
+std::string build_text();
+
+}  // namespace zea
