@@ -1,0 +1,159 @@
+# What the jobs/*.sbatch share; they source it in the end. Starts zea on the ranks of a Slurm job, hands the job's signals on to it, and
+# puts the job back into the queue when zea left with a checkpoint before its end (exit code 75). The next start of the same job goes on
+# in the run directory of the first, which `.zea-job-<id>` remembers. Any other exit code, and scancel, end the chain.
+#
+# Signals are handed on as the files SAVE and STOP in the run directory, which work with every launcher and at any moment: a signal that
+# meets a rank or a launcher while it starts kills it.
+shopt -s nullglob
+set -u
+
+note() { printf '%s job %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$1"; }
+
+# give_up CODE SENTENCE: ends the chain.
+give_up() {
+  note "$2"
+  rm -f "$record"
+  exit "$1"
+}
+
+on_save() {
+  signalled=yes
+  asked_to_save=yes
+  hand_on
+}
+
+on_leave() {
+  signalled=yes
+  asked_to_leave=yes
+  hand_on
+}
+
+# Slurm ends the job: scancel, preemption, a requeue. It has told all processes of the job itself.
+on_end() {
+  signalled=yes
+  ended_by_slurm=yes
+}
+
+# Asks zea for what the signals said, as soon as it is known where.
+hand_on() {
+  [ -n "$directory" ] && [ -n "$asked_to_save$asked_to_leave" ] || return 0
+  mkdir -p "$directory"
+  if [ -n "$asked_to_save" ]; then touch "$directory/SAVE"; fi
+  if [ -n "$asked_to_leave" ]; then touch "$directory/STOP"; fi
+}
+
+# Takes back what zea did not take, so that no later run does.
+take_back() {
+  if [ -n "$asked_to_save" ]; then rm -f "$directory/SAVE"; fi
+  if [ -n "$asked_to_leave" ]; then rm -f "$directory/STOP"; fi
+}
+
+# Step of the newest complete checkpoint of a run; -1 without one.
+newest_step() {
+  local manifests=("$1"/checkpoints/step-????????/manifest.json) name
+  [ "${#manifests[@]}" -gt 0 ] || { echo -1 && return; }
+  name=${manifests[-1]%/manifest.json}
+  echo $((10#${name##*/step-}))
+}
+
+# Sets `directory` as zea itself chooses it, which also tells faults of the deck before any rank is started.
+ask_for_directory() {
+  local plan code=0
+  plan=$("$zea" -n --ranks "$SLURM_NTASKS" "$@") || code=$?
+  [ "$code" -eq 0 ] || give_up "$code" "zea refused what it was given (exit code $code); the chain ends"
+  directory=$(sed -n '/^\[run\]/,/^\[model\]/ s/^directory = "\(.*\)"$/\1/p' <<<"$plan")
+  [[ $directory != *\\* ]] || give_up 2 "a run directory with quotes or backslashes is more than this script can read: $directory"
+}
+
+# Sets `start` (what zea is to begin with), `directory`, and `fast_starts` (how many short ones came just before this one).
+choose_start() {
+  start=(-i "$1")
+  shift
+  if [ "${start[1]}" = -r ]; then
+    start=(-r "${1:?"-r wants a run directory or a checkpoint"}")
+    shift
+  fi
+  options=("$@")
+  fast_starts=0
+  if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -s "$record" ]; then
+    { read -r fast_starts && read -r directory; } <"$record"
+    rm -f "$directory/SAVE" "$directory/STOP" # of a start that was killed
+    if [ "$(newest_step "$directory")" -ge 0 ]; then start=(-r "$directory"); fi
+    return
+  fi
+  ask_for_directory "${start[@]}" "${options[@]}"
+  # A new run in a directory that holds checkpoints is refused by zea; a later start must not go on with them.
+  if [ "${start[0]}" = -r ] || [ "$(newest_step "$directory")" -lt 0 ]; then remember; fi
+}
+
+remember() { printf '%s\n' "$fast_starts" "$directory" >"$record"; }
+
+# Runs zea on all ranks and sets `code` to its exit code. A signal ends bash's wait, not zea.
+run() {
+  case $launcher in
+    mpirun) set -- mpirun -n "$SLURM_NTASKS" "${mpirun_options[@]}" "$zea" "$@" ;;
+    srun) set -- srun --ntasks="$SLURM_NTASKS" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" "${srun_options[@]}" "$zea" "$@" ;;
+    *) give_up 2 "launcher=$launcher is not known; allowed: mpirun, srun" ;;
+  esac
+  "$@" &
+  while :; do
+    signalled=''
+    code=0
+    wait $! || code=$?
+    [ -n "$signalled" ] || break
+  done
+}
+
+# After exit code 75. Starts that bring the run no further must not follow each other for ever.
+go_on_later() {
+  local step=$1 seconds=$2 again="sbatch <job script> -r $directory"
+  [ "$step" -gt "$step_before" ] ||
+    give_up 75 "no checkpoint is newer than when this start began, so another would not help: allow more time (--time, --signal)"
+  if [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; then
+    give_up 75 "zea was asked to leave, by a STOP file or a signal from outside the job: not queued again; go on with $again"
+  fi
+  fast_starts=$((seconds < shortest_start_seconds ? fast_starts + 1 : 0))
+  [ "$fast_starts" -lt "$most_fast_starts" ] ||
+    give_up 75 "$fast_starts starts in a row lasted less than $shortest_start_seconds s: allow more time, then go on with $again"
+  remember
+  note "zea left after step $step; queued again, to go on with -r $directory"
+  scontrol requeue "$SLURM_JOB_ID" || give_up 75 "Slurm does not queue this job again; go on with $again"
+  exit 75
+}
+
+# A job that Slurm ended starts again where Slurm itself queued it again; scancel ends the chain.
+leave_to_slurm() {
+  local restarts
+  restarts=$(scontrol -o show job "$SLURM_JOB_ID" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
+  if [ "${restarts:-0}" -le "${SLURM_RESTART_COUNT:-0}" ]; then give_up "$code" "cancelled"; fi
+  note "queued again by Slurm"
+  exit "$code"
+}
+
+train() {
+  local begin=$SECONDS
+  choose_start "$@"
+  step_before=-1
+  if [ "${start[0]}" = -r ]; then step_before=$(newest_step "${start[1]}"); fi
+  note "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $SLURM_NTASKS ranks of $SLURM_JOB_NODELIST: zea ${start[*]} ${options[*]}"
+  hand_on
+  run "${start[@]}" "${zea_options[@]}" "${options[@]}"
+  take_back
+  [ -z "$ended_by_slurm" ] || leave_to_slurm
+  case $code in
+    0) give_up 0 "done" ;;
+    75) go_on_later "$(newest_step "$directory")" $((SECONDS - begin)) ;;
+    *) give_up "$code" "zea ended with exit code $code; the chain ends" ;;
+  esac
+}
+
+record=.zea-job-$SLURM_JOB_ID
+directory='' asked_to_save='' asked_to_leave='' ended_by_slurm=''
+trap on_save USR1
+trap on_leave USR2
+trap on_end TERM
+if [ $# -eq 0 ]; then give_up 2 "no deck: sbatch <job script> inputs/<deck>.toml [section.key=value ...], or -r and a run directory"; fi
+# Whole lines in the log instead of one that is written over.
+export TERM=dumb
+export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+train "$@"

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs under a real Slurm: what jobs/*.sbatch promise, with the launcher that ZEA_LAUNCHER names.
+ZEA_LONG=1 adds those that wait for Slurm's clock, whose time limits count in minutes."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+
+import slurm_cluster as sc
+import zea_run as zr
+
+LAUNCHER = os.environ.get("ZEA_LAUNCHER", "mpirun")
+IS_LONG = bool(os.environ.get("ZEA_LONG"))
+RANKS_PER_NODE = 2 if IS_LONG else 1
+STEPS = 240
+# What hardly depends on the launcher is left to mpirun's tests.
+IS_WHOLE = LAUNCHER == "mpirun" or IS_LONG
+with_every_launcher_if_long = unittest.skipUnless(IS_WHOLE, "ZEA_LONG")
+FOR_EVER = "schedule.steps=1000000"
+# A zea that always leaves at once, after it "wrote" the next checkpoint if WRITES is set.
+RESTLESS_ZEA = """\
+#!/usr/bin/env bash
+if [ "$1" = -n ]; then printf '[run]\\ndirectory = "restless"\\n[model]\\n'; exit; fi
+if [ -n "${WRITES:-}" ]; then
+  next=restless/checkpoints/step-$(printf %08d "${SLURM_RESTART_COUNT:-0}")
+  mkdir -p "$next" && touch "$next/manifest.json"
+fi
+exit 75
+"""
+
+
+class Chain(threading.Thread):
+    """Tells a job to leave, as Slurm does before the time limit, as often as there are steps in
+    `at`: each time when it has made that many more than before."""
+
+    def __init__(self, job, directory, at):
+        super().__init__(daemon=True)
+        self.job, self.directory, self.at = job, directory, at
+        self.failure = None
+
+    def run(self):
+        try:
+            for start, steps in enumerate(self.at):
+                self.job.wait_until(lambda: f" start {start + 1} on " in self.job.log, "start")
+                target = zr.last_step(self.directory) + steps
+                self.job.wait_until(lambda: zr.last_step(self.directory) >= target, "step")
+                self.job.signal("USR2")
+        except AssertionError as failure:
+            self.failure = failure
+
+
+class Slurm(zr.ZeaTest):
+    cluster = None  # that of run_tests()
+
+    @classmethod
+    def setUpClass(cls):
+        """Starts what takes its time while the tests below do other things."""
+        cls.shared = zr.make_folder(cls.addClassCleanup)
+        cls.weights = zr.make_weights(cls.shared / "weights.h5")
+        cls.train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
+        if not IS_WHOLE:
+            return
+        deck = zr.write_deck(cls.shared, cls.weights, cls.train, schedule=[f"steps = {STEPS}"])
+        nodes = ["--nodes=2", f"--ntasks-per-node={RANKS_PER_NODE}"]
+        cls.alone = cls.submit(cls.shared, nodes, [deck, "run.directory=alone"])
+        job = cls.submit(cls.shared, nodes, [deck, "run.directory=chained"])
+        cls.chain = Chain(job, cls.shared / "chained", [20, 20])
+        cls.chain.start()
+        restless = cls.shared / "restless.sh"
+        restless.write_text(RESTLESS_ZEA)
+        restless.chmod(0o755)
+        cls.restless = cls.submit(cls.shared, [], [deck, "-t", "1:00"], ZEA=restless, WRITES="yes")
+
+    @classmethod
+    def submit(cls, folder, options, given, script="train", **environment):
+        folders = {"ZEA": zr.ZEA, "ZEA_FOLDER": zr.JOBS.parent}
+        environment = {**folders, "ZEA_LAUNCHER": LAUNCHER, **environment}
+        return cls.cluster.submit(
+            folder, "--time=10", "--cpus-per-task=1", *options, zr.JOBS / f"{script}.sbatch", *given,
+            **{name: str(value) for name, value in environment.items()},
+        )  # fmt: skip
+
+    def setUp(self):
+        super().setUp()
+        self.deck = zr.write_deck(self.folder, self.weights, self.train)
+        self.directory = self.folder / "runs/deck"
+
+    def start(self, *given, options=("--nodes=2", "--ntasks-per-node=1"), **more):
+        return self.submit(self.folder, options, given, **more)
+
+    def wait_for_step(self, job, step):
+        job.wait_until(lambda: zr.last_step(self.directory) >= step, f"step {step}")
+
+    def assert_ends(self, job, state, code, *sentences):
+        end = job.wait()
+        self.assertEqual((end["JobState"], end["ExitCode"]), (state, f"{code}:0"), job.log)
+        for sentence in sentences:
+            self.assertIn(sentence, job.log)
+        self.assertFalse((job.folder / f".zea-job-{job.number}").exists())
+        return end
+
+    def check_resumes(self):
+        """From the newest checkpoint of a run that has ended, to its own end."""
+        step = int(zr.checkpoints(self.directory)[-1].name.removeprefix("step-"))
+        job = self.start("-r", self.directory, f"schedule.steps={step + 3}")
+        checkpoint = f"{self.directory}/checkpoints/step-{step:08}"
+        self.assert_ends(job, "COMPLETED", 0, f"resumed {checkpoint}")
+        self.assertEqual(zr.last_step(self.directory), step + 3)
+
+    def assert_same_runs(self, one, other):
+        self.assertEqual(zr.last_step(one), STEPS)
+        self.assertEqual(zr.numbers_of_steps(one), zr.numbers_of_steps(other))
+        self.assert_same_arrays(
+            *(zr.read_checkpoint(zr.checkpoints(run)[-1]) for run in (one, other))
+        )
+
+    @with_every_launcher_if_long
+    def test_three_starts_end_where_one_run_does(self):
+        self.chain.join()
+        self.assertIsNone(self.chain.failure)
+        third = f"start 3 on {2 * RANKS_PER_NODE} ranks of n[1-2]: zea -r chained"
+        end = self.assert_ends(self.chain.job, "COMPLETED", 0, third)
+        self.assertEqual(end["Restarts"], "2")
+        self.assertEqual(self.chain.job.log.count("queued again, to go on with -r chained"), 2)
+        self.assertNotIn("\r", self.chain.job.log)  # whole lines
+        self.assert_ends(self.alone, "COMPLETED", 0)
+        self.assert_same_runs(self.shared / "alone", self.shared / "chained")
+
+    def test_saves_on_request_and_ends_on_scancel(self):
+        job = self.start(self.deck, FOR_EVER)
+        self.wait_for_step(job, 5)
+        self.assertEqual(zr.checkpoints(self.directory), [])
+        job.signal("USR1")
+        job.wait_until(lambda: zr.checkpoints(self.directory), "checkpoint")
+        self.wait_for_step(job, zr.last_step(self.directory) + 5)
+
+        begin = time.monotonic()
+        job.cancel()
+        self.assertEqual(job.wait()["JobState"], "CANCELLED")
+        job.wait_until(lambda: not job.ranks(), "end of its processes", 10)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertNotIn("queued again", job.log)
+        self.assertFalse((job.folder / f".zea-job-{job.number}").exists())
+        self.check_resumes()
+
+    def test_killed_rank(self):
+        job = self.start(self.deck, FOR_EVER, "checkpoint.every=10")
+        job.wait_until(lambda: zr.checkpoints(self.directory), "checkpoint")
+        begin = time.monotonic()
+        os.kill(job.ranks()[1], signal.SIGKILL)
+
+        self.assert_ends(job, "FAILED", 137, "zea ended with exit code 137; the chain ends")
+        self.assertLess(time.monotonic() - begin, 20)
+        named = r"process rank 1 with PID \d+ on node \S+ exited on signal 9"
+        self.assertRegex(job.log, {"mpirun": named, "srun": "n2: task 1: Killed"}[LAUNCHER])
+        if IS_LONG:
+            self.check_resumes()
+
+    @with_every_launcher_if_long
+    def test_faulty_deck(self):
+        job = self.start(self.deck, "optim.lrr=1")
+        sentence = "optim.lrr is not a key; did you mean optim.lr?"
+        end = self.assert_ends(job, "FAILED", 2, sentence, "the chain ends")
+        self.assertEqual(end["Restarts"], "0")
+
+    @with_every_launcher_if_long
+    def test_faulty_data_is_told_by_the_ranks(self):
+        broken = self.folder / "broken.h5"
+        broken.write_bytes(b"no HDF5")
+        job = self.start(self.deck, f"data.train={broken}")
+        sentence = "zea ended with exit code 3; the chain ends"
+        self.assert_ends(job, "FAILED", 3, str(broken), sentence)
+
+    @with_every_launcher_if_long
+    def test_stop_file_ends_the_chain(self):
+        job = self.start(self.deck, FOR_EVER)
+        self.wait_for_step(job, 5)
+        (self.directory / "STOP").touch()
+        self.assert_ends(job, "FAILED", 75, "asked to leave, by a STOP file", "-r runs/deck")
+        self.assertTrue(zr.checkpoints(self.directory))
+
+    @with_every_launcher_if_long
+    def test_no_progress_ends_the_chain(self):
+        job = self.start(self.deck, ZEA=self.shared / "restless.sh")
+        sentence = "no checkpoint is newer than when this start began"
+        end = self.assert_ends(job, "FAILED", 75, sentence)
+        self.assertEqual(end["Restarts"], "0")
+
+    @with_every_launcher_if_long
+    def test_too_short_starts_end_the_chain(self):
+        sentence = "3 starts in a row lasted less than 300 s"
+        end = self.assert_ends(self.restless, "FAILED", 75, sentence)
+        self.assertEqual(end["Restarts"], "2")
+
+    @with_every_launcher_if_long
+    def test_gpu_node(self):
+        """As far as that goes without a GPU: Slurm grants them, and zea is asked for its device."""
+        more = {"options": ["--ntasks-per-node=2", "--gpus-per-node=2"], "script": "train_gpu_node"}
+        job = self.start(self.deck, "-n", **more)
+        self.assert_ends(job, "COMPLETED", 0, 'device = "cuda"', "start 1 on 2 ranks of n")
+
+    @unittest.skipUnless(IS_LONG, "waits until no other job runs")
+    def test_whole_nodes(self):
+        options = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1"]
+        given = [self.deck, "schedule.steps=2", "run.device=cpu"]
+        job = self.submit(self.folder, options, given, script="train_many_nodes")
+        self.assert_ends(job, "COMPLETED", 0, "start 1 on 2 ranks of n[1-2]")
+        self.assertEqual(zr.last_step(self.directory), 2)
+
+    @unittest.skipUnless(IS_LONG, "waits for Slurm to start a job again")
+    def test_requeued_by_slurm(self):
+        """As after preemption: what is newest then is gone on with."""
+        job = self.start(self.deck, "schedule.steps=300", "checkpoint.every=10")
+        job.wait_until(lambda: zr.checkpoints(self.directory), "checkpoint")
+        self.cluster.run("scontrol", "requeue", job.number)
+        job.wait_until(lambda: " start 2 on " in job.log, "second start")
+        end = self.assert_ends(job, "COMPLETED", 0, "queued again by Slurm", "zea -r runs/deck")
+        self.assertEqual(end["Restarts"], "1")
+        self.assertEqual(list(zr.numbers_of_steps(self.directory)), list(range(1, 301)))
+
+    @unittest.skipUnless(IS_LONG, "waits for three time limits of a minute")
+    def test_time_limits(self):
+        """Slurm's own signals; the starts are too short for a chain, so the third is its last."""
+        job = self.start(self.deck, FOR_EVER, options=["--time=1", "--signal=B:USR2@30"])
+        end = job.wait(300)
+        found = [end[name] for name in ("JobState", "ExitCode", "Restarts")]
+        self.assertEqual(found, ["FAILED", "75:0", "2"], job.log)
+        self.assertEqual(job.log.count("queued again, to go on with -r runs/deck"), 2, job.log)
+        self.assertEqual(job.log.count("resumed runs/deck/checkpoints/step-"), 2, job.log)
+        self.assertIn("3 starts in a row lasted less than 300 s", job.log)
+        steps = list(zr.numbers_of_steps(self.directory))
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+
+
+def run_tests(folder):
+    cluster = sc.Cluster(folder)
+    if LAUNCHER == "srun" and "pmix" not in cluster.run("bash", "-c", "srun --mpi=list 2>&1"):
+        print("skipped: this Slurm has no PMIx plugin (srun --mpi=list)")
+        sys.exit(77)
+    Slurm.cluster = cluster
+    zr.main()
+
+
+sc.skip_without_slurm()
+sc.run_guarded(run_tests)

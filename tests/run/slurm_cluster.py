@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Slurm of a test's own: munged, slurmctld and two slurmd that share this machine, with all their
+files in one folder and on free ports. What they start stays below this process, and ends with it.
+
+    run_guarded(body)          # calls body(folder), in a process that may be killed
+"""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import zea_run as zr
+
+NODES = ("n1", "n2")
+CPUS_PER_NODE = 64  # on paper: jobs of these tests run beside each other
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol")
+PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
+
+# Two slurmd on one machine need a /tmp each (%n). linuxproc knows the processes of a job by their
+# parents, so that no other process can be meant. A requeued job waits for cred_expire to pass.
+CONFIG = """\
+ClusterName=zea
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={ports[0]}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/tmp-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+KillWait=5
+SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+GresTypes=gpu
+NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} Gres=gpu:4
+NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} Gres=gpu:4
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+# Ranks of the two "nodes" would take each other for neighbours in shared memory. SLURM_WAIT: how
+# long srun lets ranks live after one that was killed.
+JOB_ENVIRONMENT = {
+    "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "SLURM_WAIT": "5",
+}  # fmt: skip
+
+
+def skip_without_slurm():
+    missing = [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
+    if missing or os.geteuid() != 0:
+        installs = "; as root, jobs/setup.sh --slurm installs Slurm"
+        reason = f"no {', '.join(missing)}{installs}" if missing else "a slurmd needs root"
+        print(f"skipped: {reason}")
+        sys.exit(77)
+
+
+def keep_descendants():
+    """Processes whose parent ends come to this one, instead of leaving its tree."""
+    set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def end_at_once_with_parent():
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def descendants(process=None):
+    found = []
+    for child in zr.children_of(process or os.getpid()):
+        found += [child, *descendants(child)]
+    return found
+
+
+def end_descendants():
+    while alive := descendants():
+        for process in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
+
+
+def run_guarded(body):
+    """Ends with the exit code of body(folder), a process of its own. Nothing that it started is
+    left, whichever of the two is killed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    keep_descendants()
+    code = 1
+    with tempfile.TemporaryDirectory(prefix="zea-slurm-", ignore_cleanup_errors=True) as folder:
+        try:
+            if (child := os.fork()) == 0:
+                run_in_child(body, Path(folder))
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        finally:
+            end_descendants()
+    sys.exit(code if code >= 0 else 1)
+
+
+def run_in_child(body, folder):
+    code = 1
+    try:
+        zr.end_with_parent()
+        keep_descendants()
+        tempfile.tempdir = folder / "tests"
+        tempfile.tempdir.mkdir()
+        body(folder)
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        end_descendants()
+        if os.getppid() == 1:  # the other one was killed
+            shutil.rmtree(folder, ignore_errors=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as sockets:
+        made = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for one in made:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in made]
+
+
+def wait_until(happened, what, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not (result := happened()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no {what() if callable(what) else what} within {seconds} s")
+        time.sleep(0.1)
+    return result
+
+
+class Cluster:
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = {
+            **os.environ, **JOB_ENVIRONMENT, "PATH": PATH, "SLURM_CONF": f"{folder}/slurm.conf",
+            "TMPDIR": f"{folder}/tmp",
+        }
+        self.write_files()
+        self.start_daemons()
+
+    def write_files(self):
+        per_node = [f"{kind}-{node}" for kind in ("spool", "tmp") for node in NODES]
+        for name in ("munge", "state", "tmp", *per_node):
+            (self.folder / name).mkdir(mode=0o700)
+        key = self.folder / "munge/key"
+        key.write_bytes(os.urandom(64))
+        key.chmod(0o600)
+        text = CONFIG.format(folder=self.folder, ports=free_ports(3), cpus=CPUS_PER_NODE)
+        (self.folder / "slurm.conf").write_text(text)
+        for number in range(4):
+            (self.folder / f"gpu{number}").touch()
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\n")
+        (self.folder / "cgroup.conf").touch()
+
+    def start_daemons(self):
+        munge = self.folder / "munge"
+        names = ("key-file", "socket", "pid-file", "log-file", "seed-file")
+        files = [f"--{name}={munge / name.removesuffix('-file')}" for name in names]
+        self.start("munged", "--foreground", "--force", *files)
+        wait_until((munge / "socket").exists, "munged")
+        config = ("-D", "-f", self.folder / "slurm.conf")
+        self.start("slurmctld", *config)
+        for node in NODES:
+            self.start("slurmd", *config, "-N", node)
+        wait_until(lambda: self.states() == ["idle", "idle"], self.complaint)
+
+    def complaint(self):
+        logs = [path.read_text()[-2000:] for path in sorted(self.folder.glob("*.log"))]
+        return "\n".join(["two idle nodes; the logs end:", *logs])
+
+    def start(self, *command):
+        with open(self.folder / f"{command[0]}-{Path(command[-1]).name}.out", "w") as out:
+            subprocess.Popen(
+                [str(word) for word in command], env=self.environment, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=subprocess.STDOUT, cwd=self.folder,
+                preexec_fn=end_at_once_with_parent,
+            )  # fmt: skip
+
+    def run(self, *command, **more):
+        """What a command of Slurm's says."""
+        done = subprocess.run(
+            [str(word) for word in command], env={**self.environment, **more.pop("env", {})},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, **more,
+        )  # fmt: skip
+        if done.returncode:
+            raise AssertionError(f"{command} said: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def states(self):
+        with contextlib.suppress(AssertionError):  # slurmctld does not answer yet
+            return self.run("sinfo", "-h", "-N", "-o", "%t").split()
+        return []
+
+    def submit(self, folder, *arguments, **environment):
+        """sbatch in a folder; a Job."""
+        told = self.run("sbatch", "--parsable", *arguments, cwd=folder, env=environment)
+        return Job(self, folder, told.strip())
+
+
+class Job:
+    def __init__(self, cluster, folder, number):
+        self.cluster, self.folder, self.number = cluster, folder, number
+
+    def show(self):
+        """What Slurm knows of the job, by name. It takes a process to ask, so not too often."""
+        time.sleep(0.1)
+        told = self.cluster.run("scontrol", "-o", "show", "job", self.number)
+        return dict(entry.split("=", 1) for entry in told.split() if "=" in entry)
+
+    @property
+    def log(self):
+        path = self.folder / f"zea-{self.number}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def signal(self, name):
+        """To the batch script, as Slurm sends the one before the time limit."""
+        self.cluster.run("scancel", "--batch", f"--signal={name}", self.number)
+
+    def cancel(self):
+        self.cluster.run("scancel", self.number)
+
+    def wait(self, seconds=90):
+        """What Slurm knows of it when it has ended for good."""
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        self.wait_until(lambda: self.show()["JobState"] in ended, "end", seconds)
+        return self.show()
+
+    def wait_until(self, happened, what, seconds=60):
+        def told():
+            state = self.show()["JobState"]
+            return f"{what} of job {self.number} ({state}), which said:\n{self.log}"
+
+        return wait_until(happened, told, seconds)
+
+    def ranks(self):
+        """Process ids of the ranks, in their order."""
+        found = {}
+        wanted = f"SLURM_JOB_ID={self.number}".encode()
+        for process in descendants():
+            with contextlib.suppress(OSError):
+                variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+                if wanted in variables and os.readlink(f"/proc/{process}/exe") == str(zr.ZEA):
+                    ranks = [v[10:] for v in variables if v.startswith(b"PMIX_RANK=")]
+                    found |= {int(rank): process for rank in ranks}
+        return [found[rank] for rank in sorted(found)]
