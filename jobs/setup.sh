@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Installs what zea needs: Debian packages where some are missing, and a Python environment in .venv. Runs again in no time.
-#   jobs/setup.sh [--tests] [--dataset]
+#   jobs/setup.sh [--tests] [--dataset] [--slurm]
 #   --tests    also what the reference tests need: the full torch and transformers
 #   --dataset  also Debian's Fashion-MNIST images and strace, which the run tests use
+#   --slurm    also Slurm and munge, with which tests start a cluster of their own, as root only
 # Packages are installed as root only; anybody else is told which are missing. PYTHON=... chooses the interpreter (3.11 or newer).
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(g++ make ninja-build python3 python3-venv libopenmpi-dev openmpi-bin libhdf5-dev libtrilinos-kokkos-dev
   libtomlplusplus-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libjpeg62-turbo-dev
-  libpng-dev)
+  libpng-dev libflac-dev)
 venv=.venv
 # How much of Python is wanted: 0 libtorch alone, 1 torch with the CUDA libraries it lists, 2 what the tests need too.
 wanted_level=0
@@ -39,7 +40,8 @@ read_arguments() {
     case $argument in
       --tests) wanted_level=2 ;;
       --dataset) packages+=(dataset-fashion-mnist strace) ;;
-      *) fail "unknown argument $argument; allowed: --tests, --dataset" ;;
+      --slurm) if [ "$(id -u)" -eq 0 ]; then packages+=(slurmctld slurmd slurm-client munge); fi ;;
+      *) fail "unknown argument $argument; allowed: --tests, --dataset, --slurm" ;;
     esac
   done
   # A run on a GPU needs those CUDA libraries.

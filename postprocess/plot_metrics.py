@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws what a run logged: loss, accuracy, learning rate and throughput over steps, as a PNG.
 
-usage: plot_metrics.py RUN/metrics.jsonl ... [--out metrics.png]
+usage: plot_metrics.py RUN ... [--out metrics.png]
 
-A line of metrics.jsonl is a JSON object of kind "train" (step, loss, lr, grad_norm,
-tokens_per_second, ...) or "eval" (step, loss, accuracy). A resumed run logs some steps twice: the
-last line of a step counts. The line that a running or killed job has not finished is left out.
+RUN is a run directory or its metrics.jsonl. A line of that is a JSON object of kind "train" (step,
+loss, lr, grad_norm, tokens_per_second, ...) or "eval" (step, loss, accuracy). A run that went on
+from an earlier checkpoint logs steps anew: what was logged of them before is forgotten. A line that
+a running or killed job has not finished is left out.
 """
 
 import argparse
@@ -13,11 +14,13 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
+try:
+    import matplotlib
+    import matplotlib.pyplot as plt
+    import numpy as np
+except ImportError as missing:
+    sys.exit(f"{missing}: jobs/requirements.txt lists what pictures need")
+matplotlib.use("Agg")  # no window
 
 COLOURS = ["#2f6bb3", "#d1662b", "#3a8a5c", "#8a5aa8", "#7a6a58", "#b8486f"]
 INK, FAINT = "#26282b", "#d9dce0"
@@ -29,20 +32,50 @@ STYLE = {
 }
 
 
+def find_file(path):
+    """The metrics.jsonl of a run directory, or the file itself."""
+    file = path / "metrics.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        what = "holds no metrics.jsonl" if path.is_dir() else "does not exist"
+        sys.exit(f"{path} {what}; give run directories, or metrics.jsonl files")
+    return file
+
+
+def parse_line(text):
+    """The object of a line with a step; None where it is something else."""
+    try:
+        line = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    is_whole = isinstance(line, dict) and isinstance(line.get("step"), int)
+    return line if is_whole else None
+
+
 def read_metrics(path):
     """{"train": {key: (steps, values)}, "eval": {...}}."""
     lines = {"train": {}, "eval": {}}
-    texts = path.read_text(encoding="utf-8").splitlines()
+    last_step = 0
+    texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, text in enumerate(texts, 1):
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError as fault:
-            if number == len(texts):
-                continue
-            sys.exit(f"{path}:{number}: {fault}")
-        if line.get("kind") in lines and "step" in line:
-            lines[line["kind"]][line["step"]] = line
+        line = parse_line(text)
+        if line is None and text.strip() and number < len(texts):
+            print(f"{path}:{number}: not a line of metrics, left out", file=sys.stderr)
+        if line is None or line.get("kind") not in lines:
+            continue
+        step = line["step"]
+        if line["kind"] == "train":
+            if step <= last_step:
+                forget_from(step, lines)
+            last_step = step
+        lines[line["kind"]][step] = line
+    if not lines["train"] and not lines["eval"]:
+        sys.exit(f"{path}: holds no lines of kind train or eval")
     return {kind: series_of(steps) for kind, steps in lines.items()}
+
+
+def forget_from(step, lines):
+    for kind, by_step in lines.items():
+        lines[kind] = {old: line for old, line in by_step.items() if old < step}
 
 
 def series_of(lines):
@@ -138,7 +171,7 @@ PANELS = [
     (
         "train",
         "memory_bytes",
-        draw_series("memory_bytes", "Memory", "peak of a rank / GiB", draw_plain, 2**30),
+        draw_series("memory_bytes", "Memory", "resident, rank 0 / GiB", draw_plain, 2**30),
     ),
 ]
 
@@ -172,29 +205,50 @@ def draw(runs, out):
     figure.savefig(out, dpi=150)
 
 
-def main():
+def name_runs(files):
+    """The shortest ends of the runs' paths that tell them apart."""
+    folders = [file.resolve().parent.parts for file in files]
+    for length in range(1, max(map(len, folders)) + 1):
+        names = ["/".join(folder[-length:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [str(file) for file in files]  # several files of one folder
+
+
+def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "metrics", type=Path, nargs="+", help="metrics.jsonl of one run, or of several to compare"
+        "runs",
+        type=Path,
+        nargs="+",
+        help="run directory (or its metrics.jsonl); several to compare",
     )
     parser.add_argument(
-        "--out", type=Path, help="PNG to write (default: metrics.png beside the first)"
+        "--out",
+        type=Path,
+        help="PNG to write (default: metrics.png beside the first metrics.jsonl)",
     )
     arguments = parser.parse_args()
-    if len(arguments.metrics) > len(COLOURS):
-        sys.exit(f"{len(arguments.metrics)} runs; at most {len(COLOURS)} can be told apart")
+    if len(arguments.runs) > len(COLOURS):
+        sys.exit(f"{len(arguments.runs)} runs; at most {len(COLOURS)} can be told apart")
+    return arguments
 
-    named = len(arguments.metrics) > 1
-    runs = [
-        (f"{path.parent.name} " if named else "", read_metrics(path)) for path in arguments.metrics
-    ]
-    for path, (_, run) in zip(arguments.metrics, runs):
-        if not run["train"] and not run["eval"]:
-            sys.exit(f"{path}: holds no lines of kind train or eval")
-    out = arguments.out or arguments.metrics[0].with_name("metrics.png")
-    draw(runs, out)
+
+def main():
+    arguments = parse_arguments()
+    files = [find_file(path) for path in arguments.runs]
+    names = [f"{name} " for name in name_runs(files)] if len(files) > 1 else [""]
+    runs = list(zip(names, map(read_metrics, files)))
+    out = arguments.out or files[0].with_name("metrics.png")
+    try:
+        draw(runs, out)
+    except (
+        OSError,
+        ValueError,
+    ) as fault:  # a folder that is not there; an ending that says nothing
+        sys.exit(f"cannot write {out}: {fault}")
     print(out)
 
 

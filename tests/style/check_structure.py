@@ -32,6 +32,7 @@ WALLS = {
     "Kokkos_Core.hpp": ["kernels"],
     "jpeglib.h": ["data"],
     "png.h": ["data"],
+    "FLAC/stream_decoder.h": ["data"],
     "toml++/toml.h": ["deck"],
     "CLI/CLI.hpp": ["deck"],
 }

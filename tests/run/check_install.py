@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cmake --install puts under a prefix works from there, and find_package finds it.
+
+usage: check_install.py CMAKE BUILD_FOLDER PYTHON
+PYTHON runs the installed scripts; without matplotlib there, the picture is left out.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+CMAKE, BUILD, PYTHON = sys.argv[1:4]
+PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
+PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES NONE)
+find_package(zea ${WANTED} CONFIG REQUIRED)
+foreach(program zea import inspect consolidate compare)
+  get_target_property(place zea::${program} LOCATION)
+  message(STATUS "found ${zea_VERSION}: ${place}")
+endforeach()
+"""
+
+
+def run(*command, cwd=None):
+    words = [str(word) for word in command]
+    return subprocess.run(words, check=False, capture_output=True, text=True, cwd=cwd, timeout=100)
+
+
+class Install(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="zea-install-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
+        cls.prefix = cls.folder / "prefix"
+        cls.share = cls.prefix / "share" / "zea"
+        cls.elsewhere = cls.folder / "elsewhere"
+        cls.elsewhere.mkdir()
+        installed = run(CMAKE, "--install", BUILD, "--prefix", cls.prefix)
+        assert installed.returncode == 0, installed.stderr
+
+    def expect(self, *command):
+        """Output of a command that is started far from source and build."""
+        result = run(*command, cwd=self.elsewhere)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result.stdout
+
+    def program(self, name):
+        return self.prefix / "bin" / name
+
+    def test_plans(self):
+        deck = self.share / "inputs" / "fashion_captions_2m.toml"
+        config = f"model.config={deck.with_suffix('.json')}"
+        plan = [self.program("zea"), "-n", "--ranks", 8, "-i", deck, 'model.weights=""', config]
+        self.assertIn("8 ranks", self.expect(*plan))
+
+    def test_programs_and_scripts(self):
+        names = sorted(path.name for path in (self.prefix / "bin").iterdir())
+        self.assertEqual(names, sorted(PROGRAMS))
+        for name in PROGRAMS[1:]:
+            self.assertIn(f"{name} [OPTIONS]", self.expect(self.program(name), "--help"))
+        config = self.share / "inputs" / "gpt2_2m.json"
+        self.expect(self.program("zea-import"), "--random", config, "weights.h5")
+        self.assertIn("2,222,208 elements", self.expect(self.program("zea-inspect"), "weights.h5"))
+
+    def test_draws(self):
+        if run(PYTHON, "-c", "import matplotlib").returncode:
+            self.skipTest("no matplotlib")
+        directory = self.elsewhere / "run"
+        directory.mkdir()
+        line = {"kind": "train", "step": 1, "loss": 2.0}
+        (directory / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        self.expect(PYTHON, self.share / "postprocess" / "plot_metrics.py", "run")
+        self.assertTrue((directory / "metrics.png").is_file())
+
+    def test_packers_find_what_they_import(self):
+        if run(PYTHON, "-c", "import h5py, tokenizers").returncode:
+            self.skipTest("no h5py or tokenizers")
+        for script in self.share.glob("jobs/pack_*.py"):
+            self.assertIn("usage:", self.expect(PYTHON, "-B", script, "--help"))
+
+    def test_batch_scripts_name_the_installed_program(self):
+        scripts = sorted(self.share.glob("jobs/*.sbatch"))
+        self.assertEqual(len(scripts), 3)
+        for script in scripts:
+            text = script.read_text()
+            self.assertIn(f"zea=${{ZEA:-{self.program('zea')}}}", text)
+            self.assertIn(f"zea_folder=${{ZEA_FOLDER:-{self.share}}}", text)
+            self.expect("bash", "-n", script)
+        self.assertTrue((self.share / "jobs" / "train_chain.sh").is_file())
+
+    def find_package(self, version):
+        source = self.folder / f"user-{version}"
+        source.mkdir()
+        (source / "CMakeLists.txt").write_text(PROJECT.replace("${WANTED}", version))
+        arguments = ["-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}"]
+        return run(CMAKE, *arguments)
+
+    def test_package_and_its_version(self):
+        version = self.expect(self.program("zea"), "--version").split()[1]
+        result = self.find_package(version)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for name in PROGRAMS:
+            self.assertIn(f"found {version}: {self.program(name)}", result.stdout)
+        major, minor, patch = version.split(".")
+        for other in (f"{major}.{minor}.{int(patch) + 1}", f"{major}.{int(minor) + 1}", "99"):
+            refused = self.find_package(other)
+            self.assertNotEqual(refused.returncode, 0, other)
+            self.assertIn(f"version: {version}", refused.stderr)
+
+    def test_nothing_leads_back_to_the_build(self):
+        build = os.fsencode(str(Path(BUILD).resolve()))
+        for path in self.prefix.rglob("*"):
+            if path.is_file():
+                self.assertNotIn(build + b"/", path.read_bytes(), path)
+
+
+unittest.main(argv=sys.argv[:1])
