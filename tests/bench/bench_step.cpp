@@ -4,8 +4,8 @@
 // with loaded samples: microbatches to tensors, forward, backward, reductions, clipping, update.
 //   mpirun -n 2 bench_step DECK STEPS VARIANT... [section.key=value ...]
 // A variant is a strategy and a precision, "full_shard/bf16"; with "/silent" behind it nothing
-// travels between ranks, but for the few sums of a step's report. Prints a table on stderr and one
-// line of JSON on stdout.
+// travels between ranks, but for the few sums of a step's report; with "@key=value,..." it has
+// overrides of its own. Prints a table on stderr and one line of JSON on stdout.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -51,17 +51,28 @@ Arguments read_arguments(int argc, char** argv) {
   arguments.steps = std::stoll(argv[2]);
   for (int i = 3; i < argc; ++i) {
     const std::string text = argv[i];
-    (text.find('=') == std::string::npos ? arguments.variants : arguments.overrides)
-        .push_back(text);
+    const bool is_variant =
+        text.find('=') == std::string::npos || text.find('@') != std::string::npos;
+    (is_variant ? arguments.variants : arguments.overrides).push_back(text);
   }
   return arguments;
 }
 
-std::vector<std::string> split(const std::string& text) {
+std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, '/');) parts.push_back(part);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
   return parts;
+}
+
+/// "strategy", "precision" and perhaps "silent".
+std::vector<std::string> words_of(const std::string& variant) {
+  return split(variant.substr(0, variant.find('@')), '/');
+}
+
+std::vector<std::string> overrides_of(const std::string& variant) {
+  const size_t at = variant.find('@');
+  return at == std::string::npos ? std::vector<std::string>{} : split(variant.substr(at + 1), ',');
 }
 
 /// One variant's engine, with what it has measured.
@@ -69,7 +80,7 @@ class Run {
  public:
   Run(const std::string& variant, const Arguments& arguments, const Communicator& world)
       : variant_(variant), plan_(make(arguments, world.size())), control_(make_control(world)) {
-    const bool silent = split(variant).size() > 2;
+    const bool silent = words_of(variant).size() > 2;
     mesh_ = std::make_unique<Mesh>(world, plan_.mesh,
                                    silent ? bench::make_silent_collectives : make_host_collectives);
     engine_ = std::make_unique<Engine>(plan_, *mesh_, at::kCPU);
@@ -105,6 +116,12 @@ class Run {
     samples_ += static_cast<int64_t>(ids.size());
   }
 
+  /// The slowest rank's; collective.
+  void agree_on_cpu_seconds() {
+    least_cpu_seconds_ = *std::min_element(cpu_seconds_.begin(), cpu_seconds_.end());
+    control_->all_reduce(&least_cpu_seconds_, 1, DType::Float64, ReduceOp::Max).wait();
+  }
+
   nlohmann::json report() const {
     std::vector<double> sorted = seconds_;
     std::sort(sorted.begin(), sorted.end());
@@ -115,22 +132,24 @@ class Run {
             {"min_s", sorted.front()},
             {"tokens_per_s", static_cast<double>(tokens_) / steps / median},
             {"samples_per_s", static_cast<double>(samples_) / steps / median},
-            {"min_cpu_s", *std::min_element(cpu_seconds_.begin(), cpu_seconds_.end())},
+            {"min_cpu_s", least_cpu_seconds_},
             {"seconds", seconds_},
             {"losses", losses_}};
   }
 
  private:
   Plan make(const Arguments& arguments, int ranks) const {
-    const std::vector<std::string> parts = split(variant_);
+    const std::vector<std::string> parts = words_of(variant_);
     if (parts.size() < 2)
-      throw DeckError("variant '" + variant_ + "' is not <strategy>/<precision>[/silent]");
+      throw DeckError("variant '" + variant_ + "' is not <strategy>/<precision>[/silent][@...]");
     std::vector<std::string> overrides = arguments.overrides;
-    for (const char* module : {"vision", "llm"})
-      overrides.push_back(std::string("mesh.") + module + ".strategy=" + parts[0]);
+    for (const std::string& own : overrides_of(variant_)) overrides.push_back(own);
     overrides.push_back("precision.preset=" + parts[1]);
-    const Options options = read_deck(arguments.deck, overrides);
-    return make_plan(options, open_source(options.model.weights)->config_json(), ranks);
+    Options options = read_deck(arguments.deck, overrides);
+    options.mesh_llm.strategy = parts[0];
+    const std::string config = open_source(options.model.weights)->config_json();
+    if (make_model_spec(config).vision) options.mesh_vision.strategy = parts[0];
+    return make_plan(options, config, ranks);
   }
 
   static std::unique_ptr<Collectives> make_control(const Communicator& world) {
@@ -156,6 +175,7 @@ class Run {
   std::unique_ptr<Sampler> sampler_;
   int64_t done_ = 0, optimizer_step_ = 0, tokens_ = 0, samples_ = 0;
   std::vector<double> seconds_, cpu_seconds_, losses_;
+  double least_cpu_seconds_ = 0;
 };
 
 void print(const std::vector<std::unique_ptr<Run>>& runs) {
@@ -183,6 +203,7 @@ void take_turns(const Arguments& arguments, const World& world) {
     runs.push_back(std::make_unique<Run>(variant, arguments, ranks));
   for (int64_t step = 0; step < kWarmupSteps + arguments.steps; ++step)
     for (const auto& run : runs) run->step();
+  for (const auto& run : runs) run->agree_on_cpu_seconds();
   if (world.rank() == 0) print(runs);
 }
 

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over slices and its dealing to cp ranks, on one thread in fp32. Times are of the
+// thread, forward and backward, so that a busy machine disturbs them little.
+//   bench_attention [memory] [packed] [balance] [causal] [small] [planner]    (all without a word)
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <time.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "zea/model/slice_attention.hpp"
+#include "zea/parallel/tensor_bytes.hpp"
+#include "zea/plan/context_plan.hpp"
+
+namespace {
+
+using namespace zea;
+using at::Tensor;
+using Words = std::vector<MaskWord>;
+using Owned = std::vector<std::vector<TokenRange>>;
+
+constexpr int64_t kHeads = 1, kDim = 64, kBlock = 128;
+constexpr int64_t kRowTokens = 65536;
+constexpr TokenDistribution kKinds[] = {TokenDistribution::Uniform, TokenDistribution::Zigzag,
+                                        TokenDistribution::MakespanMin};
+constexpr const char* kKindNames[] = {"uniform", "zigzag", "makespan_min"};
+
+double milliseconds(const std::function<void()>& call) {
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+  };
+  const double start = now();
+  call();
+  return now() - start;
+}
+
+double best_of(int rounds, const std::function<void()>& call) {
+  double best = 1e30;
+  for (int round = 0; round < rounds; ++round) best = std::min(best, milliseconds(call));
+  return best;
+}
+
+/// Packed samples of text with images and clips that see themselves both ways. Sizes are those of
+/// a row of 64k tokens, in proportion for others.
+Words multimodal_row(int64_t tokens, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto between = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  const auto scaled = [&](int64_t length) {
+    return std::max<int64_t>(length * tokens / kRowTokens, 4);
+  };
+  Words words;
+  for (int64_t sample = 0; static_cast<int64_t>(words.size()) < tokens; ++sample) {
+    const int64_t items = between(0, 5);
+    const auto add = [&](int64_t length, int64_t modality, int64_t item) {
+      words.insert(words.end(), scaled(length), make_mask_word(sample, modality, item));
+    };
+    add(between(50, 1500), kModalityText, 0);
+    for (int64_t item = 1; item <= items; ++item) {
+      const bool is_clip = between(0, 3) == 0;
+      add(is_clip ? 256 * between(8, 32) : 576 * between(1, 5), kModalityImage, item);
+      add(between(50, 1500), kModalityText, 0);
+    }
+  }
+  words.resize(tokens);
+  return words;
+}
+
+Words causal_row(int64_t tokens) {
+  return Words(tokens, make_mask_word(0, kModalityText, 0));
+}
+
+std::vector<AttentionSlice> all_slices(const Visibility& row) {
+  const std::vector<TokenRange> all{{0, row.tokens()}};
+  return attention_slices(row, all, all);
+}
+
+void train(const Tensor& qkv, const Tensor& dy, const std::vector<AttentionSlice>& slices,
+           int64_t heads) {
+  const Tensor input = qkv.detach().requires_grad_();
+  torch::autograd::grad({slice_attention(input, slices, heads, heads)}, {input}, {dy});
+}
+
+void measure_memory() {
+  std::printf("\n| tokens | peak MiB | bytes per token | ms |\n|---|---|---|---|\n");
+  TensorBytes bytes;
+  for (int64_t tokens = 1024; tokens <= 16384; tokens *= 2) {
+    const auto slices = all_slices(visible_text(multimodal_row(tokens, 1), true));
+    const Tensor qkv = at::randn({tokens, 3 * kHeads, kDim}),
+                 dy = at::randn({tokens, kHeads * kDim});
+    const int64_t before = bytes.now();
+    bytes.reset_peak();
+    const double time = milliseconds([&] { train(qkv, dy, slices, kHeads); });
+    const auto peak = static_cast<double>(bytes.peak() - before);
+    std::printf("| %ld | %.2f | %.0f | %.1f |\n", tokens, peak / 1048576,
+                peak / static_cast<double>(tokens), time);
+  }
+}
+
+/// A sample of about `length` tokens: text, an image of a third of it, text.
+Words short_sample(int64_t sample, int64_t length, bool ragged) {
+  const int64_t image = length / 3, before = ragged ? 2 + sample % 5 : 4;
+  const int64_t after = length - image - before + (ragged ? sample % 7 : 0);
+  Words words(before, make_mask_word(sample, kModalityText, 0));
+  words.insert(words.end(), image, make_mask_word(sample, kModalityImage, 1));
+  words.insert(words.end(), after, make_mask_word(sample, kModalityText, 0));
+  return words;
+}
+
+void measure_packed() {
+  constexpr int64_t kSamples = 16, kPackedHeads = 6, kPackedDim = 32;
+  std::printf("\n| 16 samples of | packed ms | one by one ms | ratio |\n|---|---|---|---|\n");
+  for (int64_t length : {40, 200, 1000})
+    for (bool ragged : {false, true}) {
+      Words packed;
+      std::vector<Words> samples;
+      for (int64_t sample = 0; sample < kSamples; ++sample) {
+        samples.push_back(short_sample(sample, length, ragged));
+        packed.insert(packed.end(), samples.back().begin(), samples.back().end());
+      }
+      const auto inputs = [](const Words& words) {
+        const auto tokens = static_cast<int64_t>(words.size());
+        return std::pair{at::randn({tokens, 3 * kPackedHeads, kPackedDim}),
+                         at::randn({tokens, kPackedHeads * kPackedDim})};
+      };
+      const auto [qkv, dy] = inputs(packed);
+      const auto slices = all_slices(visible_text(packed, true));
+      const int rounds = length < 500 ? 20 : 4;
+      std::vector<std::function<void()>> calls;
+      for (const Words& sample : samples)
+        calls.push_back([part = inputs(sample), own = all_slices(visible_text(sample, true))] {
+          train(part.first, part.second, own, kPackedHeads);
+        });
+      const double together =
+          best_of(rounds, [&, &qkv = qkv, &dy = dy] { train(qkv, dy, slices, kPackedHeads); });
+      const double apart = best_of(rounds, [&] {
+        for (const auto& call : calls) call();
+      });
+      std::printf("| %ld tokens%s | %.2f | %.2f | %.2f |\n", length, ragged ? ", ragged" : "",
+                  together, apart, together / apart);
+    }
+}
+
+struct RankTimes {
+  double slowest = 0, mean = 0;
+};
+
+double largest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// Attention of a rank's tokens to all keys.
+double attention_time(const Visibility& row, const std::vector<TokenRange>& runs, const Tensor& k,
+                      const Tensor& v) {
+  const auto slices = attention_slices(row, runs, {{0, row.tokens()}});
+  int64_t tokens = 0;
+  for (const TokenRange& run : runs) tokens += run.length();
+  const AttentionInputs in{at::randn({tokens, kHeads, kDim}), k, v};
+  const Tensor dout = at::randn_like(in.q);
+  return milliseconds([&] {
+    AttentionSums sums = no_attention(in.q);
+    add_attention(sums, in, slices);
+    const AttentionGradients gradients{at::zeros_like(in.q), at::zeros_like(k), at::zeros_like(v)};
+    add_attention_gradients(gradients, in, dout, sums, slices);
+  });
+}
+
+/// The least time of each rank under each distribution, in rounds in turn.
+std::vector<std::vector<double>> times_of_ranks(const Visibility& row,
+                                                const std::vector<Owned>& dealt, int rounds) {
+  const Tensor k = at::randn({row.tokens(), kHeads, kDim}), v = at::randn_like(k);
+  std::vector<std::vector<double>> times(dealt.size(), std::vector<double>(dealt[0].size(), 1e30));
+  for (int round = 0; round < rounds; ++round)
+    for (size_t rank = 0; rank < dealt[0].size(); ++rank)
+      for (size_t kind = 0; kind < dealt.size(); ++kind)
+        times[kind][rank] =
+            std::min(times[kind][rank], attention_time(row, dealt[kind][rank], k, v));
+  return times;
+}
+
+void print_balance_head(const char* rows) {
+  std::printf(
+      "\n%s\n| tokens | cp | distribution | work max/mean | time max/mean | makespan ms | "
+      "faster than uniform | than zigzag |\n|---|---|---|---|---|---|---|---|\n",
+      rows);
+}
+
+void measure_balance(const Words& words, const std::vector<int>& cp_sizes, int rounds) {
+  const Visibility row = visible_text(words, true);
+  for (int cp : cp_sizes) {
+    ContextOptions options{.ranks = cp,
+                           .inner = 1,
+                           .exchange = KeyExchange::Gather,
+                           .distribution = {.block = kBlock}};
+    std::vector<Owned> dealt;
+    for (TokenDistribution kind : kKinds) {
+      options.distribution.kind = kind;
+      dealt.push_back(deal_tokens(words, row, options));
+    }
+    const auto times = times_of_ranks(row, dealt, rounds);
+    for (size_t kind = 0; kind < dealt.size(); ++kind) {
+      const std::vector<double> work = costs_of_ranks(row, dealt[kind], options.distribution);
+      const double span = largest(times[kind]);
+      std::printf("| %ld | %d | %s | %.3f | %.3f | %.1f | %.2f | %.2f |\n", row.tokens(), cp,
+                  kKindNames[kind], largest(work) / mean(work), span / mean(times[kind]), span,
+                  largest(times[0]) / span, largest(times[1]) / span);
+    }
+    std::fflush(stdout);
+  }
+}
+
+void measure_small_rows() {
+  print_balance_head("Multimodal rows of fewer tokens");
+  for (int64_t tokens = 1024; tokens <= 16384; tokens *= 2)
+    measure_balance(multimodal_row(tokens, 2), {4, 16}, 5);
+}
+
+void measure_planner() {
+  std::printf("\n| 1M tokens, cp 16 | ms |\n|---|---|\n");
+  const Words words = [] {
+    Words all;
+    for (uint64_t part = 0; part < 16; ++part) {
+      const int64_t sample = static_cast<int64_t>(part) << 10;
+      for (MaskWord word : multimodal_row(kRowTokens, part))
+        all.push_back(word + make_mask_word(sample, 0, 0));
+    }
+    return all;
+  }();
+  struct Way {
+    const char* name;
+    int inner;
+    KeyExchange exchange;
+  };
+  for (const Way& way :
+       {Way{"allgather_kv", 1, KeyExchange::Gather}, Way{"ring", 1, KeyExchange::Ring},
+        Way{"ulysses", 16, KeyExchange::Gather}, Way{"two-level", 4, KeyExchange::Ring}}) {
+    const ContextOptions options{.ranks = 16,
+                                 .inner = way.inner,
+                                 .exchange = way.exchange,
+                                 .distribution = {.block = kBlock}};
+    const double time = best_of(3, [&] {
+      const Visibility row = visible_text(words, true);
+      make_context_plan(row, deal_tokens(words, row, options), options, 5);
+    });
+    std::printf("| %s | %.1f |\n", way.name, time);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  const std::vector<std::string> wanted(argv + 1, argv + argc);
+  const auto is_wanted = [&](const char* table) {
+    return wanted.empty() || std::find(wanted.begin(), wanted.end(), table) != wanted.end();
+  };
+  if (is_wanted("memory")) measure_memory();
+  if (is_wanted("packed")) measure_packed();
+  if (is_wanted("planner")) measure_planner();
+  if (is_wanted("small")) measure_small_rows();
+  if (is_wanted("balance")) {
+    print_balance_head("Multimodal rows");
+    measure_balance(multimodal_row(kRowTokens, 1), {2, 4, 8, 16}, 3);
+  }
+  if (is_wanted("causal")) {
+    print_balance_head("Purely causal rows");
+    measure_balance(causal_row(kRowTokens / 4), {2, 4, 8, 16}, 2);
+  }
+  return 0;
+}
