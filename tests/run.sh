@@ -4,6 +4,6 @@
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
-jobs/setup.sh --tests --dataset
+jobs/setup.sh --tests --dataset --slurm
 jobs/build.sh ci
 exec .venv/bin/ctest --preset ci -j "$(env -u OMP_NUM_THREADS nproc)" "$@"

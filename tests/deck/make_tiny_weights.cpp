@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the weights file that the deck tests plan with: a Llava of two small blocks each, all
-// weights zero.
+// Writes what the deck tests plan with: a weights file of a Llava of two small blocks each, all
+// weights zero, and the config of a small GPT-2.
+#include <fstream>
 #include <iostream>
 
 #include "zea/io/weights_file.hpp"
@@ -16,6 +17,9 @@ constexpr const char* kConfig = R"({
   "text_config": {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 32}
 })";
+
+constexpr const char* kGpt2 =
+    R"({"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 32})";
 
 void write_tiny_weights(const std::string& path) {
   zea::WeightsWriter writer(path, kConfig);
@@ -33,8 +37,9 @@ void write_tiny_weights(const std::string& path) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 2) throw zea::DeckError("usage: make_tiny_weights file.h5");
+    if (argc != 3) throw zea::DeckError("usage: make_tiny_weights file.h5 gpt2.json");
     write_tiny_weights(argv[1]);
+    std::ofstream(argv[2]) << kGpt2;
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

@@ -19,12 +19,20 @@ std::vector<MeshShape> layouts() {
       {2, 2, {{"vision", 0, 1, 1, 1, 1}, {"llm", 1, 1, 1, 1, 1}}},
       {1, 2, {{"vision", 0, 1, 1, 1, 1}, {"audio", 1, 1, 1, 1, 1}, {"llm", 2, 1, 1, 1, 2}}},
       {1, 1, {{"vision", 0, 1, 4, 1, 1}, {"llm", 0, 2, 1, 1, 2}}},
-      {1, 1, {{"vision", 0, 1, 2, 1, 2}, {"llm", 4, 2, 1, 2, 1}}}};
+      {1, 1, {{"vision", 0, 1, 2, 1, 2}, {"llm", 4, 2, 1, 2, 1}}},
+      {1, 2, {{"vision", 0, 1, 2, 1, 2}, {"llm", 0, 1, 1, 2, 2}}},
+      {1, 1, {{"vision", 0, 1, 1, 4, 2}, {"llm", 0, 1, 1, 8, 1}}},
+      {2, 1, {{"vision", 0, 1, 4, 1, 1}, {"llm", 0, 1, 1, 4, 1}}}};
   for (int replicate : {1, 2})
     for (int shard : {1, 2})
       for (int pp : {1, 2})
         for (int cp : {1, 2})
           for (int tp : {1, 2, 4}) all.push_back({replicate, shard, {{"llm", 0, pp, 1, cp, tp}}});
+  for (MeshShape& shape : all)
+    for (ModuleGrid& grid : shape.modules) {
+      if (grid.tp > 1) grid.kv_holders = grid.tp == 4 ? 2 : grid.tp;
+      if (grid.cp > 1) grid.cp_inner = grid.cp / 2;
+    }
   return all;
 }
 
@@ -37,7 +45,6 @@ std::vector<std::vector<Axis>> built_combinations() {
           {Axis::Tp},
           {Axis::DpShard, Axis::DpReplicate},
           shard_axes(),
-          shard_axes_with_tp(),
           token_axes()};
 }
 
@@ -54,10 +61,7 @@ void sweep(const std::function<void(Mesh&)>& check) {
     if (shape.world_size() > testing::world().size()) continue;
     const Communicator some = testing::first_ranks(shape.world_size());
     if (some.size() == 0) continue;
-    std::map<std::string, int> repeats;
-    for (const ModuleGrid& grid : shape.modules)
-      if (grid.tp == 4) repeats[grid.module] = 2;
-    Mesh mesh(some, shape, make_mpi_collectives, repeats);
+    Mesh mesh(some, shape, make_mpi_collectives);
     check(mesh);
   }
 }
@@ -73,14 +77,36 @@ TEST(Mesh, ConnectsTheRanksThatTheShapeSays) {
   });
 }
 
-TEST(Mesh, HasShardGroupsOfRepeatedHeads) {
-  sweep([](Mesh& mesh) {
-    const ModuleGrid& grid = mesh.shape().modules.back();
-    if (grid.tp != 4 || !mesh.shape().has(mesh.rank(), grid.module)) return;
-    const Reduction repeated = reduction_of(TpHolding::Repeated, 4, 2);
+/// Calls check(mesh, grid) for each module that this rank has a part of.
+void sweep_modules(const std::function<void(Mesh&, const ModuleGrid&)>& check) {
+  sweep([&](Mesh& mesh) {
+    for (const ModuleGrid& grid : mesh.shape().modules)
+      if (mesh.shape().has(mesh.rank(), grid.module)) check(mesh, grid);
+  });
+}
 
-    EXPECT_EQ(members(mesh.shard_group(grid.module, repeated), mesh.rank()),
-              shard_group(mesh.shape(), mesh.rank(), grid.module, repeated));
+TEST(Mesh, ConnectsTheHoldersOfAKvHead) {
+  sweep_modules([](Mesh& mesh, const ModuleGrid& grid) {
+    if (grid.kv_holders == 1) {
+      EXPECT_THROW(mesh.kv_holders(grid.module), InternalError);
+      return;
+    }
+    EXPECT_EQ(members(mesh.kv_holders(grid.module), mesh.rank()),
+              piece_holders(mesh.shape(), mesh.rank(), grid.module, grid.kv_holders));
+  });
+}
+
+TEST(Mesh, ConnectsCpRanksInsideAndBetweenTheirGroups) {
+  sweep_modules([](Mesh& mesh, const ModuleGrid& grid) {
+    if (grid.cp == 1) {
+      EXPECT_THROW(mesh.cp_inner(grid.module), InternalError);
+      return;
+    }
+    EXPECT_EQ(members(mesh.cp_inner(grid.module), mesh.rank()),
+              cp_inner_group(mesh.shape(), mesh.rank(), grid.module));
+    EXPECT_EQ(members(mesh.cp_outer(grid.module), mesh.rank()),
+              cp_outer_group(mesh.shape(), mesh.rank(), grid.module));
+    EXPECT_EQ(mesh.cp_inner(grid.module).size() * mesh.cp_outer(grid.module).size(), grid.cp);
   });
 }
 
@@ -124,10 +150,14 @@ TEST(Mesh, BuildsEqualGroupsOnce) {
 
     std::set<std::vector<int>> distinct = {replica(shape, mesh.rank()),
                                            model_copy(shape, mesh.rank())};
-    for (const ModuleGrid& grid : shape.modules)
+    for (const ModuleGrid& grid : shape.modules) {
+      if (!shape.has(mesh.rank(), grid.module)) continue;
       for (const std::vector<Axis>& axes : built_combinations())
-        if (shape.has(mesh.rank(), grid.module))
-          distinct.insert(shape.group(mesh.rank(), grid.module, axes));
+        distinct.insert(shape.group(mesh.rank(), grid.module, axes));
+      distinct.insert(piece_holders(shape, mesh.rank(), grid.module, grid.kv_holders));
+      distinct.insert(cp_inner_group(shape, mesh.rank(), grid.module));
+      distinct.insert(cp_outer_group(shape, mesh.rank(), grid.module));
+    }
     EXPECT_EQ(mesh.num_groups(), static_cast<int>(distinct.size()));
     EXPECT_EQ(num_made, mesh.num_groups() + 1);  // and the world
   }

@@ -17,15 +17,30 @@ namespace {
 constexpr double kTolerance = 1e-10;
 constexpr int64_t kStepsBefore = 3, kStepsAfter = 3;
 
+/// Degrees of one module.
+struct Degrees {
+  int tp = 1, cp = 1;
+  bool sequence_parallel = true;  ///< with tp > 1
+};
+
 struct Layout {
   int ranks;
   const char* strategy;
   int dp_replicate = 1;
   int64_t wrap_units = 1;
+  Degrees llm = {}, vision = {};
 };
 
 const Layout kWriters[] = {
     {4, "full_shard"}, {2, "no_shard"}, {6, "hybrid_shard", 3}, {3, "shard_grad_op", 1, 2}};
+
+// Vocabularies that tp pads, KV heads that several tp ranks hold, and vision encoders that are cut
+// in another way, over what the language model's ranks leave.
+const Layout kGridWriters[] = {
+    {4, "full_shard", 1, 1, {.tp = 2}, {}},
+    {8, "hybrid_shard", 2, 2, {.tp = 2, .cp = 2}, {.tp = 2}},
+    {4, "no_shard", 1, 1, {.tp = 4, .sequence_parallel = false}, {.tp = 2}},
+};
 
 std::vector<Layout> readers() {
   std::vector<Layout> all;
@@ -40,14 +55,37 @@ std::vector<Layout> readers() {
   return all;
 }
 
+std::vector<Layout> grid_readers() {
+  return {{1, "full_shard"},
+          {6, "hybrid_shard", 2},
+          {4, "no_shard", 1, 1, {.tp = 2}, {.tp = 2}},
+          {8, "full_shard", 1, 1, {.tp = 4, .cp = 2}, {.tp = 1, .cp = 2}},
+          {6, "shard_grad_op", 1, 0, {.tp = 2, .cp = 3}, {.tp = 2, .sequence_parallel = false}},
+          {3, "no_shard", 1, 1, {.cp = 3}, {.cp = 3}}};
+}
+
+std::string name_of(const Layout& layout) {
+  const auto degrees = [](const Degrees& of) {
+    return " tp" + std::to_string(of.tp) + " cp" + std::to_string(of.cp) +
+           (of.sequence_parallel ? "" : " whole sequences");
+  };
+  return std::to_string(layout.ranks) + " ranks " + layout.strategy + degrees(layout.llm) +
+         " vision" + degrees(layout.vision);
+}
+
 TinyRunOptions options_of(const Layout& layout) {
   TinyRunOptions run;
-  run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1});
+  run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1, .vocabulary = 41});
   run.deck.precision.preset = "fp64";
   run.deck.mesh.dp_replicate = layout.dp_replicate;
   for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+    const Degrees& degrees = mesh == &run.deck.mesh_llm ? layout.llm : layout.vision;
     mesh->strategy = layout.strategy;
     mesh->wrap_units = layout.wrap_units;
+    mesh->tp = degrees.tp;
+    mesh->cp = degrees.cp;
+    if (degrees.tp > 1) mesh->sequence_parallel = AutoOption::of(degrees.sequence_parallel);
+    mesh->cp_block = degrees.cp > 1 ? 4 : mesh->cp_block;
   }
   run.deck.data.row_tokens = 64;
   run.deck.optim.lr = 1e-2;
@@ -56,6 +94,27 @@ TinyRunOptions options_of(const Layout& layout) {
   run.deck.optim.clip_norm = 0.5;
   run.deck.schedule = {.steps = kStepsBefore + kStepsAfter, .global_batch = 7};
   return run;
+}
+
+/// What no parameter has in a shard, the rows that fill up a vocabulary among it, stays zero.
+void expect_zero_padding(TinyRun& run) {
+  const Plan& plan = run.engine().plan();
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const ShardedGroup& group = *run.engine().groups()[g];
+    if (!group.trainable()) continue;
+    const at::Tensor padding = at::ones_like(group.master());
+    const int tp_rank = plan.tp_rank(run.engine().world_rank(), static_cast<int>(g));
+    for (const FlatPart& part : parts_in_range(plan.groups[g], group.range()))
+      for (const PieceBox& box :
+           boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], tp_rank,
+                          part.param_begin, part.param_begin + part.elements))
+        padding
+            .narrow(0, part.flat_begin - group.range().begin + box.begin - part.param_begin,
+                    box.extent.elements())
+            .zero_();
+    for (const at::Tensor& values : {group.master(), group.exp_avg(), group.exp_avg_sq()})
+      EXPECT_EQ((values * padding).abs().max().item<double>(), 0) << group.layout().name;
+  }
 }
 
 struct Expected {
@@ -96,6 +155,7 @@ void expect_resumes(const Dataset& dataset, const Layout& layout, const std::str
   TinyResult after;
   run.train(kStepsAfter, after);
   const Tensors final_weights = run.weights();
+  expect_zero_padding(run);
   if (ranks.rank() != 0) return;
   EXPECT_EQ(max_difference(weights, expected.saved_weights), 0);
   EXPECT_EQ(max_difference(exp_avg, expected.saved_exp_avg), 0);
@@ -106,21 +166,32 @@ void expect_resumes(const Dataset& dataset, const Layout& layout, const std::str
     EXPECT_NEAR(after.losses[step], expected.losses_after[step], kTolerance);
 }
 
-TEST(ResumeLayouts, AnyLayoutGoesOnWhereAnyOtherStopped) {
-  const SharedDirectory shared(testing::world().communicator());
-  const MemoryDataset dataset =
-      make_tiny_dataset(make_model_spec(options_of(kWriters[0]).config_json), 23, {1, 0, 2}, 5);
-  for (const Layout& writer : kWriters) {
-    const std::string directory =
-        shared / (std::to_string(writer.ranks) + std::string("-") + writer.strategy);
-    const Expected expected = run_through(dataset, writer, directory);
-    shared.barrier();
-    for (const Layout& reader : readers()) {
-      SCOPED_TRACE(std::to_string(writer.ranks) + " ranks " + writer.strategy + " read by " +
-                   std::to_string(reader.ranks) + " " + reader.strategy);
-      expect_resumes(dataset, reader, directory + "/step-00000003", expected);
+class ResumeLayouts : public ::testing::Test {
+ protected:
+  void expect_all_resume(const Layout& writer, const std::vector<Layout>& readers) {
+    const std::string directory = shared_ / std::to_string(written_++);
+    const Expected expected = run_through(dataset_, writer, directory);
+    shared_.barrier();
+    for (const Layout& reader : readers) {
+      SCOPED_TRACE(name_of(writer) + " read by " + name_of(reader));
+      expect_resumes(dataset_, reader, directory + "/step-00000003", expected);
     }
   }
+
+ private:
+  const SharedDirectory shared_{testing::world().communicator()};
+  const MemoryDataset dataset_ =
+      make_tiny_dataset(make_model_spec(options_of(kWriters[0]).config_json), 23, {1, 0, 2}, 5);
+  int written_ = 0;
+};
+
+TEST_F(ResumeLayouts, AnyLayoutGoesOnWhereAnyOtherStopped) {
+  for (const Layout& writer : kWriters) expect_all_resume(writer, readers());
+}
+
+TEST_F(ResumeLayouts, GridsGoOnWhereOtherGridsStopped) {
+  expect_all_resume(kWriters[0], grid_readers());
+  for (const Layout& writer : kGridWriters) expect_all_resume(writer, grid_readers());
 }
 
 }  // namespace

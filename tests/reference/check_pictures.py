@@ -61,16 +61,68 @@ class Pictures(unittest.TestCase):
         path.write_text(lines(*train, *evaluations) + '{"kind": "train", "st')
         self.expect_picture(run("plot_metrics.py", path), "metrics.png")
 
+    def make_run(self, name, losses, first_step=1):
+        """Appends steps, as a run that starts or goes on in that directory does."""
+        directory = self.folder / name
+        directory.mkdir(exist_ok=True)
+        steps = [
+            {"kind": "train", "step": step, "loss": loss, "lr": 0.1}
+            for step, loss in enumerate(losses, first_step)
+        ]
+        with (directory / "metrics.jsonl").open("a") as file:
+            file.write(lines(*steps))
+        return directory
+
+    def plot(self, *arguments):
+        """The picture and what was said."""
+        result = run("plot_metrics.py", *arguments, "--out", self.folder / "out.png")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return matplotlib.image.imread(self.folder / "out.png"), result.stderr
+
+    def test_metrics_of_run_directories(self):
+        a, b = self.make_run("a", [3, 2, 1]), self.make_run("b", [4, 3, 2])
+        self.expect_picture(run("plot_metrics.py", a, b), "a/metrics.png")
+        both = self.plot(a, b)[0]
+        self.assertFalse(np.array_equal(both, self.plot(a, a / "metrics.jsonl")[0]))
+        np.testing.assert_array_equal(self.plot(a)[0], self.plot(a / "metrics.jsonl")[0])
+
+    def test_metrics_of_a_run_that_went_on_from_an_earlier_checkpoint(self):
+        """What the abandoned steps logged is no part of the run."""
+        straight = self.plot(self.make_run("straight", [5, 4, 3, 2]))[0]
+        branched = self.make_run("branched", [5, 4, 9, 9, 9, 9])
+        abandoned = self.plot(branched)[0]
+        self.make_run("branched", [3, 2], first_step=3)
+        np.testing.assert_array_equal(self.plot(branched)[0], straight)
+        self.assertFalse(np.array_equal(abandoned, straight))
+
+    def test_metrics_with_a_torn_line(self):
+        whole = self.plot(self.make_run("whole", [3, 2, 1]))[0]
+        torn = self.make_run("torn", [3, 2, 1])
+        text = (torn / "metrics.jsonl").read_text().split("\n")
+        (torn / "metrics.jsonl").write_text("\n".join([*text[:2], '{"kind": "tr', *text[2:]]))
+        picture, said = self.plot(torn)
+        np.testing.assert_array_equal(picture, whole)
+        self.assertIn("torn/metrics.jsonl:3: not a line of metrics, left out", said)
+
     def test_metrics_at_fault(self):
-        path = self.folder / "metrics.jsonl"
-        for text, fault in [
-            ("", "no lines of kind train or eval"),
-            ("{\n" + lines({"kind": "train"}), "jsonl:1:"),
+        empty, run_directory = self.folder / "metrics.jsonl", self.make_run("run", [1])
+        empty.write_text("[]\n" + lines({"kind": "checkpoint", "step": 1}))
+        for arguments, fault in [
+            ([empty], "metrics.jsonl: holds no lines of kind train or eval"),
+            ([self.folder / "none"], "none does not exist; give run directories, or"),
+            ([self.folder / "run/.."], "holds no lines"),
+            ([run_directory, "--out", self.folder / "no/a.png"], "cannot write"),
+            ([run_directory, "--out", self.folder / "a.xyz"], "Format 'xyz' is not supported"),
+            ([run_directory] * 7, "7 runs; at most 6 can be told apart"),
         ]:
-            path.write_text(text)
-            result = run("plot_metrics.py", path)
-            self.assertEqual(result.returncode, 1)
-            self.assertIn(fault, result.stderr)
+            with self.subTest(fault=fault):
+                result = run("plot_metrics.py", *arguments)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(fault, result.stderr)
+                self.assertNotIn("Traceback", result.stderr)
+        empty.unlink()
+        result = run("plot_metrics.py", self.folder)
+        self.assertIn("holds no metrics.jsonl", result.stderr)
 
     def sheet(self, *predictions):
         data, path = self.folder / "test.h5", self.folder / "predictions.jsonl"

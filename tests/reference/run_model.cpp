@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one step over a whole data set on one rank and writes what a reference can compare: the
-// logits of every target row and which token of which sample each belongs to, the loss, and the
-// gradient of every parameter that has one.
+// Runs one step over a whole data set, on one rank or on several under mpirun, and writes what a
+// reference can compare: the logits of every target row and which token of which sample each
+// belongs to, the loss, and the gradient of every parameter that has one.
 //   run_model DECK OUT [section.key=value ...]
+#include <algorithm>
 #include <cstdio>
+#include <limits>
+#include <map>
 #include <numeric>
+#include <optional>
 
+#include "checkpoint/held_boxes.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/comm/world.hpp"
 #include "zea/deck/deck.hpp"
@@ -13,13 +18,18 @@
 #include "zea/io/weights_file.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/parallel/engine.hpp"
+#include "zea/parallel/holder_sums.hpp"
 
 namespace {
 
 using namespace zea;
 
+/// A token that the model predicts: its sample and position.
+using Target = std::pair<int64_t, int64_t>;
+
 struct Step {
   StepPlan plan;
+  std::vector<Target> targets;  ///< of all ranks, in order
   std::vector<LoadedMicrobatch> loaded;
   std::vector<Microbatch> microbatches;
 };
@@ -32,13 +42,27 @@ LoaderOptions loading_of(const Plan& plan) {
   return loading;
 }
 
+/// The targets among the tokens [begin, end) of the row that `samples` make.
+std::vector<Target> targets_between(const std::vector<Sample>& samples, int64_t begin,
+                                    int64_t end) {
+  std::vector<Target> targets;
+  int64_t token = 0;
+  for (const Sample& sample : samples)
+    for (size_t i = 0; i < sample.tokens.size(); ++i, ++token)
+      if (token >= begin && token < end && i + 1 < sample.tokens.size() && sample.loss_mask[i + 1])
+        targets.emplace_back(sample.id, static_cast<int64_t>(i + 1));
+  return targets;
+}
+
 Step make_step(const Engine& engine, const Dataset& dataset) {
   const Plan& plan = engine.plan();
   std::vector<int64_t> ids(dataset.index().size());
   std::iota(ids.begin(), ids.end(), int64_t{0});
   Step step;
   step.plan = plan.step_plan(0, ids, dataset.index());
-  for (const MicrobatchPlan& part : step.plan.replicas.at(0)) {
+  step.targets = targets_between(load_microbatch(dataset, loading_of(plan), ids).samples, 0,
+                                 std::numeric_limits<int64_t>::max());
+  for (const MicrobatchPlan& part : step.plan.replicas.at(plan.replica_of(engine.world_rank()))) {
     step.loaded.push_back(load_microbatch(dataset, loading_of(plan), part.samples));
     step.microbatches.push_back(
         make_microbatch(step.loaded.back(), plan.model, engine.microbatch_options()));
@@ -46,49 +70,83 @@ Step make_step(const Engine& engine, const Dataset& dataset) {
   return step;
 }
 
-/// Sample and position of the token that each target row predicts, in the order of the rows.
+/// The targets of this rank's share of a microbatch, in the order of its target logits.
+std::vector<Target> own_targets(const Engine& engine, const LoadedMicrobatch& loaded,
+                                const Microbatch& microbatch) {
+  const MicrobatchOptions options = engine.microbatch_options();
+  const ReplicaLayout& replica = options.replica;
+  const TokenLayout layout(microbatch.words,
+                           visible_text(microbatch.words, options.images_both_ways),
+                           replica.sharding("llm"), replica.grid("llm").tp);
+  std::vector<Target> targets;
+  for (const TokenRange& run : layout.owned()[replica.place(replica.rank, "llm").cp])
+    for (const Target& target : targets_between(loaded.samples, run.begin, run.end))
+      targets.push_back(target);
+  return targets;
+}
+
+at::Tensor summed(Collectives& all, at::Tensor values) {
+  all.all_reduce(values.data_ptr(), values.numel(), DType::Float64, ReduceOp::Sum).wait();
+  return values;
+}
+
+void write(H5File* out, const std::string& name, const Shape& shape, const at::Tensor& values) {
+  if (out) out->write(name, shape, DType::Float64, values.data_ptr<double>());
+}
+
+/// Sample and position of the token that each row of logits predicts.
 void write_rows(H5File& out, const Step& step) {
   std::vector<int64_t> samples, positions;
-  for (const LoadedMicrobatch& part : step.loaded)
-    for (const Sample& sample : part.samples)
-      for (size_t i = 1; i < sample.tokens.size(); ++i)
-        if (sample.loss_mask[i]) {
-          samples.push_back(sample.id);
-          positions.push_back(static_cast<int64_t>(i));
-        }
+  for (const auto& [sample, position] : step.targets) {
+    samples.push_back(sample);
+    positions.push_back(position);
+  }
   const Shape shape{static_cast<int64_t>(samples.size())};
   out.write("sample", shape, DType::Int64, samples.data());
   out.write("position", shape, DType::Int64, positions.data());
 }
 
-void write_logits(H5File& out, Engine& engine, const Step& step) {
-  const auto actions = make_schedule(engine.plan().schedule_input(step.plan, 0, true));
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& logits :
-       engine.run(actions, step.microbatches, HeadOutput::TargetLogits).outputs)
-    if (logits.defined()) parts.push_back(logits.to(at::kDouble));
-  const at::Tensor logits = at::cat(parts).contiguous();
-  out.write("logits", {logits.size(0), logits.size(1)}, DType::Float64, logits.data_ptr<double>());
+/// The logits of all ranks; those of tp ranks are equal, so the first one's count.
+void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& step) {
+  const auto actions =
+      make_schedule(engine.plan().schedule_input(step.plan, engine.world_rank(), true));
+  const WalkResult result = engine.run(actions, step.microbatches, HeadOutput::TargetLogits);
+  const Shape shape{static_cast<int64_t>(step.targets.size()), engine.plan().model.text.vocabulary};
+  const at::Tensor logits = at::zeros(shape, at::kDouble);
+  for (size_t m = 0; m < step.microbatches.size(); ++m) {
+    if (!result.outputs[m].defined() || !step.microbatches[m].counts) continue;
+    int64_t row = 0;
+    for (const Target& target : own_targets(engine, step.loaded[m], step.microbatches[m])) {
+      const auto place = std::find(step.targets.begin(), step.targets.end(), target);
+      logits[place - step.targets.begin()] += result.outputs[m][row++].to(at::kDouble);
+    }
+    ZEA_ASSERT(row == result.outputs[m].size(0));
+  }
+  write(out, "logits", shape, summed(all, logits));
 }
 
 /// The gradient of the mean over targets, of each parameter that this step trains.
-void write_gradients(H5File& out, Engine& engine, const std::vector<bool>& has_gradient,
-                     double targets) {
+void write_gradients(H5File* out, Engine& engine, Collectives& all,
+                     const std::vector<bool>& has_gradient, double targets) {
   const Plan& plan = engine.plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!has_gradient[g]) continue;
-    const at::Tensor flat = engine.groups()[g]->gradient().to(at::kDouble).div(targets);
-    for (const FlatParam& member : plan.groups[g].params) {
-      const ParamSpec& param = plan.model.params[member.param];
-      out.write("gradients/" + param.name, param.shape, DType::Float64,
-                flat.data_ptr<double>() + member.offset);
-    }
+    const ShardedGroup& group = *engine.groups()[g];
+    const at::Tensor flat = group.gradient().to(at::kDouble).div(targets);
+    std::map<int, at::Tensor> whole_gradients;
+    for (const FlatParam& member : plan.groups[g].params)
+      whole_gradients[member.param] = at::zeros(plan.model.params[member.param].shape, at::kDouble);
+    for (const zea::detail::HeldBox& box :
+         zea::detail::own_boxes(plan, static_cast<int>(g), engine.world_rank()))
+      for (const CopyRun& run :
+           copy_runs(box.extent, box.extent, whole(plan.model.params[box.param].shape)))
+        std::copy_n(
+            flat.data_ptr<double>() + (box.flat_begin - group.range().begin) + run.source_element,
+            run.elements, whole_gradients.at(box.param).data_ptr<double>() + run.target_element);
+    for (const auto& [param, gradient] : whole_gradients)
+      write(out, "gradients/" + plan.model.params[param].name, plan.model.params[param].shape,
+            summed(all, gradient));
   }
-}
-
-void write_loss(H5File& out, double loss, double targets) {
-  out.write("loss", {1}, DType::Float64, &loss);
-  out.write("targets", {1}, DType::Float64, &targets);
 }
 
 void run_model(const World& world, const Options& options, const std::string& path) {
@@ -101,17 +159,24 @@ void run_model(const World& world, const Options& options, const std::string& pa
   load_weights(engine, *weights);
 
   const Step step = make_step(engine, *dataset);
-  const ScheduleInput input = plan.schedule_input(step.plan, 0, false);
+  const ScheduleInput input = plan.schedule_input(step.plan, world.rank(), false);
+  const std::vector<bool> has_gradient = groups_with_gradient(input);
   for (auto& group : engine.groups()) group->zero_gradient();
   const double loss = engine.run(make_schedule(input), step.microbatches).loss_sum;
+  HolderSums(plan, mesh, engine.groups(), at::kCPU).run(has_gradient);
 
-  H5File out = H5File::create(path);
+  const auto all = make_mpi_collectives(world.communicator());
+  std::optional<H5File> file;
+  if (world.rank() == 0) file = H5File::create(path);
+  H5File* out = file ? &*file : nullptr;
   const double targets = static_cast<double>(step.plan.targets);
-  write_loss(out, loss / targets, targets);
-  write_rows(out, step);
-  write_logits(out, engine, step);
-  write_gradients(out, engine, groups_with_gradient(input), targets);
-  out.close_and_sync();
+  write(out, "loss", {1}, summed(*all, at::full({1}, loss / targets, at::kDouble)));
+  write(out, "targets", {1}, at::full({1}, targets, at::kDouble));
+  write_gradients(out, engine, *all, has_gradient, targets);
+  write_logits(out, engine, *all, step);
+  if (!out) return;
+  write_rows(*out, step);
+  out->close_and_sync();
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny random models give the logits, the loss and the gradients that transformers gives.
+"""Tiny random models give the logits, the loss and the gradients that transformers gives, on one
+rank and on grids of several.
 
-test_parity.py RUN_MODEL IMPORT ZEA JOBS [unittest arguments]
+test_parity.py RUN_MODEL IMPORT ZEA JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
 """
 
 import json
 import re
+import shlex
 import sys
 import tempfile
 import unittest
@@ -32,7 +34,7 @@ except ImportError as error:
 
 from transformers_models import file_name, normalised, run
 
-RUN_MODEL, IMPORT, ZEA, JOBS = sys.argv[1:5]
+RUN_MODEL, IMPORT, ZEA, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
 
@@ -50,8 +52,16 @@ LLAMA3_ROPE = {
     "rope_theta": 500.0,
 }
 
+def grid(module, **keys):
+    """Overrides of [mesh.<module>], with blocks so short that every rank has some."""
+    if keys.get("cp", 1) > 1 and keys.get("cp_distribution", "makespan_min") == "makespan_min":
+        keys["cp_block"] = 8
+    return [f"mesh.{module}.{key}={json.dumps(value)}" for key, value in keys.items()]
+
+
 # What differs from the plain model: configs ("text", "vision", "llava"), whether config.json is
-# spelt as transformers 4 did, the deck, images per sample, and modules that are frozen.
+# spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, and
+# whether images see all of themselves.
 CASES = {
     "plain": {},
     "tied": {"text": {"tie_word_embeddings": True}},
@@ -98,7 +108,48 @@ CASES = {
     "gpt2_norm_eps": {"gpt2": {"layer_norm_epsilon": 1e-2}},
     "gpt2_recomputed": {"gpt2": {}, "deck": ["model.activation_checkpointing=1"]},
     "gpt2_one_sample_per_row": {"gpt2": {}, "deck": ["data.packing=false"]},
+    "both_ways": {"both_ways": True},
+    "both_ways_all_at_once": {"both_ways": True, "deck": ["data.row_tokens=4096"]},
+    "tp2_cp2": {"ranks": 4, "deck": grid("llm", tp=2, cp=2)},
+    "tp2_cp2_one_sample_per_row": {
+        "ranks": 4,
+        "deck": ["data.packing=false", *grid("llm", tp=2, cp=2, cp_mode="ring")],
+    },
+    "tp2_cp2_of_both_modules": {
+        "ranks": 4,
+        "vision": {"num_attention_heads": 4},
+        "deck": [
+            *grid("llm", tp=2, cp=2, cp_mode="ulysses", cp_distribution="zigzag"),
+            *grid("vision", tp=2, cp=2, cp_mode="ring", cp_distribution="uniform"),
+        ],
+    },
+    "tp4_padded_vocabulary": {
+        "ranks": 4,
+        "text": {"num_key_value_heads": 1, "vocab_size": VOCABULARY + 1},
+        "vision": {"num_attention_heads": 4},
+        "deck": [*grid("llm", tp=4), *grid("vision", tp=2)],
+    },
+    "tp2_cp2_tied_biases": {
+        "ranks": 4,
+        "text": {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+        "deck": [*grid("llm", tp=2, cp=2, sequence_parallel=False), *grid("vision", cp=2)],
+    },
+    "cp4_two_levels_frozen_vision": {
+        "ranks": 4,
+        "frozen": ["vision"],
+        "deck": grid("llm", cp=4, cp_mode="ulysses_ring", cp_ulysses_ranks=2),
+    },
+    "both_ways_tp2_cp2": {
+        "ranks": 4,
+        "both_ways": True,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "two_replicas_of_cp2": {"ranks": 4, "deck": grid("llm", cp=2)},
+    "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
 }
+for case in CASES.values():
+    if case.get("both_ways"):
+        case["deck"] = [*case.get("deck", []), 'model.llm.image_attention="bidirectional"']
 # As published models have it: what equals transformers' defaults is left out (llava-1.5-7b-hf).
 SPARSE_CONFIG = {
     "architectures": ["LlavaForConditionalGeneration"],
@@ -204,7 +255,17 @@ def make_samples(case, features):
     return samples
 
 
-def reference(model, samples, attention):
+def mask_of(tokens, features):
+    """Of (1, 1, queries, keys): causal, but that an image's features see all of it."""
+    token = torch.arange(len(tokens))
+    images = [place for place, token in enumerate(tokens) if token == IMAGE_TOKEN]
+    image = torch.full((len(tokens),), -1)
+    image[images] = torch.arange(len(images)) // features
+    same_image = (image[:, None] == image[None, :]) & (image[:, None] >= 0)
+    return ((token[:, None] >= token[None, :]) | same_image)[None, None]
+
+
+def reference(model, samples, attention, both_ways=False):
     """Loss, logits by (sample, position of the predicted token), gradients by file name."""
     model.set_attn_implementation(attention)
     multimodal = isinstance(model, LlavaForConditionalGeneration)
@@ -213,6 +274,8 @@ def reference(model, samples, attention):
     for number, (tokens, mask, pixels) in enumerate(samples):
         ids = torch.tensor([tokens])
         images = {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
+        if both_ways:
+            images["attention_mask"] = mask_of(tokens, PATCHES)
         output = model(input_ids=ids, use_cache=False, **images).logits[0]
         positions = [i for i in range(1, len(tokens)) if mask[i]]
         rows = output[[i - 1 for i in positions]]
@@ -284,7 +347,9 @@ class Parity(unittest.TestCase):
             )
         frozen = [FROZEN[module][1] for module in case.get("frozen", [])]
         overrides = [*case.get("deck", []), *frozen, *overrides]
-        run(RUN_MODEL, self.folder / "deck.toml", self.folder / name, *overrides)
+        ranks = case.get("ranks", 1)
+        launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
+        run(*launcher, RUN_MODEL, self.folder / "deck.toml", self.folder / name, *overrides)
         with h5py.File(self.folder / name) as out:
             rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
             logits = dict(zip(rows, out["logits"][...]))
@@ -319,7 +384,9 @@ class Parity(unittest.TestCase):
 
     def check_case(self, case, attention="sdpa"):
         model, samples = self.prepare(case)
-        expected_loss, expected_logits, expected_gradients = reference(model, samples, attention)
+        expected_loss, expected_logits, expected_gradients = reference(
+            model, samples, attention, case.get("both_ways", False)
+        )
         loss, logits, gradients = self.run_zea(model, samples, case)
         self.check_names(model, is_multimodal(case))
         self.assertEqual(sorted(expected_logits), sorted(logits))
@@ -394,4 +461,4 @@ for case_name, one_case in CASES.items():
 if __name__ == "__main__":
     disable_progress_bar()
     torch.set_num_threads(1)
-    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

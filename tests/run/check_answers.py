@@ -21,8 +21,17 @@ class Answers(zr.ZeaTest):
     def test_version_and_build(self):
         self.assertRegex(self.answer("--version"), r"^zea \d+\.\d+\.\d+\n$")
         build = self.answer("-c")
-        for word in ("libtorch: 2.", "MPI: ", "HDF5: ", "Kokkos: ", "NCCL: ", "build type: "):
-            self.assertIn(word, build)
+        for line in (
+            r"C\+\+ compiler: \w+ \d+\.\d+\.\d+",
+            r"build type: \w+",
+            r"kernels for: .*",
+            r"libtorch: 2\.\d+\.\d+ in /.*/torch; its vector code here: \w+",
+            r"MPI: \w+.* \(standard \d\.\d\)",
+            r"HDF5: \d+\.\d+\.\d+",
+            r"Kokkos: \d+\.\d+\.\d+ \w+",
+            r"NCCL: (none|\d+\.\d+\.\d+)",
+        ):
+            self.assertRegex(build, rf"(?m)^{line}$")
 
     def test_plan(self):
         weights = zr.make_weights(self.folder / "weights.h5")

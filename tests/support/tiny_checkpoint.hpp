@@ -24,10 +24,16 @@ namespace zea {
 using testing::FilledSource;
 using testing::tiny_llava_config;
 
+/// Degrees of one module.
+struct Degrees {
+  int tp = 1, cp = 1;
+};
+
 struct Layout {
   std::string name;
   int ranks, dp_replicate;
-  std::string vision, llm;
+  std::string vision, llm;  ///< strategies
+  Degrees vision_grid = {}, llm_grid = {};
 };
 
 inline const std::vector<Layout> kLayouts = {
@@ -37,9 +43,12 @@ inline const std::vector<Layout> kLayouts = {
     {"mixed2", 2, 1, "no_shard", "full_shard"},
     {"full3", 3, 1, "full_shard", "full_shard"},
     {"none3", 3, 1, "no_shard", "no_shard"},
+    {"tp2", 2, 1, "full_shard", "full_shard", {}, {.tp = 2}},
     {"full4", 4, 1, "full_shard", "full_shard"},
     {"hybrid4", 4, 2, "hybrid_shard", "hybrid_shard"},
     {"mixed4", 4, 2, "hybrid_shard_zero2", "no_shard"},
+    {"tp4", 4, 1, "no_shard", "full_shard", {.tp = 2}, {.tp = 4}},
+    {"cp2tp2", 4, 1, "full_shard", "full_shard", {.tp = 1, .cp = 2}, {.tp = 2, .cp = 2}},
 };
 
 /// Of all ranks of this program. Collective.
@@ -53,14 +62,23 @@ struct Deck {
   bool tied = true;
 };
 
+/// Of a vocabulary that tp pads, and fewer KV heads than tp ranks of the widest layout.
+inline std::string config_of(const Deck& deck) {
+  return tiny_llava_config({.tied = deck.tied, .vocabulary = 41});
+}
+
 inline Plan make_tiny_plan(const Layout& layout, const Deck& deck) {
   Options options;
   options.mesh.dp_replicate = layout.dp_replicate;
   options.mesh_vision.strategy = layout.vision;
   options.mesh_llm.strategy = layout.llm;
+  options.mesh_vision.tp = layout.vision_grid.tp;
+  options.mesh_vision.cp = layout.vision_grid.cp;
+  options.mesh_llm.tp = layout.llm_grid.tp;
+  options.mesh_llm.cp = layout.llm_grid.cp;
   options.precision.preset = deck.precision;
   options.vision.train = deck.train_vision;
-  return make_plan(options, tiny_llava_config({.tied = deck.tied}), layout.ranks);
+  return make_plan(options, config_of(deck), layout.ranks);
 }
 
 /// A layout at run time, on the first ranks of the program.
@@ -88,18 +106,30 @@ void run_on(const Layout& layout, const Deck& deck, Action action) {
 
 inline constexpr uint64_t kMasterSeed = 1, kExpAvgSeed = 2, kExpAvgSqSeed = 3;
 
-/// Calls visit(flat position, expected values) for each parameter, its values in the master type.
+/// The piece of a parameter that a tp rank holds; its padding is zero.
+inline at::Tensor piece_of(const at::Tensor& values, const ParamCut& cut, int tp_rank) {
+  if (cut.dim < 0) return values;
+  const int64_t length = cut.shape[cut.dim], begin = tp_rank / cut.holders * length;
+  const int64_t real = std::min(length, values.size(cut.dim) - begin);
+  const at::Tensor piece = at::zeros(cut.shape, values.options());
+  if (real > 0) piece.narrow(cut.dim, 0, real).copy_(values.narrow(cut.dim, begin, real));
+  return piece;
+}
+
+/// Calls visit(flat position, expected values) for each parameter's piece on this rank, in the
+/// master type.
 template <class Visit>
 void for_each_parameter(const Running& running, const FlatGroup& group, uint64_t seed,
                         Visit visit) {
   const Plan& plan = running.plan;
+  const int tp_rank = plan.mesh.coordinate(running.mesh.rank(), group.module).tp;
   const FilledSource source(plan.model, plan.config_json, seed);
   for (const FlatParam& member : group.params) {
     const ParamSpec& param = plan.model.params[member.param];
-    const at::Tensor values = at::empty({member.elements}, to_torch(plan.precision.master));
+    const at::Tensor values = at::empty(param.shape, to_torch(plan.precision.master));
     source.read(param.name, param.shape, whole(param.shape), plan.precision.master,
                 values.data_ptr());
-    visit(member.offset, values);
+    visit(member.offset, piece_of(values, plan.cuts[member.param], tp_rank).flatten());
   }
 }
 

@@ -20,18 +20,30 @@ double uniform(uint64_t seed, const std::string& name, int64_t element) {
 }  // namespace
 
 std::string tiny_llava_config(const TinyLlava& o) {
-  const std::string tied = o.tied ? "true" : "false";
+  const auto boolean = [](bool value) { return value ? "true" : "false"; };
+  const std::string tied = boolean(o.tied), biases = boolean(o.biases);
+  const auto number = [](int64_t value) { return std::to_string(value); };
   return R"({"model_type": "llava", "image_token_index": 3, "tie_word_embeddings": )" + tied +
          R"(, "vision_feature_layer": )" + o.feature_layer +
          R"(, "vision_feature_select_strategy": ")" + o.select +
-         R"(", "vision_config": {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24,
-             "num_hidden_layers": )" +
-         std::to_string(o.vision_layers) +
-         R"(, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
-            "text_config": {"model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "vocab_size": 40,
-             "num_hidden_layers": )" +
-         std::to_string(o.layers) + R"(, "num_attention_heads": 4, "num_key_value_heads": )" +
-         std::to_string(o.kv_heads) + R"(, "head_dim": 6, "tie_word_embeddings": )" + tied + "}}";
+         R"(", "multimodal_projector_bias": )" + boolean(o.projector_bias) +
+         R"(, "vision_config": {"model_type": "clip_vision_model", "intermediate_size": 24,
+             "patch_size": 4, "hidden_size": )" +
+         number(o.vision_hidden) + R"(, "num_hidden_layers": )" + number(o.vision_layers) +
+         R"(, "num_attention_heads": )" + number(o.vision_heads) + R"(, "image_size": )" +
+         number(o.image_size) +
+         R"(}, "text_config": {"model_type": "llama", "hidden_size": 24, "intermediate_size": 40,
+             "head_dim": 6, "vocab_size": )" +
+         number(o.vocabulary) + R"(, "num_hidden_layers": )" + number(o.layers) +
+         R"(, "num_attention_heads": )" + number(o.heads) + R"(, "num_key_value_heads": )" +
+         number(o.kv_heads) + R"(, "attention_bias": )" + biases + R"(, "mlp_bias": )" + biases +
+         R"(, "tie_word_embeddings": )" + tied + "}}";
+}
+
+std::string tiny_gpt2_config(int64_t vocabulary) {
+  return R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 64,
+             "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "vocab_size": )" +
+         std::to_string(vocabulary) + "}";
 }
 
 FilledSource::FilledSource(const ModelSpec& model, std::string config_json, uint64_t seed)

@@ -18,11 +18,20 @@ struct TinyLlava {
   int64_t vision_layers = 3;
   std::string feature_layer = "-2";
   std::string select = "default";
+  int64_t heads = 4;
+  int64_t vision_heads = 2;
+  int64_t vision_hidden = 16;
+  int64_t vocabulary = 40;
+  int64_t image_size = 8;
+  bool projector_bias = true;
+  bool biases = false;  ///< of the decoder's attention and MLP
 };
 
-/// config.json of a LlavaForConditionalGeneration: 8x8 images of 4 patches, vocabulary 40,
-/// placeholder id 3.
+/// config.json of a LlavaForConditionalGeneration: patches of 4x4, heads of 6, placeholder id 3.
 std::string tiny_llava_config(const TinyLlava& options = {});
+
+/// config.json of a GPT-2 with 4 heads of 6.
+std::string tiny_gpt2_config(int64_t vocabulary = 40);
 
 /// Small values around the initial ones: 1 for norms, 0 for the rest.
 class FilledSource : public WeightsSource {

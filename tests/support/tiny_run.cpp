@@ -80,21 +80,28 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
   result.tensor_peak_bytes = standing + step_tensors.peak();
 }
 
-/// Put together from the ranks' own cuts.
+/// Put together from the boxes that are in the ranks' own cuts; what several tp ranks hold is the
+/// first one's.
 Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedGroup&)>& values) {
   Tensors tensors;
+  for (const ParamSpec& param : plan_.model.params)
+    tensors[param.name].resize(num_elements(param.shape), 0);
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
     const ShardedGroup& group = *engine_.groups()[g];
-    for (const FlatParam& member : plan_.groups[g].params)
-      tensors[plan_.model.params[member.param].name].resize(member.elements, 0);
     const at::Tensor held = values(group);
     if (!held.defined()) continue;
     const at::Tensor wide = held.to(at::kDouble).cpu();
+    const int tp_rank = plan_.tp_rank(mesh_.rank(), static_cast<int>(g));
     const FlatRange cut = plan_.own_cut(mesh_.rank(), static_cast<int>(g));
     for (const FlatPart& part : parts_in_range(plan_.groups[g], cut)) {
+      if (!plan_.cuts[part.param].is_first_holder(tp_rank)) continue;
+      const ParamSpec& param = plan_.model.params[part.param];
       const double* source = wide.data_ptr<double>() + (part.flat_begin - group.range().begin);
-      std::copy(source, source + part.elements,
-                tensors[plan_.model.params[part.param].name].begin() + part.param_begin);
+      for (const PieceBox& box : boxes_of_piece(param, plan_.cuts[part.param], tp_rank,
+                                                part.param_begin, part.param_begin + part.elements))
+        for (const CopyRun& run : copy_runs(box.extent, box.extent, whole(param.shape)))
+          std::copy_n(source + (box.begin - part.param_begin) + run.source_element, run.elements,
+                      tensors[param.name].begin() + run.target_element);
     }
   }
   for (auto& [name, all] : tensors)

@@ -68,6 +68,70 @@ TEST(FlatLayout, ShardsCoverEveryParameterExactlyOnce) {
     }
 }
 
+ParamCuts cuts_over(const ModelSpec& model, int tp) {
+  ParamCuts cuts;
+  for (const ParamSpec& param : model.params) cuts.push_back(cut_of(param, tp));
+  return cuts;
+}
+
+TEST(FlatLayout, HoldsThePiecesOfATpRankAligned) {
+  for (int tp : {1, 2, 4, 8}) {
+    const ModelSpec model =
+        make_model_spec(tiny_llava_config({.tied = true, .heads = 8, .vision_heads = 8}));
+    const ParamCuts cuts = cuts_over(model, tp);
+    std::map<int, int> seen;
+    for (const FlatGroup& group : make_flat_layout(model, {}, cuts)) {
+      int64_t end = 0;
+      for (size_t i = 0; i < group.params.size(); ++i) {
+        const FlatParam& member = group.params[i];
+        ++seen[member.param];
+        EXPECT_EQ(member.elements, num_elements(cuts[member.param].shape));
+        const bool fused = i > 0 && model.params[group.params[i - 1].param].fused_with_next;
+        if (fused)
+          EXPECT_EQ(member.offset, end) << "fused pieces lie adjacent";
+        else
+          EXPECT_EQ(member.offset, (end + kFlatAlignment - 1) / kFlatAlignment * kFlatAlignment);
+        end = member.offset + member.elements;
+      }
+      EXPECT_EQ(group.elements, end);
+    }
+    EXPECT_EQ(seen.size(), model.params.size());
+    for (const auto& [param, count] : seen) EXPECT_EQ(count, 1) << model.params[param].name;
+  }
+}
+
+TEST(FlatLayout, BucketsCountThePiecesThatARankHolds) {
+  const ModelSpec model = make_model_spec(tiny_llava_config({.layers = 8}));
+  const auto buckets = [&](int tp) {
+    const Wrapping bucket{.units = 0, .bucket_elements = 8000};
+    return make_flat_layout(model, {{"llm", bucket}}, cuts_over(model, tp)).size();
+  };
+  EXPECT_GT(buckets(1), buckets(2));
+}
+
+/// Shards of all tp ranks put together hold every parameter, what several hold being the first's.
+TEST(FlatLayout, ShardsOfAllTpRanksCoverEveryParameterExactlyOnce) {
+  const ModelSpec model = make_model_spec(tiny_llava_config({.vision_heads = 4, .vocabulary = 41}));
+  for (int tp : {1, 2, 4})
+    for (int shards : {1, 3, 4}) {
+      const ParamCuts cuts = cuts_over(model, tp);
+      std::map<int, std::vector<Extent>> pieces;
+      for (const FlatGroup& group : make_flat_layout(model, {}, cuts))
+        for (int shard = 0; shard < shards; ++shard)
+          for (const FlatPart& part : parts_in_range(group, shard_range(group, shard, shards)))
+            for (int tp_rank = 0; tp_rank < tp; ++tp_rank) {
+              if (!cuts[part.param].is_first_holder(tp_rank)) continue;
+              for (PieceBox& box :
+                   boxes_of_piece(model.params[part.param], cuts[part.param], tp_rank,
+                                  part.param_begin, part.param_begin + part.elements))
+                pieces[part.param].push_back(std::move(box.extent));
+            }
+      for (size_t p = 0; p < model.params.size(); ++p)
+        EXPECT_TRUE(covers_exactly_once(model.params[p].shape, pieces[static_cast<int>(p)]))
+            << model.params[p].name << " tp " << tp << " shards " << shards;
+    }
+}
+
 std::vector<std::string> names_with(const Wrapping& llm) {
   const ModelSpec model = make_model_spec(tiny_llava_config());
   std::vector<std::string> names;

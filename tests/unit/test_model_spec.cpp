@@ -170,6 +170,66 @@ TEST(ModelSpec, ExampleModelsHaveTheParametersOfThePublishedOnes) {
   EXPECT_EQ(llm, 1235814400);
 }
 
+const TpCut& cut_in(const ModelSpec& model, const std::string& name) {
+  return model.params.at(model.param_index(name)).tp_cut;
+}
+
+TEST(ModelSpec, CutsLinearLayersByHeadsAndRowsAndLeavesTheRestWhole) {
+  const ModelSpec model = make_model_spec(tiny_llava_config({.biases = true}));
+  const std::string layer = "language_model.model.layers.0.",
+                    vision = "vision_tower.encoder.layers.0.", root = "multi_modal_projector.";
+  struct Expected {
+    std::string name;
+    int dim;
+    int64_t blocks;
+    bool repeats = false, pads = false;
+  };
+  const Expected expected[] = {
+      {layer + "self_attn.q_proj.weight", 0, 4},
+      {layer + "self_attn.q_proj.bias", 0, 4},
+      {layer + "self_attn.k_proj.weight", 0, 2, true},
+      {layer + "self_attn.v_proj.bias", 0, 2, true},
+      {layer + "self_attn.o_proj.weight", 1, 4},
+      {layer + "self_attn.o_proj.bias", -1, 0},
+      {layer + "mlp.gate_proj.weight", 0, 40},
+      {layer + "mlp.up_proj.bias", 0, 40},
+      {layer + "mlp.down_proj.weight", 1, 40},
+      {layer + "mlp.down_proj.bias", -1, 0},
+      {layer + "input_layernorm.weight", -1, 0},
+      {"language_model.model.embed_tokens.weight", 0, 0, false, true},
+      {"language_model.lm_head.weight", 0, 0, false, true},
+      {vision + "self_attn.k_proj.weight", 0, 2},
+      {vision + "self_attn.k_proj.bias", 0, 2},
+      {vision + "self_attn.out_proj.weight", 1, 2},
+      {vision + "self_attn.out_proj.bias", -1, 0},
+      {vision + "mlp.fc1.bias", 0, 24},
+      {vision + "mlp.fc2.weight", 1, 24},
+      {"vision_tower.embeddings.patch_embedding.weight", -1, 0},
+      {root + "linear_1.weight", 0, 24},
+      {root + "linear_1.bias", 0, 24},
+      {root + "linear_2.weight", 1, 24},
+      {root + "linear_2.bias", -1, 0},
+  };
+  for (const Expected& wanted : expected) {
+    const TpCut& cut = cut_in(model, wanted.name);
+    EXPECT_EQ(cut.dim, wanted.dim) << wanted.name;
+    EXPECT_EQ(cut.blocks, wanted.blocks) << wanted.name;
+    EXPECT_EQ(cut.repeats, wanted.repeats) << wanted.name;
+    EXPECT_EQ(cut.pads, wanted.pads) << wanted.name;
+  }
+}
+
+/// Pieces of fused parameters lie adjacent, so they are cut along the dim in which they are fused.
+TEST(ModelSpec, FusedParametersAreCutByRows) {
+  for (const ModelSpec& model : {make_model_spec(tiny_llava_config({.biases = true})),
+                                 make_model_spec(R"({"model_type": "gpt2"})")})
+    for (size_t p = 0; p + 1 < model.params.size(); ++p) {
+      if (!model.params[p].fused_with_next) continue;
+      EXPECT_EQ(model.params[p].tp_cut.dim, 0) << model.params[p].name;
+      EXPECT_EQ(model.params[p + 1].tp_cut.dim, 0) << model.params[p + 1].name;
+    }
+}
+
 TEST(ModelSpec, RefusesTextThatIsNotJson) {
   EXPECT_THROW(make_model_spec("hello"), WeightsError);
 }

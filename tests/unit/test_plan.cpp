@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
@@ -33,13 +34,12 @@ TEST(Plan, PrintsEveryFactorOfAMeshThatDoesNotFit) {
 
 TEST(Plan, RefusesAxesThatAreNotBuiltAllAtOnce) {
   Options options;
-  options.mesh_llm.tp = 2;
-  options.mesh_vision.cp = 4;
+  options.mesh_vision.pp = 2;
   options.mesh_llm.pp = 3;
   options.mesh.placement = "disjoint";
   const std::string text = refusal(options, 4);
-  for (const char* part : {"mesh.llm.tp = 2", "mesh.vision.cp = 4", "mesh.llm.pp = 3",
-                           "mesh.placement = \"disjoint\""})
+  for (const char* part :
+       {"mesh.vision.pp = 2", "mesh.llm.pp = 3", "mesh.placement = \"disjoint\""})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
@@ -50,32 +50,107 @@ TEST(Plan, RefusesToTrainNothing) {
   EXPECT_NE(refusal(options, 1).find("nothing to train"), std::string::npos);
 }
 
-TEST(Plan, OwnCutsOfAllRanksCoverABufferOnceUnderEveryStrategy) {
-  for (const char* strategy : {"no_shard", "hybrid_shard"})
-    for (int ranks : {1, 2, 3, 6})
-      for (int replicate : {1, 2, 3}) {
-        if (ranks % replicate != 0) continue;
-        Options options;
-        options.mesh.dp_replicate = replicate;
-        options.mesh_llm.strategy = strategy;
-        options.mesh_vision.strategy = "hybrid_shard_zero2";
-        const Plan plan = make_plan(options, tiny_llava_config(), ranks);
-        for (size_t g = 0; g < plan.groups.size(); ++g) {
-          const int64_t end = plan.groups[g].padded(plan.shardings[g].shards);
-          std::vector<int> owners(end, 0);
-          for (int rank = 0; rank < ranks; ++rank) {
-            const FlatRange cut = plan.own_cut(rank, static_cast<int>(g));
-            const FlatRange shard = shard_range(
-                plan.groups[g], plan.shard_of(rank, static_cast<int>(g)), plan.shardings[g].shards);
-            EXPECT_GE(cut.begin, shard.begin);
-            EXPECT_LE(cut.end, shard.end);
-            EXPECT_LE(cut.end - cut.begin, end / ranks + 1);
-            for (int64_t i = cut.begin; i < cut.end; ++i) ++owners[i];
-          }
-          EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), end)
-              << strategy << " on " << ranks;
-        }
+/// A layout of all axes that fits the tiny model with 4 heads, 2 of them KV heads, in the vision
+/// encoder too; no more than `most` ranks.
+struct RandomLayout {
+  Options options;
+  int ranks = 1;
+};
+
+RandomLayout random_layout(std::mt19937_64& random, int most) {
+  const auto one_of = [&](std::vector<int> values) { return values[random() % values.size()]; };
+  const auto strategy = [&](int replicate) -> std::string {
+    const std::vector<std::string> all = {"no_shard", "hybrid_shard", "hybrid_shard_zero2",
+                                          "full_shard", "shard_grad_op"};
+    return all[random() % (replicate > 1 ? 3 : all.size())];
+  };
+  for (;;) {
+    RandomLayout layout;
+    Options& options = layout.options;
+    options.mesh.dp_replicate = one_of({1, 2, 3});
+    const int shard = one_of({1, 2, 3});
+    options.mesh_llm.tp = one_of({1, 2, 4});
+    options.mesh_llm.cp = one_of({1, 2, 3});
+    options.mesh_vision.tp = one_of({1, 2, 4});
+    options.mesh_vision.cp = one_of({1, 2, 3});
+    const auto replica = static_cast<int>(options.mesh_llm.tp * options.mesh_llm.cp);
+    const auto vision = static_cast<int>(options.mesh_vision.tp * options.mesh_vision.cp);
+    layout.ranks = static_cast<int>(options.mesh.dp_replicate) * shard * replica;
+    if (replica % vision != 0 || layout.ranks > most) continue;
+    options.mesh_llm.strategy = strategy(static_cast<int>(options.mesh.dp_replicate));
+    options.mesh_vision.strategy = strategy(static_cast<int>(options.mesh.dp_replicate));
+    return layout;
+  }
+}
+
+std::string random_layout_config(std::mt19937_64& random) {
+  return tiny_llava_config({.tied = random() % 2 == 0,
+                            .kv_heads = static_cast<int64_t>(1) << random() % 3,
+                            .vision_heads = 4,
+                            .vocabulary = 38 + static_cast<int64_t>(random() % 5),
+                            .biases = random() % 2 == 0});
+}
+
+std::string words_of(const Plan& plan) {
+  std::string words =
+      std::to_string(plan.mesh.dp_replicate) + " x " + std::to_string(plan.mesh.dp_shard);
+  for (const ModuleGrid& grid : plan.mesh.modules)
+    words += ", " + grid.module + " dp_module " + std::to_string(grid.dp_module) + " cp " +
+             std::to_string(grid.cp) + " tp " + std::to_string(grid.tp);
+  return words + ", " + plan.options.mesh_llm.strategy;
+}
+
+/// Each tp rank's pieces: its buffer is cut into as many parts as ranks hold the same pieces.
+void expect_own_cuts_cover(const Plan& plan, int group) {
+  const int64_t end = plan.groups[group].padded(plan.shardings[group].shards);
+  const int tp = plan.mesh.grid(plan.groups[group].module).tp;
+  std::vector<std::vector<int>> owners(tp, std::vector<int>(end, 0));
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    const FlatRange cut = plan.own_cut(rank, group);
+    const FlatRange shard =
+        shard_range(plan.groups[group], plan.shard_of(rank, group), plan.shardings[group].shards);
+    ASSERT_GE(cut.begin, shard.begin);
+    ASSERT_LE(cut.end, shard.end);
+    ASSERT_LE(cut.end - cut.begin, end * tp / plan.world_size() + 1);
+    for (int64_t i = cut.begin; i < cut.end; ++i) ++owners[plan.tp_rank(rank, group)][i];
+  }
+  for (const std::vector<int>& of_tp_rank : owners)
+    ASSERT_EQ(std::count(of_tp_rank.begin(), of_tp_rank.end(), 1), end);
+}
+
+TEST(Plan, OwnCutsOfAllRanksCoverEveryPieceOnceUnderEveryStrategy) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 60; ++round) {
+    const RandomLayout layout = random_layout(random, 24);
+    const Plan plan = make_plan(layout.options, random_layout_config(random), layout.ranks);
+    for (size_t g = 0; g < plan.groups.size(); ++g) {
+      expect_own_cuts_cover(plan, static_cast<int>(g));
+      if (::testing::Test::HasFatalFailure()) FAIL() << words_of(plan);
+    }
+  }
+}
+
+/// What files and norms rest on.
+TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
+  std::mt19937_64 random(6);
+  for (int round = 0; round < 30; ++round) {
+    const RandomLayout layout = random_layout(random, 16);
+    const Plan plan = make_plan(layout.options, random_layout_config(random), layout.ranks);
+    std::vector<std::vector<Extent>> boxes(plan.model.params.size());
+    for (int rank = 0; rank < layout.ranks; ++rank)
+      for (size_t g = 0; g < plan.groups.size(); ++g) {
+        const int group = static_cast<int>(g), tp_rank = plan.tp_rank(rank, group);
+        for (const FlatPart& part : parts_in_range(plan.groups[g], plan.own_cut(rank, group)))
+          if (plan.cuts[part.param].is_first_holder(tp_rank))
+            for (PieceBox& box :
+                 boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], tp_rank,
+                                part.param_begin, part.param_begin + part.elements))
+              boxes[part.param].push_back(std::move(box.extent));
       }
+    for (size_t p = 0; p < boxes.size(); ++p)
+      ASSERT_TRUE(covers_exactly_once(plan.model.params[p].shape, boxes[p]))
+          << plan.model.params[p].name << " of " << words_of(plan);
+  }
 }
 
 TEST(Plan, DescribesRanksUnitsAndBytes) {
@@ -117,7 +192,7 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
        },
        {"mesh.llm.reshard_after_forward", "keeps parameters gathered", "full_shard"}},
       {[](Options& o) { o.mesh_llm.reshard_after_forward = AutoOption::of_count(3); },
-       {"reshard_after_forward = 3", "must divide mesh.dp_shard = 4"}},
+       {"reshard_after_forward = 3", "must divide the 4 ranks", "mesh.dp_shard = 4"}},
       {[](Options& o) { o.mesh_llm.reshard_after_forward = AutoOption::of_count(4); },
        {"reshard_after_forward = 4", "smaller"}},
       {[](Options& o) {
@@ -173,6 +248,31 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
     for (const std::string& words : entry.words)
       EXPECT_NE(text.find(words), std::string::npos) << "no '" << words << "' in: " << text;
   }
+}
+
+TEST(Plan, TpRanksShareNoBuffers) {
+  Options options;
+  options.mesh_llm.tp = 2;
+  options.mesh_llm.reshard_after_forward = AutoOption::of_count(4);
+  EXPECT_NE(refusal(options, 12)
+                .find("reshard_after_forward = 4 must divide the 6 ranks that share a copy"),
+            std::string::npos);
+}
+
+TEST(Plan, BuffersAreCutOverTheRanksThatHoldTheSamePieces) {
+  Options options;
+  options.mesh.dp_shard = 2;
+  options.mesh_llm.tp = 4;
+  options.mesh_llm.cp = 2;
+  options.mesh_vision.tp = 2;
+  const Plan plan = make_plan(options, tiny_llava_config({.kv_heads = 2, .vocabulary = 41}), 16);
+  const int k = plan.model.param_index("language_model.model.layers.0.self_attn.k_proj.weight");
+  EXPECT_EQ(plan.cuts[k].holders, 2);
+  EXPECT_EQ(plan.cuts[k].shape, (Shape{6, 24}));
+  const int head = plan.model.param_index("language_model.lm_head.weight");
+  EXPECT_EQ(plan.cuts[head].shape, (Shape{11, 24}));
+  for (size_t g = 0; g < plan.groups.size(); ++g)
+    EXPECT_EQ(plan.shardings[g].shards, plan.groups[g].module == "llm" ? 4 : 8);
 }
 
 TEST(Plan, AcceptsInputsThatHaveTheirTypeAlready) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of gradient reduction, simulated on many mesh shapes: each rank contributes its share,
-// shard groups reduce-scatter, replicas all-reduce; then every element must hold each share of the
-// global batch exactly once, and be counted once in the norm.
+// shard groups reduce-scatter, replicas all-reduce, holders of one piece sum; then every element
+// must hold each share of the global batch exactly once, and be counted once in the norm.
 #include "zea/plan/reduction.hpp"
 
 #include <gtest/gtest.h>
@@ -21,11 +21,12 @@ using Gradient = std::map<Share, double>;
 /// What tensor a rank holds a part of: its stage and, where tp ranks hold different ones, which.
 using Piece = std::pair<int, int>;
 
+/// A parameter of a module: which tp ranks hold it, and how their tokens lie.
 struct Case {
   MeshShape shape;
   std::string module;
-  TpHolding holding;
-  int repeats;
+  ParamCut cut;
+  bool sequence_parallel;
 };
 
 std::vector<MeshShape> shapes() {
@@ -34,18 +35,23 @@ std::vector<MeshShape> shapes() {
     for (int shard : {1, 2})
       for (int pp : {1, 2})
         for (int cp : {1, 2})
-          for (int tp : {1, 4}) {
+          for (int tp : {1, 3, 4}) {
             all.push_back({replicate, shard, {{"llm", 0, pp, 1, cp, tp}}});
+            if (tp == 3) continue;
             const int ranks = pp * cp * tp;
             // Encoders on the same ranks, of which tp x cp leaves some to dp_module; and on ranks
             // of their own.
-            all.push_back({replicate,
-                           shard,
-                           {{"vision", 0, 1, ranks / tp, 1, tp}, {"llm", 0, pp, 1, cp, tp}}});
-            all.push_back(
-                {replicate,
-                 shard,
-                 {{"vision", 0, 1, 3, 1, 1}, {"audio", 3, 1, 1, 2, 2}, {"llm", 7, pp, 1, cp, tp}}});
+            for (int vision_tp : {1, tp})
+              all.push_back(
+                  {replicate,
+                   shard,
+                   {{"vision", 0, 1, ranks / vision_tp, 1, vision_tp}, {"llm", 0, pp, 1, cp, tp}}});
+            if (shard == 1)
+              all.push_back({replicate,
+                             shard,
+                             {{"vision", 0, 1, 3, 1, 1},
+                              {"audio", 3, 1, 1, 2, 2},
+                              {"llm", 7, pp, 1, cp, tp}}});
           }
   return all;
 }
@@ -53,42 +59,33 @@ std::vector<MeshShape> shapes() {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const MeshShape& shape : shapes())
-    for (const ModuleGrid& grid : shape.modules) {
-      for (TpHolding holding : {TpHolding::Cut, TpHolding::Sliced, TpHolding::Copied})
-        all.push_back({shape, grid.module, holding, 1});
-      for (int repeats = 2; repeats <= grid.tp; repeats *= 2)
-        all.push_back({shape, grid.module, TpHolding::Repeated, repeats});
-    }
+    for (const ModuleGrid& grid : shape.modules)
+      for (bool sequence_parallel : {false, true}) {
+        all.push_back({shape, grid.module, {{}, -1, grid.tp}, sequence_parallel});
+        for (int holders = 1; holders <= grid.tp; ++holders)
+          if (grid.tp % holders == 0)
+            all.push_back({shape, grid.module, {{}, 0, holders}, sequence_parallel});
+      }
   return all;
 }
 
 Piece piece_of(const Case& c, const Coordinate& at) {
-  switch (c.holding) {
-    case TpHolding::Cut:
-      return {at.pp, at.tp};
-    case TpHolding::Repeated:
-      return {at.pp, at.tp / c.repeats};
-    default:
-      return {at.pp, 0};
-  }
+  return {at.pp, at.tp / c.cut.holders};
 }
 
-/// Which of several tp ranks with the same tensor contributes; those that compute equal shares
-/// count as one.
+/// Whether the holders of a piece see different parts of what makes its gradient.
+bool holders_differ(const Case& c) {
+  return c.cut.dim >= 0 || c.sequence_parallel;
+}
+
+/// Which of several holders contributes; those that compute equal shares count as one.
 int slice_of(const Case& c, const Coordinate& at) {
-  switch (c.holding) {
-    case TpHolding::Sliced:
-      return at.tp;
-    case TpHolding::Repeated:
-      return at.tp % c.repeats;
-    default:
-      return 0;
-  }
+  return holders_differ(c) ? at.tp % c.cut.holders : 0;
 }
 
 std::set<Share> all_shares(const Case& c) {
   const ModuleGrid& grid = c.shape.grid(c.module);
-  const int slices = c.holding == TpHolding::Sliced ? grid.tp : c.repeats;
+  const int slices = holders_differ(c) ? c.cut.holders : 1;
   std::set<Share> shares;
   for (int replicate = 0; replicate < c.shape.dp_replicate; ++replicate)
     for (int shard = 0; shard < c.shape.dp_shard; ++shard)
@@ -99,40 +96,63 @@ std::set<Share> all_shares(const Case& c) {
   return shares;
 }
 
+std::vector<int> ranks_of(const MeshShape& shape, const std::string& module) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < shape.world_size(); ++rank)
+    if (shape.has(rank, module)) ranks.push_back(rank);
+  return ranks;
+}
+
 class Simulation {
  public:
-  explicit Simulation(const Case& c)
-      : case_(c), reduction_(reduction_of(c.holding, c.shape.grid(c.module).tp, c.repeats)) {}
-
-  std::vector<int> group(int rank) const {
-    return shard_group(case_.shape, rank, case_.module, reduction_);
+  explicit Simulation(const Case& c) : case_(c), ranks_(ranks_of(c.shape, c.module)) {
+    for (int rank : ranks_) {
+      groups_[rank] = c.shape.group(rank, c.module, shard_axes());
+      holders_[rank] = piece_holders(c.shape, rank, c.module, c.cut.holders);
+    }
+    for (int rank : ranks_) shards_[rank] = reduced_to_shards(rank);
   }
+
+  const std::vector<int>& ranks() const { return ranks_; }
+  const std::vector<int>& group(int rank) const { return groups_.at(rank); }
+  const std::vector<int>& holders(int rank) const { return holders_.at(rank); }
 
   /// This rank's place among those that share its buffer: the shard that it owns.
   int shard_index(int rank) const {
-    const std::vector<int> ranks = group(rank);
+    const std::vector<int>& ranks = group(rank);
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   }
 
-  /// What the rank's shard holds after the reduce-scatter over the group and the all-reduce over
-  /// replicas.
+  /// What the rank's shard holds in the end.
   Gradient reduced(int rank) const {
     Gradient sum;
-    for (int copy : case_.shape.group(rank, case_.module, reduction_.replica_axes)) {
-      EXPECT_EQ(shard_index(copy), shard_index(rank));
-      EXPECT_EQ(group(copy).size(), group(rank).size());
-      for (int member : group(copy)) {
-        const Coordinate at = case_.shape.coordinate(member, case_.module);
-        sum[{at.dp_replicate, at.dp_shard, at.dp_module, at.cp, slice_of(case_, at)}] +=
-            reduction_.scale;
-      }
+    for (int holder : holders(rank)) {
+      EXPECT_EQ(shard_index(holder), shard_index(rank));
+      EXPECT_EQ(group(holder).size(), group(rank).size());
+      for (const auto& [share, weight] : shards_.at(holder))
+        sum[share] += weight * holder_scale(case_.cut, case_.sequence_parallel);
     }
     return sum;
   }
 
  private:
+  /// After the reduce-scatter over the shard group and the all-reduce over replicas.
+  Gradient reduced_to_shards(int rank) const {
+    Gradient sum;
+    for (int copy : case_.shape.group(rank, case_.module, {Axis::DpReplicate})) {
+      EXPECT_EQ(shard_index(copy), shard_index(rank));
+      for (int member : group(copy)) {
+        const Coordinate at = case_.shape.coordinate(member, case_.module);
+        sum[{at.dp_replicate, at.dp_shard, at.dp_module, at.cp, slice_of(case_, at)}] += 1;
+      }
+    }
+    return sum;
+  }
+
   const Case& case_;
-  Reduction reduction_;
+  std::vector<int> ranks_;  ///< of the module
+  std::map<int, std::vector<int>> groups_, holders_;
+  std::map<int, Gradient> shards_;
 };
 
 std::string describe(const Case& c) {
@@ -140,61 +160,57 @@ std::string describe(const Case& c) {
   return c.module + " dp_replicate " + std::to_string(c.shape.dp_replicate) + " dp_shard " +
          std::to_string(c.shape.dp_shard) + " pp " + std::to_string(grid.pp) + " dp_module " +
          std::to_string(grid.dp_module) + " cp " + std::to_string(grid.cp) + " tp " +
-         std::to_string(grid.tp) + " holding " + std::to_string(static_cast<int>(c.holding)) +
-         " repeats " + std::to_string(c.repeats);
-}
-
-std::vector<int> ranks_of(const Case& c) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < c.shape.world_size(); ++rank)
-    if (c.shape.has(rank, c.module)) ranks.push_back(rank);
-  return ranks;
+         std::to_string(grid.tp) + " dim " + std::to_string(c.cut.dim) + " holders " +
+         std::to_string(c.cut.holders) + (c.sequence_parallel ? " sequence parallel" : "");
 }
 
 TEST(Reduction, CountsEveryShareOfTheBatchOnce) {
   for (const Case& c : cases()) {
     const Simulation simulation(c);
     const std::set<Share> expected = all_shares(c);
-    for (int rank : ranks_of(c)) {
+    for (int rank : simulation.ranks()) {
       const Gradient gradient = simulation.reduced(rank);
       ASSERT_EQ(gradient.size(), expected.size()) << describe(c);
       for (const auto& [share, weight] : gradient) {
         ASSERT_TRUE(expected.count(share)) << describe(c);
-        ASSERT_DOUBLE_EQ(weight, 1.0) << describe(c);
+        ASSERT_NEAR(weight, 1.0, 1e-15) << describe(c);
       }
     }
   }
 }
 
-TEST(Reduction, SharesABufferOnlyAmongHoldersOfTheSameTensor) {
+TEST(Reduction, SumsOnlyAmongHoldersOfTheSamePiece) {
   for (const Case& c : cases()) {
     const Simulation simulation(c);
-    for (int rank : ranks_of(c)) {
-      const std::vector<int> group = simulation.group(rank);
+    for (int rank : simulation.ranks()) {
       const Piece own = piece_of(c, c.shape.coordinate(rank, c.module));
-      ASSERT_TRUE(std::find(group.begin(), group.end(), rank) != group.end());
-      for (int member : group) {
-        ASSERT_EQ(piece_of(c, c.shape.coordinate(member, c.module)), own) << describe(c);
-        ASSERT_EQ(simulation.group(member), group) << describe(c);
+      for (const auto& ranks_with : {&Simulation::group, &Simulation::holders}) {
+        const std::vector<int> ranks = (simulation.*ranks_with)(rank);
+        ASSERT_TRUE(std::find(ranks.begin(), ranks.end(), rank) != ranks.end());
+        for (int member : ranks) {
+          ASSERT_EQ(piece_of(c, c.shape.coordinate(member, c.module)), own) << describe(c);
+          ASSERT_EQ((simulation.*ranks_with)(member), ranks) << describe(c);
+        }
       }
+      ASSERT_EQ(static_cast<int>(simulation.holders(rank).size()), c.cut.holders);
     }
   }
 }
 
-TEST(Reduction, HoldsEveryElementOnceInACopyOfTheModel) {
+/// Norms and files count what several ranks hold on the first of them.
+TEST(Reduction, FirstHoldersHoldEveryElementOnceInACopyOfTheModel) {
   for (const Case& c : cases()) {
     const Simulation simulation(c);
     std::map<std::tuple<int, Piece, int>, int> owners;  // copy, tensor, shard -> ranks
-    for (int rank : ranks_of(c)) {
+    for (int rank : simulation.ranks()) {
       const Coordinate at = c.shape.coordinate(rank, c.module);
       const int copy = model_copy(c.shape, rank).front();
-      ++owners[{copy, piece_of(c, at), simulation.shard_index(rank)}];
+      if (c.cut.is_first_holder(at.tp))
+        ++owners[{copy, piece_of(c, at), simulation.shard_index(rank)}];
     }
     const ModuleGrid& grid = c.shape.grid(c.module);
-    const int tensors = grid.pp * (c.holding == TpHolding::Cut        ? grid.tp
-                                   : c.holding == TpHolding::Repeated ? grid.tp / c.repeats
-                                                                      : 1);
-    const int shards = static_cast<int>(simulation.group(ranks_of(c).front()).size());
+    const int tensors = grid.pp * grid.tp / c.cut.holders;
+    const int shards = static_cast<int>(simulation.group(simulation.ranks().front()).size());
     ASSERT_EQ(static_cast<int>(owners.size()), c.shape.dp_replicate * tensors * shards);
     for (const auto& [what, count] : owners) ASSERT_EQ(count, 1) << describe(c);
   }
@@ -211,6 +227,36 @@ TEST(Reduction, ReplicasAndModelCopiesPartitionTheWorld) {
       ASSERT_TRUE(std::includes(copy.begin(), copy.end(), near.begin(), near.end()));
       ASSERT_TRUE(std::binary_search(near.begin(), near.end(), rank));
     }
+}
+
+/// Tokens are exchanged for heads between neighbours, so that they can be those of one node; keys
+/// travel between ranks of the same number.
+TEST(Reduction, ContextParallelGroupsAreRowsAndColumnsOfTheCpRanks) {
+  for (int replicas : {1, 2})
+    for (int tp : {1, 2, 3})
+      for (int cp : {1, 2, 4, 6})
+        for (int inner = 1; inner <= cp; ++inner) {
+          if (cp % inner != 0) continue;
+          MeshShape shape{1, replicas, {{"vision", 0, 1, cp * tp, 1, 1}, {"llm", 0, 1, 1, cp, tp}}};
+          shape.modules[1].cp_inner = inner;
+          for (int rank = 0; rank < shape.world_size(); ++rank) {
+            const std::vector<int> row = cp_inner_group(shape, rank, "llm");
+            const std::vector<int> column = cp_outer_group(shape, rank, "llm");
+            const Coordinate at = shape.coordinate(rank, "llm");
+            ASSERT_EQ(static_cast<int>(row.size()), inner);
+            ASSERT_EQ(static_cast<int>(column.size()), cp / inner);
+            for (int i = 0; i < inner; ++i) {
+              Coordinate expected = at;
+              expected.cp = at.cp / inner * inner + i;
+              ASSERT_EQ(shape.coordinate(row[i], "llm"), expected);
+            }
+            for (int i = 0; i < cp / inner; ++i) {
+              Coordinate expected = at;
+              expected.cp = i * inner + at.cp % inner;
+              ASSERT_EQ(shape.coordinate(column[i], "llm"), expected);
+            }
+          }
+        }
 }
 
 }  // namespace

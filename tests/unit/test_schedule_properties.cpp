@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random plans and steps, every rank's list simulated side by side: communicators see the same
-// calls in the same order on all their ranks, no two buffers have a slot at a time, units run on
-// gathered buffers, and every gradient is reduced after its last addition.
+// Random plans (grids of tp, cp and dp_module among them) and steps, every rank's list simulated
+// side by side: communicators see the same calls in the same order on all their ranks, no two
+// buffers have a slot at a time, units run on gathered buffers, and every gradient is reduced after
+// its last addition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,8 +20,8 @@ namespace {
 using testing::tiny_llava_config;
 
 const char* const kTextModel =
-    R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 3,
-        "num_attention_heads": 1, "vocab_size": 40, "tie_word_embeddings": true})";
+    R"({"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 3,
+        "num_attention_heads": 8, "vocab_size": 40, "tie_word_embeddings": true})";
 
 class Random {
  public:
@@ -41,8 +42,16 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-ModuleMeshOptions random_mesh(Random& random, int dp_replicate, int dp_shard) {
-  ModuleMeshOptions mesh;
+/// Degrees whose product is `ranks`.
+void choose_degrees(Random& random, int ranks, ModuleMeshOptions& mesh) {
+  mesh.tp = random.one_of(random.divisors(ranks));
+  mesh.cp = ranks / mesh.tp;
+}
+
+/// `degrees`: its tp and cp; `shards`: the ranks that share a copy where it is cut.
+ModuleMeshOptions random_mesh(Random& random, const ModuleMeshOptions& degrees, int dp_replicate,
+                              int shards) {
+  ModuleMeshOptions mesh = degrees;
   const std::vector<std::string> one_copy{"full_shard", "shard_grad_op", "no_shard"};
   const std::vector<std::string> copies{"hybrid_shard", "hybrid_shard_zero2", "no_shard"};
   mesh.strategy = random.one_of(dp_replicate > 1 ? copies : one_copy);
@@ -59,8 +68,8 @@ ModuleMeshOptions random_mesh(Random& random, int dp_replicate, int dp_shard) {
   mesh.wrap_units = random.below(5);
   mesh.flatten_parameters = random.below(4) != 0;
   if (random.below(2)) mesh.sync_grad_accum = AutoOption::of(random.below(2) == 1);
-  const int size = random.one_of(random.divisors(dp_shard));
-  if (mesh.strategy.ends_with("_shard") && size > 1 && size < dp_shard)
+  const int size = random.one_of(random.divisors(shards));
+  if (mesh.strategy.ends_with("_shard") && size > 1 && size < shards)
     mesh.reshard_after_forward = AutoOption::of_count(size);
   return mesh;
 }
@@ -68,13 +77,24 @@ ModuleMeshOptions random_mesh(Random& random, int dp_replicate, int dp_shard) {
 Plan random_plan(Random& random) {
   Options options;
   const int ranks = random.one_of<int>({1, 2, 3, 4, 6, 8});
-  const int replicate = random.below(2) ? 1 : random.one_of(random.divisors(ranks));
+  std::vector<int> sizes = random.divisors(ranks);
+  std::erase_if(sizes, [](int size) { return size % 3 == 0; });  // of the 8 heads
+  const int replica_ranks = random.below(2) ? 1 : random.one_of(sizes);
+  const int replicas = ranks / replica_ranks;
+  const int replicate = random.below(2) ? 1 : random.one_of(random.divisors(replicas));
   options.mesh.dp_replicate = replicate;
-  options.mesh.dp_shard = ranks / replicate;
+  options.mesh.dp_shard = replicas / replicate;
   const bool has_vision = random.below(3) != 0;
-  options.mesh_llm = random_mesh(random, replicate, ranks / replicate);
+  ModuleMeshOptions llm, vision;
+  choose_degrees(random, replica_ranks, llm);
+  choose_degrees(random, random.one_of(random.divisors(replica_ranks)), vision);
+  const auto random_module = [&](const ModuleMeshOptions& degrees) {
+    const int shards = ranks / replicate / static_cast<int>(degrees.tp);
+    return random_mesh(random, degrees, replicate, shards);
+  };
+  options.mesh_llm = random_module(llm);
   if (has_vision) {
-    options.mesh_vision = random_mesh(random, replicate, ranks / replicate);
+    options.mesh_vision = random_module(vision);
     options.vision = {.train = random.below(2) == 1, .train_projector = random.below(2) == 1};
     options.llm.train = !options.vision.train_projector || random.below(2);
   }
@@ -83,7 +103,9 @@ Plan random_plan(Random& random) {
   const bool tied = random.below(2) == 1;
   Plan plan = make_plan(
       options,
-      has_vision ? tiny_llava_config({.tied = tied, .layers = 1 + random.below(5)}) : kTextModel,
+      has_vision ? tiny_llava_config(
+                       {.tied = tied, .layers = 1 + random.below(5), .heads = 8, .vision_heads = 8})
+                 : kTextModel,
       ranks);
   if (random.below(4) == 0) {
     for (size_t g = 0; g < plan.groups.size(); ++g) {
@@ -111,7 +133,10 @@ StepPlan random_step(Random& random, const Plan& plan) {
 
 /// The ranks of the communicator on which an action of `rank` communicates; empty for none.
 std::vector<int> ranks_of(const Plan& plan, const Action& action, int rank) {
-  if (action.group < 0) return {};
+  if (action.kind == ActionKind::Move || action.kind == ActionKind::MoveBack)
+    return replica(plan.mesh, rank);
+  if (action.unit >= 0)  // the layers of a unit communicate inside
+    return plan.mesh.group(rank, plan.model.units[action.unit].module, {Axis::Cp, Axis::Tp});
   const std::string& module = plan.groups[action.group].module;
   const Sharding& sharding = plan.shardings[action.group];
   switch (action.kind) {
@@ -136,7 +161,8 @@ void expect_same_order(const Plan& plan, const Lists& lists) {
   for (int rank = 0; rank < plan.world_size(); ++rank)
     for (const Action& action : lists[rank])
       if (const std::vector<int> ranks = ranks_of(plan, action, rank); !ranks.empty())
-        calls[ranks][rank].push_back({action.kind, action.group});
+        if (ranks.size() > 1)
+          calls[ranks][rank].push_back({action.kind, std::max(action.group, action.unit)});
   for (auto& [ranks, of_rank] : calls)
     for (int rank : ranks) ASSERT_EQ(of_rank[rank], of_rank[ranks.front()]) << "rank " << rank;
 }
@@ -175,6 +201,12 @@ class Holdings {
         if (reducing_ == action.group) finish();
         added_[action.group] = false;
         summed_.insert(action.group);
+        return;
+      case ActionKind::Move:
+        EXPECT_TRUE(moved_.insert({action.unit, action.microbatch}).second);
+        return;
+      case ActionKind::MoveBack:
+        EXPECT_EQ(moved_.erase({action.unit, action.microbatch}), 1u);
         return;
     }
   }
@@ -235,6 +267,7 @@ class Holdings {
   std::vector<int> gathered_, gradients_;  ///< who has each slot; -1: nobody
   std::vector<bool> added_;                ///< something that is not reduced yet
   std::set<int> summed_;
+  std::set<std::pair<int, int>> moved_;  ///< unit and microbatch
   int reducing_ = -1;
 };
 

@@ -8,36 +8,21 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <random>
+
+#include "support/random_row.hpp"
 
 namespace zea {
 namespace {
+
+using testing::random_row;
 
 using Words = std::vector<MaskWord>;
 
 constexpr TokenDistribution kKinds[] = {TokenDistribution::Uniform, TokenDistribution::Zigzag,
                                         TokenDistribution::MakespanMin};
 
-/// Samples of text with images of `image` tokens in some of them.
-Words random_row(int64_t tokens, int64_t image, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  const auto below = [&](int64_t n) {
-    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
-  };
-  Words words;
-  for (int64_t sample = 0; static_cast<int64_t>(words.size()) < tokens; ++sample) {
-    for (int64_t item = 0; item < 1 + below(3); ++item) {
-      words.insert(words.end(), 1 + below(3 * image), make_mask_word(sample, kModalityText, 0));
-      if (below(2) == 0)
-        words.insert(words.end(), image, make_mask_word(sample, kModalityImage, item + 1));
-    }
-  }
-  words.resize(tokens);
-  return words;
-}
-
 Words one_sample(int64_t tokens) {
-  return Words(tokens, make_mask_word(0, kModalityText, 0));
+  return testing::samples_of({tokens});
 }
 
 bool sees(const Words& words, int64_t query, int64_t key, bool both_ways) {
@@ -86,7 +71,7 @@ TEST(TokenDistribution, TilesAreThoseOfTheMask) {
     for (bool both_ways : {false, true}) {
       const Words words = random_row(70, 6, seed);
       const int64_t block = 8;
-      const auto tiles = unmasked_tiles(words, visible_ends(words, both_ways), block);
+      const auto tiles = unmasked_tiles(visible_text(words, both_ways), block);
       ASSERT_EQ(tiles.size(), 9);
       for (size_t b = 0; b < tiles.size(); ++b)
         EXPECT_EQ(tiles[b],
@@ -100,8 +85,8 @@ TEST(TokenDistribution, EveryTokenHasOneOwner) {
     for (int64_t tokens : {1, 5, 8, 63, 64, 200})
       for (int ranks : {1, 2, 3, 4, 7, 16}) {
         const Words words = random_row(tokens, 5, static_cast<uint64_t>(tokens + ranks));
-        const auto ends = visible_ends(words, true);
-        const auto owned = distribute_tokens(words, ends, ranks, {.kind = kind, .block = 8});
+        const auto owned =
+            distribute_tokens(visible_text(words, true), ranks, {.kind = kind, .block = 8});
         ASSERT_EQ(owned.size(), static_cast<size_t>(ranks));
         std::vector<int> owners(tokens, 0);
         for (const auto& ranges : owned) {
@@ -121,13 +106,13 @@ TEST(TokenDistribution, MakespanMinIsWithinTheBoundOfTheBest) {
   for (uint64_t seed = 0; seed < 60; ++seed)
     for (int ranks : {2, 3}) {
       const Words words = random_row(72, 9, seed);
-      const auto ends = visible_ends(words, seed % 2 == 0);
+      const Visibility row = visible_text(words, seed % 2 == 0);
       const DistributionOptions options{.block = 8};
-      const auto owned = distribute_tokens(words, ends, ranks, options);
-      const auto tiles = unmasked_tiles(words, ends, options.block);
+      const auto owned = distribute_tokens(row, ranks, options);
+      const auto tiles = unmasked_tiles(row, options.block);
       const std::vector<double> costs(tiles.begin(), tiles.end());
       const double bound = 4.0 / 3 - 1.0 / (3 * ranks);
-      const double got = largest(costs_of_ranks(words, ends, owned, options));
+      const double got = largest(costs_of_ranks(row, owned, options));
       EXPECT_LE(got, bound * best_makespan(costs, ranks) + 1e-9) << "seed " << seed;
     }
 }
@@ -135,10 +120,9 @@ TEST(TokenDistribution, MakespanMinIsWithinTheBoundOfTheBest) {
 TEST(TokenDistribution, ZigzagBalancesOneCausalSampleAndMakespanMinAnyRow) {
   const Words causal = one_sample(4096), mixed = random_row(4096, 300, 7);
   const auto imbalance = [](const Words& words, TokenDistribution kind) {
-    const auto ends = visible_ends(words, true);
+    const Visibility row = visible_text(words, true);
     const DistributionOptions options{.kind = kind, .block = 32};
-    const auto costs =
-        costs_of_ranks(words, ends, distribute_tokens(words, ends, 8, options), options);
+    const auto costs = costs_of_ranks(row, distribute_tokens(row, 8, options), options);
     return largest(costs) * 8 / std::accumulate(costs.begin(), costs.end(), 0.0);
   };
   EXPECT_GT(imbalance(causal, TokenDistribution::Uniform), 1.8);
@@ -152,7 +136,7 @@ TEST(TokenDistribution, WithoutAttentionTokensAreDealtEvenly) {
   const Words words = one_sample(1024);
   const DistributionOptions options{
       .block = 8, .linear_tiles_per_token = 0.5, .counts_attention = false};
-  for (const auto& ranges : distribute_tokens(words, visible_ends(words, false), 4, options)) {
+  for (const auto& ranges : distribute_tokens(visible_text(words, false), 4, options)) {
     int64_t tokens = 0;
     for (const TokenRange& range : ranges) tokens += range.length();
     EXPECT_EQ(tokens, 256);

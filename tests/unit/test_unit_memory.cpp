@@ -123,7 +123,7 @@ class Counted {
     at::Tensor output;
     {
       at::AutoGradMode mode(keeps_graph);
-      output = run_unit(model_, unit_, list_, inputs, microbatch, HeadOutput::Loss);
+      output = run_unit(model_, unit_, list_, inputs, microbatch, HeadOutput::Loss, Layers());
     }
     counted.output_bytes = static_cast<int64_t>(output.nbytes());
     counted.forward_peak_bytes = bytes.peak() - before;

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step sends: the bytes that the mesh counts on every rank equal those that the plan works
+// out on paper, for every group by its name, whatever the layout.
+#include "zea/plan/traffic.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_run.hpp"
+
+namespace zea::testing {
+namespace {
+
+using Refine = void (*)(TinyRunOptions&);
+
+struct Layout {
+  const char* name;
+  int ranks;
+  std::vector<std::string> sends;  ///< groups that must have sent something
+  Refine refine;
+};
+
+void each(TinyRunOptions& run, void (*change)(ModuleMeshOptions&)) {
+  change(run.deck.mesh_vision);
+  change(run.deck.mesh_llm);
+}
+
+void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
+  for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+    mesh->cp = cp;
+    mesh->cp_mode = mode;
+    mesh->cp_block = 8;
+  }
+}
+
+const Layout kLayouts[] = {
+    {"one rank", 1, {}, [](TinyRunOptions&) {}},
+    {"DDP", 2, {"llm.dp_replicate+dp_shard+dp_module+cp"}, [](TinyRunOptions&) {}},
+    {"DDP of three, which no buffer divides",
+     3,
+     {"vision.dp_replicate+dp_shard+dp_module+cp"},
+     [](TinyRunOptions&) {}},
+    {"full_shard",
+     4,
+     {"llm.dp_shard+dp_module+cp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "full_shard"; });
+     }},
+    {"hybrid_shard, bf16",
+     4,
+     {"llm.dp_shard+dp_module+cp", "llm.dp_replicate"},
+     [](TinyRunOptions& run) {
+       run.deck.mesh.dp_replicate = 2;
+       run.deck.precision.preset = "bf16";
+       run.deck.precision_llm.reduce_dtype = "bf16";
+       each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "hybrid_shard"; });
+     }},
+    {"resharded to groups of two",
+     4,
+     {"llm.shard_subgroup"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.strategy = "full_shard";
+         mesh.reshard_after_forward = AutoOption::of_count(2);
+       });
+     }},
+    {"tp 2",
+     2,
+     {"llm.tp", "vision.tp", "replica"},
+     [](TinyRunOptions& run) { each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; }); }},
+    {"tp 2, every rank all tokens",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.tp = 2;
+         mesh.sequence_parallel = AutoOption::of(false);
+       });
+     }},
+    {"tp 4 of llm alone, repeated KV heads",
+     4,
+     {"llm.tp", "llm.kv_holders", "replica"},
+     [](TinyRunOptions& run) { run.deck.mesh_llm.tp = 4; }},
+    {"tp 2, checkpointed, frozen vision",
+     2,
+     {"llm.tp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+       run.deck.model.activation_checkpointing = 2;
+       run.deck.vision.train = false;
+     }},
+    {"tp 2, only the projector trains",
+     2,
+     {"llm.tp", "vision.tp", "replica"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+       run.deck.vision.train = run.deck.llm.train = false;
+     }},
+    {"cp 2, allgather_kv",
+     2,
+     {"llm.cp_outer", "vision.cp_outer", "replica"},
+     [](TinyRunOptions& run) { use_cp(run, "allgather_kv", 2); }},
+    {"cp 2, ring",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) { use_cp(run, "ring", 2); }},
+    {"tied, one KV head, tp 2 of two replicas",
+     4,
+     {"llm.tp", "llm.kv_holders", "llm.dp_replicate+dp_shard+dp_module+cp"},
+     [](TinyRunOptions& run) {
+       run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1});
+       run.deck.mesh_llm.tp = 2;
+     }},
+    {"cp 2, images see all of themselves",
+     2,
+     {"llm.cp_outer"},
+     [](TinyRunOptions& run) {
+       use_cp(run, "allgather_kv", 2);
+       run.deck.llm.image_attention = "bidirectional";
+     }},
+    {"cp 3, ring", 3, {"llm.cp_outer"}, [](TinyRunOptions& run) { use_cp(run, "ring", 3); }},
+    {"cp 2, ulysses",
+     2,
+     {"llm.cp_inner", "vision.cp_inner"},
+     [](TinyRunOptions& run) { use_cp(run, "ulysses", 2); }},
+    {"cp 4, ulysses in groups of two, a ring between them",
+     4,
+     {"llm.cp_inner", "llm.cp_outer"},
+     [](TinyRunOptions& run) {
+       use_cp(run, "ulysses_ring", 4);
+       run.deck.mesh_vision.cp_ulysses_ranks = run.deck.mesh_llm.cp_ulysses_ranks = 2;
+     }},
+    {"tp 2 x cp 2, vision dealt to all ranks",
+     4,
+     {"llm.tp", "llm.cp_outer", "replica", "vision.dp_replicate+dp_shard+dp_module+cp"},
+     [](TinyRunOptions& run) {
+       run.deck.mesh_llm.tp = run.deck.mesh_llm.cp = 2;
+       run.deck.mesh_llm.cp_block = 8;
+     }},
+    {"tp 2 x full_shard 2, bf16",
+     4,
+     {"llm.tp", "llm.dp_shard+dp_module+cp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.tp = 2;
+         mesh.strategy = "full_shard";
+       });
+       run.deck.precision.preset = "bf16";
+     }},
+};
+
+TinyRunOptions make_run(const Layout& layout) {
+  TinyRunOptions run;
+  run.config_json = tiny_llava_config();
+  run.deck.precision.preset = "fp64";
+  run.deck.data.row_tokens = 40;
+  run.deck.schedule = {.steps = 2, .global_batch = 7};
+  run.deck.mesh_vision.strategy = run.deck.mesh_llm.strategy = "no_shard";
+  layout.refine(run);
+  return run;
+}
+
+MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& model) {
+  MicrobatchTokens tokens;
+  tokens.items = loaded.items;
+  for (size_t s = 0; s < loaded.samples.size(); ++s) {
+    const Sample& sample = loaded.samples[s];
+    const auto number = static_cast<int64_t>(s);
+    int64_t placeholders = 0;
+    for (size_t i = 0; i < sample.tokens.size(); ++i) {
+      const bool is_image = sample.tokens[i] == model.image_token;
+      const int64_t item = is_image ? 1 + placeholders++ / model.vision->features() : 0;
+      tokens.words.push_back(
+          make_mask_word(number, is_image ? kModalityImage : kModalityText, item));
+      tokens.is_target.push_back(i + 1 < sample.tokens.size() && sample.loss_mask[i + 1]);
+    }
+  }
+  return tokens;
+}
+
+/// By the formulas, for step `step` on this rank.
+Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step, int rank) {
+  Sampler sampler(static_cast<int64_t>(dataset.index().size()), plan.options.schedule.global_batch,
+                  plan.options.run.seed, plan.options.data.shuffle);
+  LoaderOptions loading;
+  loading.image.size = plan.model.vision->image_size;
+  const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
+  std::vector<MicrobatchRows> rows;
+  for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
+    rows.push_back(rows_of_microbatch(
+        tokens_of(load_microbatch(dataset, loading, part.samples), plan.model), plan.model,
+        plan.replica_layout(rank), plan.options.llm.image_attention == "bidirectional"));
+  return traffic_of_step(plan, step_plan, rows, rank);
+}
+
+TEST(CountedTraffic, CountedEqualsTheFormula) {
+  const Communicator world = testing::world().communicator();
+  for (const Layout& layout : kLayouts) {
+    SCOPED_TRACE(layout.name);
+    const bool takes_part = world.rank() < layout.ranks;
+    const Communicator part = world.split(takes_part ? 0 : Communicator::kNoColor, "layout");
+    if (!takes_part) continue;
+    const TinyRunOptions options = make_run(layout);
+    const MemoryDataset dataset =
+        make_tiny_dataset(make_model_spec(options.config_json), 14, {1, 0, 2}, 5);
+    TinyRun run(part, make_host_collectives, dataset, options);
+    TinyResult result;
+    Traffic all;
+    for (int64_t step = 0; step < 2; ++step) {
+      const Traffic before = run.engine().mesh().traffic();
+      run.train(1, result);
+      const Traffic counted = traffic_between(before, run.engine().mesh().traffic());
+      EXPECT_EQ(counted, expected_traffic(run.engine().plan(), dataset, step, part.rank()));
+      add_traffic(all, counted);
+    }
+    for (const std::string& name : layout.sends) {
+      // One rank may have nothing to send: no image in these steps.
+      run.control().all_reduce(&all[name], 1, DType::Int64, ReduceOp::Max).wait();
+      EXPECT_GT(all[name], 0) << name;
+    }
+  }
+}
+
+TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedApart) {
+  const Communicator part = testing::first_ranks(2);
+  if (part.size() == 0) return;
+  const MeshShape shape{1, 1, {{.module = "vision", .tp = 2}, {.module = "llm", .tp = 2}}};
+  Mesh mesh(part, shape, make_host_collectives);
+  std::vector<float> data(10, 1.0f);
+
+  mesh.along("llm", {Axis::Tp}).all_reduce(data.data(), 10, DType::Float32, ReduceOp::Sum).wait();
+  mesh.along("vision", {Axis::Tp}).broadcast(data.data(), 4, DType::Float32, 0).wait();
+
+  const Traffic traffic = mesh.traffic();
+  EXPECT_EQ(traffic.at("llm.tp"), 40);
+  EXPECT_EQ(traffic.contains("vision.tp"), mesh.rank() == 0);
+  EXPECT_EQ(traffic.size(), mesh.rank() == 0 ? 2u : 1u);
+}
+
+}  // namespace
+}  // namespace zea::testing

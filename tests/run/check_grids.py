@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor and context parallelism change neither training nor the model that comes out of it, and the
+tools read what any grid wrote."""
+
+import json
+import subprocess
+
+import numpy as np
+import zea_run as zr
+
+STEPS = 6
+VOCABULARY = 41  # which two tp ranks pad
+TENSOR = ["mesh.llm.tp=2"]  # two ranks hold the one KV head; images are dealt to both
+BOTH = ["mesh.llm.tp=2", "mesh.llm.cp=2", "mesh.llm.cp_block=4", "mesh.vision.tp=2"]
+
+
+class Grids(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        zr.CONFIG["text_config"].update(vocab_size=VOCABULARY, num_key_value_heads=1)
+        weights = zr.make_weights(self.folder / "weights.h5")
+        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(4 * STEPS))
+        self.deck = zr.write_deck(
+            self.folder,
+            weights,
+            train,
+            data=[f'eval = "{train}"'],
+            schedule=[f"steps = {STEPS}"],
+            precision=['preset = "fp64"'],
+            checkpoint=["every = 3", "keep = 9"],
+            eval=["every = 6", "samples = 6", "generate_tokens = 3"],
+        )
+
+    def run_in(self, name, ranks, *arguments):
+        directory = self.folder / name
+        result = zr.run_zea(ranks, [*arguments, "-d", directory], directory)
+        self.assert_code(result, 0)
+        return result
+
+    def train(self, name, ranks, *keys):
+        return self.run_in(name, ranks, "-i", self.deck, *keys)
+
+    def predictions(self, name):
+        lines = (self.folder / name / "predictions.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def consolidate(self, *arguments):
+        subprocess.run([zr.ZEA_CONSOLIDATE, *arguments], check=True, timeout=60)
+
+    def assert_same_losses(self, losses, expected):
+        self.assertEqual(losses.keys(), expected.keys())
+        for step, loss in losses.items():
+            self.assertAlmostEqual(loss, expected[step], delta=1e-9, msg=f"step {step}")
+
+    def test_grids(self):
+        alone = self.train("alone", 1).losses()
+        self.assertEqual(list(alone), list(range(1, STEPS + 1)))
+        self.assertEqual(len(self.predictions("alone")), 6)
+        for name, ranks, keys in [("tensor", 4, TENSOR), ("both", 4, BOTH)]:
+            self.assert_same_losses(self.train(name, ranks, *keys).losses(), alone)
+            self.assertEqual(self.predictions(name), self.predictions("alone"), name)
+            self.check_models(name)
+        self.check_goes_on_as_another_grid(alone)
+
+    def check_models(self, name):
+        """What the tools make of a grid's checkpoint, against one rank's."""
+        written = zr.checkpoints(self.folder / name)[-1]
+        self.assertEqual(len(list(written.glob("rank-*.h5"))), 4)
+        model, again = self.folder / f"{name}.h5", self.folder / f"{name}-again"
+        self.consolidate(written, model)
+        self.consolidate("--ranks", "3", written, again)
+        whole, expected = zr.read_checkpoint(written), zr.read_checkpoint(
+            zr.checkpoints(self.folder / "alone")[-1]
+        )
+        self.assert_same_arrays(zr.read_arrays(model), zr.read_arrays(written / "model.h5"))
+        self.assert_same_arrays(zr.read_checkpoint(again), whole)
+        self.assertEqual(whole.keys(), expected.keys())
+        head = ("language_model.lm_head.weight", "parameter")
+        self.assertEqual(whole[head].shape, (VOCABULARY, 24))
+        for key, values in whole.items():
+            np.testing.assert_allclose(values, expected[key], rtol=0, atol=1e-10, err_msg=str(key))
+
+    def check_goes_on_as_another_grid(self, alone):
+        written = self.folder / "tensor" / "checkpoints" / "step-00000003"
+        rest = {step: alone[step] for step in range(4, STEPS + 1)}
+        one = self.run_in("one", 1, "-r", written, "mesh.llm.tp=1")
+        self.assert_same_losses(one.losses(), rest)
+        other = self.run_in(
+            "other", 4, "-r", written, "mesh.llm.tp=1", "mesh.llm.cp=2", "mesh.llm.cp_block=4"
+        )
+        self.assert_same_losses(other.losses(), rest)
+
+
+zr.main()

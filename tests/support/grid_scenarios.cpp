@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/grid_scenarios.hpp"
+
+#include <algorithm>
+
+namespace zea::testing {
+namespace {
+
+constexpr int64_t kSamples = 16;
+
+bool shards(const Grid& grid) {
+  const auto is_gathered = [](const char* strategy) { return std::string(strategy) != "no_shard"; };
+  return is_gathered(grid.strategy) && (!grid.vision || is_gathered(grid.vision_strategy));
+}
+
+void refine(Options& deck, void (*change)(ModuleMeshOptions&)) {
+  change(deck.mesh_vision);
+  change(deck.mesh_llm);
+}
+
+/// The first 14 samples, which two steps of 7 take in order, have no image.
+std::vector<int> images_from_the_third_step_on() {
+  std::vector<int> images(kSamples, 1);
+  std::fill_n(images.begin(), 14, 0);
+  return images;
+}
+
+const GridScenario kScenarios[] = {
+    {"packed rows with several images"},
+    {"an image on two ranks",
+     {.image_size = 16},
+     {1},
+     [](Options& deck) {
+       deck.data.packing = false;
+       deck.schedule.global_batch = 4;
+     },
+     [](const Grid& grid) { return grid.llm.cp > 1; }},
+    {"rows shorter than ranks x block",
+     {},
+     {0, 1},
+     [](Options& deck) {
+       deck.data.packing = false;
+       deck.schedule.global_batch = 4;
+     },
+     [](const Grid& grid) { return grid.llm.cp == 4; },
+     false,
+     3},  // one of its samples has fewer tokens than there are ranks
+    {"steps without images",
+     {},
+     images_from_the_third_step_on(),
+     [](Options& deck) { deck.data.shuffle = false; }},
+    {"no images at all, tied", {.tied = true}, {0}},
+    {"one KV head, tied, frozen vision",
+     {.tied = true, .kv_heads = 1},
+     {1, 0, 0, 0, 0},
+     [](Options& deck) { deck.vision.train = deck.vision.train_projector = false; },
+     [](const Grid& grid) { return grid.llm.tp > 1; }},
+    {"two KV heads on four ranks, with biases",
+     {.kv_heads = 2, .biases = true},
+     {1, 0, 2},
+     nullptr,
+     [](const Grid& grid) { return grid.llm.tp == 4; }},
+    {"all KV heads, no projector bias",
+     {.kv_heads = 4, .projector_bias = false},
+     {0, 1},
+     nullptr,
+     [](const Grid& grid) { return grid.heads == 4; }},
+    {"frozen vision and llm, trained projector",
+     {},
+     {1, 1, 0},
+     [](Options& deck) { deck.vision.train = deck.llm.train = false; }},
+    {"frozen llm", {}, {1, 0, 1}, [](Options& deck) { deck.llm.train = false; }},
+    {"images that see all of themselves",
+     {.image_size = 12},
+     {1, 0, 2},
+     [](Options& deck) { deck.llm.image_attention = "bidirectional"; }},
+    {"images that see all of themselves, class token, everything in one row",
+     {.select = "full", .image_size = 12},
+     {2, 1},
+     [](Options& deck) {
+       deck.llm.image_attention = "bidirectional";
+       deck.data.row_tokens = 400;
+     }},
+    {"a vocabulary that tp does not divide",
+     {.vocabulary = 37},
+     {1, 0, 2},
+     nullptr,
+     [](const Grid& grid) { return grid.llm.tp > 1; }},
+    {"a tied one",
+     {.tied = true, .vocabulary = 41},
+     {1, 0},
+     nullptr,
+     [](const Grid& grid) { return grid.llm.tp > 1; }},
+    {"every unit computed again",
+     {},
+     {1, 0, 2},
+     [](Options& deck) { deck.model.activation_checkpointing = 1; }},
+    {"several microbatches, every other unit computed again",
+     {.kv_heads = 1},
+     {1, 0, 2},
+     [](Options& deck) {
+       deck.data.row_tokens = 24;
+       deck.model.activation_checkpointing = 2;
+     }},
+    {"several microbatches, reduced once",
+     {},
+     {1, 0, 2},
+     [](Options& deck) {
+       deck.data.row_tokens = 24;
+       refine(deck, [](ModuleMeshOptions& mesh) { mesh.sync_grad_accum = AutoOption::of(false); });
+     }},
+    {"several taps, two units wrapped, a buffer for each parameter",
+     {.feature_layer = "[0, -1, 1]"},
+     {0, 2},
+     [](Options& deck) {
+       refine(deck, [](ModuleMeshOptions& mesh) {
+         mesh.wrap_units = 2;
+         mesh.flatten_parameters = false;
+       });
+     },
+     shards},
+    {"GPT-2",
+     {},
+     {0},
+     [](Options& deck) { deck.data.row_tokens = 40; },
+     [](const Grid& grid) { return grid.llm.tp == 1 && grid.llm.cp > 1; },
+     true},
+};
+
+}  // namespace
+
+const std::vector<GridScenario>& grid_scenarios() {
+  static const std::vector<GridScenario> all(std::begin(kScenarios), std::end(kScenarios));
+  return all;
+}
+
+std::string GridScenario::config(const Grid& grid) const {
+  return gpt2 ? tiny_gpt2_config() : tiny_llava_config(model_for(grid, model));
+}
+
+std::vector<Grid> grids_for(const GridScenario& scenario, bool all) {
+  constexpr size_t kFew = 3;
+  std::vector<Grid> concerned;
+  for (const Grid& grid : grids())
+    if ((!scenario.concerns || scenario.concerns(grid)) && (!scenario.gpt2 || grid.heads == 4))
+      concerned.push_back(grid);
+  if (all || concerned.size() <= kFew) return concerned;
+  // Different ones for different scenarios.
+  const size_t offset = std::string(scenario.name).size();
+  std::vector<Grid> few;
+  for (size_t i = 0; i < kFew; ++i)
+    few.push_back(concerned[(i * concerned.size() / kFew + offset) % concerned.size()]);
+  return few;
+}
+
+MemoryDataset dataset_of(const GridScenario& scenario, const Grid& grid, uint64_t others) {
+  return make_tiny_dataset(make_model_spec(scenario.config(grid)), kSamples, scenario.images,
+                           scenario.seed + others);
+}
+
+TinyRunOptions run_of(const GridScenario& scenario, const Grid& grid) {
+  TinyRunOptions run;
+  run.config_json = scenario.config(grid);
+  run.steps = 5;
+  run.deck.precision.preset = "fp64";
+  run.deck.data.row_tokens = 64;
+  OptimOptions& optim = run.deck.optim;
+  optim.lr = 1e-2;
+  optim.warmup_steps = 2;
+  optim.weight_decay = 0.1;
+  optim.clip_norm = 0.5;
+  optim.weight_decays = {"*.bias = 0.2"};
+  if (!scenario.gpt2) optim.lr_factors = {"vision = 0.5", "*.layers.1.* = 0.7"};
+  run.deck.schedule = {.steps = run.steps, .global_batch = 7};
+  apply(grid, run.deck);
+  if (scenario.set) scenario.set(run.deck);
+  if (scenario.gpt2) run.deck.mesh_vision = {};
+  return run;
+}
+
+Grid one_rank_like(const Grid& grid) {
+  return {.heads = grid.heads};
+}
+
+}  // namespace zea::testing

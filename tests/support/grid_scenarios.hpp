@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the grids are tried with: models, data and settings in which something can go wrong that
+// does not in others, each with the grids that it is a matter of.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/grid_table.hpp"
+#include "support/tiny_run.hpp"
+
+namespace zea::testing {
+
+struct GridScenario {
+  const char* name;
+  TinyLlava model = {};
+  std::vector<int> images = {1, 0, 2};      ///< per sample, repeating
+  void (*set)(Options&) = nullptr;          ///< what differs in the deck
+  bool (*concerns)(const Grid&) = nullptr;  ///< nothing: all grids
+  bool gpt2 = false;
+  uint64_t seed = 5;  ///< of the samples
+
+  /// config.json of the model with the heads that `grid` wants.
+  std::string config(const Grid& grid) const;
+};
+
+const std::vector<GridScenario>& grid_scenarios();
+
+/// The grids that `scenario` concerns: all of them, or a few from all over the table.
+std::vector<Grid> grids_for(const GridScenario& scenario, bool all);
+
+/// The samples of a scenario, or others like them.
+MemoryDataset dataset_of(const GridScenario& scenario, const Grid& grid, uint64_t others = 0);
+
+/// Five steps in fp64 on `grid`.
+TinyRunOptions run_of(const GridScenario& scenario, const Grid& grid);
+
+/// One rank, with the heads that `grid` wants.
+Grid one_rank_like(const Grid& grid);
+
+}  // namespace zea::testing

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/deal.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace zea {
+namespace {
+
+int64_t largest_load(const std::vector<int64_t>& costs,
+                     const std::vector<std::vector<int64_t>>& shares) {
+  int64_t largest = 0;
+  for (const auto& share : shares) {
+    int64_t load = 0;
+    for (int64_t position : share) load += costs[position];
+    largest = std::max(largest, load);
+  }
+  return largest;
+}
+
+/// The least possible largest load, by trying every way to deal.
+int64_t best_load(const std::vector<int64_t>& costs, std::vector<int64_t> loads, size_t next = 0) {
+  if (next == costs.size()) return *std::max_element(loads.begin(), loads.end());
+  int64_t best = std::accumulate(costs.begin(), costs.end(), int64_t{0});
+  for (int64_t& load : loads) {
+    load += costs[next];
+    best = std::min(best, best_load(costs, loads, next + 1));
+    load -= costs[next];
+  }
+  return best;
+}
+
+TEST(Deal, GivesEveryPositionOnceWithinTheBoundOfTheBest) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int64_t> costs(random() % 8);
+    for (int64_t& cost : costs) cost = static_cast<int64_t>(random() % 10);
+    const int takers = 1 + static_cast<int>(random() % 4);
+
+    const auto shares = deal_by_cost(costs, takers);
+
+    ASSERT_EQ(static_cast<int>(shares.size()), takers);
+    std::vector<int64_t> all;
+    for (const auto& share : shares) {
+      EXPECT_TRUE(std::is_sorted(share.begin(), share.end()));
+      all.insert(all.end(), share.begin(), share.end());
+    }
+    std::sort(all.begin(), all.end());
+    std::vector<int64_t> positions(costs.size());
+    std::iota(positions.begin(), positions.end(), int64_t{0});
+    EXPECT_EQ(all, positions);
+    // 4/3 - 1/(3m) of the best (Graham 1969).
+    EXPECT_LE(3 * takers * largest_load(costs, shares),
+              (4 * takers - 1) * best_load(costs, std::vector<int64_t>(takers, 0)));
+  }
+}
+
+TEST(Deal, GivesTheFirstOfEqualsFirst) {
+  using Shares = std::vector<std::vector<int64_t>>;
+  EXPECT_EQ(deal_by_cost({5, 5, 5, 5}, 2), (Shares{{0, 2}, {1, 3}}));
+  EXPECT_EQ(deal_by_cost({1, 2, 9}, 2), (Shares{{2}, {0, 1}}));
+  EXPECT_EQ(deal_by_cost({4}, 3), (Shares{{0}, {}, {}}));
+  EXPECT_EQ(deal_by_cost({}, 2), (Shares{{}, {}}));
+}
+
+}  // namespace
+}  // namespace zea

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// A module's grid inside a replica: where each rank stands in both modules, what is left over for
+// images, and what the degrees may be.
+#include <gtest/gtest.h>
+
+#include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+namespace {
+
+using testing::tiny_gpt2_config;
+using testing::tiny_llava_config;
+
+const testing::TinyLlava kModel{.vision_heads = 4};
+
+struct Degrees {
+  int64_t tp, cp;
+};
+
+Options deck_of(Degrees llm, Degrees vision) {
+  Options deck;
+  deck.mesh_llm.tp = llm.tp;
+  deck.mesh_llm.cp = llm.cp;
+  deck.mesh_vision.tp = vision.tp;
+  deck.mesh_vision.cp = vision.cp;
+  return deck;
+}
+
+std::string refusal(const Options& deck, int ranks, const testing::TinyLlava& model = kModel) {
+  try {
+    make_plan(deck, tiny_llava_config(model), ranks);
+  } catch (const PlanError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_refused(const Options& deck, int ranks, const std::string& sentence,
+                    const testing::TinyLlava& model = kModel) {
+  const std::string said = refusal(deck, ranks, model);
+  EXPECT_NE(said.find(sentence), std::string::npos) << said;
+}
+
+TEST(ModuleGrid, WhatVisionLeavesOverTakesImages) {
+  const struct {
+    Degrees llm, vision;
+    int dp_module;
+  } cases[] = {{{1, 1}, {1, 1}, 1}, {{2, 1}, {1, 1}, 2}, {{2, 2}, {1, 1}, 4}, {{2, 2}, {2, 1}, 2},
+               {{2, 2}, {1, 2}, 2}, {{2, 2}, {4, 1}, 1}, {{2, 4}, {4, 1}, 2}, {{4, 2}, {1, 2}, 4},
+               {{2, 3}, {2, 1}, 3}, {{2, 3}, {1, 3}, 2}, {{4, 2}, {2, 4}, 1}};
+  for (const auto& one : cases) {
+    const auto ranks = static_cast<int>(2 * one.llm.tp * one.llm.cp);
+    const Plan plan = make_plan(deck_of(one.llm, one.vision), tiny_llava_config(kModel), ranks);
+    const ModuleGrid &vision = plan.mesh.grid("vision"), &llm = plan.mesh.grid("llm");
+    EXPECT_EQ(vision.dp_module, one.dp_module);
+    EXPECT_EQ(llm.dp_module, 1);
+    EXPECT_EQ(vision.ranks(), llm.ranks());
+    EXPECT_EQ(plan.mesh.dp_shard, 2);
+    EXPECT_EQ(plan.mesh.ranks_per_replica(), ranks / 2);
+  }
+}
+
+/// "dp_shard dp_module cp tp" of each rank.
+std::vector<std::string> places(const Plan& plan, const std::string& module) {
+  std::vector<std::string> all;
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    const Coordinate place = plan.mesh.coordinate(rank, module);
+    all.push_back(std::to_string(place.dp_shard) + std::to_string(place.dp_module) +
+                  std::to_string(place.cp) + std::to_string(place.tp));
+  }
+  return all;
+}
+
+TEST(ModuleGrid, MapsRanksWithTpFastestThenCpThenImages) {
+  using Places = std::vector<std::string>;
+  const std::string config = tiny_llava_config(kModel);
+  const Plan plan = make_plan(deck_of({2, 2}, {1, 2}), config, 8);
+  EXPECT_EQ(places(plan, "llm"),
+            (Places{"0000", "0001", "0010", "0011", "1000", "1001", "1010", "1011"}));
+  EXPECT_EQ(places(plan, "vision"),
+            (Places{"0000", "0010", "0100", "0110", "1000", "1010", "1100", "1110"}));
+  const Plan three = make_plan(deck_of({2, 3}, {1, 1}), config, 6);
+  EXPECT_EQ(places(three, "llm"), (Places{"0000", "0001", "0010", "0011", "0020", "0021"}));
+  EXPECT_EQ(places(three, "vision"), (Places{"0000", "0100", "0200", "0300", "0400", "0500"}));
+}
+
+TEST(ModuleGrid, DescribesTheRankMap) {
+  const std::string text =
+      describe(make_plan(deck_of({2, 2}, {2, 1}), tiny_llava_config(kModel), 8));
+  for (const char* part : {"8 ranks = dp_replicate 1 x dp_shard 2",
+                           "rank 3:  vision(dp_replicate=0 dp_shard=0 pp=0 dp_module=1 cp=0 tp=1)  "
+                           "llm(dp_replicate=0 dp_shard=0 pp=0 dp_module=0 cp=1 tp=1)"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(ModuleGrid, KeyValueHeadsHaveSeveralHoldersWhereTheyAreFewerThanRanks) {
+  for (const auto& [kv_heads, tp, holders] :
+       {std::tuple{1, 4, 4}, {2, 4, 2}, {4, 4, 1}, {1, 2, 2}, {2, 2, 1}, {1, 1, 1}}) {
+    const Plan plan =
+        make_plan(deck_of({tp, 1}, {1, 1}), tiny_llava_config({.kv_heads = kv_heads}), tp);
+    EXPECT_EQ(plan.mesh.grid("llm").kv_holders, holders) << kv_heads << " under " << tp;
+    EXPECT_EQ(plan.mesh.grid("vision").kv_holders, 1);
+  }
+}
+
+TEST(ModuleGrid, SequenceParallelComesWithTensorParallel) {
+  const auto is_sliced = [](const Options& deck, int ranks, const std::string& module) {
+    return make_plan(deck, tiny_llava_config(kModel), ranks)
+        .token_shardings.at(module)
+        .sequence_parallel;
+  };
+  Options deck = deck_of({2, 1}, {1, 1});
+  EXPECT_TRUE(is_sliced(deck, 2, "llm"));
+  EXPECT_FALSE(is_sliced(deck, 2, "vision"));
+  deck.mesh_llm.sequence_parallel = AutoOption::of(false);
+  EXPECT_FALSE(is_sliced(deck, 2, "llm"));
+  EXPECT_FALSE(is_sliced(Options{}, 1, "llm"));
+}
+
+TEST(ModuleGrid, DefaultsOfContextParallelAreGatheredKeysAndBlocksByCost) {
+  const Plan plan = make_plan(deck_of({1, 4}, {1, 2}), tiny_llava_config(kModel), 4);
+  const ContextOptions& context = plan.token_shardings.at("llm").context;
+  EXPECT_EQ(context.ranks, 4);
+  EXPECT_EQ(context.inner, 1);
+  EXPECT_EQ(context.exchange, KeyExchange::Gather);
+  EXPECT_EQ(context.distribution.kind, TokenDistribution::MakespanMin);
+  EXPECT_EQ(context.distribution.block, 128);
+  EXPECT_TRUE(context.distribution.counts_attention);
+  EXPECT_GT(context.distribution.linear_tiles_per_token, 0);
+  EXPECT_EQ(plan.token_shardings.at("vision").context.ranks, 2);
+}
+
+TEST(ModuleGrid, ModesSayHowManyRanksExchangeHeadsAndHowKeysTravel) {
+  const struct {
+    const char* mode;
+    int64_t asked;
+    int inner;
+    KeyExchange exchange;
+  } cases[] = {{"allgather_kv", 0, 1, KeyExchange::Gather},
+               {"ring", 0, 1, KeyExchange::Ring},
+               {"ulysses", 0, 4, KeyExchange::Gather},
+               {"ulysses_ring", 2, 2, KeyExchange::Ring}};
+  for (const auto& one : cases) {
+    Options deck = deck_of({1, 4}, {1, 1});
+    deck.mesh_llm.cp_mode = one.mode;
+    deck.mesh_llm.cp_ulysses_ranks = one.asked;
+    const Plan plan = make_plan(deck, tiny_llava_config(kModel), 4);
+    const ContextOptions& context = plan.token_shardings.at("llm").context;
+    EXPECT_EQ(context.inner, one.inner) << one.mode;
+    EXPECT_EQ(plan.mesh.grid("llm").cp_inner, one.inner) << one.mode;
+    EXPECT_EQ(context.exchange, one.exchange) << one.mode;
+    EXPECT_EQ(context.distribution.counts_attention, one.inner < 4) << one.mode;
+  }
+}
+
+TEST(ModuleGrid, SentencesNameTheAllowedValues) {
+  expect_refused(deck_of({3, 1}, {1, 1}), 3, "allowed: 1, 2, 4");
+  expect_refused(deck_of({5, 1}, {1, 1}), 5, "allowed: 1, 2, 4, 8", {.heads = 8});
+  expect_refused(deck_of({4, 1}, {4, 1}), 4,
+                 "mesh.vision.tp = 4 does not divide the 2 heads or rows of "
+                 "vision_tower.encoder.layers.0.self_attn.q_proj.weight; allowed: 1, 2",
+                 {});
+  Options deck = deck_of({1, 3}, {1, 1});
+  deck.mesh_llm.cp_mode = "ulysses";
+  expect_refused(deck, 3, "allowed: 1, 2, 4, or cp_mode = \"allgather_kv\" or \"ring\"");
+  EXPECT_EQ(refusal(deck, 3, {.kv_heads = 3, .heads = 6}), "accepted");
+  deck = deck_of({2, 2}, {1, 1});
+  deck.mesh_llm.cp_mode = "ulysses";
+  EXPECT_EQ(refusal(deck, 4), "accepted");
+}
+
+TEST(ModuleGrid, AKeyValueHeadIsNeverCut) {
+  // 6 heads over 3 KV heads: two ranks would cut the second KV head in half, and three or six have
+  // no equal part of an MLP of 40.
+  expect_refused(deck_of({2, 1}, {1, 1}), 2,
+                 "mesh.llm.tp = 2 does not divide the 3 heads or rows of "
+                 "language_model.model.layers.0.self_attn.k_proj.weight; allowed: 1",
+                 {.kv_heads = 3, .heads = 6});
+}
+
+TEST(ModuleGrid, AVocabularyIsPaddedWhereItMust) {
+  for (int64_t vocabulary : {37, 40, 42}) {
+    const Plan plan =
+        make_plan(deck_of({4, 1}, {1, 1}), tiny_llava_config({.vocabulary = vocabulary}), 4);
+    const int head = plan.model.param_index("language_model.lm_head.weight");
+    EXPECT_EQ(plan.cuts[head].shape, (Shape{(vocabulary + 3) / 4, 24})) << vocabulary;
+  }
+}
+
+TEST(ModuleGrid, FaultsOfBothModulesAreShownTogether) {
+  Options deck = deck_of({3, 2}, {1, 4});
+  deck.mesh_vision.cp_mode = "ulysses_ring";
+  deck.mesh_llm.cp_ulysses_ranks = 2;
+  deck.mesh.placement = "disjoint";
+  const std::string said = refusal(deck, 7);
+  for (const char* part :
+       {"mesh.llm.tp = 3", "mesh.llm.cp_ulysses_ranks = 2", "mesh.vision.cp_mode", "world size 7",
+        "mesh.vision: tp (1) x cp (4) must divide the 6 ranks", "mesh.placement"})
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+}
+
+TEST(ModuleGrid, Gpt2TakesContextAndDataParallelism) {
+  Options deck;
+  deck.mesh_llm.cp = 4;
+  const Plan plan = make_plan(deck, tiny_gpt2_config(), 8);
+  EXPECT_EQ(plan.mesh.dp_shard, 2);
+  EXPECT_EQ(plan.mesh.grid("llm").cp, 4);
+  EXPECT_GT(plan.token_shardings.at("llm").context.distribution.linear_tiles_per_token, 0);
+}
+
+}  // namespace
+}  // namespace zea
