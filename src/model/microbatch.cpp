@@ -5,16 +5,9 @@
 
 #include "microbatch_parts.hpp"
 #include "zea/core/error.hpp"
+#include "zea/model/index_tensor.hpp"
 
 namespace zea {
-namespace detail {
-
-at::Tensor to_tensor(const Ids& values, at::Device device) {
-  return at::tensor(values, at::TensorOptions().dtype(at::kLong)).to(device);
-}
-
-}  // namespace detail
-
 namespace {
 
 using namespace detail;
@@ -78,8 +71,8 @@ RowTransfer make_transfer(const std::vector<RowRuns>& held, const std::vector<Ro
     transfer.received_counts.push_back(count_rows(runs));
     for (int64_t place : places_of_rows(runs, needed[rank])) received.push_back(place);
   }
-  transfer.sent_rows = to_tensor(sent, device);
-  transfer.received_rows = to_tensor(received, device);
+  transfer.sent_rows = index_tensor(sent, device);
+  transfer.received_rows = index_tensor(received, device);
   transfer.needed = count_rows(needed[rank]);
   return transfer;
 }

@@ -4,45 +4,12 @@
 #include <algorithm>
 
 #include "microbatch_parts.hpp"
+#include "zea/model/index_tensor.hpp"
 #include "zea/plan/deal.hpp"
+#include "zea/plan/image_row.hpp"
 
 namespace zea::detail {
 namespace {
-
-/// The tokens of so many images, one after the other, on the ranks that share them.
-class ImageRow {
- public:
-  ImageRow(int64_t images, const VisionConfig& vision, const ReplicaLayout& replica)
-      : tokens_(vision.tokens()),
-        segments_(make_segments(images, tokens_)),
-        visible_(visible_segments(segments_)),
-        layout_(make_words(images, tokens_), visible_, replica.sharding("vision"),
-                replica.grid("vision").tp) {}
-
-  int64_t tokens_per_image() const { return tokens_; }
-  const std::vector<Segment>& segments() const { return segments_; }
-  const Visibility& visible() const { return visible_; }
-  const TokenLayout& layout() const { return layout_; }
-
- private:
-  static std::vector<Segment> make_segments(int64_t images, int64_t tokens) {
-    std::vector<Segment> segments;
-    for (int64_t image = 0; image < images; ++image) segments.push_back({image * tokens, tokens});
-    return segments;
-  }
-  static std::vector<MaskWord> make_words(int64_t images, int64_t tokens) {
-    std::vector<MaskWord> words;
-    for (int64_t image = 0; image < images; ++image)
-      words.insert(words.end(), static_cast<size_t>(tokens),
-                   make_mask_word(image, kModalityImage, 1));
-    return words;
-  }
-
-  int64_t tokens_;
-  std::vector<Segment> segments_;
-  Visibility visible_;
-  TokenLayout layout_;
-};
 
 /// The first token of an image that becomes a feature.
 int64_t first_feature(const VisionConfig& vision) {
@@ -77,7 +44,7 @@ at::Tensor pixels_of(const LoadedMicrobatch& loaded, const Ids& images,
       const_cast<float*>(loaded.pixels.data()),
       {loaded.items, vision.channels, vision.image_size, vision.image_size}, at::kFloat);
   if (static_cast<int64_t>(images.size()) == loaded.items) return all;
-  return all.index_select(0, to_tensor(images, at::kCPU));
+  return all.index_select(0, index_tensor(images, at::kCPU));
 }
 
 void fill_rows(Microbatch& out, const RowRuns& here, const VisionConfig& vision,
@@ -94,13 +61,13 @@ void fill_rows(Microbatch& out, const RowRuns& here, const VisionConfig& vision,
       if (position >= first_feature(vision)) feature_rows.push_back(row);
     }
   const bool all = static_cast<int64_t>(own_patches.size()) == patches.size(0);
-  out.patches = (all ? patches : patches.index_select(0, to_tensor(own_patches, at::kCPU)))
+  out.patches = (all ? patches : patches.index_select(0, index_tensor(own_patches, at::kCPU)))
                     .to(options.vision_dtype)
                     .to(options.device);
-  out.image_positions = to_tensor(positions, options.device);
-  out.class_rows = to_tensor(class_rows, options.device);
-  out.patch_rows = to_tensor(patch_rows, options.device);
-  out.feature_rows = to_tensor(feature_rows, options.device);
+  out.image_positions = index_tensor(positions, options.device);
+  out.class_rows = index_tensor(class_rows, options.device);
+  out.patch_rows = index_tensor(patch_rows, options.device);
+  out.feature_rows = index_tensor(feature_rows, options.device);
 }
 
 }  // namespace

@@ -19,8 +19,6 @@ struct HostTokens {
   std::vector<MaskWord> words;
 };
 
-at::Tensor to_tensor(const Ids& values, at::Device device);
-
 /// One batched call for segments of similar length.
 std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& segments,
                                                    at::Device device);

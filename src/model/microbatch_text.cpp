@@ -5,6 +5,7 @@
 
 #include "microbatch_parts.hpp"
 #include "rotary_tables.hpp"
+#include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {
@@ -55,15 +56,14 @@ AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device
   AttentionBatch result;
   result.segments = static_cast<int64_t>(batch.segments.size());
   result.length = batch.length;
-  result.rows = to_tensor(rows, device);
-  if (padded) result.places = to_tensor(places, device);
-  result.place_rows = to_tensor(place_rows, device);
+  result.rows = index_tensor(rows, device);
+  if (padded) result.places = index_tensor(places, device);
+  result.place_rows = index_tensor(place_rows, device);
   return result;
 }
 
-TokenLayout text_layout(const HostTokens& host, const Visibility& row,
-                        const MicrobatchOptions& options) {
-  return {host.words, row, options.replica.sharding("llm"), options.replica.grid("llm").tp};
+TokenLayout text_layout(const Visibility& row, const MicrobatchOptions& options) {
+  return {row, options.replica.sharding("llm"), options.replica.grid("llm").tp};
 }
 
 TokenAttention text_attention(const HostTokens& host, const Visibility& row,
@@ -87,7 +87,7 @@ void fill_positions(Microbatch& out, const Visibility& row, const RowRuns& cp_to
   for (size_t t = 0; t < positions.size(); ++t)
     positions[t] = static_cast<int64_t>(t) - row.begins[t];
   if (model.text.learned_positions) {
-    out.positions = to_tensor(pick(positions, here), options.device);
+    out.positions = index_tensor(pick(positions, here), options.device);
     return;
   }
   const at::Tensor angles = rotary_angles(model.text, pick(positions, cp_tokens));
@@ -101,8 +101,8 @@ void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& la
   Ids ids = pick(host.targets, layout.owned()[place.cp]);
   std::erase(ids, -1);
   out.targets = static_cast<int64_t>(ids.size());
-  out.target_ids = to_tensor(ids, device);
-  out.target_rows = to_tensor(places_where(layout.held(place.cp, place.tp), is_target), device);
+  out.target_ids = index_tensor(ids, device);
+  out.target_rows = index_tensor(places_where(layout.held(place.cp, place.tp), is_target), device);
   out.target_shares = shares_where(layout, place.cp, is_target);
 }
 
@@ -111,7 +111,7 @@ void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layo
   const auto is_last = [&](int64_t token) {
     return std::binary_search(host.lasts.begin(), host.lasts.end(), token);
   };
-  out.last_rows = to_tensor(places_where(layout.held(place.cp, place.tp), is_last), device);
+  out.last_rows = index_tensor(places_where(layout.held(place.cp, place.tp), is_last), device);
   out.last_shares = shares_where(layout, place.cp, is_last);
   for (const TokenRange& run : layout.owned()[place.cp])
     for (size_t s = 0; s < host.lasts.size(); ++s)
@@ -132,18 +132,18 @@ std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& s
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options) {
   const Visibility row = visible_text(host.words, options.images_both_ways);
-  const TokenLayout layout = text_layout(host, row, options);
+  const TokenLayout layout = text_layout(row, options);
   const Coordinate place = options.replica.place(options.replica.rank, "llm");
   const RowRuns& cp_tokens = layout.owned()[place.cp];
   const RowRuns here = layout.held(place.cp, place.tp);
   out.counts = place.tp == 0;
-  out.token_ids = to_tensor(pick(host.ids, cp_tokens), options.device);
+  out.token_ids = index_tensor(pick(host.ids, cp_tokens), options.device);
   out.text_shares = layout.shares(place.cp);
   out.text_attention = text_attention(host, row, layout, place.cp, options);
   const auto takes_feature = [&](int64_t token) {
     return std::binary_search(host.placeholders.begin(), host.placeholders.end(), token);
   };
-  out.placeholder_rows = to_tensor(places_where(here, takes_feature), options.device);
+  out.placeholder_rows = index_tensor(places_where(here, takes_feature), options.device);
   fill_positions(out, row, cp_tokens, here, model, options);
   fill_targets(out, host, layout, place, options.device);
   fill_lasts(out, host, layout, place, options.device);
@@ -151,7 +151,7 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
 
 std::vector<RowRuns> taken_features(const HostTokens& host, const MicrobatchOptions& options) {
   const Visibility row = visible_text(host.words, options.images_both_ways);
-  const TokenLayout layout = text_layout(host, row, options);
+  const TokenLayout layout = text_layout(row, options);
   std::vector<RowRuns> taken;
   for (int rank = 0; rank < options.replica.ranks(); ++rank) {
     const Coordinate place = options.replica.place(rank, "llm");

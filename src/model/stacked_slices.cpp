@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "zea/model/index_tensor.hpp"
+
 namespace zea::detail {
 namespace {
 
@@ -28,10 +30,6 @@ bool takes(const SliceStack& stack, const AttentionSlice& slice) {
   const auto size = static_cast<int64_t>(stack.slices.size()) + 1;
   return last.query + last.queries <= slice.query &&
          size * std::max(stack.queries, stack.keys) <= kMostRows;
-}
-
-Tensor to_tensor(const Ids& ids, at::Device device) {
-  return at::tensor(ids, at::TensorOptions().dtype(at::kLong)).to(device);
 }
 
 /// x (tokens, ...) at `places` -> (size, tokens / size, ...).
@@ -94,11 +92,11 @@ StackedSlices::StackedSlices(const SliceStack& stack, int64_t heads, int64_t kv_
     for (int64_t i = 0; i < stack.keys; ++i) keys.push_back(slice.key + (i < slice.keys ? i : 0));
     masks_ = masks_ || (!stack.causal && slice.keys < stack.keys);
   }
-  query_places_ = to_tensor(queries, device);
-  key_places_ = to_tensor(keys, device);
+  query_places_ = index_tensor(queries, device);
+  key_places_ = index_tensor(keys, device);
   const bool has_padding = rows.size() < queries.size();
-  query_rows_ = has_padding ? to_tensor(rows, device) : query_places_;
-  if (has_padding) real_places_ = to_tensor(real, device);
+  query_rows_ = has_padding ? index_tensor(rows, device) : query_places_;
+  if (has_padding) real_places_ = index_tensor(real, device);
 }
 
 FlashInputs StackedSlices::gather(const Tensor& q, const Tensor& k, const Tensor& v) const {

@@ -7,15 +7,12 @@
 #include "tensor_rows.hpp"
 #include "zea/core/error.hpp"
 #include "zea/model/functions.hpp"
+#include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {
 
 using at::Tensor;
-
-Tensor to_tensor(const std::vector<int64_t>& ids, at::Device device) {
-  return at::tensor(ids, at::TensorOptions().dtype(at::kLong)).to(device);
-}
 
 int64_t size_of(const Collectives* group) {
   return group ? group->size() : 1;
@@ -65,7 +62,7 @@ Tensor HeadExchange::to_heads(const Tensor& x) const {
                    group_counts(width), dtype_of(x))
       .wait();
   if (plan_.inner_order.empty()) return received;
-  return received.index_select(0, to_tensor(plan_.inner_order, x.device()));
+  return received.index_select(0, index_tensor(plan_.inner_order, x.device()));
 }
 
 /// x (group's tokens, heads, dim) -> (own tokens, members, heads, dim).
@@ -73,7 +70,7 @@ Tensor HeadExchange::to_tokens(const Tensor& x) const {
   const int64_t width = x.size(1) * x.size(2);
   Tensor sent = x.contiguous();
   if (!plan_.inner_order.empty())
-    sent = at::empty_like(sent).index_copy_(0, to_tensor(plan_.inner_order, x.device()), sent);
+    sent = at::empty_like(sent).index_copy_(0, index_tensor(plan_.inner_order, x.device()), sent);
   const Tensor received = at::empty({static_cast<int64_t>(plan_.inner_tokens.size()),
                                      plan_.inner_tokens[inner_->rank()], x.size(1), x.size(2)},
                                     x.options());
@@ -86,14 +83,14 @@ Tensor HeadExchange::to_tokens(const Tensor& x) const {
 
 Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
   if (!inner_) return qkv;
-  const Tensor sent = qkv.index_select(1, to_tensor(sent_heads_, qkv.device()));
+  const Tensor sent = qkv.index_select(1, index_tensor(sent_heads_, qkv.device()));
   return to_heads(sent.unflatten(1, {inner_->size(), -1}));
 }
 
 Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
   if (!inner_) return dqkv;
   const Tensor received = to_tokens(dqkv).flatten(1, 2);
-  const Tensor places = to_tensor(sent_heads_, dqkv.device());
+  const Tensor places = index_tensor(sent_heads_, dqkv.device());
   const std::vector<int64_t> shape{received.size(0), all_heads_, received.size(2)};
   if (static_cast<int64_t>(sent_heads_.size()) == all_heads_)
     return at::empty(shape, dqkv.options()).index_copy_(1, places, received);

@@ -5,15 +5,12 @@
 
 #include "tensor_rows.hpp"
 #include "zea/core/error.hpp"
+#include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {
 
 using at::Tensor;
-
-Tensor to_tensor(const std::vector<int64_t>& ids, at::Device device) {
-  return at::tensor(ids, at::TensorOptions().dtype(at::kLong)).to(device);
-}
 
 /// Gathers of fewer elements are not cut any further, nor into more parts than these.
 constexpr int64_t kLeastGathered = 65536;
@@ -76,13 +73,13 @@ TravellingTensor GatheredKeys::gather(const Tensor& kv, int64_t first, int64_t h
 
 Tensor GatheredKeys::in_row_order(const Tensor& gathered) const {
   if (plan_.outer_order.empty()) return gathered;
-  return gathered.index_select(0, to_tensor(plan_.outer_order, gathered.device()));
+  return gathered.index_select(0, index_tensor(plan_.outer_order, gathered.device()));
 }
 
 TravellingTensor GatheredKeys::return_gradient(const Tensor& dkv, const Tensor& kv) const {
   Tensor sent = dkv.to(kv.scalar_type());
   if (!plan_.outer_order.empty())
-    sent = at::empty_like(sent).index_copy_(0, to_tensor(plan_.outer_order, kv.device()), sent);
+    sent = at::empty_like(sent).index_copy_(0, index_tensor(plan_.outer_order, kv.device()), sent);
   Tensor own = at::empty({kv.size(0), dkv.size(1), dkv.size(2)}, kv.options());
   Pending pending = outer_.reduce_scatter(sent.const_data_ptr(), own.mutable_data_ptr(),
                                           counts(own), dtype_of(own));

@@ -110,10 +110,8 @@ double makespan(const Visibility& row, const std::vector<std::vector<TokenRange>
   return sum;
 }
 
-std::vector<std::vector<TokenRange>> deal_tokens(const std::vector<MaskWord>& words,
-                                                 const Visibility& row,
+std::vector<std::vector<TokenRange>> deal_tokens(const Visibility& row,
                                                  const ContextOptions& options) {
-  ZEA_ASSERT(static_cast<int64_t>(words.size()) == row.tokens());
   ZEA_ASSERT(options.inner >= 1 && options.ranks % options.inner == 0);
   Owned owned;
   for (const auto& group : deal_to_groups(row, options)) {

@@ -4,36 +4,12 @@
 #include <numeric>
 
 #include "zea/plan/deal.hpp"
+#include "zea/plan/image_row.hpp"
 
 namespace zea {
 namespace {
 
 using Ids = std::vector<int64_t>;
-
-/// The tokens of a module on all ranks of a replica, one row after the other.
-struct Row {
-  Visibility visible;
-  TokenLayout layout;
-};
-
-Row text_row(const MicrobatchTokens& tokens, const ReplicaLayout& replica, bool both_ways) {
-  Visibility visible = visible_text(tokens.words, both_ways);
-  TokenLayout layout(tokens.words, visible, replica.sharding("llm"), replica.grid("llm").tp);
-  return {std::move(visible), std::move(layout)};
-}
-
-Row image_row(int64_t images, const VisionConfig& vision, const ReplicaLayout& replica) {
-  std::vector<MaskWord> words;
-  std::vector<Segment> segments;
-  for (int64_t image = 0; image < images; ++image) {
-    segments.push_back({image * vision.tokens(), vision.tokens()});
-    words.insert(words.end(), static_cast<size_t>(vision.tokens()),
-                 make_mask_word(image, kModalityImage, 1));
-  }
-  Visibility visible = visible_segments(segments);
-  TokenLayout layout(words, visible, replica.sharding("vision"), replica.grid("vision").tp);
-  return {std::move(visible), std::move(layout)};
-}
 
 /// Those tokens of `runs` for which `number` gives a number of 0 or more, by these numbers, which
 /// ascend with the tokens.
@@ -64,12 +40,13 @@ TpRows tp_rows(const TokenLayout& layout, int cp_rank, Number number) {
 }
 
 template <class Number>
-ModuleRows module_rows(const Row& row, const TokenSharding& sharding, int cp_rank, Number reads) {
+ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
+                       const TokenSharding& sharding, int cp_rank, Number reads) {
   ModuleRows rows;
-  rows.held = tp_rows(row.layout, cp_rank, [](int64_t token) { return token; });
-  rows.read = tp_rows(row.layout, cp_rank, reads);
+  rows.held = tp_rows(layout, cp_rank, [](int64_t token) { return token; });
+  rows.read = tp_rows(layout, cp_rank, reads);
   if (sharding.context.ranks > 1)
-    rows.context = make_context_plan(row.visible, row.layout.owned(), sharding.context, cp_rank);
+    rows.context = make_context_plan(visible, layout.owned(), sharding.context, cp_rank);
   return rows;
 }
 
@@ -96,22 +73,23 @@ Ids placeholder_numbers(const std::vector<MaskWord>& words) {
   return numbers;
 }
 
-void add_images(MicrobatchRows& rows, const MicrobatchTokens& tokens, const Row& text,
+void add_images(MicrobatchRows& rows, const MicrobatchTokens& tokens, const TokenLayout& text,
                 const VisionConfig& vision, const ReplicaLayout& replica) {
-  const std::vector<Ids> dealt = deal_by_cost(
-      Ids(static_cast<size_t>(tokens.items), vision.patches()), replica.grid("vision").dp_module);
+  const std::vector<Ids> dealt =
+      deal_images(tokens.items, vision, replica.grid("vision").dp_module);
   const Ids placeholders = placeholder_numbers(tokens.words);
   std::vector<RowRuns> made, taken;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
     const Coordinate place = replica.place(rank, "vision"), taker = replica.place(rank, "llm");
     const Ids& images = dealt[place.dp_module];
-    const Row row = image_row(static_cast<int64_t>(images.size()), vision, replica);
+    const ImageRow row(static_cast<int64_t>(images.size()), vision, replica);
     const auto feature = feature_of(images, vision);
-    made.push_back(numbered(row.layout.held(place.cp, place.tp), feature));
-    taken.push_back(numbered(text.layout.held(taker.cp, taker.tp),
+    made.push_back(numbered(row.layout().held(place.cp, place.tp), feature));
+    taken.push_back(numbered(text.held(taker.cp, taker.tp),
                              [&](int64_t token) { return placeholders[token]; }));
     if (rank == replica.rank && !images.empty())
-      rows.image = module_rows(row, replica.sharding("vision"), place.cp, feature);
+      rows.image =
+          module_rows(row.visible(), row.layout(), replica.sharding("vision"), place.cp, feature);
   }
   rows.features = rows_sent(made, taken, replica.rank);
   rows.feature_gradients = rows_sent(taken, made, replica.rank);
@@ -135,10 +113,12 @@ MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens) {
 
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
                                   const ReplicaLayout& replica, bool images_both_ways) {
-  const Row text = text_row(tokens, replica, images_both_ways);
+  const Visibility visible = visible_text(tokens.words, images_both_ways);
+  const TokenLayout text(visible, replica.sharding("llm"), replica.grid("llm").tp);
   MicrobatchRows rows;
-  rows.text = module_rows(text, replica.sharding("llm"), replica.place(replica.rank, "llm").cp,
-                          [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
+  rows.text =
+      module_rows(visible, text, replica.sharding("llm"), replica.place(replica.rank, "llm").cp,
+                  [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
   if (tokens.items > 0) add_images(rows, tokens, text, *model.vision, replica);
   return rows;
 }

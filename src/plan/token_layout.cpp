@@ -37,11 +37,10 @@ RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count) {
   return found;
 }
 
-TokenLayout::TokenLayout(const std::vector<MaskWord>& words, const Visibility& row,
-                         const TokenSharding& sharding, int tp)
+TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp)
     : slices_(sharding.sequence_parallel ? tp : 1) {
   if (sharding.context.ranks > 1)
-    owned_ = deal_tokens(words, row, sharding.context);
+    owned_ = deal_tokens(row, sharding.context);
   else
     owned_ = {rows_between({{0, row.tokens()}}, 0, row.tokens())};
 }

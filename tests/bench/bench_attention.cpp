@@ -208,7 +208,7 @@ void measure_balance(const Words& words, const std::vector<int>& cp_sizes, int r
     std::vector<Owned> dealt;
     for (TokenDistribution kind : kKinds) {
       options.distribution.kind = kind;
-      dealt.push_back(deal_tokens(words, row, options));
+      dealt.push_back(deal_tokens(row, options));
     }
     const auto times = times_of_ranks(row, dealt, rounds);
     for (size_t kind = 0; kind < dealt.size(); ++kind) {
@@ -253,7 +253,7 @@ void measure_planner() {
                                  .distribution = {.block = kBlock}};
     const double time = best_of(3, [&] {
       const Visibility row = visible_text(words, true);
-      make_context_plan(row, deal_tokens(words, row, options), options, 5);
+      make_context_plan(row, deal_tokens(row, options), options, 5);
     });
     std::printf("| %s | %.1f |\n", way.name, time);
   }

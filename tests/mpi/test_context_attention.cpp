@@ -165,7 +165,7 @@ TEST_P(ContextAttentionTest, EqualsOneRank) {
                        std::to_string(static_cast<int>(kind)));
           const ContextOptions options = options_of(kModes[m], kind);
           expect_own_rows(reference, all[r], kHeads[h], options,
-                          deal_tokens(all[r].words, all[r].visible, options), groups[m]);
+                          deal_tokens(all[r].visible, options), groups[m]);
         }
       }
     }
@@ -194,8 +194,7 @@ TEST_P(ContextAttentionTest, GathersManyHeadsInParts) {
     SCOPED_TRACE(mode.name);
     const CpGroup group(mode, make);
     const ContextOptions options = options_of(mode, TokenDistribution::MakespanMin);
-    expect_own_rows(reference, row, heads, options, deal_tokens(row.words, row.visible, options),
-                    group);
+    expect_own_rows(reference, row, heads, options, deal_tokens(row.visible, options), group);
   }
 }
 
@@ -207,8 +206,8 @@ TEST_P(ContextAttentionTest, RoundsAsBfloat16Does) {
     SCOPED_TRACE(mode.name);
     const ContextOptions options = options_of(mode, TokenDistribution::MakespanMin);
     const Reference reference(row, kHeads[1], at::kBFloat16);
-    expect_own_rows(reference, row, kHeads[1], options,
-                    deal_tokens(row.words, row.visible, options), group, at::kBFloat16, 2e-2);
+    expect_own_rows(reference, row, kHeads[1], options, deal_tokens(row.visible, options), group,
+                    at::kBFloat16, 2e-2);
   }
 }
 

@@ -44,7 +44,7 @@ void sweep(Check check) {
     const int cp = 1 + static_cast<int>(random() % 4), tp = 1 + static_cast<int>(random() % 5);
     const TokenSharding sharding = sharding_of(cp, random() % 2 == 0, random);
     const Visibility row = visible_text(words, false);
-    const TokenLayout layout(words, row, sharding, tp);
+    const TokenLayout layout(row, sharding, tp);
     check(words, row, sharding, layout, cp, tp);
     if (::testing::Test::HasFatalFailure()) return;
   }
@@ -57,7 +57,7 @@ TEST(TokenLayout, DealsTheTokensAsTheDistributionSays) {
            const TokenLayout& layout, int cp, int) {
     ASSERT_EQ(static_cast<int>(layout.owned().size()), cp);
     if (cp > 1) {
-      ASSERT_EQ(layout.owned(), deal_tokens(words, row, sharding.context));
+      ASSERT_EQ(layout.owned(), deal_tokens(row, sharding.context));
     }
     std::vector<int64_t> all, tokens;
     for (const RowRuns& runs : layout.owned())

@@ -49,8 +49,7 @@ struct ContextPlan {
 /// is zigzag or uniform where these have no larger makespan (one causal sample, few blocks).
 /// Throws nothing; a rank may own no token. Pure and deterministic: every rank works out those of
 /// all ranks.
-std::vector<std::vector<TokenRange>> deal_tokens(const std::vector<MaskWord>& words,
-                                                 const Visibility& row,
+std::vector<std::vector<TokenRange>> deal_tokens(const Visibility& row,
                                                  const ContextOptions& options);
 
 /// What the slowest rank takes for the row, in tiles: where keys are passed around, the slowest of

@@ -42,8 +42,7 @@ RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count);
 /// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
 class TokenLayout {
  public:
-  TokenLayout(const std::vector<MaskWord>& words, const Visibility& row,
-              const TokenSharding& sharding, int tp);
+  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp);
 
   /// Of each cp rank.
   const std::vector<RowRuns>& owned() const { return owned_; }
