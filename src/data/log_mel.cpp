@@ -86,6 +86,8 @@ double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, siz
 }  // namespace
 
 struct LogMel::Tables {
+  explicit Tables(int64_t mel_bins) : bands(make_bands(mel_bins)) {}
+
   std::array<double, kFrame> window = hann_window();
   std::vector<Band> bands;
   PowerSpectrum spectrum;
@@ -102,8 +104,7 @@ struct LogMel::Tables {
 };
 
 LogMel::LogMel(const AudioOptions& options)
-    : options_(options),
-      tables_(std::make_unique<Tables>(Tables{.bands = make_bands(options.mel_bins)})) {
+    : options_(options), tables_(std::make_unique<Tables>(options.mel_bins)) {
   ZEA_ASSERT(options.mel_bins > 0 && options.max_source_positions > 0);
 }
 
