@@ -22,6 +22,7 @@ import zea_run as zr
 
 NODES = ("n1", "n2")
 CPUS_PER_NODE = 64  # on paper: jobs of these tests run beside each other
+CGROUPS = "/sys/fs/cgroup"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol")
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 
@@ -66,11 +67,20 @@ JOB_ENVIRONMENT = {
 }  # fmt: skip
 
 
-def skip_without_slurm():
+def reason_without_slurm():
+    """Why no cluster can be started here; None where one can."""
     missing = [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
-    if missing or os.geteuid() != 0:
-        installs = "; as root, jobs/setup.sh --slurm installs Slurm"
-        reason = f"no {', '.join(missing)}{installs}" if missing else "a slurmd needs root"
+    if missing:
+        return f"no {', '.join(missing)}; as root, jobs/setup.sh --slurm installs Slurm"
+    if os.geteuid() != 0:
+        return "a slurmd needs root"
+    if not Path(CGROUPS).is_dir() or not os.listdir(CGROUPS):
+        return f"a slurmd does not start without {CGROUPS}, which is not mounted here"
+    return None
+
+
+def skip_without_slurm():
+    if reason := reason_without_slurm():
         print(f"skipped: {reason}")
         sys.exit(77)
 
