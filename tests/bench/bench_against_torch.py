@@ -10,16 +10,13 @@ usage: bench_against_torch.py BUILD [--rounds 5] [--steps 8] [--mix captions|var
 
 import argparse
 import json
-import os
-import shlex
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from start_sides import call, run_peer, run_zea
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "jobs"))
@@ -79,42 +76,13 @@ def write_inputs(folder, arguments, build):
     (folder / "peer.json").write_text(json.dumps(peer))
 
 
-def environment(**more):
-    return {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **more}
+def run_ours(folder, arguments):
+    return run_zea(arguments.mpirun, arguments.build, folder, 2, arguments.steps, [*OURS, *SILENT])
 
 
-def call(command):
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment())
-    if done.returncode:
-        raise SystemExit(f"{command}: {done.returncode}: {done.stderr}{done.stdout}")
-    return done.stdout
-
-
-def run_ours(folder, arguments, build):
-    program = [build / "tests/bench/bench_step", folder / "deck.toml", arguments.steps, *OURS, *SILENT]
-    return json.loads(call([*shlex.split(arguments.mpirun), "-n", 2, *program]).splitlines()[-1])
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
-def run_peer(folder, arguments, build):
-    port, ranks = free_port(), []
-    program = Path(__file__).with_name("peer_step.py")
+def run_theirs(folder, arguments):
     peers = [variant + ("/plain" if arguments.plain_adamw else "") for variant in PEERS]
-    for rank in range(2):
-        where = environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        command = [sys.executable, program, folder / "peer.json", arguments.steps, *peers]
-        ranks.append(
-            subprocess.Popen([*map(str, command)], env=where, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        )
-    answers = [rank.communicate() for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        raise SystemExit("\n".join(error for _, error in answers))
-    return json.loads(answers[0][0].splitlines()[-1])
+    return run_peer("peer_step.py", folder, 2, arguments.steps, peers)
 
 
 def gather(rounds):
@@ -173,7 +141,7 @@ def main():
         write_inputs(folder, arguments, arguments.build)
         rounds = []
         for _ in range(arguments.rounds):
-            rounds += [run_ours(folder, arguments, arguments.build), run_peer(folder, arguments, arguments.build)]
+            rounds += [run_ours(folder, arguments), run_theirs(folder, arguments)]
     seconds, losses, speeds = gather(rounds)
     print_tables(seconds, losses, speeds)
     if faults := check_losses(losses):

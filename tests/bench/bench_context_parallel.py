@@ -13,7 +13,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from decoder_bench import Times, llama_config, run_peer, run_zea, verdict, write_inputs
+from decoder_bench import Times, llama_config, verdict, write_inputs
+from start_sides import run_peer, run_zea
 
 TOLERANCE, BAR = {"fp32": 1e-5, "bf16": 1e-3}, 0.90
 MODEL = (192, 512, 4, 6, 2, 2048)  # hidden, inner, layers, heads, KV heads, vocabulary

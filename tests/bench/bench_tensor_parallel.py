@@ -14,7 +14,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from decoder_bench import Times, llama_config, run_peer, run_zea, verdict, write_inputs
+from decoder_bench import Times, llama_config, verdict, write_inputs
+from start_sides import run_peer, run_zea
 
 RANKS, TOLERANCE = 2, {"fp32": 1e-5, "bf16": 1e-3}
 # hidden, inner, layers, heads, KV heads, vocabulary; samples of a step, tokens of each

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks of a decoder on several ranks share: inputs for both sides, and how each is started."""
+"""What benchmarks of a decoder on several ranks share: inputs for both sides, and what they took."""
 
 import json
-import os
-import shlex
-import socket
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+from start_sides import call
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "jobs"))
@@ -37,14 +34,6 @@ def llama_config(hidden, inner, layers, heads, kv_heads, vocabulary, positions):
     }
 
 
-def call(command):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"{command}: {done.returncode}: {done.stderr}{done.stdout}")
-    return done.stdout
-
-
 def write_inputs(folder, build, config, lengths, rows):
     """Weights, data, zea's deck and the peer's. A step has samples of `lengths`, in `rows` equal rows."""
     folder.mkdir()
@@ -65,29 +54,6 @@ def write_inputs(folder, build, config, lengths, rows):
     )
     peer = {"model": f"{folder}/hf", "data": f"{folder}/data.h5", "batch": len(lengths), "tokens": max(lengths)}
     (folder / "peer.json").write_text(json.dumps(peer | OPTIMIZER))
-
-
-def run_zea(mpirun, build, folder, ranks, steps, variants):
-    program = [build / "tests/bench/bench_step", folder / "deck.toml", steps, *variants]
-    return json.loads(call([*shlex.split(mpirun), "-n", ranks, *program]).splitlines()[-1])
-
-
-def run_peer(script, folder, ranks, steps, variants):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    started = []
-    for rank in range(ranks):
-        where = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        where = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **where}
-        command = [sys.executable, Path(__file__).with_name(script), folder / "peer.json", steps, *variants]
-        started.append(
-            subprocess.Popen([*map(str, command)], env=where, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        )
-    answers = [rank.communicate() for rank in started]
-    if any(rank.returncode for rank in started):
-        raise SystemExit("\n".join(error for _, error in answers))
-    return json.loads(answers[0][0].splitlines()[-1])
 
 
 class Times:
