@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/deck/check.hpp"
 
+#include <algorithm>
+
 #include "key_table.hpp"
 
 namespace zea {
@@ -28,10 +30,10 @@ void check_files(const Options& options, Faults& faults) {
 
 void check_load_modules(const ModelOptions& model, Faults& faults) {
   for (const std::string& module : model.load_modules)
-    if (module != "vision" && module != "projector" && module != "llm")
+    if (module != "vision" && module != "audio" && module != "projector" && module != "llm")
       faults.push_back({{"model.load_modules"},
                         "model.load_modules holds \"" + module +
-                            "\"; allowed: \"vision\", \"projector\", \"llm\""});
+                            "\"; allowed: \"vision\", \"audio\", \"projector\", \"llm\""});
 }
 
 void check_mesh(const MeshOptions& mesh, Faults& faults) {
@@ -44,6 +46,16 @@ void check_mesh(const MeshOptions& mesh, Faults& faults) {
     faults.push_back(
         {{"mesh.dp_replicate", "mesh.dp_shard"},
          "mesh.dp_replicate = -1 and mesh.dp_shard = -1; only one of them can be the rest"});
+}
+
+/// mesh.order names every axis once, or is left out.
+void check_order(const std::vector<std::string>& order, Faults& faults) {
+  const std::vector<std::string> axes = {"tp", "cp", "dp_module", "pp", "module", "dp"};
+  if (order.empty() || std::is_permutation(order.begin(), order.end(), axes.begin(), axes.end()))
+    return;
+  faults.push_back({{"mesh.order"},
+                    "mesh.order = " + toml_text(order) + "; it must name each of " +
+                        toml_text(axes) + " once, or be left out"});
 }
 
 void check_channels(const std::string& key, const std::vector<double>& values, Faults& faults) {
@@ -67,6 +79,14 @@ void check_rates(const Options& options, Faults& faults) {
     faults.push_back({{"optim.warmup_steps", "schedule.steps"},
                       "optim.warmup_steps = " + toml_text(optim.warmup_steps) +
                           " is above schedule.steps = " + toml_text(options.schedule.steps)});
+}
+
+void check_trace(const Options& options, Faults& faults) {
+  if (options.log.trace_step > options.schedule.steps)
+    faults.push_back({{"log.trace_step", "schedule.steps"},
+                      "log.trace_step = " + toml_text(options.log.trace_step) +
+                          " is above schedule.steps = " + toml_text(options.schedule.steps) +
+                          "; no step would be traced"});
 }
 
 void check_adam(const OptimOptions& optim, Faults& faults) {
@@ -93,10 +113,12 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_files(options, faults);
   check_load_modules(options.model, faults);
   check_mesh(options.mesh, faults);
+  check_order(options.mesh.order, faults);
   check_channels("data.image_mean", options.data.image_mean, faults);
   check_channels("data.image_std", options.data.image_std, faults);
   check_rates(options, faults);
   check_adam(options.optim, faults);
+  check_trace(options, faults);
   return faults;
 }
 

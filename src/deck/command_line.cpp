@@ -16,8 +16,8 @@ namespace zea {
 namespace {
 
 constexpr const char* kUsage =
-    "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [-t hh:mm:ss] [-c] "
-    "[-h] "
+    "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
+    "[--profile FILE] [-t hh:mm:ss] [-c] [-h] "
     "[section.key=value ...]";
 
 constexpr const char* kSignals =
@@ -65,6 +65,14 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("--ranks", values.ranks, "with -n: plan for N ranks (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--ranks-per-node", values.ranks_per_node,
+                 "with -n: that so many of them share a node (default: all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--profile", values.profile,
+                 "measure what every unit of the model costs here, on this one process with "
+                 "run.threads threads, write it to FILE for mesh.profile, and stop")
+      ->type_name("FILE");
   app.add_option("-t", given.wall_limit, "wall limit: write a checkpoint and leave before it ends")
       ->type_name("HH:MM:SS");
   app.add_flag("-c", values.show_build, "print how zea was built, and stop");
@@ -105,6 +113,12 @@ void check_command_line(const CommandLine& values) {
       refuse("\"" + entry + "\" is neither an option nor section.key=value");
   if (values.ranks > 0 && !values.plan_only)
     refuse("--ranks says how many ranks to plan for and needs -n; mpirun -n starts them");
+  if (values.ranks_per_node > 0 && !values.plan_only)
+    refuse(
+        "--ranks-per-node says how nodes are to be planned and needs -n; a run asks MPI which "
+        "ranks share a node");
+  if (values.plan_only && !values.profile.empty())
+    refuse("--profile measures and -n plans; measure first, then plan with mesh.profile=FILE");
   const bool only_prints = values.show_build || values.show_help || values.show_version;
   if (values.deck.empty() && values.restart.empty() && !only_prints)
     refuse("nothing to run: give a deck (-i) or a run to go on with (-r)");

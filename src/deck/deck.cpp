@@ -87,6 +87,7 @@ class DeckReader {
   void store(AutoOption& member, const Key& key, const toml::node& node);
   void store(std::vector<double>& member, const Key& key, const toml::node& node);
   void store(std::vector<std::string>& member, const Key& key, const toml::node& node);
+  void store(std::vector<std::vector<std::string>>& member, const Key& key, const toml::node& node);
 
   bool in_range(double value, const Key& key, const toml::node& node);
   void fault_type(const char* needed, const Key& key, const toml::node& node);
@@ -259,6 +260,22 @@ void DeckReader::store(std::vector<std::string>& member, const Key& key, const t
     values.push_back(entry.as_string()->get());
   }
   member = values;
+}
+
+void DeckReader::store(std::vector<std::vector<std::string>>& member, const Key& key,
+                       const toml::node& node) {
+  constexpr const char* kNeeded = "a list of lists of strings";
+  if (!node.is_array()) return fault_type(kNeeded, key, node);
+  std::vector<std::vector<std::string>> lists;
+  for (const toml::node& list : *node.as_array()) {
+    if (!list.is_array()) return fault_type(kNeeded, key, list);
+    lists.emplace_back();
+    for (const toml::node& entry : *list.as_array()) {
+      if (!entry.is_string()) return fault_type(kNeeded, key, entry);
+      lists.back().push_back(entry.as_string()->get());
+    }
+  }
+  member = lists;
 }
 
 bool DeckReader::in_range(double value, const Key& key, const toml::node& node) {

@@ -31,8 +31,10 @@ std::string escaped(unsigned char c) {
 }
 
 const char* type_name(const KeyMember& member) {
-  constexpr const char* kNames[] = {"string",  "true or false",   "integer",        "number",
-                                    "setting", "list of numbers", "list of strings"};
+  constexpr const char* kNames[] = {
+      "string",  "true or false",   "integer",         "number",
+      "setting", "list of numbers", "list of strings", "list of lists of strings"};
+  static_assert(std::size(kNames) == std::variant_size_v<KeyMember>);
   return kNames[member.index()];
 }
 
@@ -75,6 +77,10 @@ std::string toml_text(const std::vector<double>& value) {
 }
 
 std::string toml_text(const std::vector<std::string>& value) {
+  return list_text(value);
+}
+
+std::string toml_text(const std::vector<std::vector<std::string>>& value) {
   return list_text(value);
 }
 

@@ -14,6 +14,8 @@ struct CommandLine {
   std::string directory;  ///< -d
   bool plan_only = false;
   int ranks = 0;            ///< --ranks of the plan; 0: not given
+  int ranks_per_node = 0;   ///< --ranks-per-node of the plan; 0: all on one node
+  std::string profile;      ///< --profile: file for the measured costs of the units
   double wall_seconds = 0;  ///< -t; 0: no limit
   bool show_build = false;
   bool show_help = false;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "zea/deck/auto_option.hpp"
 #include "zea/deck/key_info.hpp"
@@ -14,20 +15,54 @@ namespace zea {
 /// Degrees of the whole mesh; -1 means all ranks that are left.
 struct MeshOptions {
   std::string placement = "shared";
+  std::string schedule = "1f1b";
+  std::string profile;
+  double memory_mib = 0;
+  std::vector<std::string> order;
   int64_t dp_replicate = 1;
   int64_t dp_shard = -1;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(placement,
-        {"placement", "which ranks hold which modules", {"shared", "colocated", "disjoint"}});
+        {"placement",
+         "which ranks of a replica hold which modules: encoders on those of the language model's "
+         "first stage (shared), together on ranks of their own (colocated), or each on ranks of "
+         "its "
+         "own (disjoint: modality parallelism)",
+         {"shared", "colocated", "disjoint"}});
+    key(schedule,
+        {"schedule",
+         "how the microbatches of a step follow each other where modules or stages have ranks of "
+         "their own: all forwards first (gpipe), one forward and one backward in turn (1f1b), the "
+         "same over virtual stages (interleaved_1f1b), or with weight gradients put off to where "
+         "ranks would wait (zero_bubble)",
+         {"gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"}});
+    key(profile,
+        {"profile",
+         "file of measured costs of the units, as zea --profile writes it, by which pp cuts stages "
+         "and images are dealt; empty: costs are estimated from shapes",
+         {}});
+    key(memory_mib,
+        {"memory_mib",
+         "MiB of parameters, gradients and optimizer state that a rank may hold: pp cuts stages "
+         "within it; 0: no limit",
+         {},
+         0,
+         1e9});
+    key(order,
+        {"order",
+         "axes from the one whose neighbours stand closest to the one whose stand farthest: tp, "
+         "cp, "
+         "dp_module, pp, module, dp; empty: so that tp, then cp, then stages lie inside a node",
+         {}});
     key(dp_replicate,
         {"dp_replicate", "data-parallel replicas; -1: the rest of the ranks", {}, -1, 1e6});
     key(dp_shard, {"dp_shard", "ranks that share one replica's shards; -1: the rest", {}, -1, 1e6});
   }
 };
 
-/// Degrees and sharding of one module: [mesh.vision], [mesh.llm].
+/// Degrees and sharding of one module: [mesh.vision], [mesh.audio], [mesh.llm].
 struct ModuleMeshOptions {
   std::string strategy = "full_shard";
   AutoOption reshard_after_forward;
@@ -41,6 +76,9 @@ struct ModuleMeshOptions {
   bool cpu_offload = false;
   AutoOption pin_memory;
   int64_t pp = 1;
+  int64_t virtual_stages = 1;
+  std::vector<std::vector<std::string>> stages;
+  int64_t dp_module = 0;
   int64_t cp = 1;
   std::string cp_mode = "allgather_kv";
   int64_t cp_ulysses_ranks = 0;
@@ -98,7 +136,30 @@ struct ModuleMeshOptions {
                       {}});
     key(pin_memory,
         {"pin_memory", "whether the host memory of cpu_offload is pinned; auto: true", {}});
-    key(pp, {"pp", "pipeline stages of the module", {}, 1, 4096});
+    key(pp, {"pp",
+             "pipeline stages of the module, each on ranks of its own, cut so that the slowest is "
+             "as fast as can be",
+             {},
+             1,
+             4096});
+    key(virtual_stages,
+        {"virtual_stages",
+         "stages that each of the pp ranks of the language model has in schedule interleaved_1f1b",
+         {},
+         1,
+         64});
+    key(stages, {"stages",
+                 "template of the stages in place of pp: a list of lists of units (zea -n names "
+                 "them), each "
+                 "unit once and in order; \"a..b\" stands for a, b and all between them",
+                 {}});
+    key(dp_module, {"dp_module",
+                    "ranks (or groups of tp x cp ranks) of an encoder that its items are dealt to; "
+                    "0: one where "
+                    "it has ranks of its own, else what its tp x cp leave over",
+                    {},
+                    0,
+                    4096});
     key(cp, {"cp", "context-parallel ranks of the module", {}, 1, 4096});
     key(cp_mode,
         {"cp_mode",
@@ -145,7 +206,7 @@ struct PrecisionOptions {
   }
 };
 
-/// Element types of one module: [precision.vision], [precision.llm].
+/// Element types of one module: [precision.vision], [precision.audio], [precision.llm].
 struct ModulePrecisionOptions {
   std::string param_dtype = "preset";
   std::string reduce_dtype = "preset";

@@ -20,6 +20,7 @@ struct RunOptions {
   std::string device = "cpu";
   int64_t threads = 1;
   int64_t seed = 1;
+  double watchdog_seconds = 600;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -32,13 +33,20 @@ struct RunOptions {
          {"cpu", "cuda"}});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
+    key(watchdog_seconds,
+        {"watchdog_seconds",
+         "seconds that a run may stand still, nothing beginning or ending on any rank, before it "
+         "is ended with a report of what every rank did last; 0: any time",
+         {},
+         0,
+         1e6});
   }
 };
 
 struct ModelOptions {
   std::string weights;
   std::string config;
-  std::vector<std::string> load_modules = {"vision", "projector", "llm"};
+  std::vector<std::string> load_modules = {"vision", "audio", "projector", "llm"};
   bool strict = true;
   int64_t activation_checkpointing = 0;
   bool sync_module_states = false;
@@ -76,16 +84,17 @@ struct ModelOptions {
   }
 };
 
-struct VisionOptions {
+/// An encoder and its projector: [model.vision], [model.audio].
+struct EncoderOptions {
   bool train = true;
   bool train_projector = true;
 
-  bool operator==(const VisionOptions&) const = default;
+  bool operator==(const EncoderOptions&) const = default;
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(train, {"train", "whether the vision encoder is trained; false freezes it", {}});
-    key(train_projector, {"train_projector", "whether the vision projector is trained", {}});
+    key(train, {"train", "whether the encoder is trained; false freezes it", {}});
+    key(train_projector, {"train_projector", "whether the encoder's projector is trained", {}});
   }
 };
 
@@ -110,11 +119,13 @@ struct DataOptions {
   int64_t row_tokens = 2048;
   int64_t rows_per_microbatch = 1;
   bool packing = true;
+  bool balance = true;
   bool shuffle = true;
   std::string bad_items = "stop";
   std::vector<double> image_mean = {0.48145466, 0.4578275, 0.40821073};
   std::vector<double> image_std = {0.26862954, 0.26130258, 0.27577711};
   int64_t max_image_pixels = 100000000;
+  int64_t max_clip_seconds = 3600;
   int64_t prefetch = 2;
 
   template <class Visitor>
@@ -126,6 +137,11 @@ struct DataOptions {
     key(rows_per_microbatch,
         {"rows_per_microbatch", "rows that go through the model at once", {}, 1, 1e6});
     key(packing, {"packing", "pack several samples into a row; false: every sample is a row", {}});
+    key(balance, {"balance",
+                  "deal the samples of a global batch to replicas and microbatches by what they "
+                  "cost, so that "
+                  "none waits; false: in order",
+                  {}});
     key(shuffle,
         {"shuffle", "draw each epoch in another order; false: as they lie in the file", {}});
     key(bad_items, {"bad_items",
@@ -136,6 +152,13 @@ struct DataOptions {
         {"image_std", "standard deviation of each channel, of pixels in 0..1", {}, 1e-6});
     key(max_image_pixels,
         {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
+    key(max_clip_seconds,
+        {"max_clip_seconds",
+         "a clip of sound that lasts longer is a bad item; what the encoder's positions do not "
+         "hold is cut off",
+         {},
+         1,
+         1e6});
     key(prefetch, {"prefetch", "steps that the loader thread prepares ahead", {}, 1, 64});
   }
 };
@@ -246,6 +269,7 @@ struct EvalOptions {
 struct LogOptions {
   int64_t every = 1;
   bool tensorboard = true;
+  int64_t trace_step = 0;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -255,6 +279,13 @@ struct LogOptions {
          "whether training writes its metrics to TensorBoard event files, too: tensorboard/ in the "
          "run directory, one file per start",
          {}});
+    key(trace_step,
+        {"trace_step",
+         "the step whose actions every rank writes as a Chrome trace: trace/ in the run directory; "
+         "0: none",
+         {},
+         0,
+         1e12});
   }
 };
 
@@ -262,16 +293,19 @@ struct LogOptions {
 struct Options {
   RunOptions run;
   ModelOptions model;
-  VisionOptions vision;
+  EncoderOptions vision;
+  EncoderOptions audio;
   LlmOptions llm;
   MeshOptions mesh;
   ModuleMeshOptions mesh_vision;
+  ModuleMeshOptions mesh_audio;
   ModuleMeshOptions mesh_llm;
   DataOptions data;
   OptimOptions optim;
   ScheduleOptions schedule;
   PrecisionOptions precision;
   ModulePrecisionOptions precision_vision;
+  ModulePrecisionOptions precision_audio;
   ModulePrecisionOptions precision_llm;
   CheckpointOptions checkpoint;
   EvalOptions eval;
@@ -283,15 +317,18 @@ struct Options {
     section("run", run);
     section("model", model);
     section("model.vision", vision);
+    section("model.audio", audio);
     section("model.llm", llm);
     section("mesh", mesh);
     section("mesh.vision", mesh_vision);
+    section("mesh.audio", mesh_audio);
     section("mesh.llm", mesh_llm);
     section("data", data);
     section("optim", optim);
     section("schedule", schedule);
     section("precision", precision);
     section("precision.vision", precision_vision);
+    section("precision.audio", precision_audio);
     section("precision.llm", precision_llm);
     section("checkpoint", checkpoint);
     section("eval", eval);
