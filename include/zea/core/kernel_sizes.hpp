@@ -21,9 +21,17 @@ constexpr int64_t rows_per_chunk(int64_t row_elements) {
   return std::max<int64_t>(1, kChunkElements / std::max<int64_t>(1, row_elements));
 }
 
-/// Rows whose logits exist at once: about 16 MiB of fp32.
-constexpr int64_t rows_of_logits(int64_t vocabulary) {
-  return std::max<int64_t>(16, (int64_t{4} << 20) / vocabulary);
-}
+/// The logits that exist at once: of so many rows, and columns of the vocabulary. Many rows, so
+/// that a weight that is read, and a gradient that is written, serve many products; together at
+/// most 8 MiB of fp32.
+struct LogitTile {
+  constexpr LogitTile(int64_t all_rows, int64_t vocabulary)
+      : rows(std::clamp<int64_t>(all_rows, 1, kMostRows)),
+        columns(std::min(vocabulary, std::min(kMostColumns, kMostElements / rows))) {}
+
+  static constexpr int64_t kMostRows = 1024, kMostColumns = 8192;
+  static constexpr int64_t kMostElements = int64_t{2} << 20;
+  int64_t rows, columns;
+};
 
 }  // namespace zea
