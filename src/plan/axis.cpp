@@ -30,6 +30,12 @@ const ModuleGrid& MeshShape::grid(const std::string& module) const {
   throw InternalError("no grid for module " + module);
 }
 
+const RankLink& MeshShape::link(const std::string& name) const {
+  for (const RankLink& candidate : links)
+    if (candidate.name == name) return candidate;
+  throw InternalError("no link " + name);
+}
+
 bool MeshShape::has(int world_rank, const std::string& module) const {
   const ModuleGrid& own = grid(module);
   const int inside = world_rank % ranks_per_replica();

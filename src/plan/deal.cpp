@@ -22,9 +22,8 @@ std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs
   return shares;
 }
 
-std::vector<std::vector<int64_t>> deal_images(int64_t images, const VisionConfig& vision,
-                                              int takers) {
-  return deal_by_cost(std::vector<int64_t>(static_cast<size_t>(images), vision.patches()), takers);
+std::vector<std::vector<int64_t>> deal_items(int64_t items, int takers) {
+  return deal_by_cost(std::vector<int64_t>(static_cast<size_t>(items), 1), takers);
 }
 
 }  // namespace zea

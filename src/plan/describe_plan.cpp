@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "module_sharding.hpp"
+#include "zea/plan/describe_pipeline.hpp"
 #include "zea/plan/memory_estimate.hpp"
 #include "zea/plan/traffic.hpp"
 
@@ -65,7 +66,7 @@ std::string module_lines(const Plan& plan) {
 }
 
 std::string unit_table(const Plan& plan) {
-  std::string text = "units\n  " + pad("name", 20) + pad("kind", 15) + pad("parameters", 13) +
+  std::string text = "units\n  " + pad("name", 20) + pad("kind", 17) + pad("parameters", 13) +
                      pad("trained", 13) + "strategy\n";
   for (const UnitSpec& unit : plan.model.units) {
     int64_t all = 0, trained = 0;
@@ -75,7 +76,7 @@ std::string unit_table(const Plan& plan) {
       if (plan.model.params[param].trainable) trained += elements;
     }
     const ModuleMeshOptions& mesh = detail::mesh_of(plan.options, unit.module);
-    text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 15) +
+    text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 17) +
             pad(std::to_string(all), 13) + pad(std::to_string(trained), 13) + mesh.strategy + "\n";
   }
   return text;
@@ -103,7 +104,8 @@ std::string describe(const Plan& plan) {
                      " x dp_shard " + std::to_string(plan.mesh.dp_shard) + ", precision " +
                      plan.options.precision.preset + "\n";
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
-  text += rank_map(plan) + module_lines(plan) + unit_table(plan);
+  for (const std::string& note : plan.notes) text += "note: " + note + "\n";
+  text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
   text += "bytes per rank, of all tensors, at most: as if every row of a microbatch were full\n  " +
           describe(memory) + "\n";
   if (plan.world_size() > 1)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "model_config.hpp"
 #include "spec_builder.hpp"
@@ -14,9 +15,15 @@ ModelSpec make_gpt2(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llama(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 
-/// The units of a Llama decoder whose parameters' names start with `prefix`. `features` is the unit
-/// that makes what is merged into its text, or -1.
+/// The units of a Llama decoder whose parameters' names start with `prefix`. `features` are the
+/// units that make what is merged into its text.
 void add_llama_decoder(SpecBuilder& builder, const TextConfig& text, const std::string& prefix,
-                       int features, bool trainable);
+                       const std::vector<int>& features, bool trainable);
+
+/// The units of model.audio: Whisper's encoder and its projector.
+void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable);
+/// linear, activation, linear to the language model's width, of parameters called `root`.
+void add_projector_linears(SpecBuilder& builder, const ModelSpec& model, const std::string& root,
+                           int64_t width, bool trainable);
 
 }  // namespace zea::detail

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every fault of a plan, collected and thrown together.
+// Every fault of a plan, collected and thrown together; and notes on what is accepted and has no
+// effect.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "zea/core/error.hpp"
 
@@ -11,12 +13,15 @@ namespace zea::detail {
 class Faults {
  public:
   void add(const std::string& fault) { text_ += (text_.empty() ? "" : "\n") + fault; }
+  void note(const std::string& note) { notes_.push_back(note); }
+  const std::vector<std::string>& notes() const { return notes_; }
   void throw_if_any() const {
     if (!text_.empty()) throw PlanError(text_);
   }
 
  private:
   std::string text_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace zea::detail

@@ -41,11 +41,12 @@ int64_t trained_elements(const ModelSpec& model, const ParamCuts& cuts, const Un
 /// Opens a buffer when its first parameter comes.
 class LayoutBuilder {
  public:
-  LayoutBuilder(const ModelSpec& model, const Wrappings& wrappings, const ParamCuts& cuts)
+  LayoutBuilder(const ModelSpec& model, const Wrappings& wrappings, const ParamCuts& cuts,
+                const std::vector<int>& stage_of_unit)
       : model_(model),
         wrappings_(wrappings),
         cuts_(cuts),
-        bundles_(bundles_of_units(model, wrappings, cuts)),
+        bundles_(bundles_of_units(model, wrappings, cuts, stage_of_unit)),
         readers_(readers_of_params(model)) {}
 
   void add_unit(int unit) {
@@ -144,7 +145,7 @@ std::vector<FlatPart> parts_in_range(const FlatGroup& group, FlatRange range) {
 }
 
 std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings,
-                                  const ParamCuts& cuts) {
+                                  const ParamCuts& cuts, const std::vector<int>& stage_of_unit) {
   std::vector<int> bundles;
   int bundle = -1;
   int64_t units = 0, elements = 0;  // of the bundle under way; units without parameters are free
@@ -154,7 +155,10 @@ std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrapp
     const bool counts = !unit.params.empty();
     const bool is_full = (wrapping.units > 0 && units >= wrapping.units) ||
                          (wrapping.bucket_elements > 0 && elements >= wrapping.bucket_elements);
-    if (u == 0 || unit.module != model.units[u - 1].module || (counts && is_full)) {
+    const bool is_other_stage =
+        u > 0 && !stage_of_unit.empty() && stage_of_unit[u] != stage_of_unit[u - 1];
+    if (u == 0 || unit.module != model.units[u - 1].module || is_other_stage ||
+        (counts && is_full)) {
       ++bundle;
       units = elements = 0;
     }
@@ -166,8 +170,9 @@ std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrapp
 }
 
 std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings,
-                                        const ParamCuts& cuts) {
-  LayoutBuilder builder(model, wrappings, cuts);
+                                        const ParamCuts& cuts,
+                                        const std::vector<int>& stage_of_unit) {
+  LayoutBuilder builder(model, wrappings, cuts, stage_of_unit);
   for (size_t u = 0; u < model.units.size(); ++u) builder.add_unit(static_cast<int>(u));
   builder.add_carried();
   return builder.finish();

@@ -42,14 +42,16 @@ void add_decoder_block(SpecBuilder& builder, const TextConfig& text, const std::
 }  // namespace
 
 void add_llama_decoder(SpecBuilder& builder, const TextConfig& text, const std::string& prefix,
-                       int features, bool trainable) {
+                       const std::vector<int>& features, bool trainable) {
   builder.start("llm.embed", "llm", UnitKind::TokenEmbed, {});
   const int embed =
       builder.add(prefix + "model.embed_tokens.weight", {text.vocabulary, text.hidden}, trainable,
                   text.init_std, cut_vocabulary());
-  if (features >= 0)
-    builder.start("llm.merge", "llm", UnitKind::Merge,
-                  {{builder.last_unit(), false}, {features, true}});
+  if (!features.empty()) {
+    std::vector<UnitInput> merged{{builder.last_unit(), false}};
+    for (int unit : features) merged.push_back({unit, true});
+    builder.start("llm.merge", "llm", UnitKind::Merge, std::move(merged));
+  }
   for (int64_t layer = 0; layer < text.layers; ++layer) {
     builder.start("llm.layers." + std::to_string(layer), "llm", UnitKind::DecoderBlock,
                   {{builder.last_unit(), false}});
@@ -68,7 +70,7 @@ ModelSpec make_llama(const ConfigReader& config, const Trainable& trainable) {
   ModelSpec model;
   model.text = read_text_config(config, false);
   SpecBuilder builder(model);
-  add_llama_decoder(builder, model.text, "", -1, trainable.llm);
+  add_llama_decoder(builder, model.text, "", {}, trainable.llm);
   return model;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LLaVA (arXiv:2310.03744): a CLIP vision transformer (arXiv:2103.00020), a projector, and a Llama
-// decoder into whose text the features are merged.
+// decoder into whose text the features are merged. With an "audio_config" beside the vision
+// encoder's, or in its place, the model hears, too; transformers passes over that key.
 #include <cmath>
 
 #include "families.hpp"
@@ -64,13 +65,7 @@ void add_projector(SpecBuilder& builder, const ModelSpec& model, const std::vect
   for (int64_t tap : model.vision->taps) taps.push_back({states[tap], false});
   const int64_t width = model.vision->hidden * static_cast<int64_t>(taps.size());
   builder.start("vision.projector", "vision", UnitKind::Projector, std::move(taps));
-  const std::string root = "multi_modal_projector.";
-  const int64_t hidden = model.text.hidden;
-  builder.add(root + "linear_1.weight", {hidden, width}, trainable, 0.02, cut_outputs(hidden));
-  if (model.projector.bias)
-    builder.add(root + "linear_1.bias", {hidden}, trainable, 0, cut_outputs(hidden));
-  builder.add(root + "linear_2.weight", {hidden, hidden}, trainable, 0.02, cut_inputs(hidden));
-  if (model.projector.bias) builder.add(root + "linear_2.bias", {hidden}, trainable, 0);
+  add_projector_linears(builder, model, "multi_modal_projector.", width, trainable);
 }
 
 /// Units that no later unit reads are not walked; their parameters are carried, never trained.
@@ -103,12 +98,7 @@ int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
   return state;
 }
 
-}  // namespace
-
-ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
-  ModelSpec model;
-  model.text =
-      read_text_config(config.object("text_config"), config.boolean("tie_word_embeddings", false));
+VisionConfig read_vision(const ConfigReader& config) {
   VisionConfig vision = read_vision_config(config.object("vision_config"));
   for (int64_t layer : config.integers("vision_feature_layer", -2))
     vision.taps.push_back(resolve_tap(config, layer, vision.layers));
@@ -116,20 +106,66 @@ ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
   if (select != "default" && select != "full")
     config.refuse("vision_feature_select_strategy", select, "default, full");
   vision.keep_class_token = select == "full";
-  model.vision = vision;
-  model.projector.activation = config.activation("projector_hidden_act", "gelu");
-  model.projector.bias = config.boolean("multimodal_projector_bias", true);
-  model.image_token = config.integer("image_token_index", config.integer("image_token_id", 32000));
-  if (model.image_token < 0)
-    config.refuse("image_token_index", std::to_string(model.image_token), "0 or more");
+  return vision;
+}
 
-  SpecBuilder builder(model);
-  const std::vector<int> states = add_vision_encoder(builder, vision, trainable.vision);
+/// The placeholder of a modality: an id that is not the other's.
+int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback, int64_t other) {
+  const int64_t token = config.integer(key, fallback);
+  if (token < 0) config.refuse(key, std::to_string(token), "0 or more");
+  if (token == other)
+    config.refuse(key, std::to_string(token), "another id than that of image_token_index");
+  return token;
+}
+
+/// Returns the unit that makes the features.
+int add_vision(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable) {
+  const std::vector<int> states = add_vision_encoder(builder, *model.vision, trainable.vision);
   add_projector(builder, model, states, trainable.vision_projector);
   const int features = builder.last_unit();
   // Carried: Llava reads hidden states before the encoder's last norm.
   builder.start("vision.post_norm", "vision", UnitKind::VisionBlock, {});
-  builder.add_norm("vision_tower.post_layernorm", vision.hidden, false, true);
+  builder.add_norm("vision_tower.post_layernorm", model.vision->hidden, false, true);
+  return features;
+}
+
+}  // namespace
+
+void add_projector_linears(SpecBuilder& builder, const ModelSpec& model, const std::string& root,
+                           int64_t width, bool trainable) {
+  const int64_t hidden = model.text.hidden;
+  builder.add(root + "linear_1.weight", {hidden, width}, trainable, 0.02, cut_outputs(hidden));
+  if (model.projector.bias)
+    builder.add(root + "linear_1.bias", {hidden}, trainable, 0, cut_outputs(hidden));
+  builder.add(root + "linear_2.weight", {hidden, hidden}, trainable, 0.02, cut_inputs(hidden));
+  if (model.projector.bias) builder.add(root + "linear_2.bias", {hidden}, trainable, 0);
+}
+
+ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
+  ModelSpec model;
+  model.text =
+      read_text_config(config.object("text_config"), config.boolean("tie_word_embeddings", false));
+  const bool hears = config.has("audio_config");
+  if (!hears || config.has("vision_config")) {
+    model.vision = read_vision(config);
+    model.image_token =
+        read_token(config, "image_token_index", config.integer("image_token_id", 32000), -1);
+  }
+  if (hears) {
+    model.audio = read_audio_config(config.object("audio_config"));
+    model.audio_token = read_token(config, "audio_token_index",
+                                   config.integer("audio_token_id", -1), model.image_token);
+  }
+  model.projector.activation = config.activation("projector_hidden_act", "gelu");
+  model.projector.bias = config.boolean("multimodal_projector_bias", true);
+
+  SpecBuilder builder(model);
+  std::vector<int> features;
+  if (model.vision) features.push_back(add_vision(builder, model, trainable));
+  if (model.audio) {
+    add_audio_encoder(builder, model, trainable);
+    features.push_back(builder.last_unit());
+  }
   add_llama_decoder(builder, model.text, "language_model.", features, trainable.llm);
   drop_unread_units(model);
   return model;

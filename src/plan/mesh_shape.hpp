@@ -9,6 +9,9 @@
 
 namespace zea::detail {
 
+/// Whether modules or stages have ranks of their own.
+bool is_pipelined(const Options& options);
+
 /// Adds a fault for every degree, mode or product that does not fit; the shape is of use only where
 /// there are none.
 MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model,

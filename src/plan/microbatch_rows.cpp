@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "zea/plan/deal.hpp"
-#include "zea/plan/image_row.hpp"
+#include "zea/plan/item_row.hpp"
 
 namespace zea {
 namespace {
@@ -50,11 +50,11 @@ ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
   return rows;
 }
 
-/// The feature that a token of `images` becomes, by its number in the microbatch; -1: none.
-auto feature_of(const Ids& images, const VisionConfig& vision) {
-  return [&images, &vision](int64_t token) {
-    const int64_t place = token % vision.tokens() - (vision.tokens() - vision.features());
-    return place < 0 ? -1 : images[token / vision.tokens()] * vision.features() + place;
+/// The feature that a token of `items` becomes, by its number in the microbatch; -1: none.
+auto feature_of(const Ids& items, const ItemShape& shape) {
+  return [&items, shape](int64_t token) {
+    const int64_t place = token % shape.tokens - (shape.tokens - shape.features);
+    return place < 0 ? -1 : items[token / shape.tokens] * shape.features + place;
   };
 }
 
@@ -65,40 +65,57 @@ Ids rows_sent(const std::vector<RowRuns>& held, const std::vector<RowRuns>& need
   return rows;
 }
 
-/// For each placeholder token its number; -1 for the others.
-Ids placeholder_numbers(const std::vector<MaskWord>& words) {
+/// For each placeholder of `modality` its number among them; -1 for the other tokens.
+Ids placeholder_numbers(const std::vector<MaskWord>& words, int64_t modality) {
   Ids numbers;
   int64_t next = 0;
-  for (MaskWord word : words) numbers.push_back(word_modality(word) == kModalityText ? -1 : next++);
+  for (MaskWord word : words) numbers.push_back(word_modality(word) == modality ? next++ : -1);
   return numbers;
 }
 
-void add_images(MicrobatchRows& rows, const MicrobatchTokens& tokens, const TokenLayout& text,
-                const VisionConfig& vision, const ReplicaLayout& replica) {
+EncoderRows encoder_rows(const std::string& encoder, const MicrobatchTokens& tokens,
+                         const TokenLayout& text, const ItemShape& shape,
+                         const ReplicaLayout& replica) {
   const std::vector<Ids> dealt =
-      deal_images(tokens.items, vision, replica.grid("vision").dp_module);
-  const Ids placeholders = placeholder_numbers(tokens.words);
+      deal_items(tokens.items.of(encoder), replica.grid(encoder).dp_module);
+  const Ids placeholders = placeholder_numbers(tokens.words, modality_of(encoder));
+  EncoderRows rows;
   std::vector<RowRuns> made, taken;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
-    const Coordinate place = replica.place(rank, "vision"), taker = replica.place(rank, "llm");
-    const Ids& images = dealt[place.dp_module];
-    const ImageRow row(static_cast<int64_t>(images.size()), vision, replica);
-    const auto feature = feature_of(images, vision);
-    made.push_back(numbered(row.layout().held(place.cp, place.tp), feature));
-    taken.push_back(numbered(text.held(taker.cp, taker.tp),
-                             [&](int64_t token) { return placeholders[token]; }));
-    if (rank == replica.rank && !images.empty())
-      rows.image =
-          module_rows(row.visible(), row.layout(), replica.sharding("vision"), place.cp, feature);
+    made.emplace_back();
+    taken.emplace_back();
+    if (replica.has_features(rank, "llm")) {
+      const Coordinate taker = replica.place(rank, "llm");
+      taken.back() = numbered(text.held(taker.cp, taker.tp),
+                              [&](int64_t token) { return placeholders[token]; });
+    }
+    if (!replica.has(rank, encoder)) continue;
+    const Coordinate place = replica.place(rank, encoder);
+    const Ids& items = dealt[place.dp_module];
+    const ItemRow row(static_cast<int64_t>(items.size()), shape.tokens, encoder, replica);
+    const auto feature = feature_of(items, shape);
+    if (replica.has_features(rank, encoder))
+      made.back() = numbered(row.layout().held(place.cp, place.tp), feature);
+    if (rank == replica.rank && !items.empty())
+      rows.items =
+          module_rows(row.visible(), row.layout(), replica.sharding(encoder), place.cp, feature);
   }
   rows.features = rows_sent(made, taken, replica.rank);
   rows.feature_gradients = rows_sent(taken, made, replica.rank);
+  return rows;
 }
 
 }  // namespace
 
 int64_t TpRows::all() const {
   return std::accumulate(shares.begin(), shares.end(), int64_t{0});
+}
+
+const ModuleRows& MicrobatchRows::of(const std::string& module) const {
+  static const ModuleRows kNone;
+  if (module == "llm") return text;
+  const auto found = encoders.find(module);
+  return found == encoders.end() ? kNone : found->second.items;
 }
 
 MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens) {
@@ -116,10 +133,14 @@ MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpe
   const Visibility visible = visible_text(tokens.words, images_both_ways);
   const TokenLayout text(visible, replica.sharding("llm"), replica.grid("llm").tp);
   MicrobatchRows rows;
-  rows.text =
-      module_rows(visible, text, replica.sharding("llm"), replica.place(replica.rank, "llm").cp,
-                  [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
-  if (tokens.items > 0) add_images(rows, tokens, text, *model.vision, replica);
+  if (replica.has(replica.rank, "llm"))
+    rows.text =
+        module_rows(visible, text, replica.sharding("llm"), replica.place(replica.rank, "llm").cp,
+                    [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
+  for (const std::string& encoder : model.encoders())
+    if (tokens.items.of(encoder) > 0)
+      rows.encoders[encoder] =
+          encoder_rows(encoder, tokens, text, model.item_shape(encoder), replica);
   return rows;
 }
 

@@ -173,4 +173,28 @@ VisionConfig read_vision_config(const ConfigReader& config) {
   return vision;
 }
 
+AudioConfig read_audio_config(const ConfigReader& config) {
+  config.require_text("model_type", "whisper");
+  for (const char* key :
+       {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop"}) {
+    const double rate = config.number(key, 0);
+    if (rate != 0) config.refuse(key, std::to_string(rate), "0");
+  }
+  AudioConfig audio;
+  audio.hidden = config.positive("d_model", 384);
+  audio.intermediate = config.positive("encoder_ffn_dim", 1536);
+  audio.layers = config.positive("encoder_layers", 4);
+  audio.heads = config.positive("encoder_attention_heads", 6);
+  audio.mel_bins = config.positive("num_mel_bins", 80);
+  audio.positions = config.positive("max_source_positions", 1500);
+  audio.activation = config.activation("activation_function", "gelu");
+  if (audio.hidden % audio.heads != 0)
+    config.refuse("encoder_attention_heads", std::to_string(audio.heads),
+                  "a divisor of d_model = " + std::to_string(audio.hidden));
+  if (audio.hidden % 2 != 0 || audio.hidden < 4)
+    config.refuse("d_model", std::to_string(audio.hidden),
+                  "an even number of 4 or more (sines and cosines of positions)");
+  return audio;
+}
+
 }  // namespace zea::detail

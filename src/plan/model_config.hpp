@@ -38,5 +38,6 @@ class ConfigReader {
 /// Embeddings are tied when this config or the one around it (`tied_outside`) says so.
 TextConfig read_text_config(const ConfigReader& config, bool tied_outside);
 VisionConfig read_vision_config(const ConfigReader& config);
+AudioConfig read_audio_config(const ConfigReader& config);
 
 }  // namespace zea::detail

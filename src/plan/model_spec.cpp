@@ -27,8 +27,10 @@ std::string family_names() {
 }  // namespace
 
 const char* unit_kind_name(UnitKind kind) {
-  constexpr const char* kNames[] = {"patch_embed", "vision_block",  "projector",  "token_embed",
-                                    "merge",       "decoder_block", "gpt2_block", "head"};
+  constexpr const char* kNames[] = {"patch_embed", "vision_block", "projector",
+                                    "audio_embed", "audio_block",  "audio_projector",
+                                    "token_embed", "merge",        "decoder_block",
+                                    "gpt2_block",  "head"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -36,6 +38,48 @@ int64_t ModelSpec::num_parameters() const {
   int64_t total = 0;
   for (const ParamSpec& param : params) total += num_elements(param.shape);
   return total;
+}
+
+std::vector<std::string> ModelSpec::encoders() const {
+  std::vector<std::string> names;
+  if (vision) names.push_back("vision");
+  if (audio) names.push_back("audio");
+  return names;
+}
+
+std::vector<std::string> ModelSpec::modules() const {
+  std::vector<std::string> names = encoders();
+  names.push_back("llm");
+  return names;
+}
+
+int64_t ModelSpec::hidden(const std::string& module) const {
+  if (module == "vision") return vision.value().hidden;
+  return module == "audio" ? audio.value().hidden : text.hidden;
+}
+
+bool ModelSpec::makes_features(int unit) const {
+  return units[unit].kind == UnitKind::Projector || units[unit].kind == UnitKind::AudioProjector;
+}
+
+ItemShape ModelSpec::item_shape(const std::string& encoder) const {
+  if (encoder == "vision") return {vision.value().tokens(), vision.value().features()};
+  ZEA_ASSERT(encoder == "audio");
+  return {audio.value().positions, audio.value().positions};
+}
+
+HeadShape ModelSpec::heads(const std::string& module) const {
+  if (module == "vision") return {vision->heads, vision->heads, vision->hidden / vision->heads};
+  if (module == "audio") return {audio->heads, audio->heads, audio->hidden / audio->heads};
+  return {text.heads, text.kv_heads, text.head_dim};
+}
+
+int64_t ModelSpec::placeholder(const std::string& encoder) const {
+  return encoder == "vision" ? image_token : audio_token;
+}
+
+bool ModelSpec::is_placeholder(int64_t token) const {
+  return (vision && token == image_token) || (audio && token == audio_token);
 }
 
 int ModelSpec::param_index(const std::string& name) const {

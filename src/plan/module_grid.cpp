@@ -5,19 +5,10 @@
 #include <functional>
 
 #include "zea/plan/param_cut.hpp"
+#include "zea/plan/stage_split.hpp"
 
 namespace zea::detail {
 namespace {
-
-struct HeadCounts {
-  int64_t query, key_value, dim;
-};
-
-HeadCounts heads_of(const std::string& module, const ModelSpec& model) {
-  if (module == "vision")
-    return {model.vision->heads, model.vision->heads, model.vision->hidden / model.vision->heads};
-  return {model.text.heads, model.text.kv_heads, model.text.head_dim};
-}
 
 /// "1, 2, 4": the numbers up to `most` that `fits` takes.
 std::string allowed_values(int64_t most, const std::function<bool(int64_t)>& fits) {
@@ -43,9 +34,9 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
               const ModelSpec& model, Faults& faults) {
   if (options.tp == 1) {
     if (options.sequence_parallel.is_yes())
-      faults.add(key +
-                 "sequence_parallel = true with tp = 1: there are no tp ranks to deal tokens "
-                 "to; leave it out, or raise tp");
+      faults.note(key +
+                  "sequence_parallel = true has no effect with tp = 1: there are no tp ranks to "
+                  "deal tokens to");
     return;
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
@@ -57,31 +48,31 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
   }
   const ParamSpec* param = uncuttable(module, model, options.tp);
   if (param == nullptr) return;
-  const int64_t most = std::max(heads_of(module, model).query, options.tp);
+  const int64_t most = std::max(model.heads(module).query, options.tp);
   faults.add(found + " does not divide the " + std::to_string(param->tp_cut.blocks) +
              " heads or rows of " + param->name + "; allowed: " +
              allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
 }
 
 /// Whether `ranks` can exchange tokens for heads among `tp` tensor-parallel ones.
-bool can_exchange_heads(const HeadCounts& heads, int64_t tp, int64_t ranks) {
+bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks) {
   const int64_t kv_here = std::max<int64_t>(1, heads.key_value / tp);
   return heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
 }
 
 /// What only several ranks have a use for.
-void check_one_rank(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
+void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
   const ModuleMeshOptions defaults;
-  const std::string leave = "; leave it out, or raise cp";
+  const std::string no_effect = " has no effect with cp = 1";
   if (options.cp_mode != defaults.cp_mode)
-    faults.add(key + "cp_mode = \"" + options.cp_mode +
-               "\" with cp = 1: there are no cp ranks to exchange keys with" + leave);
+    faults.note(key + "cp_mode = \"" + options.cp_mode + "\"" + no_effect +
+                ": there are no cp ranks to exchange keys with");
   if (options.cp_distribution != defaults.cp_distribution)
-    faults.add(key + "cp_distribution = \"" + options.cp_distribution +
-               "\" with cp = 1: there are no cp ranks to deal tokens to" + leave);
+    faults.note(key + "cp_distribution = \"" + options.cp_distribution + "\"" + no_effect +
+                ": there are no cp ranks to deal tokens to");
   if (options.cp_block != defaults.cp_block)
-    faults.add(key + "cp_block = " + std::to_string(options.cp_block) +
-               " with cp = 1: there are no cp ranks to deal blocks to" + leave);
+    faults.note(key + "cp_block = " + std::to_string(options.cp_block) + no_effect +
+                ": there are no cp ranks to deal blocks to");
 }
 
 void check_block(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
@@ -107,7 +98,7 @@ void check_cp(const std::string& key, const std::string& module, const ModuleMes
     return;
   }
   const bool exchanges = two_level || options.cp_mode == "ulysses";
-  const HeadCounts heads = heads_of(module, model);
+  const HeadShape heads = model.heads(module);
   const int64_t ranks = two_level ? inner : options.cp;
   if (!exchanges || can_exchange_heads(heads, options.tp, ranks)) return;
   faults.add(key + (two_level ? "cp_ulysses_ranks = " : "cp = ") + std::to_string(ranks) +
@@ -117,6 +108,34 @@ void check_cp(const std::string& key, const std::string& module, const ModuleMes
              allowed_values(heads.query,
                             [&](int64_t n) { return can_exchange_heads(heads, options.tp, n); }) +
              ", or cp_mode = \"allgather_kv\" or \"ring\"");
+}
+
+void check_stages(const std::string& module, const ModuleMeshOptions& options,
+                  const ModelSpec& model, Faults& faults) {
+  const std::string key = "mesh." + module + ".";
+  const auto stages = static_cast<int64_t>(options.stages.size());
+  const auto units = std::count_if(model.units.begin(), model.units.end(),
+                                   [&](const UnitSpec& unit) { return unit.module == module; });
+  if (options.virtual_stages > 1 && module != "llm")
+    faults.add(key + "virtual_stages = " + std::to_string(options.virtual_stages) +
+               ": only the language model has virtual stages; leave it out");
+  if (stages == 0) {
+    if (const int64_t asked = options.pp * options.virtual_stages; asked > units)
+      faults.add(key + "pp = " + std::to_string(options.pp) +
+                 " with virtual_stages = " + std::to_string(options.virtual_stages) + " asks for " +
+                 std::to_string(asked) + " stages, but the module has " + std::to_string(units) +
+                 " units; allowed: up to " + std::to_string(units / options.virtual_stages));
+    return;
+  }
+  if (stages % options.virtual_stages != 0)
+    faults.add(key + "stages has " + std::to_string(stages) + " stages, which virtual_stages = " +
+               std::to_string(options.virtual_stages) + " must divide");
+  else if (options.pp > 1 && options.pp != pipeline_ranks(options))
+    faults.add(key + "pp = " + std::to_string(options.pp) + ", but " + key + "stages has " +
+               std::to_string(stages) + " stages; leave pp out");
+  std::vector<std::string> sentences;
+  stages_of_template(model, module, options.stages, sentences);
+  for (const std::string& sentence : sentences) faults.add(sentence);
 }
 
 TokenDistribution distribution_of(const std::string& name) {
@@ -132,8 +151,10 @@ int inner_ranks(const ModuleMeshOptions& options) {
 /// What a token's linear layers cost, in tiles of attention: multiplications of a block over those
 /// of a tile.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
-  const UnitKind kind = module == "vision" ? UnitKind::VisionBlock : UnitKind::DecoderBlock;
-  const HeadCounts heads = heads_of(module, model);
+  UnitKind kind = UnitKind::DecoderBlock;
+  if (module == "vision") kind = UnitKind::VisionBlock;
+  if (module == "audio") kind = UnitKind::AudioBlock;
+  const HeadShape heads = model.heads(module);
   const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);
   for (const UnitSpec& unit : model.units) {
     if (unit.kind != kind && unit.kind != UnitKind::Gpt2Block) continue;
@@ -152,36 +173,45 @@ int64_t degrees_product(const ModuleMeshOptions& options) {
   return options.cp * options.tp;
 }
 
+int64_t pipeline_ranks(const ModuleMeshOptions& options) {
+  if (options.stages.empty()) return options.pp;
+  return static_cast<int64_t>(options.stages.size()) / options.virtual_stages;
+}
+
 void check_degrees(const std::string& module, const ModuleMeshOptions& options,
                    const ModelSpec& model, Faults& faults) {
   const std::string key = "mesh." + module + ".";
-  if (options.pp > 1)
-    faults.add(key + "pp = " + std::to_string(options.pp) +
-               ": pipeline parallelism is not built yet; allowed: 1");
   check_tp(key, module, options, model, faults);
-  if (options.cp == 1)
-    check_one_rank(key, options, faults);
-  else
+  if (options.cp == 1) {
+    note_one_rank(key, options, faults);
+  } else {
     check_block(key, options, faults);
-  check_cp(key, module, options, model, faults);
+    check_cp(key, module, options, model, faults);
+  }
+  check_stages(module, options, model, faults);
 }
 
 ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,
-                            const ModelSpec& model, int replica_ranks, Faults& faults) {
+                            const ModelSpec& model, int64_t stage_ranks, const std::string& whose,
+                            Faults& faults) {
   ModuleGrid grid{.module = module};
   const int64_t own = degrees_product(options);
-  if (replica_ranks % own != 0) {
+  if (stage_ranks % own != 0) {
     faults.add("mesh." + module + ": tp (" + std::to_string(options.tp) + ") x cp (" +
-               std::to_string(options.cp) + ") must divide the " + std::to_string(replica_ranks) +
-               " ranks of a replica, which are tp x cp of [mesh.llm]; its images are dealt to what "
-               "is left over");
+               std::to_string(options.cp) + ") must divide the " + std::to_string(stage_ranks) +
+               " ranks of " + whose + "; its items are dealt to what is left over");
     return grid;
   }
+  if (options.dp_module != 0 && options.dp_module != stage_ranks / own)
+    faults.add("mesh." + module + ".dp_module = " + std::to_string(options.dp_module) +
+               ", but its tp x cp leaves " + std::to_string(stage_ranks / own) + " of the " +
+               std::to_string(stage_ranks) + " ranks of " + whose + "; leave it out");
   grid.tp = static_cast<int>(options.tp);
   grid.cp = static_cast<int>(options.cp);
-  grid.dp_module = static_cast<int>(replica_ranks / own);
+  grid.dp_module = static_cast<int>(stage_ranks / own);
+  grid.pp = static_cast<int>(pipeline_ranks(options));
   grid.cp_inner = inner_ranks(options);
-  const int64_t kv_heads = heads_of(module, model).key_value;
+  const int64_t kv_heads = model.heads(module).key_value;
   if (options.tp > kv_heads && options.tp % kv_heads == 0)
     grid.kv_holders = static_cast<int>(options.tp / kv_heads);
   return grid;

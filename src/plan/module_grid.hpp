@@ -13,17 +13,20 @@
 
 namespace zea::detail {
 
-/// Ranks that the module's own degrees ask for.
+/// tp x cp of the module.
 int64_t degrees_product(const ModuleMeshOptions& options);
+/// Stages along pp, as pp or the template says.
+int64_t pipeline_ranks(const ModuleMeshOptions& options);
 
 /// Whether its degrees, modes and the model fit each other.
 void check_degrees(const std::string& module, const ModuleMeshOptions& options,
                    const ModelSpec& model, Faults& faults);
 
-/// The grid on `replica_ranks` ranks, which all modules share; what the module's degrees leave over
-/// becomes dp_module.
+/// The grid of a module of which each stage stands on `stage_ranks` ranks, which `whose` names in a
+/// sentence; what the module's degrees leave over becomes dp_module.
 ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& options,
-                            const ModelSpec& model, int replica_ranks, Faults& faults);
+                            const ModelSpec& model, int64_t stage_ranks, const std::string& whose,
+                            Faults& faults);
 
 bool is_sequence_parallel(const ModuleMeshOptions& options);
 

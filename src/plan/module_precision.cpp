@@ -9,6 +9,11 @@ DType named_dtype(const std::string& name, DType preset) {
   return name == "bf16" ? DType::BFloat16 : DType::Float32;
 }
 
+const ModulePrecisionOptions& of(const Options& options, const std::string& module) {
+  if (module == "audio") return options.precision_audio;
+  return module == "vision" ? options.precision_vision : options.precision_llm;
+}
+
 }  // namespace
 
 Precision make_precision(const PrecisionOptions& all, const ModulePrecisionOptions& module) {
@@ -39,22 +44,22 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
     check_preset(name + ".reduce_dtype", module.reduce_dtype);
     check_preset(name + ".output_dtype", module.output_dtype);
   };
-  if (model.vision) check_module("vision", options.precision_vision);
-  check_module("llm", options.precision_llm);
-  const auto refuse_uncast = [&](const std::string& name) {
-    faults.add(
-        "precision." + name +
-        ".cast_forward_inputs = false: nothing comes to it from another module; leave it out");
-  };
-  if (!options.precision_vision.cast_forward_inputs && model.vision) refuse_uncast("vision");
-  if (!options.precision_llm.cast_forward_inputs && !model.vision) refuse_uncast("llm");
-  const DType features = make_precision(options.precision, options.precision_vision).output;
+  for (const std::string& module : model.modules()) check_module(module, of(options, module));
+  // What takes features casts them: the language model, where there are encoders.
+  for (const std::string& module : model.modules())
+    if ((module != "llm" || model.encoders().empty()) && !of(options, module).cast_forward_inputs)
+      faults.add(
+          "precision." + module +
+          ".cast_forward_inputs = false: nothing comes to it from another module; leave it out");
   const DType wanted = make_precision(options.precision, options.precision_llm).param;
-  if (model.vision && !options.precision_llm.cast_forward_inputs && features != wanted)
-    faults.add(std::string("precision.llm.cast_forward_inputs = false, but the vision module gives "
-                           "out ") +
-               dtype_name(features) + " and the language model computes in " + dtype_name(wanted) +
-               "; set it to true, or precision.vision.output_dtype to the same type");
+  for (const std::string& encoder : model.encoders()) {
+    const DType features = make_precision(options.precision, of(options, encoder)).output;
+    if (!options.precision_llm.cast_forward_inputs && features != wanted)
+      faults.add("precision.llm.cast_forward_inputs = false, but the " + encoder +
+                 " module gives out " + dtype_name(features) +
+                 " and the language model computes in " + dtype_name(wanted) +
+                 "; set it to true, or precision." + encoder + ".output_dtype to the same type");
+  }
 }
 
 }  // namespace zea::detail

@@ -103,6 +103,19 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, con
                 quoted + ": gradients are reduced by wrapped units; set wrap_units instead");
 }
 
+/// Units of a pipeline stay gathered for all microbatches of a step, and gradients are reduced
+/// once.
+void check_pipeline(const ModuleMeshOptions& options, ModuleFaults& faults) {
+  const std::string why =
+      " where modules or stages have ranks of their own: units stay gathered for the microbatches "
+      "of a step, and gradients are reduced after the last; leave it out";
+  const AutoOption& reshard = options.reshard_after_forward;
+  faults.add_if(reshard.is_yes(), "reshard_after_forward = true", why);
+  faults.add_if(reshard.is_count(), "reshard_after_forward",
+                " = " + std::to_string(reshard.count()) + why);
+  faults.add_if(options.sync_grad_accum.is_yes(), "sync_grad_accum = true", why);
+}
+
 void check_offload(const ModuleMeshOptions& options, const std::string& device,
                    ModuleFaults& faults) {
   faults.add_if(options.cpu_offload && device == "cpu", "cpu_offload = true",
@@ -123,21 +136,24 @@ Prefetch prefetch_of(const std::string& name) {
 }  // namespace
 
 const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
-  return module == "vision" ? options.mesh_vision : options.mesh_llm;
+  if (module == "audio") return options.mesh_audio;
+  if (module == "vision") return options.mesh_vision;
+  return module == "audio" ? options.mesh_audio : options.mesh_llm;
 }
 
 void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
-                    const std::string& device, Faults& faults) {
+                    const RunKind& run, Faults& faults) {
   ModuleFaults of_module(grid.module, faults);
   if (strategy_of(options.strategy).shards)
     check_gathered(options, mesh, grid, of_module);
   else
     check_not_gathered(options, of_module);
-  check_offload(options, device, of_module);
+  if (run.is_pipelined) check_pipeline(options, of_module);
+  check_offload(options, run.device, of_module);
 }
 
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
-                       const ModuleGrid& grid) {
+                       const ModuleGrid& grid, bool is_pipelined) {
   Sharding sharding;
   if (!strategy_of(options.strategy).shards) {
     sharding.replicas = mesh.dp_replicate * shard_ranks(mesh, grid);
@@ -154,7 +170,8 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
   sharding.prefetch_depth = static_cast<int>(options.prefetch_depth);
   sharding.offloads = options.cpu_offload;
   sharding.pins_memory = options.cpu_offload && options.pin_memory.value_or(true);
-  sharding.reduces_each_microbatch = options.sync_grad_accum.value_or(true);
+  sharding.keeps_for_step = is_pipelined;
+  sharding.reduces_each_microbatch = !is_pipelined && options.sync_grad_accum.value_or(true);
   return sharding;
 }
 

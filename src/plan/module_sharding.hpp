@@ -14,14 +14,20 @@ namespace zea::detail {
 /// [mesh.`module`] of a deck.
 const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module);
 
+/// What of the whole run decides about a module's sharding.
+struct RunKind {
+  std::string device;         ///< run.device
+  bool is_pipelined = false;  ///< modules or stages have ranks of their own
+};
+
 /// Adds a fault, with its reason, for every setting of the module's section that another one makes
-/// impossible or that the strategy has no use for. `device` is run.device; of `mesh` only the
-/// data-parallel degrees are read.
+/// impossible or that the strategy has no use for. Of `mesh` only the data-parallel degrees are
+/// read.
 void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
-                    const std::string& device, Faults& faults);
+                    const RunKind& run, Faults& faults);
 
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
-                       const ModuleGrid& grid);
+                       const ModuleGrid& grid, bool is_pipelined);
 
 /// `gradient_bytes` is the size of one element of a gradient.
 Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);

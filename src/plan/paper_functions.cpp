@@ -109,6 +109,21 @@ PaperFunction paper_class_and_positions(int64_t images, int64_t tokens, int64_t 
   return f;
 }
 
+PaperFunction paper_windows(int64_t rows, int64_t hidden, const ElementBytes& bytes) {
+  constexpr int64_t kWidth = 3;
+  PaperFunction f;
+  f.output = kWidth * rows * hidden * bytes.param;
+  // Places without those beyond the clip, and which these are, beside one column of the windows.
+  const int64_t column = rows * (hidden * bytes.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
+  f.forward_peak = f.output + column;
+  f.backward_working = column;
+  return f;
+}
+
+int64_t paper_biases_working(int64_t rows, const PaperWeight& bias, const ElementBytes& bytes) {
+  return bias.trains && bytes.gradient != bytes.param ? rows * bias.out * bytes.gradient : 0;
+}
+
 PaperFunction paper_rotary(int64_t rows, int64_t width, const ElementBytes& bytes) {
   PaperFunction f;
   f.output = rows * width * bytes.param;
@@ -246,20 +261,22 @@ PaperFunction paper_context_attention(const PaperContext& context, const PaperHe
 
 PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary,
                                   const ElementBytes& bytes) {
-  const int64_t chunk = std::min(rows, rows_of_logits(vocabulary.out));
-  const int64_t narrow = chunk * vocabulary.out * bytes.param;
-  const int64_t wide = chunk * vocabulary.out * bytes.wide;
-  const int64_t weight = vocabulary.out * vocabulary.in * (bytes.param + bytes.gradient);
+  const LogitTile tile(rows, vocabulary.out);
+  const int64_t logits = std::min(rows, tile.rows) * tile.columns * bytes.param;
+  const int64_t states = std::min(rows, tile.rows) * vocabulary.in;
   PaperFunction f;
   f.output = static_cast<int64_t>(element_bytes(DType::Float64));
   f.saved = rows * bytes.wide;
   f.saves_input = true;
   f.trains = vocabulary.trains;
-  f.forward_peak = f.output + f.saved + 2 * wide;
-  const int64_t added =
-      vocabulary.trains && bytes.gradient != bytes.param ? narrow + weight : int64_t{0};
-  f.backward_working = std::max({bytes.is_narrow() ? narrow + wide : wide,
-                                 narrow + chunk * vocabulary.in * bytes.param, added});
+  f.forward_peak = f.output + 3 * f.saved + std::max(logits, f.saved);
+  // Many tiles of a narrow type are summed in the wide one; a gradient of another type is made, and
+  // converted, first.
+  const bool sums_wide = bytes.is_narrow() && tile.columns < vocabulary.out;
+  const bool converts = vocabulary.trains && bytes.gradient != bytes.param;
+  const int64_t added = tile.columns * vocabulary.in * (bytes.param + bytes.gradient);
+  f.backward_working = logits + (sums_wide ? states * bytes.wide : 0) +
+                       std::max(states * bytes.param, converts ? added : 0);
   return f;
 }
 

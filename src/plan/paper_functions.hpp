@@ -41,6 +41,10 @@ PaperFunction paper_rms_norm(int64_t rows, int64_t hidden, bool trains, const El
 PaperFunction paper_embedding(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes);
 PaperFunction paper_class_and_positions(int64_t images, int64_t tokens, int64_t hidden, bool trains,
                                         const ElementBytes& bytes);
+/// Windows of three columns, those of a row side by side.
+PaperFunction paper_windows(int64_t rows, int64_t hidden, const ElementBytes& bytes);
+/// Temporaries of the gradient of a bias that was added in place.
+int64_t paper_biases_working(int64_t rows, const PaperWeight& bias, const ElementBytes& bytes);
 PaperFunction paper_rotary(int64_t rows, int64_t width, const ElementBytes& bytes);
 PaperFunction paper_swiglu(int64_t rows, int64_t width, const ElementBytes& bytes);
 PaperFunction paper_activation(int64_t rows, int64_t width, Activation activation,

@@ -33,7 +33,8 @@ std::string canonical_llava_name(const std::string& name) {
   for (const Prefix& prefix : kPrefixes)
     if (inner.starts_with(prefix.from))
       return prefix.to + inner.substr(std::string(prefix.from).size());
-  for (const char* known : {"vision_tower.", "multi_modal_projector."})
+  for (const char* known :
+       {"vision_tower.", "multi_modal_projector.", "audio_tower.", "audio_projector."})
     if (inner.starts_with(known)) return inner;
   return name;
 }

@@ -2,8 +2,10 @@
 #include "zea/plan/plan.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "faults.hpp"
+#include "make_pipeline.hpp"
 #include "mesh_shape.hpp"
 #include "module_grid.hpp"
 #include "module_precision.hpp"
@@ -15,17 +17,20 @@ namespace {
 using detail::Faults;
 using detail::mesh_of;
 
-/// A text-only model takes no settings of a vision encoder.
-void check_absent_vision(Faults& faults, const Options& options, const ModelSpec& model) {
-  if (model.vision) return;
+/// A model takes no settings of an encoder that it does not have.
+void check_absent_encoder(Faults& faults, const Options& options, const ModelSpec& model,
+                          const std::string& encoder) {
+  const bool hears = encoder == "audio";
+  if (hears ? model.audio.has_value() : model.vision.has_value()) return;
   const auto add = [&](const char* section) {
-    faults.add(std::string(section) + " is set, but the model (" + model.family +
-               ") has no vision encoder; leave the section out");
+    faults.add("[" + std::string(section) + encoder + "] is set, but the model (" + model.family +
+               ") has no " + encoder + " encoder; leave the section out");
   };
-  if (options.mesh_vision != ModuleMeshOptions{}) add("[mesh.vision]");
-  if (options.vision != VisionOptions{}) add("[model.vision]");
-  if (options.precision_vision != ModulePrecisionOptions{}) add("[precision.vision]");
-  if (options.llm.image_attention != LlmOptions{}.image_attention)
+  if (mesh_of(options, encoder) != ModuleMeshOptions{}) add("mesh.");
+  if ((hears ? options.audio : options.vision) != EncoderOptions{}) add("model.");
+  if ((hears ? options.precision_audio : options.precision_vision) != ModulePrecisionOptions{})
+    add("precision.");
+  if (!hears && options.llm.image_attention != LlmOptions{}.image_attention)
     faults.add("model.llm.image_attention = \"" + options.llm.image_attention +
                "\", but the model (" + model.family +
                ") has no vision encoder, so there are no images; leave it out");
@@ -35,8 +40,9 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
                                      const std::vector<FlatGroup>& groups) {
   std::vector<Sharding> shardings;
   for (const FlatGroup& group : groups)
-    shardings.push_back(
-        detail::make_sharding(mesh_of(options, group.module), mesh, mesh.grid(group.module)));
+    shardings.push_back(detail::make_sharding(mesh_of(options, group.module), mesh,
+                                              mesh.grid(group.module),
+                                              detail::is_pipelined(options)));
   return shardings;
 }
 
@@ -92,6 +98,9 @@ StepPlanOptions Plan::step_plan_options() const {
   step_options.row_tokens = options.data.row_tokens;
   step_options.rows_per_microbatch = options.data.rows_per_microbatch;
   step_options.packing = options.data.packing;
+  step_options.balance = options.data.balance;
+  step_options.costs = sample_costs(model, mesh, unit_costs,
+                                    options.data.row_tokens * options.data.rows_per_microbatch);
   return step_options;
 }
 
@@ -100,17 +109,61 @@ StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
   return make_step_plan(step, samples, index, step_plan_options());
 }
 
+int Plan::stage_of_unit(int unit) const {
+  const ModuleGrid& grid = mesh.grid(model.units[unit].module);
+  const PipelinePlace& place = pipeline.places[pipeline.place_of_unit(unit)];
+  return (place.first_rank - grid.first_rank) / (grid.ranks() / grid.pp);
+}
+
+std::vector<int> Plan::stages_of_group(int group) const {
+  std::set<int> stages;
+  for (int unit : groups[group].units) stages.insert(stage_of_unit(unit));
+  if (stages.empty()) return {0};
+  return {stages.begin(), stages.end()};
+}
+
+bool Plan::holds(int world_rank, int group) const {
+  const std::string& module = groups[group].module;
+  if (!mesh.has(world_rank, module)) return false;
+  const std::vector<int> stages = stages_of_group(group);
+  return std::count(stages.begin(), stages.end(), mesh.coordinate(world_rank, module).pp) > 0;
+}
+
+bool Plan::counts(int world_rank, int group) const {
+  return holds(world_rank, group) &&
+         mesh.coordinate(world_rank, groups[group].module).pp == stages_of_group(group).front();
+}
+
+bool Plan::recomputes(int unit) const {
+  const int64_t every = options.model.activation_checkpointing;
+  return every > 0 && unit % every == 0 && model.units[unit].kind != UnitKind::Head;
+}
+
 ReplicaLayout Plan::replica_layout(int world_rank) const {
   ReplicaLayout layout;
   layout.tokens = token_shardings;
   layout.grids.modules = mesh.modules;
-  layout.rank = world_rank % mesh.ranks_per_replica();
+  layout.rank = rank_in_replica(world_rank);
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const int unit = static_cast<int>(u);
+    const UnitKind kind = model.units[u].kind;
+    if (kind == UnitKind::Merge || model.makes_features(unit))
+      layout.feature_stages[model.units[u].module] = stage_of_unit(unit);
+    if (kind == UnitKind::Head) layout.head_stage = stage_of_unit(unit);
+  }
   return layout;
 }
 
 ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool forward_only) const {
-  ScheduleInput input{model,       groups, bundles, shardings, step, {}, {}, replica_of(world_rank),
-                      forward_only};
+  ScheduleInput input{.model = model,
+                      .groups = groups,
+                      .bundles = bundles,
+                      .shardings = shardings,
+                      .step = step,
+                      .pipeline = pipeline,
+                      .place = place_of(world_rank),
+                      .replica = replica_of(world_rank),
+                      .forward_only = forward_only};
   std::vector<int> everyone(mesh.replicas());
   for (int replica = 0; replica < mesh.replicas(); ++replica) everyone[replica] = replica;
   const int first = replica_of(world_rank) / mesh.dp_shard * mesh.dp_shard;
@@ -121,15 +174,15 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
                                                     : std::vector<int>{replica_of(world_rank)});
     input.all_peers.push_back(everyone);
   }
-  input.moves_features = mesh.ranks_per_replica() > 1;
-  if (model.vision) {
-    input.item_ranks = mesh.grid("vision").dp_module;
-    input.item_rank = mesh.coordinate(world_rank, "vision").dp_module;
-  }
+  input.moves_features = pipeline.places[input.place].ranks > 1;
+  for (const ModuleGrid& grid : mesh.modules)
+    if (grid.module != "llm" && mesh.has(world_rank, grid.module))
+      input.item_shares[grid.module] = {grid.dp_module,
+                                        mesh.coordinate(world_rank, grid.module).dp_module};
   return input;
 }
 
-SlotPlans make_slots(const Plan& plan) {
+std::vector<SlotPlans> make_slots(const Plan& plan) {
   std::vector<SlotBytes> bytes;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const Precision& precision = plan.precision_of(plan.groups[g].module);
@@ -140,19 +193,29 @@ SlotPlans make_slots(const Plan& plan) {
     bytes.push_back({bytes_in(precision.param), bytes_in(precision.master),
                      precision.reduce == precision.master ? 0 : bytes_in(precision.reduce)});
   }
-  return make_slot_plans(plan.model, plan.groups, plan.bundles, plan.shardings, bytes);
+  std::vector<SlotPlans> slots;
+  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+    slots.push_back(make_slot_plans(plan.model, plan.groups, plan.bundles, plan.shardings,
+                                    plan.pipeline, static_cast<int>(place), bytes));
+  return slots;
 }
 
-Plan make_plan(const Options& options, const std::string& config_json, int world_size) {
+Plan make_plan(const Options& options, const std::string& config_json, int world_size,
+               const std::string& profile) {
   Faults faults;
   Plan plan;
   plan.options = options;
   plan.config_json = config_json;
   plan.precision = detail::make_precision(options.precision, options.precision_llm);
-  plan.vision_precision = detail::make_precision(options.precision, options.precision_vision);
+  plan.precisions = {
+      {"vision", detail::make_precision(options.precision, options.precision_vision)},
+      {"audio", detail::make_precision(options.precision, options.precision_audio)},
+      {"llm", plan.precision}};
   plan.model = make_model_spec(config_json, {.vision = options.vision.train,
                                              .vision_projector = options.vision.train_projector,
-                                             .llm = options.llm.train});
+                                             .llm = options.llm.train,
+                                             .audio = options.audio.train,
+                                             .audio_projector = options.audio.train_projector});
   plan.mesh = detail::make_mesh_shape(faults, options, plan.model, world_size);
   if (options.run.device == "cuda" && options.precision.preset == "fp64")
     faults.add(
@@ -162,23 +225,28 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   std::vector<std::string> rule_faults;
   plan.param_rules = make_param_rules(plan.model, options.optim, rule_faults);
   for (const std::string& fault : rule_faults) faults.add(fault);
-  check_absent_vision(faults, options, plan.model);
+  for (const char* encoder : {"vision", "audio"})
+    check_absent_encoder(faults, options, plan.model, encoder);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == "train" &&
       std::none_of(plan.model.params.begin(), plan.model.params.end(), trainable))
     faults.add(
         "every module is frozen, so there is nothing to train; set one of model.vision.train, "
-        "model.vision.train_projector, model.llm.train to true, or run.mode to evaluate");
+        "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
+        "run.mode to evaluate");
   detail::check_precision(faults, options, plan.model);
   faults.throw_if_any();
+  detail::make_pipeline(faults, plan, profile);
+  faults.throw_if_any();
+  plan.notes = faults.notes();
   const Wrappings wrappings = make_wrappings(plan);
   for (const ParamSpec& param : plan.model.params)
     plan.cuts.push_back(cut_of(param, plan.mesh.grid(param.module).tp));
   for (const ModuleGrid& grid : plan.mesh.modules)
     plan.token_shardings[grid.module] =
         make_token_sharding(grid.module, mesh_of(options, grid.module), plan.model);
-  plan.bundles = bundles_of_units(plan.model, wrappings, plan.cuts);
-  plan.groups = make_flat_layout(plan.model, wrappings, plan.cuts);
+  plan.bundles = bundles_of_units(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
+  plan.groups = make_flat_layout(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
   plan.shardings = make_shardings(options, plan.mesh, plan.groups);
   plan.slots = make_slots(plan);
   return plan;

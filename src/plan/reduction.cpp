@@ -29,6 +29,10 @@ std::vector<Axis> shard_axes() {
   return {Axis::DpShard, Axis::DpModule, Axis::Cp};
 }
 
+std::vector<Axis> stage_axes() {
+  return {Axis::DpModule, Axis::Cp, Axis::Tp};
+}
+
 std::vector<Axis> token_axes() {
   return {Axis::DpReplicate, Axis::DpShard, Axis::DpModule, Axis::Cp};
 }
@@ -40,6 +44,17 @@ double holder_scale(const ParamCut& cut, bool sequence_parallel) {
 std::vector<int> piece_holders(const MeshShape& shape, int world_rank, const std::string& module,
                                int holders) {
   return neighbours(shape.group(world_rank, module, {Axis::Tp}), world_rank, holders);
+}
+
+std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::string& module) {
+  const std::vector<int>& stages = shape.grid(module).tied_stages;
+  const auto is_tied = [&](int rank) {
+    return std::count(stages.begin(), stages.end(), shape.coordinate(rank, module).pp) > 0;
+  };
+  if (!is_tied(world_rank)) return {};
+  std::vector<int> ranks = shape.group(world_rank, module, {Axis::Pp});
+  std::erase_if(ranks, [&](int rank) { return !is_tied(rank); });
+  return ranks;
 }
 
 std::vector<int> cp_inner_group(const MeshShape& shape, int world_rank, const std::string& module) {

@@ -70,15 +70,20 @@ class Scheduler {
   /// the backward. All ranks of the replica take part, those without items, too.
   void compute_here(size_t i) {
     const detail::Compute& compute = walk_[i];
-    const bool back = compute.kind == ActionKind::Backward;
+    const bool back = compute.kind != ActionKind::Forward;
     const auto move = [&](ActionKind kind) {
       for (int unit : walk_.moved_units(i))
         actions_.push_back({kind, unit, -1, compute.microbatch});
     };
+    const auto add = [&](const std::vector<Action>& transfers) {
+      actions_.insert(actions_.end(), transfers.begin(), transfers.end());
+    };
+    add(walk_.transfers_before(i));
     if (!back) move(ActionKind::Move);
     if (walk_.runs_here(i))
       actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
     if (back) move(ActionKind::MoveBack);
+    add(walk_.transfers_after(i));
   }
 
   /// Those that are needed first are gathered first.

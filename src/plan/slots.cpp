@@ -123,12 +123,21 @@ int64_t SlotPlan::total_bytes() const {
 
 SlotPlans make_slot_plans(const ModelSpec& model, const std::vector<FlatGroup>& groups,
                           const std::vector<int>& bundles, const std::vector<Sharding>& shardings,
+                          const Pipeline& pipeline, int place,
                           const std::vector<SlotBytes>& bytes) {
-  // Two microbatches with work for every unit: what lies beside what does not change after them.
+  // So many microbatches with work for every unit that what lies beside what does not change after
+  // them: virtual stages take turns after as many microbatches as there are places.
   StepPlan busy;
   busy.replicas = {std::vector<MicrobatchPlan>(
-      2, MicrobatchPlan{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = 1})};
-  ScheduleInput input{model, groups, bundles, shardings, busy, {}, {}, 0, false};
+      2 * pipeline.places.size(),
+      MicrobatchPlan{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {1, 1}})};
+  ScheduleInput input{.model = model,
+                      .groups = groups,
+                      .bundles = bundles,
+                      .shardings = shardings,
+                      .step = busy,
+                      .pipeline = pipeline,
+                      .place = place};
   input.shard_peers.assign(groups.size(), {0});
   input.all_peers = input.shard_peers;
   const Walk walk(input);

@@ -35,4 +35,8 @@ void SpecBuilder::add_class_token(const std::string& name, int64_t width, bool t
   model_.params[add(name, {width}, trainable, std)].init = Init::Normal;
 }
 
+void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int64_t width) {
+  model_.params[add(name, {positions, width}, false, 0)].init = Init::Sinusoids;
+}
+
 }  // namespace zea::detail

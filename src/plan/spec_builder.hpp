@@ -35,6 +35,8 @@ class SpecBuilder {
   void add_norm(const std::string& name, int64_t width, bool trainable, bool bias);
   /// A vector of normal numbers.
   void add_class_token(const std::string& name, int64_t width, bool trainable, double std);
+  /// A table of sines and cosines, which is never trained.
+  void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
   /// The unit reads a parameter that an earlier one has, too.
   void use(int param) { model_.units.back().params.push_back(param); }
 

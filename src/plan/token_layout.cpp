@@ -5,6 +5,20 @@
 
 namespace zea {
 
+bool ReplicaLayout::has(int rank_in_replica, const std::string& module) const {
+  return grids.modules.empty() || grids.has(rank_in_replica, module);
+}
+
+bool ReplicaLayout::has_features(int rank_in_replica, const std::string& module) const {
+  if (!has(rank_in_replica, module)) return false;
+  const auto stage = feature_stages.find(module);
+  return place(rank_in_replica, module).pp == (stage == feature_stages.end() ? 0 : stage->second);
+}
+
+bool ReplicaLayout::has_head(int rank_in_replica) const {
+  return has(rank_in_replica, "llm") && place(rank_in_replica, "llm").pp == head_stage;
+}
+
 Coordinate ReplicaLayout::place(int rank_in_replica, const std::string& module) const {
   return grids.modules.empty() ? Coordinate{} : grids.coordinate(rank_in_replica, module);
 }

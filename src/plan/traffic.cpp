@@ -2,6 +2,7 @@
 #include "zea/plan/traffic.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "unit_traffic.hpp"
 #include "zea/plan/reduction.hpp"
@@ -29,23 +30,34 @@ class StepTraffic {
       case ActionKind::Forward:
         return add_unit(action, false);
       case ActionKind::Backward:
-        if (recomputes(action.unit)) add_unit(action, false);
+      case ActionKind::BackwardInput:
+        if (plan_.recomputes(action.unit)) add_unit(action, false);
         return add_unit(action, true);
+      case ActionKind::Send:
+        return add_send(action);
+      case ActionKind::SendGradient:
+        return add_send_gradient(action);
       case ActionKind::Move:
-        return add_move(action, rows_[action.microbatch].features);
+        return add_move(action, rows_of_features(action).features);
       case ActionKind::MoveBack:
-        return add_move(action, rows_[action.microbatch].feature_gradients);
+        return add_move(action, rows_of_features(action).feature_gradients);
       case ActionKind::Reshard:
       case ActionKind::ReshardSubgroup:
+      case ActionKind::BackwardWeight:
+      case ActionKind::Receive:
+      case ActionKind::ReceiveGradient:
         return;
     }
   }
 
   /// What several tp ranks hold is summed over its holders, once per step.
   void add_holder_sums(const std::vector<bool>& groups_with_gradient) {
-    std::map<std::string, int64_t> whole, repeated;  // elements of each module
+    std::map<std::string, int64_t> whole, repeated, tied;  // elements of each module
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
       if (!groups_with_gradient[g]) continue;
+      const FlatRange range = range_of(static_cast<int>(g));
+      if (plan_.stages_of_group(static_cast<int>(g)).size() > 1)
+        tied[plan_.groups[g].module] += range.end - range.begin;
       for (const FlatPart& part : parts_in_range(plan_.groups[g], range_of(static_cast<int>(g)))) {
         const ParamCut& cut = plan_.cuts[part.param];
         if (cut.holders > 1)
@@ -53,7 +65,14 @@ class StepTraffic {
       }
     }
     for (const ModuleGrid& grid : plan_.mesh.modules) {
-      const int tp = plan_.mesh.coordinate(rank_, grid.module).tp, holders = grid.kv_holders;
+      if (!plan_.mesh.has(rank_, grid.module)) continue;
+      const Coordinate place = plan_.mesh.coordinate(rank_, grid.module);
+      const int tp = place.tp, holders = grid.kv_holders;
+      const auto stage = std::find(grid.tied_stages.begin(), grid.tied_stages.end(), place.pp);
+      if (tied[grid.module] > 0)
+        add(group_name(grid.module, "tied"), plan_.precision.master,
+            sent_by_all_reduce(tied[grid.module], static_cast<int>(grid.tied_stages.size()),
+                               static_cast<int>(stage - grid.tied_stages.begin())));
       add(group_name(grid.module, {Axis::Tp}), plan_.precision.master,
           sent_by_all_reduce(whole[grid.module], grid.tp, tp));
       add(group_name(grid.module, "kv_holders"), plan_.precision.master,
@@ -66,6 +85,10 @@ class StepTraffic {
  private:
   void add(const std::string& group, DType dtype, int64_t elements) {
     if (elements > 0) traffic_[group] += elements * static_cast<int64_t>(element_bytes(dtype));
+  }
+
+  const EncoderRows& rows_of_features(const Action& move) const {
+    return rows_[move.microbatch].encoders.at(plan_.model.units[move.unit].module);
   }
 
   const Precision& precision(int group) const {
@@ -113,13 +136,49 @@ class StepTraffic {
   }
 
   void add_move(const Action& action, const Ids& rows) {
-    add("replica", plan_.precision_of(plan_.model.units[action.unit].module).output,
-        sent_by_all_to_all(rows, rank_ % plan_.mesh.ranks_per_replica()) * plan_.model.text.hidden);
+    const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(rank_)];
+    const Ids own(rows.begin() + here.first_rank, rows.begin() + here.first_rank + here.ranks);
+    add(group_name("llm", stage_axes()),
+        plan_.precision_of(plan_.model.units[action.unit].module).output,
+        sent_by_all_to_all(own, plan_.rank_in_replica(rank_) - here.first_rank) *
+            plan_.model.text.hidden);
   }
 
-  bool recomputes(int unit) const {
-    const int64_t every = plan_.options.model.activation_checkpointing;
-    return every > 0 && unit % every == 0 && plan_.model.units[unit].kind != UnitKind::Head;
+  void add_send(const Action& action) {
+    const auto& places = plan_.pipeline.places;
+    add_rows(link_name(places[plan_.place_of(rank_)], places[action.place]) + " outputs", action,
+             plan_.model.makes_features(action.unit) ? sum(rows_of_features(action).features)
+                                                     : rows_here(action));
+  }
+
+  void add_send_gradient(const Action& action) {
+    const auto& places = plan_.pipeline.places;
+    add_rows(link_name(places[action.place], places[plan_.place_of(rank_)]) + " gradients", action,
+             plan_.model.makes_features(action.unit)
+                 ? sum(rows_of_features(action).feature_gradients)
+                 : rows_here(action));
+  }
+
+  /// Between places.
+  void add_rows(const std::string& link, const Action& action, int64_t rows) {
+    const std::string& module = plan_.model.units[action.unit].module;
+    const Precision& precision = plan_.precision_of(module);
+    if (plan_.model.makes_features(action.unit))
+      add(link, precision.output, rows * plan_.model.text.hidden);
+    else
+      add(link, precision.param, rows * plan_.model.hidden(module));
+  }
+
+  static int64_t sum(const Ids& rows) {
+    return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  }
+
+  /// That this rank holds between the layers of the unit's module.
+  int64_t rows_here(const Action& action) const {
+    const std::string& module = plan_.model.units[action.unit].module;
+    const TpRows& held = rows_[action.microbatch].of(module).held;
+    if (held.shares.empty()) return 0;
+    return held.dealt ? held.shares[plan_.mesh.coordinate(rank_, module).tp] : held.shares[0];
   }
 
   void add_unit(const Action& action, bool backward) {

@@ -79,6 +79,12 @@ class PaperUnit {
         return tape_.finish(vision_block());
       case UnitKind::Projector:
         return tape_.finish(projector());
+      case UnitKind::AudioEmbed:
+        return tape_.finish(audio_embed());
+      case UnitKind::AudioBlock:
+        return tape_.finish(audio_block());
+      case UnitKind::AudioProjector:
+        return tape_.finish(audio_projector());
       case UnitKind::TokenEmbed:
         return tape_.finish(token_embed());
       case UnitKind::Merge:
@@ -99,8 +105,12 @@ class PaperUnit {
     return {all, share_.sequence_parallel ? part_of(all, share_.tp) : all};
   }
   PaperRows text_rows() const { return rows_of(sizes_.tokens); }
-  PaperRows image_rows() const { return rows_of(sizes_.items * model_.vision->tokens()); }
-  PaperRows feature_rows() const { return rows_of(sizes_.items * model_.vision->features()); }
+  PaperRows item_rows(const std::string& encoder) const {
+    return rows_of(sizes_.items.of(encoder) * model_.item_shape(encoder).tokens);
+  }
+  PaperRows feature_rows(const std::string& encoder) const {
+    return rows_of(sizes_.items.of(encoder) * model_.item_shape(encoder).features);
+  }
 
   int input(size_t i, int64_t rows, int64_t width) {
     const bool needs = i < call_.inputs_need_gradient.size() && call_.inputs_need_gradient[i];
@@ -151,7 +161,7 @@ class PaperUnit {
 
   int patch_embed() {
     const VisionConfig& vision = *model_.vision;
-    const PaperRows rows = image_rows();
+    const PaperRows rows = item_rows("vision");
     const int64_t patches_here = rows.here * vision.patches() / vision.tokens();
     const PaperWeight class_token = next_(), patch = next_(), positions = next_();
     const int x = tape_.input(0, false);
@@ -166,12 +176,12 @@ class PaperUnit {
 
   int vision_block() {
     const VisionConfig& vision = *model_.vision;
-    const PaperRows rows = image_rows();
+    const PaperRows rows = item_rows("vision");
     const int x = input(0, rows.here, vision.hidden);
     const int normed = layer_norm(x, rows.here);
     const int qkv = column(normed, rows, next_());
     next_();
-    const int attended = attention(qkv, sizes_.items * vision.tokens(), sizes_.images,
+    const int attended = attention(qkv, sizes_.items.images * vision.tokens(), sizes_.images,
                                    {vision.heads, vision.heads, vision.hidden / vision.heads});
     const PaperWeight out = next_();
     next_();
@@ -187,22 +197,79 @@ class PaperUnit {
 
   int projector() {
     const VisionConfig& vision = *model_.vision;
-    const PaperRows rows = feature_rows();
+    const PaperRows rows = feature_rows("vision");
     std::vector<int> taps;
     for (size_t i = 0; i < unit_.inputs.size(); ++i)
-      taps.push_back(input(i, image_rows().here, vision.hidden));
+      taps.push_back(input(i, item_rows("vision").here, vision.hidden));
     int x = taps[0];
     const bool copies = taps.size() > 1 || !vision.keep_class_token;
     if (copies)
       x = tape_.call(
           paper_rows(rows.here * vision.hidden * bytes_.param * static_cast<int64_t>(taps.size())),
           taps);
+    return projected(x, rows);
+  }
+
+  int projected(int x, const PaperRows& rows) {
     const PaperWeight first = next_();
     next_.skip_if(model_.projector.bias);
     const int inner = activated(x, rows, first, model_.projector.activation);
     const PaperWeight second = next_();
     next_.skip_if(model_.projector.bias);
     return row(inner, rows, second);
+  }
+
+  /// gelu(linear(x)), as the convolutions are.
+  int convolved(int x, int64_t rows) {
+    const PaperWeight weight = next_();
+    next_();
+    const int wide = tape_.call(paper_linear(rows, weight, bytes_), {x});
+    const int y = tape_.call(paper_activation(rows, weight.out, Activation::Gelu, bytes_), {wide});
+    tape_.drop(wide);
+    return y;
+  }
+
+  int audio_embed() {
+    const int64_t rows = item_rows("audio").here;
+    const int columns = convolved(tape_.input(0, false), 2 * rows);
+    const int windows = tape_.call(paper_windows(rows, model_.audio->hidden, bytes_), {columns});
+    const int tokens = convolved(windows, rows);
+    tape_.drop(windows);
+    return sum(tokens, tape_.call(paper_embedding(rows, next_(), bytes_), {}));
+  }
+
+  int audio_block() {
+    const AudioConfig& audio = *model_.audio;
+    const PaperRows rows = item_rows("audio");
+    const int x = input(0, rows.here, audio.hidden);
+    const int normed = layer_norm(x, rows.here);
+    PaperWeight qkv_weight = next_();
+    qkv_weight.has_bias = false;
+    PaperFunction projection = paper_column_linear(rows, qkv_weight, bytes_);
+    const PaperWeight query_bias = next_();
+    next_();
+    // Added in place, so there is no tensor more; their gradients are made before the matrix's.
+    projection.backward_working =
+        std::max(projection.backward_working, paper_biases_working(rows.all, query_bias, bytes_));
+    const int qkv = tape_.call(projection, {normed});
+    const int attended = attention(qkv, sizes_.items.clips * audio.positions, sizes_.clips,
+                                   {audio.heads, audio.heads, audio.hidden / audio.heads});
+    const PaperWeight out = next_();
+    next_();
+    const int y = sum(x, row(attended, rows, out));
+    const int normed2 = layer_norm(y, rows.here);
+    const PaperWeight first = next_();
+    next_();
+    const int inner = activated(normed2, rows, first, audio.activation);
+    const PaperWeight second = next_();
+    next_();
+    return sum(y, row(inner, rows, second));
+  }
+
+  int audio_projector() {
+    const PaperRows rows = feature_rows("audio");
+    const int x = input(0, rows.here, model_.audio->hidden);
+    return projected(layer_norm(x, rows.here), rows);
   }
 
   int token_embed() {
@@ -221,11 +288,16 @@ class PaperUnit {
 
   int merge() {
     const int text = input(0, text_rows().here, model_.text.hidden);
-    if (unit_.inputs.size() < 2 || !present(1))
-      return tape_.call(paper_sum(tape_.bytes(text)), {text});
-    const int features =
-        input(1, rows_of(sizes_.items * model_.vision->features()).here, model_.text.hidden);
-    return tape_.call(paper_rows(tape_.bytes(text)), {text, features});
+    int merged = text;
+    for (size_t i = 1; i < unit_.inputs.size(); ++i) {
+      if (!present(i)) continue;
+      const std::string& encoder = model_.units[unit_.inputs[i].unit].module;
+      const int features = input(i, feature_rows(encoder).here, model_.text.hidden);
+      const int before = merged;
+      merged = tape_.call(paper_rows(tape_.bytes(text)), {before, features});
+      if (before != text) tape_.drop(before);
+    }
+    return merged == text ? tape_.call(paper_sum(tape_.bytes(text)), {text}) : merged;
   }
 
   int decoder_block() {
@@ -310,28 +382,40 @@ std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments
   return sizes;
 }
 
+/// The calls of so many items of an encoder that the model may not have.
+std::vector<AttentionSizes> item_attention(const ModelSpec& model, const std::string& encoder,
+                                           int64_t items) {
+  if (items == 0) return {};
+  const int64_t tokens = model.item_shape(encoder).tokens;
+  std::vector<Segment> segments;
+  for (int64_t item = 0; item < items; ++item) segments.push_back({item * tokens, tokens});
+  return attention_sizes(segments);
+}
+
 }  // namespace
 
-std::vector<AttentionSizes> image_attention_sizes(const ModelSpec& model, int64_t items) {
-  std::vector<Segment> images;
-  for (int64_t item = 0; item < items; ++item)
-    images.push_back({item * model.vision->tokens(), model.vision->tokens()});
-  return attention_sizes(images);
+MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
+                           const ItemCounts& items) {
+  MicrobatchSizes other = sizes;
+  other.items = items;
+  other.images = item_attention(model, "vision", items.images);
+  other.clips = item_attention(model, "audio", items.clips);
+  return other;
 }
 
 MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples) {
   MicrobatchSizes sizes;
+  ItemCounts items;
   std::vector<Segment> text;
   for (const SampleIndex& sample : samples) {
     text.push_back({sizes.tokens, sample.tokens});
     sizes.tokens += sample.tokens;
     sizes.targets += sample.targets;
-    sizes.items += sample.items;
+    items += sample.items;
   }
   sizes.samples = static_cast<int64_t>(samples.size());
   sizes.text = attention_sizes(text);
-  if (model.vision) sizes.images = image_attention_sizes(model, sizes.items);
-  return sizes;
+  return with_items(model, sizes, items);
 }
 
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
@@ -340,7 +424,7 @@ UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const Micro
 }
 
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
-                         const UnitTypes& text, const UnitTypes& vision) {
+                         const std::map<std::string, UnitTypes>& types_of_modules) {
   constexpr int64_t kIndex = 8;
   const auto rows_of = [](const std::vector<AttentionSizes>& batches) {
     int64_t rows = 0;
@@ -348,15 +432,26 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       rows += batch.places() + (batch.padded() ? 2 : 1) * batch.tokens;
     return rows;
   };
-  int64_t bytes = kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
-  bytes += model.text.learned_positions
-               ? kIndex * sizes.tokens
-               : sizes.tokens * model.text.head_dim * ElementBytes(text).param;
-  if (!model.vision) return bytes;
-  const VisionConfig& v = *model.vision;
-  return bytes + kIndex * (sizes.items * v.features() + rows_of(sizes.images)) +
-         sizes.items * v.patches() * v.channels * v.patch_size * v.patch_size *
-             ElementBytes(vision).param;
+  const auto element_bytes = [&](const char* module) {
+    return ElementBytes(types_of_modules.at(module)).param;
+  };
+  const auto has = [&](const char* module) { return types_of_modules.contains(module); };
+  int64_t bytes = 0;
+  if (has("llm")) {
+    bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
+    bytes += model.text.learned_positions
+                 ? kIndex * sizes.tokens
+                 : sizes.tokens * model.text.head_dim * element_bytes("llm");
+  }
+  if (const auto& v = model.vision; v && has("vision"))
+    bytes += kIndex * (sizes.items.images * v->features() + rows_of(sizes.images)) +
+             sizes.items.images * v->patches() * v->channels * v->patch_size * v->patch_size *
+                 element_bytes("vision");
+  // Positions, features, placeholders and three columns of a row.
+  if (const auto& a = model.audio; a && has("audio"))
+    bytes += kIndex * (6 * sizes.items.clips * a->positions + rows_of(sizes.clips)) +
+             sizes.items.clips * a->columns() * 3 * a->mel_bins * element_bytes("audio");
+  return bytes;
 }
 
 }  // namespace zea

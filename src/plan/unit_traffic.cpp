@@ -141,12 +141,10 @@ class UnitTraffic {
 
 /// Heads after tp, and after an exchange of tokens for heads.
 AttentionShape attention_shape(const ModelSpec& model, const ModuleGrid& grid) {
-  const bool vision = grid.module == "vision";
-  const int64_t heads = vision ? model.vision->heads : model.text.heads;
-  const int64_t kv_heads = vision ? heads : model.text.kv_heads;
-  const int64_t dim = vision ? model.vision->hidden / heads : model.text.head_dim;
-  const int64_t kv_here = std::max<int64_t>(1, kv_heads / grid.tp);
-  return {heads / grid.tp / grid.cp_inner, std::max<int64_t>(1, kv_here / grid.cp_inner), dim};
+  const HeadShape heads = model.heads(grid.module);
+  const int64_t kv_here = std::max<int64_t>(1, heads.key_value / grid.tp);
+  return {heads.query / grid.tp / grid.cp_inner, std::max<int64_t>(1, kv_here / grid.cp_inner),
+          heads.dim};
 }
 
 bool trains(const ModelSpec& model, const UnitSpec& unit) {
@@ -167,10 +165,11 @@ Traffic traffic_of_unit(const Plan& plan, int unit, const MicrobatchRows& rows, 
                         bool backward) {
   const UnitSpec& spec = plan.model.units[unit];
   const ModuleGrid& grid = plan.mesh.grid(spec.module);
-  const ModuleRows& tokens = spec.module == "vision" ? rows.image : rows.text;
+  const ModuleRows& tokens = rows.of(spec.module);
   UnitTraffic traffic(plan, spec, world_rank, backward);
   switch (spec.kind) {
     case UnitKind::VisionBlock:
+    case UnitKind::AudioBlock:
     case UnitKind::DecoderBlock:
     case UnitKind::Gpt2Block:
       traffic.add_linears(tokens.held, true);  // a norm stands before each column linear
@@ -179,6 +178,7 @@ Traffic traffic_of_unit(const Plan& plan, int unit, const MicrobatchRows& rows, 
       traffic.add_key_exchange(*tokens.context, attention_shape(plan.model, grid));
       break;
     case UnitKind::Projector:
+    case UnitKind::AudioProjector:
       traffic.add_linears(tokens.read, trains_upstream(plan.model, spec));
       break;
     case UnitKind::TokenEmbed:
@@ -188,6 +188,7 @@ Traffic traffic_of_unit(const Plan& plan, int unit, const MicrobatchRows& rows, 
       traffic.add_cross_entropy(tokens.read);
       break;
     case UnitKind::PatchEmbed:
+    case UnitKind::AudioEmbed:
     case UnitKind::Merge:
       break;
   }

@@ -12,9 +12,9 @@ Visibility visible_text(const std::vector<MaskWord>& words, bool both_ways) {
   for (const Segment& sample : segments_of(words))
     std::fill_n(row.begins.begin() + sample.start, sample.length, sample.start);
   for (size_t i = words.size(); i-- > 0;) {
-    const bool is_item = word_modality(words[i]) != kModalityText;
+    const bool is_image = word_modality(words[i]) == kModalityImage;
     const bool goes_on = i + 1 < words.size() && words[i + 1] == words[i];
-    row.ends[i] = both_ways && is_item && goes_on ? row.ends[i + 1] : static_cast<int64_t>(i) + 1;
+    row.ends[i] = both_ways && is_image && goes_on ? row.ends[i + 1] : static_cast<int64_t>(i) + 1;
   }
   return row;
 }

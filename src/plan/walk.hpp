@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The computations of a step in order, as the whole job makes them: which ranks have work in each,
-// when each buffer has to be gathered for it, and when its gradient is whole.
+// The computations of a step at one place of the pipeline, in order, as all its ranks in all
+// replicas make them: which have work in each, when each buffer has to be gathered for it, and when
+// its gradient is whole.
 #pragma once
 
 #include <optional>
@@ -10,9 +11,9 @@
 
 namespace zea::detail {
 
-/// One Forward or Backward that some ranks of the job may make.
+/// One computation on a unit that some ranks of the job may make.
 struct Compute {
-  ActionKind kind;
+  ActionKind kind;  ///< Forward, Backward, BackwardInput, BackwardWeight
   int unit;
   int microbatch;
 };
@@ -43,9 +44,12 @@ class Walk {
   bool runs_in_replica(size_t i) const { return runs_on(i, {input_.replica}); }
   /// Of an encoder's units: whether this rank has items.
   bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
-  /// The units of other modules whose outputs computation `i` reads, or whose outputs' gradients it
-  /// makes, where they have work in this rank's replica.
+  /// The units of other modules at this place whose outputs computation `i` reads, or whose
+  /// outputs' gradients it makes, where they have work in this rank's replica.
   std::vector<int> moved_units(size_t i) const;
+  /// Sends and receives before and after computation `i`, where this rank has work in it.
+  std::vector<Action> transfers_before(size_t i) const;
+  std::vector<Action> transfers_after(size_t i) const;
 
   /// When `group`, which is cut into shards, is gathered; in order.
   std::vector<Stay> stays(int group) const;
@@ -61,8 +65,17 @@ class Walk {
   Place unshard_place(const Stay& stay) const;
 
  private:
+  void add_pass(const Pass& pass);
   bool has_items(const Compute& compute) const;
   bool runs_on(size_t i, const std::vector<int>& replicas) const;
+  /// Whether a gradient of `unit`'s output is made in this rank's replica.
+  bool has_gradient(int unit, int microbatch) const;
+  /// Whether no earlier unit of this place reads `source`, too.
+  int receiving_unit(int source) const;
+  void find_received_units();
+  std::vector<int> received_units(const Compute& compute) const;
+  /// The other places that read a unit's output.
+  std::vector<int> reading_places(int unit) const;
   /// The computations of the units that read `group`, whether or not they have work; in order.
   std::vector<size_t> all_uses(int group) const;
   /// Those that some rank of its shard group makes.
@@ -74,8 +87,11 @@ class Walk {
 
   const ScheduleInput& input_;
   std::vector<std::vector<std::vector<bool>>> has_backward_;  ///< [replica][microbatch][unit]
-  std::vector<bool> has_own_items_;                           ///< this rank, of each microbatch
   std::vector<Compute> computes_;
+  std::vector<std::vector<size_t>> computes_of_unit_;
+  std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending
+  /// For each unit here those of other places whose outputs are received before it, ascending.
+  std::vector<std::vector<int>> received_;
 };
 
 }  // namespace zea::detail

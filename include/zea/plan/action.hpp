@@ -19,19 +19,27 @@ enum class ActionKind {
   ReshardSubgroup,  ///< drop them, but for what the smaller group keeps until backward
   Forward,          ///< run a unit, keeping what its backward needs
   Backward,         ///< autograd on that unit alone
-  Move,             ///< hand a unit's output from the ranks of its module to those of its consumer
+  BackwardInput,    ///< the same, with the gradients of weights put off
+  BackwardWeight,   ///< the gradients that were put off
+  Move,             ///< hand a unit's output from the ranks of its module to those of its consumer,
+                    ///< where these are the same ranks
   MoveBack,         ///< hand the output's gradient back
+  Send,             ///< start to send a unit's output to the place that reads it
+  Receive,          ///< start to receive it there
+  SendGradient,     ///< start to send that output's gradient back
+  ReceiveGradient,  ///< start to receive it
   ReduceShard,      ///< start reducing a buffer's gradient to the owners of its shards, and add it
                     ///< there
   ReduceReplicas,   ///< start summing the owned gradients over replicas of the shards
 };
 
-/// `unit` is set for Forward, Backward, Move and MoveBack, `group` for the others; -1 otherwise.
+/// `unit` is set for what is done to units and their outputs, `group` for the others; -1 otherwise.
 struct Action {
   ActionKind kind;
   int unit = -1;
   int group = -1;
   int microbatch = -1;
+  int place = -1;  ///< of the pipeline: the other end of a send or receive
 
   bool operator==(const Action&) const = default;
 };

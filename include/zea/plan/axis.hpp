@@ -27,6 +27,8 @@ struct ModuleGrid {
   int shard_subgroup = 0;
   int kv_holders = 1;  ///< neighbouring tp ranks that hold the same KV head
   int cp_inner = 1;    ///< neighbouring cp ranks that exchange tokens for heads
+  /// Along pp: where the same parameters stand several times (tied embeddings); empty: nowhere.
+  std::vector<int> tied_stages = {};
 
   int ranks() const { return pp * dp_module * cp * tp; }
 };
@@ -44,6 +46,25 @@ struct Coordinate {
   int along(Axis axis) const;
 };
 
+/// Ranks of a replica that follow each other.
+struct RankRange {
+  int first = 0;
+  int count = 0;
+
+  bool has(int rank) const { return rank >= first && rank < first + count; }
+};
+
+/// Ranks of every replica between which activations travel: their outputs one way, the gradients of
+/// these the other. The two ranges are apart.
+struct RankLink {
+  std::string name;  ///< "vision.pp0>llm.pp0"
+  RankRange from, to;
+
+  bool has(int rank_in_replica) const {
+    return from.has(rank_in_replica) || to.has(rank_in_replica);
+  }
+};
+
 /// The grid of all ranks: replica-major, then module, then pp, dp_module, cp, tp (tp fastest).
 /// world = dp_replicate x dp_shard x ranks of a replica; a replica's ranks are shared by modules
 /// whose [first_rank, first_rank + ranks) coincide, or split between modules that stand on ranks of
@@ -52,11 +73,13 @@ struct MeshShape {
   int dp_replicate = 1;
   int dp_shard = 1;
   std::vector<ModuleGrid> modules;
+  std::vector<RankLink> links = {};
 
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks_per_replica() const;
   int world_size() const { return replicas() * ranks_per_replica(); }
   const ModuleGrid& grid(const std::string& module) const;
+  const RankLink& link(const std::string& name) const;
 
   /// Whether `world_rank` holds a part of `module`.
   bool has(int world_rank, const std::string& module) const;

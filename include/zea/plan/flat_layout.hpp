@@ -60,13 +60,16 @@ using Wrappings = std::map<std::string, Wrapping>;
 /// The pieces of all parameters that a tp rank holds; all of each where there are none.
 using ParamCuts = std::vector<ParamCut>;
 
-/// For each unit its bundle: neighbouring units of one module whose parameters share buffers.
+/// For each unit its bundle: neighbouring units of one module, and of one stage where there are
+/// several, whose parameters share buffers.
 std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrappings,
-                                  const ParamCuts& cuts = {});
+                                  const ParamCuts& cuts = {},
+                                  const std::vector<int>& stage_of_unit = {});
 
 /// All buffers of a model, in walking order; carried parameters last.
 std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {},
-                                        const ParamCuts& cuts = {});
+                                        const ParamCuts& cuts = {},
+                                        const std::vector<int>& stage_of_unit = {});
 
 /// For each unit the buffers it reads, in order.
 std::vector<std::vector<int>> groups_of_units(const ModelSpec& model,

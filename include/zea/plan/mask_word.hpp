@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace zea {
@@ -14,6 +15,10 @@ using MaskWord = int64_t;
 
 inline constexpr int64_t kModalityText = 0;
 inline constexpr int64_t kModalityImage = 1;
+inline constexpr int64_t kModalityAudio = 2;
+
+/// Of the items of an encoder: "vision", "audio".
+int64_t modality_of(const std::string& encoder);
 
 constexpr MaskWord make_mask_word(int64_t sample, int64_t modality, int64_t item) {
   return sample << 32 | modality << 24 | item;

@@ -28,12 +28,13 @@ struct MemoryEstimate {
 /// fit and a target at every token.
 MicrobatchSizes full_microbatch(const Plan& plan);
 
-/// Of a training step with these microbatches; all ranks own alike.
-MemoryEstimate estimate_memory(const Plan& plan, const std::vector<MicrobatchSizes>& microbatches);
-/// Of the microbatches that `replica` has in this step.
-MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int replica,
+/// Of a rank, and of all that stand at its place, in a training step with these microbatches.
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchSizes>& microbatches);
+/// Of the microbatches that its replica has in this step.
+MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world_rank,
                                const std::vector<SampleIndex>& index);
-/// With a full microbatch.
+/// Of the rank that needs most, with full microbatches.
 MemoryEstimate estimate_memory(const Plan& plan);
 
 /// By class, and the peak: "parameters 1.00 MiB, ...; peak 9.00 MiB at backward llm.head".

@@ -3,10 +3,13 @@
 // share it send each other.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "zea/plan/model_spec.hpp"
+#include "zea/plan/sample_index.hpp"
 #include "zea/plan/token_layout.hpp"
 
 namespace zea {
@@ -26,18 +29,26 @@ struct ModuleRows {
   std::optional<ContextPlan> context;
 };
 
-struct MicrobatchRows {
-  ModuleRows text;
-  ModuleRows image;
+/// An encoder's part.
+struct EncoderRows {
+  ModuleRows items;
   /// Features that this rank sends to each rank of its replica, and gradients of features.
   std::vector<int64_t> features, feature_gradients;
+};
+
+struct MicrobatchRows {
+  ModuleRows text;
+  std::map<std::string, EncoderRows> encoders;  ///< those that have items
+
+  /// Of a module; rows of nothing where an encoder has no items.
+  const ModuleRows& of(const std::string& module) const;
 };
 
 /// The tokens of a microbatch, of all samples one after the other.
 struct MicrobatchTokens {
   std::vector<MaskWord> words;  ///< of each token
   std::vector<bool> is_target;  ///< whether the token after it is predicted
-  int64_t items = 0;
+  ItemCounts items;
 };
 
 /// Full rows of one sample each, text only, in which every token has a target but the last.

@@ -13,7 +13,7 @@
 namespace zea {
 
 /// How initial values are drawn when there are none to load.
-enum class Init { Zeros, Ones, Normal };
+enum class Init { Zeros, Ones, Normal, Sinusoids };
 
 /// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
 struct TpCut {
@@ -25,7 +25,7 @@ struct TpCut {
 
 struct ParamSpec {
   std::string name;    ///< as in weights files
-  std::string module;  ///< "vision" or "llm"
+  std::string module;  ///< "vision", "audio" or "llm"
   Shape shape;
   Init init = Init::Normal;
   double std = 0.02;
@@ -42,7 +42,10 @@ struct ParamSpec {
 enum class UnitKind {
   PatchEmbed,  ///< pixels -> patches + class token + positions, normalised
   VisionBlock,
-  Projector,  ///< features of the taps -> rows of the language model's width
+  Projector,   ///< features of the taps -> rows of the language model's width
+  AudioEmbed,  ///< log-mel columns -> two convolutions + positions
+  AudioBlock,
+  AudioProjector,  ///< final norm, features -> rows of the language model's width
   TokenEmbed,
   Merge,         ///< text embeddings with features put in the places of placeholders
   DecoderBlock,  ///< Llama's
@@ -60,7 +63,7 @@ struct UnitInput {
 
 struct UnitSpec {
   std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
-  std::string module;  ///< "vision" or "llm"
+  std::string module;  ///< "vision", "audio" or "llm"
   UnitKind kind;
   std::vector<int>
       params;  ///< indices in ModelSpec::params, in the order the unit's kind wants them
@@ -83,6 +86,23 @@ struct VisionConfig {
   int64_t tokens() const { return patches() + 1; }
   /// Rows that one image contributes to the language model.
   int64_t features() const { return patches() + (keep_class_token ? 1 : 0); }
+};
+
+/// Whisper's encoder (arXiv:2212.04356).
+struct AudioConfig {
+  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0;
+  int64_t mel_bins = 80;
+  int64_t positions = 1500;  ///< of a clip, each of 20 ms
+  double norm_eps = 1e-5;
+  Activation activation = Activation::Gelu;
+
+  /// Of log-mel features in a clip: the second convolution makes one position of two.
+  int64_t columns() const { return 2 * positions; }
+};
+
+/// What an encoder makes of an item: so many tokens, of which the last ones become features.
+struct ItemShape {
+  int64_t tokens = 0, features = 0;
 };
 
 struct ProjectorConfig {
@@ -112,18 +132,35 @@ struct TextConfig {
   std::vector<int64_t> end_tokens;  ///< that end a generated text
 };
 
+/// Heads of attention in a module.
+struct HeadShape {
+  int64_t query = 0, key_value = 0, dim = 0;
+};
+
 struct ModelSpec {
   std::string family;  ///< the config's model_type
   TextConfig text;
   std::optional<VisionConfig> vision;
-  ProjectorConfig projector;
-  int64_t image_token = -1;
+  std::optional<AudioConfig> audio;
+  ProjectorConfig projector;  ///< of each encoder
+  int64_t image_token = -1, audio_token = -1;
   std::vector<ParamSpec> params;
   std::vector<UnitSpec> units;  ///< in the order of a forward walk
   /// What the config says and training does not do, for the user to read.
   std::vector<std::string> notes;
 
   int64_t num_parameters() const;
+  /// The encoders that there are, "vision" before "audio", and all modules, "llm" last.
+  std::vector<std::string> encoders() const;
+  std::vector<std::string> modules() const;
+  ItemShape item_shape(const std::string& encoder) const;
+  HeadShape heads(const std::string& module) const;
+  int64_t hidden(const std::string& module) const;
+  /// Whether a unit's output goes to another module: rows of the language model's width.
+  bool makes_features(int unit) const;
+  /// The token in whose place a feature of the encoder is put.
+  int64_t placeholder(const std::string& encoder) const;
+  bool is_placeholder(int64_t token) const;
   /// Index of the parameter called `name`, or -1.
   int param_index(const std::string& name) const;
 };
@@ -133,6 +170,8 @@ struct Trainable {
   bool vision = true;
   bool vision_projector = true;
   bool llm = true;
+  bool audio = true;
+  bool audio_projector = true;
 };
 
 /// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed

@@ -14,7 +14,9 @@
 #include "zea/plan/flat_layout.hpp"
 #include "zea/plan/model_spec.hpp"
 #include "zea/plan/param_rules.hpp"
+#include "zea/plan/pipeline.hpp"
 #include "zea/plan/schedule.hpp"
+#include "zea/plan/stage_split.hpp"
 #include "zea/plan/token_layout.hpp"
 
 namespace zea {
@@ -32,7 +34,7 @@ struct Plan {
   std::string config_json;
   MeshShape mesh;
   Precision precision;  ///< of the language model; its master type is that of all
-  Precision vision_precision;
+  std::map<std::string, Precision> precisions;  ///< of each module
   ModelSpec model;
   std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
   ParamCuts cuts;                                        ///< of each parameter, over tp
@@ -40,14 +42,27 @@ struct Plan {
   std::vector<int> bundles;                              ///< of each unit
   std::vector<FlatGroup> groups;
   std::vector<Sharding> shardings;  ///< of each group
-  SlotPlans slots;
+  Pipeline pipeline;
+  std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
+  bool has_measured_costs = false;   ///< these are seconds, else multiplications
+  std::vector<SlotPlans> slots;      ///< of each place
+  std::vector<std::string> notes;    ///< on what the deck says and has no effect
 
   int world_size() const { return mesh.world_size(); }
-  const Precision& precision_of(const std::string& module) const {
-    return module == "vision" ? vision_precision : precision;
-  }
+  const Precision& precision_of(const std::string& module) const { return precisions.at(module); }
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
+  int rank_in_replica(int world_rank) const { return world_rank % mesh.ranks_per_replica(); }
+  int place_of(int world_rank) const { return pipeline.place_of_rank(rank_in_replica(world_rank)); }
+  /// Where along pp of its module a unit runs.
+  int stage_of_unit(int unit) const;
+  /// Where along pp of its module a buffer stands: with the units that read it, carried parameters
+  /// with the first; ascending.
+  std::vector<int> stages_of_group(int group) const;
+  /// Whether this rank has a buffer's place along pp, and whether that is the first such place,
+  /// which counts it in norms and writes it.
+  bool holds(int world_rank, int group) const;
+  bool counts(int world_rank, int group) const;
   /// This rank's place along tp in the module of a buffer.
   int tp_rank(int world_rank, int group) const {
     return mesh.coordinate(world_rank, groups[group].module).tp;
@@ -59,6 +74,10 @@ struct Plan {
   /// cuts of all of them.
   FlatRange own_cut(int world_rank, int group) const;
 
+  /// Whether a unit's forward is run again for its backward. The head's backward follows its
+  /// forward at once: keeping its graph costs nothing.
+  bool recomputes(int unit) const;
+
   /// How this run deals and packs samples.
   StepPlanOptions step_plan_options() const;
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
@@ -68,12 +87,14 @@ struct Plan {
   ScheduleInput schedule_input(const StepPlan& step, int world_rank, bool forward_only) const;
 };
 
-/// The slots of a plan whose groups and shardings are decided.
-SlotPlans make_slots(const Plan& plan);
+/// The slots of each place of a plan whose groups and shardings are decided.
+std::vector<SlotPlans> make_slots(const Plan& plan);
 
 /// Throws PlanError with every fault, one per line: impossible meshes print each factor of the
 /// product, and what is not built yet is named.
-Plan make_plan(const Options& options, const std::string& config_json, int world_size);
+/// `profile`: what the file of mesh.profile holds; empty: costs are estimated.
+Plan make_plan(const Options& options, const std::string& config_json, int world_size,
+               const std::string& profile = {});
 
 /// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
 /// per rank.

@@ -9,6 +9,7 @@
 //   whole on every tp rank, sequence parallel    a slice's share: summed over tp
 //   whole on every tp rank, without              whole on each: summed over tp, divided by tp
 //   KV head of several tp ranks                  of some query heads: summed over its holders
+//   at several stages (tied embeddings)          of one stage's use: summed over these stages
 #pragma once
 
 #include <string>
@@ -21,6 +22,8 @@ namespace zea {
 
 /// dp_shard, dp_module, cp: the ranks that share the buffer of a parameter cut by tp.
 std::vector<Axis> shard_axes();
+/// dp_module, cp, tp: the ranks of one stage of a module in one replica.
+std::vector<Axis> stage_axes();
 /// dp_replicate, dp_shard, dp_module, cp: the ranks whose tokens differ.
 std::vector<Axis> token_axes();
 
@@ -31,6 +34,10 @@ double holder_scale(const ParamCut& cut, bool sequence_parallel);
 /// `holders` divides tp. Ascending.
 std::vector<int> piece_holders(const MeshShape& shape, int world_rank, const std::string& module,
                                int holders);
+
+/// The ranks that differ from `world_rank` only along pp and stand where the module's tied
+/// parameters do; ascending; empty where it stands elsewhere.
+std::vector<int> tied_group(const MeshShape& shape, int world_rank, const std::string& module);
 
 /// The neighbours of `world_rank` along cp, ModuleGrid::cp_inner of them, that exchange tokens for
 /// heads; and the ranks of its number in all such groups, between which keys travel. Ascending.

@@ -3,12 +3,27 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace zea {
 
+/// Items of each modality.
+struct ItemCounts {
+  int64_t images = 0;
+  int64_t clips = 0;  ///< of sound
+
+  ItemCounts(int64_t image_count = 0, int64_t clip_count = 0)
+      : images(image_count), clips(clip_count) {}
+  /// Of the encoder `module`: "vision", "audio"; 0 of others.
+  int64_t of(const std::string& module) const;
+  int64_t all() const { return images + clips; }
+  ItemCounts& operator+=(const ItemCounts& other);
+  bool operator==(const ItemCounts&) const = default;
+};
+
 struct SampleIndex {
   int64_t tokens = 0;
-  int64_t items = 0;  ///< images
+  ItemCounts items = {};
   int64_t targets =
       0;  ///< tokens with loss, after the shift: a sample's first token is never a target
 };

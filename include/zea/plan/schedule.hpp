@@ -6,9 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "zea/plan/action.hpp"
+#include "zea/plan/pipeline.hpp"
 #include "zea/plan/sharding.hpp"
 #include "zea/plan/step_plan.hpp"
 
@@ -21,16 +24,22 @@ struct ScheduleInput {
   const std::vector<int>& bundles;         ///< of each unit
   const std::vector<Sharding>& shardings;  ///< of each group
   const StepPlan& step;
+  const Pipeline& pipeline;
+  int place = 0;  ///< this rank's in the pipeline
   /// For each group: the replicas (of StepPlan) in this rank's shard group, and in all its
   /// replicas.
-  std::vector<std::vector<int>> shard_peers;
-  std::vector<std::vector<int>> all_peers;
+  std::vector<std::vector<int>> shard_peers = {};
+  std::vector<std::vector<int>> all_peers = {};
   int replica = 0;  ///< this rank's
   bool forward_only = false;
-  /// Ranks of the replica that its items are dealt to, and which of them this one is.
-  int item_ranks = 1;
-  int item_rank = 0;
-  bool moves_features = false;  ///< the ranks of a replica exchange them between modules
+  /// Of each encoder: the ranks of the replica that its items are dealt to, and which of them this
+  /// one is.
+  struct ItemShare {
+    int ranks = 1;
+    int rank = 0;
+  };
+  std::map<std::string, ItemShare> item_shares = {};
+  bool moves_features = false;  ///< the ranks of this place exchange them between modules
 };
 
 /// Whether `unit` has work in a microbatch: vision units only where there are items.
@@ -67,9 +76,9 @@ struct SlotBytes {
   int64_t wire;
 };
 
-/// Slots for any step of the model: from a walk in which every unit has work.
+/// Slots for any step of the model at `place`: from a walk in which every unit has work.
 SlotPlans make_slot_plans(const ModelSpec& model, const std::vector<FlatGroup>& groups,
                           const std::vector<int>& bundles, const std::vector<Sharding>& shardings,
-                          const std::vector<SlotBytes>& bytes);
+                          const Pipeline& pipeline, int place, const std::vector<SlotBytes>& bytes);
 
 }  // namespace zea

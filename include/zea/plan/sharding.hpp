@@ -16,6 +16,8 @@ struct Sharding {
   int replicas = 1;  ///< copies
   bool keeps_until_backward =
       false;  ///< stays gathered between a microbatch's forward and backward
+  /// Gathered once for all microbatches of a step, as pipelines do.
+  bool keeps_for_step = false;
   /// Neighbouring ranks that share a copy between them; 0: all that is kept are the shards.
   int subgroup = 0;
   Prefetch forward_prefetch = Prefetch::Pre;

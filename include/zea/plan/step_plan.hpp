@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "zea/plan/sample_cost.hpp"
 #include "zea/plan/sample_index.hpp"
 
 namespace zea {
@@ -18,7 +19,7 @@ struct MicrobatchPlan {
   int64_t rows = 0;
   int64_t tokens = 0;
   int64_t targets = 0;
-  int64_t items = 0;
+  ItemCounts items;
 
   bool empty() const { return samples.empty(); }
 };
@@ -42,11 +43,17 @@ struct StepPlanOptions {
   int64_t row_tokens = 2048;
   int64_t rows_per_microbatch = 1;
   bool packing = true;
+  /// By cost, the costliest first; false: in order, in turn, rows filled one after the other.
+  bool balance = true;
+  /// Of each set of ranks of a replica that works beside the others.
+  std::vector<SampleCosts> costs = {SampleCosts{}};
 };
 
-/// Deals `samples` (ids, in the order of the global batch) to replicas by their tokens, longest
-/// first onto the least loaded (LPT; Graham 1969), then packs each replica's share into rows. Pure
-/// and deterministic. Throws DataError when a sample is longer than a row.
+/// Deals `samples` (ids, in the order of the global batch) to replicas, and those of a replica to
+/// as few microbatches as first fit needs on the fullest of them, so that all replicas, and all
+/// microbatches of a replica, cost about the same; microbatches come costliest first, the samples
+/// of a row in the order of the global batch. Pure and deterministic. Throws DataError when a
+/// sample is longer than a row.
 StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
                         const std::vector<SampleIndex>& index, const StepPlanOptions& options);
 

@@ -24,9 +24,17 @@ struct TokenSharding {
 struct ReplicaLayout {
   MeshShape grids;  ///< of one replica; empty: one rank
   std::map<std::string, TokenSharding> tokens;
+  /// Along pp: where each encoder makes its features, and where "llm" merges them and has its head.
+  std::map<std::string, int> feature_stages;
+  int head_stage = 0;
   int rank = 0;  ///< this one's place in it
 
   int ranks() const { return grids.modules.empty() ? 1 : grids.ranks_per_replica(); }
+  /// Whether a rank holds a part of `module`, whether that makes or takes features, and whether it
+  /// has the model's head.
+  bool has(int rank_in_replica, const std::string& module) const;
+  bool has_features(int rank_in_replica, const std::string& module) const;
+  bool has_head(int rank_in_replica) const;
   /// All zero, and a grid of one rank, where there are no grids.
   Coordinate place(int rank_in_replica, const std::string& module) const;
   ModuleGrid grid(const std::string& module) const;

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "zea/core/dtype.hpp"
@@ -24,8 +26,9 @@ struct AttentionSizes {
 
 /// All that the memory of a microbatch depends on.
 struct MicrobatchSizes {
-  int64_t samples = 0, tokens = 0, targets = 0, items = 0;
-  std::vector<AttentionSizes> text, images;
+  int64_t samples = 0, tokens = 0, targets = 0;
+  ItemCounts items;
+  std::vector<AttentionSizes> text, images, clips;
 
   bool operator==(const MicrobatchSizes&) const = default;
 };
@@ -33,8 +36,9 @@ struct MicrobatchSizes {
 /// The sizes of a microbatch of these samples.
 MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples);
 
-/// The attention calls of so many images.
-std::vector<AttentionSizes> image_attention_sizes(const ModelSpec& model, int64_t items);
+/// The same with other items.
+MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
+                           const ItemCounts& items);
 
 /// Element types that a unit computes with, and the threads of its kernels.
 struct UnitTypes {
@@ -75,9 +79,9 @@ struct UnitMemory {
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
                        const UnitTypes& types, const UnitCall& call, const UnitShare& share = {});
 
-/// Bytes of the tensors that a microbatch brings along: ids, rotary tables, patches, attention's
-/// rows.
+/// Bytes of the tensors that a microbatch brings along: ids, rotary tables, patches, log-mel
+/// columns, attention's rows.
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
-                         const UnitTypes& text, const UnitTypes& vision);
+                         const std::map<std::string, UnitTypes>& types_of_modules);
 
 }  // namespace zea

@@ -18,7 +18,7 @@ struct Visibility {
   int64_t tokens() const { return static_cast<int64_t>(begins.size()); }
 };
 
-/// Causal inside each sample, but that the tokens of one item see all of it where `both_ways`.
+/// Causal inside each sample, but that the tokens of one image see all of it where `both_ways`.
 Visibility visible_text(const std::vector<MaskWord>& words, bool both_ways);
 /// Every token sees all of its segment: an encoder's items.
 Visibility visible_segments(const std::vector<Segment>& segments);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/image_row.hpp"
+#include "zea/plan/item_row.hpp"
 
 namespace zea {
 namespace {
@@ -12,9 +12,10 @@ std::vector<Segment> equal_segments(int64_t count, int64_t length) {
 
 }  // namespace
 
-ImageRow::ImageRow(int64_t images, const VisionConfig& vision, const ReplicaLayout& replica)
-    : segments_(equal_segments(images, vision.tokens())),
+ItemRow::ItemRow(int64_t items, int64_t tokens, const std::string& encoder,
+                 const ReplicaLayout& replica)
+    : segments_(equal_segments(items, tokens)),
       visible_(visible_segments(segments_)),
-      layout_(visible_, replica.sharding("vision"), replica.grid("vision").tp) {}
+      layout_(visible_, replica.sharding(encoder), replica.grid(encoder).tp) {}
 
 }  // namespace zea

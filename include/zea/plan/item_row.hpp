@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of images, one image after the other, on the ranks that share them.
+// The tokens of an encoder's items (images, clips of sound), one item after the other, on the ranks
+// that share them.
 #pragma once
 
 #include <vector>
@@ -10,11 +11,12 @@
 
 namespace zea {
 
-class ImageRow {
+class ItemRow {
  public:
-  ImageRow(int64_t images, const VisionConfig& vision, const ReplicaLayout& replica);
+  /// So many items of `encoder`, each of `tokens` tokens.
+  ItemRow(int64_t items, int64_t tokens, const std::string& encoder, const ReplicaLayout& replica);
 
-  /// An image each.
+  /// An item each.
   const std::vector<Segment>& segments() const { return segments_; }
   const Visibility& visible() const { return visible_; }
   const TokenLayout& layout() const { return layout_; }

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dealing samples so that nobody waits: the costliest first, each to the taker whose load it meets
+// least (LPT, Graham 1969; with several sets of ranks that work at the same time, by the product of
+// loads and costs: Panigrahy et al., Heuristics for Vector Bin Packing, 2011).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace zea::detail {
+
+using Ids = std::vector<int64_t>;
+/// What a thing costs each set of ranks.
+using Costs = std::vector<double>;
+
+/// Takes the thing at `position`, or refuses since it has no room.
+using Take = std::function<bool(int taker, int64_t position)>;
+
+/// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
+/// Nothing where no taker takes some position. Without `take` everything is taken.
+std::optional<std::vector<Ids>> deal_longest_first(const std::vector<Costs>& costs, int takers,
+                                                   const Take& take = {});
+
+/// Position p to taker p mod takers.
+std::vector<Ids> deal_in_turn(int64_t positions, int takers);
+
+}  // namespace zea::detail

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "paper_walk.hpp"
+
+#include <algorithm>
+
+namespace zea::detail {
+namespace {
+
+UnitShare unit_share(const Plan& plan, const std::string& module) {
+  const ModuleGrid& grid = plan.mesh.grid(module);
+  const TokenSharding& tokens = plan.token_shardings.at(module);
+  return {.tp = grid.tp,
+          .sequence_parallel = tokens.sequence_parallel,
+          .cp = grid.cp,
+          .cp_inner = grid.cp_inner,
+          .gathers_keys = tokens.context.exchange == KeyExchange::Gather};
+}
+
+}  // namespace
+
+UnitTypes unit_types(const Plan& plan, const std::string& module) {
+  const Precision& precision = plan.precision_of(module);
+  return {precision.param, precision.master, plan.options.run.threads};
+}
+
+PaperWalk::PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+                     int64_t standing)
+    : plan_(plan),
+      place_(place),
+      microbatches_(microbatches),
+      units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
+      readers_(plan.model.units.size(), 0),
+      live_(standing) {
+  for (size_t u = 0; u < readers_.size(); ++u)
+    if (is_here(u))
+      for (const UnitInput& input : spec(u).inputs) ++readers_[input.unit];
+  for (microbatch_ = 0; microbatch_ < units_.size(); ++microbatch_) prepare();
+}
+
+void PaperWalk::prepare() {
+  for (size_t u = 0; u < readers_.size(); ++u) {
+    if (!runs(u)) continue;
+    at(u).needs_gradient = trains(u);
+    for (const UnitInput& input : spec(u).inputs)
+      at(u).needs_gradient = at(u).needs_gradient || at(input.unit).needs_gradient;
+  }
+}
+
+void PaperWalk::run() {
+  for (const Pass& pass : passes_of_place(plan_.pipeline, plan_.model, place_,
+                                          static_cast<int>(microbatches_.size()), false)) {
+    microbatch_ = static_cast<size_t>(pass.microbatch);
+    if (microbatches_[microbatch_].tokens == 0) continue;
+    std::vector<int> units = plan_.pipeline.stages[pass.stage].units;
+    if (pass.kind != PassKind::Forward) std::reverse(units.begin(), units.end());
+    for (int unit : units) {
+      const auto u = static_cast<size_t>(unit);
+      if (!runs(u)) continue;
+      if (pass.kind == PassKind::Forward)
+        forward(u);
+      else if (!at(u).needs_gradient)
+        continue;
+      else if (pass.kind == PassKind::BackwardWeight)
+        backward_weight(u);
+      else
+        backward(u, pass.kind == PassKind::BackwardInput);
+    }
+  }
+}
+
+bool PaperWalk::runs(size_t u) const {
+  const MicrobatchSizes& sizes = microbatches_[microbatch_];
+  return spec(u).module == "llm" || sizes.items.of(spec(u).module) > 0;
+}
+
+bool PaperWalk::trains(size_t u) const {
+  return std::any_of(spec(u).params.begin(), spec(u).params.end(),
+                     [&](int param) { return plan_.model.params[param].trainable; });
+}
+
+UnitMemory PaperWalk::declared(size_t u, bool keeps_graph) {
+  UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
+  for (const UnitInput& input : spec(u).inputs) {
+    call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
+    call.inputs_present.push_back(runs(input.unit));
+  }
+  return unit_memory(plan_.model, spec(u), module_sizes(u), unit_types(plan_, spec(u).module), call,
+                     unit_share(plan_, spec(u).module));
+}
+
+/// Of the ranks that share the unit's tokens: an encoder's items are dealt to dp_module groups of
+/// them.
+MicrobatchSizes PaperWalk::module_sizes(size_t u) const {
+  const std::string& module = spec(u).module;
+  const MicrobatchSizes& sizes = microbatches_[microbatch_];
+  if (module == "llm") return sizes;
+  const int64_t groups = plan_.mesh.grid(module).dp_module;
+  const auto share = [&](int64_t items) { return (items + groups - 1) / groups; };
+  return with_items(plan_.model, sizes, {share(sizes.items.images), share(sizes.items.clips)});
+}
+
+void PaperWalk::touch(int64_t bytes, const char* what, size_t u) {
+  if (live_ + bytes <= peak_) return;
+  peak_ = live_ + bytes;
+  peak_at_ = std::string(what) + " " + spec(u).name;
+}
+
+void PaperWalk::let_go(size_t u) {
+  if (--at(u).holders == 0) live_ -= at(u).output;
+}
+
+/// What another place made, when its first reader needs it.
+void PaperWalk::receive(size_t u) {
+  Unit& unit = at(u);
+  if (is_here(u) || unit.is_there) return;
+  unit.is_there = true;
+  unit.output = declared(u, false).output_bytes;
+  unit.holders = unit.readers = readers_[u];
+  live_ += unit.output;
+}
+
+void PaperWalk::forward(size_t u) {
+  for (const UnitInput& input : spec(u).inputs)
+    if (runs(input.unit)) receive(input.unit);
+  Unit& unit = at(u);
+  unit.keeps_graph = unit.needs_gradient && !plan_.recomputes(static_cast<int>(u));
+  const UnitMemory memory = declared(u, unit.keeps_graph);
+  touch(memory.forward_peak_bytes, "forward", u);
+  unit.output = memory.output_bytes;
+  unit.saved = unit.keeps_graph ? memory.saved_bytes : 0;
+  unit.readers = readers_[u];
+  unit.holders = unit.readers + (unit.keeps_graph ? 1 : 0);
+  live_ += unit.saved + (unit.holders > 0 ? unit.output : 0);
+  // A consumer's reference becomes the input that its backward reads.
+  for (const UnitInput& input : spec(u).inputs)
+    if (runs(input.unit) && !unit.needs_gradient) let_go(input.unit);
+}
+
+void PaperWalk::backward(size_t u, bool puts_off_weights) {
+  Unit& unit = at(u);
+  const UnitMemory memory = declared(u, true);
+  // Read at other places alone: its gradient comes from there.
+  if (unit.gradient == 0 && readers_[u] == 0 && spec(u).kind != UnitKind::Head) {
+    unit.gradient = unit.output;
+    live_ += unit.gradient;
+  }
+  if (!unit.keeps_graph) {
+    touch(memory.forward_peak_bytes, "forward again", u);
+    unit.saved = memory.saved_bytes;
+    live_ += unit.saved + (unit.holders++ == 0 ? unit.output : 0);
+  }
+  touch(memory.backward_peak_bytes - unit.saved, "backward", u);
+  if (!puts_off_weights) live_ -= unit.saved;
+  size_t next = 0;
+  for (const UnitInput& input : spec(u).inputs)
+    if (runs(input.unit)) add_gradient(u, input.unit, memory.input_gradient_bytes[next++]);
+  for (const UnitInput& input : spec(u).inputs)
+    if (runs(input.unit)) let_go(input.unit);
+  let_go(u);
+  live_ -= unit.gradient;
+}
+
+void PaperWalk::backward_weight(size_t u) {
+  live_ -= at(u).saved;
+}
+
+/// The second consumer's gradient is added to the first's in a third tensor. What another place
+/// made goes back when all its readers here have made theirs.
+void PaperWalk::add_gradient(size_t u, int source, int64_t bytes) {
+  Unit& of = at(source);
+  if (of.gradient > 0) {
+    touch(2 * bytes, "backward", u);
+  } else {
+    of.gradient = bytes;
+    live_ += bytes;
+  }
+  if (--of.readers > 0 || is_here(source)) return;
+  live_ -= of.gradient;
+  of.gradient = 0;
+}
+
+}  // namespace zea::detail
