@@ -43,6 +43,13 @@ Communicator Communicator::split(int color, const std::string& name) const {
   return Communicator(owned, name, progress_);
 }
 
+Communicator Communicator::reordered(int place, const std::string& name) const {
+  constexpr int kAll = 0;
+  MPI_Comm owned = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(handle_, kAll, place, &owned), "MPI_Comm_split");
+  return Communicator(owned, name, progress_);
+}
+
 Communicator::Communicator(Communicator&& other) noexcept
     : handle_(std::exchange(other.handle_, MPI_COMM_NULL)),
       rank_(other.rank_),

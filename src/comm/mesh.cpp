@@ -2,9 +2,11 @@
 #include "zea/comm/mesh.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "zea/comm/counted_collectives.hpp"
+#include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -21,6 +23,9 @@ constexpr const char* kShardSubgroup = "shard_subgroup";
 constexpr const char* kKvHolders = "kv_holders";
 constexpr const char* kCpInner = "cp_inner";
 constexpr const char* kCpOuter = "cp_outer";
+constexpr const char* kTied = "tied";
+constexpr const char* kOutputs = " outputs";
+constexpr const char* kGradients = " gradients";
 
 std::vector<std::vector<Axis>> combinations() {
   std::vector<std::vector<Axis>> all;
@@ -28,23 +33,48 @@ std::vector<std::vector<Axis>> combinations() {
   all.push_back({Axis::DpReplicate, Axis::DpShard});
   all.push_back(shard_axes());
   all.push_back(token_axes());
+  all.push_back(stage_axes());
   return all;
 }
 
 }  // namespace
 
-Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make)
+Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, ActionRecord* record)
     : shape_(std::move(shape)),
+      own_record_(record ? nullptr : std::make_unique<ActionRecord>()),
+      record_(record ? record : own_record_.get()),
       make_(std::move(make)),
       world_communicator_(world.duplicate("world")) {
   if (world.size() != shape_.world_size())
     throw InternalError("a mesh of " + std::to_string(shape_.world_size()) + " ranks on " +
                         std::to_string(world.size()) + " ranks");
   world_ = make_(world_communicator_);
-  add_name("world", *world_);
+  Ranks all(world.size());
+  std::iota(all.begin(), all.end(), 0);
+  add_name("world", *world_, all);
   build("replica", [this](int rank) { return zea::replica(shape_, rank); });
   build("model_copy", [this](int rank) { return zea::model_copy(shape_, rank); });
   for (const ModuleGrid& grid : shape_.modules) build_module(grid);
+  for (const RankLink& link : shape_.links) build_link(link);
+}
+
+// Each way has a communicator of its own, also where other groups have the same ranks: on a device
+// the messages of a communicator follow each other on one stream, and those of one way must not
+// wait for those of the other.
+void Mesh::build_link(const RankLink& link) {
+  const int replica_ranks = shape_.ranks_per_replica(),
+            first = rank() / replica_ranks * replica_ranks;
+  const bool takes_part = link.has(rank() - first);
+  Ranks members;
+  for (int other = 0; takes_part && other < replica_ranks; ++other)
+    if (link.has(other)) members.push_back(first + other);
+  for (const char* way : {kOutputs, kGradients}) {
+    const Communicator communicator =
+        world_communicator_.split(takes_part ? first : Communicator::kNoColor, link.name + way);
+    if (!takes_part) continue;
+    links_.push_back(make_(communicator));
+    add_name(link.name + way, *links_.back(), members);
+  }
 }
 
 void Mesh::build_module(const ModuleGrid& grid) {
@@ -62,6 +92,8 @@ void Mesh::build_module(const ModuleGrid& grid) {
   if (grid.kv_holders > 1)
     build_group(kKvHolders,
                 [&](int rank) { return piece_holders(shape_, rank, module, grid.kv_holders); });
+  if (!grid.tied_stages.empty())
+    build_group(kTied, [&](int rank) { return tied_group(shape_, rank, module); });
   if (grid.cp > 1) {
     build_group(kCpInner, [&](int rank) { return cp_inner_group(shape_, rank, module); });
     build_group(kCpOuter, [&](int rank) { return cp_outer_group(shape_, rank, module); });
@@ -88,12 +120,13 @@ void Mesh::build(const std::string& name, const GroupOf& group_of) {
     const Communicator communicator = world_communicator_.split(color, name);
     if (color != Communicator::kNoColor) groups_.emplace(own, make_(communicator));
   }
-  if (!own.empty()) add_name(name, *groups_.at(own));
+  if (!own.empty()) add_name(name, *groups_.at(own), own);
 }
 
-void Mesh::add_name(const std::string& name, Collectives& group) {
+void Mesh::add_name(const std::string& name, Collectives& group, const Ranks& members) {
   Named& named = by_name_[name];
   named.counted = make_counted_collectives(group, named.sent_bytes);
+  named.recorded = make_recorded_collectives(*named.counted, *record_, name, members);
 }
 
 std::string Mesh::note() const {
@@ -108,7 +141,7 @@ Collectives& Mesh::named(const std::string& name) {
   if (found == by_name_.end())
     throw InternalError("rank " + std::to_string(rank()) + " has no group " + name +
                         ": not a part of the module, or a group that is not built");
-  return *found->second.counted;
+  return *found->second.recorded;
 }
 
 Traffic Mesh::traffic() const {
@@ -136,6 +169,18 @@ Collectives& Mesh::shard_subgroup(const std::string& module) {
 
 Collectives& Mesh::kv_holders(const std::string& module) {
   return named(module + "." + kKvHolders);
+}
+
+Collectives& Mesh::tied(const std::string& module) {
+  return named(module + "." + kTied);
+}
+
+Collectives& Mesh::outputs(const std::string& link) {
+  return named(link + kOutputs);
+}
+
+Collectives& Mesh::gradients(const std::string& link) {
+  return named(link + kGradients);
 }
 
 Collectives& Mesh::cp_inner(const std::string& module) {

@@ -10,15 +10,22 @@
 namespace zea {
 namespace {
 
-/// A communicator that is only looked at: its size and this rank's place in it.
-void measure_node(const Communicator& world, int& local_rank, int& local_size) {
+/// A communicator that is only looked at: its size, this rank's place in it, and of each rank of
+/// the world the lowest rank on its node.
+void measure_node(const Communicator& world, int& local_rank, int& local_size,
+                  std::vector<int>& node_of_rank) {
   MPI_Comm node = MPI_COMM_NULL;
   check_mpi(
       MPI_Comm_split_type(world.handle(), MPI_COMM_TYPE_SHARED, world.rank(), MPI_INFO_NULL, &node),
       "MPI_Comm_split_type");
   check_mpi(MPI_Comm_rank(node, &local_rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(node, &local_size), "MPI_Comm_size");
+  int lowest = world.rank();
+  check_mpi(MPI_Bcast(&lowest, 1, MPI_INT, 0, node), "MPI_Bcast");
   check_mpi(MPI_Comm_free(&node), "MPI_Comm_free");
+  node_of_rank.resize(world.size());
+  check_mpi(MPI_Allgather(&lowest, 1, MPI_INT, node_of_rank.data(), 1, MPI_INT, world.handle()),
+            "MPI_Allgather");
 }
 
 }  // namespace
@@ -31,7 +38,7 @@ World::World(int* argc, char*** argv) {
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   world_.emplace(Communicator::duplicate(MPI_COMM_WORLD, "world"));
-  measure_node(*world_, local_rank_, local_size_);
+  measure_node(*world_, local_rank_, local_size_, node_of_rank_);
 }
 
 World::~World() {

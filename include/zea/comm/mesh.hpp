@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "zea/comm/communicator.hpp"
+#include "zea/core/action_record.hpp"
 #include "zea/plan/axis.hpp"
 #include "zea/plan/collective_volume.hpp"
 #include "zea/plan/reduction.hpp"
@@ -22,11 +23,14 @@ using MakeCollectives = std::function<std::unique_ptr<Collectives>(const Communi
 
 class Mesh {
  public:
-  /// Collective over `world`, whose size must be shape.world_size().
-  Mesh(const Communicator& world, MeshShape shape, MakeCollectives make);
+  /// Collective over `world`, whose size must be shape.world_size(). What this rank's groups do is
+  /// written into `record`, which outlives the mesh; null: one of its own.
+  Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
+       ActionRecord* record = nullptr);
 
   const MeshShape& shape() const { return shape_; }
   int rank() const { return world_communicator_.rank(); }
+  ActionRecord& record() { return *record_; }
 
   /// All ranks of the run.
   Collectives& world() { return named("world"); }
@@ -36,13 +40,20 @@ class Mesh {
   Collectives& model_copy();
 
   /// This rank's group that differs along `axes` (in any order) in `module`. Built by the
-  /// constructor for every single axis, {dp_replicate, dp_shard}, shard_axes() and token_axes();
+  /// constructor for every single axis, {dp_replicate, dp_shard}, shard_axes(), token_axes() and
+  /// stage_axes();
   /// any other combination, and a module that this rank has no part of, is refused by
   /// InternalError.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
 
   /// The tp ranks with the same KV head (ModuleGrid::kv_holders).
   Collectives& kv_holders(const std::string& module);
+  /// The ranks at other stages with the same tied parameters (ModuleGrid::tied_stages).
+  Collectives& tied(const std::string& module);
+  /// The ranks of one of MeshShape::links in this replica, those of its lower range first: for the
+  /// outputs that travel over it, and for their gradients.
+  Collectives& outputs(const std::string& link);
+  Collectives& gradients(const std::string& link);
   /// The cp ranks that exchange tokens for heads, and those between which keys travel.
   Collectives& cp_inner(const std::string& module);
   Collectives& cp_outer(const std::string& module);
@@ -75,18 +86,23 @@ class Mesh {
   struct Named {
     int64_t sent_bytes = 0;
     std::unique_ptr<Collectives> counted;
+    std::unique_ptr<Collectives> recorded;
   };
 
   void build_module(const ModuleGrid& grid);
+  void build_link(const RankLink& link);
   void build(const std::string& name, const GroupOf& group_of);
-  void add_name(const std::string& name, Collectives& group);
+  void add_name(const std::string& name, Collectives& group, const Ranks& members);
   Collectives& named(const std::string& name);
 
   MeshShape shape_;
+  std::unique_ptr<ActionRecord> own_record_;
+  ActionRecord* record_;
   MakeCollectives make_;
   Communicator world_communicator_;
   std::unique_ptr<Collectives> world_;
   std::map<Ranks, std::unique_ptr<Collectives>> groups_;  ///< of this rank
+  std::vector<std::unique_ptr<Collectives>> links_;       ///< of this rank
   std::map<Ranks, std::string> every_;    ///< groups built by any rank, with their names
   std::map<std::string, Named> by_name_;  ///< this rank's group of each name
 };

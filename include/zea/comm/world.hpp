@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "zea/comm/communicator.hpp"
 
@@ -25,6 +26,8 @@ class World {
   /// This rank's place among the ranks of its node: chooses the device.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
+  /// The node of each rank, named by the lowest rank on it.
+  const std::vector<int>& node_of_rank() const { return node_of_rank_; }
 
   /// A duplicate of all ranks. Collective.
   Communicator communicator() const { return world_->duplicate("world"); }
@@ -39,6 +42,7 @@ class World {
   std::optional<Communicator> world_;
   int local_rank_ = 0;
   int local_size_ = 1;
+  std::vector<int> node_of_rank_;
 };
 
 /// What the MPI library calls itself; also before it is started.
