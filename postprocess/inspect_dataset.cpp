@@ -32,19 +32,21 @@ void print_lengths(const std::vector<SampleIndex>& index) {
 
 void inspect_dataset(const InspectOptions& options) {
   const auto dataset = open_dataset(options.path);
-  int64_t tokens = 0, targets = 0, items = 0;
+  int64_t tokens = 0, targets = 0;
+  ItemCounts items;
   for (const SampleIndex& sample : dataset->index()) {
     tokens += sample.tokens;
     targets += sample.targets;
     items += sample.items;
   }
   std::printf("data set %s\n", dataset->describe().c_str());
-  std::printf("%s samples, %s tokens, %s target tokens, %s items\n",
+  std::printf("%s samples, %s tokens, %s target tokens, %s images, %s clips of sound\n",
               grouped(static_cast<int64_t>(dataset->index().size())).c_str(),
-              grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items).c_str());
-  std::printf("image token %d, largest token %d, %zu classes, %zu token texts\n",
-              dataset->image_token(), dataset->max_token(), dataset->classes().size(),
-              dataset->token_bytes().size());
+              grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items.images).c_str(),
+              grouped(items.clips).c_str());
+  std::printf("image token %d, audio token %d, largest token %d, %zu classes, %zu token texts\n",
+              dataset->image_token(), dataset->audio_token(), dataset->max_token(),
+              dataset->classes().size(), dataset->token_bytes().size());
   print_lengths(dataset->index());
 }
 

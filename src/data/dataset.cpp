@@ -80,17 +80,20 @@ H5File open_checked(const std::string& path) {
   if (format != "zea.dataset")
     throw DataError(path + ": its format is \"" + format + "\", must be \"zea.dataset\"");
   const std::string version = file.text_attribute("version").value_or("none");
-  if (version != "1")
-    throw DataError(path + ": its version is \"" + version + "\"; this zea reads version \"1\"");
+  if (version != "1" && version != "2")
+    throw DataError(path + ": its version is \"" + version +
+                    "\"; this zea reads versions \"1\" and \"2\"");
   return file;
 }
 
-int32_t read_image_token(const H5File& file) {
-  const std::string text = file.text_attribute("image_token").value_or("");
+/// Of the attribute `name`. Version 1 knew images only.
+int32_t read_placeholder(const H5File& file, const std::string& name) {
+  if (name == "audio_token" && file.text_attribute("version") == "1") return -1;
+  const std::string text = file.text_attribute(name).value_or("");
   int32_t token = -1;
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), token);
   if (fault != std::errc() || end != text.data() + text.size() || token < -1)
-    throw DataError(file.path() + ": attribute image_token is \"" + text +
+    throw DataError(file.path() + ": attribute " + name + " is \"" + text +
                     "\", must be a token id, or -1 for none");
   return token;
 }
@@ -99,11 +102,14 @@ class FileDataset : public Dataset {
  public:
   FileDataset(const std::string& path, int64_t held_bytes)
       : file_(open_checked(path)),
-        image_token_(read_image_token(file_)),
+        image_token_(read_placeholder(file_, "image_token")),
+        audio_token_(read_placeholder(file_, "audio_token")),
         token_offsets_(file_.read_all<int64_t>("token_offsets")),
         sample_item_offsets_(file_.read_all<int64_t>("sample_item_offsets")),
         item_offsets_(file_.read_all<int64_t>("item_offsets")),
         item_shape_(read_optional<int32_t>(file_, "item_shape")),
+        item_modality_(read_optional<uint8_t>(file_, "item_modality")),
+        item_rate_(read_optional<int32_t>(file_, "item_rate")),
         labels_(read_optional<int32_t>(file_, "labels")),
         tokens_(file_, "tokens", held_bytes),
         loss_mask_(file_, "loss_mask", held_bytes),
@@ -119,6 +125,7 @@ class FileDataset : public Dataset {
   const std::vector<SampleIndex>& index() const override { return index_; }
   Sample read(int64_t id) const override;
   int32_t image_token() const override { return image_token_; }
+  int32_t audio_token() const override { return audio_token_; }
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
@@ -126,6 +133,12 @@ class FileDataset : public Dataset {
  private:
   void check_structure() const;
   void check_item_shapes() const;
+  void check_image_shape(size_t item) const;
+  void check_modalities() const;
+  void check_clip(size_t item) const;
+  bool is_clip(size_t item) const {
+    return !item_modality_.empty() && item_modality_[item] == static_cast<uint8_t>(Modality::Audio);
+  }
   void check_tokens();
   void check_labels() const;
   void read_names();
@@ -137,13 +150,15 @@ class FileDataset : public Dataset {
   }
 
   H5File file_;  ///< read_range may be called by several threads
-  int32_t image_token_;
+  int32_t image_token_, audio_token_;
   int32_t max_token_ = -1;
   std::vector<int64_t> token_offsets_;
   std::vector<int64_t> sample_item_offsets_;
   std::vector<int64_t> item_offsets_;
-  std::vector<int32_t> item_shape_;  ///< (items, 3)
-  std::vector<int32_t> labels_;      ///< empty, or (samples)
+  std::vector<int32_t> item_shape_;     ///< (items, 3)
+  std::vector<uint8_t> item_modality_;  ///< (items); empty in version 1: all are images
+  std::vector<int32_t> item_rate_;      ///< (items); empty in version 1
+  std::vector<int32_t> labels_;         ///< empty, or (samples)
   Contents<int32_t> tokens_;
   Contents<uint8_t> loss_mask_;
   Contents<uint8_t> item_bytes_;
@@ -173,21 +188,53 @@ void FileDataset::check_item_shapes() const {
   if (item_shape_.size() != 3 * items)
     refuse("item_shape has " + std::to_string(item_shape_.size()) +
            " values, must have 3 for each of " + std::to_string(items) + " items");
-  for (size_t i = 0; i < items; ++i) {
-    const int64_t height = item_shape_[3 * i], width = item_shape_[3 * i + 1];
-    const int64_t channels = item_shape_[3 * i + 2],
-                  bytes = item_offsets_[i + 1] - item_offsets_[i];
-    const std::string what = "item " + std::to_string(i) + " has shape (" + std::to_string(height) +
-                             ", " + std::to_string(width) + ", " + std::to_string(channels) + ")";
-    if (height == 0 && width == 0 && channels == 0) continue;
-    if (height <= 0 || width <= 0 || (channels != 1 && channels != 3))
-      refuse(
-          what +
-          "; allowed are height and width of 1 or more with 1 or 3 channels, or zeros (encoded)");
-    if (bytes % channels != 0 || bytes / channels % width != 0 ||
-        bytes / channels / width != height)
-      refuse(what + " but " + std::to_string(bytes) + " bytes");
-  }
+  check_modalities();
+  for (size_t i = 0; i < items; ++i) is_clip(i) ? check_clip(i) : check_image_shape(i);
+}
+
+void FileDataset::check_image_shape(size_t i) const {
+  const int64_t height = item_shape_[3 * i], width = item_shape_[3 * i + 1];
+  const int64_t channels = item_shape_[3 * i + 2], bytes = item_offsets_[i + 1] - item_offsets_[i];
+  const std::string what = "item " + std::to_string(i) + " has shape (" + std::to_string(height) +
+                           ", " + std::to_string(width) + ", " + std::to_string(channels) + ")";
+  if (!item_rate_.empty() && item_rate_[i] != 0)
+    refuse("item " + std::to_string(i) + " is an image and has an item_rate of " +
+           std::to_string(item_rate_[i]) + ", must have 0");
+  if (height == 0 && width == 0 && channels == 0) return;
+  if (height <= 0 || width <= 0 || (channels != 1 && channels != 3))
+    refuse(what +
+           "; allowed are height and width of 1 or more with 1 or 3 channels, or zeros (encoded)");
+  if (bytes % channels != 0 || bytes / channels % width != 0 || bytes / channels / width != height)
+    refuse(what + " but " + std::to_string(bytes) + " bytes");
+}
+
+/// Version 2 says of each item what it is; the placeholders of both modalities differ.
+void FileDataset::check_modalities() const {
+  const size_t items = item_offsets_.size() - 1;
+  const size_t expected = file_.text_attribute("version") == "1" ? 0 : items;
+  if (item_modality_.size() != expected || item_rate_.size() != expected)
+    refuse("item_modality has " + std::to_string(item_modality_.size()) +
+           " entries and item_rate has " + std::to_string(item_rate_.size()) + " for " +
+           std::to_string(items) +
+           " items; in version 2 both have one for each, in version 1 none");
+  if (audio_token_ >= 0 && audio_token_ == image_token_)
+    refuse("image_token and audio_token are both " + std::to_string(image_token_));
+  for (size_t i = 0; i < item_modality_.size(); ++i)
+    if (item_modality_[i] > static_cast<uint8_t>(Modality::Audio))
+      refuse("item " + std::to_string(i) + " has item_modality " +
+             std::to_string(item_modality_[i]) + "; allowed are 0 (image) and 1 (sound)");
+}
+
+/// Raw sound is int16.
+void FileDataset::check_clip(size_t i) const {
+  const std::string what = "item " + std::to_string(i) + ", a clip of sound,";
+  for (size_t d = 0; d < 3; ++d)
+    if (item_shape_[3 * i + d] != 0) refuse(what + " has an item_shape; it must be zeros");
+  const int64_t rate = item_rate_[i], bytes = item_offsets_[i + 1] - item_offsets_[i];
+  if (rate < 0)
+    refuse(what + " has an item_rate of " + std::to_string(rate) + ", must be 0 or more");
+  if (rate > 0 && bytes % 2 != 0)
+    refuse(what + " has " + std::to_string(bytes) + " bytes, which are no samples of 2 bytes");
 }
 
 void FileDataset::read_names() {
@@ -203,7 +250,8 @@ void FileDataset::make_index() {
   index_.resize(token_offsets_.size() - 1);
   for (size_t i = 0; i < index_.size(); ++i) {
     index_[i].tokens = token_offsets_[i + 1] - token_offsets_[i];
-    index_[i].items = sample_item_offsets_[i + 1] - sample_item_offsets_[i];
+    for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
+      index_[i].items += is_clip(static_cast<size_t>(item)) ? ItemCounts(0, 1) : ItemCounts(1, 0);
     if (index_[i].tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
   }
   size_t sample = 0;
@@ -226,9 +274,11 @@ void FileDataset::check_tokens() {
              std::to_string(token) + "; allowed are 0 to " +
              (vocabulary_known ? std::to_string(vocabulary - 1) : "2^31 - 1"));
   });
-  if (vocabulary_known && image_token_ >= vocabulary)
-    refuse("image_token is " + std::to_string(image_token_) + ", outside its vocabulary of " +
-           std::to_string(vocabulary));
+  for (const auto& [name, token] :
+       {std::pair("image_token", image_token_), std::pair("audio_token", audio_token_)})
+    if (vocabulary_known && token >= vocabulary)
+      refuse(std::string(name) + " is " + std::to_string(token) + ", outside its vocabulary of " +
+             std::to_string(vocabulary));
 }
 
 void FileDataset::check_labels() const {
@@ -272,6 +322,10 @@ Item FileDataset::read_item(int64_t number) const {
   item.width = item_shape_[3 * i + 1];
   item.channels = item_shape_[3 * i + 2];
   item.raw = item.height > 0;
+  if (!is_clip(i)) return item;
+  item.modality = Modality::Audio;
+  item.rate = item_rate_[i];
+  item.raw = item.rate > 0;
   return item;
 }
 
@@ -290,17 +344,39 @@ int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from) {
   return std::find(loss_mask.begin() + begin, loss_mask.end(), uint8_t{1}) - loss_mask.begin();
 }
 
-void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_item) {
-  const int32_t image = dataset.image_token();
-  const int64_t found =
-      image < 0 ? 0 : std::count(sample.tokens.begin(), sample.tokens.end(), image);
-  const int64_t items = static_cast<int64_t>(sample.items.size());
-  if (found == items * tokens_per_item) return;
-  throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + " has " +
-                  std::to_string(found) + " image placeholders (token " + std::to_string(image) +
-                  "), but its " + std::to_string(items) + " images make " +
-                  std::to_string(items * tokens_per_item) + " features (" +
-                  std::to_string(tokens_per_item) + " each); pack it with that many per image");
+ItemCounts count_items(const std::vector<Item>& items) {
+  ItemCounts counts;
+  for (const Item& item : items)
+    counts += item.modality == Modality::Audio ? ItemCounts(0, 1) : ItemCounts(1, 0);
+  return counts;
+}
+
+namespace {
+
+struct Placeholders {
+  const char* modality;
+  const char* items;
+  int32_t token;
+  int64_t found, each;
+};
+
+}  // namespace
+
+void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_image,
+                        int64_t tokens_per_clip) {
+  const ItemCounts counts = count_items(sample.items);
+  for (const Placeholders& of :
+       {Placeholders{"image", "images", dataset.image_token(), counts.images, tokens_per_image},
+        Placeholders{"audio", "clips", dataset.audio_token(), counts.clips, tokens_per_clip}}) {
+    const int64_t found =
+        of.token < 0 ? 0 : std::count(sample.tokens.begin(), sample.tokens.end(), of.token);
+    if (found == of.found * of.each) continue;
+    throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + " has " +
+                    std::to_string(found) + " " + of.modality + " placeholders (token " +
+                    std::to_string(of.token) + "), but its " + std::to_string(of.found) + " " +
+                    of.items + " make " + std::to_string(of.found * of.each) + " features (" +
+                    std::to_string(of.each) + " each); pack it with that many for each");
+  }
 }
 
 }  // namespace zea

@@ -11,16 +11,34 @@
 namespace zea {
 namespace {
 
+Audio decode_clip(const Item& item, int64_t max_seconds) {
+  if (!item.raw) return decode_audio(item.bytes, max_seconds);
+  Audio audio{.rate = item.rate, .samples = std::vector<float>(item.bytes.size() / 2)};
+  for (size_t i = 0; i < audio.samples.size(); ++i) {
+    const auto word = static_cast<uint16_t>(item.bytes[2 * i] | item.bytes[2 * i + 1] << 8);
+    audio.samples[i] = static_cast<float>(static_cast<int16_t>(word)) / 32768.0f;
+  }
+  return audio;
+}
+
+/// Puts an item into `target`.
+void decode_item(const Item& item, const LoaderOptions& options, float* target) {
+  if (item.modality == Modality::Audio)
+    return (*options.mel)(decode_clip(item, options.max_clip_seconds), target);
+  preprocess_image(decode_image(item, options.image.max_pixels), options.image, target);
+}
+
 /// Puts item `number` of `sample` into `target`, which is zero before and stays so when the item is
 /// bad.
 void load_item(const Dataset& dataset, const LoaderOptions& options, Sample& sample, size_t number,
                float* target, std::vector<BadItem>& bad) {
+  const Item& item = sample.items[number];
   try {
-    const Image image = decode_image(sample.items[number], options.image.max_pixels);
-    preprocess_image(image, options.image, target);
+    decode_item(item, options, target);
   } catch (const DataError& fault) {
     if (!options.mask_bad_items)
-      throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + ": image " +
+      throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) +
+                      (item.modality == Modality::Audio ? ": clip " : ": image ") +
                       std::to_string(number) + ": " + fault.what() +
                       "; repair the data set, or set data.bad_items = \"mask\"");
     std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{0});
@@ -34,15 +52,28 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
   for (int64_t id : ids) {
     if (stop.stop_requested()) return loaded;
     loaded.samples.push_back(dataset.read(id));
-    loaded.items += static_cast<int64_t>(loaded.samples.back().items.size());
+    loaded.items += count_items(loaded.samples.back().items);
   }
-  const auto values = static_cast<size_t>(3 * options.image.size * options.image.size);
-  loaded.pixels.assign(values * static_cast<size_t>(loaded.items), 0.0f);
-  float* target = loaded.pixels.data();
+  if (loaded.items.clips > 0 && !options.mel)
+    throw DataError(dataset.describe() + " has clips of sound, but the model has no audio encoder");
+  const auto pixels = static_cast<size_t>(3 * options.image.size * options.image.size);
+  if (options.decodes_images)
+    loaded.pixels.assign(pixels * static_cast<size_t>(loaded.items.images), 0.0f);
+  size_t values = 0;
+  if (options.mel)
+    values =
+        static_cast<size_t>(options.mel->options().mel_bins * options.mel->options().columns());
+  if (options.decodes_clips)
+    loaded.mels.assign(values * static_cast<size_t>(loaded.items.clips), 0.0f);
+  float *image = loaded.pixels.data(), *clip = loaded.mels.data();
   for (Sample& sample : loaded.samples) {
-    for (size_t number = 0; number < sample.items.size(); ++number, target += values) {
+    for (size_t number = 0; number < sample.items.size(); ++number) {
       if (stop.stop_requested()) return loaded;
-      load_item(dataset, options, sample, number, target, loaded.bad);
+      const bool is_clip = sample.items[number].modality == Modality::Audio;
+      if (is_clip ? options.decodes_clips : options.decodes_images) {
+        load_item(dataset, options, sample, number, is_clip ? clip : image, loaded.bad);
+        is_clip ? clip += values : image += pixels;
+      }
       std::vector<uint8_t>().swap(sample.items[number].bytes);
     }
   }

@@ -10,9 +10,10 @@ namespace zea {
 
 MemoryDataset::MemoryDataset(std::vector<Sample> samples, int32_t image_token,
                              std::vector<std::string> classes, std::vector<std::string> token_bytes,
-                             std::string name)
+                             std::string name, int32_t audio_token)
     : samples_(std::move(samples)),
       image_token_(image_token),
+      audio_token_(audio_token),
       classes_(std::move(classes)),
       token_bytes_(std::move(token_bytes)),
       name_(std::move(name)) {
@@ -22,8 +23,8 @@ MemoryDataset::MemoryDataset(std::vector<Sample> samples, int32_t image_token,
     check_sample(sample);
     max_token_ =
         std::max(max_token_, *std::max_element(sample.tokens.begin(), sample.tokens.end()));
-    index_.push_back({static_cast<int64_t>(sample.tokens.size()),
-                      static_cast<int64_t>(sample.items.size()), count_targets(sample.loss_mask)});
+    index_.push_back({static_cast<int64_t>(sample.tokens.size()), count_items(sample.items),
+                      count_targets(sample.loss_mask)});
   }
 }
 

@@ -41,6 +41,15 @@ double normal(uint64_t key, int64_t index) {
   return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
+/// Whisper's positions: sines, then cosines, of wavelengths from 2 pi to 10000 times that.
+double sinusoid(const Shape& shape, int64_t index) {
+  const int64_t position = index / shape[1], column = index % shape[1], half = shape[1] / 2;
+  const double step = std::log(10000.0) / static_cast<double>(half - 1);
+  const double angle =
+      static_cast<double>(position) * std::exp(-step * static_cast<double>(column % half));
+  return column < half ? std::sin(angle) : std::cos(angle);
+}
+
 double element(const ParamSpec& param, uint64_t key, int64_t index) {
   switch (param.init) {
     case Init::Zeros:
@@ -49,6 +58,8 @@ double element(const ParamSpec& param, uint64_t key, int64_t index) {
       return 1;
     case Init::Normal:
       return param.std * normal(key, index);
+    case Init::Sinusoids:
+      return sinusoid(param.shape, index);
   }
   throw InternalError("unknown init");
 }

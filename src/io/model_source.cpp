@@ -56,11 +56,11 @@ std::string TensorMatch::faults() const {
 }
 
 std::string load_module(const ModelSpec& model, int param) {
-  for (const UnitSpec& unit : model.units)
-    if (unit.kind == UnitKind::Projector &&
-        std::find(unit.params.begin(), unit.params.end(), param) != unit.params.end())
-      return "projector";
-  return model.params[static_cast<size_t>(param)].module;
+  const ParamSpec& spec = model.params[static_cast<size_t>(param)];
+  // The last norm of the audio encoder runs in the projector's unit, and is none of it.
+  const bool is_projector =
+      spec.name.starts_with("multi_modal_projector.") || spec.name.starts_with("audio_projector.");
+  return is_projector ? "projector" : spec.module;
 }
 
 TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set: samples of token ids with a loss mask, and items (images) that stand at placeholder
-// tokens. The index (counts per sample) is held in memory on every rank, since all plans are made
-// from it; contents are read on demand.
+// A data set: samples of token ids with a loss mask, and items (images, clips of sound) that stand
+// at placeholder tokens. The index (counts per sample) is held in memory on every rank, since all
+// plans are made from it; contents are read on demand.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,21 @@
 
 namespace zea {
 
+enum class Modality : uint8_t { Image = 0, Audio = 1 };
+
 /// Encoded or raw bytes of one item.
 struct Item {
   std::vector<uint8_t> bytes;
-  /// "encoded" (JPEG or PNG, told apart by their first bytes) or "raw" (uint8, height x width x
-  /// channels).
+  /// "encoded" (JPEG or PNG, WAV or FLAC, told apart by their first bytes) or "raw" (images: uint8,
+  /// height x width x channels; sound: int16, little-endian, mono).
   bool raw = false;
-  int64_t height = 0, width = 0, channels = 0;  ///< of raw items
+  int64_t height = 0, width = 0, channels = 0;  ///< of raw images
+  Modality modality = Modality::Image;
+  int64_t rate = 0;  ///< of raw sound: samples per second
 };
+
+/// How many of `items` are of each modality.
+ItemCounts count_items(const std::vector<Item>& items);
 
 struct Sample {
   int64_t id = 0;  ///< position in the data set
@@ -38,6 +45,7 @@ class Dataset {
   virtual Sample read(
       int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
   virtual int32_t image_token() const = 0;  ///< placeholder id; -1 when there are no images
+  virtual int32_t audio_token() const = 0;  ///< that of sound
   virtual int32_t max_token()
       const = 0;  ///< largest token id of all samples; the vocabulary must hold it
   virtual const std::vector<std::string>& classes() const = 0;  ///< may be empty
@@ -58,7 +66,8 @@ int64_t count_targets(const std::vector<uint8_t>& loss_mask);
 int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from = 1);
 
 /// Throws DataError, naming sample, modality and both counts, unless `sample` has exactly
-/// `tokens_per_item` placeholders for each of its images.
-void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_item);
+/// `tokens_per_image` placeholders for each of its images and `tokens_per_clip` for each clip.
+void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_image,
+                        int64_t tokens_per_clip = 0);
 
 }  // namespace zea

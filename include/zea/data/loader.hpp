@@ -9,11 +9,13 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/image.hpp"
 
@@ -29,8 +31,9 @@ struct BadItem {
 struct LoadedMicrobatch {
   std::vector<Sample>
       samples;                ///< in the order of their ids' list; their items' bytes are released
-  std::vector<float> pixels;  ///< (items, 3, size, size), in the order of samples, then items
-  int64_t items = 0;
+  std::vector<float> pixels;  ///< (images, 3, size, size), in the order of samples, then items
+  std::vector<float> mels;    ///< (clips, mel_bins, columns), likewise
+  ItemCounts items;
   std::vector<BadItem> bad;
 };
 
@@ -42,6 +45,11 @@ struct LoaderOptions {
   /// A bad item becomes zeros, and all labels of its sample are masked; otherwise it is a
   /// DataError.
   bool mask_bad_items = false;
+  std::shared_ptr<const LogMel> mel = nullptr;  ///< of the audio encoder; null: there is none
+  int64_t max_clip_seconds = 3600;              ///< a longer clip is bad
+  /// Whether this rank needs what items hold, not only how many there are.
+  bool decodes_images = true;
+  bool decodes_clips = true;
 };
 
 /// Loads the samples `ids` in the calling thread. Throws DataError naming data set, sample, item

@@ -16,12 +16,14 @@ class MemoryDataset : public Dataset {
   /// check_sample).
   explicit MemoryDataset(std::vector<Sample> samples, int32_t image_token = -1,
                          std::vector<std::string> classes = {},
-                         std::vector<std::string> token_bytes = {}, std::string name = "memory");
+                         std::vector<std::string> token_bytes = {}, std::string name = "memory",
+                         int32_t audio_token = -1);
 
   std::string describe() const override { return name_; }
   const std::vector<SampleIndex>& index() const override { return index_; }
   Sample read(int64_t id) const override;
   int32_t image_token() const override { return image_token_; }
+  int32_t audio_token() const override { return audio_token_; }
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
@@ -31,7 +33,7 @@ class MemoryDataset : public Dataset {
 
   std::vector<Sample> samples_;
   std::vector<SampleIndex> index_;
-  int32_t image_token_;
+  int32_t image_token_, audio_token_;
   int32_t max_token_ = -1;
   std::vector<std::string> classes_;
   std::vector<std::string> token_bytes_;

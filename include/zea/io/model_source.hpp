@@ -25,7 +25,7 @@ struct TensorMatch {
 };
 
 /// The parts of a model as users call them.
-inline const std::vector<std::string> kLoadModules = {"vision", "projector", "llm"};
+inline const std::vector<std::string> kLoadModules = {"vision", "audio", "projector", "llm"};
 
 /// The one that a parameter belongs to.
 std::string load_module(const ModelSpec& model, int param);
