@@ -5,14 +5,31 @@
 
 #include "microbatch_parts.hpp"
 #include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
 
 namespace zea {
 namespace {
 
 using namespace detail;
 
-void check_sample(const Sample& sample, int64_t placeholders, const ModelSpec& model) {
+/// As many placeholders as the encoder makes features of the sample's items.
+void check_items(const Sample& sample, const std::string& encoder, int64_t placeholders,
+                 const ModelSpec& model) {
+  const bool hears = encoder == "audio";
+  const bool is_there = hears ? model.audio.has_value() : model.vision.has_value();
+  const int64_t features = is_there ? model.item_shape(encoder).features : 0;
+  const int64_t items = count_items(sample.items).of(encoder);
+  if (placeholders == items * features && (is_there || items == 0)) return;
+  const std::string what = hears ? "clip" : "image";
+  throw DataError(
+      "sample " + std::to_string(sample.id) + ", modality " + (hears ? "audio" : "image") + ": " +
+      std::to_string(placeholders) + " placeholder tokens (id " +
+      std::to_string(model.placeholder(encoder)) + ") for " + std::to_string(items) + " " + what +
+      "s x " + std::to_string(features) + " features of the " + encoder +
+      " encoder; pack the data with " + std::to_string(features) + " placeholders per " + what);
+}
+
+void check_sample(const Sample& sample, const std::map<std::string, int64_t>& placeholders,
+                  const ModelSpec& model) {
   for (int32_t id : sample.tokens)
     if (id < 0 || id >= model.text.vocabulary)
       throw DataError("sample " + std::to_string(sample.id) + ": token id " + std::to_string(id) +
@@ -25,64 +42,30 @@ void check_sample(const Sample& sample, int64_t placeholders, const ModelSpec& m
                     " tokens, more than the model's " + std::to_string(model.text.max_positions) +
                     " learned positions (n_positions); cut samples shorter when packing, or "
                     "generate fewer with eval.generate_tokens");
-  const int64_t features = model.vision ? model.vision->features() : 0;
-  const int64_t items = static_cast<int64_t>(sample.items.size());
-  if (placeholders != items * features)
-    throw DataError("sample " + std::to_string(sample.id) +
-                    ", modality image: " + std::to_string(placeholders) +
-                    " placeholder tokens (id " + std::to_string(model.image_token) + ") for " +
-                    std::to_string(items) + " images x " + std::to_string(features) +
-                    " features of the vision encoder; pack the data with " +
-                    std::to_string(features) + " placeholders per image");
+  for (const std::string encoder : {"vision", "audio"})
+    check_items(sample, encoder, placeholders.at(encoder), model);
 }
 
 void append_sample(HostTokens& host, const Sample& sample, int64_t number, const ModelSpec& model) {
-  const int64_t features = model.vision ? model.vision->features() : 0;
   const auto length = static_cast<int64_t>(sample.tokens.size());
-  int64_t placeholders = 0;
+  std::map<std::string, int64_t> placeholders{{"vision", 0}, {"audio", 0}};
   for (int64_t i = 0; i < length; ++i) {
     const int64_t id = sample.tokens[i];
     // Labels are shifted here, before tokens are dealt to ranks.
     const bool is_target = i + 1 < length && sample.loss_mask[i + 1];
     host.targets.push_back(is_target ? sample.tokens[i + 1] : -1);
-    if (model.vision && id == model.image_token) {
-      host.words.push_back(make_mask_word(number, kModalityImage, 1 + placeholders / features));
-      host.placeholders.push_back(static_cast<int64_t>(host.ids.size()));
-      ++placeholders;
-    } else {
-      host.words.push_back(make_mask_word(number, kModalityText, 0));
+    MaskWord word = make_mask_word(number, kModalityText, 0);
+    for (const std::string& encoder : model.encoders()) {
+      if (id != model.placeholder(encoder)) continue;
+      const int64_t item = placeholders[encoder]++ / model.item_shape(encoder).features;
+      word = make_mask_word(number, modality_of(encoder), 1 + item);
+      host.placeholders[encoder].push_back(static_cast<int64_t>(host.ids.size()));
     }
+    host.words.push_back(word);
     host.ids.push_back(id);
   }
   check_sample(sample, placeholders, model);
   host.lasts.push_back(static_cast<int64_t>(host.ids.size()) - 1);
-}
-
-RowTransfer make_transfer(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed,
-                          int rank, at::Device device) {
-  const RowExchange exchange = plan_row_exchange(held, needed, rank);
-  RowTransfer transfer;
-  Ids sent, received;
-  for (const RowRuns& runs : exchange.sends) {
-    transfer.sent_counts.push_back(count_rows(runs));
-    for (int64_t place : places_of_rows(runs, held[rank])) sent.push_back(place);
-  }
-  for (const RowRuns& runs : exchange.receives) {
-    transfer.received_counts.push_back(count_rows(runs));
-    for (int64_t place : places_of_rows(runs, needed[rank])) received.push_back(place);
-  }
-  transfer.sent_rows = index_tensor(sent, device);
-  transfer.received_rows = index_tensor(received, device);
-  transfer.needed = count_rows(needed[rank]);
-  return transfer;
-}
-
-void fill_transfers(Microbatch& out, const HostTokens& host, const VisionConfig& vision,
-                    const MicrobatchOptions& options) {
-  const std::vector<RowRuns> made = made_features(out.items, vision, options.replica);
-  const std::vector<RowRuns> taken = taken_features(host, options);
-  out.features = make_transfer(made, taken, options.replica.rank, options.device);
-  out.feature_gradients = make_transfer(taken, made, options.replica.rank, options.device);
 }
 
 }  // namespace
@@ -95,11 +78,10 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
   Microbatch out;
   out.tokens = static_cast<int64_t>(host.ids.size());
   out.items = loaded.items;
-  fill_text(out, host, model, options);
-  if (out.items > 0) {
-    fill_images(out, loaded, *model.vision, options);
-    if (options.replica.ranks() > 1) fill_transfers(out, host, *model.vision, options);
-  }
+  const ReplicaLayout& replica = options.replica;
+  if (replica.has(replica.rank, "llm")) fill_text(out, host, model, options);
+  for (const std::string& encoder : model.encoders())
+    if (out.items.of(encoder) > 0) fill_encoder(out, loaded, host, model, encoder, options);
   out.words = std::move(host.words);
   return out;
 }

@@ -2,6 +2,8 @@
 // The parts that a microbatch is made of. Private to model/.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "zea/model/microbatch.hpp"
@@ -13,9 +15,9 @@ using Ids = std::vector<int64_t>;
 /// All samples of a microbatch, one after the other, on the host.
 struct HostTokens {
   Ids ids;
-  Ids targets;       ///< of each token: the id to predict after it, or -1
-  Ids placeholders;  ///< tokens that take features, ascending
-  Ids lasts;         ///< the last token of each sample, ascending
+  Ids targets;                              ///< of each token: the id to predict after it, or -1
+  std::map<std::string, Ids> placeholders;  ///< tokens that take an encoder's features, ascending
+  Ids lasts;                                ///< the last token of each sample, ascending
   std::vector<MaskWord> words;
 };
 
@@ -26,13 +28,21 @@ std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& s
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options);
-/// The vision encoder's.
+/// What the vision encoder, and the audio encoder, are given. `items`, by number in the microbatch,
+/// are those that this rank encodes, of which it holds the tokens `here`.
 void fill_images(Microbatch& out, const LoadedMicrobatch& loaded, const VisionConfig& vision,
-                 const MicrobatchOptions& options);
+                 const Ids& items, const RowRuns& here, const MicrobatchOptions& options);
+void fill_clips(Microbatch& out, const LoadedMicrobatch& loaded, const AudioConfig& audio,
+                const Ids& items, const RowRuns& here, const MicrobatchOptions& options);
 
-/// The features that each rank of the replica makes, and those whose placeholders it holds.
-std::vector<RowRuns> made_features(int64_t items, const VisionConfig& vision,
-                                   const ReplicaLayout& replica);
-std::vector<RowRuns> taken_features(const HostTokens& host, const MicrobatchOptions& options);
+/// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
+/// its features; then the above.
+void fill_encoder(Microbatch& out, const LoadedMicrobatch& loaded, const HostTokens& host,
+                  const ModelSpec& model, const std::string& encoder,
+                  const MicrobatchOptions& options);
+
+/// The features of an encoder that each rank of the replica takes.
+std::vector<RowRuns> taken_features(const HostTokens& host, const std::string& encoder,
+                                    const MicrobatchOptions& options);
 
 }  // namespace zea::detail

@@ -74,7 +74,7 @@ TokenAttention text_attention(const HostTokens& host, const Visibility& row,
   const ContextOptions context = options.replica.sharding("llm").context;
   if (context.ranks > 1)
     attention.context = make_context_plan(row, layout.owned(), context, cp_rank);
-  else if (options.images_both_ways && !host.placeholders.empty())
+  else if (options.images_both_ways && host.placeholders.contains("vision"))
     attention.slices = attention_slices(row, layout.owned()[0], layout.owned()[0]);
   else
     attention.batches = make_attention_batches(segments_of(host.words), options.device);
@@ -136,32 +136,42 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   const Coordinate place = options.replica.place(options.replica.rank, "llm");
   const RowRuns& cp_tokens = layout.owned()[place.cp];
   const RowRuns here = layout.held(place.cp, place.tp);
-  out.counts = place.tp == 0;
+  out.counts = place.tp == 0 && options.replica.has_head(options.replica.rank);
   out.token_ids = index_tensor(pick(host.ids, cp_tokens), options.device);
   out.text_shares = layout.shares(place.cp);
+  out.text_rows = count_rows(here);
   out.text_attention = text_attention(host, row, layout, place.cp, options);
-  const auto takes_feature = [&](int64_t token) {
-    return std::binary_search(host.placeholders.begin(), host.placeholders.end(), token);
-  };
-  out.placeholder_rows = index_tensor(places_where(here, takes_feature), options.device);
+  for (const auto& [encoder, placeholders] : host.placeholders) {
+    const auto takes_feature = [&tokens = placeholders](int64_t token) {
+      return std::binary_search(tokens.begin(), tokens.end(), token);
+    };
+    EncoderPart& part = encoder == "audio" ? out.clips : out.images;
+    part.placeholder_rows = index_tensor(places_where(here, takes_feature), options.device);
+  }
   fill_positions(out, row, cp_tokens, here, model, options);
   fill_targets(out, host, layout, place, options.device);
   fill_lasts(out, host, layout, place, options.device);
 }
 
-std::vector<RowRuns> taken_features(const HostTokens& host, const MicrobatchOptions& options) {
+std::vector<RowRuns> taken_features(const HostTokens& host, const std::string& encoder,
+                                    const MicrobatchOptions& options) {
+  const auto tokens = host.placeholders.find(encoder);
+  const Ids placeholders = tokens == host.placeholders.end() ? Ids{} : tokens->second;
   const Visibility row = visible_text(host.words, options.images_both_ways);
   const TokenLayout layout = text_layout(row, options);
   std::vector<RowRuns> taken;
   for (int rank = 0; rank < options.replica.ranks(); ++rank) {
-    const Coordinate place = options.replica.place(rank, "llm");
     RowRuns features;
+    if (!options.replica.has_features(rank, "llm")) {
+      taken.push_back(features);
+      continue;
+    }
+    const Coordinate place = options.replica.place(rank, "llm");
     for (const TokenRange& run : layout.held(place.cp, place.tp)) {
-      const auto first =
-          std::lower_bound(host.placeholders.begin(), host.placeholders.end(), run.begin);
-      const auto last = std::lower_bound(first, host.placeholders.end(), run.end);
+      const auto first = std::lower_bound(placeholders.begin(), placeholders.end(), run.begin);
+      const auto last = std::lower_bound(first, placeholders.end(), run.end);
       if (first < last)
-        features.push_back({first - host.placeholders.begin(), last - host.placeholders.begin()});
+        features.push_back({first - placeholders.begin(), last - placeholders.begin()});
     }
     taken.push_back(std::move(features));
   }

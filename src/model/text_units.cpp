@@ -13,9 +13,14 @@ at::Tensor token_embed(const UnitContext& unit, ParameterList& next) {
   return text.learned_positions ? tokens + embedding(microbatch.positions, next()) : tokens;
 }
 
-at::Tensor merge(const UnitContext& unit, const at::Tensor& text,
-                 const std::optional<at::Tensor>& features) {
-  return features ? text.index_copy(0, unit.microbatch.placeholder_rows, *features) : text.clone();
+at::Tensor merge(const UnitContext& unit, const UnitSpec& spec, const UnitInputs& inputs) {
+  at::Tensor merged = *inputs[0];
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    if (!inputs[i]) continue;
+    const std::string& encoder = unit.model.units[spec.inputs[i].unit].module;
+    merged = merged.index_copy(0, unit.microbatch.encoder(encoder).placeholder_rows, *inputs[i]);
+  }
+  return merged.is_same(*inputs[0]) ? merged.clone() : merged;
 }
 
 at::Tensor decoder_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {

@@ -22,11 +22,20 @@ at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
     case UnitKind::Projector:
       output = detail::projector(context, next, inputs);
       break;
+    case UnitKind::AudioEmbed:
+      output = detail::audio_embed(context, next);
+      break;
+    case UnitKind::AudioBlock:
+      output = detail::audio_block(context, next, *inputs[0]);
+      break;
+    case UnitKind::AudioProjector:
+      output = detail::audio_projector(context, next, *inputs[0]);
+      break;
     case UnitKind::TokenEmbed:
       output = detail::token_embed(context, next);
       break;
     case UnitKind::Merge:
-      output = detail::merge(context, *inputs[0], inputs[1]);
+      output = detail::merge(context, unit, inputs);
       break;
     case UnitKind::DecoderBlock:
       output = detail::decoder_block(context, next, *inputs[0]);

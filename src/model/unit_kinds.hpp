@@ -42,9 +42,14 @@ struct UnitContext {
 at::Tensor patch_embed(const UnitContext& unit, ParameterList& next);
 at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
 at::Tensor projector(const UnitContext& unit, ParameterList& next, const UnitInputs& taps);
+at::Tensor audio_embed(const UnitContext& unit, ParameterList& next);
+at::Tensor audio_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
+at::Tensor audio_projector(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
+/// A projector's linears, of x (features here, width).
+at::Tensor projected(const UnitContext& unit, ParameterList& next, const at::Tensor& x,
+                     const RowShares& shares);
 at::Tensor token_embed(const UnitContext& unit, ParameterList& next);
-at::Tensor merge(const UnitContext& unit, const at::Tensor& text,
-                 const std::optional<at::Tensor>& features);
+at::Tensor merge(const UnitContext& unit, const UnitSpec& spec, const UnitInputs& inputs);
 at::Tensor decoder_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
 at::Tensor gpt2_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
 at::Tensor head(const UnitContext& unit, ParameterList& next, const at::Tensor& x,

@@ -12,7 +12,7 @@ at::Tensor patch_embed(const UnitContext& unit, ParameterList& next) {
   Parameter& positions = next();
   const at::Tensor tokens =
       image_tokens(linear(microbatch.patches, patch_weight, nullptr),
-                   {microbatch.patch_rows, microbatch.class_rows, microbatch.image_positions},
+                   {microbatch.patch_rows, microbatch.class_rows, microbatch.images.positions},
                    class_token, positions);
   Parameter& norm_weight = next();
   return layer_norm(tokens, norm_weight, next(), unit.model.vision->norm_eps);
@@ -20,7 +20,7 @@ at::Tensor patch_embed(const UnitContext& unit, ParameterList& next) {
 
 at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
   const VisionConfig& vision = *unit.model.vision;
-  const RowShares& shares = unit.microbatch.image_shares;
+  const RowShares& shares = unit.microbatch.images.shares;
   const int64_t head_dim = vision.hidden / vision.heads;
   Parameter& norm1 = next();
   const at::Tensor normed = layer_norm(x, norm1, next(), vision.norm_eps);
@@ -29,7 +29,7 @@ at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::
   Parameter& out_weight = next();
   const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[1], head_dim);
   const at::Tensor attended =
-      unit.layers.attention(split_heads(qkv, heads, head_dim), unit.microbatch.image_attention,
+      unit.layers.attention(split_heads(qkv, heads, head_dim), unit.microbatch.images.attention,
                             heads.query, heads.key_value);
   const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares);
   Parameter& norm2 = next();
@@ -42,11 +42,15 @@ at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::
 }
 
 at::Tensor projector(const UnitContext& unit, ParameterList& next, const UnitInputs& taps) {
-  const ProjectorConfig& config = unit.model.projector;
-  const RowShares& shares = unit.microbatch.feature_shares;
+  const RowShares& shares = unit.microbatch.images.feature_shares;
   std::vector<at::Tensor> states;
   for (const auto& tap : taps) states.push_back(*tap);
-  const at::Tensor x = joined_rows(states, unit.microbatch.feature_rows);
+  return projected(unit, next, joined_rows(states, unit.microbatch.images.feature_rows), shares);
+}
+
+at::Tensor projected(const UnitContext& unit, ParameterList& next, const at::Tensor& x,
+                     const RowShares& shares) {
+  const ProjectorConfig& config = unit.model.projector;
   Parameter& first = next();
   const at::Tensor inner = activate(
       unit.layers.column_linear(x, first, next.only_if(config.bias), shares), config.activation);

@@ -41,6 +41,13 @@ struct ImageRows {
 at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows, Parameter& class_token,
                         Parameter& positions);
 
+/// For each row of `windows` (rows, width) int64 these rows of x (columns, hidden), side by side as
+/// a convolution's weight (out, hidden, width) lies: (rows, hidden * width). -1: zeros.
+at::Tensor windows_of(const at::Tensor& x, const at::Tensor& windows);
+
+/// Adds biases to the queries and the values of qkv (tokens, query + key + value widths), in place.
+at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Parameter& value);
+
 /// The rows `rows` int64, ascending, of each of `states` (tokens, hidden), side by side: (rows,
 /// states * hidden).
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);

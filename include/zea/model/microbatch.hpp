@@ -6,6 +6,7 @@
 // layers (a slice of the cp tokens under sequence parallel, else all of them).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "zea/data/loader.hpp"
@@ -25,11 +26,25 @@ struct RowTransfer {
   int64_t needed = 0;
 };
 
+/// An encoder's part in a microbatch.
+struct EncoderPart {
+  int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
+  at::Tensor positions;    ///< (rows here) int64: of each row's token in its item
+  TokenAttention attention;
+  RowShares shares;               ///< of the cp tokens
+  at::Tensor feature_rows;        ///< int64: rows here that become features
+  RowShares feature_shares;       ///< of the features of the cp tokens
+  at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
+  RowTransfer features;           ///< from the ranks that made them to those of their placeholders
+  RowTransfer feature_gradients;  ///< and back
+};
+
 struct Microbatch {
   int64_t tokens = 0;   ///< of the whole microbatch
-  int64_t items = 0;    ///< of the whole microbatch
+  ItemCounts items;     ///< of the whole microbatch
   int64_t targets = 0;  ///< cp tokens with a label (bad items' samples have none)
-  bool counts = true;   ///< the first of the tp ranks, whose losses and targets are equal
+  bool counts = false;  ///< has the head, and is the first of the tp ranks, whose losses and
+                        ///< targets are equal
 
   std::vector<MaskWord> words;  ///< (tokens), of the whole microbatch
   at::Tensor token_ids;         ///< (cp tokens) int64
@@ -38,7 +53,6 @@ struct Microbatch {
   at::Tensor rotary_sines;
   TokenAttention text_attention;
   RowShares text_shares;         ///< of the cp tokens
-  at::Tensor placeholder_rows;   ///< int64: rows here that take features, ascending
   at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
   RowShares target_shares;       ///< of the targets
@@ -46,23 +60,33 @@ struct Microbatch {
   RowShares last_shares;         ///< of the last rows among the cp tokens
   std::vector<int64_t> samples;  ///< that the last rows among the cp tokens end
 
-  int64_t items_here = 0;      ///< that this rank encodes, alone or with its tp and cp ranks
-  at::Tensor patches;          ///< (patches here, channels * patch^2), compute type
-  at::Tensor patch_rows;       ///< int64: the rows here that they become
-  at::Tensor class_rows;       ///< int64: rows here that are class tokens
-  at::Tensor image_positions;  ///< (rows here) int64: in the image
-  TokenAttention image_attention;
-  RowShares image_shares;    ///< of the cp tokens
-  at::Tensor feature_rows;   ///< int64: rows here that become features
-  RowShares feature_shares;  ///< of the features of the cp tokens
+  EncoderPart images;
+  at::Tensor patches;     ///< (patches here, channels * patch^2), compute type
+  at::Tensor patch_rows;  ///< int64: the rows here that they become
+  at::Tensor class_rows;  ///< int64: rows here that are class tokens
 
-  RowTransfer features;  ///< from the ranks that made them to those that hold their placeholders
-  RowTransfer feature_gradients;  ///< and back
+  EncoderPart clips;   ///< of sound
+  at::Tensor columns;  ///< (columns here, mel_bins * 3), compute type: with their neighbours
+  at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
+
+  int64_t text_rows = 0;  ///< rows here of the text
+
+  /// Rows that this rank holds between the layers of a module.
+  int64_t rows_here(const std::string& module) const {
+    if (module == "llm") return text_rows;
+    const at::Tensor& rows = encoder(module).positions;
+    return rows.defined() ? rows.numel() : 0;
+  }
+  /// Of "vision" or "audio".
+  const EncoderPart& encoder(const std::string& module) const {
+    return module == "audio" ? clips : images;
+  }
 };
 
 struct MicrobatchOptions {
   at::ScalarType dtype = at::kFloat;         ///< the language model computes in
   at::ScalarType vision_dtype = at::kFloat;  ///< the vision encoder computes in
+  at::ScalarType audio_dtype = at::kFloat;   ///< the audio encoder computes in
   at::Device device = at::kCPU;
   bool images_both_ways = false;  ///< features of an image see all of it in the language model
   ReplicaLayout replica = {};     ///< the ranks that share the microbatch

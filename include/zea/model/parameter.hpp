@@ -11,6 +11,8 @@
 
 namespace zea {
 
+class DeferredGradients;
+
 class Parameter {
  public:
   Parameter(std::string name, std::vector<int64_t> shape, bool trainable, at::Device device);
@@ -27,6 +29,10 @@ class Parameter {
   /// the parameter, and never receives a gradient itself.
   const at::Tensor& anchor() const { return anchor_; }
 
+  /// Where functions note what they can put off adding to the gradient; null: they add at once.
+  DeferredGradients* deferred() const { return deferred_; }
+  void set_deferred(DeferredGradients* deferred) { deferred_ = deferred; }
+
   void set_value(at::Tensor value) { value_ = std::move(value); }
   void set_gradient(at::Tensor gradient) { gradient_ = std::move(gradient); }
 
@@ -35,6 +41,7 @@ class Parameter {
   std::vector<int64_t> shape_;
   bool trainable_;
   at::Tensor value_, gradient_, anchor_;
+  DeferredGradients* deferred_ = nullptr;
 };
 
 }  // namespace zea

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "zea/kernels/matmul.hpp"
+#include "zea/model/deferred_gradients.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter.hpp"
 
@@ -51,16 +52,32 @@ inline Tensor out_in(const Tensor& weight, WeightOrder order) {
 }
 
 /// Adds what a linear's outputs of gradient `dy` make of its inputs `x`.
-inline void add_weight_gradient(Parameter& weight, WeightOrder order, const Tensor& x,
-                                const Tensor& dy) {
+inline void add_weight_gradient_now(Parameter& weight, WeightOrder order, const Tensor& x,
+                                    const Tensor& dy) {
   if (order == WeightOrder::OutIn)
     add_outer_product(weight.gradient(), dy, x);
   else
     add_outer_product(weight.gradient(), x, dy);
 }
 
-inline void add_bias_gradient(Parameter& bias, const Tensor& dy) {
+inline void add_bias_gradient_now(Parameter& bias, const Tensor& dy) {
   bias.gradient().add_(dy.sum(0, false, bias.gradient().scalar_type()));
+}
+
+/// The same, now or when the weight's gradients are no longer put off: `x` and `dy` may be kept.
+inline void add_weight_gradient(Parameter& weight, WeightOrder order, const Tensor& x,
+                                const Tensor& dy) {
+  if (weight.deferred())
+    weight.deferred()->put_off_weight(weight, order, x, dy);
+  else
+    add_weight_gradient_now(weight, order, x, dy);
+}
+
+inline void add_bias_gradient(Parameter& bias, const Tensor& dy) {
+  if (bias.deferred())
+    bias.deferred()->put_off_bias(bias, dy);
+  else
+    add_bias_gradient_now(bias, dy);
 }
 
 }  // namespace zea::detail

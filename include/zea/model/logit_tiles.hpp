@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a loss needs of the logits x W^T of a large vocabulary, tile by tile: neither all rows of
+// logits nor all columns exist at once, and W is read, and its gradient written, once for many
+// rows.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace zea {
+
+/// Of each row of logits, fp32 for bf16 ones.
+struct RowLogits {
+  at::Tensor lse;     ///< (rows) log-sum-exp
+  at::Tensor picked;  ///< (rows) the target's logit, 0 where the matrix does not have it
+};
+
+/// x (rows, hidden), matrix (vocabulary, hidden), targets (rows) int64: rows of the matrix; others
+/// are not here.
+RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets);
+
+/// What gradients go into; each may be undefined.
+struct LogitGradients {
+  at::Tensor dx;       ///< (rows, hidden), zeros
+  at::Tensor dweight;  ///< (vocabulary, hidden)
+};
+
+/// Computes the logits again and adds what they are the cause of: their gradient is (softmax -
+/// one-hot) `scale`, for `lse` over all of the vocabulary, whose other rows may lie elsewhere.
+void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
+                         const at::Tensor& lse, const at::Tensor& scale,
+                         const LogitGradients& gradients);
+
+}  // namespace zea

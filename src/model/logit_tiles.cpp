@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/model/logit_tiles.hpp"
+
+#include "zea/core/kernel_sizes.hpp"
+#include "zea/kernels/logit_kernels.hpp"
+#include "zea/kernels/matmul.hpp"
+#include "zea/model/functions.hpp"
+#include "zea/model/parameter_function.hpp"
+
+namespace zea {
+namespace {
+
+/// Calls visit(begin, count) for the pieces of [0, all).
+template <class Visit>
+void for_pieces(int64_t all, int64_t step, Visit visit) {
+  for (int64_t begin = 0; begin < all; begin += step) visit(begin, std::min(step, all - begin));
+}
+
+}  // namespace
+
+RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets) {
+  const LogitTile tile(x.size(0), matrix.size(0));
+  const LogitSums sums(x.size(0), wide(x.narrow(0, 0, 0)).options());
+  for_pieces(x.size(0), tile.rows, [&](int64_t row, int64_t rows) {
+    const LogitSums part = sums.narrow(row, rows);
+    for_pieces(matrix.size(0), tile.columns, [&](int64_t column, int64_t columns) {
+      add_logits(product(x.narrow(0, row, rows), matrix.narrow(0, column, columns).t()),
+                 targets.narrow(0, row, rows), column, part);
+    });
+  });
+  at::Tensor lse = sums.maxima, logarithms = sums.sums;
+  return {lse.add_(logarithms.log_()), sums.picked};
+}
+
+void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
+                         const at::Tensor& lse, const at::Tensor& scale,
+                         const LogitGradients& gradients) {
+  const LogitTile tile(x.size(0), matrix.size(0));
+  for_pieces(x.size(0), tile.rows, [&](int64_t row, int64_t rows) {
+    const at::Tensor x_part = x.narrow(0, row, rows);
+    // Many tiles of bf16 are summed in fp32.
+    at::Tensor dx = gradients.dx.defined() ? gradients.dx.narrow(0, row, rows) : at::Tensor();
+    const bool is_summed_wide = dx.defined() && tile.columns < matrix.size(0);
+    at::Tensor sum = is_summed_wide ? wide(dx) : dx;
+    for_pieces(matrix.size(0), tile.columns, [&](int64_t column, int64_t columns) {
+      const at::Tensor part = matrix.narrow(0, column, columns);
+      const at::Tensor d = product(x_part, part.t());
+      logits_to_gradient(d, targets.narrow(0, row, rows), column, lse.narrow(0, row, rows), scale);
+      if (sum.defined()) sum.add_(product(d, part));
+      if (!gradients.dweight.defined()) return;
+      at::Tensor dweight = gradients.dweight.narrow(0, column, columns);
+      detail::add_outer_product(dweight, d, x_part);
+    });
+    if (is_summed_wide && !sum.is_same(dx)) dx.copy_(sum);
+  });
+}
+
+}  // namespace zea

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the audio encoder is given of a microbatch: the log-mel columns that the rows at hand see
+// through its two convolutions. Rows may be any part of the clips' tokens: columns at their edges
+// are made on several ranks, so no rank needs another's.
+#include <algorithm>
+
+#include "microbatch_parts.hpp"
+#include "zea/model/index_tensor.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// Of the second convolution: row p sees columns 2p - 1, 2p and 2p + 1 of the first.
+constexpr int64_t kWidth = 3, kStride = 2;
+
+/// The columns, numbered through all clips, that rows see, ascending; and for each row the places
+/// of its columns among these.
+struct SeenColumns {
+  Ids columns, places;
+};
+
+SeenColumns seen_columns(const RowRuns& here, const AudioConfig& audio) {
+  SeenColumns seen;
+  for (const TokenRange& run : here)
+    for (int64_t token = run.begin; token < run.end; ++token)
+      for (int64_t k = 0; k < kWidth; ++k) {
+        const int64_t first = token / audio.positions * audio.columns();
+        const int64_t column = kStride * token + k - 1;
+        if (column < first) {
+          seen.places.push_back(-1);
+          continue;
+        }
+        // Neighbours share a column: the last one of a row is the first of the next.
+        if (seen.columns.empty() || column > seen.columns.back()) seen.columns.push_back(column);
+        seen.places.push_back(std::lower_bound(seen.columns.begin(), seen.columns.end(), column) -
+                              seen.columns.begin());
+      }
+  return seen;
+}
+
+/// (columns, mel_bins * 3): each column between its neighbours, of which those beyond the clip are
+/// zero. `mels` are (clips, mel_bins, columns).
+at::Tensor with_neighbours(const at::Tensor& mels, const Ids& columns) {
+  const int64_t bins = mels.size(1);
+  const at::Tensor padded = at::constant_pad_nd(mels, {1, 1});
+  const at::Tensor unfolded = padded.unfold(2, kWidth, 1).permute({0, 2, 1, 3});
+  if (static_cast<int64_t>(columns.size()) == mels.size(0) * mels.size(2))
+    return unfolded.reshape({-1, bins * kWidth});
+  const at::Tensor all = index_tensor(columns, at::kCPU);
+  const at::Tensor clips = all.div(mels.size(2), "floor");
+  return unfolded.index({clips, all - clips * mels.size(2)}).reshape({-1, bins * kWidth});
+}
+
+at::Tensor mels_of(const LoadedMicrobatch& loaded, const Ids& clips, const AudioConfig& audio) {
+  const at::Tensor all =
+      at::from_blob(const_cast<float*>(loaded.mels.data()),
+                    {loaded.items.clips, audio.mel_bins, audio.columns()}, at::kFloat);
+  if (static_cast<int64_t>(clips.size()) == loaded.items.clips) return all;
+  return all.index_select(0, index_tensor(clips, at::kCPU));
+}
+
+}  // namespace
+
+void fill_clips(Microbatch& out, const LoadedMicrobatch& loaded, const AudioConfig& audio,
+                const Ids& items, const RowRuns& here, const MicrobatchOptions& options) {
+  const SeenColumns seen = seen_columns(here, audio);
+  out.columns = with_neighbours(mels_of(loaded, items, audio), seen.columns)
+                    .to(options.audio_dtype)
+                    .to(options.device);
+  out.windows = index_tensor(seen.places, options.device).view({-1, kWidth});
+}
+
+}  // namespace zea::detail
