@@ -49,7 +49,8 @@ TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateS
   agree(control, [&] {
     load_weights(engine, source);
     for (size_t g = 0; g < engine.groups().size(); ++g)
-      if (engine.groups()[g]->trainable()) read_moments(engine, static_cast<int>(g), source);
+      if (engine.groups()[g] && engine.groups()[g]->trainable())
+        read_moments(engine, static_cast<int>(g), source);
   });
   return source.position();
 }

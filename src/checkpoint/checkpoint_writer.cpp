@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "checkpoint_directory.hpp"
 #include "own_pieces.hpp"
@@ -25,10 +26,14 @@ namespace fs = std::filesystem;
 
 constexpr double kMiB = 1 << 20;
 
+const std::string& strategy_of(const Options& options, const std::string& module) {
+  if (module == "vision") return options.mesh_vision.strategy;
+  return module == "audio" ? options.mesh_audio.strategy : options.mesh_llm.strategy;
+}
+
 std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
-  std::string text =
-      grid.module + " " +
-      (grid.module == "vision" ? plan.options.mesh_vision : plan.options.mesh_llm).strategy;
+  std::string text = grid.module + " " + strategy_of(plan.options, grid.module);
+  if (grid.pp > 1) text += " pp " + std::to_string(grid.pp);
   if (grid.tp > 1) text += " tp " + std::to_string(grid.tp);
   if (grid.cp > 1) text += " cp " + std::to_string(grid.cp);
   return text;
@@ -76,6 +81,7 @@ class CheckpointWriter::Save {
 
  private:
   bool is_this_checkpoint() const;
+  void wait_for_own_file();
   bool is_done_already();
   void prepare();
   void start_shard();
@@ -162,6 +168,7 @@ void CheckpointWriter::Save::keep_values() {
 SaveReport CheckpointWriter::Save::finish() {
   const Stopwatch clock;
   if (shard_) {
+    wait_for_own_file();
     try {
       agree(control_, [&] { shard_->finish(); });
       const std::vector<std::string> parts = gather_to_root(own_part());
@@ -173,6 +180,17 @@ SaveReport CheckpointWriter::Save::finish() {
   }
   stall_seconds_ += clock.seconds();
   return report();
+}
+
+/// A file that grows is slow, not stuck.
+void CheckpointWriter::Save::wait_for_own_file() {
+  ActionRecord& record = engine_.mesh().record();
+  const ActionRecord::Action action(record, "write the checkpoint's file");
+  for (int64_t written = 0; is_writing();) {
+    if (written != shard_->written_bytes()) record.moved();
+    written = shard_->written_bytes();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 /// A rank's pieces travel as a manifest of their own, so the root reads them with the checks of a

@@ -15,6 +15,7 @@ void load_weights(Engine& engine, const WeightsSource& source) {
   check_tensors(plan.model, source);
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     ShardedGroup* group = engine.groups()[g].get();
+    if (group == nullptr) continue;
     if (plan.options.model.sync_module_states && !group->is_first_replica()) continue;
     const auto boxes =
         detail::held_boxes(plan, static_cast<int>(g), engine.world_rank(), group->range());

@@ -33,6 +33,7 @@ int64_t own_file_bytes(Engine& engine) {
   const Plan& plan = engine.plan();
   int64_t bytes = kMetadataBytesPerFile;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
     const auto num_states = static_cast<int64_t>(states_of(*engine.groups()[g]).size());
     for (const HeldBox& box : own_boxes(plan, static_cast<int>(g), engine.world_rank()))
       bytes += num_states * (ShardWriter::piece_bytes(box.extent, plan.precision.master) +
@@ -45,6 +46,7 @@ std::vector<OwnPiece> own_pieces(Engine& engine) {
   const Plan& plan = engine.plan();
   std::vector<OwnPiece> pieces;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
     const ShardedGroup& group = *engine.groups()[g];
     const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
     for (const State& state : states_of(group))

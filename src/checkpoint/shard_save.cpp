@@ -103,6 +103,7 @@ void ShardSave::write_parts(ShardWriter& writer) {
     hash_part(piece, part.first, part.count, buffer.data());
     if (!wait_until(start_seconds)) return;
     writer.write(piece, part.first, part.count, buffer.data());
+    written_bytes_ += part.count * size;
   }
 }
 

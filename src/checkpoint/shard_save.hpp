@@ -37,6 +37,8 @@ class ShardSave {
   /// Stops writing where that is still under way: what it wrote is no shard then.
   ~ShardSave();
 
+  /// Bytes of values written so far; grows while the threads get on.
+  int64_t written_bytes() const { return written_bytes_; }
   /// Whether the threads have ended, well or not.
   bool is_done() const { return done_; }
   /// To be called before the live shards change: copies what is neither written nor copied yet.
@@ -73,6 +75,7 @@ class ShardSave {
   bool is_stopped_ = false;
   double allowed_seconds_ = 0;  ///< when the rate limit lets the next part go
 
+  std::atomic<int64_t> written_bytes_ = 0;
   std::atomic<bool> done_ = false;
   std::thread stager_, thread_;
 };

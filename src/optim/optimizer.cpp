@@ -8,9 +8,10 @@ namespace zea {
 Optimizer::Optimizer(Engine& engine) : engine_(engine) {
   const Plan& plan = engine.plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    if (!plan.groups[g].trainable) continue;
-    add_cuts(static_cast<int>(g));
-    add_counted(static_cast<int>(g));
+    const int group = static_cast<int>(g);
+    if (!plan.groups[g].trainable || !plan.holds(engine.world_rank(), group)) continue;
+    add_cuts(group);
+    if (plan.counts(engine.world_rank(), group)) add_counted(group);
   }
 }
 
@@ -57,7 +58,7 @@ double Optimizer::own_sum_of_squares() const {
 
 std::string Optimizer::non_finite_group() const {
   for (const auto& group : engine_.groups())
-    if (group->trainable() && !std::isfinite(sum_of_squares(group->gradient())))
+    if (group && group->trainable() && !std::isfinite(sum_of_squares(group->gradient())))
       return group->layout().name;
   return "";
 }
@@ -74,7 +75,7 @@ void Optimizer::step(const std::vector<bool>& groups_with_gradient, AdamwUpdate 
           update);
   }
   for (auto& group : engine_.groups())
-    if (group->trainable()) group->publish();
+    if (group && group->trainable()) group->publish();
 }
 
 }  // namespace zea

@@ -16,7 +16,8 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
       mesh_(mesh),
       world_rank_(mesh.rank()),
       device_(device),
-      unit_groups_(groups_of_units(plan.model, plan.groups)) {
+      unit_groups_(groups_of_units(plan.model, plan.groups)),
+      transfers_(plan, mesh, device) {
   build_slots();
   build_groups();
   build_units();
@@ -27,13 +28,13 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
 void Engine::build_slots() {
   std::map<std::vector<int>, Collectives*> shard_groups;  // by their ranks
   for (size_t g = 0; g < plan_.groups.size(); ++g)
-    if (plan_.shardings[g].shards > 1) {
+    if (plan_.shardings[g].shards > 1 && plan_.holds(world_rank_, static_cast<int>(g))) {
       const std::string& module = plan_.groups[g].module;
       shard_groups.emplace(plan_.mesh.group(world_rank_, module, shard_axes()),
                            &mesh_.along(module, shard_axes()));
     }
   Collectives* shard_group = shard_groups.size() == 1 ? shard_groups.begin()->second : nullptr;
-  const SlotPlans& slots = plan_.slots;
+  const SlotPlans& slots = plan_.slots[plan_.place_of(world_rank_)];
   gathered_slots_ = std::make_unique<Slots>(slots.gathered, ledger_, nullptr, device_);
   gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_, shard_group, device_);
   wire_slots_ = std::make_unique<Slots>(slots.wire, ledger_, shard_group, device_);
@@ -41,6 +42,10 @@ void Engine::build_slots() {
 
 void Engine::build_groups() {
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    if (!plan_.holds(world_rank_, static_cast<int>(g))) {
+      groups_.emplace_back();
+      continue;
+    }
     const std::string& module = plan_.groups[g].module;
     const Sharding& sharding = plan_.shardings[g];
     ShardedGroupContext context{.gathered = *gathered_slots_,
@@ -60,19 +65,26 @@ void Engine::build_groups() {
 }
 
 void Engine::build_units() {
-  consumers_.resize(plan_.model.units.size());
-  for (size_t u = 0; u < plan_.model.units.size(); ++u) {
-    const UnitSpec& unit = plan_.model.units[u];
-    for (const UnitInput& input : unit.inputs)
-      consumers_[input.unit].push_back(static_cast<int>(u));
-    std::vector<Parameter*> parameters;
-    for (int param : unit.params)
-      for (int group : unit_groups_[u])
-        if (Parameter* found = groups_[group]->parameter(param)) parameters.push_back(found);
+  const int here = plan_.place_of(world_rank_);
+  const std::vector<UnitSpec>& units = plan_.model.units;
+  readers_.resize(units.size());
+  reading_places_.resize(units.size());
+  for (const PipelineEdge& edge : edges_of(plan_.pipeline, plan_.model))
+    if (edge.from == here) ++reading_places_[edge.unit];
+  for (size_t u = 0; u < units.size(); ++u) {
     trains_unit_.push_back(
-        std::any_of(parameters.begin(), parameters.end(),
-                    [](const Parameter* parameter) { return parameter->trainable(); }));
-    unit_parameters_.push_back(std::move(parameters));
+        std::any_of(units[u].params.begin(), units[u].params.end(),
+                    [&](int param) { return plan_.model.params[param].trainable; }));
+    unit_parameters_.emplace_back();
+    if (plan_.pipeline.place_of_unit(static_cast<int>(u)) != here) {
+      unit_groups_[u].clear();
+      continue;
+    }
+    for (const UnitInput& input : units[u].inputs) ++readers_[input.unit];
+    for (int param : units[u].params)
+      for (int group : unit_groups_[u])
+        if (Parameter* found = groups_[group]->parameter(param))
+          unit_parameters_[u].push_back(found);
   }
 }
 
@@ -93,70 +105,94 @@ void Engine::build_layers() {
 
 MicrobatchOptions Engine::microbatch_options() const {
   return {.dtype = to_torch(plan_.precision.param),
-          .vision_dtype = to_torch(plan_.vision_precision.param),
+          .vision_dtype = to_torch(plan_.precision_of("vision").param),
+          .audio_dtype = to_torch(plan_.precision_of("audio").param),
           .device = device_,
           .images_both_ways = plan_.options.llm.image_attention == "bidirectional",
           .replica = plan_.replica_layout(world_rank_)};
 }
 
 void Engine::broadcast_weights() {
-  for (auto& group : groups_) group->broadcast_master();
+  for (auto& group : groups_)
+    if (group) group->broadcast_master();
 }
 
 WalkResult Engine::run(const std::vector<Action>& actions,
                        const std::vector<Microbatch>& microbatches, HeadOutput head) {
   microbatches_ = &microbatches;
   head_ = head;
-  trains_ = std::any_of(actions.begin(), actions.end(),
-                        [](const Action& action) { return action.kind == ActionKind::Backward; });
+  trains_ = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+    return action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardInput;
+  });
   result_ = {};
   result_.outputs.resize(microbatches.size());
   for (const Action& action : actions) {
-    switch (action.kind) {
-      case ActionKind::Unshard:
-        groups_[action.group]->start_unshard();
-        break;
-      case ActionKind::UnshardSubgroup:
-        groups_[action.group]->start_unshard_from_subgroup();
-        break;
-      case ActionKind::Reshard:
-        groups_[action.group]->reshard();
-        break;
-      case ActionKind::ReshardSubgroup:
-        groups_[action.group]->reshard_to_subgroup();
-        break;
-      case ActionKind::Forward:
-        forward(action.unit, action.microbatch);
-        break;
-      case ActionKind::Backward:
-        backward(action.unit, action.microbatch);
-        break;
-      case ActionKind::Move:
-        move(action.unit, action.microbatch);
-        break;
-      case ActionKind::MoveBack:
-        move_back(action.unit, action.microbatch);
-        break;
-      case ActionKind::ReduceShard:
-        reduce_shard(action.group);
-        break;
-      case ActionKind::ReduceReplicas:
-        reduce_replicas(action.group);
-        break;
-    }
+    const ActionRecord::Action recorded(mesh_.record(),
+                                        describe(action, plan_.model, plan_.groups));
+    run_action(action);
     progress();
   }
-  finish_reductions();
+  {
+    const ActionRecord::Action recorded(mesh_.record(), "finish reductions and transfers");
+    finish_reductions();
+    transfers_.finish();
+  }
+  ZEA_ASSERT(deferred_.empty());
   kept_.clear();
-  moved_.clear();
+  arrived_.clear();
   return std::move(result_);
 }
 
-bool Engine::recomputes(int unit) const {
-  const int64_t every = plan_.options.model.activation_checkpointing;
-  // The head's backward follows its forward at once: keeping its graph costs nothing.
-  return trains_ && every > 0 && unit % every == 0 &&
-         plan_.model.units[unit].kind != UnitKind::Head;
+void Engine::run_action(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::Unshard:
+      return groups_[action.group]->start_unshard();
+    case ActionKind::UnshardSubgroup:
+      return groups_[action.group]->start_unshard_from_subgroup();
+    case ActionKind::Reshard:
+      return groups_[action.group]->reshard();
+    case ActionKind::ReshardSubgroup:
+      return groups_[action.group]->reshard_to_subgroup();
+    case ActionKind::Forward:
+      return forward(action.unit, action.microbatch);
+    case ActionKind::Backward:
+    case ActionKind::BackwardInput:
+      return backward(action.unit, action.microbatch, action.kind == ActionKind::BackwardInput);
+    case ActionKind::BackwardWeight:
+      return backward_weight(action.unit, action.microbatch);
+    case ActionKind::Move:
+      return move(action.unit, action.microbatch);
+    case ActionKind::MoveBack:
+      return move_back(action.unit, action.microbatch);
+    case ActionKind::Send:
+      return send(action);
+    case ActionKind::Receive:
+      expect(action.unit, action.microbatch).arrival =
+          transfers_.receive(action, (*microbatches_)[action.microbatch]);
+      return;
+    case ActionKind::SendGradient:
+      return send_gradient(action);
+    case ActionKind::ReceiveGradient:
+      kept_.at({action.unit, action.microbatch})
+          .gradients.push_back(transfers_.receive(action, (*microbatches_)[action.microbatch]));
+      return;
+    case ActionKind::ReduceShard:
+      return reduce_shard(action.group);
+    case ActionKind::ReduceReplicas:
+      return reduce_replicas(action.group);
+  }
+}
+
+/// What another place, or another layout, made.
+at::Tensor Engine::take_arrived(int source, int target, int microbatch) {
+  Arrived& arrived = arrived_.at({source, microbatch});
+  if (!arrived.value.defined()) arrived.value = arrived.arrival.take();
+  at::Tensor leaf =
+      arrived.value.to(to_torch(plan_.precision_of(plan_.model.units[target].module).param))
+          .detach();
+  leaf.set_requires_grad(arrived.needs_gradient);
+  if (--arrived.consumers == 0) arrived.value.reset();
+  return leaf;
 }
 
 /// What unit `source` gives to `target`, in the type that the target computes in; nothing where the
@@ -164,15 +200,7 @@ bool Engine::recomputes(int unit) const {
 std::optional<at::Tensor> Engine::take_output(int source, int target, int microbatch) {
   const at::ScalarType wanted =
       to_torch(plan_.precision_of(plan_.model.units[target].module).param);
-  const auto moved = moved_.find({source, microbatch});
-  if (moved != moved_.end()) {
-    // One unit reads what another module made: the merge.
-    ZEA_ASSERT(consumers_[source].size() == 1);
-    at::Tensor leaf = std::move(moved->second.value).to(wanted).detach();
-    leaf.set_requires_grad(moved->second.needs_gradient);
-    if (!moved->second.needs_gradient) moved_.erase(moved);
-    return leaf;
-  }
+  if (arrived_.contains({source, microbatch})) return take_arrived(source, target, microbatch);
   const auto found = kept_.find({source, microbatch});
   if (found == kept_.end()) return std::nullopt;
   Kept& kept = found->second;
@@ -201,12 +229,10 @@ void Engine::add_gradient(int source, int target, int microbatch, const at::Tens
   const Precision& precision = plan_.precision_of(module);
   at::Tensor own = gradient;
   if (module != plan_.model.units[target].module) own = own.to(to_torch(precision.output));
-  if (const auto moved = moved_.find({source, microbatch}); moved != moved_.end()) {
-    moved->second.gradient = own;
-    return;
-  }
-  own = own.to(to_torch(precision.param));
-  at::Tensor& sum = kept_.at({source, microbatch}).gradient;
+  const auto arrived = arrived_.find({source, microbatch});
+  if (arrived == arrived_.end()) own = own.to(to_torch(precision.param));
+  at::Tensor& sum = arrived == arrived_.end() ? kept_.at({source, microbatch}).gradient
+                                              : arrived->second.gradient;
   sum = sum.defined() ? sum + own : own;
 }
 
@@ -217,27 +243,57 @@ bool Engine::trains_upstream(int unit) const {
          });
 }
 
+/// The place of a unit's output that was made elsewhere.
+Engine::Arrived& Engine::expect(int unit, int microbatch) {
+  Arrived& arrived = arrived_[{unit, microbatch}];
+  arrived.needs_gradient = trains_ && trains_upstream(unit);
+  arrived.consumers = readers_[unit];
+  return arrived;
+}
+
 void Engine::move(int unit, int microbatch) {
   const DType dtype = plan_.precision_of(plan_.model.units[unit].module).output;
-  Moved& moved = moved_[{unit, microbatch}];
-  moved.needs_gradient = trains_ && trains_upstream(unit);
   at::Tensor held;
   if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end()) {
     held = kept->second.value.to(to_torch(dtype));
     if (--kept->second.consumers == 0) kept->second.value.reset();
   }
-  moved.value = exchange_rows(mesh_.replica(), held, (*microbatches_)[microbatch].features,
-                              {plan_.model.text.hidden, dtype, device_});
+  const at::Tensor value =
+      exchange_rows(mesh_.along("llm", stage_axes()), held, moved_rows(unit, microbatch, false),
+                    {plan_.model.text.hidden, dtype, device_});
+  expect(unit, microbatch).value = value;
 }
 
 void Engine::move_back(int unit, int microbatch) {
   const Precision& precision = plan_.precision_of(plan_.model.units[unit].module);
-  const at::Tensor gradient = exchange_rows(mesh_.replica(), moved_.at({unit, microbatch}).gradient,
-                                            (*microbatches_)[microbatch].feature_gradients,
-                                            {plan_.model.text.hidden, precision.output, device_});
-  moved_.erase({unit, microbatch});
+  const at::Tensor gradient = exchange_rows(
+      mesh_.along("llm", stage_axes()), arrived_.at({unit, microbatch}).gradient,
+      moved_rows(unit, microbatch, true), {plan_.model.text.hidden, precision.output, device_});
+  arrived_.erase({unit, microbatch});
   if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end())
     kept->second.gradient = gradient.to(to_torch(precision.param));
+}
+
+/// Between the ranks of this place alone.
+RowTransfer Engine::moved_rows(int unit, int microbatch, bool back) const {
+  const EncoderPart& part = (*microbatches_)[microbatch].encoder(plan_.model.units[unit].module);
+  RowTransfer transfer = back ? part.feature_gradients : part.features;
+  const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(world_rank_)];
+  for (std::vector<int64_t>* counts : {&transfer.sent_counts, &transfer.received_counts})
+    *counts = {counts->begin() + here.first_rank, counts->begin() + here.first_rank + here.ranks};
+  return transfer;
+}
+
+void Engine::send(const Action& action) {
+  Kept& kept = kept_.at({action.unit, action.microbatch});
+  transfers_.send(action, kept.value, (*microbatches_)[action.microbatch]);
+  if (--kept.consumers == 0) kept.value.reset();
+}
+
+void Engine::send_gradient(const Action& action) {
+  transfers_.send(action, arrived_.at({action.unit, action.microbatch}).gradient,
+                  (*microbatches_)[action.microbatch]);
+  arrived_.erase({action.unit, action.microbatch});
 }
 
 at::Tensor Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs) {
@@ -250,12 +306,12 @@ void Engine::forward(int unit, int microbatch) {
   for (int group : unit_groups_[unit]) groups_[group]->wait_unshard();
   Kept kept;
   kept.inputs = take_inputs(unit, microbatch);
-  kept.consumers = static_cast<int>(consumers_[unit].size());
+  kept.consumers = readers_[unit] + reading_places_[unit];
   kept.needs_gradient =
       trains_ && (trains_unit_[unit] ||
                   std::any_of(kept.inputs.begin(), kept.inputs.end(),
                               [](const auto& input) { return input && input->requires_grad(); }));
-  const bool keeps_graph = kept.needs_gradient && !recomputes(unit);
+  const bool keeps_graph = kept.needs_gradient && !plan_.recomputes(unit);
   {
     at::AutoGradMode mode(keeps_graph);
     kept.output = call_unit(unit, microbatch, kept.inputs);
@@ -274,27 +330,47 @@ void Engine::forward(int unit, int microbatch) {
   kept_[{unit, microbatch}] = std::move(kept);
 }
 
-void Engine::backward(int unit, int microbatch) {
+void Engine::open_gradients(int unit) {
   for (int group : unit_groups_[unit]) {
     groups_[group]->wait_unshard();
     if (reducing_shard_ == group) finish_reduce_shard();  // tied parameters: the other unit's share
     if (groups_[group]->trainable()) open_gradient(group);
   }
+}
+
+void Engine::backward(int unit, int microbatch, bool puts_off_weights) {
+  open_gradients(unit);
   Kept kept = std::move(kept_.at({unit, microbatch}));
   kept_.erase({unit, microbatch});
   if (!kept.output.defined()) {
     at::AutoGradMode mode(true);
     kept.output = call_unit(unit, microbatch, kept.inputs);
   }
+  for (Arrival& arrival : kept.gradients) {
+    const at::Tensor gradient = arrival.take().to(kept.output.scalar_type());
+    kept.gradient = kept.gradient.defined() ? kept.gradient + gradient : gradient;
+  }
   if (!kept.gradient.defined()) {
     ZEA_ASSERT(plan_.model.units[unit].kind == UnitKind::Head);
     kept.gradient = at::ones_like(kept.output);
   }
-  torch::autograd::backward({kept.output}, {kept.gradient});
+  run_backward(unit, microbatch, kept, puts_off_weights);
   for (size_t i = 0; i < kept.inputs.size(); ++i)
     if (kept.inputs[i] && kept.inputs[i]->grad().defined())
       add_gradient(plan_.model.units[unit].inputs[i].unit, unit, microbatch,
                    kept.inputs[i]->grad());
+}
+
+void Engine::run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights) {
+  std::optional<PuttingOff> putting_off;
+  if (puts_off_weights) putting_off.emplace(unit_parameters_[unit], deferred_[{unit, microbatch}]);
+  torch::autograd::backward({kept.output}, {kept.gradient});
+}
+
+void Engine::backward_weight(int unit, int microbatch) {
+  open_gradients(unit);
+  deferred_.at({unit, microbatch}).run();
+  deferred_.erase({unit, microbatch});
 }
 
 /// A gradient whose reduction is under way may still have the slot: in a step in which some units
@@ -336,7 +412,9 @@ void Engine::finish_reductions() {
 }
 
 void Engine::progress() {
-  for (auto& group : groups_) group->progress();
+  for (auto& group : groups_)
+    if (group) group->progress();
+  transfers_.progress();
 }
 
 }  // namespace zea

@@ -10,18 +10,20 @@ HolderSums::HolderSums(const Plan& plan, Mesh& mesh,
     : groups_(groups), dtype_(plan.precision.master), device_(device) {
   // In one order on all ranks, whatever their shards hold.
   for (const ModuleGrid& grid : plan.mesh.modules) {
-    if (grid.tp == 1 || !plan.mesh.has(mesh.rank(), grid.module)) continue;
-    sum_over(mesh.along(grid.module, {Axis::Tp}));
+    if (!plan.mesh.has(mesh.rank(), grid.module)) continue;
+    if (grid.tp > 1) sum_over(mesh.along(grid.module, {Axis::Tp}));
     if (grid.kv_holders > 1) sum_over(mesh.kv_holders(grid.module));
   }
   for (size_t g = 0; g < groups.size(); ++g)
-    if (groups[g]->trainable()) add_group(plan, static_cast<int>(g), mesh);
+    if (groups[g] && groups[g]->trainable()) add_group(plan, static_cast<int>(g), mesh);
 }
 
 void HolderSums::add_group(const Plan& plan, int group, Mesh& mesh) {
   const std::string& module = plan.groups[group].module;
   const bool sequence_parallel = plan.token_shardings.at(module).sequence_parallel;
   const FlatRange range = groups_[group]->range();
+  if (plan.stages_of_group(group).size() > 1)
+    add_range(sum_over(mesh.tied(module)), {group, 0, range.end - range.begin, 1});
   for (const FlatPart& part : parts_in_range(plan.groups[group], range)) {
     const ParamCut& cut = plan.cuts[part.param];
     if (cut.holders == 1) continue;

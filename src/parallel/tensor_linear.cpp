@@ -18,6 +18,12 @@ void remember_linear(Context* ctx, const TensorRows& rows, const Tensor& x, Para
   if (weight->trainable()) ctx->save_for_backward({x});
 }
 
+/// `gathered` as something that may be kept: where rows are dealt it is in a buffer that the next
+/// function takes.
+Tensor to_keep(const TensorRows& rows, const Parameter& weight, const Tensor& gathered) {
+  return weight.deferred() && rows.are_dealt() ? gathered.clone() : gathered;
+}
+
 /// The sum over ranks of a b, on its way.
 TravellingRows summed_product(const TensorRows& rows, const Tensor& a, const Tensor& b) {
   const Tensor partial = rows.partial(a.size(0), b.size(1), a.options());
@@ -45,7 +51,7 @@ struct ColumnFunction : Function<ColumnFunction> {
     if (weight->trainable()) x = rows.gather(ctx->get_saved_variables()[0]);
     if (ctx->needs_input_grad(0)) dx = summed_product(rows, dy, out_in(weight->value(), order));
     if (bias && bias->trainable()) add_bias_gradient(*bias, dy);
-    if (x) add_weight_gradient(*weight, order, x->take(), dy);
+    if (x) add_weight_gradient(*weight, order, to_keep(rows, *weight, x->take()), dy);
     return {dx ? dx->take() : Tensor(), {}, {}, {}, {}, {}};
   }
 };
@@ -70,7 +76,9 @@ struct RowFunction : Function<RowFunction> {
     const Tensor dy = travelling.take();
     Tensor dx;
     if (ctx->needs_input_grad(0)) dx = product(dy, out_in(weight->value(), order));
-    if (weight->trainable()) add_weight_gradient(*weight, order, ctx->get_saved_variables()[0], dy);
+    if (weight->trainable())
+      add_weight_gradient(*weight, order, ctx->get_saved_variables()[0],
+                          to_keep(rows, *weight, dy));
     return {dx, {}, {}, {}, {}, {}};
   }
 };

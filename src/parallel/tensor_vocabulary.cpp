@@ -2,8 +2,8 @@
 // The embedding and the head of a vocabulary that tp ranks share: each has some of its rows, the
 // last ones fewer where it does not divide, and padding that nothing reads.
 #include "tensor_functions.hpp"
-#include "zea/core/kernel_sizes.hpp"
 #include "zea/kernels/matmul.hpp"
+#include "zea/model/logit_tiles.hpp"
 
 namespace zea::detail {
 namespace {
@@ -43,25 +43,6 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
   }
 };
 
-template <class Visit>
-void for_chunks(int64_t rows, int64_t vocabulary, Visit visit) {
-  const int64_t step = rows_of_logits(vocabulary);
-  for (int64_t begin = 0; begin < rows; begin += step) visit(begin, std::min(step, rows - begin));
-}
-
-/// Of each target the place in the range, 0 where another rank has it, and whether it is here: 1 or
-/// 0. Unlike rows of some, these need no device to be waited for.
-struct TargetPlaces {
-  Tensor places, are_here;  ///< (rows, 1)
-};
-
-TargetPlaces target_places(const Tensor& targets, const VocabularyRange& range,
-                           at::ScalarType type) {
-  const Tensor places = targets.sub(range.begin).unsqueeze_(1);
-  const Tensor are_here = places.ge(0).logical_and_(places.lt(range.count));
-  return {places.mul(are_here), are_here.to(type)};
-}
-
 /// The log-sum-exp of each row over all ranks' logits, and its target's logit.
 struct Normalised {
   Tensor lse, picked;
@@ -71,19 +52,13 @@ struct Normalised {
 /// where another rank has it.
 Tensor normalise_here(const Tensor& x, const Tensor& matrix, const Tensor& targets,
                       const VocabularyRange& range) {
-  Tensor here = at::zeros({2, x.size(0)}, wide(x.narrow(0, 0, 0)).options());
   if (range.count == 0) {
-    here[0].fill_(-std::numeric_limits<double>::infinity());
-    return here;
+    Tensor none = at::zeros({2, x.size(0)}, wide(x.narrow(0, 0, 0)).options());
+    none[0].fill_(-std::numeric_limits<double>::infinity());
+    return none;
   }
-  for_chunks(x.size(0), range.count, [&](int64_t begin, int64_t count) {
-    const Tensor logits = wide(product(x.narrow(0, begin, count), matrix.t()));
-    here[0].narrow(0, begin, count).copy_(logits.logsumexp(-1));
-    const auto [places, are_here] =
-        target_places(targets.narrow(0, begin, count), range, logits.scalar_type());
-    here[1].narrow(0, begin, count).copy_(logits.gather(1, places).mul_(are_here).squeeze(1));
-  });
-  return here;
+  const RowLogits rows = row_logits(x, matrix, targets.sub(range.begin));
+  return at::stack({rows.lse, rows.picked});
 }
 
 Normalised normalise(Collectives& tp, const Tensor& here) {
@@ -132,20 +107,10 @@ struct CrossEntropyFunction : Function<CrossEntropyFunction> {
   static void add_gradients(const Tensor& x, const Tensor& targets, const Tensor& lse,
                             const Tensor& dloss, Parameter& weight, const VocabularyRange& range,
                             const Tensor& dx) {
-    const Tensor matrix = weight.value().narrow(0, 0, range.count);
-    const Tensor scale = dloss.to(lse.scalar_type());
-    Tensor dweight = weight.trainable() ? weight.gradient().narrow(0, 0, range.count) : Tensor();
-    for_chunks(x.size(0), range.count, [&](int64_t begin, int64_t count) {
-      const Tensor rows = x.narrow(0, begin, count);
-      Tensor d = wide(product(rows, matrix.t()));
-      d.sub_(lse.narrow(0, begin, count).unsqueeze(1)).exp_();
-      const auto [places, are_here] =
-          target_places(targets.narrow(0, begin, count), range, d.scalar_type());
-      d.scatter_add_(1, places, are_here.neg());
-      d = d.mul_(scale).to(x.scalar_type());
-      if (dx.defined()) dx.narrow(0, begin, count).copy_(product(d, matrix));
-      if (dweight.defined()) add_outer_product(dweight, d, rows);
-    });
+    const Tensor dweight =
+        weight.trainable() ? weight.gradient().narrow(0, 0, range.count) : Tensor();
+    add_logit_gradients(x, weight.value().narrow(0, 0, range.count), targets.sub(range.begin), lse,
+                        dloss.to(lse.scalar_type()), {dx, dweight});
   }
 };
 

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "zea/comm/mesh.hpp"
+#include "zea/model/deferred_gradients.hpp"
 #include "zea/model/unit.hpp"
+#include "zea/parallel/place_transfers.hpp"
 #include "zea/parallel/sharded_group.hpp"
 #include "zea/plan/plan.hpp"
 
@@ -29,6 +31,7 @@ class Engine {
   const Plan& plan() const { return plan_; }
   Mesh& mesh() { return mesh_; }
   int world_rank() const { return world_rank_; }
+  /// By index in the plan; null where this rank has no part of a buffer (Plan::holds).
   std::vector<std::unique_ptr<ShardedGroup>>& groups() { return groups_; }
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options() const;
@@ -43,18 +46,22 @@ class Engine {
  private:
   /// What a unit leaves behind in a microbatch.
   struct Kept {
-    UnitInputs inputs;            ///< detached leaves
-    at::Tensor output;            ///< with its graph; undefined when it is to be computed again
-    at::Tensor value;             ///< detached, until every consumer has run
-    at::Tensor gradient;          ///< of the output, summed over consumers
-    int consumers = 0;            ///< that have not run yet
-    bool needs_gradient = false;  ///< something trainable lies here or upstream
+    UnitInputs inputs;               ///< detached leaves
+    at::Tensor output;               ///< with its graph; undefined when it is to be computed again
+    at::Tensor value;                ///< detached, until every consumer has run
+    at::Tensor gradient;             ///< of the output, summed over consumers
+    std::vector<Arrival> gradients;  ///< from other places, to be added
+    int consumers = 0;               ///< that have not run yet: units here, and other places
+    bool needs_gradient = false;     ///< something trainable lies here or upstream
   };
 
-  /// A unit's output in a microbatch on the ranks of its consumer, and the gradient made there.
-  struct Moved {
-    at::Tensor value;     ///< until its consumer has run
-    at::Tensor gradient;  ///< that the consumer made
+  /// A unit's output in a microbatch where it was not made: on the ranks of its consumer in their
+  /// layout, or at another place.
+  struct Arrived {
+    Arrival arrival;
+    at::Tensor value;     ///< until its consumers have run
+    at::Tensor gradient;  ///< that they made
+    int consumers = 0;    ///< here, that have not run yet
     bool needs_gradient = false;
   };
 
@@ -62,17 +69,25 @@ class Engine {
   void build_groups();
   void build_units();
   void build_layers();
-  bool recomputes(int unit) const;
+  void run_action(const Action& action);
   UnitInputs take_inputs(int unit, int microbatch);
   std::optional<at::Tensor> take_output(int source, int target, int microbatch);
+  at::Tensor take_arrived(int source, int target, int microbatch);
   void add_gradient(int source, int target, int microbatch, const at::Tensor& gradient);
   bool trains_upstream(int unit) const;
+  Arrived& expect(int unit, int microbatch);
+  RowTransfer moved_rows(int unit, int microbatch, bool back) const;
   void move(int unit, int microbatch);
   void move_back(int unit, int microbatch);
+  void send(const Action& action);
+  void send_gradient(const Action& action);
   void open_gradient(int group);
   at::Tensor call_unit(int unit, int microbatch, const UnitInputs& inputs);
   void forward(int unit, int microbatch);
-  void backward(int unit, int microbatch);
+  void backward(int unit, int microbatch, bool puts_off_weights);
+  void run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights);
+  void backward_weight(int unit, int microbatch);
+  void open_gradients(int unit);
   void reduce_shard(int group);
   void finish_reduce_shard();
   void reduce_replicas(int group);
@@ -88,16 +103,19 @@ class Engine {
   std::vector<std::unique_ptr<ShardedGroup>> groups_;
   std::vector<std::vector<int>> unit_groups_;
   std::vector<std::vector<Parameter*>> unit_parameters_;
-  std::vector<std::vector<int>> consumers_;  ///< units that read each unit
-  std::vector<bool> trains_unit_;            ///< whether a unit has a trainable parameter
+  std::vector<int> readers_;         ///< units at this place that read each unit's output
+  std::vector<int> reading_places_;  ///< other places that do
+  std::vector<bool> trains_unit_;    ///< whether a unit has a trainable parameter
   std::map<std::string, std::unique_ptr<Layers>> layers_;  ///< of each module
+  PlaceTransfers transfers_;
 
   // Of the walk under way.
   const std::vector<Microbatch>* microbatches_ = nullptr;
   HeadOutput head_ = HeadOutput::Loss;
   bool trains_ = false;
   std::map<std::pair<int, int>, Kept> kept_;
-  std::map<std::pair<int, int>, Moved> moved_;
+  std::map<std::pair<int, int>, Arrived> arrived_;
+  std::map<std::pair<int, int>, DeferredGradients> deferred_;
   std::optional<int> reducing_shard_;
   std::vector<int> reducing_replicas_;
   WalkResult result_;

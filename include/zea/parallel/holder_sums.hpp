@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last part of a gradient: what several tp ranks hold (norms, row biases, repeated KV heads) is
-// whole when its owned gradients are summed over the holders. Ranks of a tp group at one place of
-// their shard groups own the same range of a flat buffer, so the ranges match.
+// The last part of a gradient: what several tp ranks hold (norms, row biases, repeated KV heads) or
+// several stages (tied embeddings) is whole when its owned gradients are summed over the holders.
+// Ranks of a tp group, or of one coordinate at several stages, own the same range of a flat buffer,
+// so the ranges match.
 #pragma once
 
 #include <memory>

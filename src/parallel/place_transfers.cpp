@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/parallel/place_transfers.hpp"
+
+#include <algorithm>
+
+#include "zea/core/error.hpp"
+#include "zea/parallel/sharded_group.hpp"
+
+namespace zea {
+namespace {
+
+bool goes_back(const Action& action) {
+  return action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
+}
+
+/// Whether the unit of an action runs at this place.
+bool is_own_unit(const Action& action) {
+  return action.kind == ActionKind::Send || action.kind == ActionKind::ReceiveGradient;
+}
+
+const RowTransfer& transfer_of(const EncoderPart& part, const Action& action) {
+  return goes_back(action) ? part.feature_gradients : part.features;
+}
+
+}  // namespace
+
+Arrival::Arrival(at::Tensor received, at::Tensor places, int64_t rows, Pending pending)
+    : received_(std::move(received)),
+      places_(std::move(places)),
+      rows_(rows),
+      pending_(std::move(pending)) {}
+
+at::Tensor Arrival::take() {
+  pending_.wait();
+  if (!places_.defined()) return std::move(received_);
+  at::Tensor needed = at::empty({rows_, received_.size(1)}, received_.options());
+  return needed.index_copy_(0, places_, received_);
+}
+
+PlaceTransfers::PlaceTransfers(const Plan& plan, Mesh& mesh, at::Device device)
+    : plan_(plan), mesh_(mesh), device_(device), place_(plan.place_of(mesh.rank())) {}
+
+PlaceTransfers::Route PlaceTransfers::route_of(const Action& action) const {
+  const PipelinePlace& here = plan_.pipeline.places[place_];
+  const PipelinePlace& there = plan_.pipeline.places[action.place];
+  const std::string name = is_own_unit(action) ? link_name(here, there) : link_name(there, here);
+  const UnitSpec& unit = plan_.model.units[action.unit];
+  const Precision& precision = plan_.precision_of(unit.module);
+  Route route;
+  route.ranks = goes_back(action) ? &mesh_.gradients(name) : &mesh_.outputs(name);
+  route.link = &plan_.mesh.link(name);
+  route.is_features = plan_.model.makes_features(action.unit);
+  route.dtype = route.is_features ? precision.output : precision.param;
+  route.width = route.is_features ? plan_.model.text.hidden : plan_.model.hidden(unit.module);
+  return route;
+}
+
+int PlaceTransfers::link_rank(const RankLink& link, int rank_in_replica) const {
+  const bool from_is_first = link.from.first < link.to.first;
+  const RankRange& first = from_is_first ? link.from : link.to;
+  const RankRange& second = from_is_first ? link.to : link.from;
+  if (first.has(rank_in_replica)) return rank_in_replica - first.first;
+  ZEA_ASSERT(second.has(rank_in_replica));
+  return first.count + rank_in_replica - second.first;
+}
+
+int PlaceTransfers::peer_of(const Action& action) const {
+  const std::string& module = plan_.model.units[action.unit].module;
+  const ModuleGrid& grid = plan_.mesh.grid(module);
+  Coordinate there = plan_.mesh.coordinate(mesh_.rank(), module);
+  there.pp =
+      (plan_.pipeline.places[action.place].first_rank - grid.first_rank) / (grid.ranks() / grid.pp);
+  return plan_.rank_in_replica(plan_.mesh.rank_at(there, module));
+}
+
+at::TensorOptions PlaceTransfers::format(const Route& route) const {
+  return at::TensorOptions().dtype(to_torch(route.dtype)).device(device_);
+}
+
+/// One for each rank of the replica that has rows in it, packed in order of rank.
+std::vector<Message> PlaceTransfers::messages(const Route& route, void* data,
+                                              const std::vector<int64_t>& rows_of_rank) const {
+  std::vector<Message> messages;
+  auto* next = static_cast<char*>(data);
+  for (size_t rank = 0; rank < rows_of_rank.size(); ++rank) {
+    const int64_t count = rows_of_rank[rank] * route.width;
+    if (count == 0) continue;
+    messages.push_back({next, count, route.dtype, link_rank(*route.link, static_cast<int>(rank))});
+    next += count * static_cast<int64_t>(element_bytes(route.dtype));
+  }
+  return messages;
+}
+
+void PlaceTransfers::send(const Action& action, const at::Tensor& rows,
+                          const Microbatch& microbatch) {
+  const Route route = route_of(action);
+  std::vector<int64_t> counts(plan_.mesh.ranks_per_replica(), 0);
+  at::Tensor sent = rows.to(to_torch(route.dtype));
+  if (route.is_features) {
+    const RowTransfer& transfer =
+        transfer_of(microbatch.encoder(plan_.model.units[action.unit].module), action);
+    counts = transfer.sent_counts;
+    sent = sent.index_select(0, transfer.sent_rows);
+  } else {
+    counts[peer_of(action)] = sent.size(0);
+  }
+  sent = sent.contiguous();
+  const std::vector<Message> all = messages(route, sent.data_ptr(), counts);
+  if (!all.empty()) sent_.push_back({sent, route.ranks->exchange(all, {})});
+}
+
+Arrival PlaceTransfers::receive(const Action& action, const Microbatch& microbatch) {
+  const Route route = route_of(action);
+  const std::string& module = plan_.model.units[action.unit].module;
+  std::vector<int64_t> counts(plan_.mesh.ranks_per_replica(), 0);
+  at::Tensor places;
+  int64_t rows = 0;
+  if (route.is_features) {
+    const RowTransfer& transfer = transfer_of(microbatch.encoder(module), action);
+    counts = transfer.received_counts;
+    places = transfer.received_rows;
+    rows = transfer.needed;
+  } else {
+    rows = microbatch.rows_here(module);
+    counts[peer_of(action)] = rows;
+  }
+  const at::Tensor received =
+      at::empty({places.defined() ? places.numel() : rows, route.width}, format(route));
+  const std::vector<Message> all = messages(route, received.data_ptr(), counts);
+  return {received, places, rows, all.empty() ? Pending() : route.ranks->exchange({}, all)};
+}
+
+void PlaceTransfers::progress() {
+  sent_.remove_if([](Sent& sent) { return sent.pending.test(); });
+}
+
+void PlaceTransfers::finish() {
+  for (Sent& sent : sent_) sent.pending.wait();
+  sent_.clear();
+}
+
+}  // namespace zea
