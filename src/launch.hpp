@@ -3,6 +3,9 @@
 // training.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "zea/comm/world.hpp"
 #include "zea/core/error.hpp"
 
@@ -11,7 +14,10 @@ namespace zea {
 /// Whether the command line only asks for text (-h, -n, -c, --version): that needs no ranks.
 bool answers_without_ranks(int argc, const char* const* argv);
 
+/// Ends the job at once with this message: told by any thread of one rank that the run hangs.
+using GiveUp = std::function<void(const std::string& message)>;
+
 /// Runs what the command line asks for. `world` is null where answers_without_ranks. Collective.
-ExitCode launch(int argc, const char* const* argv, World* world);
+ExitCode launch(int argc, const char* const* argv, World* world, const GiveUp& give_up);
 
 }  // namespace zea

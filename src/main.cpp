@@ -2,6 +2,7 @@
 // zea: from the command line to an exit code. What a run does is in launch.cpp; here it is started
 // and its failures are told, once, by the rank that failed.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -33,13 +34,20 @@ int report(const zea::World* world, const Failure& failure) {
   return code;
 }
 
+/// Of a run that hangs: from a thread beside the one that communicates, so MPI cannot be asked. The
+/// launcher ends the other ranks when one has left without a word to it.
+void give_up(const std::string& message) {
+  std::fprintf(stderr, "zea: %s\n", message.c_str());
+  std::_Exit(static_cast<int>(zea::ExitCode::Communication));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::optional<zea::World> world;
   try {
     if (!zea::answers_without_ranks(argc, argv)) world.emplace(&argc, &argv);
-    return static_cast<int>(zea::launch(argc, argv, world ? &*world : nullptr));
+    return static_cast<int>(zea::launch(argc, argv, world ? &*world : nullptr, give_up));
   } catch (const zea::Error& error) {
     return report(world ? &*world : nullptr, {error.code(), error.what()});
   } catch (const std::exception& error) {

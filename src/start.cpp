@@ -8,6 +8,7 @@
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
+#include "zea/io/durable_file.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/plan/plan.hpp"
 
@@ -102,6 +103,17 @@ std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
                                        loading);
 }
 
+std::string read_profile(const CommandLine& line, const std::string& path) {
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  if (path.empty() || !line.profile.empty()) return "";
+  try {
+    return zea::read_text(path, kMaxBytes);
+  } catch (const WeightsError& error) {
+    throw DeckError("mesh.profile: " + std::string(error.what()) +
+                    "; write it with zea --profile, or leave mesh.profile empty");
+  }
+}
+
 }  // namespace
 
 Start read_start(const CommandLine& line, int ranks,
@@ -121,6 +133,7 @@ Start read_start(const CommandLine& line, int ranks,
     start.weights = open_initial_weights(start.options);
     start.config_json = start.weights->config_json();
   }
+  start.profile = read_profile(line, start.options.mesh.profile);
   start.directory = choose_directory(line, start.options, restarted);
   start.options.run.directory = start.directory;  // so that the echoed deck says where the run is
   if (start.checkpoint) check_same_batches(start.options, *start.checkpoint);

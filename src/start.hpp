@@ -21,6 +21,7 @@ struct Start {
   std::unique_ptr<ModelSource> weights;     ///< null with a checkpoint
   std::unique_ptr<StateSource> checkpoint;  ///< null for a new run
   std::string config_json;
+  std::string profile;  ///< what the file of mesh.profile holds
   std::string directory;
   std::string note;  ///< of how the checkpoint was found
 };

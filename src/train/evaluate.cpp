@@ -15,12 +15,17 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// Where the answer starts: at the first target after the last image, as nothing can be generated
-/// after half of the images. The sample's length where there is no such target.
-size_t prompt_length(const Sample& sample, int32_t image_token) {
-  const auto last = std::find(sample.tokens.rbegin(), sample.tokens.rend(), image_token);
-  const int64_t after_images = sample.tokens.rend() - last;
-  return static_cast<size_t>(first_target(sample.loss_mask, std::max<int64_t>(1, after_images)));
+bool is_placeholder(const Dataset& dataset, int32_t token) {
+  return token == dataset.image_token() || token == dataset.audio_token();
+}
+
+/// Where the answer starts: at the first target after the last item, as nothing can be generated
+/// after half of the items. The sample's length where there is no such target.
+size_t prompt_length(const Dataset& dataset, const Sample& sample) {
+  const auto last = std::find_if(sample.tokens.rbegin(), sample.tokens.rend(),
+                                 [&](int32_t token) { return is_placeholder(dataset, token); });
+  const int64_t after_items = sample.tokens.rend() - last;
+  return static_cast<size_t>(first_target(sample.loss_mask, std::max<int64_t>(1, after_items)));
 }
 
 /// One rank's part in evaluating a data set.
@@ -56,6 +61,7 @@ class Evaluator {
                   HeadOutput head, double* targets) {
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded) {
+      const ActionRecord::Action action(engine_.mesh().record(), "make microbatch");
       microbatches.push_back(
           make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
       const Microbatch& made = microbatches.back();
@@ -99,6 +105,7 @@ class Evaluator {
   }
 
   std::vector<LoadedMicrobatch> load(const StepPlan& plan) const {
+    const ActionRecord::Action action(engine_.mesh().record(), "load");
     std::vector<LoadedMicrobatch> loaded;
     for (const MicrobatchPlan& part :
          plan.replicas[engine_.plan().replica_of(engine_.world_rank())])
@@ -127,7 +134,7 @@ class Evaluator {
     for (size_t m = 0; m < loaded.size(); ++m)
       for (Sample& sample : loaded[m].samples) {
         references_.push_back(sample);
-        const size_t prompt = prompt_length(sample, dataset_.image_token());
+        const size_t prompt = prompt_length(dataset_, sample);
         ended[m].push_back(prompt == sample.tokens.size());  // masked, or only a prompt
         sample.tokens.resize(prompt);
         sample.loss_mask.resize(sample.tokens.size());
@@ -156,8 +163,8 @@ class Evaluator {
     for (size_t s = 0; s < predictions.size(); ++s) {
       const int32_t token = static_cast<int32_t>(best[s]);
       const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
-      // A generated placeholder would ask for an image that is not there.
-      ended[s] = ended[s] || is_end || token == engine_.plan().model.image_token;
+      // A generated placeholder would ask for an item that is not there.
+      ended[s] = ended[s] || is_end || engine_.plan().model.is_placeholder(token);
       if (ended[s]) continue;
       predictions[s].generated.push_back(token);
       loaded.samples[s].tokens.push_back(token);
@@ -189,12 +196,12 @@ class Evaluator {
     const bool reports = engine_.mesh().replica().rank() == 0;
     for (size_t i = 0; reports && i < predictions_.size(); ++i) {
       const Sample& sample = references_[i];
-      const size_t prompt = prompt_length(sample, dataset_.image_token());
+      const size_t prompt = prompt_length(dataset_, sample);
       if (prompt == sample.tokens.size()) continue;  // masked, or only a prompt
       const std::string generated =
           text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
-      std::erase(before, dataset_.image_token());
+      std::erase_if(before, [&](int32_t token) { return is_placeholder(dataset_, token); });
       nlohmann::ordered_json line{
           {"sample", sample.id},
           {"prompt", text_of_tokens(dataset_.token_bytes(), before)},
@@ -255,6 +262,7 @@ Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset
 void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output) {
+  const ActionRecord::Action action(engine.mesh().record(), "evaluation");
   const EvalOptions& eval = engine.plan().options.eval;
   Evaluation evaluation =
       evaluate(engine, control, dataset, loading,

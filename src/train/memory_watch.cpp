@@ -17,10 +17,13 @@ MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<S
 
 std::string MemoryWatch::foretell(const StepPlan& step) const {
   MemoryEstimate most;
-  for (int replica = 0; replica < static_cast<int>(step.replicas.size()); ++replica) {
-    const MemoryEstimate estimate = estimate_memory(engine_.plan(), step, replica, index_);
-    if (estimate.total() > most.total()) most = estimate;
-  }
+  const Plan& plan = engine_.plan();
+  for (int replica = 0; replica < plan.mesh.replicas(); ++replica)
+    for (const PipelinePlace& place : plan.pipeline.places) {
+      const int rank = replica * plan.mesh.ranks_per_replica() + place.first_rank;
+      const MemoryEstimate estimate = estimate_memory(plan, step, rank, index_);
+      if (estimate.total() > most.total()) most = estimate;
+    }
   return "bytes in step " + std::to_string(step.step + 1) +
          " on the rank that needs most: " + describe(most);
 }
@@ -35,8 +38,7 @@ void MemoryWatch::end_step(const StepPlan& step) {
   if (peak <= peak_) return;
   peak_ = peak;
   step_ = step.step;
-  const int replica = engine_.plan().replica_of(engine_.world_rank());
-  foretold_ = estimate_memory(engine_.plan(), step, replica, index_).total();
+  foretold_ = estimate_memory(engine_.plan(), step, engine_.world_rank(), index_).total();
 }
 
 std::string MemoryWatch::summary() const {

@@ -93,6 +93,10 @@ void MetricsFile::append(const StepMetrics& m) const {
                               {"tokens_per_second", m.tokens_per_second},
                               {"samples_per_second", m.samples_per_second},
                               {"wait_seconds", m.wait_seconds},
+                              {"own_seconds",
+                               {{"mean", m.own_seconds.mean},
+                                {"slowest", m.own_seconds.slowest},
+                                {"slowest_rank", m.own_seconds.slowest_rank}}},
                               {"memory_bytes", m.memory_bytes}};
   if (m.tensor_peak_bytes > 0) line["tensor_peak_bytes"] = m.tensor_peak_bytes;
   if (!m.sent_bytes.empty()) line["sent_bytes"] = m.sent_bytes;

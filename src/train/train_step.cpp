@@ -31,22 +31,33 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
                           int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step) {
   const Plan& plan = engine_.plan();
   const ScheduleInput input = plan.schedule_input(step, engine_.world_rank(), false);
-  for (auto& group : engine_.groups()) group->zero_gradient();
+  ActionRecord& record = engine_.mesh().record();
+  {
+    const ActionRecord::Action action(record, "zero gradients");
+    for (auto& group : engine_.groups())
+      if (group) group->zero_gradient();
+  }
   const WalkResult walk = engine_.run(make_schedule(input), microbatches);
   const std::vector<bool> changed = groups_with_gradient(input);
-  holder_sums_.run(changed);
+  {
+    const ActionRecord::Action action(record, "sum gradients over holders");
+    holder_sums_.run(changed);
+  }
 
   double targets = 0;
   for (const Microbatch& microbatch : microbatches)
     if (microbatch.counts) targets += static_cast<double>(microbatch.targets);
-  double sums[] = {walk.loss_sum,
-                   targets,
-                   optimizer_.own_sum_of_squares(),
-                   static_cast<double>(bad_items),
-                   flags.save,
-                   flags.leave,
-                   flags.writing};
-  control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
+  double sum_of_squares = 0;
+  {
+    const ActionRecord::Action action(record, "sum squares of gradients");
+    sum_of_squares = optimizer_.own_sum_of_squares();
+  }
+  double sums[] = {walk.loss_sum, targets,     sum_of_squares, static_cast<double>(bad_items),
+                   flags.save,    flags.leave, flags.writing};
+  {
+    const ActionRecord::Action action(record, "control all-reduce");
+    control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
+  }
 
   StepReport report;
   report.targets = static_cast<int64_t>(sums[1]);
@@ -67,7 +78,11 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
                      .decoupled = optim.kind == "adamw",
                      .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
                      .step = ++optimizer_step};
-  if (before_update_) before_update_();
+  if (before_update_) {
+    const ActionRecord::Action action(record, "keep values for the checkpoint");
+    before_update_();
+  }
+  const ActionRecord::Action action(record, "optimizer");
   optimizer_.step(changed, update);
   return report;
 }

@@ -6,7 +6,9 @@
 
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"
+#include "zea/core/host_name.hpp"
 #include "zea/core/stopwatch.hpp"
+#include "zea/train/chrome_trace.hpp"
 #include "zea/train/gather_text.hpp"
 
 namespace zea {
@@ -21,6 +23,12 @@ Sampler make_sampler(const Options& options, const Dataset& dataset) {
                  static_cast<uint64_t>(options.run.seed), options.data.shuffle);
 }
 
+/// Ranks at the same place of the pipeline do the same.
+std::string work_of(const Engine& engine) {
+  const Plan& plan = engine.plan();
+  return plan.pipeline.places[plan.place_of(engine.world_rank())].name;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
@@ -29,6 +37,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       writer_(parts.engine, parts.control),
       step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.keep_values(); }),
       memory_(parts.tensor_bytes, parts.engine, parts.train.index()),
+      slow_ranks_(parts.control, work_of(parts.engine)),
       position_(start) {}
 
 ExitCode Trainer::run() {
@@ -91,18 +100,38 @@ StepPlan Trainer::plan_step(Sampler& sampler, int64_t step) const {
 }
 
 StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
+  if (traces()) begin_trace();
   const Stopwatch whole;
+  const double waited = record().wait_seconds();
+  record().begin_step(position_.step + 1);
   const StepPlan plan = plan_step(sampler, position_.step);
+  const StepReport report = run_step(loader, plan);
+  if (traces()) end_trace();
+  ++position_.step;
+  position_.samples += plan.samples;
+  position_.tokens += plan.tokens;
+  position_.target_tokens += report.targets;
+  ++interval_.steps;
+  interval_.bad_items += report.bad_items;
+  interval_.skipped += report.skipped;
+  interval_.tokens += plan.tokens;
+  interval_.samples += plan.samples;
+  interval_.seconds += whole.seconds();
+  interval_.own_seconds += whole.seconds() - (record().wait_seconds() - waited);
+  seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
+  return report;
+}
+
+StepReport Trainer::run_step(Loader& loader, const StepPlan& plan) {
   std::vector<Microbatch> microbatches;
   int64_t bad_items = 0;
   std::string bad_lines;
-  const Stopwatch waiting;
-  const std::vector<LoadedMicrobatch> loaded = loader.next();
-  interval_.wait_seconds += waiting.seconds();
+  const std::vector<LoadedMicrobatch> loaded = load(loader);
   memory_.begin_step();
   // All ranks of a replica load the same samples; one of them tells what is bad.
   const bool reports = parts_.engine.mesh().replica().rank() == 0;
   for (const LoadedMicrobatch& part : loaded) {
+    const ActionRecord::Action action(record(), "make microbatch");
     for (const BadItem& bad : part.bad)
       if (reports)
         bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
@@ -123,18 +152,38 @@ StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
   if (report.skipped)
     parts_.log.warn("step " + std::to_string(position_.step + 1) +
                     ": the global batch has no target token, so nothing was updated");
-  ++position_.step;
-  position_.samples += plan.samples;
-  position_.tokens += plan.tokens;
-  position_.target_tokens += report.targets;
-  ++interval_.steps;
-  interval_.bad_items += report.bad_items;
-  interval_.skipped += report.skipped;
-  interval_.tokens += plan.tokens;
-  interval_.samples += plan.samples;
-  interval_.seconds += whole.seconds();
-  seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
   return report;
+}
+
+std::vector<LoadedMicrobatch> Trainer::load(Loader& loader) {
+  const ActionRecord::Action action(record(), "load");
+  const Stopwatch waiting;
+  std::vector<LoadedMicrobatch> loaded = loader.next();
+  interval_.wait_seconds += waiting.seconds();
+  return loaded;
+}
+
+/// All ranks are here at the same time, which is 0 in the trace.
+void Trainer::begin_trace() {
+  parts_.control.barrier();
+  trace_origin_ = clock_nanoseconds();
+  record().start_trace();
+}
+
+void Trainer::end_trace() {
+  const TracedStep traced{.rank = parts_.engine.world_rank(),
+                          .host = host_name(),
+                          .step = options_.log.trace_step,
+                          .origin = trace_origin_,
+                          .spans = record().take_trace()};
+  try {
+    agree(parts_.control, [&] { write_chrome_trace(parts_.run_directory, traced); });
+  } catch (const StorageError& error) {
+    parts_.log.warn(std::string("no trace was written: ") + error.what());
+    return;
+  }
+  parts_.log.info("wrote the trace of step " + std::to_string(traced.step) + ": " +
+                  parts_.run_directory + "/trace");
 }
 
 /// Names the items that any rank has masked in this step.
@@ -152,6 +201,7 @@ bool Trainer::is_due(int64_t every) const {
 }
 
 void Trainer::log_step(const StepReport& report, bool last) {
+  const ActionRecord::Action action(record(), "log");
   StepMetrics metrics;
   metrics.step = position_.step;
   metrics.steps = options_.schedule.steps;
@@ -169,8 +219,10 @@ void Trainer::log_step(const StepReport& report, bool last) {
   steps_done_ += interval_.steps;
   metrics.memory_bytes = resident_bytes();
   metrics.tensor_peak_bytes = memory_.peak_bytes();
+  metrics.own_seconds = slow_ranks_.measure(interval_.own_seconds, interval_.steps);
   parts_.log.progress(progress_line(metrics), last);
   append_metrics(metrics);
+  if (const auto line = slow_ranks_.judge()) parts_.log.warn(*line);
   interval_ = {};
 }
 
@@ -210,6 +262,7 @@ void Trainer::save(bool must) {
   finish_save(false);
   if (saved_step_ != position_.step) {
     saved_step_ = position_.step;
+    const ActionRecord::Action action(record(), "start a checkpoint");
     try_to_save(must, [&] {
       writer_.start({.directory = parts_.run_directory + "/checkpoints",
                      .run_id = parts_.run_id,
@@ -225,6 +278,7 @@ void Trainer::save(bool must) {
 /// Of the save that is under way, if one is.
 void Trainer::finish_save(bool must) {
   if (!writer_.is_under_way()) return;
+  const ActionRecord::Action action(record(), "finish the checkpoint");
   try_to_save(must, [&] {
     const SaveReport report = writer_.finish();
     report_save(report);

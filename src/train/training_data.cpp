@@ -20,8 +20,10 @@ std::string fault_of(const SampleIndex& sample, const Plan& plan) {
            std::to_string(plan.model.text.max_positions) +
            " learned positions (n_positions); cut samples shorter when packing, as "
            "jobs/pack_text.py does with --max-tokens";
-  if (sample.items > 0 && !plan.model.vision)
+  if (sample.items.images > 0 && !plan.model.vision)
     return " has an image, but the model (" + plan.model.family + ") has no vision encoder";
+  if (sample.items.clips > 0 && !plan.model.audio)
+    return " has a clip of sound, but the model (" + plan.model.family + ") has no audio encoder";
   return "";
 }
 
@@ -51,10 +53,35 @@ LoaderOptions loading_of(const Plan& plan) {
   const DataOptions& data = plan.options.data;
   LoaderOptions loading;
   if (plan.model.vision) loading.image.size = plan.model.vision->image_size;
+  if (plan.model.audio)
+    loading.mel = std::make_shared<const LogMel>(
+        AudioOptions{.mel_bins = plan.model.audio->mel_bins,
+                     .max_source_positions = plan.model.audio->positions});
+  loading.max_clip_seconds = data.max_clip_seconds;
   loading.image.mean = data.image_mean;
   loading.image.std = data.image_std;
   loading.image.max_pixels = data.max_image_pixels;
   loading.mask_bad_items = data.bad_items == "mask";
+  return loading;
+}
+
+namespace {
+
+bool has_encoder(const ModelSpec& model, const std::string& module) {
+  const std::vector<std::string> encoders = model.encoders();
+  return std::count(encoders.begin(), encoders.end(), module) > 0;
+}
+
+}  // namespace
+
+LoaderOptions loading_on(const Plan& plan, int world_rank) {
+  LoaderOptions loading = loading_of(plan);
+  const auto needs = [&](const char* encoder) {
+    return loading.mask_bad_items ||
+           (has_encoder(plan.model, encoder) && plan.mesh.has(world_rank, encoder));
+  };
+  loading.decodes_images = needs("vision");
+  loading.decodes_clips = needs("audio");
   return loading;
 }
 

@@ -12,6 +12,7 @@
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/io/event_file.hpp"
 #include "zea/plan/collective_volume.hpp"
+#include "zea/train/slow_ranks.hpp"
 #include "zea/train/train_step.hpp"
 
 namespace zea {
@@ -23,6 +24,7 @@ struct StepMetrics {
   double seconds = 0;  ///< since the run started
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
   double wait_seconds = 0;        ///< per step, waiting for the loader
+  OwnSeconds own_seconds;         ///< per step
   Traffic sent_bytes;             ///< by this rank per step, by group of ranks
   int64_t memory_bytes = 0;       ///< resident now
   int64_t tensor_peak_bytes = 0;  ///< the most that all tensors took so far; 0: not counted

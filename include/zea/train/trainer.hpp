@@ -15,6 +15,7 @@
 #include "zea/train/evaluate.hpp"
 #include "zea/train/memory_watch.hpp"
 #include "zea/train/metrics.hpp"
+#include "zea/train/slow_ranks.hpp"
 #include "zea/train/stop_request.hpp"
 #include "zea/train/train_step.hpp"
 
@@ -48,7 +49,7 @@ class Trainer {
  private:
   /// Sums since the last logged line.
   struct Interval {
-    double seconds = 0, wait_seconds = 0;
+    double seconds = 0, wait_seconds = 0, own_seconds = 0;
     int64_t steps = 0, tokens = 0, samples = 0;
     int64_t bad_items = 0, skipped = 0;
     Traffic sent;
@@ -56,6 +57,12 @@ class Trainer {
 
   StepPlan plan_step(Sampler& sampler, int64_t step) const;
   StepReport train_one(Loader& loader, Sampler& sampler);
+  StepReport run_step(Loader& loader, const StepPlan& plan);
+  std::vector<LoadedMicrobatch> load(Loader& loader);
+  ActionRecord& record() { return parts_.engine.mesh().record(); }
+  bool traces() const { return position_.step + 1 == options_.log.trace_step; }
+  void begin_trace();
+  void end_trace();
   bool is_due(int64_t every) const;
   bool evaluation_is_due(bool last) const;
   void warn_of_bad_items(const std::string& own_lines);
@@ -75,6 +82,8 @@ class Trainer {
   CheckpointWriter writer_;
   TrainStep step_;
   MemoryWatch memory_;
+  SlowRanks slow_ranks_;
+  int64_t trace_origin_ = 0;
   TrainPosition position_;
   Interval interval_;
   Traffic sent_;  ///< by this rank in the steps of this run

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/hang_verdict.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+namespace zea {
+namespace {
+
+/// Whom a message names; the report has all of them.
+constexpr size_t kNamed = 4;
+
+class Judge {
+ public:
+  Judge(const RankReports& reports, int num_ranks, double frozen_seconds)
+      : reports_(reports), num_ranks_(num_ranks), frozen_seconds_(frozen_seconds) {
+    for (int rank = 0; rank < num_ranks; ++rank) waits_for_.push_back(find_awaited(rank));
+  }
+
+  HangVerdict verdict() const {
+    HangVerdict verdict{find_behind(), {}};
+    if (verdict.behind.empty()) {
+      verdict.text = describe_cycle(verdict.behind);
+      return verdict;
+    }
+    const size_t named = std::min(kNamed, verdict.behind.size());
+    for (size_t i = 0; i < named; ++i)
+      verdict.text += (i > 0 ? "; " : "") + describe(verdict.behind[i]);
+    if (named < verdict.behind.size())
+      verdict.text +=
+          "; and " + std::to_string(verdict.behind.size() - named) + " more ranks are behind";
+    return verdict;
+  }
+
+ private:
+  bool is_silent(int rank) const {
+    const auto found = reports_.find(rank);
+    return found == reports_.end() || found->second.state.has_left || found->second.is_old ||
+           found->second.heartbeat_seconds() > frozen_seconds_;
+  }
+
+  /// Ranks that this one cannot go on without.
+  std::set<int> find_awaited(int rank) const {
+    const auto found = reports_.find(rank);
+    if (found == reports_.end() || !found->second.state.waits) return {};
+    const RecordedWait& wait = *found->second.state.waits;
+    std::set<int> awaited(wait.peers.begin(), wait.peers.end());
+    if (wait.peers.empty())
+      for (const auto& [other, report] : reports_) {
+        const auto calls = report.state.calls_of_group.find(wait.group);
+        if (calls != report.state.calls_of_group.end() && calls->second < wait.call)
+          awaited.insert(other);
+      }
+    awaited.erase(rank);
+    return awaited;
+  }
+
+  bool waits(int rank) const { return reports_.at(rank).state.waits.has_value(); }
+
+  /// Those that do not run; where all do, those that are not in a communication.
+  std::vector<int> find_behind() const {
+    std::vector<int> silent, busy;
+    for (int rank = 0; rank < num_ranks_; ++rank) {
+      if (is_silent(rank))
+        silent.push_back(rank);
+      else if (!waits(rank))
+        busy.push_back(rank);
+    }
+    if (!silent.empty()) return silent;
+    // One that nobody waits for may be right where it is.
+    std::vector<int> awaited;
+    for (int rank : busy)
+      if (!waiting_for(rank).empty()) awaited.push_back(rank);
+    return awaited.empty() ? busy : awaited;
+  }
+
+  std::vector<int> waiting_for(int rank) const {
+    std::vector<int> ranks;
+    for (int other = 0; other < num_ranks_; ++other)
+      if (waits_for_[other].count(rank) > 0) ranks.push_back(other);
+    return ranks;
+  }
+
+  std::string doing(int rank) const {
+    const RankReport& report = reports_.at(rank);
+    std::string text;
+    for (const RecordedSpan& span : report.state.open)
+      text += (text.empty() ? "" : ", in it ") + span.name;
+    if (text.empty()) text = report.current();
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, " (for %.1f s)", report.current_seconds());
+    return text + seconds;
+  }
+
+  std::string describe(int rank) const {
+    const std::string name = "rank " + std::to_string(rank);
+    const auto found = reports_.find(rank);
+    if (found == reports_.end())
+      return name + " is behind: nothing is known of it, its node does not answer";
+    std::string text = name + " (" + found->second.host + ", process " +
+                       std::to_string(found->second.state.process) + ", step " +
+                       std::to_string(found->second.state.step) + ") is behind: ";
+    if (found->second.state.has_left)
+      text += "it has left the run";
+    else if (found->second.is_old)
+      text += "its node does not answer any more (stopped, or dead); the last that it told was " +
+              doing(rank);
+    else
+      text += (is_silent(rank) ? "its process does not run (stopped, or dead); it was in "
+                               : "it is in ") +
+              doing(rank);
+    const std::vector<int> waiting = waiting_for(rank);
+    if (waiting.empty()) return text;
+    return text + "; " + std::to_string(waiting.size()) +
+           (waiting.size() == 1 ? " rank waits for it, rank "
+                                : " ranks wait for it, the first is rank ") +
+           std::to_string(waiting.front()) + " in " + doing(waiting.front());
+  }
+
+  /// Where every rank is in a communication: ranks that wait for each other, or one that all
+  /// have entered. Names those of the ring.
+  std::string describe_cycle(std::vector<int>& ring) const {
+    const auto first = std::find_if(waits_for_.begin(), waits_for_.end(),
+                                    [](const auto& awaited) { return !awaited.empty(); });
+    if (first == waits_for_.end())
+      return "every rank has entered the communication that it waits for, which does not end: a "
+             "fault of the network, or ranks that disagree on its size; rank 0 is in " +
+             doing(0);
+    // From anyone who waits, on to whom it waits for, until somebody comes again or waits for
+    // nobody.
+    std::vector<int> path = {static_cast<int>(first - waits_for_.begin())};
+    while (!waits_for_[path.back()].empty()) {
+      const int next = *waits_for_[path.back()].begin();
+      const auto again = std::find(path.begin(), path.end(), next);
+      if (again != path.end()) {
+        ring.assign(again, path.end());
+        break;
+      }
+      path.push_back(next);
+    }
+    if (ring.empty()) {
+      ring = {path.back()};
+      return describe(path.back());
+    }
+    std::string text = "ranks wait for each other: ";
+    for (size_t i = 0; i < std::min(kNamed, ring.size()); ++i)
+      text += (i > 0 ? "; " : "") + ("rank " + std::to_string(ring[i])) + " for rank " +
+              std::to_string(ring[(i + 1) % ring.size()]) + " in " + doing(ring[i]);
+    return text;
+  }
+
+  const RankReports& reports_;
+  const int num_ranks_;
+  const double frozen_seconds_;
+  std::vector<std::set<int>> waits_for_;  ///< of each rank
+};
+
+}  // namespace
+
+HangVerdict judge_hang(const RankReports& reports, int num_ranks, double frozen_seconds) {
+  return Judge(reports, num_ranks, frozen_seconds).verdict();
+}
+
+}  // namespace zea

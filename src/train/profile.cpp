@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/profile.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "full_microbatch.hpp"
+#include "zea/model/deferred_gradients.hpp"
+#include "zea/model/unit.hpp"
+#include "zea/parallel/device.hpp"
+#include "zea/parallel/sharded_group.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kFewestCalls = 5;
+constexpr int kMostCalls = 50;
+constexpr double kEnoughSeconds = 0.3;  ///< of calls of one unit
+constexpr double kWeights = 0.02;       ///< standard deviation
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Waits for a device to have made `tensor`.
+void wait_for(const at::Tensor& tensor) {
+  if (tensor.is_cuda() && tensor.numel() > 0) tensor.flatten().slice(0, 0, 1).cpu();
+}
+
+/// One rank, everything trained: what of it is frozen is told apart later.
+Plan plan_of_one_rank(Options options, const std::string& config_json) {
+  options.mesh = {};
+  options.mesh_vision = options.mesh_audio = options.mesh_llm = {};
+  options.vision = options.audio = {};
+  options.llm.train = true;
+  return make_plan(options, config_json, 1);
+}
+
+/// A unit by itself: its parameters with made up values.
+class MeasuredUnit {
+ public:
+  MeasuredUnit(const Plan& plan, const UnitSpec& unit, const Microbatch& microbatch,
+               at::Device device)
+      : model_(plan.model), unit_(unit), microbatch_(microbatch) {
+    const auto options = at::TensorOptions().device(device);
+    const at::ScalarType type = to_torch(plan.precision_of(unit.module).param);
+    const at::ScalarType master = to_torch(plan.precision.master);
+    for (size_t i = 0; i < unit.params.size(); ++i) {
+      const ParamSpec* spec = &model_.params[unit.params[i]];
+      Shape shape = spec->shape;
+      for (; spec->fused_with_next; spec = &model_.params[unit.params[i]])
+        shape[0] += model_.params[unit.params[++i]].shape[0];
+      parameters_.push_back(
+          std::make_unique<Parameter>(spec->name, shape, spec->trainable, device));
+      at::Tensor value = at::randn(shape, options.dtype(at::kFloat)) * kWeights;
+      if (spec->init == Init::Ones) value += 1;
+      parameters_.back()->set_value(value.to(type));
+      if (spec->trainable)
+        parameters_.back()->set_gradient(at::zeros(shape, options.dtype(master)));
+      list_.push_back(parameters_.back().get());
+    }
+  }
+
+  at::Tensor output(const UnitInputs& inputs) const {
+    return run_unit(model_, unit_, list_, inputs, microbatch_, HeadOutput::Loss, Layers());
+  }
+
+  /// Seconds of one call.
+  UnitCost call(const UnitInputs& inputs) const {
+    UnitCost cost;
+    const at::AutoGradMode mode(true);
+    Clock::time_point begin = Clock::now();
+    const at::Tensor result = output(inputs);
+    wait_for(result);
+    cost.forward = seconds_since(begin);
+    const at::Tensor gradient = at::ones_like(result);
+    DeferredGradients deferred;
+    begin = Clock::now();
+    {
+      const PuttingOff putting_off(list_, deferred);
+      torch::autograd::backward({result}, {gradient});
+    }
+    for (const auto& input : inputs)
+      if (input && input->grad().defined()) wait_for(input->grad());
+    cost.backward_input = seconds_since(begin);
+    begin = Clock::now();
+    deferred.run();
+    for (Parameter* parameter : list_)
+      if (parameter->trainable()) wait_for(parameter->gradient());
+    cost.backward_weight = seconds_since(begin);
+    return cost;
+  }
+
+ private:
+  const ModelSpec& model_;
+  const UnitSpec& unit_;
+  const Microbatch& microbatch_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<Parameter*> list_;
+};
+
+/// The least of several calls: what disturbs a call makes it longer, never shorter.
+UnitCost least_cost(const MeasuredUnit& unit, const std::vector<at::Tensor>& values) {
+  UnitCost least;
+  double spent = 0;
+  for (int call = -1; call < kMostCalls; ++call) {
+    UnitInputs inputs;
+    for (const at::Tensor& value : values) inputs.emplace_back(value.clone().requires_grad_());
+    const Clock::time_point begin = Clock::now();
+    const UnitCost cost = unit.call(inputs);
+    if (call < 0) continue;  // the first one finds cold memory
+    if (call == 0) least = cost;
+    least.forward = std::min(least.forward, cost.forward);
+    least.backward_input = std::min(least.backward_input, cost.backward_input);
+    least.backward_weight = std::min(least.backward_weight, cost.backward_weight);
+    spent += seconds_since(begin);
+    if (call + 1 >= kFewestCalls && spent > kEnoughSeconds) break;
+  }
+  return least;
+}
+
+class Profiler {
+ public:
+  Profiler(const Plan& plan, at::Device device)
+      : plan_(plan),
+        device_(device),
+        microbatch_(make_microbatch(make_full_microbatch(plan), plan.model,
+                                    {.dtype = to_torch(plan.precision.param),
+                                     .vision_dtype = to_torch(plan.precision_of("vision").param),
+                                     .audio_dtype = to_torch(plan.precision_of("audio").param),
+                                     .device = device})) {}
+
+  std::vector<UnitCost> measure() {
+    std::vector<UnitCost> costs;
+    for (const UnitSpec& unit : plan_.model.units) {
+      const Measured& measured = measured_like(unit);
+      shapes_.push_back(measured.output);
+      costs.push_back(measured.cost);
+    }
+    return costs;
+  }
+
+ private:
+  using Shapes = std::vector<Shape>;
+  struct Measured {
+    UnitCost cost;
+    Shape output;
+  };
+
+  const Measured& measured_like(const UnitSpec& unit) {
+    Shapes parameters, inputs;
+    for (int param : unit.params) parameters.push_back(plan_.model.params[param].shape);
+    for (const UnitInput& input : unit.inputs) inputs.push_back(shapes_[input.unit]);
+    const auto [found, is_new] = known_.try_emplace({unit.kind, parameters, inputs});
+    if (is_new) found->second = measure(unit, inputs);
+    return found->second;
+  }
+
+  Measured measure(const UnitSpec& unit, const Shapes& shapes) const {
+    const at::ScalarType type = to_torch(plan_.precision_of(unit.module).param);
+    std::vector<at::Tensor> values;
+    UnitInputs inputs;
+    for (const Shape& shape : shapes) {
+      values.push_back(
+          at::randn(shape, at::TensorOptions().device(device_).dtype(at::kFloat)).to(type));
+      inputs.emplace_back(values.back());
+    }
+    const MeasuredUnit measured(plan_, unit, microbatch_, device_);
+    const at::NoGradGuard no_gradient;
+    const Shape output = measured.output(inputs).sizes().vec();
+    return {least_cost(measured, values), output};
+  }
+
+  const Plan& plan_;
+  at::Device device_;
+  Microbatch microbatch_;
+  std::vector<Shape> shapes_;  ///< of the outputs of the units so far
+  std::map<std::tuple<UnitKind, Shapes, Shapes>, Measured> known_;
+};
+
+std::string table_of(const ModelSpec& model, const std::vector<UnitCost>& costs) {
+  std::string text = "milliseconds of each unit: forward, gradients of inputs, of weights\n";
+  for (size_t u = 0; u < costs.size(); ++u) {
+    char line[160];
+    std::snprintf(line, sizeof line, "  %-20s %10.3f %10.3f %10.3f\n", model.units[u].name.c_str(),
+                  1e3 * costs[u].forward, 1e3 * costs[u].backward_input,
+                  1e3 * costs[u].backward_weight);
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace
+
+Profile profile_units(const Options& options, const std::string& config_json) {
+  const Plan plan = plan_of_one_rank(options, config_json);
+  at::set_num_threads(static_cast<int>(options.run.threads));
+  const at::Device device = open_device(options.run.device, 0, 1);
+  const std::vector<UnitCost> costs = Profiler(plan, device).measure();
+  const ProfileConditions conditions{options.data.row_tokens, options.data.rows_per_microbatch,
+                                     options.precision.preset, options.run.device};
+  return {profile_json(plan.model, costs, conditions), table_of(plan.model, costs)};
+}
+
+}  // namespace zea

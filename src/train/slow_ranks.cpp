@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/slow_ranks.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+
+#include "zea/core/host_name.hpp"
+
+namespace zea {
+namespace {
+
+/// Every rank's text on every rank, cut off where it is long.
+std::vector<std::string> texts_of_ranks(Collectives& control, const std::string& own) {
+  constexpr int64_t kRoom = 64;
+  char sent[kRoom] = {};
+  std::memcpy(sent, own.data(), std::min<size_t>(own.size(), kRoom - 1));
+  std::vector<char> all(static_cast<size_t>(control.size() * kRoom));
+  control.all_gather(sent, all.data(), Counts(control.size(), kRoom), DType::UInt8).wait();
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < control.size(); ++rank) texts.emplace_back(&all[rank * kRoom]);
+  return texts;
+}
+
+}  // namespace
+
+SlowRanks::SlowRanks(Collectives& control, const std::string& work)
+    : control_(control),
+      hosts_(texts_of_ranks(control, host_name())),
+      works_(texts_of_ranks(control, work)),
+      seconds_(control.size(), 0.0) {}
+
+OwnSeconds SlowRanks::measure(double own_seconds, int64_t steps) {
+  std::vector<double> all(control_.size());
+  control_.all_gather(&own_seconds, all.data(), Counts(control_.size(), 1), DType::Float64).wait();
+  for (size_t rank = 0; rank < all.size(); ++rank) seconds_[rank] += all[rank];
+  steps_ += steps;
+  const auto slowest = std::max_element(all.begin(), all.end());
+  const auto count = static_cast<double>(steps);
+  return {.mean = std::accumulate(all.begin(), all.end(), 0.0) / count /
+                  static_cast<double>(all.size()),
+          .slowest = *slowest / count,
+          .slowest_rank = static_cast<int>(slowest - all.begin())};
+}
+
+std::optional<std::string> SlowRanks::judge() {
+  const size_t ranks = seconds_.size();
+  const double mean =
+      std::accumulate(seconds_.begin(), seconds_.end(), 0.0) / static_cast<double>(ranks);
+  if (mean < kJudgedSeconds || steps_ < kJudgedSteps) return std::nullopt;
+  size_t slowest = 0;
+  double slowest_ratio = 0, mean_of_slowest = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    double sum = 0, peers = 0;
+    for (size_t other = 0; other < ranks; ++other)
+      if (other != rank && works_[other] == works_[rank]) {
+        sum += seconds_[other];
+        peers += 1;
+      }
+    if (peers == 0 || sum == 0 || seconds_[rank] * peers / sum <= slowest_ratio) continue;
+    slowest = rank;
+    slowest_ratio = seconds_[rank] * peers / sum;
+    mean_of_slowest = sum / peers;
+  }
+  const auto steps = static_cast<double>(steps_);
+  const double own = seconds_[slowest];
+  std::fill(seconds_.begin(), seconds_.end(), 0.0);
+  steps_ = 0;
+  if (slowest_ratio <= kSlow) return std::nullopt;
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "rank %d on %s is slow: %.3f s of its own work per step, %.1f times the %.3f s of "
+                "the ranks that do the same; they wait for it",
+                static_cast<int>(slowest), hosts_[slowest].c_str(), own / steps, slowest_ratio,
+                mean_of_slowest / steps);
+  return text;
+}
+
+}  // namespace zea
