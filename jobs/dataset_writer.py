@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes zea data sets: token ids with a loss mask, and the images that stand at placeholders.
+"""Writes zea data sets: token ids with a loss mask, and the images and clips of sound that stand
+at placeholders.
 
-The format, an HDF5 file of contiguous, unfiltered datasets (version 1):
+The format, an HDF5 file of contiguous, unfiltered datasets (version 2):
 
     root attributes (text)
       format                "zea.dataset"
-      version               "1"
+      version               "2"; zea reads "1", which has images only, as well
       image_token           id of the placeholder token in decimal, "-1" when there are no images
+      audio_token           likewise of sound (not in version 1)
     ragged arrays: element i is values[offsets[i] : offsets[i + 1]]
       token_offsets         int64 (samples + 1)
       tokens                int32 (all tokens)
       loss_mask             uint8 (all tokens)    1: learnt, as the target of the token before it
       sample_item_offsets   int64 (samples + 1)   which items belong to a sample
       item_offsets          int64 (items + 1)
-      item_bytes            uint8 (all bytes)     JPEG or PNG files as they are, or raw pixels
-      item_shape            int32 (items, 3)      height, width, channels (1 or 3); 0, 0, 0: encoded
+      item_bytes            uint8 (all bytes)     JPEG, PNG, WAV or FLAC files as they are, or raw
+                                                  pixels (uint8) or sound (int16, mono, little-endian)
+      item_shape            int32 (items, 3)      of raw pixels: height, width, channels (1 or 3);
+                                                  0, 0, 0: encoded, or sound
+      item_modality         uint8 (items)         0: image, 1: sound (not in version 1)
+      item_rate             int32 (items)         of raw sound: samples per second; 0: encoded, or an
+                                                  image (not in version 1)
     optional
       labels                int32 (samples)       index into classes, or -1
       classes               strings of fixed length, UTF-8
@@ -22,7 +29,7 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 1):
       token_byte_values     uint8                 bytes of each token id; none for special ones
 
 In a sample the placeholders of its items stand in the order of the items, as many for each as the
-vision encoder makes features of it. The file appears under its name only when it is complete.
+encoder of its modality makes features of it. The file appears under its name only when it is complete.
 """
 
 import os
@@ -34,17 +41,37 @@ import h5py
 import numpy as np
 
 
+class Clip:
+    """A clip of sound: the bytes of a WAV or FLAC file, or int16 samples of one channel and their
+    rate (per second)."""
+
+    def __init__(self, sound, rate=0):
+        if isinstance(sound, bytes):
+            if rate:
+                raise ValueError("a WAV or FLAC file says its rate itself")
+        else:
+            samples = np.asarray(sound)
+            if samples.dtype != np.int16 or samples.ndim != 1 or rate < 1:
+                raise ValueError(
+                    f"raw sound must be int16 of 1 dim with a rate of 1 or more, not "
+                    f"{samples.dtype} {samples.shape} at {rate}"
+                )
+            sound = samples.astype("<i2").tobytes()
+        self.bytes, self.rate = sound, rate
+
+
 class DatasetWriter:
     """Collects samples; `with DatasetWriter(path, image_token) as writer: writer.add(...)`."""
 
-    def __init__(self, path, image_token, classes=None, token_bytes=None):
+    def __init__(self, path, image_token, classes=None, token_bytes=None, audio_token=-1):
         self.path = Path(path)
-        self.image_token = image_token
+        self.image_token, self.audio_token = image_token, audio_token
         self.classes = classes
         self.token_bytes = token_bytes
         self.tokens, self.loss_mask = array("i"), array("B")
         self.token_offsets, self.sample_item_offsets = array("q", [0]), array("q", [0])
         self.item_offsets, self.item_shape, self.labels = array("q", [0]), array("i"), array("i")
+        self.item_modality, self.item_rate = array("B"), array("i")
         self.spool = None
 
     def __enter__(self):
@@ -55,7 +82,7 @@ class DatasetWriter:
         return self
 
     def add(self, tokens, loss_mask, items=(), label=-1):
-        """One sample. Items: bytes of JPEG or PNG, or uint8 pixels (height, width[, channels])."""
+        """One sample. Items: bytes of JPEG or PNG, uint8 pixels (height, width[, channels]), Clips."""
         if len(tokens) == 0 or len(tokens) != len(loss_mask):
             raise ValueError(
                 f"a sample of {len(tokens)} tokens and {len(loss_mask)} loss mask entries"
@@ -70,7 +97,11 @@ class DatasetWriter:
 
     def _add_item(self, item):
         shape = (0, 0, 0)
-        if not isinstance(item, bytes):
+        self.item_modality.append(isinstance(item, Clip))
+        self.item_rate.append(item.rate if isinstance(item, Clip) else 0)
+        if isinstance(item, Clip):
+            item = item.bytes
+        elif not isinstance(item, bytes):
             pixels = np.asarray(item)
             if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
                 raise ValueError(
@@ -103,13 +134,16 @@ class DatasetWriter:
 
     def _write(self, file):
         # Text of fixed length: zea refuses the other kind, which HDF5 does not protect against damage.
-        file.attrs["format"], file.attrs["version"] = np.bytes_("zea.dataset"), np.bytes_("1")
+        file.attrs["format"], file.attrs["version"] = np.bytes_("zea.dataset"), np.bytes_("2")
         file.attrs["image_token"] = np.bytes_(str(self.image_token))
+        file.attrs["audio_token"] = np.bytes_(str(self.audio_token))
         for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
             file[name] = np.asarray(getattr(self, name), np.int64)
         file["tokens"] = np.asarray(self.tokens, np.int32)
         file["loss_mask"] = np.asarray(self.loss_mask, np.uint8)
         file["item_shape"] = np.asarray(self.item_shape, np.int32).reshape(-1, 3)
+        file["item_modality"] = np.asarray(self.item_modality, np.uint8)
+        file["item_rate"] = np.asarray(self.item_rate, np.int32)
         file["labels"] = np.asarray(self.labels, np.int32)
         self._write_item_bytes(file)
         if self.classes is not None:

@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs a LLaVA-style JSON with a folder of images into a zea data set.
+"""Packs a LLaVA-style JSON with folders of images and sound into a zea data set.
 
-The JSON is a list of {"id", "image": path or list of paths (absent: text only), "conversations":
-[{"from": "human" or "gpt", "value": text}, ...]}. Turns alternate and begin with human; "<image>"
-in a human turn stands for the next image and becomes --image-tokens placeholders. The text of a
-conversation is, for every pair of turns,
+The JSON is a list of {"id", "image" and "audio": path or list of paths (absent: none),
+"conversations": [{"from": "human" or "gpt", "value": text}, ...]}. Turns alternate and begin with
+human; "<image>" in a human turn stands for the next image and becomes --image-tokens placeholders,
+"<audio>" for the next clip of sound and becomes --audio-tokens. The text of a conversation is, for
+every pair of turns,
 
     [bos]USER: human turn ASSISTANT: gpt turn[eos]
 
 with bos only at the start, and the loss on the gpt turn, the space before it, and eos. Images are
-kept as the bytes of their files (JPEG or PNG). An entry at fault is named by file, index, id and
+kept as the bytes of their files (JPEG or PNG), clips likewise (WAV or FLAC). An entry at fault is named by file, index, id and
 reason; with --on-fault skip it is left out.
 """
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path, PurePosixPath
 
-from dataset_writer import DatasetWriter
+from dataset_writer import Clip, DatasetWriter
 from token_bytes import token_bytes
 from tokenizers import Tokenizer
 
-MARK = "<image>"
+MARKS = {"image": "<image>", "audio": "<audio>"}
+ITEMS = {"image": "images", "audio": "clips of sound"}
+FOLDERS = {"image": "images", "audio": "sounds"}
 
 
 class EntryFault(Exception):
@@ -58,41 +62,61 @@ def turns_of(entry):
     return list(zip(texts[::2], texts[1::2]))
 
 
-def read_images(entry, folder):
-    paths = entry.get("image", [])
+def read_items(entry, modality, folder):
+    paths = entry.get(modality, [])
     paths = [paths] if isinstance(paths, str) else paths
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise EntryFault("image must be a path or a list of paths")
-    return [read_image(PurePosixPath(path), folder) for path in paths]
+        raise EntryFault(f"{modality} must be a path or a list of paths")
+    if paths and folder is None:
+        raise EntryFault(f"has {modality}, but --{FOLDERS[modality]} names no folder")
+    read = {"image": read_image, "audio": read_clip}[modality]
+    return [read(PurePosixPath(path), folder) for path in paths]
+
+
+def read_file(path, folder, modality):
+    if path.is_absolute() or ".." in path.parts:
+        raise EntryFault(f"{modality} {path} lies outside the folder of {FOLDERS[modality]}")
+    try:
+        return (folder / path).read_bytes()
+    except (OSError, ValueError) as fault:
+        raise EntryFault(f"{modality} {path} cannot be read: {fault}") from None
 
 
 def read_image(path, folder):
-    if path.is_absolute() or ".." in path.parts:
-        raise EntryFault(f"image {path} lies outside the folder of images")
-    try:
-        data = (folder / path).read_bytes()
-    except (OSError, ValueError) as fault:
-        raise EntryFault(f"image {path} cannot be read: {fault}") from None
+    data = read_file(path, folder, "image")
     if not data.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")):
         raise EntryFault(f"image {path} is neither JPEG nor PNG")
     return data
 
 
+def read_clip(path, folder):
+    data = read_file(path, folder, "audio")
+    is_wav = data.startswith(b"RIFF") and data[8:12] == b"WAVE"
+    if not is_wav and not data.startswith(b"fLaC"):
+        raise EntryFault(f"audio {path} is neither WAV nor FLAC")
+    return Clip(data)
+
+
 class Packer:
     """Token ids and loss mask of conversations."""
 
-    def __init__(self, tokenizer, bos, eos, image, image_tokens, max_tokens):
+    def __init__(self, tokenizer, arguments):
         self.tokenizer = tokenizer
-        self.bos, self.eos, self.image = (
-            [self._id(name)] if name else [] for name in (bos, eos, image)
+        self.bos, self.eos = (
+            [self._id(name)] if name else [] for name in (arguments.bos, arguments.eos)
         )
-        self.image_tokens = image_tokens
-        self.max_tokens = max_tokens
+        self.each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
+        names = {"image": arguments.image_token, "audio": arguments.audio_token}
+        self.placeholder = {
+            modality: self._id(name) if self.each[modality] else -1
+            for modality, name in names.items()
+        }
+        self.max_tokens = arguments.max_tokens
 
     def _id(self, name):
         number = self.tokenizer.token_to_id(name)
         if number is None:
-            sys.exit(f"the tokenizer has no token {name}; see --bos, --eos, --image-token")
+            sys.exit(f"the tokenizer has no token {name}; see --bos, --eos, --image-token, --audio-token")
         return number
 
     def encode(self, text):
@@ -103,32 +127,47 @@ class Packer:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def prompt(self, human):
-        ids = []
-        for number, piece in enumerate(f"USER: {human} ASSISTANT:".split(MARK)):
-            ids += (self.image * self.image_tokens if number else []) + (
-                self.encode(piece) if piece else []
-            )
-        return ids
+        """Ids, and the modality of each mark in order."""
+        ids, marks = [], []
+        pattern = "(" + "|".join(MARKS.values()) + ")"
+        for piece in re.split(pattern, f"USER: {human} ASSISTANT:"):
+            modality = next((name for name, mark in MARKS.items() if mark == piece), None)
+            if modality and self.each[modality]:
+                ids += [self.placeholder[modality]] * self.each[modality]
+                marks.append(modality)
+            elif modality:
+                raise EntryFault(f"has {piece}, but --{modality}-tokens is not given")
+            elif piece:
+                ids += self.encode(piece)
+        return ids, marks
 
-    def pack(self, entry, folder):
-        pairs, images = turns_of(entry), read_images(entry, folder)
-        marks = sum(human.count(MARK) for human, _ in pairs)
-        if marks != len(images):
-            raise EntryFault(f"has {len(images)} images but {marks} {MARK} in its human turns")
-        tokens, mask = list(self.bos), [0] * len(self.bos)
+    def pack(self, entry, folders):
+        pairs = turns_of(entry)
+        items = {name: read_items(entry, name, folders[name]) for name in MARKS}
+        tokens, mask, marks = list(self.bos), [0] * len(self.bos), []
         for human, gpt in pairs:
-            prompt, answer = self.prompt(human), self.encode(" " + gpt) + self.eos
+            prompt, own = self.prompt(human)
+            answer = self.encode(" " + gpt) + self.eos
             tokens += prompt + answer
             mask += [0] * len(prompt) + [1] * len(answer)
-        self.check(tokens, len(images))
-        return tokens, mask, images
+            marks += own
+        for name, mark in MARKS.items():
+            if marks.count(name) != len(items[name]):
+                raise EntryFault(
+                    f"has {len(items[name])} {ITEMS[name]} but {marks.count(name)} {mark} in its "
+                    "human turns"
+                )
+        self.check(tokens, items)
+        return tokens, mask, [items[name].pop(0) for name in marks]
 
-    def check(self, tokens, images):
-        placeholders = tokens.count(self.image[0])
-        if placeholders != images * self.image_tokens:
-            raise EntryFault(
-                f"has {placeholders} placeholders for {images} images: is {MARK} in a gpt turn?"
-            )
+    def check(self, tokens, items):
+        for name, mark in MARKS.items():
+            placeholders = tokens.count(self.placeholder[name])
+            if placeholders != len(items[name]) * self.each[name]:
+                raise EntryFault(
+                    f"has {placeholders} placeholders for {len(items[name])} {ITEMS[name]}: is "
+                    f"{mark} in a gpt turn?"
+                )
         if self.max_tokens and len(tokens) > self.max_tokens:
             raise EntryFault(f"has {len(tokens)} tokens, more than --max-tokens {self.max_tokens}")
 
@@ -139,10 +178,10 @@ def name_of(path, index, entry):
 
 def pack_all(arguments, packer, writer):
     """Returns the faults; stops at the twentieth unless they are skipped."""
-    faults = []
+    faults, folders = [], {"image": arguments.images, "audio": arguments.sounds}
     for index, entry in enumerate(read_entries(arguments.json)):
         try:
-            writer.add(*packer.pack(entry, arguments.images))
+            writer.add(*packer.pack(entry, folders))
         except EntryFault as fault:
             faults.append(f"{name_of(arguments.json, index, entry)}: {fault}")
             if arguments.on_fault == "stop" and len(faults) == 20:
@@ -155,22 +194,28 @@ def parse_arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, required=True, help="conversations")
-    parser.add_argument(
-        "--images", type=Path, required=True, help="folder that the image paths start from"
-    )
+    parser.add_argument("--images", type=Path, help="folder that the image paths start from")
+    parser.add_argument("--sounds", type=Path, help="folder that the audio paths start from")
     parser.add_argument(
         "--tokenizer", type=Path, required=True, help="tokenizer.json of the language model"
     )
     parser.add_argument(
         "--image-tokens",
         type=int,
-        required=True,
-        help="features that the encoder makes of an image",
+        default=0,
+        help="features that the encoder makes of an image (0: there are no images)",
+    )
+    parser.add_argument(
+        "--audio-tokens",
+        type=int,
+        default=0,
+        help="features that the encoder makes of a clip, its max_source_positions (0: no sound)",
     )
     parser.add_argument("--out", type=Path, required=True, help="data set (.h5) to write")
     parser.add_argument("--bos", default="<s>", help='token before a conversation; "" for none')
     parser.add_argument("--eos", default="</s>", help="token after every gpt turn")
-    parser.add_argument("--image-token", default="<image>", help="placeholder token")
+    parser.add_argument("--image-token", default="<image>", help="placeholder token of images")
+    parser.add_argument("--audio-token", default="<audio>", help="placeholder token of sound")
     parser.add_argument("--max-tokens", type=int, default=0, help="longest sample allowed (0: any)")
     parser.add_argument("--on-fault", choices=["stop", "skip"], default="stop")
     return parser.parse_args()
@@ -181,15 +226,14 @@ def main():
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
     tokenizer.no_truncation()  # some files ask for it, and long samples would lose their end
     tokenizer.no_padding()
-    packer = Packer(
-        tokenizer,
-        arguments.bos,
-        arguments.eos,
-        arguments.image_token,
-        arguments.image_tokens,
-        arguments.max_tokens,
-    )
-    with DatasetWriter(arguments.out, packer.image[0], None, token_bytes(tokenizer)) as writer:
+    packer = Packer(tokenizer, arguments)
+    with DatasetWriter(
+        arguments.out,
+        packer.placeholder["image"],
+        None,
+        token_bytes(tokenizer),
+        packer.placeholder["audio"],
+    ) as writer:
         faults = pack_all(arguments, packer, writer)
         for fault in faults:
             print(fault, file=sys.stderr)
