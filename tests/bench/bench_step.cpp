@@ -3,6 +3,9 @@
 // step by step, so that a machine that is busy slows them alike. A step is what the trainer does
 // with loaded samples: microbatches to tensors, forward, backward, reductions, clipping, update.
 //   mpirun -n 2 bench_step DECK STEPS VARIANT... [section.key=value ...]
+// With turns:FOLDER in place of STEPS it steps when it is told to, so that another program can have
+// its turns in between: each rank reads lines "NUMBER-OF-THE-VARIANT STEPS" from its own FIFO
+// FOLDER/turns.<rank>, and rank 0 answers each with a line of JSON (seconds, losses).
 // A variant is a strategy and a precision, "full_shard/bf16"; with "/silent" behind it nothing
 // travels between ranks, but for the few sums of a step's report; with "@key=value,..." it has
 // overrides of its own. Prints a table on stderr and one line of JSON on stdout.
@@ -13,6 +16,7 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -38,17 +42,25 @@ double cpu_seconds() {
 
 constexpr int kWarmupSteps = 3;
 
+constexpr std::string_view kTurns = "turns:";
+
 struct Arguments {
   std::string deck;
   int64_t steps = 0;
+  std::string turns;  ///< the folder of the FIFOs; empty: all steps at once
   std::vector<std::string> variants, overrides;
 };
 
 Arguments read_arguments(int argc, char** argv) {
-  if (argc < 4) throw DeckError("usage: bench_step DECK STEPS VARIANT... [section.key=value ...]");
+  if (argc < 4)
+    throw DeckError("usage: bench_step DECK STEPS|turns:FOLDER VARIANT... [section.key=value ...]");
   Arguments arguments;
   arguments.deck = argv[1];
-  arguments.steps = std::stoll(argv[2]);
+  const std::string steps = argv[2];
+  if (steps.starts_with(kTurns))
+    arguments.turns = steps.substr(kTurns.size());
+  else
+    arguments.steps = std::stoll(steps);
   for (int i = 3; i < argc; ++i) {
     const std::string text = argv[i];
     const bool is_variant =
@@ -80,6 +92,7 @@ class Run {
  public:
   Run(const std::string& variant, const Arguments& arguments, const Communicator& world)
       : variant_(variant), plan_(make(arguments, world.size())), control_(make_control(world)) {
+    at::set_num_threads(static_cast<int>(plan_.options.run.threads));
     const bool silent = words_of(variant).size() > 2;
     mesh_ = std::make_unique<Mesh>(world, plan_.mesh,
                                    silent ? bench::make_silent_collectives : make_host_collectives);
@@ -108,12 +121,22 @@ class Run {
       microbatches.push_back(make_microbatch(part, plan_.model, engine_->microbatch_options()));
     losses_.push_back(train_step_->run(step_plan, microbatches, 0, {}, optimizer_step_).loss);
     control_->barrier();
+    all_seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     if (++done_ > kWarmupSteps) {
-      seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      seconds_.push_back(all_seconds_.back());
       cpu_seconds_.push_back(cpu_seconds() - cpu_start);
     }
     for (int64_t id : ids) tokens_ += dataset_->index()[id].tokens;
     samples_ += static_cast<int64_t>(ids.size());
+  }
+
+  /// Collective.
+  nlohmann::json take_turn(int64_t steps) {
+    for (int64_t i = 0; i < steps; ++i) step();
+    const auto last = [steps](const std::vector<double>& all) {
+      return std::vector<double>(all.end() - steps, all.end());
+    };
+    return {{"variant", variant_}, {"seconds", last(all_seconds_)}, {"losses", last(losses_)}};
   }
 
   /// The slowest rank's; collective.
@@ -174,11 +197,13 @@ class Run {
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Sampler> sampler_;
   int64_t done_ = 0, optimizer_step_ = 0, tokens_ = 0, samples_ = 0;
-  std::vector<double> seconds_, cpu_seconds_, losses_;
+  std::vector<double> all_seconds_, seconds_, cpu_seconds_, losses_;
   double least_cpu_seconds_ = 0;
 };
 
-void print(const std::vector<std::unique_ptr<Run>>& runs) {
+using Runs = std::vector<std::unique_ptr<Run>>;
+
+void print(const Runs& runs) {
   nlohmann::json all = nlohmann::json::array();
   std::fprintf(stderr, "%-26s %10s %10s %10s %10s %10s %10s\n", "variant", "median ms", "min ms",
                "min cpu ms", "tokens/s", "samples/s", "last loss");
@@ -194,13 +219,25 @@ void print(const std::vector<std::unique_ptr<Run>>& runs) {
   std::printf("%s\n", all.dump().c_str());
 }
 
+/// Every rank waits for a line of its own: one that waited for another rank would not be idle.
+void step_when_told(const Runs& runs, const std::string& folder, int rank) {
+  std::ifstream orders(folder + "/turns." + std::to_string(rank));
+  int64_t variant = 0, steps = 0;
+  while (orders >> variant >> steps) {
+    const nlohmann::json answer = runs.at(variant)->take_turn(steps);
+    if (rank != 0) continue;
+    std::printf("%s\n", answer.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
 void take_turns(const Arguments& arguments, const World& world) {
   const Communicator ranks = world.communicator();
-  at::set_num_threads(1);
   const KernelRuntime kernels;
-  std::vector<std::unique_ptr<Run>> runs;
+  Runs runs;
   for (const std::string& variant : arguments.variants)
     runs.push_back(std::make_unique<Run>(variant, arguments, ranks));
+  if (!arguments.turns.empty()) return step_when_told(runs, arguments.turns, world.rank());
   for (int64_t step = 0; step < kWarmupSteps + arguments.steps; ++step)
     for (const auto& run : runs) run->step();
   for (const auto& run : runs) run->agree_on_cpu_seconds();

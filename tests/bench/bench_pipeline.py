@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines on two ranks of one thread: schedules against each other, the bubble's formula, and PyTorch's.
+
+A Llama-style decoder of fp32 in two stages, eight microbatches of one sample. zea's schedules take turns step by step
+in one group of ranks; one rank alone gives the time without a pipeline, T. The formula is T / 2 x (M + P - 1) / M: all
+of the work in equal halves, and the bubble. torch.distributed.pipelining (gloo) trains the same model from the same
+weights on the same samples, its stages cut where zea cuts them. Losses must agree.
+
+usage: bench_pipeline.py BUILD [--rounds 5] [--steps 5]
+"""
+
+import argparse
+import json
+import re
+import tempfile
+from pathlib import Path
+
+from decoder_bench import Times, llama_config, verdict, write_inputs
+from start_sides import call, run_peer, run_zea
+
+RANKS, MICROBATCHES, TOKENS, TOLERANCE = 2, 8, 256, 1e-5
+# hidden, inner, layers, heads, KV heads, vocabulary
+SHAPE = (512, 1408, 8, 8, 4, 2048)
+SCHEDULES = {"gpipe": "", "1f1b": "", "zero_bubble": "", "interleaved_1f1b": ",mesh.llm.virtual_stages=2"}
+
+
+def variant_of(schedule):
+    return f"no_shard/fp32@mesh.llm.pp={RANKS},mesh.schedule={schedule}{SCHEDULES[schedule]}"
+
+
+def layers_of_stages(build, deck):
+    """Where zea's automatic split cuts: the first layer of each stage, and the number of layers."""
+    plan = call([build / "src/zea", "-n", "--ranks", RANKS, "-i", deck, f"mesh.llm.pp={RANKS}"])
+    stages = re.findall(r"llm\.pp\d+.*", plan)
+    firsts = [0]
+    for number in range(1, RANKS):
+        found = next(re.search(r"llm\.layers\.(\d+)", line) for line in stages if f"llm.pp{number}" in line)
+        firsts.append(int(found.group(1)))
+    return [*firsts, SHAPE[2]]
+
+
+def run_round(arguments, folder, times):
+    build = arguments.build
+    one = run_zea(arguments.mpirun, build, folder, 1, arguments.steps, ["no_shard/fp32"])
+    times.add("zea, one rank", one[0])
+    variants = [variant_of(schedule) for schedule in SCHEDULES]
+    ours = run_zea(arguments.mpirun, build, folder, RANKS, arguments.steps, variants)
+    for schedule, report in zip(SCHEDULES, ours):
+        times.add(f"zea {schedule}", report)
+    peers = ["1f1b", "gpipe"]
+    for schedule, report in zip(peers, run_peer("peer_pipeline.py", folder, RANKS, arguments.steps, peers)):
+        times.add(f"torch {schedule}", report)
+
+
+def print_ratios(times):
+    bubble = (MICROBATCHES + RANKS - 1) / MICROBATCHES
+    rows = [("the bubble's formula over zea 1f1b", "zea 1f1b", "zea, one rank", bubble / RANKS, 0.93)]
+    rows += [("torch 1f1b over zea 1f1b", "zea 1f1b", "torch 1f1b", 1, 1.3)]
+    rows += [(f"zea 1f1b over zea {s}", f"zea {s}", "zea 1f1b", 1, 1.03) for s in ("zero_bubble", "interleaved_1f1b")]
+    rows += [("zea gpipe over zea 1f1b", "zea 1f1b", "zea gpipe", 1, 0)]
+    print("\n| times faster | bar | medians | minima | losses differ by | |\n|---|---|---|---|---|---|")
+    faults = []
+    for title, ours, other, factor, bar in rows:
+        medians, minima = (factor * of(other) / of(ours) for of in (times.median, times.least))
+        difference = times.difference(ours, other)
+        if not difference <= TOLERANCE:
+            faults.append(f"{ours} and {other}: losses differ by {difference:.1e}")
+        said = verdict(medians, minima, bar) if bar else ""
+        print(f"| {title} | {bar or ''} | {medians:.2f} | {minima:.2f} | {difference:.0e} | {said} |")
+    return faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path, help="build folder")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="timed steps of each variant in a round")
+    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
+    arguments = parser.parse_args()
+    times = Times()
+    with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
+        folder = Path(name) / "decoder"
+        config = llama_config(*SHAPE, positions=TOKENS)
+        write_inputs(folder, arguments.build, config, [TOKENS] * MICROBATCHES, MICROBATCHES)
+        deck = folder / "deck.toml"
+        deck.write_text(deck.read_text().replace(f"rows_per_microbatch = {MICROBATCHES}", "rows_per_microbatch = 1"))
+        peer = json.loads((folder / "peer.json").read_text())
+        (folder / "peer.json").write_text(json.dumps(peer | {"splits": layers_of_stages(arguments.build, deck)}))
+        for _ in range(arguments.rounds):
+            run_round(arguments, folder, times)
+    times.print({name: MICROBATCHES * TOKENS for name in times.seconds})
+    if faults := print_ratios(times):
+        raise SystemExit("\n".join(faults))
+
+
+if __name__ == "__main__":
+    main()
