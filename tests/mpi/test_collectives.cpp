@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of the contract against the same result worked out on one rank, for the MPI
 // collectives, the strict ones, MPI with messages cut into pieces of 7 elements, and those that
-// meet in shared memory: on one node and on several, in place and not.
+// meet in shared memory: on one node and on several, in place and not. All of them write a record.
 #include "zea/comm/collectives.hpp"
 
 #include <gtest/gtest.h>
@@ -14,6 +14,8 @@
 
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
+#include "zea/comm/recorded_collectives.hpp"
+#include "zea/core/rank_state.hpp"
 
 namespace zea {
 namespace {
@@ -99,11 +101,25 @@ std::unique_ptr<Collectives> make_cut_in_pieces(const Communicator& communicator
 
 class CollectivesTest : public ::testing::TestWithParam<Kind> {
  protected:
-  void SetUp() override { collectives_ = GetParam().make(communicator_); }
+  void SetUp() override {
+    real_ = GetParam().make(communicator_);
+    recorded_ = make_recorded_collectives(*real_, record_, "all");
+  }
+  /// Whatever was begun has ended, in the record, too.
+  void TearDown() override {
+    const RankState state = read_rank_state(memory_.data());
+    EXPECT_TRUE(state.open.empty());
+    EXPECT_FALSE(state.waits);
+    EXPECT_EQ(state.calls.size(),
+              std::min<size_t>(state.calls_of_group.begin()->second, kRecordedActions));
+    for (const RecordedSpan& call : state.calls) {
+      EXPECT_GT(call.end, 0) << call.name;
+    }
+  }
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
-  Collectives& all() { return *collectives_; }
+  Collectives& all() { return *recorded_; }
 
   /// Uneven, one of them zero where there are several ranks.
   Counts uneven(int64_t base) const {
@@ -120,7 +136,9 @@ class CollectivesTest : public ::testing::TestWithParam<Kind> {
 
  private:
   Communicator communicator_ = testing::world().communicator();
-  std::unique_ptr<Collectives> collectives_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(ActionRecord::memory_bytes());
+  ActionRecord record_{memory_.data()};
+  std::unique_ptr<Collectives> real_, recorded_;
 };
 
 INSTANTIATE_TEST_SUITE_P(

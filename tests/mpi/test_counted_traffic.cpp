@@ -8,6 +8,7 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace zea::testing {
 namespace {
@@ -67,7 +68,7 @@ const Layout kLayouts[] = {
      }},
     {"tp 2",
      2,
-     {"llm.tp", "vision.tp", "replica"},
+     {"llm.tp", "vision.tp", "llm.dp_module+cp+tp"},
      [](TinyRunOptions& run) { each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; }); }},
     {"tp 2, every rank all tokens",
      2,
@@ -80,7 +81,7 @@ const Layout kLayouts[] = {
      }},
     {"tp 4 of llm alone, repeated KV heads",
      4,
-     {"llm.tp", "llm.kv_holders", "replica"},
+     {"llm.tp", "llm.kv_holders", "llm.dp_module+cp+tp"},
      [](TinyRunOptions& run) { run.deck.mesh_llm.tp = 4; }},
     {"tp 2, checkpointed, frozen vision",
      2,
@@ -92,14 +93,14 @@ const Layout kLayouts[] = {
      }},
     {"tp 2, only the projector trains",
      2,
-     {"llm.tp", "vision.tp", "replica"},
+     {"llm.tp", "vision.tp", "llm.dp_module+cp+tp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
        run.deck.vision.train = run.deck.llm.train = false;
      }},
     {"cp 2, allgather_kv",
      2,
-     {"llm.cp_outer", "vision.cp_outer", "replica"},
+     {"llm.cp_outer", "vision.cp_outer", "llm.dp_module+cp+tp"},
      [](TinyRunOptions& run) { use_cp(run, "allgather_kv", 2); }},
     {"cp 2, ring",
      2,
@@ -133,10 +134,43 @@ const Layout kLayouts[] = {
      }},
     {"tp 2 x cp 2, vision dealt to all ranks",
      4,
-     {"llm.tp", "llm.cp_outer", "replica", "vision.dp_replicate+dp_shard+dp_module+cp"},
+     {"llm.tp", "llm.cp_outer", "llm.dp_module+cp+tp", "vision.dp_replicate+dp_shard+dp_module+cp"},
      [](TinyRunOptions& run) {
        run.deck.mesh_llm.tp = run.deck.mesh_llm.cp = 2;
        run.deck.mesh_llm.cp_block = 8;
+     }},
+    {"images and sound, tp 2 of llm and audio, vision dealt",
+     2,
+     {"llm.tp", "audio.tp"},
+     [](TinyRunOptions& run) {
+       run.config_json = tiny_llava_config({.audio = true});
+       run.deck.mesh_llm.tp = run.deck.mesh_audio.tp = 2;
+     }},
+    {"sound, cp 2",
+     2,
+     {"llm.cp_outer", "audio.cp_outer"},
+     [](TinyRunOptions& run) {
+       run.config_json = tiny_llava_config({.audio = true});
+       use_cp(run, "allgather_kv", 2);
+       run.deck.mesh_audio = run.deck.mesh_vision;
+     }},
+    {"vision on a rank of its own, two stages, bf16",
+     3,
+     {"vision.pp0>llm.pp0 outputs", "vision.pp0>llm.pp0 gradients", "llm.pp0>llm.pp1 outputs",
+      "llm.pp0>llm.pp1 gradients"},
+     [](TinyRunOptions& run) {
+       run.deck.mesh.placement = "disjoint";
+       run.deck.mesh_vision.dp_module = 1;
+       run.deck.mesh_llm.pp = 2;
+       run.deck.precision.preset = "bf16";
+     }},
+    {"two stages of tp 2, tied embeddings, weight gradients put off",
+     4,
+     {"llm.tp", "llm.tied", "llm.pp0>llm.pp1 outputs"},
+     [](TinyRunOptions& run) {
+       run.config_json = tiny_llava_config({.tied = true});
+       run.deck.mesh_llm.tp = run.deck.mesh_llm.pp = 2;
+       run.deck.mesh.schedule = "zero_bubble";
      }},
     {"tp 2 x full_shard 2, bf16",
      4,
@@ -167,12 +201,14 @@ MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& mode
   for (size_t s = 0; s < loaded.samples.size(); ++s) {
     const Sample& sample = loaded.samples[s];
     const auto number = static_cast<int64_t>(s);
-    int64_t placeholders = 0;
+    std::map<std::string, int64_t> placeholders;
     for (size_t i = 0; i < sample.tokens.size(); ++i) {
-      const bool is_image = sample.tokens[i] == model.image_token;
-      const int64_t item = is_image ? 1 + placeholders++ / model.vision->features() : 0;
-      tokens.words.push_back(
-          make_mask_word(number, is_image ? kModalityImage : kModalityText, item));
+      tokens.words.push_back(make_mask_word(number, kModalityText, 0));
+      for (const std::string& encoder : model.encoders())
+        if (sample.tokens[i] == model.placeholder(encoder))
+          tokens.words.back() =
+              make_mask_word(number, modality_of(encoder),
+                             1 + placeholders[encoder]++ / model.item_shape(encoder).features);
       tokens.is_target.push_back(i + 1 < sample.tokens.size() && sample.loss_mask[i + 1]);
     }
   }
@@ -183,8 +219,7 @@ MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& mode
 Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step, int rank) {
   Sampler sampler(static_cast<int64_t>(dataset.index().size()), plan.options.schedule.global_batch,
                   plan.options.run.seed, plan.options.data.shuffle);
-  LoaderOptions loading;
-  loading.image.size = plan.model.vision->image_size;
+  const LoaderOptions loading = loading_of(plan);
   const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
   std::vector<MicrobatchRows> rows;
   for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
@@ -225,7 +260,7 @@ TEST(CountedTraffic, CountedEqualsTheFormula) {
 TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedApart) {
   const Communicator part = testing::first_ranks(2);
   if (part.size() == 0) return;
-  const MeshShape shape{1, 1, {{.module = "vision", .tp = 2}, {.module = "llm", .tp = 2}}};
+  const MeshShape shape{1, 1, {{.module = "vision", .tp = 2}, {.module = "llm", .tp = 2}}, {}};
   Mesh mesh(part, shape, make_host_collectives);
   std::vector<float> data(10, 1.0f);
 

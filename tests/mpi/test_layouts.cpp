@@ -100,6 +100,7 @@ const Scenario kScenarios[] = {
     {"frozen vision and llm", {}, {1, 1, 0}, false, true, false},
     {"tied, no images at all", {.tied = true}, {0}},
     {"one image in the whole batch", {}, {0, 0, 0, 0, 0, 0, 1}},
+    {"images and sound", {.audio = true, .audio_positions = 4}, {0, 1, 1, 0}},
 };
 
 TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
@@ -115,6 +116,7 @@ TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
   if (layout.refine)
     for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm})
       layout.refine(*mesh);
+  if (scenario.model.audio) run.deck.mesh_audio = run.deck.mesh_vision;
   run.deck.data.packing = layout.packing;
   run.deck.data.row_tokens = layout.row_tokens;
   run.deck.data.rows_per_microbatch = layout.rows_per_microbatch;

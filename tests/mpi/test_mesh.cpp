@@ -174,6 +174,27 @@ TEST(Mesh, RefusesGroupsThatItHasNot) {
   });
 }
 
+TEST(Mesh, StandsOnRanksInAnotherOrder) {
+  const Communicator all = testing::world().communicator();
+  const int place = all.size() - 1 - all.rank();
+  const Communicator reversed = all.reordered(place, "reversed");
+  Mesh mesh(reversed, {1, all.size(), {{"llm", 0, 1, 1, 1, 1}}}, make_mpi_collectives);
+  const int own = all.rank();
+  std::vector<int> numbers(all.size());
+
+  mesh.world().all_gather(&own, numbers.data(), Counts(all.size(), 1), DType::Int32).wait();
+
+  EXPECT_EQ(mesh.rank(), place);
+  for (int rank = 0; rank < all.size(); ++rank) EXPECT_EQ(numbers[rank], all.size() - 1 - rank);
+}
+
+TEST(Mesh, RanksOfTheTestShareANode) {
+  const World& world = testing::world();
+
+  EXPECT_EQ(world.local_size(), world.size());
+  EXPECT_EQ(world.node_of_rank(), std::vector<int>(world.size(), 0));
+}
+
 TEST(Mesh, RefusesAnotherNumberOfRanks) {
   const Communicator all = testing::world().communicator();
   const MeshShape shape{all.size() + 1, 1, {{"llm", 0, 1, 1, 1, 1}}};

@@ -21,6 +21,8 @@ constexpr int64_t kStepsBefore = 3, kStepsAfter = 3;
 struct Degrees {
   int tp = 1, cp = 1;
   bool sequence_parallel = true;  ///< with tp > 1
+  int pp = 1, virtual_stages = 1;
+  int dp_module = 0;  ///< of an encoder on ranks of its own
 };
 
 struct Layout {
@@ -29,6 +31,8 @@ struct Layout {
   int dp_replicate = 1;
   int64_t wrap_units = 1;
   Degrees llm = {}, vision = {};
+  const char* placement = "shared";
+  const char* schedule = "1f1b";
 };
 
 const Layout kWriters[] = {
@@ -40,6 +44,14 @@ const Layout kGridWriters[] = {
     {4, "full_shard", 1, 1, {.tp = 2}, {}},
     {8, "hybrid_shard", 2, 2, {.tp = 2, .cp = 2}, {.tp = 2}},
     {4, "no_shard", 1, 1, {.tp = 4, .sequence_parallel = false}, {.tp = 2}},
+};
+
+// Modules on ranks of their own, and tied embeddings that two stages hold.
+const Layout kPipelines[] = {
+    {8, "full_shard", 1, 1, {.tp = 2, .pp = 2}, {.tp = 2, .pp = 2}, "disjoint", "1f1b"},
+    {6, "full_shard", 1, 1, {.pp = 2}, {.dp_module = 1}, "disjoint", "zero_bubble"},
+    {2, "no_shard", 1, 1, {.pp = 2, .virtual_stages = 2}, {}, "shared", "interleaved_1f1b"},
+    {6, "hybrid_shard", 3, 1, {}, {.dp_module = 1}, "colocated", "gpipe"},
 };
 
 std::vector<Layout> readers() {
@@ -67,10 +79,11 @@ std::vector<Layout> grid_readers() {
 std::string name_of(const Layout& layout) {
   const auto degrees = [](const Degrees& of) {
     return " tp" + std::to_string(of.tp) + " cp" + std::to_string(of.cp) +
-           (of.sequence_parallel ? "" : " whole sequences");
+           (of.sequence_parallel ? "" : " whole sequences") +
+           (of.pp > 1 ? " pp" + std::to_string(of.pp) : "");
   };
   return std::to_string(layout.ranks) + " ranks " + layout.strategy + degrees(layout.llm) +
-         " vision" + degrees(layout.vision);
+         " vision" + degrees(layout.vision) + ", " + layout.placement + ", " + layout.schedule;
 }
 
 TinyRunOptions options_of(const Layout& layout) {
@@ -78,12 +91,17 @@ TinyRunOptions options_of(const Layout& layout) {
   run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1, .vocabulary = 41});
   run.deck.precision.preset = "fp64";
   run.deck.mesh.dp_replicate = layout.dp_replicate;
+  run.deck.mesh.placement = layout.placement;
+  run.deck.mesh.schedule = layout.schedule;
   for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
     const Degrees& degrees = mesh == &run.deck.mesh_llm ? layout.llm : layout.vision;
     mesh->strategy = layout.strategy;
     mesh->wrap_units = layout.wrap_units;
     mesh->tp = degrees.tp;
     mesh->cp = degrees.cp;
+    mesh->pp = degrees.pp;
+    mesh->virtual_stages = degrees.virtual_stages;
+    mesh->dp_module = degrees.dp_module;
     if (degrees.tp > 1) mesh->sequence_parallel = AutoOption::of(degrees.sequence_parallel);
     mesh->cp_block = degrees.cp > 1 ? 4 : mesh->cp_block;
   }
@@ -100,6 +118,7 @@ TinyRunOptions options_of(const Layout& layout) {
 void expect_zero_padding(TinyRun& run) {
   const Plan& plan = run.engine().plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!plan.holds(run.engine().world_rank(), static_cast<int>(g))) continue;
     const ShardedGroup& group = *run.engine().groups()[g];
     if (!group.trainable()) continue;
     const at::Tensor padding = at::ones_like(group.master());
@@ -192,6 +211,15 @@ TEST_F(ResumeLayouts, AnyLayoutGoesOnWhereAnyOtherStopped) {
 TEST_F(ResumeLayouts, GridsGoOnWhereOtherGridsStopped) {
   expect_all_resume(kWriters[0], grid_readers());
   for (const Layout& writer : kGridWriters) expect_all_resume(writer, grid_readers());
+}
+
+TEST_F(ResumeLayouts, PipelinesGoOnWhereOthersStopped) {
+  const std::vector<Layout> pipelines(std::begin(kPipelines), std::end(kPipelines));
+  std::vector<Layout> readers = pipelines;
+  readers.push_back({2, "full_shard"});
+  readers.push_back({1, "no_shard"});
+  for (const Layout& writer : pipelines) expect_all_resume(writer, readers);
+  expect_all_resume({2, "full_shard"}, pipelines);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "support/mpi_main.hpp"
+#include "zea/model/deferred_gradients.hpp"
 #include "zea/parallel/tensor_layers.hpp"
 
 namespace zea::testing {
@@ -146,17 +147,33 @@ LinearValues linear_values(int64_t rows) {
   return {random({rows, kIn}), random({kOut, kIn}), random({kOut}), random({rows, kOut})};
 }
 
+/// When weight gradients are added.
+enum class Adds { AtOnce, AfterAnotherBackward };
+
 using CallLinear = std::function<Tensor(const Tensor&, Parameter&, Parameter*)>;
 
 /// Forward and backward of `call` on `values`, weight gradients as (out, in).
-Result run_linear(const LinearCase& asked, const LinearValues& values, const CallLinear& call) {
+Result run_linear(const LinearCase& asked, const LinearValues& values, const CallLinear& call,
+                  Adds adds = Adds::AtOnce) {
   const bool swaps = asked.order == WeightOrder::InOut;
   const auto weight = make_parameter(swaps ? values.weight.t() : values.weight, asked.trains);
   const auto bias = make_parameter(values.bias, asked.trains);
   const Tensor x = values.x.detach().clone().set_requires_grad(asked.needs_dx);
   const Tensor y = call(x, *weight, asked.has_bias ? bias.get() : nullptr);
-  y.backward(values.dy);
+  DeferredGradients later;
+  if (adds == Adds::AtOnce) {
+    y.backward(values.dy);
+  } else {
+    const PuttingOff putting_off({weight.get(), bias.get()}, later);
+    y.backward(values.dy);
+  }
   Result result{y.detach(), x.grad(), {}, {}};
+  if (adds == Adds::AfterAnotherBackward) {
+    EXPECT_EQ(later.empty(), !asked.trains);
+    const LinearValues others{random(values.x.sizes()), values.weight, values.bias, values.dy};
+    run_linear(asked, others, call);  // takes the same buffers
+    later.run();
+  }
   if (!asked.trains) return result;
   result.dweight = swaps ? weight->gradient().t() : weight->gradient();
   result.dbias = bias->gradient();
@@ -213,6 +230,39 @@ TEST_P(TensorLayersTest, RowLinearEqualsTheWholeOne) {
     if (!asked.trains) continue;
     expect_equal(got.dweight, in.columns_of(want.dweight), "dweight");
     expect_equal(summed_over_holders(got.dbias), want.dbias, "dbias");
+  }
+}
+
+void expect_same_bits(const LinearCase& asked, const LinearValues& values, const CallLinear& call) {
+  const Result want = run_linear(asked, values, call);
+  const Result got = run_linear(asked, values, call, Adds::AfterAnotherBackward);
+  if (asked.needs_dx) {
+    EXPECT_TRUE(got.dx.equal(want.dx)) << "dx";
+  }
+  if (!asked.trains) return;
+  EXPECT_TRUE(got.dweight.equal(want.dweight)) << "dweight";
+  EXPECT_TRUE(got.dbias.equal(want.dbias)) << "dbias";
+}
+
+TEST_P(TensorLayersTest, WeightGradientsThatArePutOffAreTheSameBits) {
+  if (!takes_part()) return;
+  for (const LinearCase& asked : linear_cases(all_shares())) {
+    SCOPED_TRACE(asked.text());
+    const LinearValues whole = linear_values(total(asked.shares));
+    const Piece rows = rows_here(asked.shares), in = piece_of(kIn), out = piece_of(kOut);
+    expect_same_bits(asked,
+                     {rows.rows_of(whole.x), out.rows_of(whole.weight), out.rows_of(whole.bias),
+                      out.columns_of(whole.dy)},
+                     [&](const Tensor& x, Parameter& weight, Parameter* bias) {
+                       return layers_->column_linear(x, weight, bias, told(asked.shares),
+                                                     asked.order);
+                     });
+    expect_same_bits(
+        asked,
+        {in.columns_of(whole.x), in.columns_of(whole.weight), whole.bias, rows.rows_of(whole.dy)},
+        [&](const Tensor& x, Parameter& weight, Parameter* bias) {
+          return layers_->row_linear(x, weight, bias, told(asked.shares), asked.order);
+        });
   }
 }
 

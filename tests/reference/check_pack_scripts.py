@@ -2,51 +2,18 @@
 """What the pack scripts write must be what they were given, read by h5py and by zea's own reader.
 
 usage: check_pack_scripts.py JOBS_FOLDER DUMP_DATASET
-Exit code 77 (skipped) where a Python package is missing.
 Fashion-MNIST's own files are not needed: the script is given small ones of the same kind.
 """
 
 import gzip
 import json
-import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-try:
-    import h5py
-    import numpy as np
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-except ImportError as missing:
-    print(f"skipped: {missing}")
-    sys.exit(77)
-
-JOBS, DUMP = Path(sys.argv[1]), sys.argv[2]
-JPEG = b"\xff\xd8\xff\xe0 the packer looks no further"
-PNG = b"\x89PNG\r\n\x1a\n nor here"
-
-
-def run(script, *arguments):
-    return subprocess.run(
-        [sys.executable, JOBS / script, *map(str, arguments)], capture_output=True, text=True
-    )
-
-
-def dump(path, tokens_per_item):
-    result = subprocess.run([DUMP, str(path), str(tokens_per_item)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(result.stderr)
-    return json.loads(result.stdout)
-
-
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
+from pack_scripts import InFolder, dump, run  # isort: skip
+import h5py
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 
 class FashionMnist(InFolder):
@@ -108,8 +75,15 @@ class FashionMnist(InFolder):
     def check_h5py(self, path):
         with h5py.File(path) as file:
             self.assertEqual(
-                dict(file.attrs), {"format": b"zea.dataset", "version": b"1", "image_token": b"3"}
+                dict(file.attrs),
+                {
+                    "format": b"zea.dataset",
+                    "version": b"2",
+                    "image_token": b"3",
+                    "audio_token": b"-1",
+                },
             )
+            self.assertEqual(file["item_modality"][:].tolist(), [0] * 64)
             self.assertEqual(file["tokens"].shape, file["loss_mask"].shape)
             self.assertEqual(file["item_shape"].shape, (64, 3))
             self.assertEqual(file["classes"][0], b"t-shirt")
@@ -127,120 +101,6 @@ class FashionMnist(InFolder):
         result = run("pack_fashion_mnist.py", "--source", self.folder, "--out", self.folder / "x")
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("train-labels-idx1-ubyte.gz: header", result.stderr)
-
-
-class Llava(InFolder):
-    def setUp(self):
-        super().setUp()
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.train_from_iterator(
-            ["USER: ASSISTANT: a b c"],
-            trainers.BpeTrainer(
-                special_tokens=["<s>", "</s>", "<image>"],
-                show_progress=False,
-                initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            ),
-        )
-        tokenizer.enable_truncation(4)  # which packing must not do
-        tokenizer.save(str(self.folder / "tokenizer.json"))
-        tokenizer.no_truncation()
-        self.tokenizer = tokenizer
-        (self.folder / "images/sub").mkdir(parents=True)
-        (self.folder / "images/a.jpg").write_bytes(JPEG)
-        (self.folder / "images/sub/b.png").write_bytes(PNG)
-        (self.folder / "images/c.gif").write_bytes(b"GIF89a")
-        (self.folder / "secret.jpg").write_bytes(JPEG)
-
-    def pack(self, entries, *more):
-        text = entries if isinstance(entries, str) else json.dumps(entries)
-        (self.folder / "in.json").write_text(text)
-        return run(
-            "pack_llava.py",
-            "--json",
-            self.folder / "in.json",
-            "--images",
-            self.folder / "images",
-            "--tokenizer",
-            self.folder / "tokenizer.json",
-            "--image-tokens",
-            3,
-            "--out",
-            self.folder / "out.h5",
-            *more,
-        )
-
-    def test_pack(self):
-        result = self.pack(
-            [
-                entry(["<image>\nwhat?", "a b", "and?", "c"], "a.jpg"),
-                entry(["hello", "gr\u00fc\u00df dich \u4e16"]),
-                entry(["first <image> second <image>", "two"], ["sub/b.png", "a.jpg"]),
-            ]
-        )
-        self.assertEqual(result.returncode, 0, result.stderr)
-        first, second, third = dump(self.folder / "out.h5", 3)["samples"]
-        self.assertEqual(first["text"], "USER: \nwhat? ASSISTANT: a bUSER: and? ASSISTANT: c")
-        self.assertEqual(first["answer"], " a b c")
-        self.assertEqual(first["tokens"].count(2), 3)
-        self.assertEqual(first["items"], [{"bytes": list(JPEG), "shape": [0, 0, 0]}])
-        self.assertEqual(second["text"], "USER: hello ASSISTANT: gr\u00fc\u00df dich \u4e16")
-        self.assertEqual(second["items"], [])
-        self.assertEqual([bytes(item["bytes"]) for item in third["items"]], [PNG, JPEG])
-        self.assertEqual(third["targets"], len(self.tokenizer.encode(" two").ids) + 1)
-
-    def test_faults_are_named(self):
-        good = entry(["hello", "you"])
-        for fault, part in [
-            (entry(["<image>", "x"], "gone.jpg"), "image gone.jpg cannot be read"),
-            (entry(["<image>", "x"], "../secret.jpg"), "image ../secret.jpg lies outside"),
-            (entry(["<image>", "x"], str(self.folder / "secret.jpg")), "lies outside"),
-            (entry(["<image>", "x"], "c.gif"), "is neither JPEG nor PNG"),
-            (entry(["<image>", "x"], "a\0.jpg"), "cannot be read"),
-            (entry(["no mark", "x"], "a.jpg"), "has 1 images but 0 <image>"),
-            (entry(["<image><image>", "x"], "a.jpg"), "has 1 images but 2 <image>"),
-            (entry(["hello", "<image>"]), "is <image> in a gpt turn?"),
-            (entry([]), "has no conversations"),
-            (entry(["hello"]), "ends with a human turn"),
-            (entry(["hello", "\ud800"]), "not valid Unicode"),
-            (
-                {"id": 7, "conversations": [{"from": "gpt", "value": "x"}]},
-                'turn 0 must be {"from": "human"',
-            ),
-            (entry(["hello", "x" * 200]), "more than --max-tokens 100"),
-            ("text", "has no conversations"),
-        ]:
-            with self.subTest(part):
-                result = self.pack([good, fault], "--max-tokens", 100)
-                self.assertEqual(result.returncode, 1, result.stderr)
-                self.assertIn("in.json[1] (id ", result.stderr)
-                self.assertIn(part, result.stderr)
-                self.assertFalse((self.folder / "out.h5").exists())
-
-    def test_faults_can_be_skipped(self):
-        result = self.pack([entry(["hello", "you"]), entry([])], "--on-fault", "skip")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("1 samples, 1 entries skipped", result.stdout)
-        self.assertEqual(len(dump(self.folder / "out.h5", 3)["samples"]), 1)
-
-    def test_broken_json_is_named_by_line(self):
-        result = self.pack('[\n{"id": 1,}\n]')
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("line 2", result.stderr)
-
-    def test_missing_token_is_named(self):
-        result = self.pack([entry(["hello", "you"])], "--bos", "<begin>")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("the tokenizer has no token <begin>", result.stderr)
-
-
-def entry(turns, image=None):
-    speakers = ("human", "gpt")
-    result = {
-        "id": "x",
-        "conversations": [{"from": speakers[n % 2], "value": t} for n, t in enumerate(turns)],
-    }
-    return result if image is None else {**result, "image": image}
 
 
 END = "<|endoftext|>"

@@ -124,6 +124,40 @@ class Pictures(unittest.TestCase):
         result = run("plot_metrics.py", self.folder)
         self.assertIn("holds no metrics.jsonl", result.stderr)
 
+    def schedule(self, text):
+        path = self.folder / "plan.txt"
+        path.write_text(text)
+        return run("plot_schedule.py", path, "--out", self.folder / "schedule.png")
+
+    def test_schedule(self):
+        """Boxes lie where their times are, in the colour of what they are."""
+        plan = (
+            "[mesh]\npipeline 1f1b: 2 places in a replica; costs\n"
+            "  passes llm.pp0 F:0:0:0:30 B:0:0:70:100\n  passes llm.pp1 F:1:0:30:50 B:1:0:50:70\n"
+        )
+        picture = self.expect_picture(self.schedule(plan), "schedule.png")
+        red, blue = picture[..., 0], picture[..., 2]
+        forward, backward = blue > red + 0.25, red > blue + 0.25
+        rows = np.flatnonzero(forward.any(axis=1))
+        first = forward[rows.min() + 8], backward[rows.min() + 8]
+        width = np.flatnonzero(first[1]).max() - np.flatnonzero(first[0]).min()
+        self.assertLess(abs(first[0].sum() / width - 0.3), 0.03)
+        self.assertLess(abs(first[1].sum() / width - 0.3), 0.03)
+        other = self.expect_picture(self.schedule(plan.replace(":30", ":20")), "schedule.png")
+        self.assertFalse(np.array_equal(picture, other))
+
+    def test_schedule_at_fault(self):
+        for text, fault in [
+            ("ranks\n", "plan.txt: holds no lines of passes; give what zea -n prints of a deck"),
+            ("  passes llm.pp0 F:0:0\n", "plan.txt:1: 'F:0:0' is no pass"),
+            ("\n  passes llm.pp0 Q:0:0:1:2\n", "plan.txt:2: 'Q:0:0:1:2' is no pass"),
+        ]:
+            with self.subTest(fault=fault):
+                result = self.schedule(text)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(fault, result.stderr)
+        self.assertIn("cannot read", run("plot_schedule.py", self.folder / "none").stderr)
+
     def sheet(self, *predictions):
         data, path = self.folder / "test.h5", self.folder / "predictions.jsonl"
         with DatasetWriter(data, 0) as writer:

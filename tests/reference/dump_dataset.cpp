@@ -20,8 +20,11 @@ nlohmann::json describe(const zea::Dataset& data, int64_t id) {
     if (sample.loss_mask[i]) learnt.push_back(sample.tokens[i]);
   const std::string answer = zea::text_of_tokens(data.token_bytes(), learnt);
   nlohmann::json items = nlohmann::json::array();
-  for (const zea::Item& item : sample.items)
+  for (const zea::Item& item : sample.items) {
     items.push_back({{"bytes", item.bytes}, {"shape", {item.height, item.width, item.channels}}});
+    if (item.modality == zea::Modality::Audio)
+      items.back()["shape"] = "sound at " + std::to_string(item.rate);
+  }
   return {{"tokens", sample.tokens},
           {"text", zea::text_of_tokens(data.token_bytes(), sample.tokens)},
           {"answer", answer},
@@ -34,17 +37,19 @@ nlohmann::json describe(const zea::Dataset& data, int64_t id) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 4) return 2;
   try {
     const auto data = zea::open_dataset(argv[1]);
     nlohmann::json samples = nlohmann::json::array();
     for (size_t id = 0; id < data->index().size(); ++id) {
-      zea::check_placeholders(*data, data->read(static_cast<int64_t>(id)), std::stoll(argv[2]));
+      zea::check_placeholders(*data, data->read(static_cast<int64_t>(id)), std::stoll(argv[2]),
+                              std::stoll(argv[3]));
       samples.push_back(describe(*data, static_cast<int64_t>(id)));
     }
     std::cout << nlohmann::json{{"samples", samples},
                                 {"classes", data->classes()},
                                 {"image_token", data->image_token()},
+                                {"audio_token", data->audio_token()},
                                 {"max_token", data->max_token()}};
   } catch (const zea::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -19,6 +19,7 @@
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/holder_sums.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace {
 
@@ -33,14 +34,6 @@ struct Step {
   std::vector<LoadedMicrobatch> loaded;
   std::vector<Microbatch> microbatches;
 };
-
-LoaderOptions loading_of(const Plan& plan) {
-  LoaderOptions loading;
-  if (plan.model.vision) loading.image.size = plan.model.vision->image_size;
-  loading.image.mean = plan.options.data.image_mean;
-  loading.image.std = plan.options.data.image_std;
-  return loading;
-}
 
 /// The targets among the tokens [begin, end) of the row that `samples` make.
 std::vector<Target> targets_between(const std::vector<Sample>& samples, int64_t begin,

@@ -159,6 +159,23 @@ class Slurm(zr.ZeaTest):
         if IS_LONG:
             self.check_resumes()
 
+    def test_stopped_rank(self):
+        """Nodes know of each other what they write into the run directory."""
+        job = self.start(self.deck, FOR_EVER, "run.watchdog_seconds=3", "log.every=10")
+        self.wait_for_step(job, 1000)
+        begin = time.monotonic()
+        os.kill(job.ranks()[1], signal.SIGSTOP)
+
+        behind = "is behind: its node does not answer any more"
+        # srun waits for the rank that is stopped (SLURM_WAIT), and kills it.
+        code, wait = {"mpirun": (6, 0), "srun": (137, 5)}[LAUNCHER]
+        self.assert_ends(job, "FAILED", code, behind, "1 rank waits for it, rank 0 in ")
+        self.assertLess(time.monotonic() - begin, 3 + 10 + wait)
+        self.assertRegex(job.log, "rank 1 .*" + behind)
+        report = (self.directory / "watchdog/report.txt").read_text()
+        for rank in (0, 1):
+            self.assertIn(f"\nrank {rank} on ", report)
+
     @with_every_launcher_if_long
     def test_faulty_deck(self):
         job = self.start(self.deck, "optim.lrr=1")

@@ -15,6 +15,7 @@ bool shards(const Grid& grid) {
 
 void refine(Options& deck, void (*change)(ModuleMeshOptions&)) {
   change(deck.mesh_vision);
+  change(deck.mesh_audio);
   change(deck.mesh_llm);
 }
 
@@ -119,6 +120,29 @@ const GridScenario kScenarios[] = {
        });
      },
      shards},
+    {"images and sound", {.audio = true}, {1, 0, 2, 0}},
+    {"sound in two packed rows, no image",
+     {.vision = false, .audio = true},
+     {0},
+     [](Options& deck) {
+       deck.data.rows_per_microbatch = 2;
+       deck.data.row_tokens = 40;
+     }},
+    {"some sound, frozen audio encoder",
+     {.audio = true},
+     {0, 1},
+     [](Options& deck) {
+       deck.audio.train = false;
+       deck.model.activation_checkpointing = 1;
+     },
+     nullptr,
+     false,
+     5,
+     {0, 0, 0, 1}},
+    {"images that see all of themselves, sound that does not",
+     {.audio = true},
+     {1},
+     [](Options& deck) { deck.llm.image_attention = "bidirectional"; }},
     {"GPT-2",
      {},
      {0},
@@ -155,7 +179,7 @@ std::vector<Grid> grids_for(const GridScenario& scenario, bool all) {
 
 MemoryDataset dataset_of(const GridScenario& scenario, const Grid& grid, uint64_t others) {
   return make_tiny_dataset(make_model_spec(scenario.config(grid)), kSamples, scenario.images,
-                           scenario.seed + others);
+                           scenario.seed + others, scenario.clips);
 }
 
 TinyRunOptions run_of(const GridScenario& scenario, const Grid& grid) {
@@ -170,11 +194,14 @@ TinyRunOptions run_of(const GridScenario& scenario, const Grid& grid) {
   optim.weight_decay = 0.1;
   optim.clip_norm = 0.5;
   optim.weight_decays = {"*.bias = 0.2"};
-  if (!scenario.gpt2) optim.lr_factors = {"vision = 0.5", "*.layers.1.* = 0.7"};
+  if (!scenario.gpt2)
+    optim.lr_factors = {scenario.model.vision ? "vision = 0.5" : "audio = 0.5",
+                        "*.layers.1.* = 0.7"};
   run.deck.schedule = {.steps = run.steps, .global_batch = 7};
   apply(grid, run.deck);
   if (scenario.set) scenario.set(run.deck);
-  if (scenario.gpt2) run.deck.mesh_vision = {};
+  if (scenario.gpt2 || !scenario.model.vision) run.deck.mesh_vision = {};
+  if (scenario.gpt2 || !scenario.model.audio) run.deck.mesh_audio = {};
   return run;
 }
 

@@ -18,7 +18,8 @@ struct GridScenario {
   void (*set)(Options&) = nullptr;          ///< what differs in the deck
   bool (*concerns)(const Grid&) = nullptr;  ///< nothing: all grids
   bool gpt2 = false;
-  uint64_t seed = 5;  ///< of the samples
+  uint64_t seed = 5;                   ///< of the samples
+  std::vector<int> clips = {1, 1, 0};  ///< of sound, of models that hear
 
   /// config.json of the model with the heads that `grid` wants.
   std::string config(const Grid& grid) const;

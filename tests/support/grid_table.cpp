@@ -103,7 +103,7 @@ const RefusedGrid kRefused[] = {
      "vision_tower.encoder.layers.0.self_attn.q_proj.weight; allowed: 1, 2, 4"},
     {"vision on more ranks than a replica has", 2, [](Options& o) { o.mesh_vision.tp = 2; },
      "mesh.vision: tp (2) x cp (1) must divide the 1 ranks of a replica, which are tp x cp of "
-     "[mesh.llm]; its images are dealt to what is left over"},
+     "[mesh.llm]; its items are dealt to what is left over"},
     {"vision on a part that does not divide", 6,
      [](Options& o) {
        o.mesh_llm.tp = 2;
@@ -135,18 +135,6 @@ const RefusedGrid kRefused[] = {
        o.mesh_llm.cp_ulysses_ranks = 2;
      },
      "mesh.llm.cp_ulysses_ranks = 2 with cp_mode = \"ring\", which has one level; leave it out"},
-    {"sequence parallel without tp", 2,
-     [](Options& o) {
-       o.mesh_llm.cp = 2;
-       o.mesh_llm.sequence_parallel = AutoOption::of(true);
-     },
-     "mesh.llm.sequence_parallel = true with tp = 1: there are no tp ranks to deal tokens to"},
-    {"how ranks attend, with one rank", 2, [](Options& o) { o.mesh_vision.cp_mode = kRing; },
-     "mesh.vision.cp_mode = \"ring\" with cp = 1: there are no cp ranks to exchange keys with; "
-     "leave it out, or raise cp"},
-    {"who owns which tokens, with one rank", 2,
-     [](Options& o) { o.mesh_llm.cp_distribution = kZigzag; },
-     "mesh.llm.cp_distribution = \"zigzag\" with cp = 1: there are no cp ranks to deal tokens to"},
     {"a block where no blocks are dealt", 2,
      [](Options& o) {
        o.mesh_llm.cp = 2;
@@ -217,10 +205,11 @@ void apply(const Grid& grid, Options& deck) {
   apply(grid.llm, grid.strategy, deck.mesh_llm);
   apply(grid.vision.value_or(grid.llm), grid.vision ? grid.vision_strategy : grid.strategy,
         deck.mesh_vision);
+  deck.mesh_audio = deck.mesh_vision;
 }
 
 TinyLlava model_for(const Grid& grid, TinyLlava model) {
-  model.heads = model.vision_heads = grid.heads;
+  model.heads = model.vision_heads = model.audio_heads = grid.heads;
   if (grid.heads == 6 && model.kv_heads == 2) model.kv_heads = 3;
   model.vision_hidden = 24;
   return model;

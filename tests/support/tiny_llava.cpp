@@ -17,22 +17,37 @@ double uniform(uint64_t seed, const std::string& name, int64_t element) {
   return static_cast<double>(x >> 11) * 0x1p-53 - 0.5;
 }
 
+std::string number(int64_t value) {
+  return std::to_string(value);
+}
+
+std::string encoder_configs(const TinyLlava& o) {
+  std::string configs;
+  if (o.vision)
+    configs += R"(, "vision_config": {"model_type": "clip_vision_model", "intermediate_size": 24,
+             "patch_size": 4, "hidden_size": )" +
+               number(o.vision_hidden) + R"(, "num_hidden_layers": )" + number(o.vision_layers) +
+               R"(, "num_attention_heads": )" + number(o.vision_heads) + R"(, "image_size": )" +
+               number(o.image_size) + "}";
+  if (o.audio)
+    configs += R"(, "audio_token_index": 4, "audio_config": {"model_type": "whisper",
+             "encoder_ffn_dim": 24, "num_mel_bins": 8, "d_model": )" +
+               number(o.vision_hidden) + R"(, "encoder_layers": )" + number(o.audio_layers) +
+               R"(, "encoder_attention_heads": )" + number(o.audio_heads) +
+               R"(, "max_source_positions": )" + number(o.audio_positions) + "}";
+  return configs;
+}
+
 }  // namespace
 
 std::string tiny_llava_config(const TinyLlava& o) {
   const auto boolean = [](bool value) { return value ? "true" : "false"; };
   const std::string tied = boolean(o.tied), biases = boolean(o.biases);
-  const auto number = [](int64_t value) { return std::to_string(value); };
   return R"({"model_type": "llava", "image_token_index": 3, "tie_word_embeddings": )" + tied +
          R"(, "vision_feature_layer": )" + o.feature_layer +
          R"(, "vision_feature_select_strategy": ")" + o.select +
-         R"(", "multimodal_projector_bias": )" + boolean(o.projector_bias) +
-         R"(, "vision_config": {"model_type": "clip_vision_model", "intermediate_size": 24,
-             "patch_size": 4, "hidden_size": )" +
-         number(o.vision_hidden) + R"(, "num_hidden_layers": )" + number(o.vision_layers) +
-         R"(, "num_attention_heads": )" + number(o.vision_heads) + R"(, "image_size": )" +
-         number(o.image_size) +
-         R"(}, "text_config": {"model_type": "llama", "hidden_size": 24, "intermediate_size": 40,
+         R"(", "multimodal_projector_bias": )" + boolean(o.projector_bias) + encoder_configs(o) +
+         R"(, "text_config": {"model_type": "llama", "hidden_size": 24, "intermediate_size": 40,
              "head_dim": 6, "vocab_size": )" +
          number(o.vocabulary) + R"(, "num_hidden_layers": )" + number(o.layers) +
          R"(, "num_attention_heads": )" + number(o.heads) + R"(, "num_key_value_heads": )" +

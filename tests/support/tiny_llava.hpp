@@ -25,9 +25,15 @@ struct TinyLlava {
   int64_t image_size = 8;
   bool projector_bias = true;
   bool biases = false;  ///< of the decoder's attention and MLP
+  bool vision = true;
+  bool audio = false;
+  int64_t audio_layers = 2;
+  int64_t audio_heads = 2;
+  int64_t audio_positions = 6;
 };
 
-/// config.json of a LlavaForConditionalGeneration: patches of 4x4, heads of 6, placeholder id 3.
+/// config.json of a LlavaForConditionalGeneration: patches of 4x4, heads of 6, placeholder id 3;
+/// and of one that hears, whose clips' placeholder id is 4.
 std::string tiny_llava_config(const TinyLlava& options = {});
 
 /// config.json of a GPT-2 with 4 heads of 6.

@@ -11,6 +11,7 @@
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/data/sampler.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace zea::testing {
 namespace {
@@ -51,9 +52,7 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
 }
 
 LoaderOptions TinyRun::loading() const {
-  LoaderOptions options;
-  if (plan_.model.vision) options.image.size = plan_.model.vision->image_size;
-  return options;
+  return loading_on(plan_, mesh_.rank());
 }
 
 double TinyRun::evaluate() {
@@ -87,6 +86,7 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedGroup&)>& v
   for (const ParamSpec& param : plan_.model.params)
     tensors[param.name].resize(num_elements(param.shape), 0);
   for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    if (!plan_.counts(mesh_.rank(), static_cast<int>(g))) continue;
     const ShardedGroup& group = *engine_.groups()[g];
     const at::Tensor held = values(group);
     if (!held.defined()) continue;
@@ -132,7 +132,8 @@ TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, cons
 }
 
 MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
-                                const std::vector<int>& images, uint64_t seed) {
+                                const std::vector<int>& images, uint64_t seed,
+                                const std::vector<int>& clips) {
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t n) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
@@ -147,7 +148,8 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
     const auto text = [&](int64_t count, bool loss) {
       for (int64_t i = 0; i < count; ++i) {
         int64_t id = below(model.text.vocabulary);
-        if (id == model.image_token) id = (id + 1) % model.text.vocabulary;
+        while (model.is_placeholder(id) || id == model.image_token)
+          id = (id + 1) % model.text.vocabulary;
         add(id, loss);
       }
     };
@@ -162,11 +164,22 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
         item.bytes.push_back(static_cast<uint8_t>(below(256)));
       sample.items.push_back(std::move(item));
     }
+    for (int clip = 0; model.audio && clip < clips[s % clips.size()]; ++clip) {
+      for (int64_t i = 0; i < model.audio->positions; ++i) add(model.audio_token, false);
+      Item item;
+      item.modality = Modality::Audio;
+      item.raw = true;
+      item.rate = kMelRate;
+      for (int64_t i = 0; i < 2 * (400 + below(model.audio->columns() * kMelHop)); ++i)
+        item.bytes.push_back(static_cast<uint8_t>(below(256)));
+      sample.items.push_back(std::move(item));
+    }
     text(1 + below(4), false);
     text(1 + below(6), true);
     made.push_back(std::move(sample));
   }
-  return MemoryDataset(std::move(made), static_cast<int32_t>(model.image_token));
+  return MemoryDataset(std::move(made), static_cast<int32_t>(model.image_token), {}, {}, "memory",
+                       static_cast<int32_t>(model.audio_token));
 }
 
 double max_difference(const std::map<std::string, std::vector<double>>& a,

@@ -80,10 +80,11 @@ class TinyRun {
 TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
                     const TinyRunOptions& options);
 
-/// Samples with `images` (a repeating pattern of images per sample) of random pixels, random text
-/// of varied length and loss on its last part. Features per image must match the model.
+/// Samples with `images` and, for models that hear, `clips` (repeating patterns of items per
+/// sample) of random pixels and noise, random text of varied length and loss on its last part.
 MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
-                                const std::vector<int>& images, uint64_t seed);
+                                const std::vector<int>& images, uint64_t seed,
+                                const std::vector<int>& clips = {1, 1, 0});
 
 /// Largest absolute difference; infinity when names or sizes differ.
 double max_difference(const std::map<std::string, std::vector<double>>& a,

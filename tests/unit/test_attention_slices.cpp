@@ -113,5 +113,13 @@ TEST(AttentionSlices, OfNoTokensAreNone) {
   EXPECT_TRUE(attention_slices(visible_text({}, true), {}, {}).empty());
 }
 
+TEST(Visibility, SoundStaysCausalWhereImagesDoNot) {
+  std::vector<MaskWord> words;
+  for (int64_t modality : {kModalityImage, kModalityAudio})
+    for (int token = 0; token < 2; ++token) words.push_back(make_mask_word(0, modality, 1));
+  EXPECT_EQ(visible_text(words, true).ends, (std::vector<int64_t>{2, 2, 3, 4}));
+  EXPECT_EQ(visible_text(words, false).ends, (std::vector<int64_t>{1, 2, 3, 4}));
+}
+
 }  // namespace
 }  // namespace zea

@@ -33,14 +33,15 @@ bool contains(const std::string& text, const std::string& part) {
 TEST(CommandLine, ReadsEveryOption) {
   const CommandLine line =
       parsed({"optim.lr=1e-3", "-i", "a.toml", "-r", "runs/a", "-d", "runs/b", "-n", "--ranks",
-              "512", "-t", "101:02:03", "data.image_mean=[0.5,0.5, 0.5]", "mesh.dp_shard=-1", "-c",
-              "run.directory=a=b"});
+              "512", "--ranks-per-node", "8", "-t", "101:02:03", "data.image_mean=[0.5,0.5, 0.5]",
+              "mesh.dp_shard=-1", "-c", "run.directory=a=b"});
 
   EXPECT_EQ(line.deck, "a.toml");
   EXPECT_EQ(line.restart, "runs/a");
   EXPECT_EQ(line.directory, "runs/b");
   EXPECT_TRUE(line.plan_only);
   EXPECT_EQ(line.ranks, 512);
+  EXPECT_EQ(line.ranks_per_node, 8);
   EXPECT_EQ(line.wall_seconds, 101 * 3600 + 2 * 60 + 3);
   EXPECT_TRUE(line.show_build);
   EXPECT_FALSE(line.show_help);
@@ -55,8 +56,14 @@ TEST(CommandLine, GivesNothingThatWasNotAsked) {
   EXPECT_EQ(line.restart + line.directory, "");
   EXPECT_FALSE(line.plan_only || line.show_build || line.show_help || line.show_version);
   EXPECT_EQ(line.ranks, 0);
+  EXPECT_EQ(line.ranks_per_node, 0);
   EXPECT_EQ(line.wall_seconds, 0);
   EXPECT_TRUE(line.overrides.empty());
+}
+
+TEST(CommandLine, ProfilesIntoAFile) {
+  EXPECT_EQ(parsed({"-i", "a.toml", "--profile", "costs.json"}).profile, "costs.json");
+  EXPECT_EQ(parsed({"-i", "a.toml"}).profile, "");
 }
 
 TEST(CommandLine, PrintingNeedsNoDeck) {
@@ -77,6 +84,8 @@ TEST(CommandLine, RefusesWithAHint) {
       {{"-i", "a", "-q"}, "-q"},
       {{"-i", "a", "b.toml"}, "\"b.toml\" is neither an option nor section.key=value"},
       {{"-i", "a", "--ranks", "4"}, "--ranks says how many ranks to plan for and needs -n"},
+      {{"-i", "a", "-n", "--profile", "b"}, "--profile measures and -n plans; measure first"},
+      {{"--profile", "b"}, "nothing to run"},
       {{"-i", "a", "-n", "--ranks", "0"}, "--ranks"},
       {{"-i", "a", "-n", "--ranks", "4x"}, "--ranks"},
       {{"-i", "a", "-n", "--ranks", "99999999999"}, "--ranks"},
@@ -102,9 +111,10 @@ TEST(CommandLine, HelpIsComplete) {
   const std::string help = help_text();
 
   for (const char* part :
-       {"-i DECK", "-r DIRECTORY", "-d DIRECTORY", "-n ", "--ranks N", "-t HH:MM:SS", "-c ",
-        "-h,--help", "section.key=value", "SIGUSR1", "SIGUSR2", "SIGTERM", "STOP", "SAVE",
-        "75   stopped on purpose", "7   storage", "[mesh.llm]", "global_batch = 32"})
+       {"-i DECK", "-r DIRECTORY", "-d DIRECTORY", "-n ", "--ranks N", "--profile FILE",
+        "-t HH:MM:SS", "-c ", "-h,--help", "section.key=value", "SIGUSR1", "SIGUSR2", "SIGTERM",
+        "STOP", "SAVE", "75   stopped on purpose", "7   storage", "[mesh.llm]",
+        "global_batch = 32"})
     EXPECT_TRUE(contains(help, part)) << part;
 }
 

@@ -32,7 +32,19 @@ struct Arrays {
   std::vector<std::string> classes{"bag", "coat"};
   std::vector<int64_t> token_byte_offsets{0, 1, 1, 3, 4, 5, 6, 7, 7};
   std::vector<uint8_t> token_byte_values{'a', 'b', 'c', 'd', 'e', 'f', 'g'};
+  std::string audio_token;  ///< of version 2, as are the next two
+  std::vector<uint8_t> item_modality;
+  std::vector<int32_t> item_rate;
 };
+
+/// The last sample has an encoded image, and of sound an empty clip.
+void with_sound(Arrays& a) {
+  a.version = "2";
+  a.audio_token = "6";
+  a.tokens = {7, 7, 1, 2, 3, 4, 7, 6, 5};
+  a.item_modality = {0, 0, 1};
+  a.item_rate = {0, 0, 8000};
+}
 
 class DatasetFile : public testing::Test {
  protected:
@@ -56,6 +68,9 @@ class DatasetFile : public testing::Test {
     put(file, "item_bytes", DType::UInt8, a.item_bytes);
     file.write("item_shape", {static_cast<int64_t>(a.item_shape.size() / 3), 3}, DType::Int32,
                a.item_shape.data());
+    if (!a.audio_token.empty()) file.write_text_attribute("audio_token", a.audio_token);
+    if (!a.item_modality.empty()) put(file, "item_modality", DType::UInt8, a.item_modality);
+    if (!a.item_rate.empty()) put(file, "item_rate", DType::Int32, a.item_rate);
     if (!a.labels.empty()) put(file, "labels", DType::Int32, a.labels);
     if (!a.classes.empty()) file.write_strings("classes", a.classes);
     if (a.token_byte_offsets.empty()) return path_;
@@ -121,16 +136,55 @@ TEST_F(DatasetFile, GivesBackWhatWasWritten) {
   }
 }
 
+TEST_F(DatasetFile, KnowsImagesFromSound) {
+  Arrays arrays;
+  with_sound(arrays);
+  const auto data = open_dataset(write(arrays));
+
+  EXPECT_EQ(data->audio_token(), 6);
+  EXPECT_EQ(data->index()[0].items, ItemCounts(1, 0));
+  EXPECT_EQ(data->index()[2].items, ItemCounts(1, 1));
+  const std::vector<Item> items = data->read(2).items;
+  EXPECT_EQ(items[0].modality, Modality::Image);
+  EXPECT_FALSE(items[0].raw);
+  EXPECT_EQ(items[1].modality, Modality::Audio);
+  EXPECT_TRUE(items[1].raw);
+  EXPECT_EQ(items[1].rate, 8000);
+}
+
+TEST_F(DatasetFile, FaultsOfModalitiesAreNamed) {
+  const auto expect = [&](const char* part, void (*damage)(Arrays&)) {
+    expect_fault(part, [&](Arrays& a) {
+      with_sound(a);
+      damage(a);
+    });
+  };
+  expect("attribute audio_token is \"\"", [](Arrays& a) { a.audio_token.clear(); });
+  expect("item_modality has 0 entries and item_rate has 3 for 3 items",
+         [](Arrays& a) { a.item_modality.clear(); });
+  expect("item_modality has 3 entries", [](Arrays& a) { a.version = "1"; });
+  expect("item 1 has item_modality 2", [](Arrays& a) { a.item_modality[1] = 2; });
+  expect("image_token and audio_token are both 7", [](Arrays& a) { a.audio_token = "7"; });
+  expect("audio_token is 8, outside its vocabulary of 8", [](Arrays& a) { a.audio_token = "8"; });
+  expect("item 2, a clip of sound, has an item_shape", [](Arrays& a) { a.item_shape[6] = 1; });
+  expect("item 2, a clip of sound, has an item_rate of -1", [](Arrays& a) { a.item_rate[2] = -1; });
+  expect("item 1, a clip of sound, has 3 bytes", [](Arrays& a) {
+    a.item_modality[1] = 1;
+    a.item_rate[1] = 8000;
+  });
+  expect("item 1 is an image and has an item_rate of 5", [](Arrays& a) { a.item_rate[1] = 5; });
+}
+
 TEST_F(DatasetFile, IndexCountsTokensItemsAndTargetsAfterTheShift) {
   const auto data = open_dataset(write({}));
   const auto& index = data->index();
 
   ASSERT_EQ(index.size(), 3u);
   EXPECT_EQ(index[0].tokens, 4);
-  EXPECT_EQ(index[0].items, 1);
+  EXPECT_EQ(index[0].items.images, 1);
   EXPECT_EQ(index[0].targets, 2);
   EXPECT_EQ(index[1].targets, 1);  // its first token is never a target
-  EXPECT_EQ(index[2].items, 2);
+  EXPECT_EQ(index[2].items.images, 2);
   EXPECT_EQ(index[2].targets, 0);
 }
 
@@ -159,7 +213,7 @@ TEST_F(DatasetFile, ADataSetOfTextNeedsNoItems) {
 TEST_F(DatasetFile, HeaderFaultsAreNamed) {
   expect_fault("format is \"zea.weights\", must be \"zea.dataset\"",
                [](Arrays& a) { a.format = std::string("zea.weights"); });
-  expect_fault("version is \"2\"", [](Arrays& a) { a.version = std::string("2"); });
+  expect_fault("version is \"3\"", [](Arrays& a) { a.version = std::string("3"); });
   expect_fault("image_token is \"x\"", [](Arrays& a) { a.image_token = std::string("x"); });
   expect_fault("image_token is \"-2\"", [](Arrays& a) { a.image_token = std::string("-2"); });
   expect_fault("image_token is 8, outside its vocabulary of 8",
@@ -256,6 +310,26 @@ TEST(CheckPlaceholders, BothCountsAreNamed) {
     EXPECT_NE(fault.find("pictures: sample 1 has 3 image placeholders"), std::string::npos)
         << fault;
     EXPECT_NE(fault.find("2 images make 4 features"), std::string::npos) << fault;
+  }
+}
+
+TEST(CheckPlaceholders, OfSoundAreCountedApart) {
+  constexpr int32_t kSound = 6;
+  Sample sample{0, {kImage, kSound, kSound, 1}, {0, 0, 0, 1}, std::vector<Item>(2), -1};
+  sample.items[1].modality = Modality::Audio;
+  const MemoryDataset data({sample}, kImage, {}, {}, "talks", kSound);
+
+  EXPECT_EQ(data.index()[0].items, ItemCounts(1, 1));
+  EXPECT_NO_THROW(check_placeholders(data, data.read(0), 1, 2));
+  try {
+    check_placeholders(data, data.read(0), 1, 3);
+    FAIL() << "2 placeholders passed for 3 features";
+  } catch (const DataError& error) {
+    const std::string fault = error.what();
+    EXPECT_NE(fault.find("talks: sample 0 has 2 audio placeholders (token 6), but its 1 clips make "
+                         "3 features"),
+              std::string::npos)
+        << fault;
   }
 }
 

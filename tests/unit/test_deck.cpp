@@ -188,11 +188,12 @@ TEST(Deck, RefusesValuesWithWhatIsAllowedAndWhere) {
       {"[[log]]\nevery = 1", "log is a section, not a list"},
       {"[log]\nevery = {a = 1}", "log.every is a section; it must be an integer"},
       {"[\"mesh.llm\"]\ntp = 1", "\"mesh.llm\" is one quoted name"},
-      {"[model.audio]\nx = 1", "[model.audio] is not a section; the sections are [run], "},
+      {"[model.smell]\nx = 1", "[model.smell] is not a section; the sections are [run], "},
       {"[llm]\nx = 1",
        "[llm] is not a section; did you mean [model.llm], [mesh.llm] or [precision.llm]? "
        "(x.toml:5:2)"},
-      {"[mesh]\ntp = 2", "mesh.tp is not a key; did you mean mesh.vision.tp or mesh.llm.tp?"},
+      {"[mesh]\ntp = 2",
+       "mesh.tp is not a key; did you mean mesh.vision.tp, mesh.audio.tp or mesh.llm.tp?"},
       {"[optim]\nlearning_rate = 2",
        "optim.learning_rate is not a key; [optim] has kind, lr, min_lr, "},
   };
@@ -232,8 +233,9 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
     const char* fault;
   } cases[] = {
       {"model.weights=", "model.weights is not set"},
-      {"model.load_modules=[\"llm\", \"audio\"]",
-       "model.load_modules holds \"audio\"; allowed: \"vision\", \"projector\", \"llm\""},
+      {"model.load_modules=[\"llm\", \"smell\"]",
+       "model.load_modules holds \"smell\"; allowed: \"vision\", \"audio\", \"projector\", "
+       "\"llm\""},
       {"data.train=", "data.train is not set"},
       {"run.mode=evaluate", "run.mode = \"evaluate\" needs a data set in data.eval"},
       {"eval.every=1", "eval.every = 1 needs a data set in data.eval"},
@@ -248,6 +250,8 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
       {"optim.warmup_steps=101", "optim.warmup_steps = 101 is above schedule.steps = 100"},
       {"optim.betas=[0.9,1.0]", "each must be below 1"},
       {"optim.eps=0", "optim.eps = 0.0; it must be above 0"},
+      {"mesh.order=[\"tp\",\"dp\"]", "mesh.order = [\"tp\", \"dp\"]; it must name each of"},
+      {"mesh.order=[\"tp\",\"cp\",\"dp_module\",\"pp\",\"module\",\"ep\"]", "once, or be left out"},
   };
 
   for (const auto& [override_text, fault] : cases) {

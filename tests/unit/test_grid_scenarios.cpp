@@ -8,6 +8,7 @@
 #include <set>
 
 #include "zea/data/sampler.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace zea::testing {
 namespace {
@@ -61,33 +62,33 @@ class Facts {
   }
 
   int64_t look_at(const MicrobatchPlan& part, int replica) {
-    LoaderOptions loading;
-    if (plan_.model.vision) loading.image.size = plan_.model.vision->image_size;
-    const LoadedMicrobatch loaded = load_microbatch(dataset_, loading, part.samples);
+    const LoadedMicrobatch loaded = load_microbatch(dataset_, loading_of(plan_), part.samples);
     note(loaded.samples.size() > 1, Fact::SeveralSamplesInARow);
     const int ranks = plan_.mesh.ranks_per_replica();
     int ranks_with_image = 0;
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
-      MicrobatchOptions options{.dtype = at::kDouble, .vision_dtype = at::kDouble};
+      MicrobatchOptions options{
+          .dtype = at::kDouble, .vision_dtype = at::kDouble, .audio_dtype = at::kDouble};
       options.images_both_ways = plan_.options.llm.image_attention == "bidirectional";
       options.replica = plan_.replica_layout(rank);
       const Microbatch made = make_microbatch(loaded, plan_.model, options);
       if (loaded.samples.empty()) continue;
       ranks_with_image += look_at(made);
-      note(options.images_both_ways && made.items > 0, Fact::BothWays);
+      note(options.images_both_ways && made.items.images > 0, Fact::BothWays);
     }
-    note(loaded.items == 1 && ranks_with_image > 1, Fact::ImageOnTwoRanks);
-    return loaded.items;
+    note(loaded.items.images == 1 && ranks_with_image > 1, Fact::ImageOnTwoRanks);
+    return loaded.items.images;
   }
 
   /// Whether this is the first tp rank of a cp rank with a part of an image.
   bool look_at(const Microbatch& made) {
     const bool has_tokens = made.token_ids.numel() > 0;
     note(!has_tokens, Fact::RankWithoutTokens);
-    note(made.items > 0 && made.items_here == 0, Fact::RankWithoutItems);
+    note(made.items.images > 0 && made.images.items_here == 0, Fact::RankWithoutItems);
     // Of a slice nothing can be told about the other tp ranks' rows.
-    const bool has_image = made.placeholder_rows.numel() > 0;
-    note(made.text_shares.empty() && has_tokens && made.items > 0 && !has_image,
+    const bool has_image =
+        made.images.placeholder_rows.defined() && made.images.placeholder_rows.numel() > 0;
+    note(made.text_shares.empty() && has_tokens && made.items.images > 0 && !has_image,
          Fact::RankWithoutImage);
     return made.counts && made.text_shares.empty() && has_image;
   }

@@ -28,6 +28,7 @@ std::string refusal(const Options& deck, const std::string& config, int ranks) {
 std::string refusal(const Grid& grid) {
   Options deck;
   apply(grid, deck);
+  deck.mesh_audio = {};  // the model does not hear
   return refusal(deck, tiny_llava_config(model_for(grid)), grid.ranks());
 }
 

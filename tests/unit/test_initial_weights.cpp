@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -49,6 +50,21 @@ TEST(InitialWeights, AreNormalWithTheSpecifiedDeviation) {
   EXPECT_NEAR(square / 0.0004, 1, 4 * std::sqrt(2.0) * sigma);
   EXPECT_NEAR(neighbours / 0.0004, 0, 4 * sigma);
   EXPECT_NEAR(static_cast<double>(beyond) / all.size(), 0.05, 4 * std::sqrt(0.05 * 0.95) * sigma);
+}
+
+TEST(InitialWeights, PositionsOfAnAudioEncoderAreSinesAndCosines) {
+  const auto weights =
+      make_initial_weights(testing::tiny_llava_config({.vision_hidden = 8, .audio = true}), 7);
+  const Shape shape{6, 8};
+  std::vector<double> table(48);
+  weights->read("audio_tower.embed_positions.weight", shape, whole(shape), DType::Float64,
+                table.data());
+  for (int position = 0; position < 6; ++position)
+    for (int i = 0; i < 4; ++i) {
+      const double angle = position * std::pow(10000.0, -i / 3.0);
+      EXPECT_NEAR(table[position * 8 + i], std::sin(angle), 1e-12);
+      EXPECT_NEAR(table[position * 8 + 4 + i], std::cos(angle), 1e-12);
+    }
 }
 
 TEST(InitialWeights, DependOnSeedAndName) {

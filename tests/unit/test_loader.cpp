@@ -55,13 +55,73 @@ TEST(LoadMicrobatch, KeepsTheOrderOfIdsAndItems) {
   ASSERT_EQ(loaded.samples.size(), 3u);
   EXPECT_EQ(loaded.samples[0].id, 5);
   EXPECT_EQ(loaded.samples[2].id, 4);
-  EXPECT_EQ(loaded.items, 3);
+  EXPECT_EQ(loaded.items, ItemCounts(3, 0));
   ASSERT_EQ(loaded.pixels.size(), 9u);
   EXPECT_FLOAT_EQ(loaded.pixels[0], 50 / 255.0f);
   EXPECT_FLOAT_EQ(loaded.pixels[3], 51 / 255.0f);
   EXPECT_FLOAT_EQ(loaded.pixels[6], 40 / 255.0f);
   EXPECT_TRUE(loaded.samples[0].items[0].bytes.empty());
   EXPECT_TRUE(loaded.bad.empty());
+}
+
+constexpr int32_t kSound = 8;
+
+/// A sample with an image of a pixel, and a raw clip of 600 samples; then one with a clip alone.
+MemoryDataset spoken_samples() {
+  Sample both{0, {kImage, kSound, 1}, {0, 0, 1}, {{{30}, true, 1, 1, 1}, {}}, -1};
+  both.items[1].modality = Modality::Audio;
+  both.items[1].raw = true;
+  both.items[1].rate = kMelRate;
+  for (int i = 0; i < 600; ++i)
+    both.items[1].bytes.insert(both.items[1].bytes.end(), {static_cast<uint8_t>(i), 64});
+  Sample alone = both;
+  alone.items.erase(alone.items.begin());
+  alone.tokens = {kSound, 1};
+  alone.loss_mask = {0, 1};
+  return MemoryDataset({both, alone}, kImage, {}, {}, "talks", kSound);
+}
+
+LoaderOptions hearing_options() {
+  LoaderOptions options = options_of(false);
+  options.mel = std::make_shared<const LogMel>(AudioOptions{4, 3});
+  return options;
+}
+
+TEST(LoadMicrobatch, ClipsAndImagesLieApartInTheOrderOfSamples) {
+  const LoaderOptions options = hearing_options();
+  const LoadedMicrobatch loaded = load_microbatch(spoken_samples(), options, {1, 0});
+
+  EXPECT_EQ(loaded.items, ItemCounts(1, 2));
+  EXPECT_EQ(loaded.pixels.size(), 3u);
+  ASSERT_EQ(loaded.mels.size(), 2u * 4 * 6);
+  Audio audio{kMelRate, {}};
+  for (int i = 0; i < 600; ++i)
+    audio.samples.push_back(static_cast<float>(64 * 256 + static_cast<uint8_t>(i)) / 32768);
+  std::vector<float> expected(4 * 6);
+  (*options.mel)(audio, expected.data());
+  for (size_t i = 0; i < loaded.mels.size(); ++i)
+    EXPECT_EQ(loaded.mels[i], expected[i % expected.size()]);
+}
+
+TEST(LoadMicrobatch, FaultsOfClipsAreNamed) {
+  const MemoryDataset talks = spoken_samples();
+  EXPECT_NE(fault_of([&] {
+              load_microbatch(talks, options_of(false), {0});
+            }).find("talks has clips of sound, but the model has no audio encoder"),
+            std::string::npos);
+
+  Sample bad = talks.read(0);
+  bad.items[1].raw = false;
+  const MemoryDataset data({bad}, kImage, {}, {}, "talks", kSound);
+  LoaderOptions options = hearing_options();
+  EXPECT_EQ(
+      fault_of([&] { load_microbatch(data, options, {0}); }).find("talks: sample 0: clip 1: "), 0u);
+  options.mask_bad_items = true;
+  const LoadedMicrobatch loaded = load_microbatch(data, options, {0});
+  ASSERT_EQ(loaded.bad.size(), 1u);
+  EXPECT_EQ(loaded.bad[0].item, 1);
+  EXPECT_EQ(count_targets(loaded.samples[0].loss_mask), 0);
+  for (float value : loaded.mels) EXPECT_EQ(value, 0);
 }
 
 TEST(LoadMicrobatch, ABadItemIsAnErrorThatNamesIt) {

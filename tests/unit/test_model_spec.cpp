@@ -53,6 +53,46 @@ TEST(ModelSpec, FreezesModulesAndProjectorApart) {
     EXPECT_EQ(param.trainable, param.name.starts_with("multi_modal_projector.")) << param.name;
 }
 
+TEST(ModelSpec, SoundComesAfterImagesAndBothAreMerged) {
+  const ModelSpec model = make_model_spec(
+      tiny_llava_config({.layers = 1, .vision_layers = 2, .audio = true, .audio_layers = 2}));
+  EXPECT_EQ(unit_names(model),
+            (std::vector<std::string>{"vision.embed", "vision.layers.0", "vision.projector",
+                                      "audio.embed", "audio.layers.0", "audio.layers.1",
+                                      "audio.projector", "llm.embed", "llm.merge", "llm.layers.0",
+                                      "llm.head"}));
+  const std::vector<UnitInput>& merged = model.units[8].inputs;
+  ASSERT_EQ(merged.size(), 3u);
+  EXPECT_EQ(merged[1].unit, 2);
+  EXPECT_EQ(merged[2].unit, 6);
+  EXPECT_TRUE(merged[1].optional && merged[2].optional);
+  EXPECT_EQ(model.modules(), (std::vector<std::string>{"vision", "audio", "llm"}));
+  EXPECT_TRUE(model.is_placeholder(3) && model.is_placeholder(4));
+  EXPECT_FALSE(model.is_placeholder(5));
+  EXPECT_EQ(model.item_shape("audio").tokens, 6);
+}
+
+TEST(ModelSpec, AModelMayHearAndNotSee) {
+  const ModelSpec model = make_model_spec(tiny_llava_config({.vision = false, .audio = true}));
+  EXPECT_EQ(model.modules(), (std::vector<std::string>{"audio", "llm"}));
+  EXPECT_EQ(model.param_index("multi_modal_projector.linear_1.weight"), -1);
+  EXPECT_FALSE(model.is_placeholder(3));
+}
+
+TEST(ModelSpec, FreezesTheAudioEncoderAndItsProjectorApart) {
+  const ModelSpec encoder =
+      make_model_spec(tiny_llava_config({.audio = true}), {false, false, false, true, false});
+  const ModelSpec projector =
+      make_model_spec(tiny_llava_config({.audio = true}), {false, false, false, false, true});
+  for (size_t p = 0; p < encoder.params.size(); ++p) {
+    const std::string& name = encoder.params[p].name;
+    EXPECT_EQ(projector.params[p].trainable, name.starts_with("audio_projector.")) << name;
+    EXPECT_EQ(encoder.params[p].trainable,
+              name.starts_with("audio_tower.") && !name.ends_with("embed_positions.weight"))
+        << name;
+  }
+}
+
 TEST(ModelSpec, ATiedHeadReadsTheEmbedding) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.tied = true}));
   EXPECT_EQ(model.param_index("language_model.lm_head.weight"), -1);
@@ -63,7 +103,7 @@ TEST(ModelSpec, ATiedHeadReadsTheEmbedding) {
 /// The refusal of a config in which `change` was made.
 template <class Change>
 std::string refusal(Change change) {
-  nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.audio = true}));
   change(config);
   try {
     make_model_spec(config.dump());
@@ -228,6 +268,26 @@ TEST(ModelSpec, FusedParametersAreCutByRows) {
       EXPECT_EQ(model.params[p].tp_cut.dim, 0) << model.params[p].name;
       EXPECT_EQ(model.params[p + 1].tp_cut.dim, 0) << model.params[p + 1].name;
     }
+}
+
+TEST(ModelSpec, RefusesWhatIsWrongWithTheAudioEncoder) {
+  const auto expect = [](const std::string& sentence, void (*change)(nlohmann::json&)) {
+    EXPECT_NE(refusal(change).find(sentence), std::string::npos) << refusal(change);
+  };
+  expect("config.audio_config.model_type = wav2vec2; allowed: whisper",
+         [](auto& c) { c["audio_config"]["model_type"] = "wav2vec2"; });
+  expect("config.audio_config.encoder_layerdrop = 0.1",
+         [](auto& c) { c["audio_config"]["encoder_layerdrop"] = 0.1; });
+  expect("config.audio_config.encoder_attention_heads = 5; allowed: a divisor of d_model = 16",
+         [](auto& c) { c["audio_config"]["encoder_attention_heads"] = 5; });
+  expect("config.audio_config.d_model = 9; allowed: an even number of 4 or more", [](auto& c) {
+    c["audio_config"]["d_model"] = 9;
+    c["audio_config"]["encoder_attention_heads"] = 3;
+  });
+  expect("config.audio_token_index = 3; allowed: another id than that of image_token_index",
+         [](auto& c) { c["audio_token_index"] = 3; });
+  expect("config.audio_token_index = -1; allowed: 0 or more",
+         [](auto& c) { c.erase("audio_token_index"); });
 }
 
 TEST(ModelSpec, RefusesTextThatIsNotJson) {

@@ -196,8 +196,7 @@ TEST(ModuleGrid, FaultsOfBothModulesAreShownTogether) {
   deck.mesh.placement = "disjoint";
   const std::string said = refusal(deck, 7);
   for (const char* part :
-       {"mesh.llm.tp = 3", "mesh.llm.cp_ulysses_ranks = 2", "mesh.vision.cp_mode", "world size 7",
-        "mesh.vision: tp (1) x cp (4) must divide the 6 ranks", "mesh.placement"})
+       {"mesh.llm.tp = 3", "mesh.llm.cp_ulysses_ranks = 2", "mesh.vision.cp_mode", "world size 7"})
     EXPECT_NE(said.find(part), std::string::npos) << said;
 }
 

@@ -32,15 +32,15 @@ TEST(Plan, PrintsEveryFactorOfAMeshThatDoesNotFit) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Plan, RefusesAxesThatAreNotBuiltAllAtOnce) {
+TEST(Plan, NamesTheWorldSizesThatFitModulesOnRanksOfTheirOwn) {
   Options options;
   options.mesh_vision.pp = 2;
   options.mesh_llm.pp = 3;
   options.mesh.placement = "disjoint";
-  const std::string text = refusal(options, 4);
-  for (const char* part :
-       {"mesh.vision.pp = 2", "mesh.llm.pp = 3", "mesh.placement = \"disjoint\""})
+  const std::string text = refusal(options, 12);
+  for (const char* part : {"ranks of a replica (5)", "world size 12", "10 and 15"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_EQ(refusal(options, 10), "accepted");
 }
 
 TEST(Plan, RefusesToTrainNothing) {

@@ -257,7 +257,7 @@ TEST(Schedule, WithoutSyncGradientsAreReducedAfterTheLastMicrobatch) {
 TEST(Slots, ARankThatOffloadsHoldsAFewUnits) {
   Plan plan = make_plan(Options{}, tiny_llava_config({.layers = 6}), 1);
   for (Sharding& sharding : plan.shardings) sharding.offloads = true;
-  EXPECT_LE(make_slots(plan).gathered.bytes.size(), 3);
+  EXPECT_LE(make_slots(plan)[0].gathered.bytes.size(), 3);
 }
 
 TEST(Schedule, ForwardPrefetchPostGathersAfterTheUnitBefore) {
@@ -273,12 +273,12 @@ TEST(Schedule, ForwardPrefetchPostGathersAfterTheUnitBefore) {
 TEST(Slots, TwoAreEnoughForUnitsOfOneSizeAndShardGradOpNeedsAll) {
   Options options;
   const Plan full = make_plan(options, tiny_llava_config({.layers = 6}), 4);
-  EXPECT_EQ(full.slots.gathered.bytes.size(), 2);
+  EXPECT_EQ(full.slots[0].gathered.bytes.size(), 2);
   options.mesh_llm.strategy = "shard_grad_op";
   const Plan zero2 = make_plan(options, tiny_llava_config({.layers = 6}), 4);
-  EXPECT_GE(zero2.slots.gathered.bytes.size(), 8);
-  EXPECT_GT(zero2.slots.gathered.total_bytes(), full.slots.gathered.total_bytes());
-  EXPECT_EQ(zero2.slots.gradients.total_bytes(), full.slots.gradients.total_bytes());
+  EXPECT_GE(zero2.slots[0].gathered.bytes.size(), 8);
+  EXPECT_GT(zero2.slots[0].gathered.total_bytes(), full.slots[0].gathered.total_bytes());
+  EXPECT_EQ(zero2.slots[0].gradients.total_bytes(), full.slots[0].gradients.total_bytes());
 }
 
 }  // namespace

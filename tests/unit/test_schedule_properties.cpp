@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random plans (grids of tp, cp and dp_module among them) and steps, every rank's list simulated
-// side by side: communicators see the same calls in the same order on all their ranks, no two
-// buffers have a slot at a time, units run on gathered buffers, and every gradient is reduced after
-// its last addition.
+// Random plans (grids of tp, cp and dp_module, pipelines of every placement and schedule among
+// them) and steps, every rank's list simulated side by side: communicators see the same calls in
+// the same order on all their ranks, what is sent is received in that order and nobody waits for
+// ever, no two buffers have a slot at a time, units run on gathered buffers, and every gradient is
+// reduced after its last addition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "support/tiny_llava.hpp"
 #include "zea/plan/plan.hpp"
@@ -74,7 +76,61 @@ ModuleMeshOptions random_mesh(Random& random, const ModuleMeshOptions& degrees, 
   return mesh;
 }
 
+/// Modules or stages on ranks of their own. Sets the degrees; returns the ranks of a replica.
+int choose_pipeline(Random& random, bool has_vision, Options& options) {
+  ModuleMeshOptions &llm = options.mesh_llm, &vision = options.mesh_vision;
+  options.mesh.placement =
+      has_vision ? random.one_of<std::string>({"shared", "colocated", "disjoint"}) : "shared";
+  const bool shared = options.mesh.placement == "shared";
+  llm.tp = random.one_of<int64_t>({1, 1, 2});
+  llm.cp = random.one_of<int64_t>({1, 1, 2});
+  llm.pp = random.one_of<int64_t>({shared ? 2 : 1, 2, 3});
+  options.mesh.schedule = random.one_of<std::string>({"gpipe", "1f1b", "zero_bubble"});
+  if (llm.pp == 2 && random.below(3) == 0) {
+    options.mesh.schedule = "interleaved_1f1b";
+    llm.virtual_stages = 2;
+  }
+  const auto stage_ranks = static_cast<int>(llm.tp * llm.cp);
+  const int llm_ranks = stage_ranks * static_cast<int>(llm.pp);
+  if (!has_vision) return llm_ranks;
+  if (shared) {
+    vision.tp = random.one_of(random.divisors(stage_ranks));
+    return llm_ranks;
+  }
+  vision.tp = random.one_of<int64_t>({1, 2});
+  vision.pp = random.one_of<int64_t>({1, 2});
+  vision.dp_module = random.one_of<int64_t>({1, 2, 3});
+  return llm_ranks + static_cast<int>(vision.tp * vision.pp * vision.dp_module);
+}
+
+Plan random_pipeline(Random& random) {
+  Options options;
+  const bool has_vision = random.below(4) != 0;
+  const int replica_ranks = choose_pipeline(random, has_vision, options);
+  options.mesh.dp_replicate = random.one_of<int64_t>({1, 1, 2});
+  options.mesh.dp_shard = random.one_of<int64_t>({1, 2});
+  const auto replicas = static_cast<int>(options.mesh.dp_replicate * options.mesh.dp_shard);
+  for (ModuleMeshOptions* mesh : {&options.mesh_llm, &options.mesh_vision}) {
+    if (mesh == &options.mesh_vision && !has_vision) continue;
+    *mesh = random_mesh(random, *mesh, static_cast<int>(options.mesh.dp_replicate), 1);
+    mesh->sync_grad_accum = {};
+  }
+  if (has_vision) {
+    options.vision = {.train = random.below(2) == 1, .train_projector = random.below(2) == 1};
+    options.llm.train = !options.vision.train_projector || random.below(2);
+  }
+  options.data.row_tokens = 30;
+  const bool tied = random.below(2) == 1;
+  return make_plan(
+      options,
+      has_vision ? tiny_llava_config(
+                       {.tied = tied, .layers = 2 + random.below(5), .heads = 8, .vision_heads = 8})
+                 : kTextModel,
+      replicas * replica_ranks);
+}
+
 Plan random_plan(Random& random) {
+  if (random.below(2)) return random_pipeline(random);
   Options options;
   const int ranks = random.one_of<int>({1, 2, 3, 4, 6, 8});
   std::vector<int> sizes = random.divisors(ranks);
@@ -134,8 +190,9 @@ StepPlan random_step(Random& random, const Plan& plan) {
 /// The ranks of the communicator on which an action of `rank` communicates; empty for none.
 std::vector<int> ranks_of(const Plan& plan, const Action& action, int rank) {
   if (action.kind == ActionKind::Move || action.kind == ActionKind::MoveBack)
-    return replica(plan.mesh, rank);
-  if (action.unit >= 0)  // the layers of a unit communicate inside
+    return plan.mesh.group(rank, "llm", stage_axes());
+  if (action.place >= 0) return {};  // see expect_delivery
+  if (action.unit >= 0)              // the layers of a unit communicate inside
     return plan.mesh.group(rank, plan.model.units[action.unit].module, {Axis::Cp, Axis::Tp});
   const std::string& module = plan.groups[action.group].module;
   const Sharding& sharding = plan.shardings[action.group];
@@ -167,15 +224,94 @@ void expect_same_order(const Plan& plan, const Lists& lists) {
     for (int rank : ranks) ASSERT_EQ(of_rank[rank], of_rank[ranks.front()]) << "rank " << rank;
 }
 
+bool is_receive(const Action& action) {
+  return action.kind == ActionKind::Receive || action.kind == ActionKind::ReceiveGradient;
+}
+
+bool is_send(const Action& action) {
+  return action.kind == ActionKind::Send || action.kind == ActionKind::SendGradient;
+}
+
+/// What a send and its receives have in common: replica, both places, which way, unit, microbatch.
+using Delivery = std::tuple<int, int, int, bool, int, int>;
+
+Delivery delivery_of(const Plan& plan, const Action& action, int rank) {
+  const int here = plan.place_of(rank);
+  const bool back =
+      action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
+  return {plan.replica_of(rank),
+          is_send(action) ? here : action.place,
+          is_send(action) ? action.place : here,
+          back,
+          action.unit,
+          action.microbatch};
+}
+
+/// Every rank goes on until it receives what somebody has still to send; all come to their end.
+void expect_delivery(const Plan& plan, const Lists& lists) {
+  std::map<Delivery, int> to_come;
+  for (int rank = 0; rank < plan.world_size(); ++rank)
+    for (const Action& action : lists[rank])
+      if (is_send(action)) ++to_come[delivery_of(plan, action, rank)];
+  std::vector<size_t> next(lists.size(), 0);
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (int rank = 0; rank < plan.world_size(); ++rank)
+      for (; next[rank] < lists[rank].size(); ++next[rank]) {
+        const Action& action = lists[rank][next[rank]];
+        if (action.place < 0) continue;
+        const Delivery delivery = delivery_of(plan, action, rank);
+        if (is_receive(action)) {
+          ASSERT_TRUE(to_come.contains(delivery)) << "nobody sends this";
+          if (to_come[delivery] > 0) break;
+        } else {
+          --to_come[delivery];
+        }
+        moves = true;
+      }
+  }
+  for (int rank = 0; rank < plan.world_size(); ++rank)
+    ASSERT_EQ(next[rank], lists[rank].size())
+        << "rank " << rank << " waits at "
+        << describe(lists[rank][next[rank]], plan.model, plan.groups);
+}
+
+/// Between two ranks messages of one way follow each other as both ends come to them.
+void expect_same_order_of_messages(const Plan& plan, const Lists& lists) {
+  using Message = std::pair<int, int>;
+  std::map<std::tuple<int, int, int, bool>, std::map<int, std::vector<Message>>> sent, received;
+  for (int rank = 0; rank < plan.world_size(); ++rank)
+    for (const Action& action : lists[rank]) {
+      if (action.place < 0) continue;
+      const auto [replica, from, to, back, unit, microbatch] = delivery_of(plan, action, rank);
+      (is_send(action) ? sent : received)[{replica, from, to, back}][rank].push_back(
+          {unit, microbatch});
+    }
+  for (const auto& [way, senders] : sent)
+    for (const auto& [sender, messages] : senders)
+      for (const auto& [receiver, expected] : received[way]) {
+        // A rank without items sends nothing, and one that takes nothing receives nothing.
+        std::vector<Message> both_sent, both_received;
+        for (const Message& message : messages)
+          if (std::count(expected.begin(), expected.end(), message)) both_sent.push_back(message);
+        for (const Message& message : expected)
+          if (std::count(messages.begin(), messages.end(), message))
+            both_received.push_back(message);
+        ASSERT_EQ(both_sent, both_received) << sender << " to " << receiver;
+      }
+}
+
 /// What a rank holds while it walks its list, and the engine's rule that one reduction is under way
 /// at a time.
 class Holdings {
  public:
-  explicit Holdings(const Plan& plan)
+  Holdings(const Plan& plan, int rank)
       : plan_(plan),
+        rank_(rank),
+        slots_(plan.slots[plan.place_of(rank)]),
         unit_groups_(groups_of_units(plan.model, plan.groups)),
-        gathered_(plan.slots.gathered.bytes.size(), -1),
-        gradients_(plan.slots.gradients.bytes.size(), -1),
+        gathered_(slots_.gathered.bytes.size(), -1),
+        gradients_(slots_.gradients.bytes.size(), -1),
         added_(plan.groups.size()) {}
 
   void take(const Action& action) {
@@ -191,6 +327,17 @@ class Holdings {
       case ActionKind::Forward:
       case ActionKind::Backward:
         return run(action);
+      case ActionKind::BackwardInput:
+        EXPECT_TRUE(put_off_.insert({action.unit, action.microbatch}).second);
+        return run(action);
+      case ActionKind::BackwardWeight:
+        EXPECT_EQ(put_off_.erase({action.unit, action.microbatch}), 1u);
+        return run(action);
+      case ActionKind::Send:
+      case ActionKind::Receive:
+      case ActionKind::SendGradient:
+      case ActionKind::ReceiveGradient:
+        return;
       case ActionKind::ReduceShard:
         finish();
         open(action.group);
@@ -213,6 +360,7 @@ class Holdings {
 
   void expect_nothing_left() {
     finish();
+    EXPECT_TRUE(put_off_.empty());
     for (int holder : gathered_) EXPECT_EQ(holder, -1);
     for (int holder : gradients_) EXPECT_EQ(holder, -1);
     for (size_t g = 0; g < added_.size(); ++g) {
@@ -223,8 +371,8 @@ class Holdings {
   }
 
  private:
-  int& slot(int group) { return gathered_.at(plan_.slots.gathered.slot_of_group[group]); }
-  int& gradient(int group) { return gradients_.at(plan_.slots.gradients.slot_of_group[group]); }
+  int& slot(int group) { return gathered_.at(slots_.gathered.slot_of_group[group]); }
+  int& gradient(int group) { return gradients_.at(slots_.gradients.slot_of_group[group]); }
 
   void gather(int group) {
     ASSERT_EQ(slot(group), -1) << plan_.groups[group].name;
@@ -232,12 +380,14 @@ class Holdings {
   }
 
   void run(const Action& action) {
+    ASSERT_EQ(plan_.pipeline.place_of_unit(action.unit), plan_.place_of(rank_));
     for (int group : unit_groups_[action.unit]) {
+      ASSERT_TRUE(plan_.holds(rank_, group)) << plan_.groups[group].name;
       const bool gathers = plan_.shardings[group].gathered();
       if (gathers) {
         ASSERT_EQ(slot(group), group) << plan_.groups[group].name;
       }
-      if (action.kind != ActionKind::Backward || !plan_.groups[group].trainable) continue;
+      if (action.kind == ActionKind::Forward || !plan_.groups[group].trainable) continue;
       ASSERT_FALSE(summed_.contains(group)) << "an addition after the last sum";
       if (reducing_ == group) finish();
       if (gathers && gradient(group) != group) {
@@ -263,11 +413,13 @@ class Holdings {
   }
 
   const Plan& plan_;
+  int rank_;
+  const SlotPlans& slots_;
   std::vector<std::vector<int>> unit_groups_;
   std::vector<int> gathered_, gradients_;  ///< who has each slot; -1: nobody
   std::vector<bool> added_;                ///< something that is not reduced yet
   std::set<int> summed_;
-  std::set<std::pair<int, int>> moved_;  ///< unit and microbatch
+  std::set<std::pair<int, int>> moved_, put_off_;  ///< unit and microbatch
   int reducing_ = -1;
 };
 
@@ -282,9 +434,11 @@ TEST(ScheduleProperties, HoldForRandomPlansAndSteps) {
       for (int rank = 0; rank < plan.world_size(); ++rank)
         lists.push_back(make_schedule(plan.schedule_input(step, rank, forward_only)));
       expect_same_order(plan, lists);
-      for (const auto& list : lists) {
-        Holdings holdings(plan);
-        for (const Action& action : list) holdings.take(action);
+      expect_delivery(plan, lists);
+      expect_same_order_of_messages(plan, lists);
+      for (int rank = 0; rank < plan.world_size(); ++rank) {
+        Holdings holdings(plan, rank);
+        for (const Action& action : lists[rank]) holdings.take(action);
         holdings.expect_nothing_left();
       }
       if (HasFailure()) return;

@@ -31,29 +31,33 @@ std::vector<int64_t> all_of(const std::vector<SampleIndex>& index) {
 
 TEST(StepPlan, DealsEverySampleOnceAndFillsNoRowBeyondItsBudget) {
   for (int replicas = 1; replicas <= 7; ++replicas)
-    for (int64_t per_microbatch = 1; per_microbatch <= 3; ++per_microbatch) {
-      const auto index = make_index(5 + 9 * replicas, replicas);
-      const StepPlan plan = make_step_plan(
-          3, all_of(index), index,
-          {.replicas = replicas, .row_tokens = 64, .rows_per_microbatch = per_microbatch});
-      std::vector<int64_t> dealt;
-      int64_t tokens = 0, targets = 0;
-      ASSERT_EQ(plan.replicas.size(), replicas);
-      for (const auto& microbatches : plan.replicas) {
-        EXPECT_EQ(microbatches.size(), plan.num_microbatches());
-        for (const MicrobatchPlan& part : microbatches) {
-          EXPECT_LE(part.rows, per_microbatch);
-          EXPECT_LE(part.tokens, part.rows * 64);
-          dealt.insert(dealt.end(), part.samples.begin(), part.samples.end());
-          tokens += part.tokens;
-          targets += part.targets;
+    for (int64_t per_microbatch = 1; per_microbatch <= 3; ++per_microbatch)
+      for (const bool balance : {true, false}) {
+        const auto index = make_index(5 + 9 * replicas, replicas);
+        const StepPlan plan = make_step_plan(3, all_of(index), index,
+                                             {.replicas = replicas,
+                                              .row_tokens = 64,
+                                              .rows_per_microbatch = per_microbatch,
+                                              .balance = balance,
+                                              .costs = {{.image = 25}}});
+        std::vector<int64_t> dealt;
+        int64_t tokens = 0, targets = 0;
+        ASSERT_EQ(plan.replicas.size(), replicas);
+        for (const auto& microbatches : plan.replicas) {
+          EXPECT_EQ(microbatches.size(), plan.num_microbatches());
+          for (const MicrobatchPlan& part : microbatches) {
+            EXPECT_LE(part.rows, per_microbatch);
+            EXPECT_LE(part.tokens, part.rows * 64);
+            dealt.insert(dealt.end(), part.samples.begin(), part.samples.end());
+            tokens += part.tokens;
+            targets += part.targets;
+          }
         }
+        std::sort(dealt.begin(), dealt.end());
+        EXPECT_EQ(dealt, all_of(index));
+        EXPECT_EQ(tokens, plan.tokens);
+        EXPECT_EQ(targets, plan.targets);
       }
-      std::sort(dealt.begin(), dealt.end());
-      EXPECT_EQ(dealt, all_of(index));
-      EXPECT_EQ(tokens, plan.tokens);
-      EXPECT_EQ(targets, plan.targets);
-    }
 }
 
 TEST(StepPlan, LoadsDifferByNoMoreThanTheLongestSample) {
@@ -76,6 +80,106 @@ TEST(StepPlan, FiveRowsOnThreeRanksLeaveEmptyMicrobatches) {
   EXPECT_EQ(plan.num_microbatches(), 2);
   EXPECT_FALSE(plan.replicas[1][1].empty());
   EXPECT_TRUE(plan.replicas[2][1].empty());
+}
+
+/// What the samples of each replica cost together, in all microbatches or in one.
+std::vector<double> loads_of(const StepPlan& plan, const std::vector<SampleIndex>& index,
+                             const SampleCosts& costs, int microbatch = -1) {
+  std::vector<double> loads;
+  for (const auto& microbatches : plan.replicas) {
+    loads.push_back(0);
+    for (int m = 0; m < plan.num_microbatches(); ++m)
+      for (const int64_t id : microbatches[m].samples)
+        if (microbatch < 0 || m == microbatch) loads.back() += sample_cost(index[id], costs);
+  }
+  return loads;
+}
+
+/// The largest over the mean.
+double imbalance(const std::vector<double>& loads) {
+  const double sum = std::accumulate(loads.begin(), loads.end(), 0.0);
+  return *std::max_element(loads.begin(), loads.end()) * static_cast<double>(loads.size()) / sum;
+}
+
+/// Most samples are text; every eighth in a row brings up to four images.
+std::vector<SampleIndex> skewed_index(int64_t samples) {
+  std::vector<SampleIndex> index;
+  for (int64_t i = 0; i < samples; ++i) {
+    const int64_t images = i % 8 == 0 ? 1 + i / 8 % 4 : 0;
+    index.push_back({20 + i * 7 % 30 + 16 * images, {images}, 10});
+  }
+  return index;
+}
+
+constexpr SampleCosts kImagesAreDear{.token = 1, .pair = 0.01, .target = 2, .image = 300};
+
+TEST(StepPlan, NoReplicaWaitsWhereImagesAreSkewed) {
+  const auto index = skewed_index(64);
+  StepPlanOptions options{.replicas = 4, .row_tokens = 256, .costs = {kImagesAreDear}};
+
+  const StepPlan balanced = make_step_plan(0, all_of(index), index, options);
+  options.balance = false;
+  const StepPlan in_turn = make_step_plan(0, all_of(index), index, options);
+
+  EXPECT_LT(imbalance(loads_of(balanced, index, kImagesAreDear)), 1.03);
+  EXPECT_GT(imbalance(loads_of(in_turn, index, kImagesAreDear)), 1.5);
+}
+
+TEST(StepPlan, MicrobatchesOfAReplicaAreAlikeAndNoMoreThanFirstFitNeeds) {
+  const auto index = skewed_index(96);
+  StepPlanOptions options{.replicas = 2, .row_tokens = 960, .costs = {kImagesAreDear}};
+
+  const StepPlan balanced = make_step_plan(0, all_of(index), index, options);
+  options.balance = false;
+  const StepPlan in_turn = make_step_plan(0, all_of(index), index, options);
+
+  EXPECT_LE(balanced.num_microbatches(), in_turn.num_microbatches() + 1);
+  for (int replica = 0; replica < 2; ++replica) {
+    std::vector<double> loads;
+    for (int m = 0; m < balanced.num_microbatches(); ++m)
+      loads.push_back(loads_of(balanced, index, kImagesAreDear, m)[replica]);
+    EXPECT_LT(imbalance(loads), 1.25);
+    EXPECT_TRUE(std::is_sorted(loads.rbegin(), loads.rend()));
+  }
+}
+
+TEST(StepPlan, BalancesEverySetOfRanksThatWorksBesideTheOthers) {
+  // Encoders on ranks of their own: neither they nor the language model may wait.
+  const auto index = skewed_index(128);
+  const SampleCosts text{.token = 1}, images{.token = 0, .image = 40};
+  const StepPlan plan = make_step_plan(
+      0, all_of(index), index, {.replicas = 4, .row_tokens = 4096, .costs = {images, text}});
+
+  EXPECT_LT(imbalance(loads_of(plan, index, text)), 1.05);
+  EXPECT_LT(imbalance(loads_of(plan, index, images)), 1.11);
+}
+
+TEST(StepPlan, WithoutBalanceSamplesAreDealtInTurn) {
+  const auto index = make_index(23, 4);
+  const StepPlan plan = make_step_plan(0, all_of(index), index,
+                                       {.replicas = 3, .row_tokens = 100000, .balance = false});
+  for (int64_t replica = 0; replica < 3; ++replica) {
+    const std::vector<int64_t>& samples = plan.replicas[replica][0].samples;
+    for (size_t i = 0; i < samples.size(); ++i)
+      EXPECT_EQ(samples[i], replica + 3 * static_cast<int64_t>(i));
+  }
+}
+
+TEST(StepPlan, RowsThatAreAlmostFullStayWithinTheirBudget) {
+  // Lengths that just fill rows of 64: whatever is tried, every row holds, and no microbatch is
+  // added to what first fit needs.
+  const std::vector<int64_t> lengths = {40, 24, 33, 31, 50, 14, 20, 20, 24, 60, 4, 30, 34};
+  std::vector<SampleIndex> index;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    index.push_back({lengths[i], {static_cast<int64_t>(i % 3)}, 1});
+  StepPlanOptions options{.replicas = 1, .row_tokens = 64, .costs = {kImagesAreDear}};
+
+  const StepPlan plan = make_step_plan(0, all_of(index), index, options);
+  options.balance = false;
+
+  EXPECT_EQ(plan.num_microbatches(),
+            make_step_plan(0, all_of(index), index, options).num_microbatches());
+  for (const MicrobatchPlan& part : plan.replicas[0]) EXPECT_LE(part.tokens, 64);
 }
 
 TEST(StepPlan, WithoutPackingEverySampleIsARow) {

@@ -140,12 +140,12 @@ TEST(MicrobatchRows, CountRowsOfImagesAndWhatTheyBecome) {
   const MicrobatchRows second = rows_of_microbatch(tokens, model, two, false);
 
   // Images 0 and 2 are the first rank's, image 1 the second's; both need all features.
-  EXPECT_EQ(first.image.held.all(), 2 * 5);
-  EXPECT_EQ(first.image.read.all(), 2 * 4);
-  EXPECT_EQ(second.image.read.all(), 4);
-  EXPECT_EQ(first.features, (std::vector<int64_t>{8, 8}));
-  EXPECT_EQ(second.features, (std::vector<int64_t>{4, 4}));
-  EXPECT_EQ(first.feature_gradients, (std::vector<int64_t>{8, 0}));
+  EXPECT_EQ(first.of("vision").held.all(), 2 * 5);
+  EXPECT_EQ(first.of("vision").read.all(), 2 * 4);
+  EXPECT_EQ(second.of("vision").read.all(), 4);
+  EXPECT_EQ(first.encoders.at("vision").features, (std::vector<int64_t>{8, 8}));
+  EXPECT_EQ(second.encoders.at("vision").features, (std::vector<int64_t>{4, 4}));
+  EXPECT_EQ(first.encoders.at("vision").feature_gradients, (std::vector<int64_t>{8, 0}));
   EXPECT_EQ(first.text.held.all(), 15);
   EXPECT_EQ(first.text.read.all(), 3);
 }

@@ -51,6 +51,20 @@ std::string llava_config(bool variant) {
   return config.dump();
 }
 
+std::string hearing_config(bool sees) {
+  nlohmann::json config = nlohmann::json::parse(
+      testing::tiny_llava_config({.layers = 1, .vision = sees, .audio = true, .audio_layers = 1}));
+  auto& text = config["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  auto& audio = config["audio_config"];
+  audio["d_model"] = 78;
+  audio["encoder_ffn_dim"] = 202;
+  audio["num_mel_bins"] = 17;
+  audio["max_source_positions"] = sees ? 21 : 131;
+  return config.dump();
+}
+
 std::string gpt2_config(bool tied) {
   return nlohmann::json{{"model_type", "gpt2"},
                         {"n_embd", 92},
@@ -63,26 +77,37 @@ std::string gpt2_config(bool tied) {
       .dump();
 }
 
-/// Samples of these lengths, each with as many images as fit, up to `images`.
+/// Puts an item of `encoder` at `begin`.
+void add_item(Sample& sample, const ModelSpec& model, const std::string& encoder, int64_t begin) {
+  const int64_t features = model.item_shape(encoder).features;
+  std::fill_n(sample.tokens.begin() + begin, features, model.placeholder(encoder));
+  std::fill_n(sample.loss_mask.begin() + begin, features, 0);
+  sample.items.emplace_back();
+  if (encoder == "audio") sample.items.back().modality = Modality::Audio;
+}
+
+/// Samples of these lengths, each with as many items as fit, up to `items` for each encoder.
 LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>& lengths,
-                              int64_t images) {
+                              int64_t items) {
   LoadedMicrobatch loaded;
-  const int64_t features = model.vision ? model.vision->features() : 0;
   for (int64_t length : lengths) {
     Sample sample;
     sample.tokens.assign(length, 5);
     sample.loss_mask.assign(length, 1);
-    for (int64_t i = 0; features > 0 && i < std::min(images, (length - 1) / features); ++i) {
-      std::fill_n(sample.tokens.begin() + 1 + i * features, features, model.image_token);
-      std::fill_n(sample.loss_mask.begin() + 1 + i * features, features, 0);
-      sample.items.emplace_back();
+    int64_t next = 1;
+    for (const std::string& encoder : model.encoders()) {
+      const int64_t features = model.item_shape(encoder).features;
+      for (int64_t i = 0; i < items && next + features <= length; ++i, next += features)
+        add_item(sample, model, encoder, next);
     }
-    loaded.items += static_cast<int64_t>(sample.items.size());
+    loaded.items += count_items(sample.items);
     loaded.samples.push_back(std::move(sample));
   }
   if (model.vision)
-    loaded.pixels.assign(loaded.items * 3 * model.vision->image_size * model.vision->image_size,
-                         0.5F);
+    loaded.pixels.assign(
+        loaded.items.images * 3 * model.vision->image_size * model.vision->image_size, 0.5F);
+  if (model.audio)
+    loaded.mels.assign(loaded.items.clips * model.audio->mel_bins * model.audio->columns(), 0.5F);
   return loaded;
 }
 
@@ -90,7 +115,7 @@ MicrobatchSizes sizes_of(const ModelSpec& model, const LoadedMicrobatch& loaded)
   std::vector<SampleIndex> samples;
   for (const Sample& sample : loaded.samples) {
     SampleIndex index{.tokens = static_cast<int64_t>(sample.tokens.size()),
-                      .items = static_cast<int64_t>(sample.items.size())};
+                      .items = count_items(sample.items)};
     for (size_t i = 1; i < sample.loss_mask.size(); ++i) index.targets += sample.loss_mask[i];
     samples.push_back(index);
   }
@@ -155,10 +180,12 @@ class Counted {
 /// Rows and width of what a unit gives.
 std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
                                          const MicrobatchSizes& sizes) {
-  if (unit.kind == UnitKind::Projector)
-    return {sizes.items * model.vision->features(), model.text.hidden};
-  if (unit.module == "vision") return {sizes.items * model.vision->tokens(), model.vision->hidden};
-  return {sizes.tokens, model.text.hidden};
+  if (unit.module == "llm") return {sizes.tokens, model.text.hidden};
+  const ItemShape item = model.item_shape(unit.module);
+  const int64_t items = sizes.items.of(unit.module);
+  if (unit.kind == UnitKind::Projector || unit.kind == UnitKind::AudioProjector)
+    return {items * item.features, model.text.hidden};
+  return {items * item.tokens, unit.module == "audio" ? model.audio->hidden : model.vision->hidden};
 }
 
 class UnitMemoryTest : public ::testing::Test {
@@ -199,8 +226,9 @@ struct Check {
   void run(TensorBytes& bytes) const {
     const ModelSpec spec = make_model_spec(model.config, trains);
     const LoadedMicrobatch loaded = make_samples(spec, lengths, 3);
-    const Microbatch microbatch =
-        make_microbatch(loaded, spec, {.dtype = to_torch(type), .vision_dtype = to_torch(type)});
+    const Microbatch microbatch = make_microbatch(
+        loaded, spec,
+        {.dtype = to_torch(type), .vision_dtype = to_torch(type), .audio_dtype = to_torch(type)});
     const MicrobatchSizes sizes = sizes_of(spec, loaded);
     ASSERT_EQ(sizes.targets, microbatch.targets);
     std::set<UnitKind> seen;
@@ -210,7 +238,7 @@ struct Check {
   }
 
   static bool runs(const UnitSpec& unit, const MicrobatchSizes& sizes) {
-    return unit.module != "vision" || sizes.items > 0;
+    return unit.module == "llm" || sizes.items.of(unit.module) > 0;
   }
 
   void run_unit_of(const ModelSpec& spec, const UnitSpec& unit, const MicrobatchSizes& sizes,
@@ -247,6 +275,8 @@ struct Check {
 TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
   const Model models[] = {{"llava", llava_config(false)},
                           {"llava with taps, biases and full attention", llava_config(true)},
+                          {"llava that hears", hearing_config(true)},
+                          {"llava that hears long clips and sees nothing", hearing_config(false)},
                           {"gpt2", gpt2_config(true)},
                           {"gpt2 untied", gpt2_config(false)}};
   TensorBytes bytes;
@@ -256,11 +286,15 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
         for (const std::vector<int64_t>& lengths :
              {std::vector<int64_t>{163, 101, 158, 59}, {559, 301, 533}})
           for (const bool gradients : {true, false})
-            Check{model, {trained, trained, trained}, type, lengths, true, gradients}.run(bytes);
+            Check{model,    {trained, trained, trained, trained, trained}, type, lengths, true,
+                  gradients}
+                .run(bytes);
 }
 
 TEST_F(UnitMemoryTest, AndWithoutAGraph) {
-  const Model models[] = {{"llava", llava_config(true)}, {"gpt2", gpt2_config(true)}};
+  const Model models[] = {{"llava", llava_config(true)},
+                          {"llava that hears", hearing_config(true)},
+                          {"gpt2", gpt2_config(true)}};
   TensorBytes bytes;
   for (const Model& model : models)
     for (const DType type : {DType::Float32, DType::BFloat16})

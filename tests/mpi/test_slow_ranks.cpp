@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank that holds the others up is named, and only then.
+#include "zea/train/slow_ranks.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/mpi_main.hpp"
+
+namespace zea::testing {
+namespace {
+
+/// Enough work to be judged.
+constexpr double kSeconds = 2 * SlowRanks::kJudgedSeconds;
+
+class SlowRanksTest : public ::testing::Test {
+ protected:
+  int last() const { return control_->size() - 1; }
+  double slow_last(double factor) const {
+    return control_->rank() == last() ? factor * kSeconds : kSeconds;
+  }
+
+  const Communicator ranks_ = world().communicator();
+  const std::unique_ptr<Collectives> control_ = make_mpi_collectives(ranks_);
+};
+
+TEST_F(SlowRanksTest, NamesTheRankThatTakesLongest) {
+  SlowRanks slow(*control_, "llm");
+
+  const OwnSeconds own = slow.measure(slow_last(3), 10);
+  const auto line = slow.judge();
+
+  EXPECT_EQ(own.slowest_rank, last());
+  EXPECT_NEAR(own.slowest, 3 * kSeconds / 10, 1e-9);
+  EXPECT_NEAR(own.mean, (last() + 3.0) * kSeconds / 10 / (last() + 1), 1e-9);
+  ASSERT_TRUE(line);
+  EXPECT_TRUE(line->starts_with("rank " + std::to_string(last()) + " on ")) << *line;
+  EXPECT_NE(line->find("3.0 times"), std::string::npos) << *line;
+  EXPECT_FALSE(slow.judge()) << "judged by what came since";
+}
+
+TEST_F(SlowRanksTest, AlittleIsNotSlow) {
+  SlowRanks slow(*control_, "llm");
+  slow.measure(slow_last(1.4), 10);
+
+  EXPECT_FALSE(slow.judge());
+}
+
+TEST_F(SlowRanksTest, WaitsUntilThereIsEnoughToTell) {
+  SlowRanks slow(*control_, "llm");
+  slow.measure(slow_last(3) / 100, 10);
+  EXPECT_FALSE(slow.judge()) << "too little work";
+  slow.measure(slow_last(3), 10);
+  EXPECT_TRUE(slow.judge());
+
+  slow.measure(slow_last(3), SlowRanks::kJudgedSteps - 1);
+  EXPECT_FALSE(slow.judge()) << "too few steps";
+  slow.measure(slow_last(3), 1);
+  EXPECT_TRUE(slow.judge());
+}
+
+TEST_F(SlowRanksTest, OnlyRanksWithTheSameWorkAreCompared) {
+  SlowRanks slow(*control_, control_->rank() == last() ? "vision.pp0" : "llm.pp0");
+  slow.measure(slow_last(10), 10);
+
+  EXPECT_FALSE(slow.judge());
+}
+
+}  // namespace
+}  // namespace zea::testing

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pack_llava.py writes the conversations, images and sounds that it was given, and names what is at
+fault; so does DatasetWriter with raw sound.
+
+usage: check_pack_llava.py JOBS_FOLDER DUMP_DATASET
+"""
+
+import json
+import sys
+import unittest
+
+from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+JPEG = b"\xff\xd8\xff\xe0 the packer looks no further"
+PNG = b"\x89PNG\r\n\x1a\n nor here"
+WAV, FLAC = b"RIFF\x10\0\0\0WAVE the rest", b"fLaC the rest"
+
+
+def entry(turns, image=None):
+    speakers = ("human", "gpt")
+    result = {
+        "id": "x",
+        "conversations": [{"from": speakers[n % 2], "value": t} for n, t in enumerate(turns)],
+    }
+    return result if image is None else {**result, "image": image}
+
+
+class Llava(InFolder):
+    def setUp(self):
+        super().setUp()
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.train_from_iterator(
+            ["USER: ASSISTANT: a b c"],
+            trainers.BpeTrainer(
+                special_tokens=["<s>", "</s>", "<image>", "<audio>"],
+                show_progress=False,
+                initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            ),
+        )
+        tokenizer.enable_truncation(4)  # which packing must not do
+        tokenizer.save(str(self.folder / "tokenizer.json"))
+        tokenizer.no_truncation()
+        self.tokenizer = tokenizer
+        (self.folder / "images/sub").mkdir(parents=True)
+        (self.folder / "images/a.jpg").write_bytes(JPEG)
+        (self.folder / "images/sub/b.png").write_bytes(PNG)
+        (self.folder / "images/c.gif").write_bytes(b"GIF89a")
+        (self.folder / "secret.jpg").write_bytes(JPEG)
+        (self.folder / "sounds").mkdir()
+        (self.folder / "sounds/a.wav").write_bytes(WAV)
+        (self.folder / "sounds/b.flac").write_bytes(FLAC)
+        (self.folder / "sounds/c.mp3").write_bytes(b"ID3")
+        self.sound = ["--sounds", self.folder / "sounds", "--audio-tokens", 5]
+
+    def pack(self, entries, *more):
+        text = entries if isinstance(entries, str) else json.dumps(entries)
+        (self.folder / "in.json").write_text(text)
+        return run(
+            "pack_llava.py",
+            "--json",
+            self.folder / "in.json",
+            "--images",
+            self.folder / "images",
+            "--tokenizer",
+            self.folder / "tokenizer.json",
+            "--image-tokens",
+            3,
+            "--out",
+            self.folder / "out.h5",
+            *more,
+        )
+
+    def test_pack(self):
+        result = self.pack(
+            [
+                entry(["<image>\nwhat?", "a b", "and?", "c"], "a.jpg"),
+                entry(["hello", "gr\u00fc\u00df dich \u4e16"]),
+                entry(["first <image> second <image>", "two"], ["sub/b.png", "a.jpg"]),
+            ]
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        first, second, third = dump(self.folder / "out.h5", 3)["samples"]
+        self.assertEqual(first["text"], "USER: \nwhat? ASSISTANT: a bUSER: and? ASSISTANT: c")
+        self.assertEqual(first["answer"], " a b c")
+        self.assertEqual(first["tokens"].count(2), 3)
+        self.assertEqual(first["items"], [{"bytes": list(JPEG), "shape": [0, 0, 0]}])
+        self.assertEqual(second["text"], "USER: hello ASSISTANT: gr\u00fc\u00df dich \u4e16")
+        self.assertEqual(second["items"], [])
+        self.assertEqual([bytes(item["bytes"]) for item in third["items"]], [PNG, JPEG])
+        self.assertEqual(third["targets"], len(self.tokenizer.encode(" two").ids) + 1)
+
+    def test_pack_sound(self):
+        both = {**entry(["<audio> of <image><audio>", "a b"], "a.jpg"), "audio": ["a.wav", "b.flac"]}
+        alone = {**entry(["<audio>", "c"]), "audio": "b.flac"}
+        result = self.pack([both, alone, entry(["hello", "a"])], *self.sound)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = dump(self.folder / "out.h5", 3, 5)
+        first, second, third = data["samples"]
+        self.assertEqual(data["audio_token"], 3)
+        self.assertEqual([bytes(item["bytes"]) for item in first["items"]], [WAV, JPEG, FLAC])
+        self.assertEqual(
+            [item["shape"] for item in first["items"]], ["sound at 0", [0, 0, 0], "sound at 0"]
+        )
+        marks = [token for token in first["tokens"] if token in (2, 3)]
+        self.assertEqual(marks, [3] * 5 + [2] * 3 + [3] * 5)
+        self.assertEqual(first["answer"], " a b")
+        self.assertEqual([bytes(item["bytes"]) for item in second["items"]], [FLAC])
+        self.assertEqual(third["items"], [])
+
+    def test_faults_of_sound_are_named(self):
+        for fault, part in [
+            ({**entry(["<audio>", "x"]), "audio": "gone.wav"}, "audio gone.wav cannot be read"),
+            ({**entry(["<audio>", "x"]), "audio": "c.mp3"}, "is neither WAV nor FLAC"),
+            ({**entry(["<audio>", "x"]), "audio": "../a.wav"}, "outside the folder of sounds"),
+            (entry(["<audio>", "x"]), "has 0 clips of sound but 1 <audio>"),
+            (entry(["x", "<audio>"]), "is <audio> in a gpt turn?"),
+        ]:
+            with self.subTest(part):
+                result = self.pack([fault], *self.sound)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn(part, result.stderr)
+        spoken = {**entry(["<audio>", "x"]), "audio": "a.wav"}
+        self.assertIn("--sounds names no folder", self.pack([spoken]).stderr)
+        self.assertIn("--audio-tokens is not given", self.pack([entry(["<audio>", "x"])]).stderr)
+
+    def test_raw_sound(self):
+        sys.path.insert(0, str(JOBS))
+        from dataset_writer import Clip, DatasetWriter
+
+        with DatasetWriter(self.folder / "raw.h5", -1, audio_token=4) as writer:
+            writer.add([4, 4, 1], [0, 0, 1], [Clip(np.array([1, -2, 300], np.int16), 8000)])
+        sample = dump(self.folder / "raw.h5", 0, 2)["samples"][0]
+        self.assertEqual(
+            sample["items"], [{"bytes": [1, 0, 254, 255, 44, 1], "shape": "sound at 8000"}]
+        )
+        for sound, rate in [(np.zeros(3), 8000), (np.zeros((3, 2), np.int16), 8000), (b"RIFF", 5)]:
+            with self.assertRaises(ValueError):
+                Clip(sound, rate)
+
+    def test_faults_are_named(self):
+        good = entry(["hello", "you"])
+        for fault, part in [
+            (entry(["<image>", "x"], "gone.jpg"), "image gone.jpg cannot be read"),
+            (entry(["<image>", "x"], "../secret.jpg"), "image ../secret.jpg lies outside"),
+            (entry(["<image>", "x"], str(self.folder / "secret.jpg")), "lies outside"),
+            (entry(["<image>", "x"], "c.gif"), "is neither JPEG nor PNG"),
+            (entry(["<image>", "x"], "a\0.jpg"), "cannot be read"),
+            (entry(["no mark", "x"], "a.jpg"), "has 1 images but 0 <image>"),
+            (entry(["<image><image>", "x"], "a.jpg"), "has 1 images but 2 <image>"),
+            (entry(["hello", "<image>"]), "is <image> in a gpt turn?"),
+            (entry([]), "has no conversations"),
+            (entry(["hello"]), "ends with a human turn"),
+            (entry(["hello", "\ud800"]), "not valid Unicode"),
+            (
+                {"id": 7, "conversations": [{"from": "gpt", "value": "x"}]},
+                'turn 0 must be {"from": "human"',
+            ),
+            (entry(["hello", "x" * 200]), "more than --max-tokens 100"),
+            ("text", "has no conversations"),
+        ]:
+            with self.subTest(part):
+                result = self.pack([good, fault], "--max-tokens", 100)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn("in.json[1] (id ", result.stderr)
+                self.assertIn(part, result.stderr)
+                self.assertFalse((self.folder / "out.h5").exists())
+
+    def test_faults_can_be_skipped(self):
+        result = self.pack([entry(["hello", "you"]), entry([])], "--on-fault", "skip")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("1 samples, 1 entries skipped", result.stdout)
+        self.assertEqual(len(dump(self.folder / "out.h5", 3)["samples"]), 1)
+
+    def test_broken_json_is_named_by_line(self):
+        result = self.pack('[\n{"id": 1,}\n]')
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("line 2", result.stderr)
+
+    def test_missing_token_is_named(self):
+        result = self.pack([entry(["hello", "you"])], "--bos", "<begin>")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the tokenizer has no token <begin>", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

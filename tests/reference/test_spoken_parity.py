@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tiny model that sees and hears gives the logits, the loss and the gradients of transformers'
+CLIP, WhisperEncoder and Llama put together by inputs_embeds, on one rank and on grids of several;
+and transformers still loads the part of it that it knows.
+
+test_spoken_parity.py RUN_MODEL IMPORT EXTRACT_LOG_MEL JOBS MPIRUN_IN_ONE_ARGUMENT [unittest args]
+"""
+
+import io
+import json
+import shlex
+import sys
+import tempfile
+import unittest
+import wave
+from pathlib import Path
+
+try:
+    import h5py
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import (
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        WhisperConfig,
+    )
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import subprocess
+
+from transformers_models import file_name, normalised, run
+
+RUN_MODEL, IMPORT, EXTRACT, JOBS, MPIRUN = sys.argv[1:6]
+sys.path.insert(0, JOBS)
+from dataset_writer import Clip, DatasetWriter  # noqa: E402
+
+IMAGE_TOKEN, AUDIO_TOKEN, VOCABULARY, IMAGE_SIZE, PATCHES, POSITIONS = 5, 4, 96, 24, 9, 13
+MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
+RATE = 16000
+
+WHISPER = {
+    "d_model": 24,
+    "encoder_ffn_dim": 40,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "num_mel_bins": 16,
+    "max_source_positions": POSITIONS,
+}
+# What differs: Whisper's config, LLaVA's, the deck, what is frozen, ranks.
+CASES = {
+    "plain": {},
+    "relu": {"audio": {"activation_function": "relu"}, "llava": {"projector_hidden_act": "relu"}},
+    "no_projector_bias": {"llava": {"multimodal_projector_bias": False}},
+    "long_clips": {"audio": {"max_source_positions": 70, "num_mel_bins": 80}},
+    "frozen_audio": {"frozen": ["audio_tower."], "deck": ["model.audio.train=false"]},
+    "only_the_audio_projector": {
+        "frozen": ["audio_tower.", "vision_tower.", "multi_modal_projector.", "language_model."],
+        "deck": [
+            "model.audio.train=false",
+            "model.vision.train=false",
+            "model.vision.train_projector=false",
+            "model.llm.train=false",
+        ],
+    },
+    "deaf_and_blind_batches": {"items": ["", "i", "a", ""], "deck": ["data.row_tokens=80"]},
+    "two_replicas": {"ranks": 2},
+    "tp2": {"ranks": 2, "deck": ["mesh.llm.tp=2", "mesh.audio.tp=2"]},
+    "tp2_encoders_dealt": {"ranks": 2, "deck": ["mesh.llm.tp=2"]},
+    "cp2_of_audio": {
+        "ranks": 2,
+        "deck": ["mesh.llm.cp=2", "mesh.llm.cp_block=8", "mesh.audio.cp=2", "mesh.audio.cp_block=4"],
+    },
+}
+
+
+def perturbed(model):
+    """Every trained parameter of a size at which it matters: initial zeros and ones hide faults."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue
+            if parameter.dim() > 1:
+                parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
+            else:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+    return model
+
+
+class Composition(torch.nn.Module):
+    """LLaVA with a Whisper encoder and a projector of its own."""
+
+    def __init__(self, case):
+        super().__init__()
+        torch.manual_seed(1)
+        text = LlamaConfig(
+            hidden_size=32,
+            intermediate_size=56,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=256,
+        )
+        vision = CLIPVisionConfig(
+            hidden_size=24,
+            intermediate_size=40,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            image_size=IMAGE_SIZE,
+            patch_size=8,
+        )
+        self.audio = WhisperConfig(**{**WHISPER, **case.get("audio", {})})
+        self.config = LlavaConfig(
+            vision_config=vision,
+            text_config=text,
+            image_token_index=IMAGE_TOKEN,
+            **case.get("llava", {}),
+        )
+        self.llava = perturbed(LlavaForConditionalGeneration(self.config))
+        self.audio_tower = perturbed(WhisperEncoder(self.audio)).eval()
+        bias = self.config.multimodal_projector_bias
+        first = torch.nn.Linear(self.audio.d_model, text.hidden_size, bias)
+        second = torch.nn.Linear(text.hidden_size, text.hidden_size, bias)
+        self.audio_projector = perturbed(
+            torch.nn.ModuleDict({"linear_1": first, "linear_2": second})
+        )
+        self.act = self.llava.model.multi_modal_projector.act
+
+    def audio_features(self, mels):
+        hidden = self.audio_tower(mels).last_hidden_state
+        inner = self.act(self.audio_projector["linear_1"](hidden))
+        return self.audio_projector["linear_2"](inner).flatten(0, 1)
+
+    def image_features(self, pixels):
+        model = self.llava.model
+        states = model.vision_tower(pixels, output_hidden_states=True).hidden_states
+        return model.multi_modal_projector(states[-2][:, 1:]).flatten(0, 1)
+
+    def forward(self, tokens, pixels, mels):
+        ids = torch.tensor(tokens)
+        embeds = self.llava.get_input_embeddings()(ids)
+        if len(pixels):
+            features = self.image_features(normalised(pixels, MEAN, STD))
+            embeds = embeds.index_copy(0, (ids == IMAGE_TOKEN).nonzero()[:, 0], features)
+        if len(mels):
+            features = self.audio_features(torch.stack(mels))
+            embeds = embeds.index_copy(0, (ids == AUDIO_TOKEN).nonzero()[:, 0], features)
+        out = self.llava.model.language_model(inputs_embeds=embeds[None], use_cache=False)
+        return self.llava.lm_head(out.last_hidden_state)[0]
+
+    def named_tensors(self):
+        """Parameters by the names of weights files."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("llava."):
+                name = file_name(name[len("llava.") :])
+            yield name, parameter
+
+    def save(self, folder):
+        self.llava.save_pretrained(folder)
+        tensors = load_file(folder / "model.safetensors")
+        audio = {n: p for n, p in self.named_tensors() if n.startswith("audio_")}
+        save_file({**tensors, **{n: p.detach() for n, p in audio.items()}}, folder / "model.safetensors",
+                  metadata={"format": "pt"})
+        config = json.loads((folder / "config.json").read_text())
+        config["audio_config"] = self.audio.to_dict()
+        config["audio_token_index"] = AUDIO_TOKEN
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+def wav(samples):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(RATE)
+        out.writeframes(samples.astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def make_samples(case, positions):
+    """Token ids, loss mask, pictures, sounds (int16): items in any order among text."""
+    random = np.random.default_rng(3)
+    patterns = case.get("items", ["ia", "a", "", "i", "aia", "a", "i"])
+
+    def text(least, most):
+        return random.integers(6, VOCABULARY, size=random.integers(least, most + 1)).tolist()
+
+    samples = []
+    for number in range(7):
+        tokens, pixels, sounds = text(1, 4), [], []
+        for kind in patterns[number % len(patterns)]:
+            if kind == "i":
+                pixels.append(random.integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8))
+                tokens += [IMAGE_TOKEN] * PATCHES
+            else:
+                length = random.integers(800, positions * 400)  # shorter, or longer, than the encoder's
+                loudness = random.uniform(500, 30000)
+                sounds.append((random.standard_normal(length) * loudness).clip(-32768, 32767).astype(np.int16))
+                tokens += [AUDIO_TOKEN] * positions
+            tokens += text(0, 2)
+        prompt, answer = tokens + text(1, 5), text(1, 12)
+        mask = [0] * len(prompt) + [1] * len(answer)
+        order = patterns[number % len(patterns)]
+        samples.append((prompt + answer, mask, pixels, sounds, order))
+    return samples
+
+
+class SpokenParity(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def mels_of(self, sounds, audio):
+        """As zea makes them, which another test compares with WhisperFeatureExtractor."""
+        mels = []
+        for sound in sounds:
+            (self.folder / "clip.wav").write_bytes(wav(sound))
+            sizes = [str(audio.num_mel_bins), str(audio.max_source_positions)]
+            done = subprocess.run([EXTRACT, self.folder / "clip.wav", *sizes], capture_output=True)
+            values = np.frombuffer(done.stdout, np.float32).reshape(audio.num_mel_bins, -1)
+            mels.append(torch.tensor(values))
+        return mels
+
+    def reference(self, model, samples):
+        targets = sum(sum(mask[1:]) for _, mask, *_ in samples)
+        total, logits = 0.0, {}
+        for number, (tokens, mask, pixels, sounds, _) in enumerate(samples):
+            mels = self.mels_of(sounds, model.audio)
+            pixels = np.stack(pixels) if pixels else []
+            positions = [i for i in range(1, len(tokens)) if mask[i]]
+            rows = model(tokens, pixels, mels)[[i - 1 for i in positions]]
+            wanted = torch.tensor(tokens)[positions]
+            loss = torch.nn.functional.cross_entropy(rows, wanted, reduction="sum")
+            if loss.requires_grad:
+                (loss / targets).backward()
+            total += loss.item() / targets
+            logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
+        gradients = {n: p.grad.numpy() for n, p in model.named_tensors() if p.grad is not None}
+        return total, logits, gradients
+
+    def write_inputs(self, model, samples):
+        model.save(self.folder / "model")
+        run(IMPORT, self.folder / "model", self.folder / "weights.h5")
+        writer = DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN, audio_token=AUDIO_TOKEN)
+        with writer:
+            for tokens, mask, pixels, sounds, order in samples:
+                images = iter(pixels)
+                clips = iter(
+                    [Clip(s, RATE) if n % 2 else Clip(wav(s)) for n, s in enumerate(sounds)]
+                )
+                items = [next(images if kind == "i" else clips) for kind in order]
+                writer.add(tokens, mask, items)
+        (self.folder / "deck.toml").write_text(
+            f'[model]\nweights = "{self.folder}/weights.h5"\n'
+            f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 240\n'
+            f"rows_per_microbatch = 1\nimage_mean = {MEAN}\nimage_std = {STD}\n"
+        )
+
+    def run_zea(self, case):
+        ranks = case.get("ranks", 1)
+        launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
+        out = self.folder / "out.h5"
+        run(*launcher, RUN_MODEL, self.folder / "deck.toml", out, *case.get("deck", []))
+        with h5py.File(out) as file:
+            rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
+            gradients = {}
+            file["gradients"].visititems(
+                lambda name, item: gradients.update({name: item[...]})
+                if isinstance(item, h5py.Dataset)
+                else None
+            )
+            return file["loss"][0], dict(zip(rows, file["logits"][...])), gradients
+
+    def check_case(self, case):
+        model = Composition(case)
+        for name, parameter in model.named_tensors():
+            if name.startswith(tuple(case.get("frozen", ["nothing"]))):
+                parameter.requires_grad_(False)
+        samples = make_samples(case, model.audio.max_source_positions)
+        expected_loss, expected_logits, expected = self.reference(model, samples)
+        self.write_inputs(model, samples)
+        loss, logits, found = self.run_zea(case)
+        self.assertEqual(sorted(expected_logits), sorted(logits))
+        for row, values in expected_logits.items():
+            np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=2e-5, err_msg=str(row))
+        self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
+        self.assertEqual(sorted(expected), sorted(found))
+        trained = "audio_projector.linear_1.weight" if case.get("frozen") else "audio_tower.conv1.weight"
+        self.assertIn(trained, expected)
+        all_norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in expected.values()))
+        for name, gradient in expected.items():
+            difference = np.linalg.norm(found[name] - gradient)
+            limit = 1e-5 * np.linalg.norm(gradient) + 2e-6 * all_norm
+            self.assertLessEqual(difference, limit, name)
+
+    def test_transformers_loads_what_it_knows(self):
+        model = Composition({})
+        model.save(self.folder / "model")
+        loaded = LlavaForConditionalGeneration.from_pretrained(self.folder / "model")
+        for name, parameter in model.llava.named_parameters():
+            self.assertTrue(torch.equal(loaded.get_parameter(name), parameter), name)
+
+
+def add_case(name, case):
+    setattr(SpokenParity, f"test_{name}", lambda self: self.check_case(case))
+
+
+for case_name, one_case in CASES.items():
+    add_case(case_name, one_case)
+
+if __name__ == "__main__":
+    disable_progress_bar()
+    set_verbosity_error()
+    torch.set_num_threads(1)
+    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several nodes, which are this machine under several host names: MPI tells ranks of other names apart. Logical
+ranks then stand where tensor parallelism stays inside a node, also where that is not MPI's order and MPI rank 0 is
+not the first, and the run is the one of a single node. Skipped where host names cannot be set."""
+
+import json
+import re
+import subprocess
+import sys
+from unittest import mock
+
+import zea_run as zr
+
+STEPS = 3
+AGENT = """#!/bin/sh
+# What mpirun starts in place of ssh: HOST COMMAND...
+HOST=$1
+shift
+export HOST COMMAND="$*"
+exec unshare --uts sh -c 'hostname "$HOST"; exec sh -c "$COMMAND"'
+"""
+GRID = ["mesh.llm.tp=2", "mesh.llm.strategy=full_shard", "mesh.vision.strategy=no_shard"]
+
+
+def can_name_hosts():
+    return subprocess.run(["unshare", "--uts", "hostname", "nodea"], capture_output=True).returncode == 0
+
+
+class Nodes(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        self.agent = self.folder / "agent.sh"
+        self.agent.write_text(AGENT)
+        self.agent.chmod(0o755)
+        weights = zr.make_weights(self.folder / "weights.h5")
+        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(4 * STEPS))
+        self.deck = zr.write_deck(
+            self.folder,
+            weights,
+            train,
+            data=[f'eval = "{train}"'],
+            schedule=[f"steps = {STEPS}"],
+            precision=['preset = "fp64"'],
+            eval=[f"every = {STEPS}", "samples = 4", "generate_tokens = 2"],
+        )
+
+    def train(self, name, nodes="", *keys):
+        directory = self.folder / name
+        launcher = list(zr.MPIRUN)
+        if nodes:
+            launcher += ["--host", nodes, "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", self.agent]
+        with mock.patch.object(zr, "MPIRUN", launcher):
+            result = zr.run_zea(4, ["-i", self.deck, "-d", directory, *GRID, *keys], directory)
+        self.assert_code(result, 0)
+        return result
+
+    def predictions(self, name):
+        lines = (self.folder / name / "predictions.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def assert_same_run(self, name, result, expected):
+        self.assertEqual(result.losses().keys(), expected.losses().keys())
+        for step, loss in result.losses().items():
+            self.assertAlmostEqual(loss, expected.losses()[step], delta=1e-10, msg=f"step {step}")
+        self.assertEqual(self.predictions(name), self.predictions("one"))
+        self.assertEqual(len(list(zr.checkpoints(self.folder / name)[-1].glob("rank-*.h5"))), 4)
+
+    def test_ranks_stand_where_tp_stays_inside_a_node(self):
+        one = self.train("one")
+        self.assertNotIn("node 0", one.output)
+
+        # Two and two, in order.
+        even = self.train("even", "nodea:2,nodeb:2")
+        self.assertIn("node 1, replica 1: all of it, ranks 2-3", even.output)
+        self.assertNotIn("MPI ranks", even.output)
+        self.assertNotIn("llm.tp", re.search("bytes that cross nodes.*\n(.*)\n", even.output).group(1))
+        self.assert_same_run("even", even, one)
+
+        # MPI ranks 1 and 2 share a node and take the first replica; the other one is in two halves.
+        uneven = self.train("uneven", "nodea:1,nodeb:2,nodec:1")
+        self.assertIn("node 0, MPI ranks 0, replica 1: vision+llm 2\n", uneven.output)
+        self.assertIn("node 1, MPI ranks 1-2, replica 0: all of it, ranks 0-1\n", uneven.output)
+        self.assertIn("warning: 1 of 2 tp groups of llm cross nodes", uneven.output)
+        self.assert_same_run("uneven", uneven, one)
+
+
+if not can_name_hosts():
+    print("skipped: unshare --uts is not allowed here, so there are no host names to tell nodes apart")
+    sys.exit(77)
+zr.main()

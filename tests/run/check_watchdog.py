@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that hangs ends soon, naming who hangs and where; one that is slow goes on, and the slow rank is named."""
+
+import os
+import re
+import signal
+import time
+
+import zea_run as zr
+
+DEADLINE = 1.5  # seconds
+MANY_STEPS = 100000
+
+
+class Watchdog(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        weights = zr.make_weights(self.folder / "weights.h5")
+        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(22))
+        self.deck = zr.write_deck(self.folder, weights, train)
+        self.directory = self.folder / "run"
+
+    def start(self, ranks, *overrides):
+        keys = [f"run.watchdog_seconds={DEADLINE}", f"schedule.steps={MANY_STEPS}", *overrides]
+        return zr.start(ranks, ["-i", self.deck, "-d", self.directory, *keys], self.directory)
+
+    def assert_hangs(self, run, stopped_at, rank):
+        """Returns the sentence about the rank."""
+        self.assertEqual(run.wait(), 6, run.output)
+        took = time.monotonic() - stopped_at
+        self.assertLess(took, DEADLINE + 10)
+        self.assertGreater(took, DEADLINE)
+        self.assertEqual(run.output.count("the run hangs"), 1, run.output)
+        found = re.search(rf"for {DEADLINE} s .*?\. (rank {rank} \(.*? is behind: .*)", run.output)
+        self.assertTrue(found, run.output)
+        return found.group(1)
+
+    def check_report(self, ranks):
+        report = (self.directory / "watchdog" / "report.txt").read_text()
+        parts = re.split(r"^rank (\d+) on ", report, flags=re.MULTILINE)[1:]
+        self.assertEqual(parts[::2], [str(rank) for rank in range(ranks)])
+        for part in parts[1::2]:
+            actions, calls = part.split("last actions")[1].split("last communications")
+            self.assertEqual(actions.count(" s ago, "), 64, part)
+            self.assertIn("backward llm.head", actions)
+            self.assertEqual(calls.count(" s ago, "), 64, part)
+
+    def test_a_stopped_rank_is_named(self):
+        # The lowest rank would otherwise be the one that tells.
+        for rank in (0, 2):
+            with self.subTest(rank=rank), self.start(3) as run:
+                run.wait_for_step(20)
+                process = run.rank_processes()[rank]
+                os.kill(process, signal.SIGSTOP)
+                said = self.assert_hangs(run, time.monotonic(), rank)
+                self.assertIn(f"process {process}, step ", said)
+                self.assertIn("its process does not run", said)
+                self.assertRegex(said, "it was in [a-z]+")
+                self.check_report(3)
+            self.directory = self.folder / "another"
+
+    def test_a_run_that_was_suspended_as_a_whole_goes_on(self):
+        with self.start(2) as run:
+            run.wait_for_step(20)
+            run.pause_ranks()
+            time.sleep(2 * DEADLINE)
+            run.resume_ranks()
+            run.wait_for_step(zr.last_step(self.directory) + 20)
+            (self.directory / "STOP").touch()
+            self.assertEqual(run.wait(), 75, run.output)
+
+    def test_a_rank_that_falters_goes_on(self):
+        with self.start(2) as run:
+            run.wait_for_step(8)
+            process = run.rank_processes()[1]
+            for _ in range(4):
+                os.kill(process, signal.SIGSTOP)
+                time.sleep(0.6 * DEADLINE)
+                os.kill(process, signal.SIGCONT)
+                run.wait_for_step(zr.last_step(self.directory) + 1)
+            (self.directory / "STOP").touch()
+            self.assertEqual(run.wait(), 75, run.output)
+
+    def test_a_slow_rank_is_named(self):
+        """Without balancing, rank 1 has the long samples."""
+        samples = [zr.text_sample(i, 1000 if i % 2 == 1 else 5) for i in range(24)]
+        train = zr.make_dataset(self.folder / "uneven.h5", samples)
+        keys = [f"data.train={train}", "data.row_tokens=1010", "data.balance=false", "schedule.global_batch=2"]
+        with self.start(2, *keys) as run:
+            run.wait_until(lambda: "is slow" in run.output, "line about the slow rank")
+            (self.directory / "STOP").touch()
+            self.assertEqual(run.wait(), 75, run.output)
+        said = [line for line in (self.directory / "log.txt").read_text().splitlines() if "is slow" in line]
+        for line in said:
+            self.assertRegex(line, r"rank 1 on \S+ is slow: .* times the .* of the ranks that do the same")
+        for line in zr.train_lines(self.directory):
+            self.assertEqual(line["own_seconds"]["slowest_rank"], 1)
+            self.assertGreater(line["own_seconds"]["slowest"], line["own_seconds"]["mean"])
+
+    def test_saving_for_long_is_no_hang(self):
+        with self.start(2, "schedule.steps=2", "checkpoint.rate_limit_mib=0.025") as run:
+            self.assertEqual(run.wait(), 0, run.output)
+        save = next(line for line in zr.metrics(self.directory) if line["kind"] == "checkpoint")
+        self.assertGreater(save["stall_seconds"], 2 * DEADLINE, "it was not long at all")
+        self.assertFalse((self.directory / "watchdog").exists())
+
+    def test_zero_is_any_time(self):
+        with self.start(2, "run.watchdog_seconds=0") as run:
+            run.wait_for_step(20)
+            process = run.rank_processes()[1]
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(1.5)
+            self.assertIsNone(run.process.poll())
+            os.kill(process, signal.SIGCONT)
+            (self.directory / "STOP").touch()
+            self.assertEqual(run.wait(), 75, run.output)
+
+
+if __name__ == "__main__":
+    zr.main()

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of many layouts against what one rank gives: what is compared, and how layouts of few ranks
+// are tried side by side.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/tiny_run.hpp"
+
+namespace zea::testing {
+
+/// fp64 on another layout is the same but for rounding.
+inline constexpr double kSameTraining = 1e-10;
+
+struct ComparedResult : TinyResult {
+  Tensors first_moment;  ///< after one step: (1 - beta1) x its gradient
+};
+
+/// All steps of `options`, then the loss over the whole data set. Collective over `ranks`.
+ComparedResult run_compared(const Communicator& ranks, const MakeCollectives& make,
+                            const Dataset& dataset, const TinyRunOptions& options);
+
+/// The largest difference of anything that is compared.
+double difference(const ComparedResult& a, const ComparedResult& b);
+
+/// Loss and norm of each step, every gradient of the first, every weight after the last.
+void expect_equal(const ComparedResult& got, const ComparedResult& expected);
+
+/// What the untrained model says to the samples of `plain` (each token a text of its own), in lines
+/// of JSON, on rank 0. Collective over `ranks`.
+std::string predictions_on(const Communicator& ranks, const MakeCollectives& make,
+                           const MemoryDataset& plain, const TinyRunOptions& options);
+
+/// A layout on some ranks.
+struct Trial {
+  std::string name;
+  size_t layout;  ///< which of the caller's
+  int ranks;
+  MakeCollectives make;
+  int first_rank = 0;
+};
+
+/// "host collectives" or "strict collectives" behind `name`.
+Trial make_trial(const std::string& name, size_t layout, int ranks, bool is_strict);
+
+/// Gives each trial its ranks, several at a time. Collective over the world.
+void sweep(const std::vector<Trial>& trials,
+           const std::function<void(const Communicator&, const Trial&)>& run);
+
+}  // namespace zea::testing

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/pipeline_table.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace zea::testing {
+namespace {
+
+constexpr const char *kShared = "shared", *kColocated = "colocated", *kDisjoint = "disjoint";
+constexpr const char *kGPipe = "gpipe", *k1F1B = "1f1b", *kInterleaved = "interleaved_1f1b",
+                     *kZeroBubble = "zero_bubble";
+constexpr const char *kFull = "full_shard", *kGradOp = "shard_grad_op", *kNo = "no_shard",
+                     *kHybrid = "hybrid_shard", *kHybrid2 = "hybrid_shard_zero2";
+using enum Frozen;
+using enum PipelineModel;
+using enum Twist;
+
+// clang-format off
+const PipelineLayout kLayouts[] = {
+    // placement, schedule, llm {pp, tp, cp, -, virtual stages, cp_mode}, vision {pp, tp, cp, dp_module},
+    // their strategies, dp_replicate, dp_shard, what is frozen, model, twist, audio as vision
+    {kShared, kGPipe, {2}, {}, kFull, kFull, 1, 1},
+    {kShared, kGPipe, {2, 1, 2, 1, 1, "ring"}, {}, kHybrid2, kFull, 1, 1, Llm, Llava, RareImages},
+    {kShared, kGPipe, {2, 1, 2}, {}, kNo, kNo, 1, 1, Nothing, Gpt2, OneSampleEach},
+    {kShared, kGPipe, {2, 2}, {1, 2}, kGradOp, kFull, 1, 2, EncodersAndProjectors, Llava, Recomputing},
+    {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, TiedLlava, BufferOfEach},
+    {kShared, k1F1B, {4}, {}, kNo, kNo, 1, 1, Nothing, TiedLlava, Recomputing},
+    {kShared, k1F1B, {3, 2}, {1, 2}, kNo, kNo, 1, 1, Encoders, Llava, LateImages},
+    {kShared, k1F1B, {2}, {}, kHybrid, kHybrid2, 2, 2, Nothing, TiedLlava, WrappedByTwo},
+    {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, Gpt2, RecomputingSome},
+    {kShared, k1F1B, {2, 2, 2}, {1, 1, 2}, kGradOp, kFull, 1, 1, EncodersAndLlm, TiedLlava},
+    {kShared, kInterleaved, {2, 1, 1, 1, 2}, {}, kFull, kFull, 1, 1},
+    {kShared, kInterleaved, {3, 1, 1, 1, 2}, {}, kNo, kFull, 1, 1, Nothing, TiedLlava, LateImages},
+    {kShared, kInterleaved, {2, 2, 1, 1, 2}, {1, 2}, kHybrid, kHybrid, 2, 1, Projectors, Llava, OneSampleEach},
+    {kShared, kInterleaved, {2, 1, 1, 1, 2}, {}, kHybrid, kFull, 2, 1, Nothing, Gpt2},
+    {kShared, kInterleaved, {2, 1, 2, 1, 3, "ulysses"}, {}, kGradOp, kFull, 1, 1, Nothing, TiedLlama},
+    {kShared, kZeroBubble, {2}, {}, kFull, kFull, 1, 1, Nothing, Llava, Recomputing},
+    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava},
+    {kShared, kZeroBubble, {4}, {}, kHybrid2, kNo, 2, 1, EncodersAndLlm, Llava, OneSampleEach},
+    {kShared, kZeroBubble, {4}, {}, kNo, kNo, 1, 1, Nothing, Gpt2, OneMicrobatch},
+    {kShared, kZeroBubble, {2, 2}, {}, kHybrid2, kNo, 2, 1, Nothing, TiedLlama},
+    {kColocated, kGPipe, {1}, {1}, kFull, kFull, 1, 1, Nothing, TiedLlava},
+    {kColocated, kGPipe, {2, 1, 2}, {1, 1, 2}, kFull, kFull, 1, 1, EncodersAndProjectors, Llava, RareImages},
+    {kColocated, kGPipe, {1, 2}, {2}, kGradOp, kGradOp, 1, 2, Projectors, TiedLlava, BufferOfEach},
+    {kColocated, k1F1B, {2}, {2}, kGradOp, kFull, 1, 1, Nothing, Llava, LateImages},
+    {kColocated, k1F1B, {1, 2}, {1, 1, 1, 2}, kHybrid, kFull, 1, 2, Encoders},
+    {kColocated, k1F1B, {1, 1, 2, 1, 1, "ring"}, {1, 2}, kHybrid, kNo, 2, 1, Llm, Llava, Recomputing},
+    {kColocated, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kNo, 1, 2, Nothing, TiedLlava},
+    {kColocated, kInterleaved, {2, 1, 2, 1, 2}, {2}, kHybrid2, kFull, 1, 1, Encoders, Llava, RecomputingSome},
+    {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, LateImages},
+    {kColocated, kZeroBubble, {1, 1, 2, 1, 1, "ulysses"}, {1, 2}, kNo, kNo, 1, 2, EncodersAndLlm, Llava},
+    {kColocated, kZeroBubble, {3}, {1}, kNo, kFull, 1, 2, Llm, TiedLlava, FewSamples},
+    {kDisjoint, kGPipe, {2, 2}, {1, 1, 1, 3}, kHybrid, kFull, 1, 1},
+    {kDisjoint, kGPipe, {1, 1, 2}, {2}, kGradOp, kNo, 1, 2, Encoders, TiedLlava},
+    {kDisjoint, kGPipe, {1}, {1}, kHybrid, kHybrid, 2, 2, EncodersAndLlm, Llava, WrappedByTwo},
+    {kDisjoint, k1F1B, {1}, {1}, kFull, kFull, 1, 1, Nothing, Llava, Recomputing},
+    {kDisjoint, k1F1B, {2}, {1}, kFull, kFull, 1, 2, Nothing, TiedLlava, RareImages},
+    {kDisjoint, k1F1B, {2, 1, 2, 1, 1, "ring"}, {1, 2, 2}, kHybrid2, kFull, 1, 1, Projectors},
+    {kDisjoint, k1F1B, {1, 2}, {1}, kFull, kNo, 1, 2, Llm, TiedLlava, None},
+    {kDisjoint, k1F1B, {4}, {1}, kNo, kNo, 1, 1, Projectors, TiedLlava, OneMicrobatch},
+    {kDisjoint, k1F1B, {1, 2}, {1}, kHybrid2, kNo, 2, 1, Nothing, TiedLlava, NoImages},
+    {kDisjoint, k1F1B, {1, 1, 3}, {1, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava},
+    {kDisjoint, k1F1B, {2}, {2}, kHybrid2, kHybrid, 2, 1, EncodersAndProjectors, Llava, Template},
+    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {2}, kGradOp, kFull, 1, 1, Llm, TiedLlava},
+    {kDisjoint, kInterleaved, {2, 1, 1, 1, 3}, {1, 1, 1, 2}, kHybrid, kFull, 1, 2, EncodersAndLlm, Llava, RareImages},
+    {kDisjoint, kInterleaved, {2, 2, 1, 1, 2}, {1, 1, 2}, kNo, kGradOp, 1, 1, EncodersAndProjectors, TiedLlava},
+    {kDisjoint, kZeroBubble, {3}, {1, 2}, kFull, kFull, 1, 1, Projectors, TiedLlava, Template},
+    {kDisjoint, kZeroBubble, {2}, {2}, kNo, kFull, 1, 2, Nothing, Llava, RecomputingSome},
+    {kDisjoint, kZeroBubble, {1, 2, 2}, {1, 2}, kGradOp, kFull, 1, 1, Encoders, Llava, OneSampleEach},
+    {kDisjoint, kZeroBubble, {2}, {1}, kHybrid, kHybrid2, 2, 1, EncodersAndProjectors, TiedLlava, LateImages},
+    {kShared, kInterleaved, {2, 2, 1, 1, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, OneKvHead},
+    {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, Llava, WrappedAll},
+    {kColocated, k1F1B, {2}, {2}, kFull, kFull, 1, 1, Nothing, Llava, Taps},
+    {kDisjoint, kZeroBubble, {1}, {3}, kNo, kNo, 1, 2, Nothing, TiedLlava, Taps},
+    {kDisjoint, kGPipe, {1, 1, 4, 1, 1, "ulysses_ring"}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, BothWays},
+    {kDisjoint, k1F1B, {2}, {1, 1, 1, 2}, kFull, kNo, 1, 2, Nothing, TiedLlava, InOrder},
+    {kColocated, kZeroBubble, {2}, {2}, kHybrid, kHybrid, 2, 1, Nothing, TiedLlava, Broadcast},
+    {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, TwoEncoders},
+    {kShared, kInterleaved, {2, 2, 1, 1, 2}, {1, 2}, kFull, kFull, 1, 1, Encoders, TwoEncoders, None, {1, 1}},
+    {kColocated, k1F1B, {2}, {1}, kFull, kNo, 1, 2, Nothing, TwoEncoders, RareImages},
+    {kColocated, kInterleaved, {2, 1, 1, 1, 2}, {1, 1, 2}, kFull, kFull, 1, 1, Projectors, TwoEncoders, Recomputing,
+     {1, 2}},
+    {kColocated, kZeroBubble, {2}, {2, 2}, kGradOp, kFull, 1, 1, Nothing, TwoEncoders, None, {2, 1, 1, 2}},
+    {kDisjoint, kGPipe, {2}, {1}, kFull, kFull, 1, 1, EncodersAndLlm, TwoEncoders, None, {2}},
+    {kDisjoint, k1F1B, {2}, {1}, kFull, kFull, 1, 2, Nothing, TwoEncoders, None, {1}},
+    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1, 2}, kNo, kFull, 1, 1, Nothing, TwoEncoders, RareImages,
+     {1, 1, 1, 2}},
+    {kDisjoint, kZeroBubble, {2}, {2}, kFull, kFull, 1, 1, Nothing, TwoEncoders, NoImages, {1, 1, 2}},
+};
+// clang-format on
+
+const RefusedPipeline kRefused[] = {
+    {"a stage that lacks units", 2,
+     [](Options& o) {
+       o.mesh_llm.stages = {{"llm.embed", "llm.merge"}, {"llm.layers.1..llm.head"}};
+     },
+     "llm.layers.0"},
+    {"a unit in two stages", 2,
+     [](Options& o) {
+       o.mesh_llm.stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.1..llm.head"}};
+     },
+     "mesh.llm.stages has llm.layers.1 twice, in stage 0 and in stage 1"},
+    {"a unit that is none", 2,
+     [](Options& o) {
+       o.mesh_llm.stages = {{"llm.embed..llm.layers.1"}, {"llm.layer.2..llm.head"}};
+     },
+     "llm.layer.2"},
+    {"a stage without units", 2,
+     [](Options& o) {
+       o.mesh_llm.stages = {{"llm.embed..llm.head"}, {}};
+     },
+     "stage 1 of mesh.llm.stages has no units"},
+    {"pp that is not the template's", 3,
+     [](Options& o) {
+       o.mesh_llm.pp = 3;
+       o.mesh_llm.stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.2..llm.head"}};
+     },
+     "mesh.llm.pp = 3, but mesh.llm.stages has 2 stages; leave pp out"},
+    {"more stages than units", 8, [](Options& o) { o.mesh_llm.pp = 8; },
+     "mesh.llm.pp = 8 with virtual_stages = 1 asks for 8 stages, but the module has 7 units; "
+     "allowed: up to 7"},
+    {"a world that does not fit", 8,
+     [](Options& o) {
+       o.mesh.placement = kDisjoint;
+       o.mesh_llm.pp = 2;
+       o.mesh_vision.dp_module = 1;
+     },
+     "x ranks of a replica (3) must be the world size 8"},
+    {"a world that does not fit, and those that do", 8,
+     [](Options& o) {
+       o.mesh.placement = kDisjoint;
+       o.mesh_llm.pp = 2;
+       o.mesh_vision.dp_module = 1;
+     },
+     "the nearest world sizes that fit are 6 and 9"},
+    {"an encoder without a layout", 3,
+     [](Options& o) {
+       o.mesh.placement = kDisjoint;
+       o.mesh_llm.pp = 2;
+     },
+     "mesh.placement = \"disjoint\", but [mesh.vision] gives no layout: say on how many ranks it "
+     "stands"},
+    {"encoders together without a layout", 3,
+     [](Options& o) {
+       o.mesh.placement = kColocated;
+       o.mesh_llm.pp = 2;
+     },
+     "mesh.placement = \"colocated\", but [mesh.vision] gives no layout"},
+    {"virtual stages of 1F1B", 2,
+     [](Options& o) {
+       o.mesh_llm.pp = 2;
+       o.mesh_llm.virtual_stages = 2;
+     },
+     "mesh.llm.virtual_stages = 2 with mesh.schedule = \"1f1b\", which has none; use "
+     "\"interleaved_1f1b\""},
+    {"interleaving without virtual stages", 2,
+     [](Options& o) {
+       o.mesh_llm.pp = 2;
+       o.mesh.schedule = kInterleaved;
+     },
+     "mesh.schedule = \"interleaved_1f1b\" needs virtual stages"},
+    {"interleaving on one rank", 2,
+     [](Options& o) {
+       o.mesh.placement = kDisjoint;
+       o.mesh_vision.dp_module = 1;
+       o.mesh_llm.virtual_stages = 2;
+       o.mesh.schedule = kInterleaved;
+     },
+     "with mesh.llm.pp = 1: there are no ranks between which stages take turns"},
+    {"virtual stages of an encoder", 3,
+     [](Options& o) {
+       o.mesh.placement = kDisjoint;
+       o.mesh_vision.virtual_stages = 2;
+       o.mesh_vision.dp_module = 1;
+       o.mesh_llm.pp = 2;
+     },
+     "mesh.vision.virtual_stages = 2: only the language model has virtual stages"},
+    {"stages of an encoder that shares ranks", 2,
+     [](Options& o) {
+       o.mesh_llm.pp = 2;
+       o.mesh_vision.pp = 2;
+     },
+     "mesh.vision has 2 stages with mesh.placement = \"shared\", in which encoders stand in the "
+     "first stage of the language model"},
+    {"parameters dropped between microbatches", 4,
+     [](Options& o) {
+       o.mesh_llm.pp = 2;
+       o.mesh_llm.reshard_after_forward = AutoOption::of(true);
+     },
+     "mesh.llm.reshard_after_forward = true where modules or stages have ranks of their own: units "
+     "stay gathered for the microbatches of a step"},
+    {"reductions of every microbatch", 4,
+     [](Options& o) {
+       o.mesh_llm.pp = 2;
+       o.mesh_llm.sync_grad_accum = AutoOption::of(true);
+     },
+     "mesh.llm.sync_grad_accum = true where modules or stages have ranks of their own"},
+    {"no encoder to place", 2, [](Options& o) { o.mesh.placement = kDisjoint; },
+     "mesh.placement = \"disjoint\", but the model (gpt2) has no encoder to place; leave it out",
+     true},
+    {"items dealt to ranks of the llm", 2, [](Options& o) { o.mesh_llm.dp_module = 2; },
+     "mesh.llm.dp_module = 2: only encoders deal items to their ranks"},
+};
+
+const char* const kTinyLlama =
+    R"({"model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "head_dim": 6,
+        "vocab_size": 41, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "tie_word_embeddings": true})";
+
+const char* frozen_name(Frozen frozen) {
+  const char* const names[] = {"all trains",
+                               "frozen encoder",
+                               "frozen encoder and llm",
+                               "frozen encoder and projector",
+                               "frozen projector",
+                               "frozen llm"};
+  return names[static_cast<int>(frozen)];
+}
+
+const char* model_name(PipelineModel model) {
+  const char* const names[] = {"Llava", "tied Llava", "two encoders", "tied Llama", "GPT-2"};
+  return names[static_cast<int>(model)];
+}
+
+const char* twist_name(Twist twist) {
+  const char* const names[] = {
+      "plain",           "rare images",      "no images",        "late images", "one microbatch",
+      "one sample each", "recomputing",      "recomputing some", "few samples", "template",
+      "wrapped by two",  "a buffer of each", "wrapped all",      "one KV head", "taps",
+      "both ways",       "in order",         "broadcast"};
+  return names[static_cast<int>(twist)];
+}
+
+std::string degrees(const PipelineModule& module) {
+  std::string text = "pp " + std::to_string(module.pp);
+  const auto add = [&](const char* name, int degree) {
+    if (degree > 1) text += std::string(" ") + name + " " + std::to_string(degree);
+  };
+  add("tp", module.tp);
+  add("cp", module.cp);
+  add("dp_module", module.dp_module);
+  add("virtual", module.virtual_stages);
+  return text;
+}
+
+void apply(const PipelineModule& module, const char* strategy, ModuleMeshOptions& mesh) {
+  mesh.strategy = strategy;
+  mesh.pp = module.pp;
+  mesh.tp = module.tp;
+  mesh.cp = module.cp;
+  mesh.virtual_stages = module.virtual_stages;
+  if (module.cp > 1) {
+    mesh.cp_mode = module.cp_mode;
+    mesh.cp_block = 4;
+    if (module.cp_mode == std::string("ulysses_ring")) mesh.cp_ulysses_ranks = 2;
+  }
+}
+
+void apply_template(const PipelineLayout& layout, Options& deck) {
+  deck.mesh_llm.stages = {{"llm.embed", "llm.merge"}, {"llm.layers.0..llm.layers.2"}};
+  if (layout.llm.pp == 2) deck.mesh_llm.stages.pop_back();
+  deck.mesh_llm.stages.push_back(
+      {layout.llm.pp == 2 ? "llm.layers.0..llm.head" : "llm.layers.3..llm.head"});
+  deck.mesh_llm.pp = 1;
+  if (layout.vision.pp == 2) {
+    deck.mesh_vision.stages = {{"vision.embed..vision.layers.1"}, {"vision.projector"}};
+    deck.mesh_vision.pp = 1;
+  }
+}
+
+void freeze(Frozen frozen, Options& deck) {
+  deck.vision.train =
+      frozen != Encoders && frozen != EncodersAndLlm && frozen != EncodersAndProjectors;
+  deck.vision.train_projector = frozen != Projectors && frozen != EncodersAndProjectors;
+  deck.llm.train = frozen != Llm && frozen != EncodersAndLlm;
+  deck.audio = deck.vision;
+}
+
+void twist_data(Twist twist, Options& deck) {
+  deck.data.row_tokens = 24;
+  deck.schedule.global_batch = 8;
+  if (twist == OneMicrobatch) deck.data.row_tokens = 400;
+  if (twist == OneSampleEach) deck.data.packing = false;
+  if (twist == LateImages) deck.data.shuffle = false;
+  if (twist == InOrder) {
+    deck.data.balance = false;
+    deck.data.rows_per_microbatch = 2;
+  }
+  if (twist == FewSamples) deck.schedule.global_batch = 1;
+}
+
+}  // namespace
+
+int PipelineLayout::ranks() const {
+  int encoders = 0;
+  if (has_encoder() && placement != std::string(kShared)) encoders = vision.ranks();
+  if (has_audio() && placement == std::string(kColocated))
+    encoders = std::max(encoders, audio.ranks());
+  if (has_audio() && placement == std::string(kDisjoint)) encoders += audio.ranks();
+  return replicas() * (llm.ranks() + encoders);
+}
+
+std::string PipelineLayout::name() const {
+  std::string text =
+      std::string(placement) + ", " + schedule + ": llm " + degrees(llm) + ", " + strategy;
+  if (has_encoder()) text += "; vision " + degrees(vision) + ", " + vision_strategy;
+  if (has_audio()) text += "; audio " + degrees(audio);
+  if (replicas() > 1)
+    text += "; dp " + std::to_string(dp_replicate) + " x " + std::to_string(dp_shard);
+  return text + "; " + frozen_name(frozen) + ", " + model_name(model) + ", " + twist_name(twist);
+}
+
+const std::vector<PipelineLayout>& pipelines() {
+  static const std::vector<PipelineLayout> all(std::begin(kLayouts), std::end(kLayouts));
+  return all;
+}
+
+std::string config_of(const PipelineLayout& layout) {
+  if (layout.model == Gpt2) return tiny_gpt2_config();
+  if (layout.model == TiedLlama) return kTinyLlama;
+  TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
+  model.audio = layout.model == TwoEncoders;
+  if (layout.twist == OneKvHead) model.kv_heads = 1;
+  if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
+  return tiny_llava_config(model);
+}
+
+Options deck_of_one_rank(const PipelineLayout& layout) {
+  Options deck;
+  deck.precision.preset = "fp64";
+  deck.schedule.steps = 5;
+  OptimOptions& optim = deck.optim;
+  optim.lr = 1e-2;
+  optim.warmup_steps = 2;
+  optim.weight_decay = 0.1;
+  optim.clip_norm = 0.5;
+  if (layout.model != TiedLlama) optim.weight_decays = {"*.bias = 0.2"};
+  if (layout.twist == Recomputing) deck.model.activation_checkpointing = 1;
+  if (layout.twist == RecomputingSome) deck.model.activation_checkpointing = 2;
+  twist_data(layout.twist, deck);
+  if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
+  if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
+  if (layout.has_encoder()) freeze(layout.frozen, deck);
+  if (!layout.has_audio()) deck.audio = {};
+  return deck;
+}
+
+Options deck_of(const PipelineLayout& layout) {
+  Options deck = deck_of_one_rank(layout);
+  deck.mesh.placement = layout.placement;
+  deck.mesh.schedule = layout.schedule;
+  deck.mesh.dp_replicate = layout.dp_replicate;
+  deck.mesh.dp_shard = layout.dp_shard;
+  apply(layout.llm, layout.strategy, deck.mesh_llm);
+  const bool own_ranks = layout.placement != std::string(kShared);
+  if (layout.has_encoder()) {
+    apply(layout.vision, layout.vision_strategy, deck.mesh_vision);
+    if (own_ranks) deck.mesh_vision.dp_module = layout.vision.dp_module;
+  }
+  if (layout.has_audio()) {
+    apply(layout.audio, layout.vision_strategy, deck.mesh_audio);
+    if (own_ranks) deck.mesh_audio.dp_module = layout.audio.dp_module;
+  }
+  if (layout.twist == Broadcast) deck.model.sync_module_states = true;
+  if (layout.twist == Template) apply_template(layout, deck);
+  for (ModuleMeshOptions* mesh : {&deck.mesh_llm, &deck.mesh_vision}) {
+    if (mesh == &deck.mesh_vision && !layout.has_encoder()) continue;
+    if (layout.twist == WrappedByTwo) mesh->wrap_units = 2;
+    if (layout.twist == WrappedAll) mesh->wrap_units = 0;
+    if (layout.twist == BufferOfEach) mesh->flatten_parameters = false;
+    if (layout.twist == Broadcast) mesh->forward_prefetch = mesh->backward_prefetch = "none";
+  }
+  return deck;
+}
+
+std::vector<int> images_of(const PipelineLayout& layout) {
+  if (layout.twist == NoImages) return {0};
+  if (layout.twist == RareImages) return {0, 0, 1, 0, 0, 0};
+  if (layout.twist == FewSamples) return {1, 2};  // no step without a gradient
+  if (layout.twist != LateImages) return {1, 0, 2};
+  std::vector<int> images(20, 1);
+  std::fill_n(images.begin(), 16, 0);
+  return images;
+}
+
+std::vector<int> clips_of(const PipelineLayout& layout) {
+  return layout.twist == RareImages ? std::vector<int>{0, 0, 0, 0, 1} : std::vector<int>{1, 0, 0};
+}
+
+const std::vector<RefusedPipeline>& refused_pipelines() {
+  static const std::vector<RefusedPipeline> all(std::begin(kRefused), std::end(kRefused));
+  return all;
+}
+
+}  // namespace zea::testing

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of pipelines that tests share: placements of modules, schedules and grids of up to 8
+// ranks, each with what trains and with data in which something can go wrong, that all give what
+// one rank gives; and layouts that are refused, with the sentence.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/tiny_llava.hpp"
+#include "zea/deck/options.hpp"
+
+namespace zea::testing {
+
+/// How one module lies on the ranks of a replica.
+struct PipelineModule {
+  int pp = 1, tp = 1, cp = 1;
+  int dp_module = 1;  ///< of an encoder that has ranks of its own
+  int virtual_stages = 1;
+  const char* cp_mode = "allgather_kv";
+
+  int ranks() const { return pp * tp * cp * dp_module; }
+};
+
+/// What does not train.
+enum class Frozen { Nothing, Encoders, EncodersAndLlm, EncodersAndProjectors, Projectors, Llm };
+inline constexpr int kNumFrozen = 6;
+
+enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2 };
+
+/// What is out of the ordinary in data and settings.
+enum class Twist {
+  None,
+  RareImages,       ///< most microbatches have none
+  NoImages,         ///< no step has any
+  LateImages,       ///< the first two steps have none
+  OneMicrobatch,    ///< fewer than there are stages
+  OneSampleEach,    ///< many microbatches
+  Recomputing,      ///< every unit is computed again
+  RecomputingSome,  ///< every other one is
+  FewSamples,       ///< fewer than there are replicas
+  Template,         ///< stages as a template says, uneven ones
+  WrappedByTwo,     ///< units are gathered in pairs
+  BufferOfEach,     ///< a buffer for each parameter
+  WrappedAll,       ///< all units of a stage are
+  OneKvHead,        ///< that several tp ranks hold
+  Taps,             ///< the projector reads several layers, from all stages of the encoder
+  BothWays,         ///< images see all of themselves
+  InOrder,          ///< samples are not dealt by cost; several rows per microbatch
+  Broadcast,        ///< weights are read by one copy; nothing is gathered ahead
+};
+
+struct PipelineLayout {
+  const char* placement;
+  const char* schedule;
+  PipelineModule llm = {}, vision = {};
+  const char* strategy = "full_shard";
+  const char* vision_strategy = "full_shard";
+  int dp_replicate = 1, dp_shard = 1;
+  Frozen frozen = Frozen::Nothing;
+  PipelineModel model = PipelineModel::Llava;
+  Twist twist = Twist::None;
+  PipelineModule audio = {};  ///< of a model with two encoders, with vision's strategy
+
+  bool has_encoder() const {
+    return model != PipelineModel::TiedLlama && model != PipelineModel::Gpt2;
+  }
+  bool has_audio() const { return model == PipelineModel::TwoEncoders; }
+  bool is_tied() const {
+    return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders;
+  }
+  int replicas() const { return dp_replicate * dp_shard; }
+  int ranks() const;
+  std::string name() const;
+};
+
+const std::vector<PipelineLayout>& pipelines();
+
+/// config.json of its model.
+std::string config_of(const PipelineLayout& layout);
+
+/// The deck of five steps in fp64, without its mesh: what one rank runs.
+Options deck_of_one_rank(const PipelineLayout& layout);
+/// With its mesh.
+Options deck_of(const PipelineLayout& layout);
+
+/// Images per sample, repeating.
+std::vector<int> images_of(const PipelineLayout& layout);
+/// Clips of sound per sample.
+std::vector<int> clips_of(const PipelineLayout& layout);
+
+/// What does not go, and the sentence that says so.
+struct RefusedPipeline {
+  const char* name;
+  int ranks;
+  void (*set)(Options&);
+  const char* sentence;
+  bool gpt2 = false;
+};
+const std::vector<RefusedPipeline>& refused_pipelines();
+
+}  // namespace zea::testing

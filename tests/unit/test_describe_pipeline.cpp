@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `zea -n` prints of a pipeline: all units in the stages of the plan, their costs, and the
+// times of the simulated step.
+#include "zea/plan/describe_pipeline.hpp"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "support/tiny_llava.hpp"
+#include "zea/plan/simulate.hpp"
+
+namespace zea {
+namespace {
+
+Plan plan_of(const std::string& schedule, int llm_stages, int ranks) {
+  Options options;
+  options.mesh.schedule = schedule;
+  options.mesh_llm.pp = llm_stages;
+  return make_plan(options, testing::tiny_llava_config({.layers = 4}), ranks);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(DescribePipeline, OnePlaceIsNone) {
+  EXPECT_EQ(describe_pipeline(plan_of("1f1b", 1, 2)), "");
+  EXPECT_EQ(list_passes(plan_of("1f1b", 1, 2)), "");
+}
+
+TEST(DescribePipeline, NamesPlacesUnitsAndCosts) {
+  const Plan plan = plan_of("1f1b", 2, 4);
+  const std::string text = describe_pipeline(plan);
+
+  EXPECT_TRUE(has(text, "pipeline 1f1b: 2 places in a replica")) << text;
+  for (const PipelinePlace& place : plan.pipeline.places) {
+    const std::vector<int>& units = plan.pipeline.stages[place.stages.front()].units;
+    EXPECT_TRUE(has(text, "\n  " + place.name + " ")) << text;
+    EXPECT_TRUE(has(text, unit_names(plan.model, units) + "\n")) << text;
+  }
+  EXPECT_TRUE(has(text, "estimated from shapes")) << text;
+  EXPECT_TRUE(has(text, "% with 2,")) << text;
+  EXPECT_TRUE(has(text, "|F0")) << text;
+  EXPECT_TRUE(has(describe(plan), text));
+}
+
+TEST(DescribePipeline, PassesAreThoseOfTheSimulation) {
+  const Plan plan = plan_of("zero_bubble", 2, 2);
+  const Simulation simulation = simulate(plan.pipeline, plan.model, plan.unit_costs, 4);
+  std::istringstream lines(list_passes(plan));
+  std::string line;
+  std::getline(lines, line);
+
+  for (size_t p = 0; p < simulation.places.size(); ++p) {
+    ASSERT_TRUE(std::getline(lines, line));
+    std::istringstream words(line);
+    std::string word;
+    words >> word >> word;
+    EXPECT_EQ(word, plan.pipeline.places[p].name);
+    for (const TimedPass& timed : simulation.places[p]) {
+      ASSERT_TRUE(words >> word) << line;
+      char kind = 0;
+      int stage = 0, microbatch = 0;
+      double begin = 0, end = 0;
+      ASSERT_EQ(
+          std::sscanf(word.c_str(), "%c:%d:%d:%lf:%lf", &kind, &stage, &microbatch, &begin, &end),
+          5);
+      EXPECT_EQ(kind, "FBIW"[static_cast<int>(timed.pass.kind)]);
+      EXPECT_EQ(stage, timed.pass.stage);
+      EXPECT_EQ(microbatch, timed.pass.microbatch);
+      EXPECT_NEAR(begin, 100 * timed.begin / simulation.makespan, 0.01);
+      EXPECT_NEAR(end, 100 * timed.end / simulation.makespan, 0.01);
+    }
+    EXPECT_FALSE(words >> word) << word;
+  }
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
+}  // namespace
+}  // namespace zea

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What people read about ranks on nodes: the map, the bytes between nodes, the warning.
+#include "zea/plan/describe_ranks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "support/tiny_llava.hpp"
+#include "zea/plan/traffic.hpp"
+
+namespace zea {
+namespace {
+
+using testing::tiny_llava_config;
+
+Plan plan_of(const std::function<void(Options&)>& set, int ranks) {
+  Options options;
+  options.run.mode = "evaluate";
+  options.data.row_tokens = 16;
+  set(options);
+  return make_plan(options, tiny_llava_config(), ranks);
+}
+
+std::string text_of(const Plan& plan, int ranks_per_node) {
+  return describe_ranks(plan, order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
+                                          plan.options.mesh.order));
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(DescribeRanks, SaysNothingOfOneNode) {
+  EXPECT_EQ(text_of(plan_of([](Options&) {}, 4), 0), "");
+}
+
+TEST(DescribeRanks, NamesWholeReplicasOfEachNode) {
+  const Plan plan = plan_of([](Options& options) { options.mesh_llm.tp = 2; }, 12);
+  const std::string text = text_of(plan, 4);
+  EXPECT_TRUE(contains(text, "node 0, replicas 0-1: all of it, ranks 0-3\n")) << text;
+  EXPECT_TRUE(contains(text, "node 2, replicas 4-5: all of it, ranks 8-11\n")) << text;
+  EXPECT_FALSE(contains(text, "warning")) << text;
+  EXPECT_FALSE(contains(text, "llm.tp ")) << text;
+}
+
+TEST(DescribeRanks, NamesPartsOfReplicasAndWarnsWhereTpCrosses) {
+  const Plan plan = plan_of([](Options& options) { options.mesh_llm.tp = 4; }, 8);
+  const std::string text = text_of(plan, 2);
+  EXPECT_TRUE(contains(text, "node 1, replica 0: vision+llm 2-3\n")) << text;
+  EXPECT_TRUE(contains(text, "warning: 2 of 2 tp groups of llm cross nodes")) << text;
+}
+
+TEST(DescribeRanks, IsShortForManyNodes) {
+  const Plan plan = plan_of([](Options&) {}, 64);
+  const std::string text = text_of(plan, 2);
+  EXPECT_TRUE(contains(text, "  ... 15 more\n  node 31, replicas 62-63")) << text;
+}
+
+Traffic between_nodes(const Plan& plan, int ranks_per_node) {
+  return traffic_between_nodes(plan,
+                               order_ranks(plan.mesh, even_nodes(plan.world_size(), ranks_per_node),
+                                           plan.options.mesh.order));
+}
+
+TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
+  const auto text_only = [](Options& options) { options.data.row_tokens = 4; };
+  const Plan plan = plan_of(
+      [&](Options& options) {
+        text_only(options);
+        options.mesh_llm.tp = 2;
+      },
+      4);
+  const Traffic sent = traffic_of_full_step(plan, 0);
+  const std::string shards = "llm.dp_shard+dp_module+cp";
+
+  // A rank's shard group has one other rank, of the other replica.
+  EXPECT_EQ(between_nodes(plan, 2), (Traffic{{shards, 4 * sent.at(shards)}}));
+  EXPECT_EQ(between_nodes(plan, 4), Traffic{});
+  Traffic all;
+  for (int rank = 0; rank < 4; ++rank) add_traffic(all, traffic_of_full_step(plan, rank));
+  const Traffic apart = between_nodes(plan, 1);
+  ASSERT_EQ(apart.size(), all.size());
+  for (const auto& [group, bytes] : all)
+    EXPECT_NEAR(static_cast<double>(apart.at(group)), static_cast<double>(bytes),
+                0.1 * static_cast<double>(bytes))
+        << group;
+
+  // Of the three other ranks of this one's shard group two are on the other node.
+  const Plan four = plan_of(text_only, 4);
+  const int64_t bytes = traffic_of_full_step(four, 0).at(shards);
+  EXPECT_NEAR(static_cast<double>(between_nodes(four, 2).at(shards)),
+              4 * static_cast<double>(bytes) * 2 / 3, 1);
+}
+
+TEST(NodeTraffic, CountsFeaturesThatGoToTheLanguageModel) {
+  const Plan plan = plan_of(
+      [](Options& options) {
+        options.run.mode = "train";
+        options.data.train = "train.h5";
+        options.mesh.placement = "disjoint";
+        options.mesh_vision.dp_module = 1;
+        options.mesh_vision.strategy = options.mesh_llm.strategy = "no_shard";
+      },
+      2);
+  const Traffic crossing = between_nodes(plan, 1);
+  const int64_t features = plan.model.vision->features() * plan.model.text.hidden * 4;
+
+  ASSERT_EQ(plan.mesh.links.size(), 1);
+  const std::string link = plan.mesh.links[0].name;
+  EXPECT_EQ(crossing, (Traffic{{link + " outputs", features}, {link + " gradients", features}}));
+}
+
+}  // namespace
+}  // namespace zea

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who keeps a run from going on, from what its ranks did last; and the reports that travel.
+#include "zea/train/hang_verdict.hpp"
+
+#include <gtest/gtest.h>
+
+namespace zea {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNow = 1000 * kSecond;
+
+RankReport report_of(const std::string& action, std::map<std::string, int64_t> calls) {
+  RankReport report{.host = "node1", .taken_at = kNow, .state = {}};
+  report.state.process = 42;
+  report.state.step = 3;
+  report.state.heartbeat = kNow - kSecond / 10;
+  report.state.moved_at = kNow - 20 * kSecond;
+  report.state.open = {{action, kNow - 20 * kSecond, 0}};
+  report.state.calls_of_group = std::move(calls);
+  return report;
+}
+
+RankReport waiting(const std::string& group, int64_t call, std::map<std::string, int64_t> calls,
+                   std::vector<int> peers = {}) {
+  RankReport report = report_of("backward llm.head", std::move(calls));
+  report.state.open.push_back({"wait for all_reduce of " + group, kNow - 15 * kSecond, 0});
+  report.state.waits = {group, call, std::move(peers)};
+  return report;
+}
+
+void freeze(RankReport& report) {
+  report.state.heartbeat = kNow - 10 * kSecond;
+}
+
+bool says(const HangVerdict& verdict, const std::string& part) {
+  return verdict.text.find(part) != std::string::npos;
+}
+
+TEST(HangVerdict, ARankThatHasNotMadeTheCallIsBehind) {
+  RankReports reports;
+  reports[0] = waiting("control", 9, {{"control", 9}});
+  reports[1] = waiting("control", 9, {{"control", 9}});
+  reports[2] = report_of("load", {{"control", 8}});
+
+  const HangVerdict verdict = judge_hang(reports, 3, 3);
+
+  EXPECT_EQ(verdict.behind, std::vector<int>{2});
+  EXPECT_TRUE(
+      says(verdict, "rank 2 (node1, process 42, step 3) is behind: it is in load (for 20.0 s)"))
+      << verdict.text;
+  EXPECT_TRUE(says(verdict,
+                   "2 ranks wait for it, the first is rank 0 in backward llm.head, in it "
+                   "wait for all_reduce of control (for 15.0 s)"))
+      << verdict.text;
+}
+
+TEST(HangVerdict, OnlyTheRankAtTheEndOfAChainIsBehind) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}});
+  reports[1] = waiting("b", 2, {{"a", 4}, {"b", 2}});
+  reports[2] = report_of("optimizer", {{"b", 1}});
+
+  EXPECT_EQ(judge_hang(reports, 3, 3).behind, std::vector<int>{2});
+}
+
+TEST(HangVerdict, AStoppedProcessIsBehindWhereverItWas) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}});
+  reports[1] = waiting("a", 5, {{"a", 5}});
+  freeze(reports[1]);
+
+  const HangVerdict verdict = judge_hang(reports, 2, 3);
+
+  EXPECT_EQ(verdict.behind, std::vector<int>{1});
+  EXPECT_TRUE(says(verdict, "its process does not run")) << verdict.text;
+}
+
+TEST(HangVerdict, ARankOfWhichNothingIsKnownIsBehind) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}});
+
+  const HangVerdict verdict = judge_hang(reports, 2, 3);
+
+  EXPECT_EQ(verdict.behind, std::vector<int>{1});
+  EXPECT_TRUE(says(verdict, "its node does not answer")) << verdict.text;
+}
+
+TEST(HangVerdict, ANodeThatToldNothingLatelyIsBehind) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}});
+  reports[1] = waiting("a", 5, {{"a", 5}});
+  reports[1].is_old = true;
+
+  const HangVerdict verdict = judge_hang(reports, 2, 3);
+
+  EXPECT_EQ(verdict.behind, std::vector<int>{1});
+  EXPECT_TRUE(says(verdict, "its node does not answer any more")) << verdict.text;
+}
+
+TEST(HangVerdict, ARankThatLeftIsBehind) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}});
+  reports[1] = report_of("", {{"a", 4}});
+  reports[1].state.open.clear();
+  reports[1].state.has_left = true;
+
+  const HangVerdict verdict = judge_hang(reports, 2, 3);
+
+  EXPECT_EQ(verdict.behind, std::vector<int>{1});
+  EXPECT_TRUE(says(verdict, "it has left the run; 1 rank waits for it, rank 0")) << verdict.text;
+}
+
+TEST(HangVerdict, PeersAreWaitedFor) {
+  RankReports reports;
+  reports[0] = report_of("forward llm.layers.0", {{"link", 7}});
+  reports[1] = waiting("link", 7, {{"link", 7}}, {0});
+
+  EXPECT_EQ(judge_hang(reports, 2, 3).behind, std::vector<int>{0});
+}
+
+TEST(HangVerdict, ADeadlockNamesItsRing) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}, {"b", 1}});
+  reports[1] = waiting("b", 2, {{"a", 4}, {"b", 2}});
+  reports[2] = waiting("c", 2, {{"c", 2}}, {0});
+
+  const HangVerdict verdict = judge_hang(reports, 3, 3);
+
+  EXPECT_EQ(verdict.behind, (std::vector<int>{0, 1}));
+  EXPECT_TRUE(says(verdict, "ranks wait for each other: rank 0 for rank 1 in backward"))
+      << verdict.text;
+  EXPECT_TRUE(says(verdict, "rank 1 for rank 0 in")) << verdict.text;
+}
+
+TEST(HangVerdict, WhereAllHaveComeNobodyIsBehind) {
+  RankReports reports;
+  for (int rank : {0, 1}) reports[rank] = waiting("a", 5, {{"a", 5}});
+
+  const HangVerdict verdict = judge_hang(reports, 2, 3);
+
+  EXPECT_TRUE(verdict.behind.empty());
+  EXPECT_TRUE(says(verdict, "a fault of the network")) << verdict.text;
+}
+
+TEST(RankReport, TravelsAsJson) {
+  RankReports reports;
+  reports[3] = waiting("a", 5, {{"a", 5}}, {1, 2});
+  reports[3].state.actions = {{"load \"x\"", 5, 9}};
+  reports[3].state.calls = {{"barrier", 6, 0}};
+  reports[4] = report_of("load", {});
+  reports[4].state.has_left = true;
+
+  const RankReports read = reports_from_json(reports_to_json(reports));
+
+  ASSERT_EQ(read.size(), 2);
+  for (int rank : {3, 4})
+    EXPECT_EQ(describe_report(rank, read.at(rank)), describe_report(rank, reports.at(rank)));
+  EXPECT_EQ(read.at(3).state.waits->peers, (std::vector<int>{1, 2}));
+  EXPECT_TRUE(read.at(4).state.has_left);
+  EXPECT_TRUE(reports_from_json("{\"3\": {\"host\"").empty()) << "half of it";
+}
+
+}  // namespace
+}  // namespace zea

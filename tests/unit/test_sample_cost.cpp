@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sample costs: on the tiny model just what the units of a stage split cost.
+#include "zea/plan/sample_cost.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/tiny_llava.hpp"
+#include "zea/plan/stage_split.hpp"
+
+namespace zea {
+namespace {
+
+using testing::tiny_llava_config;
+
+MeshShape shared_mesh() {
+  MeshShape mesh;
+  for (const char* module : {"vision", "llm"}) {
+    ModuleGrid grid;
+    grid.module = module;
+    mesh.modules.push_back(grid);
+  }
+  return mesh;
+}
+
+MeshShape disjoint_mesh() {
+  MeshShape mesh = shared_mesh();
+  mesh.modules[1].first_rank = 1;
+  mesh.modules[1].tp = 2;
+  return mesh;
+}
+
+/// The whole model's, as a stage split would count it: `tokens` of text with one image.
+double total(const ModelSpec& model, int64_t tokens) {
+  double sum = 0;
+  for (const UnitCost& cost : frozen_aware(model, estimated_costs(model, tokens)))
+    sum += cost.total();
+  return sum;
+}
+
+TEST(SampleCost, IsThatOfTheUnitsForAnyLength) {
+  const ModelSpec model = make_model_spec(tiny_llava_config());
+  const auto costs = sample_costs(model, shared_mesh());
+  ASSERT_EQ(costs.size(), 1);
+  // So short that the estimate, too, has one image.
+  for (int64_t tokens = 1; tokens < 2 * model.vision->features(); ++tokens)
+    EXPECT_NEAR(sample_cost({tokens, {1}, tokens}, costs[0]), total(model, tokens), 1e-6) << tokens;
+}
+
+TEST(SampleCost, GrowsWithTheSquareOfTheTokens) {
+  const ModelSpec model = make_model_spec(tiny_llava_config());
+  const SampleCosts costs = sample_costs(model, shared_mesh())[0];
+  EXPECT_GT(costs.pair, 0);
+  const double one = sample_cost({1000, {}, 0}, costs), two = sample_cost({2000, {}, 0}, costs);
+  EXPECT_GT(two, 2.1 * one);
+  EXPECT_GT(sample_cost({1000, {}, 500}, costs), one);
+}
+
+TEST(SampleCost, AFrozenEncoderCostsItsForwardOnly) {
+  const double trained = sample_costs(make_model_spec(tiny_llava_config()), shared_mesh())[0].image;
+  const ModelSpec frozen =
+      make_model_spec(tiny_llava_config(), {.vision = false, .vision_projector = true});
+  EXPECT_LT(sample_costs(frozen, shared_mesh())[0].image, 0.6 * trained);
+}
+
+TEST(SampleCost, ModulesOnRanksOfTheirOwnHaveCostsOfTheirOwn) {
+  const ModelSpec model = make_model_spec(tiny_llava_config());
+  const SampleCosts together = sample_costs(model, shared_mesh())[0];
+  const auto apart = sample_costs(model, disjoint_mesh());
+  ASSERT_EQ(apart.size(), 2);
+  EXPECT_EQ(apart[0], (SampleCosts{.token = 0, .image = together.image}));
+  EXPECT_EQ(apart[1].image, 0);
+  EXPECT_DOUBLE_EQ(apart[1].token, together.token / 2);  // two ranks share it
+}
+
+TEST(SampleCost, FollowsMeasuredCosts) {
+  const ModelSpec model = make_model_spec(tiny_llava_config());
+  std::vector<UnitCost> measured = frozen_aware(model, estimated_costs(model, 64));
+  const SampleCosts estimated = sample_costs(model, shared_mesh())[0];
+  EXPECT_EQ(sample_costs(model, shared_mesh(), measured, 64)[0], estimated);
+
+  for (size_t u = 0; u < measured.size(); ++u) {
+    const double factor = model.units[u].module == "vision" ? 3e-9 : 1e-9;
+    measured[u] = {factor * measured[u].forward, factor * measured[u].backward_input,
+                   factor * measured[u].backward_weight, 0};
+  }
+  const SampleCosts slow = sample_costs(model, shared_mesh(), measured, 64)[0];
+  EXPECT_NEAR(slow.image / slow.token, 3 * estimated.image / estimated.token, 1e-9);
+}
+
+}  // namespace
+}  // namespace zea
