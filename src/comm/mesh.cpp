@@ -133,6 +133,8 @@ std::string Mesh::note() const {
   if (const std::string note = world_->note(); !note.empty()) return note;
   for (const auto& [ranks, collectives] : groups_)
     if (const std::string note = collectives->note(); !note.empty()) return note;
+  for (const auto& collectives : links_)
+    if (const std::string note = collectives->note(); !note.empty()) return note;
   return "";
 }
 

@@ -115,6 +115,7 @@ void fill_encoder(Microbatch& out, const LoadedMicrobatch& loaded, const HostTok
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
   const RowRuns here = fill_tokens(part, items, shape, encoder, options);
+  if (replica.place(replica.rank, encoder).pp > 0) return;  // the first stage reads the items
   if (encoder == "audio")
     fill_clips(out, loaded, *model.audio, items, here, options);
   else

@@ -56,11 +56,13 @@ double Optimizer::own_sum_of_squares() const {
   return sum;
 }
 
-std::string Optimizer::non_finite_group() const {
-  for (const auto& group : engine_.groups())
-    if (group && group->trainable() && !std::isfinite(sum_of_squares(group->gradient())))
-      return group->layout().name;
-  return "";
+int Optimizer::non_finite_group() const {
+  const auto& groups = engine_.groups();
+  for (size_t g = 0; g < groups.size(); ++g)
+    if (groups[g] && groups[g]->trainable() &&
+        !std::isfinite(sum_of_squares(groups[g]->gradient())))
+      return static_cast<int>(g);
+  return -1;
 }
 
 void Optimizer::step(const std::vector<bool>& groups_with_gradient, AdamwUpdate update) {

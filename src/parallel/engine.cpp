@@ -138,6 +138,9 @@ WalkResult Engine::run(const std::vector<Action>& actions,
     transfers_.finish();
   }
   ZEA_ASSERT(deferred_.empty());
+  // What was kept for a backward had one.
+  ZEA_ASSERT(std::none_of(kept_.begin(), kept_.end(),
+                          [](const auto& kept) { return kept.second.output.requires_grad(); }));
   kept_.clear();
   arrived_.clear();
   return std::move(result_);
@@ -236,17 +239,20 @@ void Engine::add_gradient(int source, int target, int microbatch, const at::Tens
   sum = sum.defined() ? sum + own : own;
 }
 
-bool Engine::trains_upstream(int unit) const {
-  const auto& inputs = plan_.model.units[unit].inputs;
-  return trains_unit_[unit] || std::any_of(inputs.begin(), inputs.end(), [&](const UnitInput& in) {
-           return trains_upstream(in.unit);
-         });
+/// Whether a microbatch has work for a unit in which something trains, in it or upstream of it.
+bool Engine::trains_upstream(int unit, int microbatch) const {
+  const UnitSpec& spec = plan_.model.units[unit];
+  const Microbatch& of = (*microbatches_)[microbatch];
+  if (spec.module != "llm" && of.items.of(spec.module) == 0) return false;
+  return trains_unit_[unit] ||
+         std::any_of(spec.inputs.begin(), spec.inputs.end(),
+                     [&](const UnitInput& in) { return trains_upstream(in.unit, microbatch); });
 }
 
 /// The place of a unit's output that was made elsewhere.
 Engine::Arrived& Engine::expect(int unit, int microbatch) {
   Arrived& arrived = arrived_[{unit, microbatch}];
-  arrived.needs_gradient = trains_ && trains_upstream(unit);
+  arrived.needs_gradient = trains_ && trains_upstream(unit, microbatch);
   arrived.consumers = readers_[unit];
   return arrived;
 }

@@ -66,10 +66,8 @@ int PlaceTransfers::link_rank(const RankLink& link, int rank_in_replica) const {
 
 int PlaceTransfers::peer_of(const Action& action) const {
   const std::string& module = plan_.model.units[action.unit].module;
-  const ModuleGrid& grid = plan_.mesh.grid(module);
   Coordinate there = plan_.mesh.coordinate(mesh_.rank(), module);
-  there.pp =
-      (plan_.pipeline.places[action.place].first_rank - grid.first_rank) / (grid.ranks() / grid.pp);
+  there.pp = plan_.mesh.grid(module).stage_at(plan_.pipeline.places[action.place].first_rank);
   return plan_.rank_in_replica(plan_.mesh.rank_at(there, module));
 }
 

@@ -17,10 +17,6 @@ PipelineSchedule schedule_of(const std::string& name) {
   return PipelineSchedule::OneFOneB;
 }
 
-int stage_ranks(const ModuleGrid& grid) {
-  return grid.ranks() / grid.pp;
-}
-
 /// Parameters, and where they train gradients and both moments, of one rank in the master type.
 int64_t unit_bytes(const Plan& plan, const UnitSpec& unit) {
   const ModuleGrid& grid = plan.mesh.grid(unit.module);
@@ -51,7 +47,7 @@ std::vector<UnitCost> plain_costs(Faults& faults, const Plan& plan, const std::s
 std::vector<UnitCost> unit_costs(Faults& faults, const Plan& plan, const std::string& profile) {
   std::vector<UnitCost> costs = frozen_aware(plan.model, plain_costs(faults, plan, profile));
   for (size_t u = 0; u < costs.size(); ++u) {
-    const int ranks = stage_ranks(plan.mesh.grid(plan.model.units[u].module));
+    const int ranks = plan.mesh.grid(plan.model.units[u].module).stage_ranks();
     costs[u].forward /= ranks;
     costs[u].backward_input /= ranks;
     costs[u].backward_weight /= ranks;
@@ -94,8 +90,8 @@ class PipelineBuilder {
       const bool is_new = first + stage == static_cast<int>(pipeline_.places.size());
       if (is_new)
         pipeline_.places.push_back({.name = {},
-                                    .first_rank = grid.first_rank + stage * stage_ranks(grid),
-                                    .ranks = stage_ranks(grid)});
+                                    .first_rank = grid.first_rank + stage * grid.stage_ranks(),
+                                    .ranks = grid.stage_ranks()});
       std::string& name = pipeline_.places[first + stage].name;
       const bool joins_encoders = !is_new && grid.module != "llm";
       name = (joins_encoders ? "encoders" : grid.module) + ".pp" + std::to_string(stage);

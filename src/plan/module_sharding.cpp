@@ -138,7 +138,7 @@ Prefetch prefetch_of(const std::string& name) {
 const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
   if (module == "audio") return options.mesh_audio;
   if (module == "vision") return options.mesh_vision;
-  return module == "audio" ? options.mesh_audio : options.mesh_llm;
+  return options.mesh_llm;
 }
 
 void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,

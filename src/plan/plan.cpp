@@ -112,7 +112,7 @@ StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
 int Plan::stage_of_unit(int unit) const {
   const ModuleGrid& grid = mesh.grid(model.units[unit].module);
   const PipelinePlace& place = pipeline.places[pipeline.place_of_unit(unit)];
-  return (place.first_rank - grid.first_rank) / (grid.ranks() / grid.pp);
+  return grid.stage_at(place.first_rank);
 }
 
 std::vector<int> Plan::stages_of_group(int group) const {

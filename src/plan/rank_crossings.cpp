@@ -56,7 +56,7 @@ NodeCrossings count_crossings(const MeshShape& shape, const std::vector<int>& no
       return sum_of(crossings_of_runs(shape, node_of_logical, grid, size));
     };
     sum.modules += count(grid.ranks());
-    sum.stages += count(grid.ranks() / grid.pp);
+    sum.stages += count(grid.stage_ranks());
     sum.cp += count(grid.cp * grid.tp);
     sum.tp += count(grid.tp);
   }
@@ -70,7 +70,7 @@ NodeCrossings least_crossings(const MeshShape& shape, int largest_node) {
   for (const ModuleGrid& grid : shape.modules) {
     const int stages = shape.replicas() * grid.pp, shares = stages * grid.dp_module;
     sum.modules += shape.replicas() * least(grid.ranks());
-    sum.stages += stages * least(grid.ranks() / grid.pp);
+    sum.stages += stages * least(grid.stage_ranks());
     sum.cp += shares * least(grid.cp * grid.tp);
     sum.tp += shares * grid.cp * least(grid.tp);
   }

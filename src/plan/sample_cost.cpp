@@ -53,7 +53,7 @@ std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
   const std::vector<UnitCost> estimated = frozen_aware(model, estimated_costs(model, tokens));
   for (size_t u = 0; u < scales.size(); ++u) {
     const ModuleGrid& grid = mesh.grid(model.units[u].module);
-    const double all_ranks = known[u].total() * (grid.ranks() / grid.pp);
+    const double all_ranks = known[u].total() * grid.stage_ranks();
     if (estimated[u].total() > 0) scales[u] = all_ranks / estimated[u].total();
   }
   return scales;

@@ -50,7 +50,7 @@ class StepTraffic {
     }
   }
 
-  /// What several tp ranks hold is summed over its holders, once per step.
+  /// What several tp ranks or several stages hold is summed over its holders, once per step.
   void add_holder_sums(const std::vector<bool>& groups_with_gradient) {
     std::map<std::string, int64_t> whole, repeated, tied;  // elements of each module
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
@@ -58,7 +58,7 @@ class StepTraffic {
       const FlatRange range = range_of(static_cast<int>(g));
       if (plan_.stages_of_group(static_cast<int>(g)).size() > 1)
         tied[plan_.groups[g].module] += range.end - range.begin;
-      for (const FlatPart& part : parts_in_range(plan_.groups[g], range_of(static_cast<int>(g)))) {
+      for (const FlatPart& part : parts_in_range(plan_.groups[g], range)) {
         const ParamCut& cut = plan_.cuts[part.param];
         if (cut.holders > 1)
           (cut.dim < 0 ? whole : repeated)[plan_.groups[g].module] += part.elements;

@@ -70,7 +70,7 @@ class Walk {
   bool runs_on(size_t i, const std::vector<int>& replicas) const;
   /// Whether a gradient of `unit`'s output is made in this rank's replica.
   bool has_gradient(int unit, int microbatch) const;
-  /// Whether no earlier unit of this place reads `source`, too.
+  /// The unit here before which `source`'s output is received; -1: none reads it.
   int receiving_unit(int source) const;
   void find_received_units();
   std::vector<int> received_units(const Compute& compute) const;

@@ -89,7 +89,13 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
 
 void TrainStep::check_finite(const StepReport& report, int64_t step) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
-  const std::string group = optimizer_.non_finite_group();
+  // Of any rank: not every one has every buffer.
+  const auto num_groups = static_cast<int64_t>(engine_.plan().groups.size());
+  const int own = optimizer_.non_finite_group();
+  int64_t first = own < 0 ? num_groups : own;
+  control_.all_reduce(&first, 1, DType::Int64, ReduceOp::Min).wait();
+  const std::string group =
+      first == num_groups ? "" : engine_.plan().groups[static_cast<size_t>(first)].name;
   throw NonFiniteError("step " + std::to_string(step + 1) + ": loss is " +
                        std::to_string(report.loss) + " and the gradient's norm " +
                        std::to_string(report.grad_norm) +

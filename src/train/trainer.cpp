@@ -56,7 +56,7 @@ ExitCode Trainer::run() {
                 options_.data.prefetch);
 
   try {
-    if (position_.step < steps)
+    if (position_.step < steps && parts_.control.rank() == 0)
       parts_.log.info(memory_.foretell(plan_step(sampler, position_.step)));
     const ExitCode code = train(loader, sampler);
     log_summary();

@@ -78,7 +78,8 @@ LoaderOptions loading_on(const Plan& plan, int world_rank) {
   LoaderOptions loading = loading_of(plan);
   const auto needs = [&](const char* encoder) {
     return loading.mask_bad_items ||
-           (has_encoder(plan.model, encoder) && plan.mesh.has(world_rank, encoder));
+           (has_encoder(plan.model, encoder) && plan.mesh.has(world_rank, encoder) &&
+            plan.mesh.coordinate(world_rank, encoder).pp == 0);
   };
   loading.decodes_images = needs("vision");
   loading.decodes_clips = needs("audio");

@@ -4,7 +4,8 @@
 A Llama-style decoder of fp32 in two stages, eight microbatches of one sample. zea's schedules take turns step by step
 in one group of ranks; one rank alone gives the time without a pipeline, T. The formula is T / 2 x (M + P - 1) / M: all
 of the work in equal halves, and the bubble. torch.distributed.pipelining (gloo) trains the same model from the same
-weights on the same samples, its stages cut where zea cuts them. Losses must agree.
+weights on the same samples, its stages cut where zea cuts them. Losses must agree. Step times are also foretold: from
+the units' times that `zea --profile` measures on the free machine, by the simulator whose figures `zea -n` prints.
 
 usage: bench_pipeline.py BUILD [--rounds 5] [--steps 5]
 """
@@ -21,11 +22,27 @@ from start_sides import call, run_peer, run_zea
 RANKS, MICROBATCHES, TOKENS, TOLERANCE = 2, 8, 256, 1e-5
 # hidden, inner, layers, heads, KV heads, vocabulary
 SHAPE = (512, 1408, 8, 8, 4, 2048)
-SCHEDULES = {"gpipe": "", "1f1b": "", "zero_bubble": "", "interleaved_1f1b": ",mesh.llm.virtual_stages=2"}
+LAYOUTS = {
+    "gpipe": ["mesh.schedule=gpipe"],
+    "1f1b": [],
+    "zero_bubble": ["mesh.schedule=zero_bubble"],
+    "interleaved x 2": ["mesh.schedule=interleaved_1f1b", "mesh.llm.virtual_stages=2"],
+    "interleaved x 4": ["mesh.schedule=interleaved_1f1b", "mesh.llm.virtual_stages=4"],
+}
 
 
-def variant_of(schedule):
-    return f"no_shard/fp32@mesh.llm.pp={RANKS},mesh.schedule={schedule}{SCHEDULES[schedule]}"
+def variant_of(layout):
+    return "no_shard/fp32@" + ",".join([f"mesh.llm.pp={RANKS}", *LAYOUTS[layout]])
+
+
+def foretold(build, deck, costs, layout):
+    """Seconds of a step's passes: the work of all places over their number, and over the part that they do not wait."""
+    keys = [f"mesh.llm.pp={RANKS}", f"mesh.profile={costs}", *LAYOUTS[layout]]
+    plan = call([build / "src/zea", "-n", "--ranks", RANKS, "-i", deck, *keys])
+    rows = re.findall(r"^  llm\.pp\d+ +\S+ +\d+ +(\S+) +(\S+) +(\S+) ", plan, re.MULTILINE)
+    work = sum(float(value) for row in rows for value in row) / 1e3
+    waiting = float(re.search(rf"([\d.]+) % with {MICROBATCHES} microbatches", plan).group(1)) / 100
+    return MICROBATCHES * work / RANKS / (1 - waiting)
 
 
 def layers_of_stages(build, deck):
@@ -43,10 +60,9 @@ def run_round(arguments, folder, times):
     build = arguments.build
     one = run_zea(arguments.mpirun, build, folder, 1, arguments.steps, ["no_shard/fp32"])
     times.add("zea, one rank", one[0])
-    variants = [variant_of(schedule) for schedule in SCHEDULES]
-    ours = run_zea(arguments.mpirun, build, folder, RANKS, arguments.steps, variants)
-    for schedule, report in zip(SCHEDULES, ours):
-        times.add(f"zea {schedule}", report)
+    ours = run_zea(arguments.mpirun, build, folder, RANKS, arguments.steps, [variant_of(name) for name in LAYOUTS])
+    for layout, report in zip(LAYOUTS, ours):
+        times.add(f"zea {layout}", report)
     peers = ["1f1b", "gpipe"]
     for schedule, report in zip(peers, run_peer("peer_pipeline.py", folder, RANKS, arguments.steps, peers)):
         times.add(f"torch {schedule}", report)
@@ -56,7 +72,7 @@ def print_ratios(times):
     bubble = (MICROBATCHES + RANKS - 1) / MICROBATCHES
     rows = [("the bubble's formula over zea 1f1b", "zea 1f1b", "zea, one rank", bubble / RANKS, 0.93)]
     rows += [("torch 1f1b over zea 1f1b", "zea 1f1b", "torch 1f1b", 1, 1.3)]
-    rows += [(f"zea 1f1b over zea {s}", f"zea {s}", "zea 1f1b", 1, 1.03) for s in ("zero_bubble", "interleaved_1f1b")]
+    rows += [(f"zea 1f1b over zea {s}", f"zea {s}", "zea 1f1b", 1, 1.03) for s in ("zero_bubble", "interleaved x 2")]
     rows += [("zea gpipe over zea 1f1b", "zea 1f1b", "zea gpipe", 1, 0)]
     print("\n| times faster | bar | medians | minima | losses differ by | |\n|---|---|---|---|---|---|")
     faults = []
@@ -68,6 +84,14 @@ def print_ratios(times):
         said = verdict(medians, minima, bar) if bar else ""
         print(f"| {title} | {bar or ''} | {medians:.2f} | {minima:.2f} | {difference:.0e} | {said} |")
     return faults
+
+
+def print_foretold(times, seconds):
+    print("\n| layout | foretold ms | measured over foretold: medians | minima | within 20 % |\n|---|---|---|---|---|")
+    for layout, told in seconds.items():
+        medians, minima = (of(f"zea {layout}") / told for of in (times.median, times.least))
+        fits = "yes" if 0.8 < medians < 1.2 else "no"
+        print(f"| {layout} | {1e3 * told:.1f} | {medians:.2f} | {minima:.2f} | {fits} |")
 
 
 def main():
@@ -86,9 +110,13 @@ def main():
         deck.write_text(deck.read_text().replace(f"rows_per_microbatch = {MICROBATCHES}", "rows_per_microbatch = 1"))
         peer = json.loads((folder / "peer.json").read_text())
         (folder / "peer.json").write_text(json.dumps(peer | {"splits": layers_of_stages(arguments.build, deck)}))
+        costs = folder / "costs.json"
+        call([arguments.build / "src/zea", "--profile", costs, "-i", deck])
+        seconds = {layout: foretold(arguments.build, deck, costs, layout) for layout in LAYOUTS}
         for _ in range(arguments.rounds):
             run_round(arguments, folder, times)
     times.print({name: MICROBATCHES * TOKENS for name in times.seconds})
+    print_foretold(times, seconds)
     if faults := print_ratios(times):
         raise SystemExit("\n".join(faults))
 

@@ -27,6 +27,7 @@
 #include "zea/deck/deck.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/train/train_step.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace {
 
@@ -171,7 +172,9 @@ class Run {
     Options options = read_deck(arguments.deck, overrides);
     options.mesh_llm.strategy = parts[0];
     const std::string config = open_source(options.model.weights)->config_json();
-    if (make_model_spec(config).vision) options.mesh_vision.strategy = parts[0];
+    const ModelSpec model = make_model_spec(config);
+    if (model.vision) options.mesh_vision.strategy = parts[0];
+    if (model.audio) options.mesh_audio.strategy = parts[0];
     return make_plan(options, config, ranks);
   }
 
@@ -179,13 +182,7 @@ class Run {
     return make_mpi_collectives(world);
   }
 
-  LoaderOptions loading() const {
-    LoaderOptions loading;
-    if (plan_.model.vision) loading.image.size = plan_.model.vision->image_size;
-    loading.image.mean = plan_.options.data.image_mean;
-    loading.image.std = plan_.options.data.image_std;
-    return loading;
-  }
+  LoaderOptions loading() const { return loading_on(plan_, mesh_->rank()); }
 
   std::string variant_;
   Plan plan_;

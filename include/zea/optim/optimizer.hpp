@@ -22,8 +22,8 @@ class Optimizer {
   /// parameter its factor of `update.lr` and its weight decay.
   void step(const std::vector<bool>& groups_with_gradient, AdamwUpdate update);
 
-  /// Name of a buffer of this rank whose gradient is not finite; empty when all are.
-  std::string non_finite_group() const;
+  /// The first buffer of this rank whose gradient is not finite; -1 when all are.
+  int non_finite_group() const;
 
  private:
   /// A run of a shard whose parameters have the same rule.

@@ -74,7 +74,7 @@ class Engine {
   std::optional<at::Tensor> take_output(int source, int target, int microbatch);
   at::Tensor take_arrived(int source, int target, int microbatch);
   void add_gradient(int source, int target, int microbatch, const at::Tensor& gradient);
-  bool trains_upstream(int unit) const;
+  bool trains_upstream(int unit, int microbatch) const;
   Arrived& expect(int unit, int microbatch);
   RowTransfer moved_rows(int unit, int microbatch, bool back) const;
   void move(int unit, int microbatch);

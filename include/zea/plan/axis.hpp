@@ -31,6 +31,9 @@ struct ModuleGrid {
   std::vector<int> tied_stages = {};
 
   int ranks() const { return pp * dp_module * cp * tp; }
+  /// Of each stage, and the stage at a place of the replica that is one of the module's.
+  int stage_ranks() const { return dp_module * cp * tp; }
+  int stage_at(int rank_in_replica) const { return (rank_in_replica - first_rank) / stage_ranks(); }
 };
 
 /// A rank's place in one module's grid.

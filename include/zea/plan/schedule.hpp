@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedule of a step: the walk over units, microbatch after microbatch, forward then backward,
-// and the communication placed between its computations as early as the data and the deck's
-// prefetching allow. A buffer is unsharded or reduced if and only if some rank of its shard group
-// has work there.
+// The schedule of a step: the units of a place in the order of its passes, and the communication
+// placed between these computations as early as the data and the deck's prefetching allow. A buffer
+// is unsharded or reduced if and only if some rank of its shard group has work there.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +41,7 @@ struct ScheduleInput {
   bool moves_features = false;  ///< the ranks of this place exchange them between modules
 };
 
-/// Whether `unit` has work in a microbatch: vision units only where there are items.
+/// Whether `unit` has work in a microbatch: those of an encoder only where there are items of it.
 bool unit_runs(const UnitSpec& unit, const MicrobatchPlan& microbatch);
 
 /// The units with a backward in a microbatch: those that run and have a trainable parameter, in

@@ -14,8 +14,8 @@ namespace zea {
 
 /// How samples are loaded for the plan's model.
 LoaderOptions loading_of(const Plan& plan);
-/// The same on one rank: items of encoders that stand on other ranks are not decoded, unless bad
-/// ones are masked, which all ranks have to know.
+/// The same on one rank: items of encoders whose first stage stands on other ranks are not decoded,
+/// unless bad ones are masked, which all ranks have to know.
 LoaderOptions loading_on(const Plan& plan, int world_rank);
 
 /// Null where `path` is empty. Throws DataError naming the sample that the model or a row cannot
