@@ -28,13 +28,7 @@ constexpr const char* kOutputs = " outputs";
 constexpr const char* kGradients = " gradients";
 
 std::vector<std::vector<Axis>> combinations() {
-  std::vector<std::vector<Axis>> all;
-  for (int a = 0; a < kNumAxes; ++a) all.push_back({static_cast<Axis>(a)});
-  all.push_back({Axis::DpReplicate, Axis::DpShard});
-  all.push_back(shard_axes());
-  all.push_back(token_axes());
-  all.push_back(stage_axes());
-  return all;
+  return {{Axis::Tp}, {Axis::DpReplicate}, shard_axes(), token_axes(), stage_axes()};
 }
 
 }  // namespace
@@ -53,7 +47,6 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
   std::iota(all.begin(), all.end(), 0);
   add_name("world", *world_, all);
   build("replica", [this](int rank) { return zea::replica(shape_, rank); });
-  build("model_copy", [this](int rank) { return zea::model_copy(shape_, rank); });
   for (const ModuleGrid& grid : shape_.modules) build_module(grid);
   for (const RankLink& link : shape_.links) build_link(link);
 }
@@ -155,10 +148,6 @@ Traffic Mesh::traffic() const {
 
 Collectives& Mesh::replica() {
   return named("replica");
-}
-
-Collectives& Mesh::model_copy() {
-  return named("model_copy");
 }
 
 Collectives& Mesh::along(const std::string& module, const std::vector<Axis>& axes) {

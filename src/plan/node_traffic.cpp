@@ -40,7 +40,6 @@ Ranks link_peers(const MeshShape& shape, int rank, const RankLink& link) {
 /// The ranks of the group under which a mesh counts what `rank` sends.
 Ranks group_of(const MeshShape& shape, int rank, const std::string& name) {
   if (name == "replica") return replica(shape, rank);
-  if (name == "model_copy") return model_copy(shape, rank);
   const size_t dot = name.find('.');
   if (dot == std::string::npos) throw InternalError("no group of ranks " + name);
   const std::string module = name.substr(0, dot), group = name.substr(dot + 1);

@@ -76,11 +76,6 @@ std::vector<int> shard_subgroup(const MeshShape& shape, int world_rank, const st
   return neighbours(shape.group(world_rank, module, shard_axes()), world_rank, size);
 }
 
-std::vector<int> model_copy(const MeshShape& shape, int world_rank) {
-  const int ranks = shape.dp_shard * shape.ranks_per_replica();
-  return consecutive(world_rank / ranks * ranks, ranks);
-}
-
 std::vector<int> replica(const MeshShape& shape, int world_rank) {
   const int ranks = shape.ranks_per_replica();
   return consecutive(world_rank / ranks * ranks, ranks);

@@ -36,14 +36,10 @@ class Mesh {
   Collectives& world() { return named("world"); }
   /// The ranks of this rank's replica, of all modules: features travel among them.
   Collectives& replica();
-  /// One copy of the model (all ranks but for dp_replicate): norms are summed over it.
-  Collectives& model_copy();
 
   /// This rank's group that differs along `axes` (in any order) in `module`. Built by the
-  /// constructor for every single axis, {dp_replicate, dp_shard}, shard_axes(), token_axes() and
-  /// stage_axes();
-  /// any other combination, and a module that this rank has no part of, is refused by
-  /// InternalError.
+  /// constructor for tp, dp_replicate, shard_axes(), token_axes() and stage_axes(); any other
+  /// combination, and a module that this rank has no part of, is refused by InternalError.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
 
   /// The tp ranks with the same KV head (ModuleGrid::kv_holders).

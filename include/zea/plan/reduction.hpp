@@ -49,11 +49,6 @@ std::vector<int> cp_outer_group(const MeshShape& shape, int world_rank, const st
 std::vector<int> shard_subgroup(const MeshShape& shape, int world_rank, const std::string& module,
                                 int size);
 
-/// One copy of everything: the ranks whose dp_replicate coordinate is that of `world_rank`. Over
-/// them each element of every parameter is held in shards exactly once; so a norm is the sum over
-/// them.
-std::vector<int> model_copy(const MeshShape& shape, int world_rank);
-
 /// The ranks of `world_rank`'s replica (one dp_replicate, one dp_shard), of all modules: features
 /// travel among them.
 std::vector<int> replica(const MeshShape& shape, int world_rank);
