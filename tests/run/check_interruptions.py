@@ -79,6 +79,22 @@ class Interruptions(zr.ZeaTest):
         self.assertIn(f", process {holder};", result.output)
         self.assertTrue((self.directory / "LOCK").exists())
 
+    def test_killed_rank_of_an_encoder(self):
+        """One of the two ranks: the encoder has the first to itself."""
+        own = ["mesh.placement=disjoint", "mesh.vision.dp_module=1", "checkpoint.every=20"]
+        with zr.start(2, self.arguments(*own), self.directory) as run:
+            run.wait_for_step(30)
+            os.kill(run.rank_processes()[0], signal.SIGKILL)
+            killed = time.monotonic()
+            self.assertNotEqual(run.wait(), 0)
+            self.assertLess(time.monotonic() - killed, 10)
+        self.assertLess(zr.last_step(self.directory), STEPS)
+
+        # On one grid of both ranks it goes on where it was: within rounding what it would have been.
+        result = zr.run_zea(2, ["-r", self.directory, "mesh.placement=shared"], self.directory)
+        self.assert_code(result, 0)
+        self.assertEqual(zr.last_step(self.directory), STEPS)
+
     def test_killed_rank(self):
         with zr.start(
             2, self.arguments("checkpoint.every=20", "checkpoint.keep=3"), self.directory
