@@ -2,6 +2,7 @@
 #include "make_pipeline.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 
 #include "mesh_shape.hpp"
@@ -143,10 +144,15 @@ class PipelineBuilder {
     const std::vector<int> split = split_evenly(costs, stages, limit);
     if (split.empty())
       faults_.add("mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
-                  " stages of mesh.memory_mib = " +
-                  std::to_string(static_cast<int64_t>(plan_.options.mesh.memory_mib)) +
+                  " stages of mesh.memory_mib = " + limit_text() +
                   "; raise it, pp, tp, or the ranks that share a copy");
     return split;
+  }
+
+  std::string limit_text() const {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", plan_.options.mesh.memory_mib);
+    return text;
   }
 
   Pipeline finish() {
