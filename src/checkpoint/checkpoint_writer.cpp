@@ -18,6 +18,7 @@
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/durable_file.hpp"
+#include "zea/plan/module_mesh.hpp"
 
 namespace zea {
 namespace {
@@ -26,13 +27,8 @@ namespace fs = std::filesystem;
 
 constexpr double kMiB = 1 << 20;
 
-const std::string& strategy_of(const Options& options, const std::string& module) {
-  if (module == "vision") return options.mesh_vision.strategy;
-  return module == "audio" ? options.mesh_audio.strategy : options.mesh_llm.strategy;
-}
-
 std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
-  std::string text = grid.module + " " + strategy_of(plan.options, grid.module);
+  std::string text = grid.module + " " + mesh_of(plan.options, grid.module).strategy;
   if (grid.pp > 1) text += " pp " + std::to_string(grid.pp);
   if (grid.tp > 1) text += " tp " + std::to_string(grid.tp);
   if (grid.cp > 1) text += " cp " + std::to_string(grid.cp);

@@ -17,26 +17,14 @@ at::Tensor audio_embed(const UnitContext& unit, ParameterList& next) {
 
 at::Tensor audio_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
   const AudioConfig& audio = *unit.model.audio;
-  const RowShares& shares = unit.microbatch.clips.shares;
-  const int64_t head_dim = audio.hidden / audio.heads;
+  const EncoderPart& clips = unit.microbatch.clips;
   Parameter& norm1 = next();
   const at::Tensor normed = layer_norm(x, norm1, next(), audio.norm_eps);
-  at::Tensor qkv = unit.layers.column_linear(normed, next(), nullptr, shares);
+  at::Tensor qkv = unit.layers.column_linear(normed, next(), nullptr, clips.shares);
   Parameter& query_bias = next();
   qkv = add_query_value_biases(qkv, query_bias, next());
-  Parameter& out_weight = next();
-  const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[1], head_dim);
-  const at::Tensor attended =
-      unit.layers.attention(split_heads(qkv, heads, head_dim), unit.microbatch.clips.attention,
-                            heads.query, heads.key_value);
-  const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares);
-  Parameter& norm2 = next();
-  const at::Tensor normed2 = layer_norm(y, norm2, next(), audio.norm_eps);
-  Parameter& fc1 = next();
-  const at::Tensor inner =
-      activate(unit.layers.column_linear(normed2, fc1, &next(), shares), audio.activation);
-  Parameter& fc2 = next();
-  return y + unit.layers.row_linear(inner, fc2, &next(), shares);
+  return attend_and_feed_forward(
+      unit, next, x, qkv, {clips, audio.hidden / audio.heads, audio.norm_eps, audio.activation});
 }
 
 at::Tensor audio_projector(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {

@@ -45,6 +45,18 @@ at::Tensor projector(const UnitContext& unit, ParameterList& next, const UnitInp
 at::Tensor audio_embed(const UnitContext& unit, ParameterList& next);
 at::Tensor audio_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
 at::Tensor audio_projector(const UnitContext& unit, ParameterList& next, const at::Tensor& x);
+/// What an encoder's blocks have of their own.
+struct EncoderBlock {
+  const EncoderPart& part;
+  int64_t head_dim;
+  double norm_eps;
+  Activation activation;
+};
+/// The rest of an encoder's block, once queries, keys and values are made of its normed input:
+/// attention, and the feed-forward part.
+at::Tensor attend_and_feed_forward(const UnitContext& unit, ParameterList& next,
+                                   const at::Tensor& x, const at::Tensor& qkv,
+                                   const EncoderBlock& block);
 /// A projector's linears, of x (features here, width).
 at::Tensor projected(const UnitContext& unit, ParameterList& next, const at::Tensor& x,
                      const RowShares& shares);

@@ -18,27 +18,34 @@ at::Tensor patch_embed(const UnitContext& unit, ParameterList& next) {
   return layer_norm(tokens, norm_weight, next(), unit.model.vision->norm_eps);
 }
 
+at::Tensor attend_and_feed_forward(const UnitContext& unit, ParameterList& next,
+                                   const at::Tensor& x, const at::Tensor& qkv,
+                                   const EncoderBlock& block) {
+  const RowShares& shares = block.part.shares;
+  Parameter& out_weight = next();
+  const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[1], block.head_dim);
+  const at::Tensor attended = unit.layers.attention(
+      split_heads(qkv, heads, block.head_dim), block.part.attention, heads.query, heads.key_value);
+  const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares);
+  Parameter& norm = next();
+  const at::Tensor normed = layer_norm(y, norm, next(), block.norm_eps);
+  Parameter& fc1 = next();
+  const at::Tensor inner =
+      activate(unit.layers.column_linear(normed, fc1, &next(), shares), block.activation);
+  Parameter& fc2 = next();
+  return y + unit.layers.row_linear(inner, fc2, &next(), shares);
+}
+
 at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
   const VisionConfig& vision = *unit.model.vision;
-  const RowShares& shares = unit.microbatch.images.shares;
-  const int64_t head_dim = vision.hidden / vision.heads;
+  const EncoderPart& images = unit.microbatch.images;
   Parameter& norm1 = next();
   const at::Tensor normed = layer_norm(x, norm1, next(), vision.norm_eps);
   Parameter& qkv_weight = next();
-  const at::Tensor qkv = unit.layers.column_linear(normed, qkv_weight, &next(), shares);
-  Parameter& out_weight = next();
-  const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[1], head_dim);
-  const at::Tensor attended =
-      unit.layers.attention(split_heads(qkv, heads, head_dim), unit.microbatch.images.attention,
-                            heads.query, heads.key_value);
-  const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares);
-  Parameter& norm2 = next();
-  const at::Tensor normed2 = layer_norm(y, norm2, next(), vision.norm_eps);
-  Parameter& fc1 = next();
-  const at::Tensor inner =
-      activate(unit.layers.column_linear(normed2, fc1, &next(), shares), vision.activation);
-  Parameter& fc2 = next();
-  return y + unit.layers.row_linear(inner, fc2, &next(), shares);
+  const at::Tensor qkv = unit.layers.column_linear(normed, qkv_weight, &next(), images.shares);
+  return attend_and_feed_forward(
+      unit, next, x, qkv,
+      {images, vision.hidden / vision.heads, vision.norm_eps, vision.activation});
 }
 
 at::Tensor projector(const UnitContext& unit, ParameterList& next, const UnitInputs& taps) {

@@ -4,7 +4,15 @@
 #include <algorithm>
 #include <map>
 
-namespace zea::detail {
+namespace zea {
+
+const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
+  if (module == "audio") return options.mesh_audio;
+  if (module == "vision") return options.mesh_vision;
+  return options.mesh_llm;
+}
+
+namespace detail {
 namespace {
 
 constexpr double kMebibyte = 1 << 20;
@@ -135,12 +143,6 @@ Prefetch prefetch_of(const std::string& name) {
 
 }  // namespace
 
-const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
-  if (module == "audio") return options.mesh_audio;
-  if (module == "vision") return options.mesh_vision;
-  return options.mesh_llm;
-}
-
 void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
                     const RunKind& run, Faults& faults) {
   ModuleFaults of_module(grid.module, faults);
@@ -184,4 +186,5 @@ Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes)
               1, static_cast<int64_t>(options.bucket_mib * kMebibyte) / gradient_bytes)};
 }
 
-}  // namespace zea::detail
+}  // namespace detail
+}  // namespace zea

@@ -7,12 +7,10 @@
 #include "faults.hpp"
 #include "zea/deck/options.hpp"
 #include "zea/plan/axis.hpp"
+#include "zea/plan/module_mesh.hpp"
 #include "zea/plan/sharding.hpp"
 
 namespace zea::detail {
-
-/// [mesh.`module`] of a deck.
-const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module);
 
 /// What of the whole run decides about a module's sharding.
 struct RunKind {

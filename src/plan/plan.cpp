@@ -15,7 +15,6 @@ namespace zea {
 namespace {
 
 using detail::Faults;
-using detail::mesh_of;
 
 /// A model takes no settings of an encoder that it does not have.
 void check_absent_encoder(Faults& faults, const Options& options, const ModelSpec& model,

@@ -183,13 +183,18 @@ class PaperUnit {
     next_();
     const int attended = attention(qkv, sizes_.items.images * vision.tokens(), sizes_.images,
                                    {vision.heads, vision.heads, vision.hidden / vision.heads});
+    return feed_forward(x, attended, rows, vision.activation);
+  }
+
+  /// The rest of an encoder's block, from what it attended to.
+  int feed_forward(int x, int attended, const PaperRows& rows, Activation activation) {
     const PaperWeight out = next_();
     next_();
     const int y = sum(x, row(attended, rows, out));
-    const int normed2 = layer_norm(y, rows.here);
+    const int normed = layer_norm(y, rows.here);
     const PaperWeight first = next_();
     next_();
-    const int inner = activated(normed2, rows, first, vision.activation);
+    const int inner = activated(normed, rows, first, activation);
     const PaperWeight second = next_();
     next_();
     return sum(y, row(inner, rows, second));
@@ -254,16 +259,7 @@ class PaperUnit {
     const int qkv = tape_.call(projection, {normed});
     const int attended = attention(qkv, sizes_.items.clips * audio.positions, sizes_.clips,
                                    {audio.heads, audio.heads, audio.hidden / audio.heads});
-    const PaperWeight out = next_();
-    next_();
-    const int y = sum(x, row(attended, rows, out));
-    const int normed2 = layer_norm(y, rows.here);
-    const PaperWeight first = next_();
-    next_();
-    const int inner = activated(normed2, rows, first, audio.activation);
-    const PaperWeight second = next_();
-    next_();
-    return sum(y, row(inner, rows, second));
+    return feed_forward(x, attended, rows, audio.activation);
   }
 
   int audio_projector() {

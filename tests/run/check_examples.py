@@ -126,8 +126,8 @@ class Examples(zr.ZeaTest):
         self.assert_code(self.train("gpt2_124m_fsdp", *keys, "eval.generate_tokens=6"), 0)
         keys += ["eval.generate_tokens=8", "eval.samples=2"]
         self.assert_code(self.train("gpt2_124m_fsdp", *keys), 0)
-        lines = (self.folder / "gpt2_124m_fsdp" / "predictions.jsonl").read_text().splitlines()
-        self.assertEqual([json.loads(line)["sample"] for line in lines], [0])
+        predictions = zr.predictions(self.folder / "gpt2_124m_fsdp")
+        self.assertEqual([line["sample"] for line in predictions], [0])
 
 
 zr.main()

@@ -2,7 +2,6 @@
 """The example deck of grids, with the quickstart's model: four ranks learn what one rank learns, and
 generate what it generates."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -66,8 +65,7 @@ class GridDeck(zr.ZeaTest):
         deck = INPUTS / "fashion_captions_2m_grid.toml"
         result = zr.run_zea(ranks, ["-i", deck, "-d", directory, *overrides, *keys], directory)
         self.assert_code(result, 0)
-        text = (directory / "predictions.jsonl").read_text()
-        return result, [json.loads(line) for line in text.splitlines()]
+        return result, zr.predictions(directory)
 
     def test_four_ranks_learn_what_one_learns(self):
         one, expected = self.train("one", 1, *ONE_RANK)

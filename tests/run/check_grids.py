@@ -2,7 +2,6 @@
 """Tensor and context parallelism change neither training nor the model that comes out of it, and the
 tools read what any grid wrote."""
 
-import json
 import subprocess
 
 import numpy as np
@@ -40,10 +39,6 @@ class Grids(zr.ZeaTest):
     def train(self, name, ranks, *keys):
         return self.run_in(name, ranks, "-i", self.deck, *keys)
 
-    def predictions(self, name):
-        lines = (self.folder / name / "predictions.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
     def consolidate(self, *arguments):
         subprocess.run([zr.ZEA_CONSOLIDATE, *arguments], check=True, timeout=60)
 
@@ -55,10 +50,10 @@ class Grids(zr.ZeaTest):
     def test_grids(self):
         alone = self.train("alone", 1).losses()
         self.assertEqual(list(alone), list(range(1, STEPS + 1)))
-        self.assertEqual(len(self.predictions("alone")), 6)
+        self.assertEqual(len(zr.predictions(self.folder / "alone")), 6)
         for name, ranks, keys in [("tensor", 4, TENSOR), ("both", 4, BOTH)]:
             self.assert_same_losses(self.train(name, ranks, *keys).losses(), alone)
-            self.assertEqual(self.predictions(name), self.predictions("alone"), name)
+            self.assertEqual(zr.predictions(self.folder / name), zr.predictions(self.folder / "alone"), name)
             self.check_models(name)
         self.check_goes_on_as_another_grid(alone)
 

@@ -3,7 +3,6 @@
 ranks then stand where tensor parallelism stays inside a node, also where that is not MPI's order and MPI rank 0 is
 not the first, and the run is the one of a single node. Skipped where host names cannot be set."""
 
-import json
 import re
 import subprocess
 import sys
@@ -54,15 +53,11 @@ class Nodes(zr.ZeaTest):
         self.assert_code(result, 0)
         return result
 
-    def predictions(self, name):
-        lines = (self.folder / name / "predictions.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
     def assert_same_run(self, name, result, expected):
         self.assertEqual(result.losses().keys(), expected.losses().keys())
         for step, loss in result.losses().items():
             self.assertAlmostEqual(loss, expected.losses()[step], delta=1e-10, msg=f"step {step}")
-        self.assertEqual(self.predictions(name), self.predictions("one"))
+        self.assertEqual(zr.predictions(self.folder / name), zr.predictions(self.folder / "one"))
         self.assertEqual(len(list(zr.checkpoints(self.folder / name)[-1].glob("rank-*.h5"))), 4)
 
     def test_ranks_stand_where_tp_stays_inside_a_node(self):

@@ -3,7 +3,6 @@
 to another MPI rank, and losses, predictions and checkpoints stay those of the usual order. So does
 dealing samples by what they cost."""
 
-import json
 import re
 from pathlib import Path
 
@@ -42,10 +41,6 @@ class RankOrder(zr.ZeaTest):
         self.assert_code(result, 0)
         return result
 
-    def predictions(self, name):
-        lines = (self.folder / name / "predictions.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
     def assert_same(self, losses, expected, delta):
         self.assertEqual(losses.keys(), expected.keys())
         for step, loss in losses.items():
@@ -56,7 +51,7 @@ class RankOrder(zr.ZeaTest):
         moved = self.train("moved", 4, *GRID, DP_FIRST)
 
         self.assert_same(moved.losses(), usual.losses(), 0)
-        self.assertEqual(self.predictions("moved"), self.predictions("usual"))
+        self.assertEqual(zr.predictions(self.folder / "moved"), zr.predictions(self.folder / "usual"))
         self.assertNotIn("MPI ranks", usual.output)
         self.assertIn("nodes, with the order of mesh.order", moved.output)
         self.assertIn("node 0, MPI ranks 0-3, replicas 0-1: all of it, ranks 0-3", moved.output)
@@ -70,7 +65,7 @@ class RankOrder(zr.ZeaTest):
 
         self.assert_same(balanced.losses(), alone, 1e-10)
         self.assert_same(in_turn.losses(), alone, 1e-10)
-        self.assertEqual(self.predictions("in-turn"), self.predictions("balanced"))
+        self.assertEqual(zr.predictions(self.folder / "in-turn"), zr.predictions(self.folder / "balanced"))
 
     def test_an_example_whose_replicas_no_node_holds(self):
         """Three encoder ranks and eight of the language model per replica, on nodes of eight."""

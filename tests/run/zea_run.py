@@ -253,6 +253,12 @@ def checkpoints(directory):
     )
 
 
+def predictions(directory):
+    """Of a run's last evaluation, in the order of samples."""
+    lines = (Path(directory) / "predictions.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def read_checkpoint(path):
     """Whole arrays by (tensor, state), put together from the shards by the manifest."""
     manifest = json.loads((Path(path) / "manifest.json").read_text())
