@@ -31,11 +31,14 @@ void read_moments(Engine& engine, int group_index, const StateSource& source) {
   std::erase_if(boxes, [&](const detail::HeldBox& box) {
     return source.states(plan.model.params[box.param].name).empty();
   });
+  ActionRecord& record = engine.mesh().record();
+  const ActionRecord::Action action(record, "read moments");
   const auto read_state = [&](const at::Tensor& values, const char* state) {
     values.zero_();
     detail::fill_boxes(values, group.range(), boxes, [&](const detail::HeldBox& box, void* target) {
       const ParamSpec& param = plan.model.params[box.param];
       source.read_state(param.name, state, param.shape, box.extent, plan.precision.master, target);
+      record.moved();
     });
   };
   read_state(group.exp_avg(), kStateExpAvg);

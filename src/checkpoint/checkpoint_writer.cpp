@@ -27,6 +27,9 @@ namespace fs = std::filesystem;
 
 constexpr double kMiB = 1 << 20;
 
+/// Of the thread that deletes old checkpoints: it waits for the disk.
+constexpr int kRemovalNice = 10;
+
 std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
   std::string text = grid.module + " " + mesh_of(plan.options, grid.module).strategy;
   if (grid.pp > 1) text += " pp " + std::to_string(grid.pp);
@@ -63,9 +66,11 @@ void wait_for_device(const std::vector<detail::OwnPiece>& pieces) {
 /// One save, from the first look at the directory to the final name.
 class CheckpointWriter::Save {
  public:
-  Save(Engine& engine, Collectives& control, const CheckpointRequest& request)
+  Save(Engine& engine, Collectives& control, detail::SaveMemory& memory,
+       const CheckpointRequest& request)
       : engine_(engine),
         control_(control),
+        memory_(memory),
         request_(request),
         final_(request.directory + "/" + checkpoint_name(request.position.step)),
         unfinished_(final_ + detail::kUnfinishedSuffix) {}
@@ -91,6 +96,7 @@ class CheckpointWriter::Save {
 
   Engine& engine_;
   Collectives& control_;
+  detail::SaveMemory& memory_;
   const CheckpointRequest request_;
   std::string final_, unfinished_;
   std::unique_ptr<detail::ShardSave> shard_;  ///< null where the checkpoint is there already
@@ -142,7 +148,7 @@ void CheckpointWriter::Save::start_shard() {
                                .dtype = engine_.plan().precision.master,
                                .bytes_per_second = request_.rate_limit_mib * kMiB,
                                .stages = request_.stages},
-      std::move(pieces));
+      std::move(pieces), memory_);
 }
 
 void CheckpointWriter::Save::start() {
@@ -182,6 +188,7 @@ SaveReport CheckpointWriter::Save::finish() {
 void CheckpointWriter::Save::wait_for_own_file() {
   ActionRecord& record = engine_.mesh().record();
   const ActionRecord::Action action(record, "write the checkpoint's file");
+  shard_->help([&] { record.moved(); });
   for (int64_t written = 0; is_writing();) {
     if (written != shard_->written_bytes()) record.moved();
     written = shard_->written_bytes();
@@ -290,15 +297,31 @@ SaveReport CheckpointWriter::Save::report() {
 }
 
 CheckpointWriter::CheckpointWriter(Engine& engine, Collectives& control)
-    : engine_(engine), control_(control) {
+    : engine_(engine), control_(control), memory_(std::make_unique<detail::SaveMemory>()) {
   ZEA_ASSERT(control.rank() == engine.world_rank() && control.size() == engine.plan().world_size());
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
 
+/// On the root: its room may be needed, and its names.
+void CheckpointWriter::wait_for_removal() {
+  if (removal_.valid()) removal_.get();
+}
+
+void CheckpointWriter::keep_newest(const std::string& directory, int64_t keep) {
+  agree_on_root(control_, [&] {
+    wait_for_removal();
+    removal_ = std::async(std::launch::async, [retired = retire_all_but_newest(directory, keep)] {
+      detail::step_back(kRemovalNice);
+      remove_retired(retired);
+    });
+  });
+}
+
 void CheckpointWriter::start(const CheckpointRequest& request) {
   ZEA_ASSERT(!save_);
-  auto save = std::make_unique<Save>(engine_, control_, request);
+  agree_on_root(control_, [&] { wait_for_removal(); });
+  auto save = std::make_unique<Save>(engine_, control_, *memory_, request);
   save->start();
   save_ = std::move(save);
 }

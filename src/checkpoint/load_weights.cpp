@@ -19,10 +19,13 @@ void load_weights(Engine& engine, const WeightsSource& source) {
     if (plan.options.model.sync_module_states && !group->is_first_replica()) continue;
     const auto boxes =
         detail::held_boxes(plan, static_cast<int>(g), engine.world_rank(), group->range());
+    ActionRecord& record = engine.mesh().record();
+    const ActionRecord::Action action(record, "read weights");
     detail::fill_boxes(
         group->master(), group->range(), boxes, [&](const detail::HeldBox& box, void* target) {
           const ParamSpec& param = plan.model.params[box.param];
           source.read(param.name, param.shape, box.extent, plan.precision.master, target);
+          record.moved();  // which may take long: slow is not hung
         });
     group->publish();
   }

@@ -23,13 +23,12 @@ bool has_good_manifest(const std::string& checkpoint) {
   }
 }
 
-/// Takes the complete name away first: killed in between, nothing looks complete that is not.
-void remove_complete(const std::string& checkpoint) {
-  if (!detail::find_stranger(checkpoint).empty()) return;
+/// Killed afterwards, nothing looks complete that is not, and the next run removes it.
+std::string retire(const std::string& checkpoint) {
   const std::string unfinished = checkpoint + detail::kUnfinishedSuffix;
   detail::remove_checkpoint(unfinished);
   rename_durably(checkpoint, unfinished);
-  detail::remove_checkpoint(unfinished);
+  return unfinished;
 }
 
 /// Why a checkpoint cannot be used; empty when it can, as far as opening it tells.
@@ -47,12 +46,23 @@ std::string fault_of(const std::string& checkpoint, const std::vector<DamagedChe
 }  // namespace
 
 void keep_newest(const std::string& directory, int64_t keep) {
+  remove_retired(retire_all_but_newest(directory, keep));
+}
+
+std::vector<std::string> retire_all_but_newest(const std::string& directory, int64_t keep) {
   ZEA_ASSERT(keep >= 1);
   std::vector<CheckpointEntry> entries = list_checkpoints(directory);
   std::reverse(entries.begin(), entries.end());
+  std::vector<std::string> retired;
   int64_t good = 0;
   for (const CheckpointEntry& entry : entries)
-    if (has_good_manifest(entry.path) && ++good > keep) remove_complete(entry.path);
+    if (has_good_manifest(entry.path) && ++good > keep && detail::find_stranger(entry.path).empty())
+      retired.push_back(retire(entry.path));
+  return retired;
+}
+
+void remove_retired(const std::vector<std::string>& directories) {
+  for (const std::string& directory : directories) detail::remove_checkpoint(directory);
 }
 
 void set_aside(const std::string& checkpoint) {

@@ -18,21 +18,26 @@ constexpr int64_t kPartBytes = 2 * kHashBlockBytes;
 /// Threads that write parts in turn: one copies and hashes while the disk works for the other.
 constexpr int kLanes = 2;
 
-/// Copied in the background in one go: what keep_values() may have to wait for.
-constexpr int64_t kStageBytes = 2 << 20;
-
-/// Training comes first.
+/// Training comes first: of a thread that mostly waits, and of all threads of a save that is done
+/// in a moment. Below that it would wait for a core longer than it works.
 constexpr int kNice = 10;
 
-/// Of the calling thread alone, and of those that it starts.
-void step_back() {
-  [[maybe_unused]] const int level = ::nice(kNice);
-}
+/// Of threads that move many bytes: the least share of a core that is never nothing. What is idle
+/// is theirs.
+constexpr int kLowestNice = 19;
+constexpr int64_t kManyBytes = 64 << 20;
 
 }  // namespace
 
-ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces)
-    : request_(std::move(request)), snapshot_(std::move(pieces), request_.dtype) {
+void step_back(int levels) {
+  [[maybe_unused]] const int level = ::nice(levels);
+}
+
+ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, SaveMemory& memory)
+    : request_(std::move(request)),
+      memory_(memory),
+      snapshot_(std::move(pieces), request_.dtype, kHashBlockBytes, memory.copies) {
+  memory_.parts.resize(kLanes + 1);
   if (request_.stages) stager_ = std::thread([this] { stage(); });
   thread_ = std::thread([this] { run(); });
 }
@@ -43,26 +48,32 @@ ShardSave::~ShardSave() {
 }
 
 void ShardSave::run() {
-  step_back();
+  step_back(kNice);
   try {
     write_all();
   } catch (...) {
-    failure_ = std::current_exception();
-    stop();
+    stop(std::current_exception());
   }
   if (stager_.joinable()) stager_.join();
   snapshot_.release();
+  for (const PageMemory& part : memory_.parts) part.offer(0, part.bytes());
   seconds_ = elapsed_seconds();
   done_ = true;
 }
 
 void ShardSave::stage() {
-  step_back();
+  step_back(kNice + further_back());
   try {
-    while (!is_stopped() && snapshot_.stage(kStageBytes)) std::this_thread::yield();
+    while (!is_stopped() && snapshot_.stage()) std::this_thread::yield();
   } catch (const std::bad_alloc&) {
     // No room to copy ahead: the writer may be done before anything has to be copied at all.
+  } catch (...) {
+    stop(std::current_exception());
   }
+}
+
+int ShardSave::further_back() const {
+  return bytes() < kManyBytes ? 0 : kLowestNice - kNice;
 }
 
 void ShardSave::write_all() {
@@ -71,40 +82,70 @@ void ShardSave::write_all() {
     pieces_.push_back(writer.begin(source.param->name, source.state, source.param->shape,
                                    source.extent, request_.dtype));
   write_in_lanes(writer);
+  if (!wait_until(0)) throw StorageError(request_.directory + ": the save was given up");
   writer.finish();
 }
 
+/// On return nobody uses the writer.
 void ShardSave::write_in_lanes(ShardWriter& writer) {
-  std::exception_ptr failures[kLanes];
-  const auto lane = [&](int number) {
-    try {
-      write_parts(writer);
-    } catch (...) {
-      failures[number] = std::current_exception();
-      stop();
-    }
-  };
-  std::vector<std::thread> others;
-  for (int number = 1; number < kLanes; ++number) others.emplace_back(lane, number);
-  lane(0);
-  for (std::thread& other : others) other.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
-  if (!wait_until(0)) throw StorageError(request_.directory + ": the save was given up");
+  {
+    const std::lock_guard lock(mutex_);
+    writer_ = &writer;
+    changed_.notify_all();
+  }
+  std::vector<std::thread> lanes;
+  for (int lane = 0; lane < kLanes; ++lane)
+    lanes.emplace_back([this, &writer, lane] {
+      step_back(further_back());
+      write_lane(writer, lane);
+    });
+  for (std::thread& lane : lanes) lane.join();
+  std::unique_lock lock(mutex_);
+  writer_ = nullptr;
+  changed_.wait(lock, [this] { return !is_helped_; });
 }
 
-void ShardSave::write_parts(ShardWriter& writer) {
-  const PageMemory buffer(kPartBytes);
+void ShardSave::write_lane(ShardWriter& writer, int lane, const std::function<void()>& moved) {
+  try {
+    write_parts(writer, memory_.parts[static_cast<size_t>(lane)], moved);
+  } catch (...) {
+    stop(std::current_exception());
+  }
+}
+
+void ShardSave::write_parts(ShardWriter& writer, PageMemory& buffer,
+                            const std::function<void()>& moved) {
+  if (buffer.bytes() < kPartBytes) buffer = PageMemory(kPartBytes);
   const auto size = static_cast<int64_t>(element_bytes(request_.dtype));
   for (ValueSnapshot::Part part;
        !is_stopped() && snapshot_.take(part, kPartBytes, buffer.data());) {
     const double start_seconds = book(part.count * size);
     Piece& piece = pieces_[part.piece];
-    hash_part(piece, part.first, part.count, buffer.data());
+    hash_part(piece, part.first, part.count, part.data);
     if (!wait_until(start_seconds)) return;
-    writer.write(piece, part.first, part.count, buffer.data());
+    writer.write(piece, part.first, part.count, part.data);
+    snapshot_.give_back(part);
     written_bytes_ += part.count * size;
+    if (moved) moved();
   }
+}
+
+void ShardSave::help(const std::function<void()>& moved) {
+  if (request_.bytes_per_second > 0) return;
+  ShardWriter* writer = join_writers();
+  if (writer == nullptr) return;
+  write_lane(*writer, kLanes, moved);
+  const std::lock_guard lock(mutex_);
+  is_helped_ = false;
+  changed_.notify_all();
+}
+
+/// Null when there is nothing to help with any more.
+ShardWriter* ShardSave::join_writers() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return writer_ || is_stopped_ || written_bytes_ == bytes(); });
+  is_helped_ = writer_ && !is_stopped_;
+  return is_helped_ ? writer_ : nullptr;
 }
 
 /// When the rate limit lets the next so many bytes go, in seconds since the start.
@@ -128,10 +169,11 @@ bool ShardSave::is_stopped() {
   return is_stopped_;
 }
 
-void ShardSave::stop() {
+void ShardSave::stop(std::exception_ptr why) {
   const std::lock_guard lock(mutex_);
   is_stopped_ = true;
-  stopping_.notify_all();
+  if (!failure_) failure_ = std::move(why);
+  changed_.notify_all();
 }
 
 /// False when writing was stopped meanwhile.
@@ -139,7 +181,7 @@ bool ShardSave::wait_until(double seconds) {
   std::unique_lock lock(mutex_);
   const auto time = start_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                  std::chrono::duration<double>(seconds));
-  stopping_.wait_until(lock, time, [this] { return is_stopped_; });
+  changed_.wait_until(lock, time, [this] { return is_stopped_; });
   return !is_stopped_;
 }
 

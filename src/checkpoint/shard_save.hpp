@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's part of a save, written by threads of its own straight from the live shards while
 // training goes on with forward and backward. Another thread copies from the far end, so that
-// keep_values(), before training changes the shards, finds little left to copy. None of them
-// communicates.
+// keep_values(), before training changes the shards, finds little left to copy. They take what
+// training leaves of the processor; who waits for them helps. None of them communicates.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -20,6 +21,9 @@
 
 namespace zea::detail {
 
+/// Gives the calling thread, and those that it starts, a priority that is so much lower.
+void step_back(int levels);
+
 struct ShardSaveRequest {
   std::string directory, file, run_id;
   int64_t step = 0;
@@ -28,10 +32,16 @@ struct ShardSaveRequest {
   bool stages = true;           ///< copies in the background
 };
 
+/// What a save needs for values on their way to the disk, kept for the next one.
+struct SaveMemory {
+  PageMemory copies;
+  std::vector<PageMemory> parts;  ///< of each thread that writes
+};
+
 class ShardSave {
  public:
-  /// Starts writing.
-  ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces);
+  /// Starts writing. `memory` is no other save's meanwhile.
+  ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, SaveMemory& memory);
   ShardSave(const ShardSave&) = delete;
   ShardSave& operator=(const ShardSave&) = delete;
   /// Stops writing where that is still under way: what it wrote is no shard then.
@@ -43,6 +53,9 @@ class ShardSave {
   bool is_done() const { return done_; }
   /// To be called before the live shards change: copies what is neither written nor copied yet.
   void keep_values() { snapshot_.keep(); }
+  /// Writes along with the threads, as one that training waits for, until nothing is left to begin;
+  /// calls `moved` when it got on. A save with a rate limit is not helped.
+  void help(const std::function<void()>& moved);
   /// Waits for the threads; throws what one threw. Returns the pieces with their hashes.
   const std::vector<Piece>& finish();
 
@@ -53,27 +66,33 @@ class ShardSave {
 
  private:
   void run();
+  int further_back() const;
   void write_all();
-  void write_parts(ShardWriter& writer);
+  void write_parts(ShardWriter& writer, PageMemory& buffer, const std::function<void()>& moved);
+  void write_lane(ShardWriter& writer, int lane, const std::function<void()>& moved = {});
   void write_in_lanes(ShardWriter& writer);
+  ShardWriter* join_writers();
   double book(int64_t bytes);
   bool wait_until(double seconds);
   double elapsed_seconds() const;
   void stage();
   bool is_stopped();
-  void stop();
+  void stop(std::exception_ptr why = nullptr);
 
   const ShardSaveRequest request_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  SaveMemory& memory_;
   ValueSnapshot snapshot_;
   std::vector<Piece> pieces_;
-  std::exception_ptr failure_;
   double seconds_ = 0;
 
   std::mutex mutex_;  ///< of what follows
-  std::condition_variable stopping_;
+  std::condition_variable changed_;
   bool is_stopped_ = false;
-  double allowed_seconds_ = 0;  ///< when the rate limit lets the next part go
+  bool is_helped_ = false;
+  ShardWriter* writer_ = nullptr;  ///< while parts of its pieces may be written
+  std::exception_ptr failure_;     ///< the first
+  double allowed_seconds_ = 0;     ///< when the rate limit lets the next part go
 
   std::atomic<int64_t> written_bytes_ = 0;
   std::atomic<bool> done_ = false;

@@ -1,86 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "value_snapshot.hpp"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
+#include "streamed_copy.hpp"
 #include "zea/core/error.hpp"
 #include "zea/parallel/sharded_group.hpp"
 
 namespace zea::detail {
 namespace {
 
-/// What is given back to the system is a whole number of these: its large pages.
-constexpr int64_t kReleaseBytes = 2 << 20;
+/// What is offered to the system is a whole number of these: its large pages.
+constexpr int64_t kOfferBytes = 2 << 20;
 
-/// Copied in one go before the shards change.
-constexpr int64_t kKeepBytes = 4 << 20;
+/// Copies of pieces from this size on start at pages, as they do in the file: they are written
+/// from where they lie.
+constexpr int64_t kLargeBytes = 64 << 10;
+constexpr int64_t kSmallAlignment = 64;
+
+/// A thread's share of a copy is worth starting it.
+constexpr int64_t kShareBytes = 4 << 20;
+
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 }  // namespace
 
-ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, DType dtype)
+/// While something is under way that others wait for: a change of state, undone on leaving.
+class ValueSnapshot::Busy {
+ public:
+  Busy(ValueSnapshot& snapshot, std::unique_lock<std::mutex>& lock, auto undo)
+      : snapshot_(snapshot), lock_(lock), undo_(undo) {
+    lock_.unlock();
+  }
+  ~Busy() {
+    lock_.lock();
+    undo_();
+    snapshot_.changed_.notify_all();
+  }
+
+ private:
+  ValueSnapshot& snapshot_;
+  std::unique_lock<std::mutex>& lock_;
+  std::function<void()> undo_;
+};
+
+ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, DType dtype, int64_t block_bytes,
+                             PageMemory& memory)
     : pieces_(std::move(pieces)),
       dtype_(dtype),
       element_bytes_(static_cast<int64_t>(element_bytes(dtype))),
-      offsets_{0} {
+      block_elements_(block_bytes / element_bytes_),
+      offsets_{0},
+      memory_(memory) {
   for (const OwnPiece& piece : pieces_)
     offsets_.push_back(offsets_.back() + piece.extent.elements());
-  copied_ = offsets_.back();
+  claimed_ = offsets_.back();
+  place_pieces();
 }
 
-bool ValueSnapshot::take(Part& part, int64_t most_bytes, char* target) {
-  const std::lock_guard lock(mutex_);
-  if (taken_ == offsets_.back()) return false;
-  const size_t piece = piece_at(taken_);
-  const int64_t end = std::min(taken_ + most_bytes / element_bytes_, offsets_[piece + 1]);
-  part = {piece, taken_ - offsets_[piece], end - taken_};
-  copy_part(piece, taken_, end, target);
-  taken_ = end;
-  release_taken();
+/// Only what changes has a place.
+void ValueSnapshot::place_pieces() {
+  int64_t place = 0;
+  for (const OwnPiece& piece : pieces_) {
+    const int64_t bytes = piece.changes ? piece.extent.elements() * element_bytes_ : 0;
+    place = round_up(place, bytes >= kLargeBytes ? kPageBytes : kSmallAlignment);
+    places_.push_back(place);
+    place += bytes;
+  }
+  places_.push_back(round_up(place, kPageBytes));
+}
+
+bool ValueSnapshot::take(Part& part, int64_t most_bytes, char* buffer) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return may_take(next_part(most_bytes)); });
+  const Range range = next_part(most_bytes);
+  if (range.empty()) return false;
+  const size_t piece = piece_at(range.begin);
+  part = {piece, range.begin - offsets_[piece], range.end - range.begin, buffer};
+  taken_ = range.end;
+  given_.insert(range.begin);
+  if (!is_live(range)) {
+    part.data = memory_.data() + place_of(range.begin);
+    return true;
+  }
+  const int reader = pieces_[piece].changes;
+  reading_live_ += reader;
+  const Busy busy(*this, lock, [this, reader] { reading_live_ -= reader; });
+  copy_live(piece, range, buffer);
   return true;
 }
 
-bool ValueSnapshot::stage(int64_t most_bytes) {
-  return !is_keeping_ && copy_last(most_bytes, staged_bytes_);
-}
-
-/// Not shared with stage(): both would touch the same memory, one of them at a low priority.
-/// In small parts, so that the writer goes on taking from the front: what it takes meanwhile need
-/// not be copied at all.
-void ValueSnapshot::keep() {
-  is_keeping_ = true;
-  while (copy_last(kKeepBytes, kept_bytes_)) {
-  }
-}
-
-/// Copies the last values that are neither copied nor taken; false when none are left.
-bool ValueSnapshot::copy_last(int64_t most_bytes, int64_t& counter) {
-  const int64_t most = most_bytes / element_bytes_;
-  int64_t begin = 0, end = 0;
-  std::shared_ptr<const PageMemory> memory;  // release() may come meanwhile
-  {
-    const std::lock_guard lock(mutex_);
-    pass_what_never_changes();
-    if (copied_ <= taken_) return false;
-    reserve();
-    begin = std::max(taken_, copied_ - most), end = copied_;
-    memory = memory_;
-  }
-  // Most of the time goes into memory that nobody has touched yet: nobody waits for that.
-  memory->populate((begin - memory_begin_) * element_bytes_, (end - begin) * element_bytes_);
+void ValueSnapshot::give_back(const Part& part) {
   const std::lock_guard lock(mutex_);
-  begin = std::max(begin, taken_);
-  if (begin < copied_) {
-    counter += copy_to_memory(begin, copied_);
-    copied_ = begin;
+  given_.erase(given_.find(offsets_[part.piece] + part.first));
+  if (memory_.bytes() < places_.back()) return;
+  const int64_t end = place_of(given_.empty() ? taken_ : *given_.begin());
+  const int64_t bytes = (end - offered_bytes_) / kOfferBytes * kOfferBytes;
+  if (bytes <= 0) return;
+  memory_.offer(offered_bytes_, bytes);
+  offered_bytes_ += bytes;
+}
+
+bool ValueSnapshot::stage() {
+  std::unique_lock lock(mutex_);
+  pass_what_never_changes();
+  if (is_keeping_ || claimed_ <= taken_) return false;
+  reserve();
+  staging_ = last_block();
+  claimed_ = staging_.begin;
+  int64_t copied = 0;
+  {
+    const Busy busy(*this, lock, [this] { staging_ = {}; });
+    copied = copy_to_memory(staging_);
   }
-  return copied_ > taken_;
+  staged_bytes_ += copied;
+  return true;
+}
+
+/// Nobody else touches the live values meanwhile: the caller is what training waits for, others
+/// have a low priority and share the memory's bandwidth.
+void ValueSnapshot::keep() {
+  std::unique_lock lock(mutex_);
+  pass_what_never_changes();
+  if (claimed_ > taken_) {
+    reserve();
+    is_keeping_ = true;
+    keeping_ = {taken_, claimed_};
+    claimed_ = taken_;
+    int64_t copied = 0;
+    {
+      const Busy busy(*this, lock, [this] {
+        keeping_ = {};
+        is_keeping_ = false;
+      });
+      copied = copy_by_threads(keeping_);
+    }
+    kept_bytes_ += copied;
+  }
+  changed_.wait(lock, [this] { return reading_live_ == 0 && staging_.empty(); });
 }
 
 void ValueSnapshot::release() {
   const std::lock_guard lock(mutex_);
   taken_ = offsets_.back();
-  memory_.reset();
+  changed_.notify_all();
+  memory_.offer(0, memory_.bytes());
 }
 
 int64_t ValueSnapshot::kept_bytes() const {
@@ -99,57 +169,95 @@ size_t ValueSnapshot::piece_at(int64_t element) const {
   return static_cast<size_t>(after - offsets_.begin()) - 1;
 }
 
-char* ValueSnapshot::memory_of(int64_t element) const {
-  return memory_->data() + (element - memory_begin_) * element_bytes_;
+int64_t ValueSnapshot::place_of(int64_t element) const {
+  if (element == offsets_.back()) return places_.back();
+  const size_t piece = piece_at(element);
+  const int64_t inside = pieces_[piece].changes ? element - offsets_[piece] : 0;
+  return places_[piece] + inside * element_bytes_;
 }
 
-/// Elements of one piece, from where they are: live before copied_, in memory from there.
-void ValueSnapshot::copy_part(size_t piece, int64_t begin, int64_t end, char* target) const {
-  const OwnPiece& source = pieces_[piece];
-  const auto place = at::TensorOptions(to_torch(dtype_));
-  const int64_t live_end = source.changes ? std::clamp(copied_, begin, end) : end;
-  if (live_end > begin)
-    at::from_blob(target, {live_end - begin}, place)
-        .copy_(source.values.narrow(0, begin - offsets_[piece], live_end - begin));
-  if (end > live_end)
-    std::memcpy(target + (live_end - begin) * element_bytes_, memory_of(live_end),
-                static_cast<size_t>((end - live_end) * element_bytes_));
+/// Empty at the end. Ends where copies begin: those are blocks, too.
+ValueSnapshot::Range ValueSnapshot::next_part(int64_t most_bytes) const {
+  if (taken_ == offsets_.back()) return {taken_, taken_};
+  const size_t piece = piece_at(taken_);
+  const int64_t most = most_bytes / element_bytes_ / block_elements_ * block_elements_;
+  int64_t end = std::min(taken_ + most, offsets_[piece + 1]);
+  if (pieces_[piece].changes && taken_ < claimed_) end = std::min(end, claimed_);
+  return {taken_, end};
 }
 
-/// What changes of a range before copied_; returns its bytes.
-int64_t ValueSnapshot::copy_to_memory(int64_t begin, int64_t end) {
+bool ValueSnapshot::is_live(Range part) const {
+  return part.begin < claimed_ || !pieces_[piece_at(part.begin)].changes;
+}
+
+bool ValueSnapshot::may_take(Range part) const {
+  if (part.empty() || is_live(part)) return true;
+  const auto meets = [&](Range other) { return part.begin < other.end && other.begin < part.end; };
+  return !meets(staging_) && !meets(keeping_);
+}
+
+/// Of what is not claimed; its piece's last one may be shorter than others.
+ValueSnapshot::Range ValueSnapshot::last_block() const {
+  const int64_t piece_begin = offsets_[piece_at(claimed_ - 1)];
+  const int64_t before = (claimed_ - 1 - piece_begin) / block_elements_ * block_elements_;
+  return {std::max(taken_, piece_begin + before), claimed_};
+}
+
+/// Elements of one piece.
+void ValueSnapshot::copy_live(size_t piece, Range range, char* target) const {
+  const at::Tensor& values = pieces_[piece].values;
+  const int64_t first = range.begin - offsets_[piece], count = range.end - range.begin;
+  if (values.is_cpu() && values.scalar_type() == to_torch(dtype_)) {
+    const char* source = static_cast<const char*>(values.const_data_ptr());
+    std::memcpy(target, source + first * element_bytes_,
+                static_cast<size_t>(count * element_bytes_));
+    return;
+  }
+  at::from_blob(target, {count}, at::TensorOptions(to_torch(dtype_)))
+      .copy_(values.narrow(0, first, count));
+}
+
+/// What changes of a range; returns its bytes.
+int64_t ValueSnapshot::copy_to_memory(Range range) const {
   int64_t elements = 0;
-  while (begin < end) {
-    const size_t piece = piece_at(begin);
-    const int64_t piece_end = std::min(end, offsets_[piece + 1]);
-    if (pieces_[piece].changes) {
-      copy_part(piece, begin, piece_end, memory_of(begin));
-      elements += piece_end - begin;
-    }
-    begin = piece_end;
+  while (!range.empty()) {
+    const size_t piece = piece_at(range.begin);
+    const Range part{range.begin, std::min(range.end, offsets_[piece + 1])};
+    range.begin = part.end;
+    if (!pieces_[piece].changes) continue;
+    char* target = memory_.data() + place_of(part.begin);
+    const at::Tensor& values = pieces_[piece].values;
+    elements += part.end - part.begin;
+    if (values.is_cpu() && values.scalar_type() == to_torch(dtype_))
+      copy_streamed(target,
+                    static_cast<const char*>(values.const_data_ptr()) +
+                        (part.begin - offsets_[piece]) * element_bytes_,
+                    (part.end - part.begin) * element_bytes_);
+    else
+      copy_live(piece, part, target);
   }
   return elements * element_bytes_;
 }
 
+/// By the threads that training has: it waits. A device's copies are one after the other anyway.
+int64_t ValueSnapshot::copy_by_threads(Range range) const {
+  if (!pieces_.front().values.is_cpu()) return copy_to_memory(range);
+  std::atomic<int64_t> bytes = 0;
+  at::parallel_for(range.begin, range.end, kShareBytes / element_bytes_,
+                   [&](int64_t begin, int64_t end) {
+                     bytes += copy_to_memory({begin, end});
+                   });
+  return bytes;
+}
+
 void ValueSnapshot::pass_what_never_changes() {
-  while (copied_ > taken_ && !pieces_[piece_at(copied_ - 1)].changes)
-    copied_ = offsets_[piece_at(copied_ - 1)];
+  while (claimed_ > taken_ && !pieces_[piece_at(claimed_ - 1)].changes)
+    claimed_ = std::max(taken_, offsets_[piece_at(claimed_ - 1)]);
 }
 
 /// Addresses for all that may be copied; memory only where something is.
 void ValueSnapshot::reserve() {
-  if (memory_) return;
-  memory_begin_ = taken_;
-  memory_ = std::make_shared<const PageMemory>((copied_ - taken_) * element_bytes_);
-}
-
-void ValueSnapshot::release_taken() {
-  if (!memory_) return;
-  const int64_t taken = std::min((taken_ - memory_begin_) * element_bytes_, memory_->bytes());
-  const int64_t bytes = (taken - released_bytes_) / kReleaseBytes * kReleaseBytes;
-  if (bytes <= 0) return;
-  memory_->release(released_bytes_, bytes);
-  released_bytes_ += bytes;
+  if (memory_.bytes() < places_.back()) memory_ = PageMemory(places_.back());
 }
 
 }  // namespace zea::detail

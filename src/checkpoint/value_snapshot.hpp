@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of one rank at the start of a save, while training goes on: a writer takes them from
-// the front, straight from the live shards, one thread copies from the far end what the writer has
-// not come to, and before the shards change the rest between the two is copied. Nothing is copied
-// twice, and memory goes back to the system as soon as the writer has taken what lay there.
+// the front, straight from the live shards, one thread copies block by block from the far end what
+// the writer has not come to, and before the shards change the rest between the two is copied.
+// Nothing is copied into memory twice. The memory is its owner's, for the next save: touching it
+// for the first time costs more than copying.
 #pragma once
 
-#include <atomic>
-#include <memory>
+#include <condition_variable>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "own_pieces.hpp"
@@ -18,23 +19,27 @@ namespace zea::detail {
 
 class ValueSnapshot {
  public:
-  /// A part of a piece; first and count are in elements.
+  /// A part of a piece, of whole blocks but for the piece's last; first and count are in elements.
   struct Part {
     size_t piece = 0;
     int64_t first = 0, count = 0;
+    const char* data = nullptr;  ///< until give_back()
   };
 
-  ValueSnapshot(std::vector<OwnPiece> pieces, DType dtype);
+  /// `memory` is made or replaced where it is too small for the copies.
+  ValueSnapshot(std::vector<OwnPiece> pieces, DType dtype, int64_t block_bytes, PageMemory& memory);
 
-  /// The next part in order, of at most so many bytes, is copied to `target`; false: all is taken.
-  /// By any threads.
-  bool take(Part& part, int64_t most_bytes, char* target);
-  /// Copies the last values that are neither copied nor taken, at most so many bytes; false when
-  /// none are left. By any threads.
-  bool stage(int64_t most_bytes);
-  /// Copies all that are neither; on return nothing reads what changes in the live shards any more.
+  /// The next part in order, of at most so many bytes (whole blocks), which lies in `buffer` where
+  /// it was not copied yet; false: all is taken. By any threads.
+  bool take(Part& part, int64_t most_bytes, char* buffer);
+  /// The system may have the memory of what was taken and given back.
+  void give_back(const Part& part);
+  /// Copies the last block that is neither copied nor taken; false when none is left, or keep()
+  /// copies. By one thread.
+  bool stage();
+  /// Copies all that is neither; on return nothing reads what changes in the live shards any more.
   void keep();
-  /// Gives the copies back; nothing may be taken any more.
+  /// Offers all copies to the system; nothing may be taken any more.
   void release();
 
   const std::vector<OwnPiece>& pieces() const { return pieces_; }
@@ -43,29 +48,43 @@ class ValueSnapshot {
   int64_t staged_bytes() const;  ///< that stage() copied
 
  private:
-  bool copy_last(int64_t most_bytes, int64_t& counter);
+  /// Elements in the order of all.
+  struct Range {
+    int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+  class Busy;
+
+  void place_pieces();
   size_t piece_at(int64_t element) const;
-  char* memory_of(int64_t element) const;
-  void copy_part(size_t piece, int64_t begin, int64_t end, char* target) const;
-  int64_t copy_to_memory(int64_t begin, int64_t end);
+  int64_t place_of(int64_t element) const;
+  Range next_part(int64_t most_bytes) const;
+  bool is_live(Range part) const;
+  bool may_take(Range part) const;
+  Range last_block() const;
   void pass_what_never_changes();
   void reserve();
-  void release_taken();
+  void copy_live(size_t piece, Range range, char* target) const;
+  int64_t copy_to_memory(Range range) const;
+  int64_t copy_by_threads(Range range) const;
 
   std::vector<OwnPiece> pieces_;
   DType dtype_;
-  int64_t element_bytes_;
+  int64_t element_bytes_, block_elements_;
   std::vector<int64_t> offsets_;  ///< first element of each piece in the order of all; and the end
-
-  std::atomic<bool> is_keeping_ = false;
+  std::vector<int64_t> places_;   ///< in the memory, of each piece; and the end
 
   mutable std::mutex mutex_;  ///< of what follows
-  int64_t taken_ = 0;         ///< elements before this are taken
-  int64_t copied_ = 0;        ///< what changes from here on is in memory
+  std::condition_variable changed_;
+  bool is_keeping_ = false;
+  int64_t taken_ = 0;    ///< elements before this are taken
+  int64_t claimed_ = 0;  ///< what changes from here on is in memory or on its way there
+  int reading_live_ = 0;
+  Range staging_, keeping_;       ///< on their way into memory
+  std::multiset<int64_t> given_;  ///< first elements of the parts that are not given back
   int64_t kept_bytes_ = 0, staged_bytes_ = 0;
-  std::shared_ptr<const PageMemory> memory_;
-  int64_t memory_begin_ = 0;    ///< element where it starts
-  int64_t released_bytes_ = 0;  ///< of it, from its start
+  PageMemory& memory_;
+  int64_t offered_bytes_ = 0;  ///< of the memory, from its start
 };
 
 }  // namespace zea::detail

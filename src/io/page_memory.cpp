@@ -7,12 +7,6 @@
 #include <sys/mman.h>
 
 namespace zea {
-namespace {
-
-/// MADV_POPULATE_WRITE, which Linux has since 5.14 and headers have since later.
-constexpr int kPopulateWrite = 23;
-
-}  // namespace
 
 PageMemory::PageMemory(int64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
@@ -32,13 +26,10 @@ PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
   return *this;
 }
 
-void PageMemory::populate(int64_t begin, int64_t bytes) const {
-  const int64_t first = begin / kPageBytes * kPageBytes;
-  ::madvise(data_ + first, static_cast<size_t>(begin + bytes - first), kPopulateWrite);
-}
-
-void PageMemory::release(int64_t begin, int64_t bytes) const {
-  ::madvise(data_ + begin, static_cast<size_t>(bytes), MADV_DONTNEED);
+void PageMemory::offer(int64_t begin, int64_t bytes) const {
+  const auto length = static_cast<size_t>(bytes);
+  if (length > 0 && ::madvise(data_ + begin, length, MADV_FREE) != 0)
+    ::madvise(data_ + begin, length, MADV_DONTNEED);  // a system that cannot wait
 }
 
 PageMemory::~PageMemory() {

@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/retention.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/core/stopwatch.hpp"
 #include "zea/train/chrome_trace.hpp"
@@ -283,9 +282,7 @@ void Trainer::finish_save(bool must) {
     const SaveReport report = writer_.finish();
     report_save(report);
     if (options_.checkpoint.keep > 0)
-      agree_on_root(parts_.control, [&] {
-        keep_newest(parts_.run_directory + "/checkpoints", options_.checkpoint.keep);
-      });
+      writer_.keep_newest(parts_.run_directory + "/checkpoints", options_.checkpoint.keep);
   });
 }
 

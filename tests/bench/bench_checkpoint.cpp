@@ -91,9 +91,8 @@ struct Saving {
 };
 
 /// As training saves: work, an update, and more work until all ranks' files are there.
-SaveReport save_once(Running& running, const std::string& directory, int64_t step,
-                     const Saving& saving, Work& work, int64_t& worked) {
-  CheckpointWriter writer(running.engine, *running.control);
+SaveReport save_once(Running& running, CheckpointWriter& writer, const std::string& directory,
+                     int64_t step, const Saving& saving, Work& work, int64_t& worked) {
   running.control->barrier();
   writer.start({.directory = directory,
                 .run_id = "bench",
@@ -114,10 +113,11 @@ void save(const World& world, const std::string& directory, int64_t mib, const S
   running.fill();
   Work work(saving.work_seconds);
   const int64_t alone = work.run();
+  CheckpointWriter writer(running.engine, *running.control);
   constexpr int kRounds = 3;
   for (int round = 1; round <= kRounds; ++round) {
     int64_t worked = 0;
-    const SaveReport report = save_once(running, directory, round, saving, work, worked);
+    const SaveReport report = save_once(running, writer, directory, round, saving, work, worked);
     if (world.rank() != 0) continue;
     std::printf(
         "{\"seconds\": %.4f, \"mib\": %.1f, \"write_mib_per_second\": %.1f, "

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens per second while a checkpoint is written in the background, against the steps before and
 after, in one run: a small Llama with a large embedding, so that most of a checkpoint is written
-while few steps are made. A step of a save has all of its costs: its start, the copy, its end.
+while few steps are made. A step of a save has all of its costs: its start, the copy, its end. The
+first save, which touches the memory for copies for the first time, is told separately.
 
     bench_checkpoint_training.py ZEA JOBS_FOLDER [--vocabulary N] [--steps N] [--every N]
                                  [--rate-limit MIB] [--directory D] [--least R] -- MPIRUN [...]
@@ -78,9 +79,10 @@ def train(asked, folder, *overrides):
 
 
 def split(lines):
-    """Seconds of the steps while a save was under way, of the other steps, and the saves' lines."""
+    """Seconds of the steps while the first save was under way, while another was, and of the other
+    steps; and the saves' lines."""
     begun = {line["step"] for line in lines if line["kind"] == "checkpoint"}
-    during, others, saves = [], [], []
+    first, during, others, saves = [], [], [], []
     before, is_saving, is_finished = None, False, False
     for line in lines:
         if line["kind"] == "checkpoint":  # comes before the line of the step that finished it
@@ -88,19 +90,21 @@ def split(lines):
             is_finished = True
         elif line["kind"] == "train":
             if before is not None and line["step"] > WARM_UP:
-                (during if is_saving else others).append(line["seconds"] - before)
+                saving = first if len(saves) == is_finished else during
+                (saving if is_saving else others).append(line["seconds"] - before)
             before = line["seconds"]
             is_saving = line["step"] in begun or (is_saving and not is_finished)
             is_finished = False
-    return during, others, saves
+    return first, during, others, saves
 
 
 def main():
     asked = options()
     with tempfile.TemporaryDirectory(dir=asked.directory, prefix="zea-bench-") as name:
-        during, others, saves = split(train(asked, Path(name)))
+        first, during, others, saves = split(train(asked, Path(name)))
     tokens = SAMPLES_PER_STEP * SAMPLE_TOKENS
-    for what, seconds in (("while a save was written", during), ("otherwise", others)):
+    parts = {"the first save": first, "while a save was written": during, "otherwise": others}
+    for what, seconds in parts.items():
         rates = sorted(tokens / one for one in seconds)
         quarter = len(rates) // 4
         print(

@@ -5,6 +5,7 @@
 // communicate, so training can go on meanwhile.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <string>
 
@@ -13,6 +14,10 @@
 #include "zea/parallel/engine.hpp"
 
 namespace zea {
+
+namespace detail {
+struct SaveMemory;
+}
 
 struct CheckpointRequest {
   std::string directory;  ///< where step-... directories lie; made when it is not there
@@ -59,12 +64,19 @@ class CheckpointWriter {
   void keep_values();
   /// Waits for all ranks' files, then makes them a checkpoint.
   SaveReport finish();
+  /// As the function keep_newest(), but files are deleted in the background, which a disk may take
+  /// long for: until the next call, start() or destructor, the first two of which throw its fault.
+  void keep_newest(const std::string& directory, int64_t keep);
 
  private:
   class Save;
 
+  void wait_for_removal();
+
   Engine& engine_;
   Collectives& control_;
+  std::future<void> removal_;                   ///< on the root
+  std::unique_ptr<detail::SaveMemory> memory_;  ///< outlives each save
   std::unique_ptr<Save> save_;
 };
 

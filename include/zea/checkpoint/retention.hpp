@@ -15,6 +15,10 @@ namespace zea {
 /// read. One with a bad manifest, or with files of somebody else in it, is neither counted nor
 /// deleted. Throws StorageError.
 void keep_newest(const std::string& directory, int64_t keep);
+/// The first half of it: takes the names of what goes away, so that nothing of it looks complete.
+/// Returns what these directories are called now; remove_retired() removes them.
+std::vector<std::string> retire_all_but_newest(const std::string& directory, int64_t keep);
+void remove_retired(const std::vector<std::string>& directories);
 
 /// Gives `checkpoint`, or whatever has its name, another name that is never listed:
 /// "....replaced-1". Throws StorageError.

@@ -19,10 +19,9 @@ class PageMemory {
   PageMemory& operator=(PageMemory&& other) noexcept;
   ~PageMemory();
 
-  /// Touches a range before it is written, where the system can.
-  void populate(int64_t begin, int64_t bytes) const;
-  /// Gives a range of whole pages back to the system: it reads as zeros from then on.
-  void release(int64_t begin, int64_t bytes) const;
+  /// Offers a range of whole pages, whose contents nobody wants any more, to the system: it takes
+  /// them when it is short of memory. Until then writing there costs no more than elsewhere.
+  void offer(int64_t begin, int64_t bytes) const;
 
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
