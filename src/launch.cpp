@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "build_text.hpp"
 #include "start.hpp"
@@ -30,6 +31,10 @@
 
 namespace zea {
 namespace {
+
+/// For reading the deck and opening what it names, before it is known how long the run may stand
+/// still.
+constexpr double kStartSeconds = 1800;
 
 /// A new run does not mix its checkpoints with those of an earlier one.
 void check_no_checkpoints(const std::string& directory) {
@@ -98,35 +103,47 @@ TrainPosition resume(Engine& engine, Collectives& control, const StateSource& ch
   }
 }
 
-/// A run on ranks: everything is made here, in order, and handed to the loop.
-ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
-                  const std::vector<DamagedCheckpoint>& damaged, const GiveUp& give_up) {
-  Communicator ranks = world.communicator();
-  Start start;
-  agree(*make_mpi_collectives(ranks), [&] { start = read_start(line, world.size(), damaged); });
-  const Plan plan = make_plan(start.options, start.config_json, world.size(), start.profile);
-  const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
-  // From here on this rank is the logical one of its place; nothing below knows another number.
-  if (!order.is_identity()) ranks = ranks.reordered(order.logical_of_world[world.rank()], "ranks");
-  // What each rank of this node is doing, for the watchdogs of all of them.
-  const NodeMemory records =
-      NodeMemory::build(ranks, static_cast<int64_t>(ActionRecord::memory_bytes()));
-  ActionRecord record(records.own());
-  const auto real_control = make_mpi_collectives(ranks);
-  const auto control = make_recorded_collectives(*real_control, record, "control");
-  const bool is_root = ranks.rank() == 0;
-  // From here on signals are requests, and the wall limit runs: loading may take long.
-  std::optional<StopRequest> stop;
-  if (start.options.run.mode == "train") stop.emplace(start.directory, is_root, line.wall_seconds);
+/// The ranks of a run under the plan's numbers, and who watches them: what each rank of this node
+/// is doing stands in memory that the watchdogs of all of them read.
+struct WatchedRanks {
+  WatchedRanks(Communicator of_plan, const World& world, const Start& start, const GiveUp& give_up)
+      : ranks(std::move(of_plan)),
+        records(NodeMemory::build(ranks, static_cast<int64_t>(ActionRecord::memory_bytes()),
+                                  world.node_of_rank()[world.rank()])),
+        record(records.own()),
+        real_control(make_mpi_collectives(ranks)),
+        control(make_recorded_collectives(*real_control, record, "control")) {
+    const double deadline = start.options.run.watchdog_seconds;
+    if (deadline > 0)
+      watchdog.emplace(records, record,
+                       WatchdogOptions{deadline, start.directory, ranks.size(), give_up});
+  }
+
+  bool is_root() const { return ranks.rank() == 0; }
+
+  Communicator ranks;
+  NodeMemory records;
+  ActionRecord record;
+  std::unique_ptr<Collectives> real_control, control;
+  std::optional<Watchdog> watchdog;
+};
+
+at::Device open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
+  const ActionRecord::Action action(ranks.record, "open the device");
   at::Device device = at::kCPU;
-  agree(*control, [&] {
+  agree(*ranks.control, [&] {
     device = open_device(start.options.run.device, world.local_rank(), world.local_size());
   });
-  at::set_num_threads(static_cast<int>(start.options.run.threads));
+  return device;
+}
 
-  std::optional<RunDirectory> directory;
-  agree_on_root(*control, [&] {
+/// The root rank makes and locks it; no other run writes there from then on.
+void open_directory(const Start& start, WatchedRanks& ranks,
+                    std::optional<RunDirectory>& directory) {
+  const ActionRecord::Action action(ranks.record, "open the run directory");
+  agree_on_root(*ranks.control, [&] {
     directory.emplace(start.directory);
+    if (ranks.watchdog) ranks.watchdog->clear_directory();
     if (start.options.run.mode != "train") return;
     const std::string checkpoints = start.directory + "/checkpoints";
     if (!start.checkpoint) check_no_checkpoints(start.directory);
@@ -134,77 +151,132 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
     remove_unfinished(checkpoints);
     if (start.checkpoint) set_aside_later(checkpoints, start.checkpoint->position().step);
   });
-  Log log(is_root, start.directory + "/log.txt");
-  MetricsFile metrics(is_root ? start.directory + "/metrics.jsonl" : "");
+  if (ranks.watchdog) agree(*ranks.control, [&] { ranks.watchdog->use_directory(); });
+}
+
+Log open_log(const Start& start, WatchedRanks& ranks) {
+  const ActionRecord::Action action(ranks.record, "open the log");
+  return {ranks.is_root(), start.directory + "/log.txt"};
+}
+
+/// Nodes that do not see each other's files cannot tell each other that they go on. Collective.
+std::string note_of_directory(const Start& start, WatchedRanks& ranks) {
+  int64_t deaf = ranks.watchdog && !ranks.watchdog->hears_first_node();
+  ranks.control->all_reduce(&deaf, 1, DType::Int64, ReduceOp::Sum).wait();
+  if (deaf == 0) return "";
+  return "the run directory " + start.directory +
+         " is not the same on all nodes: " + std::to_string(deaf) + " of " +
+         std::to_string(ranks.records.nodes().size()) +
+         " nodes do not see what rank 0 writes there. Checkpoints need that, and without it each "
+         "node judges alone whether the run hangs (run.watchdog_seconds)";
+}
+
+void warn_of_start(const Start& start, WatchedRanks& ranks,
+                   const std::optional<RunDirectory>& directory, Log& log) {
   for (const std::string& note :
-       {directory ? directory->note() : "", start.note, start.weights ? start.weights->note() : ""})
+       {directory ? directory->note() : "", note_of_directory(start, ranks), start.note,
+        start.weights ? start.weights->note() : ""})
     if (!note.empty()) log.warn(note);
+}
+
+struct RunData {
+  std::unique_ptr<Dataset> train, eval;  ///< null where there is none
+};
+
+RunData open_data(const Plan& plan, WatchedRanks& ranks) {
+  const ActionRecord::Action action(ranks.record, "open the data");
+  RunData data;
+  agree(*ranks.control, [&] {
+    const Options& options = plan.options;
+    if (options.run.mode == "train") data.train = open_checked(options.data.train, plan);
+    data.eval = open_checked_eval(plan);
+  });
+  return data;
+}
+
+/// The values that the run begins with.
+TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log& log) {
+  const ActionRecord::Action action(ranks.record, "load the weights");
+  if (start.checkpoint) {
+    const TrainPosition position = resume(engine, *ranks.control, *start.checkpoint);
+    log.info("resumed " + start.checkpoint->describe());
+    return position;
+  }
+  agree(*ranks.control, [&] { load_weights(engine, *start.weights); });
+  if (start.options.model.sync_module_states) engine.broadcast_weights();
+  return {};
+}
+
+/// A run on ranks: everything is made here, in order, and handed to the loop. `rank` becomes this
+/// rank's number in the plan.
+ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
+                  const std::vector<DamagedCheckpoint>& damaged, const GiveUp& give_up, int& rank) {
+  std::optional<std::jthread> start_limit = limit_start(kStartSeconds, give_up);
+  Communicator all = world.communicator();
+  Start start;
+  agree(*make_mpi_collectives(all), [&] { start = read_start(line, world.size(), damaged); });
+  const Plan plan = make_plan(start.options, start.config_json, world.size(), start.profile);
+  const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
+  // From here on this rank is the logical one of its place; nothing below knows another number.
+  if (!order.is_identity()) all = all.reordered(order.logical_of_world[world.rank()], "ranks");
+  rank = all.rank();
+  WatchedRanks ranks(std::move(all), world, start, give_up);
+  start_limit.reset();
+  // From here on signals are requests, and the wall limit runs: loading may take long.
+  const bool trains = start.options.run.mode == "train";
+  std::optional<StopRequest> stop;
+  if (trains) stop.emplace(start.directory, ranks.is_root(), line.wall_seconds);
+  const at::Device device = open_device_of(start, ranks, world);
+  at::set_num_threads(static_cast<int>(start.options.run.threads));
+
+  std::optional<RunDirectory> directory;
+  open_directory(start, ranks, directory);
+  Log log = open_log(start, ranks);
+  MetricsFile metrics(ranks.is_root() ? start.directory + "/metrics.jsonl" : "");
+  warn_of_start(start, ranks, directory, log);
   log.info(describe(plan) + describe_ranks(plan, order));
 
-  std::unique_ptr<Dataset> train, eval;
-  agree(*control, [&] {
-    if (start.options.run.mode == "train") train = open_checked(start.options.data.train, plan);
-    eval = open_checked_eval(plan);
-  });
-  Mesh mesh(ranks, plan.mesh, collectives_of(device), &record);
+  const RunData data = open_data(plan, ranks);
+  Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record);
   Engine engine(plan, mesh, device);
   if (const std::string note = mesh.note(); !note.empty()) log.warn(note);
-  TrainPosition position;
-  if (start.checkpoint) {
-    position = resume(engine, *control, *start.checkpoint);
-  } else {
-    agree(*control, [&] { load_weights(engine, *start.weights); });
-    if (start.options.model.sync_module_states) engine.broadcast_weights();
-  }
-  if (start.checkpoint) log.info("resumed " + start.checkpoint->describe());
-  std::optional<Watchdog> watchdog;
-  const auto start_watchdog = [&] {
-    const double deadline = start.options.run.watchdog_seconds;
-    if (deadline > 0)
-      agree(*control, [&] {
-        watchdog.emplace(records, record,
-                         WatchdogOptions{deadline, start.directory, ranks.size(), give_up});
-      });
-  };
-  if (start.options.run.mode == "evaluate") {
-    start_watchdog();
-    evaluate_and_report(engine, *control, *eval, loading_on(plan, mesh.rank()), log, metrics,
-                        {.step = position.step, .directory = start.directory});
+  const TrainPosition position = load(start, ranks, engine, log);
+  if (!trains) {
+    evaluate_and_report(engine, *ranks.control, *data.eval, loading_on(plan, mesh.rank()), log,
+                        metrics, {.step = position.step, .directory = start.directory});
     return ExitCode::Done;
   }
 
-  if (is_root && start.options.log.tensorboard)
+  if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
-  Trainer trainer({.engine = engine,
-                   .optimizer = optimizer,
-                   .control = *control,
-                   .train = *train,
-                   .eval = eval.get(),
-                   .loading = loading_on(plan, mesh.rank()),
-                   .stop = *stop,
-                   .log = log,
-                   .metrics = metrics,
-                   .tensor_bytes = tensor_bytes,
-                   .run_directory = start.directory,
-                   .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*control),
-                   .deck = echo_deck(start.options)},
-                  position);
-  start_watchdog();
-  const ExitCode code = trainer.run();
-  watchdog.reset();  // before what the trainer has used goes
-  return code;
+  return Trainer(
+             {.engine = engine,
+              .optimizer = optimizer,
+              .control = *ranks.control,
+              .train = *data.train,
+              .eval = data.eval.get(),
+              .loading = loading_on(plan, mesh.rank()),
+              .stop = *stop,
+              .log = log,
+              .metrics = metrics,
+              .tensor_bytes = tensor_bytes,
+              .run_directory = start.directory,
+              .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
+              .deck = echo_deck(start.options)},
+             position)
+      .run();
 }
 
 /// Damage in the data of a checkpoint shows when it is read: a run then goes on from the newest one
 /// that is whole.
-ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up) {
+ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& rank) {
   const KernelRuntime kernels;
   TensorBytes tensor_bytes;  // outlives all tensors
   std::vector<DamagedCheckpoint> damaged;
   for (;;) {
     try {
-      return run_from(line, world, tensor_bytes, damaged, give_up);
+      return run_from(line, world, tensor_bytes, damaged, give_up, rank);
     } catch (const UnreadableCheckpoint& error) {
       if (names_checkpoint(line.restart)) throw;
       damaged.push_back({error.path, error.what()});
@@ -224,9 +296,9 @@ bool answers_without_ranks(int argc, const char* const* argv) {
   }
 }
 
-ExitCode launch(int argc, const char* const* argv, World* world, const GiveUp& give_up) {
+ExitCode launch(int argc, const char* const* argv, World* world, const GiveUp& give_up, int& rank) {
   const CommandLine line = parse_command_line(argc, argv);
-  return world ? run(line, *world, give_up) : answer(line);
+  return world ? run(line, *world, give_up, rank) : answer(line);
 }
 
 }  // namespace zea

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // zea: from the command line to an exit code. What a run does is in launch.cpp; here it is started
 // and its failures are told, once, by the rank that failed.
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "launch.hpp"
 #include "zea/comm/world.hpp"
@@ -19,8 +21,8 @@ struct Failure {
 };
 
 /// Says what went wrong. Ranks that all failed say it once and leave in order; a rank that failed
-/// alone takes the job down.
-int report(const zea::World* world, const Failure& failure) {
+/// alone takes the job down. `rank`: its number in the plan, where there is one.
+int report(const zea::World* world, int rank, const Failure& failure) {
   const int code = static_cast<int>(failure.code);
   if (!world || world->size() == 1) {
     std::fprintf(stderr, "zea: %s\n", failure.message);
@@ -29,28 +31,42 @@ int report(const zea::World* world, const Failure& failure) {
   const bool together = world->meets_within(2.0);
   if (!together || world->rank() == 0)
     std::fprintf(stderr, "zea: %s%s%s\n", together ? "" : "rank ",
-                 together ? "" : (std::to_string(world->rank()) + ": ").c_str(), failure.message);
+                 together ? "" : (std::to_string(rank) + ": ").c_str(), failure.message);
   if (!together) world->abort(code);
   return code;
 }
 
-/// Of a run that hangs: from a thread beside the one that communicates, so MPI cannot be asked. The
-/// launcher ends the other ranks when one has left without a word to it.
-void give_up(const std::string& message) {
+/// Ends a run that hangs, from a thread beside the one that communicates. MPI's abort reaches all
+/// ranks, stopped ones too, whatever launched them; but this rank may hang in MPI, or where it
+/// writes to, and then leaves without a word.
+void give_up(const zea::World& world, const std::string& message) {
+  constexpr int kCode = static_cast<int>(zea::ExitCode::Communication);
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    std::_Exit(kCode);
+  }).detach();
   std::fprintf(stderr, "zea: %s\n", message.c_str());
-  std::_Exit(static_cast<int>(zea::ExitCode::Communication));
+  world.abort(kCode);
+  std::_Exit(kCode);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   std::optional<zea::World> world;
+  int rank = 0;
+  const auto failed = [&](zea::ExitCode code, const std::exception& error) {
+    return report(world ? &*world : nullptr, rank, {code, error.what()});
+  };
   try {
     if (!zea::answers_without_ranks(argc, argv)) world.emplace(&argc, &argv);
-    return static_cast<int>(zea::launch(argc, argv, world ? &*world : nullptr, give_up));
+    if (world) rank = world->rank();
+    return static_cast<int>(zea::launch(
+        argc, argv, world ? &*world : nullptr,
+        [&world](const std::string& message) { give_up(*world, message); }, rank));
   } catch (const zea::Error& error) {
-    return report(world ? &*world : nullptr, {error.code(), error.what()});
+    return failed(error.code(), error);
   } catch (const std::exception& error) {
-    return report(world ? &*world : nullptr, {zea::ExitCode::Internal, error.what()});
+    return failed(zea::ExitCode::Internal, error);
   }
 }

@@ -30,14 +30,16 @@ class Judge {
     if (named < verdict.behind.size())
       verdict.text +=
           "; and " + std::to_string(verdict.behind.size() - named) + " more ranks are behind";
+    verdict.text += describe_unknown();
     return verdict;
   }
 
  private:
+  bool is_known(int rank) const { return reports_.count(rank) > 0; }
+
   bool is_silent(int rank) const {
-    const auto found = reports_.find(rank);
-    return found == reports_.end() || found->second.state.has_left || found->second.is_old ||
-           found->second.heartbeat_seconds() > frozen_seconds_;
+    const RankReport& report = reports_.at(rank);
+    return report.state.has_left || report.is_old || report.heartbeat_seconds() > frozen_seconds_;
   }
 
   /// Ranks that this one cannot go on without.
@@ -58,11 +60,14 @@ class Judge {
 
   bool waits(int rank) const { return reports_.at(rank).state.waits.has_value(); }
 
-  /// Those that do not run; where all do, those that are not in a communication.
+  /// Those that do not run; where all do, those that are not in a communication; where nobody waits
+  /// for these, those of which nothing is known as well.
   std::vector<int> find_behind() const {
-    std::vector<int> silent, busy;
+    std::vector<int> silent, busy, unknown;
     for (int rank = 0; rank < num_ranks_; ++rank) {
-      if (is_silent(rank))
+      if (!is_known(rank))
+        unknown.push_back(rank);
+      else if (is_silent(rank))
         silent.push_back(rank);
       else if (!waits(rank))
         busy.push_back(rank);
@@ -72,7 +77,19 @@ class Judge {
     std::vector<int> awaited;
     for (int rank : busy)
       if (!waiting_for(rank).empty()) awaited.push_back(rank);
-    return awaited.empty() ? busy : awaited;
+    if (!awaited.empty()) return awaited;
+    busy.insert(busy.end(), unknown.begin(), unknown.end());
+    return busy;
+  }
+
+  /// What to look at where there are ranks of which nothing is known.
+  std::string describe_unknown() const {
+    int unknown = 0;
+    for (int rank = 0; rank < num_ranks_; ++rank) unknown += !is_known(rank);
+    if (unknown == 0) return "";
+    return "; of " + std::to_string(unknown) + " of " + std::to_string(num_ranks_) +
+           " ranks nothing was ever heard: nodes tell each other what they do in the run "
+           "directory, which they must share";
   }
 
   std::vector<int> waiting_for(int rank) const {

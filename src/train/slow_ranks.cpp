@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "zea/core/host_name.hpp"
@@ -23,12 +24,36 @@ std::vector<std::string> texts_of_ranks(Collectives& control, const std::string&
   return texts;
 }
 
+/// The place of each text among the different ones.
+std::vector<int> numbers_of(const std::vector<std::string>& texts) {
+  std::map<std::string, int> numbers;
+  std::vector<int> all;
+  for (const std::string& text : texts)
+    all.push_back(numbers.emplace(text, static_cast<int>(numbers.size())).first->second);
+  return all;
+}
+
 }  // namespace
+
+SlowRank find_slowest(const std::vector<double>& seconds, const std::vector<int>& works) {
+  std::vector<double> sums(seconds.size()), counts(seconds.size());
+  for (size_t rank = 0; rank < seconds.size(); ++rank) {
+    sums[works[rank]] += seconds[rank];
+    ++counts[works[rank]];
+  }
+  SlowRank slowest;
+  for (size_t rank = 0; rank < seconds.size(); ++rank) {
+    const double peers = counts[works[rank]] - 1, sum = sums[works[rank]] - seconds[rank];
+    if (peers == 0 || sum <= 0 || seconds[rank] * peers / sum <= slowest.ratio) continue;
+    slowest = {static_cast<int>(rank), seconds[rank] * peers / sum, sum / peers};
+  }
+  return slowest;
+}
 
 SlowRanks::SlowRanks(Collectives& control, const std::string& work)
     : control_(control),
       hosts_(texts_of_ranks(control, host_name())),
-      works_(texts_of_ranks(control, work)),
+      works_(numbers_of(texts_of_ranks(control, work))),
       seconds_(control.size(), 0.0) {}
 
 OwnSeconds SlowRanks::measure(double own_seconds, int64_t steps) {
@@ -49,31 +74,18 @@ std::optional<std::string> SlowRanks::judge() {
   const double mean =
       std::accumulate(seconds_.begin(), seconds_.end(), 0.0) / static_cast<double>(ranks);
   if (mean < kJudgedSeconds || steps_ < kJudgedSteps) return std::nullopt;
-  size_t slowest = 0;
-  double slowest_ratio = 0, mean_of_slowest = 0;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    double sum = 0, peers = 0;
-    for (size_t other = 0; other < ranks; ++other)
-      if (other != rank && works_[other] == works_[rank]) {
-        sum += seconds_[other];
-        peers += 1;
-      }
-    if (peers == 0 || sum == 0 || seconds_[rank] * peers / sum <= slowest_ratio) continue;
-    slowest = rank;
-    slowest_ratio = seconds_[rank] * peers / sum;
-    mean_of_slowest = sum / peers;
-  }
+  const SlowRank slowest = find_slowest(seconds_, works_);
   const auto steps = static_cast<double>(steps_);
-  const double own = seconds_[slowest];
+  const double own = seconds_[slowest.rank];
   std::fill(seconds_.begin(), seconds_.end(), 0.0);
   steps_ = 0;
-  if (slowest_ratio <= kSlow) return std::nullopt;
+  if (slowest.ratio <= kSlow) return std::nullopt;
   char text[256];
   std::snprintf(text, sizeof text,
                 "rank %d on %s is slow: %.3f s of its own work per step, %.1f times the %.3f s of "
                 "the ranks that do the same; they wait for it",
-                static_cast<int>(slowest), hosts_[slowest].c_str(), own / steps, slowest_ratio,
-                mean_of_slowest / steps);
+                slowest.rank, hosts_[slowest.rank].c_str(), own / steps, slowest.ratio,
+                slowest.peers_seconds / steps);
   return text;
 }
 

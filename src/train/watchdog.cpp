@@ -1,76 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/watchdog.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "zea/core/error.hpp"
 #include "zea/core/host_name.hpp"
+#include "zea/train/hang_report.hpp"
 #include "zea/train/hang_verdict.hpp"
 
 namespace zea {
 namespace {
 
-namespace fs = std::filesystem;
-
-/// A report may take this long; then the job ends without.
-constexpr auto kReportTime = std::chrono::seconds(7);
+// After the deadline files may take so long; then the job ends without them.
+constexpr double kLookSeconds = 2.5;
+constexpr auto kReportTime = std::chrono::milliseconds(3000);
+/// Of which so much is for another node's report.
+constexpr double kOthersReportSeconds = 2.5;
+/// And when that is there the other node has so long to say it and to end the job.
+constexpr auto kOthersEndTime = std::chrono::seconds(1);
 
 // Of the deadline: how often nodes tell something, and look what the others told; and how long one
 // that lives can be silent.
 constexpr double kPublish = 0.2;
 constexpr double kUnheard = 0.45;
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+std::string deadline_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", seconds);
+  return text;
 }
 
-/// Overwrites in place and closes: a reader on another node that opens the file afterwards sees
-/// it, also where file systems keep names and attributes in caches.
-void overwrite(const std::string& path, const std::string& text) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  const bool written =
-      file >= 0 && pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
-      ftruncate(file, static_cast<off_t>(text.size())) == 0;
-  const int why = errno;
-  if (file >= 0) close(file);
-  if (!written)
-    throw StorageError("cannot write " + path + ": " + std::strerror(why) +
-                       "; nodes tell each other there that they go on; run.watchdog_seconds = 0 "
-                       "does without");
-}
-
-double calendar_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-/// Nothing where the node has told nothing, or is telling right now.
-bool read_news(const std::string& path, NodeNews& news) {
-  try {
-    const nlohmann::json json = nlohmann::json::parse(read_file(path));
-    news = {json.at("published").get<int64_t>(),
-            json.at("moves").get<int64_t>(),
-            json.at("still").get<double>(),
-            json.at("told_at").get<double>(),
-            reports_from_json(json.at("ranks").get<std::string>()),
-            0};
-    return true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
+RankReports reports_of(const NodeMemory& memory) {
+  RankReports reports;
+  for (size_t i = 0; i < memory.ranks().size(); ++i) {
+    const RankState state = read_rank_state(memory.of(i));
+    reports[memory.ranks()[i]] = {host_name(), clock_nanoseconds(), state};
   }
+  return reports;
+}
+
+int64_t moves_of(const NodeMemory& memory) {
+  int64_t moves = 0;
+  for (size_t i = 0; i < memory.ranks().size(); ++i) moves += read_moves(memory.of(i));
+  return moves;
 }
 
 }  // namespace
@@ -82,9 +56,6 @@ Watchdog::Watchdog(const NodeMemory& memory, ActionRecord& record, WatchdogOptio
       directory_(options_.directory + "/watchdog"),
       period_(std::clamp(options_.deadline_seconds / 20, 0.02, 1.0)),
       frozen_seconds_(std::clamp(options_.deadline_seconds / 2, 0.5, 3.0)) {
-  std::error_code ignored;  // what cannot be removed cannot be written either
-  if (memory_.ranks().front() == 0) fs::remove(directory_ + "/told", ignored);
-  if (memory_.nodes().size() > 1 && memory_.own() == memory_.of(0)) publish();
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -96,6 +67,23 @@ Watchdog::~Watchdog() {
   stopping_.notify_all();
   thread_.join();
   record_.leave();
+}
+
+void Watchdog::clear_directory() const {
+  remove_news(directory_);
+}
+
+void Watchdog::use_directory() {
+  if (has_others() && is_first_of_node())
+    write_news(directory_, own_node(),
+               {.moves = moves_of(memory_),
+                .told_at = calendar_seconds(),
+                .reports = reports_of(memory_)});
+  uses_directory_ = true;
+}
+
+bool Watchdog::hears_first_node() const {
+  return !has_others() || !is_first_of_node() || has_news(directory_, memory_.nodes().front());
 }
 
 void Watchdog::watch() {
@@ -118,8 +106,7 @@ void Watchdog::watch() {
 /// Whether the run was given up.
 bool Watchdog::tick(double seconds) {
   record_.beat();
-  int64_t moves = 0;
-  for (size_t i = 0; i < memory_.ranks().size(); ++i) moves += read_moves(memory_.of(i));
+  const int64_t moves = moves_of(memory_);
   const bool moved = moves != moves_, was_still = still_ >= options_.deadline_seconds / 2;
   moves_ = moves;
   still_ = moved ? 0 : still_ + seconds;
@@ -127,17 +114,16 @@ bool Watchdog::tick(double seconds) {
   since_look_ += seconds;
   for (auto& [node, news] : others_) news.unheard += seconds;
   if (!speaks()) return false;
-  if (memory_.nodes().size() > 1) {
-    // The others have looked for this since half of the deadline.
-    const bool is_news = moved && was_still;
-    if (is_news || since_publish_ >= kPublish * options_.deadline_seconds) try {
-        publish();
-      } catch (const StorageError&) {
-        // A disk that is full for this is full for checkpoints: they tell.
-      }
-    if (still_ >= options_.deadline_seconds || since_look_ >= look_seconds()) look_at_other_nodes();
+  const bool exchanges = has_others() && uses_directory_;
+  // The others have looked for what is new since half of the deadline.
+  if (exchanges) exchange_news(moved && was_still);
+  if (still_ < options_.deadline_seconds) {
+    overdue_ = 0;
+    has_looked_ = false;
+    return false;
   }
-  if (still_ < options_.deadline_seconds) return false;
+  overdue_ += seconds;
+  if (exchanges && !has_looked_ && overdue_ < kLookSeconds) return false;
   tell();
   return true;
 }
@@ -151,29 +137,37 @@ bool Watchdog::speaks() const {
   return true;
 }
 
-RankReports Watchdog::own_reports() const {
-  RankReports reports;
-  for (size_t i = 0; i < memory_.ranks().size(); ++i) {
-    const RankState state = read_rank_state(memory_.of(i));
-    reports[memory_.ranks()[i]] = {host_name(), clock_nanoseconds(), state};
+NodeNews Watchdog::own_news() const {
+  return {.published = published_,
+          .moves = moves_,
+          .still = still_,
+          .told_at = calendar_seconds(),
+          .reports = reports_of(memory_)};
+}
+
+/// Tells and looks, each where it is time and the last one has come back.
+void Watchdog::exchange_news(bool is_new) {
+  const bool publishes = publishing_.valid() && !is_ready(publishing_);
+  if (!publishes && (is_new || since_publish_ >= kPublish * options_.deadline_seconds)) {
+    since_publish_ = 0;
+    ++published_;
+    // That it fails is not looked at: a disk that is full for this is full for checkpoints, which
+    // tell.
+    publishing_ = errands_.post([directory = directory_, node = own_node(), news = own_news()] {
+      write_news(directory, node, news);
+    });
   }
-  return reports;
-}
-
-std::string Watchdog::node_file(int node) const {
-  return directory_ + "/node-" + std::to_string(node) + ".json";
-}
-
-void Watchdog::publish() {
-  since_publish_ = 0;
-  std::error_code ignored;
-  fs::create_directories(directory_, ignored);
-  const nlohmann::json news{{"published", ++published_},
-                            {"moves", moves_},
-                            {"still", still_},
-                            {"told_at", calendar_seconds()},
-                            {"ranks", reports_to_json(own_reports())}};
-  overwrite(node_file(memory_.ranks().front()), news.dump());
+  if (is_ready(look_)) {
+    take_news(look_.get());
+    has_looked_ = looks_overdue_;
+  }
+  const bool is_overdue = still_ >= options_.deadline_seconds;
+  if (look_.valid() || (since_look_ < look_seconds() && (!is_overdue || has_looked_))) return;
+  last_span_ = std::exchange(since_look_, 0);
+  looks_overdue_ = is_overdue;
+  std::vector<int> nodes = memory_.nodes();
+  std::erase(nodes, own_node());
+  look_ = errands_.post([directory = directory_, nodes] { return read_news(directory, nodes); });
 }
 
 /// Seldom while the run goes on.
@@ -184,15 +178,12 @@ double Watchdog::look_seconds() const {
 }
 
 /// Another node that went on since the last look makes up for this one standing still.
-void Watchdog::look_at_other_nodes() {
-  const double since_look = std::exchange(since_look_, 0);
-  for (int node : memory_.nodes()) {
-    NodeNews news;
-    if (node == memory_.ranks().front() || !read_news(node_file(node), news)) continue;
+void Watchdog::take_news(std::map<int, NodeNews> seen) {
+  for (auto& [node, news] : seen) {
     const auto [last, is_first] = others_.emplace(node, news);
     if (!is_first && last->second.published == news.published) continue;
-    // The news came after the last look, whatever the calendars say.
-    const double age = std::clamp(calendar_seconds() - news.told_at, 0.0, since_look);
+    // The news came after the look before this one, whatever the calendars say.
+    const double age = std::clamp(calendar_seconds() - news.told_at, 0.0, last_span_ + since_look_);
     if (is_first || last->second.moves != news.moves) still_ = std::min(still_, news.still + age);
     last->second = std::move(news);
   }
@@ -200,7 +191,7 @@ void Watchdog::look_at_other_nodes() {
 
 /// Of all ranks that anything is known of.
 RankReports Watchdog::all_reports() const {
-  RankReports reports = own_reports();
+  RankReports reports = reports_of(memory_);
   for (const auto& [node, news] : others_)
     for (const auto& [rank, report] : news.reports) {
       reports[rank] = report;
@@ -210,47 +201,59 @@ RankReports Watchdog::all_reports() const {
 }
 
 void Watchdog::tell() {
-  // What follows reads and writes files; a file system may be why the run hangs. And the rank that
-  // tells may be stopped by now.
-  bool is_told = false;
-  std::thread last_resort([&] {
-    std::unique_lock lock(mutex_);
-    if (stopping_.wait_for(lock, kReportTime, [&] { return is_told || is_stopped_; })) return;
-    options_.give_up("the run hangs, and no report came into its directory " + options_.directory +
-                     " in time");
-  });
-  std::error_code ignored;
-  fs::create_directories(directory_, ignored);
-  const int first = open((directory_ + "/told").c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644);
-  if (first >= 0) close(first);
-  if (first >= 0 || errno != EEXIST) {
-    const RankReports reports = all_reports();
-    const HangVerdict verdict = judge_hang(reports, options_.num_ranks, frozen_seconds_);
-    options_.give_up(write_report(reports, verdict.text));
-    const std::lock_guard lock(mutex_);
-    is_told = true;
-  }
-  stopping_.notify_all();
-  last_resort.join();
+  const RankReports reports = all_reports();
+  const std::string message = "the run hangs: for " + deadline_text(options_.deadline_seconds) +
+                              " s (run.watchdog_seconds) nothing began or ended on any rank. " +
+                              judge_hang(reports, options_.num_ranks, frozen_seconds_).text + ". ";
+  std::string all;
+  for (const auto& [rank, state] : reports) all += "\n" + describe_report(rank, state);
+  options_.give_up(report(message, all));
 }
 
-/// The message for people.
-std::string Watchdog::write_report(const RankReports& reports, const std::string& verdict) const {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", options_.deadline_seconds);
-  const std::string message = std::string("the run hangs: for ") + seconds +
-                              " s (run.watchdog_seconds) nothing began or ended on any rank. " +
-                              verdict + ". ";
-  std::string all;
-  for (const auto& [rank, report] : reports) all += "\n" + describe_report(rank, report);
-  const std::string path = directory_ + "/report.txt";
-  std::ofstream file(path);
-  file << message << "\n" << all;
-  file.close();
+/// The message for people, after as much of it as can be is in a file.
+std::string Watchdog::report(const std::string& message, const std::string& all) const {
+  const std::string path = hang_report_path(directory_);
   const std::string what =
       "The last " + std::to_string(kRecordedActions) + " actions and communications of every rank ";
-  return file ? message + what + "are in " + path
-              : message + what + "follow, since " + path + " cannot be written:\n" + all;
+  const auto follow = [&](const std::string& why) {
+    return message + what + "follow, since " + why + ":\n" + all;
+  };
+  if (!uses_directory_) return follow("the run directory is not open yet");
+  // Errands of the news may hang.
+  Errands beside;
+  std::future<HangReport> writing =
+      beside.post([directory = directory_, text = message + "\n" + all] {
+        return write_hang_report(directory, text, kOthersReportSeconds);
+      });
+  if (writing.wait_for(kReportTime) != std::future_status::ready)
+    return follow(path + " cannot be written: the file system does not answer");
+  try {
+    switch (writing.get()) {
+      case HangReport::Written:
+        return message + what + "are in " + path;
+      case HangReport::ByAnother:
+        std::this_thread::sleep_for(kOthersEndTime);
+        return "the run hangs, as another node has told. " + what + "are in " + path;
+      case HangReport::HalfWritten:
+        break;
+    }
+  } catch (const StorageError& error) {
+    return follow(error.what());
+  }
+  return follow("another node began to write " + path + " and did not come to its end");
+}
+
+std::jthread limit_start(double seconds, std::function<void(const std::string& message)> give_up) {
+  return std::jthread([seconds, give_up = std::move(give_up)](const std::stop_token& over) {
+    std::mutex mutex;
+    std::condition_variable_any stopping;
+    std::unique_lock lock(mutex);
+    stopping.wait_for(lock, over, std::chrono::duration<double>(seconds), [] { return false; });
+    if (!over.stop_requested())
+      give_up("the run hangs: " + deadline_text(seconds) +
+              " s after it began, not every rank has read the deck and opened the weights or the "
+              "checkpoint that it names");
+  });
 }
 
 }  // namespace zea

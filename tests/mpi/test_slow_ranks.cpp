@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "support/mpi_main.hpp"
 
 namespace zea::testing {
@@ -63,6 +66,42 @@ TEST_F(SlowRanksTest, OnlyRanksWithTheSameWorkAreCompared) {
   slow.measure(slow_last(10), 10);
 
   EXPECT_FALSE(slow.judge());
+}
+
+/// Every rank beside every other.
+SlowRank compare_all_pairs(const std::vector<double>& seconds, const std::vector<int>& works) {
+  SlowRank slowest;
+  for (size_t rank = 0; rank < seconds.size(); ++rank) {
+    double sum = 0, peers = 0;
+    for (size_t other = 0; other < seconds.size(); ++other)
+      if (other != rank && works[other] == works[rank]) {
+        sum += seconds[other];
+        peers += 1;
+      }
+    if (peers == 0 || sum == 0 || seconds[rank] * peers / sum <= slowest.ratio) continue;
+    slowest = {static_cast<int>(rank), seconds[rank] * peers / sum, sum / peers};
+  }
+  return slowest;
+}
+
+TEST(FindSlowest, IsThatOfAllPairs) {
+  std::mt19937 draw(1);
+  for (int i = 0; i < 300; ++i) {
+    const int ranks = 1 + static_cast<int>(draw() % 12);
+    std::vector<double> seconds;
+    std::vector<int> works;
+    for (int rank = 0; rank < ranks; ++rank) {
+      seconds.push_back(static_cast<double>(draw() % 8));  // ties and idle ranks, too
+      works.push_back(static_cast<int>(draw() % std::min(ranks, 3)));
+    }
+
+    const SlowRank found = find_slowest(seconds, works);
+    const SlowRank expected = compare_all_pairs(seconds, works);
+
+    EXPECT_EQ(found.rank, expected.rank);
+    EXPECT_DOUBLE_EQ(found.ratio, expected.ratio);
+    EXPECT_DOUBLE_EQ(found.peers_seconds, expected.peers_seconds);
+  }
 }
 
 }  // namespace

@@ -5,10 +5,12 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
@@ -19,6 +21,13 @@ namespace zea::testing {
 namespace {
 
 constexpr double kDeadline = 1;
+constexpr double kFileSeconds = 8;  ///< that files may take after the deadline
+
+constexpr const char* kOtherHasTold = "the run hangs, as another node has told";
+
+bool says(const std::string& message, const std::string& part) {
+  return message.find(part) != std::string::npos;
+}
 
 void sleep_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
@@ -36,28 +45,59 @@ class WatchdogTest : public ::testing::TestWithParam<bool> {
         control_(make_recorded_collectives(*real_, record_, "control")),
         directory_(ranks_) {}
 
-  void start() {
+  /// `folder`: of the run, as this rank sees it.
+  void make_watchdog(const std::string& folder) {
     directory_.barrier();
     watchdog_.emplace(records_, record_,
-                      WatchdogOptions{kDeadline, directory_.path(), ranks_.size(),
-                                      [this](const std::string& message) {
-                                        // All in one piece: others wait for it.
-                                        std::ofstream(directory_ / "told.tmp") << message;
-                                        std::filesystem::rename(directory_ / "told.tmp",
-                                                                directory_ / "message");
-                                      }});
+                      WatchdogOptions{kDeadline, folder, ranks_.size(),
+                                      [this](const std::string& message) { note(message); }});
   }
 
-  /// What any rank was told; empty after `seconds` of silence.
-  std::string message_within(double seconds) const {
+  void start() { start(directory_.path()); }
+
+  void start(const std::string& folder) {
+    make_watchdog(folder);
+    watchdog_->use_directory();
+  }
+
+  /// All in one piece: others wait for it.
+  void note(const std::string& message) const {
+    const std::string own = std::to_string(ranks_.rank());
+    const auto write = [&](const std::string& name) {
+      std::ofstream(directory_ / ("noting-" + own)) << message;
+      std::filesystem::rename(directory_ / ("noting-" + own), directory_ / name);
+    };
+    write("message-" + own);
+    if (!says(message, kOtherHasTold)) write("message");
+  }
+
+  /// What any rank was told in full, or rank `by`; empty after `seconds` of silence.
+  std::string message_within(double seconds, std::optional<int> by = std::nullopt) const {
     const Stopwatch clock;
     while (clock.seconds() < seconds) {
-      if (std::ifstream file(directory_ / "message"); file)
+      if (std::ifstream file(directory_ / ("message" + (by ? "-" + std::to_string(*by) : "")));
+          file)
         return {std::istreambuf_iterator<char>(file), {}};
       sleep_seconds(0.01);
     }
     return "";
   }
+
+  /// Of every rank, by its place, after none of them has gone on any more.
+  std::vector<std::string> messages_of_a_hang() {
+    {
+      const ActionRecord::Action action(record_, "load");
+      message_within(kDeadline + kFileSeconds, is_of_several_nodes() ? ranks_.rank() : 0);
+    }
+    watchdog_.reset();
+    directory_.barrier();
+    std::vector<std::string> messages;
+    for (int rank = 0; rank < ranks_.size(); ++rank) messages.push_back(message_within(0.01, rank));
+    directory_.barrier();
+    return messages;
+  }
+
+  static bool is_of_several_nodes() { return GetParam(); }
 
   void all_reduce() {
     double value = 1;
@@ -169,6 +209,97 @@ TEST_P(WatchdogTest, ASlowRankIsLeftAlone) {
   directory_.barrier();
 
   EXPECT_EQ(message_within(0.05), "");
+}
+
+TEST_P(WatchdogTest, OneReportIsForAllNodes) {
+  start();
+  const std::vector<std::string> messages = messages_of_a_hang();
+
+  int full = 0;
+  for (const std::string& message : messages) {
+    if (!is_of_several_nodes() && message.empty()) continue;  // one rank speaks for a node
+    const bool is_full = says(message, "is behind: it is in load");
+    full += is_full;
+    EXPECT_TRUE(is_full || says(message, kOtherHasTold)) << message;
+    EXPECT_TRUE(says(message, "are in " + (directory_ / "watchdog/report.txt"))) << message;
+  }
+  EXPECT_EQ(full, 1);
+}
+
+TEST_P(WatchdogTest, BeforeThereIsADirectoryEveryNodeTellsWhatItKnows) {
+  make_watchdog(directory_ / "not yet");
+  const std::vector<std::string> messages = messages_of_a_hang();
+
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    const std::string& message = messages[rank];
+    if (!is_of_several_nodes() && rank > 0) continue;
+    EXPECT_TRUE(says(message, "rank " + std::to_string(rank) + " (")) << message;
+    EXPECT_TRUE(says(message, "follow, since the run directory is not open yet")) << message;
+    EXPECT_TRUE(says(message, "under way:\n")) << message;
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "not yet"));
+}
+
+// A FIFO that nobody opens at its other end, in place of what is read or written.
+TEST_P(WatchdogTest, FilesThatHangDoNotKeepTheRunFromEnding) {
+  const std::string folder = directory_ / ("of rank " + std::to_string(ranks_.rank()));
+  std::filesystem::create_directories(folder + "/watchdog");
+  start(folder);
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    const std::string file = folder + "/watchdog/node-" + std::to_string(rank) + ".json";
+    std::filesystem::remove(file);
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  }
+  ASSERT_EQ(mkfifo((folder + "/watchdog/report.txt").c_str(), 0600), 0);
+  const std::vector<std::string> messages = messages_of_a_hang();
+
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    if (!is_of_several_nodes() && rank > 0) continue;
+    EXPECT_TRUE(says(messages[rank], "is behind: it is in load")) << messages[rank];
+    EXPECT_TRUE(says(messages[rank], "cannot be written: the file system does not answer"))
+        << messages[rank];
+    EXPECT_TRUE(says(messages[rank], "under way:\n")) << messages[rank];
+  }
+}
+
+TEST_P(WatchdogTest, NodesThatDoNotShareADirectoryAreNotHeardOf) {
+  const std::string own = directory_ / ("of rank " + std::to_string(ranks_.rank()));
+  start(is_of_several_nodes() ? own : directory_.path());
+  directory_.barrier();
+  EXPECT_EQ(watchdog_->hears_first_node(), !is_of_several_nodes() || ranks_.rank() == 0);
+  const std::vector<std::string> messages = messages_of_a_hang();
+
+  if (!is_of_several_nodes()) return;
+  const std::string others = std::to_string(last()) + " of " + std::to_string(ranks_.size());
+  for (const std::string& message : messages)
+    EXPECT_TRUE(says(message, "of " + others + " ranks nothing was ever heard")) << message;
+}
+
+TEST_P(WatchdogTest, NodesThatShareADirectoryHearOfEachOther) {
+  start();
+  directory_.barrier();
+  EXPECT_TRUE(watchdog_->hears_first_node());
+  directory_.barrier();
+  if (ranks_.rank() == 0) watchdog_->clear_directory();
+  directory_.barrier();
+  EXPECT_EQ(watchdog_->hears_first_node(), !is_of_several_nodes()) << "what an earlier start told";
+}
+
+TEST(LimitStart, EndsWhatDoesNotGoOnInTime) {
+  std::promise<std::string> told;
+  const std::jthread limit =
+      limit_start(0.05, [&](const std::string& message) { told.set_value(message); });
+
+  EXPECT_TRUE(says(told.get_future().get(), "0.05 s after it began, not every rank has read"));
+}
+
+TEST(LimitStart, LeavesAloneWhatGoesOn) {
+  bool is_told = false;
+  {
+    const std::jthread limit = limit_start(30, [&](const std::string&) { is_told = true; });
+  }
+
+  EXPECT_FALSE(is_told);
 }
 
 INSTANTIATE_TEST_SUITE_P(Nodes, WatchdogTest, ::testing::Bool(),

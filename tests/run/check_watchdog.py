@@ -59,6 +59,39 @@ class Watchdog(zr.ZeaTest):
                 self.check_report(3)
             self.directory = self.folder / "another"
 
+    def test_a_rank_that_is_stopped_before_the_first_step_is_named(self):
+        """From when the run directory is made weights and data are read, and layouts agreed upon."""
+        with self.start(3) as run:
+            run.wait_until((self.directory / "LOCK").exists, "lock")
+            process = run.rank_processes()[1]
+            os.kill(process, signal.SIGSTOP)
+            said = self.assert_hangs(run, time.monotonic(), 1)
+        self.assertIn(f"process {process}, step 0) is behind: its process does not run", said)
+        self.assertEqual(zr.last_step(self.directory), 0)
+        self.assertTrue((self.directory / "watchdog/report.txt").exists())
+
+    def test_a_file_server_that_hangs_before_the_first_step_ends_the_run(self):
+        """A FIFO that nobody reads hangs as a dead server does."""
+        self.directory.mkdir()
+        os.mkfifo(self.directory / "log.txt")
+        with self.start(2) as run:
+            run.wait_until((self.directory / "LOCK").exists, "lock")
+            said = self.assert_hangs(run, time.monotonic(), 0)
+        self.assertRegex(said, r"step 0\) is behind: it is in open the log \(for")
+
+    def test_a_report_that_cannot_be_written_is_told(self):
+        """So that a hang of the run directory's file system, which it may be, ends the run as well."""
+        (self.directory / "watchdog").mkdir(parents=True)
+        os.mkfifo(self.directory / "watchdog/report.txt")
+        with self.start(2) as run:
+            run.wait_for_step(20)
+            os.kill(run.rank_processes()[1], signal.SIGSTOP)
+            self.assert_hangs(run, time.monotonic(), 1)
+            why = "follow, since .*report.txt cannot be written: the file system does not answer:"
+            self.assertRegex(run.output, why)
+            states = re.findall("^rank [01] on .* under way:$", run.output, re.MULTILINE)
+            self.assertEqual(len(states), 2, run.output)
+
     def test_a_run_that_was_suspended_as_a_whole_goes_on(self):
         with self.start(2) as run:
             run.wait_for_step(20)

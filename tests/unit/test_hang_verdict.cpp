@@ -86,6 +86,18 @@ TEST(HangVerdict, ARankOfWhichNothingIsKnownIsBehind) {
   EXPECT_TRUE(says(verdict, "its node does not answer")) << verdict.text;
 }
 
+TEST(HangVerdict, ARankOfWhichNothingIsKnownIsNotNamedBeforeOneThatIsKnownToBeBehind) {
+  RankReports reports;
+  reports[0] = waiting("a", 5, {{"a", 5}});
+  reports[1] = report_of("load", {{"a", 4}});
+
+  const HangVerdict verdict = judge_hang(reports, 4, 3);
+
+  EXPECT_EQ(verdict.behind, std::vector<int>{1});
+  EXPECT_TRUE(says(verdict, "; of 2 of 4 ranks nothing was ever heard: nodes tell each other"))
+      << verdict.text;
+}
+
 TEST(HangVerdict, ANodeThatToldNothingLatelyIsBehind) {
   RankReports reports;
   reports[0] = waiting("a", 5, {{"a", 5}});

@@ -11,6 +11,17 @@
 
 namespace zea {
 
+/// A rank beside those with the same work.
+struct SlowRank {
+  int rank = 0;
+  double ratio = 0;          ///< its seconds over those of its peers on average
+  double peers_seconds = 0;  ///< theirs on average
+};
+
+/// The rank with the largest ratio, of equal ones the lowest; ratio 0 where none has a peer that
+/// did anything. `works` are small numbers, from 0 on.
+SlowRank find_slowest(const std::vector<double>& seconds, const std::vector<int>& works);
+
 /// Seconds of a step that ranks did not spend waiting for each other.
 struct OwnSeconds {
   double mean = 0;     ///< over all ranks
@@ -35,8 +46,9 @@ class SlowRanks {
 
  private:
   Collectives& control_;
-  std::vector<std::string> hosts_, works_;  ///< of each rank
-  std::vector<double> seconds_;             ///< since the last judgement
+  std::vector<std::string> hosts_;  ///< of each rank
+  std::vector<int> works_;          ///< of each rank; equal where the work is
+  std::vector<double> seconds_;     ///< since the last judgement
   int64_t steps_ = 0;
 };
 

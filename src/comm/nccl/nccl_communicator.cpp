@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/nccl_communicator.hpp"
 
+#include <cstdlib>
 #include <exception>
 #include <limits>
 #include <string>
 
+#include "zea/comm/launch_order.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -56,6 +58,16 @@ int num_cuda_devices() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // forgets the failure: no driver is an ordinary case
   return 0;
+}
+
+LaunchVersions launch_versions() {
+  LaunchVersions versions;
+  check_nccl(ncclGetVersion(&versions.nccl), "ncclGetVersion");
+  check_cuda(cudaRuntimeGetVersion(&versions.cuda_runtime), "cudaRuntimeGetVersion");
+  check_cuda(cudaDriverGetVersion(&versions.cuda_driver), "cudaDriverGetVersion");
+  const char* order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  versions.in_program_order = order != nullptr && std::string(order) != "0";
+  return versions;
 }
 
 NcclCommunicator::NcclCommunicator(const Communicator& communicator) {

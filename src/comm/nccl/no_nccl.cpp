@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands for nccl_collectives.cpp where NCCL or the CUDA runtime was not found, or not wanted.
 #include "zea/comm/communicator.hpp"
+#include "zea/comm/launch_order.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -10,6 +11,10 @@ std::unique_ptr<Collectives> make_nccl_collectives(const Communicator&, ComputeS
       "this build has no NCCL: run on the CPU, or build with ZEA_ENABLE_NCCL=ON where nccl.h, "
       "libnccl, "
       "cuda_runtime.h and libcudart are found");
+}
+
+LaunchVersions launch_versions() {
+  return {};
 }
 
 bool has_nccl() {

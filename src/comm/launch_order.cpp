@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/comm/launch_order.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int kOrderingNccl = 22600;     // knows NCCL_LAUNCH_ORDER_IMPLICIT
+constexpr int kOverlappingCuda = 12030;  // starts a kernel when the one before has started
+
+std::string nccl_text(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100);
+}
+
+std::string cuda_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100);
+}
+
+}  // namespace
+
+std::string launch_order_fault(const LaunchVersions& versions) {
+  if (!versions.in_program_order) return {};
+  if (versions.nccl < kOrderingNccl)
+    return "NCCL " + nccl_text(versions.nccl) +
+           " does not order the communicators of a GPU, so that they may wait for each other for "
+           "ever; NCCL 2.26 or newer does";
+  const bool overlap =
+      versions.cuda_runtime >= kOverlappingCuda && versions.cuda_driver >= kOverlappingCuda;
+  if (overlap) return {};
+  return "with the CUDA driver's " + cuda_text(versions.cuda_driver) + " and the CUDA runtime's " +
+         cuda_text(versions.cuda_runtime) +
+         " a GPU runs its communicators one after the other, so that stages would wait for each "
+         "other for ever; 12.3 or newer of both run them side by side";
+}
+
+}  // namespace zea
