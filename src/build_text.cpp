@@ -19,7 +19,7 @@ std::string build_text() {
          "; its vector code here: " +
          at::get_cpu_capability() + "\nMPI: " + mpi_library() +
          " (standard " ZEA_MPI_STANDARD ")\nHDF5: " ZEA_HDF5_VERSION "\nKokkos: " ZEA_KOKKOS
-         "\nNCCL: " ZEA_NCCL "\n";
+         "\nNCCL: " ZEA_NCCL "\ndevice kernels: " ZEA_DEVICE_KERNELS "\n";
 }
 
 }  // namespace zea

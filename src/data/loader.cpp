@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "decode_audio.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -13,6 +14,7 @@ namespace {
 
 Audio decode_clip(const Item& item, int64_t max_seconds) {
   if (!item.raw) return decode_audio(item.bytes, max_seconds);
+  check_clip("raw clip", item.rate, static_cast<int64_t>(item.bytes.size() / 2), max_seconds);
   Audio audio{.rate = item.rate, .samples = std::vector<float>(item.bytes.size() / 2)};
   for (size_t i = 0; i < audio.samples.size(); ++i) {
     const auto word = static_cast<uint16_t>(item.bytes[2 * i] | item.bytes[2 * i + 1] << 8);

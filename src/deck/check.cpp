@@ -89,6 +89,13 @@ void check_trace(const Options& options, Faults& faults) {
                           "; no step would be traced"});
 }
 
+void check_stage(const CheckpointOptions& checkpoint, Faults& faults) {
+  if (checkpoint.stage && !checkpoint.async)
+    faults.push_back({{"checkpoint.stage", "checkpoint.async"},
+                      "checkpoint.stage = true with checkpoint.async = false: training waits for "
+                      "the whole checkpoint, so nothing is copied ahead; leave one of them out"});
+}
+
 void check_adam(const OptimOptions& optim, Faults& faults) {
   if (optim.betas.size() != 2)
     faults.push_back({{"optim.betas"},
@@ -119,6 +126,7 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_rates(options, faults);
   check_adam(options.optim, faults);
   check_trace(options, faults);
+  check_stage(options.checkpoint, faults);
   return faults;
 }
 

@@ -2,60 +2,43 @@
 #include "zea/kernels/flat_kernels.hpp"
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
-
-#include "launch.hpp"
-#include "zea/core/error.hpp"
+#include "flat_functors.hpp"
+#include "run_items.hpp"
 
 namespace zea {
 namespace {
 
-/// Constants of one update, in the element type.
-template <class T>
-struct AdamwConstants {
-  T keep, decay, beta1, beta2, scale, step_size, root_correction, eps;
-
-  explicit AdamwConstants(const AdamwUpdate& update) {
-    const double correction1 = 1 - std::pow(update.beta1, static_cast<double>(update.step));
-    const double correction2 = 1 - std::pow(update.beta2, static_cast<double>(update.step));
-    keep = static_cast<T>(update.decoupled ? 1 - update.lr * update.weight_decay : 1);
-    decay = static_cast<T>(update.decoupled ? 0 : update.weight_decay);
-    beta1 = static_cast<T>(update.beta1);
-    beta2 = static_cast<T>(update.beta2);
-    scale = static_cast<T>(update.gradient_scale);
-    step_size = static_cast<T>(update.lr / correction1);
-    root_correction = static_cast<T>(1 / std::sqrt(correction2));
-    eps = static_cast<T>(update.eps);
-  }
-};
+using detail::elements;
+using detail::run_items;
+using detail::runs_kernels;
 
 template <class T>
-void adamw_chunk(T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v,
-                 int64_t count, const AdamwConstants<T>& c) {
-  for (int64_t i = 0; i < count; ++i) {
-    const T gradient = g[i] * c.scale + c.decay * p[i];
-    m[i] = c.beta1 * m[i] + (1 - c.beta1) * gradient;
-    v[i] = c.beta2 * v[i] + (1 - c.beta2) * gradient * gradient;
-    p[i] = p[i] * c.keep - c.step_size * m[i] / (std::sqrt(v[i]) * c.root_correction + c.eps);
-  }
+detail::AdamwConstants<T> constants_of(const AdamwUpdate& update) {
+  const double correction1 = 1 - std::pow(update.beta1, static_cast<double>(update.step));
+  const double correction2 = 1 - std::pow(update.beta2, static_cast<double>(update.step));
+  const auto of = [](double value) { return static_cast<T>(value); };
+  return {.keep = of(update.decoupled ? 1 - update.lr * update.weight_decay : 1),
+          .decay = of(update.decoupled ? 0 : update.weight_decay),
+          .beta1 = of(update.beta1),
+          .beta2 = of(update.beta2),
+          .scale = of(update.gradient_scale),
+          .step_size = of(update.lr / correction1),
+          .root_correction = of(1 / std::sqrt(correction2)),
+          .eps = of(update.eps)};
 }
 
 template <class T>
-void adamw_host(at::Tensor& parameter, const at::Tensor& gradient, at::Tensor& exp_avg,
-                at::Tensor& exp_avg_sq, const AdamwUpdate& update) {
-  const AdamwConstants<T> constants(update);
-  T* p = parameter.data_ptr<T>();
-  const T* g = gradient.const_data_ptr<T>();
-  T* m = exp_avg.data_ptr<T>();
-  T* v = exp_avg_sq.data_ptr<T>();
-  detail::for_each_chunk(parameter.numel(), [=](int64_t, int64_t begin, int64_t end) {
-    adamw_chunk(p + begin, g + begin, m + begin, v + begin, end - begin, constants);
-  });
+void run_adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
+               const at::Tensor& exp_avg_sq, const AdamwUpdate& update) {
+  const detail::AdamwChunk<T> functor{.parameters = elements<T>(parameter),
+                                      .gradients = elements<T>(gradient),
+                                      .exp_avgs = elements<T>(exp_avg),
+                                      .exp_avg_sqs = elements<T>(exp_avg_sq),
+                                      .elements = parameter.numel(),
+                                      .constants = constants_of<T>(update)};
+  run_items(parameter, functor, detail::num_chunks(parameter.numel()), kChunkElements);
 }
 
 template <class T>
@@ -79,52 +62,35 @@ double sum_of_squares_host(const at::Tensor& flat) {
   return sum;
 }
 
-/// A step takes and frees the same tensors as the one before. glibc would give the larger ones back
-/// to the kernel each time, which then clears every page again: a tenth of a step.
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  constexpr int kLargestKept = 32 << 20;  // that glibc allows
-  mallopt(M_MMAP_THRESHOLD, kLargestKept);
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-#endif
-}
-
-bool on_host(const at::Tensor& tensor) {
-  return tensor.is_cpu();
+template <class T>
+at::Tensor sum_of_squares_of(const at::Tensor& flat) {
+  const at::TensorOptions in_double = flat.options().dtype(at::kDouble);
+  if (flat.is_cpu()) return at::full({}, sum_of_squares_host<T>(flat), in_double);
+  const int64_t chunks = detail::num_chunks(flat.numel());
+  const at::Tensor sums = at::empty({chunks}, in_double);
+  const detail::SquaresOfChunk<T> functor{elements<T>(flat), elements<double>(sums), flat.numel()};
+  run_items(flat, functor, chunks, kChunkElements);
+  return sums.sum();
 }
 
 }  // namespace
-
-KernelRuntime::KernelRuntime() {
-  keep_freed_memory();
-#if KOKKOS_VERSION < 30700
-  Kokkos::InitArguments arguments;
-  arguments.disable_warnings = true;
-  Kokkos::initialize(arguments);
-#else
-  Kokkos::initialize(Kokkos::InitializationSettings().set_disable_warnings(true));
-#endif
-}
-
-KernelRuntime::~KernelRuntime() {
-  Kokkos::finalize();
-}
 
 void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
            at::Tensor exp_avg_sq, const AdamwUpdate& update) {
   ZEA_ASSERT(parameter.numel() == gradient.numel() && parameter.numel() == exp_avg.numel() &&
              parameter.numel() == exp_avg_sq.numel());
-  if (!on_host(parameter)) return adamw_reference(parameter, gradient, exp_avg, exp_avg_sq, update);
+  if (!runs_kernels(parameter))
+    return adamw_reference(parameter, gradient, exp_avg, exp_avg_sq, update);
   if (parameter.scalar_type() == at::kDouble)
-    adamw_host<double>(parameter, gradient, exp_avg, exp_avg_sq, update);
+    run_adamw<double>(parameter, gradient, exp_avg, exp_avg_sq, update);
   else
-    adamw_host<float>(parameter, gradient, exp_avg, exp_avg_sq, update);
+    run_adamw<float>(parameter, gradient, exp_avg, exp_avg_sq, update);
 }
 
-double sum_of_squares(const at::Tensor& flat) {
-  if (!on_host(flat)) return sum_of_squares_reference(flat);
-  return flat.scalar_type() == at::kDouble ? sum_of_squares_host<double>(flat)
-                                           : sum_of_squares_host<float>(flat);
+at::Tensor sum_of_squares(const at::Tensor& flat) {
+  if (!runs_kernels(flat)) return sum_of_squares_reference(flat);
+  return flat.scalar_type() == at::kDouble ? sum_of_squares_of<double>(flat)
+                                           : sum_of_squares_of<float>(flat);
 }
 
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
@@ -140,8 +106,8 @@ void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tenso
   parameter.addcdiv_(exp_avg, root, -update.lr / (1 - std::pow(update.beta1, step)));
 }
 
-double sum_of_squares_reference(const at::Tensor& flat) {
-  return flat.to(at::kDouble).square().sum().item<double>();
+at::Tensor sum_of_squares_reference(const at::Tensor& flat) {
+  return flat.to(at::kDouble).square().sum();
 }
 
 }  // namespace zea

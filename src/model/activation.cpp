@@ -2,7 +2,10 @@
 // Pointwise functions: activations, the gated one, and rotary positions. Each keeps only its input.
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
+
 #include "zea/core/error.hpp"
+#include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter_function.hpp"
@@ -12,15 +15,56 @@ namespace {
 
 using namespace detail;
 
-struct QuickGeluFunction : Function<QuickGeluFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x) {
+struct GeluFunction : Function<GeluFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const std::optional<Tensor>& anchor,
+                        Parameter* bias, Gelu kind) {
+    (void)anchor;
+    remember(ctx, {bias});
+    ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     const Tensor rows = x.contiguous();
     ctx->save_for_backward({rows});
-    return quick_gelu_forward(rows);
+    return gelu_forward(rows, bias ? bias->value() : Tensor(), kind);
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    return {quick_gelu_backward(outputs[0].contiguous(), ctx->get_saved_variables()[0])};
+    Parameter* bias = recall(ctx, 0);
+    const auto kind = static_cast<Gelu>(ctx->saved_data.at("kind").toInt());
+    const Tensor dbias = bias && bias->trainable() ? bias->gradient() : Tensor();
+    return {gelu_backward(outputs[0].contiguous(), ctx->get_saved_variables()[0],
+                          bias ? bias->value() : Tensor(), kind, dbias),
+            {},
+            {},
+            {}};
+  }
+};
+
+std::optional<Gelu> gelu_of(Activation activation) {
+  switch (activation) {
+    case Activation::Gelu:
+      return Gelu::Erf;
+    case Activation::GeluTanh:
+      return Gelu::Tanh;
+    case Activation::QuickGelu:
+      return Gelu::Quick;
+    default:
+      return {};
+  }
+}
+
+/// Adds a bias to rows that nothing takes it into, in place.
+struct AddBiasFunction : Function<AddBiasFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* bias) {
+    (void)anchor;
+    remember(ctx, {bias});
+    Tensor sum = x;
+    ctx->mark_dirty({sum});
+    return sum.add_(bias->value());
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    Parameter* bias = recall(ctx, 0);
+    if (bias->trainable()) add_bias_gradient(*bias, outputs[0].contiguous());
+    return {outputs[0], {}, {}};
   }
 };
 
@@ -63,18 +107,15 @@ at::Tensor swiglu(const at::Tensor& x) {
 }
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::Gelu:
-      return at::gelu(x);
-    case Activation::GeluTanh:
-      return at::gelu(x, "tanh");
-    case Activation::QuickGelu:
-      return QuickGeluFunction::apply(x);
-    case Activation::Relu:
-      return at::relu(x);
-    case Activation::Silu:
-      return at::silu(x);
-  }
+  return activate_biased(x, nullptr, activation);
+}
+
+at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation) {
+  if (const auto gelu = gelu_of(activation))
+    return GeluFunction::apply(x, bias ? std::optional(bias->anchor()) : std::nullopt, bias, *gelu);
+  const at::Tensor sum = bias ? AddBiasFunction::apply(x, bias->anchor(), bias) : x;
+  if (activation == Activation::Relu) return at::relu(sum);
+  if (activation == Activation::Silu) return at::silu(sum);
   throw InternalError("unknown activation");
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over segments: short ones on the CPU by our own kernels, others by the library's flash
-// kernels, where segments of similar length go through in one call. bf16 on the CPU is computed in
-// fp32, since the library's bf16 backward is several times slower there.
+// Attention over segments: on the host by our own kernels, each segment as it lies; on devices by
+// the library's flash kernels, where segments of similar length are gathered and go through in one
+// call.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flash_attention.hpp"
 #include "zea/core/error.hpp"
-#include "zea/kernels/short_attention.hpp"
+#include "zea/kernels/tiled_attention.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter_function.hpp"
 
@@ -15,26 +15,102 @@ namespace {
 
 using namespace detail;
 
+using Batches = std::vector<AttentionBatch>;
+
 struct Heads {
   int64_t query, key_value, dim;
 };
 
+struct Call {
+  const Batches* batches;
+  int64_t kv_heads;
+  bool causal;
+};
+
+void save(Context* ctx, const Call& call) {
+  ctx->saved_data["batches"] = reinterpret_cast<int64_t>(call.batches);
+  ctx->saved_data["kv_heads"] = call.kv_heads;
+  ctx->saved_data["causal"] = call.causal;
+}
+
+Call saved_call(Context* ctx) {
+  return {reinterpret_cast<const Batches*>(ctx->saved_data.at("batches").toInt()),
+          ctx->saved_data.at("kv_heads").toInt(), ctx->saved_data.at("causal").toBool()};
+}
+
+Heads heads_of(const Tensor& qkv, const Call& call) {
+  return {qkv.size(1) - 2 * call.kv_heads, call.kv_heads, qkv.size(2)};
+}
+
+/// Each segment of the batches as a slice.
+std::vector<AttentionSlice> slices_of(const Call& call) {
+  std::vector<AttentionSlice> slices;
+  for (const AttentionBatch& batch : *call.batches) {
+    std::vector<int64_t> lengths(batch.segments, batch.places.defined() ? 0 : batch.length);
+    if (batch.places.defined()) {
+      const int64_t* place = batch.places.const_data_ptr<int64_t>();
+      for (int64_t i = 0; i < batch.places.numel(); ++i) ++lengths[place[i] / batch.length];
+    }
+    const int64_t* rows = batch.rows.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < batch.segments; ++i) {
+      const int64_t first = rows[i * batch.length], length = lengths[i];
+      slices.push_back({first, length, first, length, call.causal});
+    }
+  }
+  return slices;
+}
+
+/// The queries', keys' and values' heads of qkv, or of its gradient.
+std::array<Tensor, 3> parts_of(const Tensor& qkv, const Heads& heads) {
+  return {qkv.narrow(1, 0, heads.query), qkv.narrow(1, heads.query, heads.key_value),
+          qkv.narrow(1, heads.query + heads.key_value, heads.key_value)};
+}
+
+struct TiledFunction : Function<TiledFunction> {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const Call& call) {
+    const Heads heads = heads_of(qkv, call);
+    const auto [q, k, v] = parts_of(qkv, heads);
+    const Tensor y = at::empty({qkv.size(0), heads.query * heads.dim}, qkv.options());
+    const auto type = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const Tensor lse = at::empty({qkv.size(0), heads.query}, qkv.options().dtype(type));
+    tiled_attention_forward({q, k, v}, slices_of(call), {y.view({-1, heads.query, heads.dim}), lse},
+                            AttentionResult::Written);
+    ctx->save_for_backward({qkv, y, lse});
+    save(ctx, call);
+    return y;
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Call call = saved_call(ctx);
+    const Tensors saved = ctx->get_saved_variables();
+    const Tensor& qkv = saved[0];
+    const Heads heads = heads_of(qkv, call);
+    const auto by_head = [&](const Tensor& x) { return x.view({-1, heads.query, heads.dim}); };
+    const Tensor dqkv = at::empty(qkv.sizes(), qkv.options());
+    const auto [q, k, v] = parts_of(qkv, heads);
+    const auto [dq, dk, dv] = parts_of(dqkv, heads);
+    tiled_attention_backward({q, k, v}, by_head(outputs[0].contiguous()),
+                             {by_head(saved[1]), saved[2]}, slices_of(call), {dq, dk, dv},
+                             AttentionResult::Written);
+    return {dqkv, {}};
+  }
+};
+
 /// (segments, heads, length, dim) of one third of qkv; KV heads are repeated for their query heads.
-Tensor gather_heads(const Tensor& qkv, const AttentionBatch& batch, int64_t first, int64_t count,
-                    int64_t repeat) {
-  Tensor part = qkv.narrow(1, first, count);
-  part = part.index_select(0, batch.rows).view({batch.segments, batch.length, count, qkv.size(2)});
-  part = wide(part).transpose(1, 2);
-  if (repeat > 1) part = part.repeat_interleave(repeat, 1);
-  return part.contiguous();
+Tensor gather_heads(const Tensor& part, const AttentionBatch& batch, int64_t repeat) {
+  Tensor heads = part.index_select(0, batch.rows);
+  heads = heads.view({batch.segments, batch.length, part.size(1), part.size(2)}).transpose(1, 2);
+  if (repeat > 1) heads = heads.repeat_interleave(repeat, 1);
+  return heads.contiguous();
 }
 
 FlashInputs gather_inputs(const Tensor& qkv, const AttentionBatch& batch, const Heads& heads,
                           bool causal) {
   const int64_t repeat = heads.query / heads.key_value;
-  return {gather_heads(qkv, batch, 0, heads.query, 1),
-          gather_heads(qkv, batch, heads.query, heads.key_value, repeat),
-          gather_heads(qkv, batch, heads.query + heads.key_value, heads.key_value, repeat),
+  const auto [q, k, v] = parts_of(qkv, heads);
+  return {gather_heads(q, batch, 1),
+          gather_heads(k, batch, repeat),
+          gather_heads(v, batch, repeat),
           causal,
           {}};
 }
@@ -45,73 +121,47 @@ Tensor real_tokens(const Tensor& batched, const AttentionBatch& batch) {
   return batch.places.defined() ? flat.index_select(0, batch.places) : flat;
 }
 
-ShortSegments short_segments(const AttentionBatch& batch) {
-  ShortSegments segments{.length = batch.length, .rows = batch.rows, .lengths = {}};
-  segments.lengths.assign(batch.segments, batch.places.defined() ? 0 : batch.length);
-  if (!batch.places.defined()) return segments;
-  const int64_t* place = batch.places.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < batch.places.numel(); ++i) ++segments.lengths[place[i] / batch.length];
-  return segments;
-}
-
-struct AttentionFunction : Function<AttentionFunction> {
-  static Tensor forward(Context* ctx, const Tensor& qkv, const std::vector<AttentionBatch>* batches,
-                        int64_t query_heads, int64_t kv_heads, bool causal) {
-    const Heads heads{query_heads, kv_heads, qkv.size(2)};
-    const Tensor input = qkv.contiguous();
+struct BatchedFunction : Function<BatchedFunction> {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const Call& call) {
+    const Heads heads = heads_of(qkv, call);
     Tensor y = at::empty({qkv.size(0), heads.query, heads.dim}, qkv.options());
-    Tensors saved{input};
-    for (const AttentionBatch& batch : *batches) {
-      if (prefers_short_attention(input, batch.length)) {
-        short_attention_forward(input, short_segments(batch), {query_heads, kv_heads, causal}, y);
-        continue;
-      }
-      const FlashInputs in = gather_inputs(input, batch, heads, causal);
+    Tensors saved{qkv};
+    for (const AttentionBatch& batch : *call.batches) {
+      const FlashInputs in = gather_inputs(qkv, batch, heads, call.causal);
       const auto [out, lse] = flash_forward(in);
-      y.index_copy_(0, batch.place_rows, real_tokens(out, batch).to(qkv.scalar_type()));
+      y.index_copy_(0, batch.place_rows, real_tokens(out, batch));
       saved.insert(saved.end(), {in.q, in.k, in.v, out, lse});
     }
     ctx->save_for_backward(std::move(saved));
-    ctx->saved_data["batches"] = reinterpret_cast<int64_t>(batches);
-    ctx->saved_data["kv_heads"] = kv_heads;
-    ctx->saved_data["causal"] = causal;
+    save(ctx, call);
     return y.flatten(1);
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const auto& batches = *reinterpret_cast<const std::vector<AttentionBatch>*>(
-        ctx->saved_data.at("batches").toInt());
-    const bool causal = ctx->saved_data.at("causal").toBool();
-    const int64_t kv_heads = ctx->saved_data.at("kv_heads").toInt();
+    const Call call = saved_call(ctx);
     const Tensors saved = ctx->get_saved_variables();
-    const Tensor& qkv = saved[0];
-    const Heads heads{qkv.size(1) - 2 * kv_heads, kv_heads, qkv.size(2)};
+    const Heads heads = heads_of(saved[0], call);
     const Tensor dy = outputs[0].contiguous().view({-1, heads.query, heads.dim});
-    Tensor dqkv = at::empty_like(qkv);
+    Tensor dqkv = at::empty_like(saved[0]);
     size_t next = 1;
-    for (const AttentionBatch& batch : batches) {
-      if (prefers_short_attention(qkv, batch.length)) {
-        short_attention_backward(dy, qkv, short_segments(batch), {heads.query, kv_heads, causal},
-                                 dqkv);
-        continue;
-      }
-      const FlashInputs in{saved[next], saved[next + 1], saved[next + 2], causal, {}};
+    for (const AttentionBatch& batch : *call.batches) {
+      const FlashInputs in{saved[next], saved[next + 1], saved[next + 2], call.causal, {}};
       const auto gradients =
-          flash_backward(batched_gradient(dy, batch, in.q), in, {saved[next + 3], saved[next + 4]});
-      dqkv.index_copy_(0, batch.place_rows, joined(gradients, batch, heads).to(dy.scalar_type()));
+          flash_backward(batched_gradient(dy, batch), in, {saved[next + 3], saved[next + 4]});
+      dqkv.index_copy_(0, batch.place_rows, joined(gradients, batch, heads));
       next += 5;
     }
-    return {dqkv, {}, {}, {}, {}};
+    return {dqkv, {}};
   }
 
   /// dy of a batch's places; zero where they are padding.
-  static Tensor batched_gradient(const Tensor& dy, const AttentionBatch& batch, const Tensor& q) {
+  static Tensor batched_gradient(const Tensor& dy, const AttentionBatch& batch) {
     Tensor flat;
     if (batch.places.defined()) {
-      flat = at::zeros({batch.segments * batch.length, dy.size(1), dy.size(2)}, q.options());
-      flat.index_copy_(0, batch.places, dy.index_select(0, batch.place_rows).to(q.scalar_type()));
+      flat = at::zeros({batch.segments * batch.length, dy.size(1), dy.size(2)}, dy.options());
+      flat.index_copy_(0, batch.places, dy.index_select(0, batch.place_rows));
     } else {
-      flat = dy.index_select(0, batch.rows).to(q.scalar_type());
+      flat = dy.index_select(0, batch.rows);
     }
     return flat.view({batch.segments, batch.length, dy.size(1), dy.size(2)}).transpose(1, 2);
   }
@@ -135,9 +185,12 @@ struct AttentionFunction : Function<AttentionFunction> {
 
 at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches,
                      int64_t heads, int64_t kv_heads, bool causal) {
+  ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads);
   if (!causal)
     for (const AttentionBatch& batch : batches) ZEA_ASSERT(!batch.places.defined());
-  return AttentionFunction::apply(qkv, &batches, heads, kv_heads, causal);
+  const Call call{&batches, kv_heads, causal};
+  return takes_tiled_attention(qkv) ? TiledFunction::apply(qkv, call)
+                                    : BatchedFunction::apply(qkv, call);
 }
 
 }  // namespace zea

@@ -8,10 +8,11 @@ namespace zea::detail {
 at::Tensor audio_embed(const UnitContext& unit, ParameterList& next) {
   const Microbatch& microbatch = unit.microbatch;
   Parameter& first = next();
-  const at::Tensor columns = activate(linear(microbatch.columns, first, &next()), Activation::Gelu);
+  const at::Tensor columns =
+      activate_biased(linear(microbatch.columns, first, nullptr), &next(), Activation::Gelu);
   Parameter& second = next();
-  const at::Tensor tokens =
-      activate(linear(windows_of(columns, microbatch.windows), second, &next()), Activation::Gelu);
+  const at::Tensor tokens = activate_biased(
+      linear(windows_of(columns, microbatch.windows), second, nullptr), &next(), Activation::Gelu);
   return tokens + embedding(microbatch.clips.positions, next());
 }
 
@@ -19,12 +20,13 @@ at::Tensor audio_block(const UnitContext& unit, ParameterList& next, const at::T
   const AudioConfig& audio = *unit.model.audio;
   const EncoderPart& clips = unit.microbatch.clips;
   Parameter& norm1 = next();
-  const at::Tensor normed = layer_norm(x, norm1, next(), audio.norm_eps);
+  const auto [state, normed] = norm_sum(x, {}, norm1, &next(), audio.norm_eps);
   at::Tensor qkv = unit.layers.column_linear(normed, next(), nullptr, clips.shares);
   Parameter& query_bias = next();
   qkv = add_query_value_biases(qkv, query_bias, next());
   return attend_and_feed_forward(
-      unit, next, x, qkv, {clips, audio.hidden / audio.heads, audio.norm_eps, audio.activation});
+      unit, next, state, qkv,
+      {clips, audio.hidden / audio.heads, audio.norm_eps, audio.activation});
 }
 
 at::Tensor audio_projector(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "zea/kernels/row_kernels.hpp"
+#include <optional>
+
+#include "zea/kernels/row_norms.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter_function.hpp"
 
@@ -10,53 +12,61 @@ namespace {
 
 using namespace detail;
 
-struct LayerNormFunction : Function<LayerNormFunction> {
+Tensor value_or_none(Parameter* parameter) {
+  return parameter ? parameter->value() : Tensor();
+}
+
+Tensor gradient_or_none(Parameter* parameter) {
+  return parameter && parameter->trainable() ? parameter->gradient() : Tensor();
+}
+
+NormRows forward_rows(Context* ctx, const Tensor& x, const Tensor& added, Parameter* weight,
+                      Parameter* bias, double eps) {
+  remember(ctx, {weight, bias});
+  ctx->saved_data["eps"] = eps;
+  const NormRows rows = norm_forward(x.contiguous(), added.defined() ? added.contiguous() : added,
+                                     {weight->value(), value_or_none(bias), eps});
+  ctx->save_for_backward({rows.x, rows.mean, rows.scale});
+  return rows;
+}
+
+/// `before`: a gradient of the sum by other ways; may be undefined.
+Tensor backward_rows(Context* ctx, const Tensor& dy, const Tensor& before, bool needs_dx) {
+  const Tensors saved = ctx->get_saved_variables();
+  Parameter* weight = recall(ctx, 0);
+  Parameter* bias = recall(ctx, 1);
+  return norm_backward(dy.contiguous(), before.defined() ? before.contiguous() : before,
+                       {.x = saved[0], .y = {}, .mean = saved[1], .scale = saved[2]},
+                       {weight->value(), value_or_none(bias), ctx->saved_data.at("eps").toDouble()},
+                       {gradient_or_none(weight), gradient_or_none(bias), needs_dx});
+}
+
+struct NormFunction : Function<NormFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
                         Parameter* bias, double eps) {
     (void)anchor;
-    remember(ctx, {weight, bias});
-    auto [y, mean, rstd] =
-        at::native_layer_norm(x, weight->shape(), weight->value(), bias->value(), eps);
-    ctx->save_for_backward({x, mean, rstd});
-    return y;
+    return forward_rows(ctx, x, {}, weight, bias, eps).y;
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const Tensors saved = ctx->get_saved_variables();
-    Parameter* weight = recall(ctx, 0);
-    Parameter* bias = recall(ctx, 1);
-    const bool trains = weight->trainable();
-    auto [dx, dweight, dbias] = at::native_layer_norm_backward(
-        outputs[0].contiguous(), saved[0], weight->shape(), saved[1], saved[2], weight->value(),
-        bias->value(), {ctx->needs_input_grad(0), trains, trains});
-    if (trains) {
-      weight->gradient().add_(dweight);
-      bias->gradient().add_(dbias);
-    }
-    return {dx, {}, {}, {}, {}};
+    return {backward_rows(ctx, outputs[0], {}, ctx->needs_input_grad(0)), {}, {}, {}, {}};
   }
 };
 
-struct RmsNormFunction : Function<RmsNormFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
-                        double eps) {
+struct NormSumFunction : Function<NormSumFunction> {
+  static Tensors forward(Context* ctx, const Tensor& x, const std::optional<Tensor>& added,
+                         const Tensor& anchor, Parameter* weight, Parameter* bias, double eps) {
     (void)anchor;
-    remember(ctx, {weight});
-    const Tensor rows = x.contiguous();
-    auto [y, scale] = rms_norm_forward(rows, weight->value(), eps);
-    ctx->save_for_backward({rows, scale});
-    return y;
+    ctx->set_materialize_grads(false);
+    ctx->saved_data["adds"] = added.has_value();
+    const NormRows rows = forward_rows(ctx, x, added.value_or(Tensor()), weight, bias, eps);
+    return {rows.x, rows.y};
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const Tensors saved = ctx->get_saved_variables();
-    Parameter* weight = recall(ctx, 0);
-    const Tensor dweight = weight->trainable() ? weight->gradient() : Tensor();
-    return {rms_norm_backward(outputs[0].contiguous(), saved[0], saved[1], weight->value(),
-                              ctx->needs_input_grad(0), dweight),
-            {},
-            {},
-            {}};
+    Tensor d = outputs[0];
+    if (outputs[1].defined()) d = backward_rows(ctx, outputs[1], outputs[0], true);
+    return {d, ctx->saved_data.at("adds").toBool() ? d : Tensor(), {}, {}, {}, {}};
   }
 };
 
@@ -67,11 +77,18 @@ at::Tensor wide(const at::Tensor& x) {
 }
 
 at::Tensor layer_norm(const at::Tensor& x, Parameter& weight, Parameter& bias, double eps) {
-  return LayerNormFunction::apply(x, weight.anchor(), &weight, &bias, eps);
+  return NormFunction::apply(x, weight.anchor(), &weight, &bias, eps);
 }
 
 at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps) {
-  return RmsNormFunction::apply(x, weight.anchor(), &weight, eps);
+  return NormFunction::apply(x, weight.anchor(), &weight, static_cast<Parameter*>(nullptr), eps);
+}
+
+NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
+                   double eps) {
+  const auto term = added.defined() ? std::optional(added) : std::nullopt;
+  const Tensors both = NormSumFunction::apply(x, term, weight.anchor(), &weight, bias, eps);
+  return {both[0], both[1]};
 }
 
 }  // namespace zea

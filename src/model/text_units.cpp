@@ -27,7 +27,7 @@ at::Tensor decoder_block(const UnitContext& unit, ParameterList& next, const at:
   const TextConfig& text = unit.model.text;
   const Microbatch& microbatch = unit.microbatch;
   const RowShares& shares = microbatch.text_shares;
-  const at::Tensor normed = rms_norm(x, next(), text.norm_eps);
+  const auto [state, normed] = norm_sum(x, {}, next(), nullptr, text.norm_eps);
   Parameter& qkv_weight = next();
   const at::Tensor qkv =
       unit.layers.column_linear(normed, qkv_weight, next.only_if(text.attention_bias), shares);
@@ -38,9 +38,9 @@ at::Tensor decoder_block(const UnitContext& unit, ParameterList& next, const at:
              microbatch.rotary_sines, heads.query + heads.key_value);
   const at::Tensor attended =
       unit.layers.attention(rotated, microbatch.text_attention, heads.query, heads.key_value);
-  const at::Tensor y =
-      x + unit.layers.row_linear(attended, out_weight, next.only_if(text.attention_bias), shares);
-  const at::Tensor normed2 = rms_norm(y, next(), text.norm_eps);
+  const at::Tensor change =
+      unit.layers.row_linear(attended, out_weight, next.only_if(text.attention_bias), shares);
+  const auto [y, normed2] = norm_sum(state, change, next(), nullptr, text.norm_eps);
   Parameter& gate_up = next();
   const at::Tensor inner =
       swiglu(unit.layers.column_linear(normed2, gate_up, next.only_if(text.mlp_bias), shares));
@@ -53,7 +53,7 @@ at::Tensor gpt2_block(const UnitContext& unit, ParameterList& next, const at::Te
   const RowShares& shares = unit.microbatch.text_shares;
   constexpr WeightOrder kOrder = WeightOrder::InOut;
   Parameter& norm1 = next();
-  const at::Tensor normed = layer_norm(x, norm1, next(), text.norm_eps);
+  const auto [state, normed] = norm_sum(x, {}, norm1, &next(), text.norm_eps);
   Parameter& qkv_weight = next();
   const at::Tensor qkv = unit.layers.column_linear(normed, qkv_weight, &next(), shares, kOrder);
   Parameter& out_weight = next();
@@ -61,12 +61,12 @@ at::Tensor gpt2_block(const UnitContext& unit, ParameterList& next, const at::Te
   const at::Tensor attended =
       unit.layers.attention(split_heads(qkv, heads, text.head_dim), unit.microbatch.text_attention,
                             heads.query, heads.key_value);
-  const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares, kOrder);
+  const at::Tensor change = unit.layers.row_linear(attended, out_weight, &next(), shares, kOrder);
   Parameter& norm2 = next();
-  const at::Tensor normed2 = layer_norm(y, norm2, next(), text.norm_eps);
+  const auto [y, normed2] = norm_sum(state, change, norm2, &next(), text.norm_eps);
   Parameter& up = next();
-  const at::Tensor inner =
-      activate(unit.layers.column_linear(normed2, up, &next(), shares, kOrder), text.activation);
+  const at::Tensor inner = activate_biased(
+      unit.layers.column_linear(normed2, up, nullptr, shares, kOrder), &next(), text.activation);
   Parameter& down = next();
   return y + unit.layers.row_linear(inner, down, &next(), shares, kOrder);
 }

@@ -26,12 +26,12 @@ at::Tensor attend_and_feed_forward(const UnitContext& unit, ParameterList& next,
   const HeadCounts heads = count_heads(qkv.size(1), out_weight.shape()[1], block.head_dim);
   const at::Tensor attended = unit.layers.attention(
       split_heads(qkv, heads, block.head_dim), block.part.attention, heads.query, heads.key_value);
-  const at::Tensor y = x + unit.layers.row_linear(attended, out_weight, &next(), shares);
+  const at::Tensor change = unit.layers.row_linear(attended, out_weight, &next(), shares);
   Parameter& norm = next();
-  const at::Tensor normed = layer_norm(y, norm, next(), block.norm_eps);
+  const auto [y, normed] = norm_sum(x, change, norm, &next(), block.norm_eps);
   Parameter& fc1 = next();
-  const at::Tensor inner =
-      activate(unit.layers.column_linear(normed, fc1, &next(), shares), block.activation);
+  const at::Tensor inner = activate_biased(unit.layers.column_linear(normed, fc1, nullptr, shares),
+                                           &next(), block.activation);
   Parameter& fc2 = next();
   return y + unit.layers.row_linear(inner, fc2, &next(), shares);
 }
@@ -40,11 +40,11 @@ at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::
   const VisionConfig& vision = *unit.model.vision;
   const EncoderPart& images = unit.microbatch.images;
   Parameter& norm1 = next();
-  const at::Tensor normed = layer_norm(x, norm1, next(), vision.norm_eps);
+  const auto [state, normed] = norm_sum(x, {}, norm1, &next(), vision.norm_eps);
   Parameter& qkv_weight = next();
   const at::Tensor qkv = unit.layers.column_linear(normed, qkv_weight, &next(), images.shares);
   return attend_and_feed_forward(
-      unit, next, x, qkv,
+      unit, next, state, qkv,
       {images, vision.hidden / vision.heads, vision.norm_eps, vision.activation});
 }
 
@@ -59,8 +59,8 @@ at::Tensor projected(const UnitContext& unit, ParameterList& next, const at::Ten
                      const RowShares& shares) {
   const ProjectorConfig& config = unit.model.projector;
   Parameter& first = next();
-  const at::Tensor inner = activate(
-      unit.layers.column_linear(x, first, next.only_if(config.bias), shares), config.activation);
+  const at::Tensor inner = activate_biased(unit.layers.column_linear(x, first, nullptr, shares),
+                                           next.only_if(config.bias), config.activation);
   Parameter& second = next();
   return unit.layers.row_linear(inner, second, next.only_if(config.bias), shares);
 }

@@ -49,18 +49,20 @@ void Optimizer::add_counted(int group) {
 }
 
 double Optimizer::own_sum_of_squares() const {
-  double sum = 0;
-  for (const Counted& run : counted_)
-    sum +=
-        sum_of_squares(engine_.groups()[run.group]->gradient().narrow(0, run.begin, run.elements));
-  return sum;
+  at::Tensor sum;  // stays where the gradients are until all have been added
+  for (const Counted& run : counted_) {
+    const at::Tensor& gradient = engine_.groups()[run.group]->gradient();
+    const at::Tensor squares = sum_of_squares(gradient.narrow(0, run.begin, run.elements));
+    sum = sum.defined() ? sum.add_(squares) : squares;
+  }
+  return sum.defined() ? sum.item<double>() : 0;
 }
 
 int Optimizer::non_finite_group() const {
   const auto& groups = engine_.groups();
   for (size_t g = 0; g < groups.size(); ++g)
     if (groups[g] && groups[g]->trainable() &&
-        !std::isfinite(sum_of_squares(groups[g]->gradient())))
+        !std::isfinite(sum_of_squares(groups[g]->gradient()).item<double>()))
       return static_cast<int>(g);
   return -1;
 }

@@ -39,9 +39,9 @@ ContextCall saved_call(Context* ctx) {
           reinterpret_cast<Collectives*>(saved("outer"))};
 }
 
-GroupInputs inputs_of(const Tensor& qkv, int64_t heads) {
-  return {for_attention(qkv.narrow(1, 0, heads)),
-          qkv.narrow(1, heads, qkv.size(1) - heads).contiguous()};
+GroupInputs inputs_of(const ContextCall& call, const Tensor& qkv, int64_t heads) {
+  const Tensor kv = qkv.narrow(1, heads, qkv.size(1) - heads);
+  return {qkv.narrow(1, 0, heads), call.is_alone() ? kv : kv.contiguous()};
 }
 
 AttentionSums attend(const ContextCall& call, const GroupInputs& in) {
@@ -68,7 +68,7 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
   static Tensor forward(Context* ctx, const Tensor& qkv, const ContextCall& call) {
     const HeadExchange heads = call.head_exchange();
     const Tensor of_group = heads.inputs_to_heads(qkv);
-    const AttentionSums sums = attend(call, inputs_of(of_group, heads.heads()));
+    const AttentionSums sums = attend(call, inputs_of(call, of_group, heads.heads()));
     const Tensor out = sums.out.to(qkv.scalar_type());
     ctx->save_for_backward({of_group, out, sums.lse});
     save(ctx, call);
@@ -81,14 +81,14 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
     const Tensors saved = ctx->get_saved_variables();
     const Tensor& of_group = saved[0];
     const Tensor dy = outputs[0].contiguous().unflatten(1, {call.heads, of_group.size(2)});
-    const Tensor dout = for_attention(heads.outputs_to_heads(dy));
+    const Tensor dout = heads.outputs_to_heads(dy);
     const Tensor dqkv =
         at::zeros(of_group.sizes(), of_group.options().dtype(saved[2].scalar_type()));
     const int64_t rest = dqkv.size(1) - heads.heads();
     const GroupGradients gradients{dqkv.narrow(1, 0, heads.heads()),
                                    dqkv.narrow(1, heads.heads(), rest)};
-    add_gradients(call, gradients, inputs_of(of_group, heads.heads()), dout,
-                  {for_attention(saved[1]), saved[2]});
+    add_gradients(call, gradients, inputs_of(call, of_group, heads.heads()), dout,
+                  {saved[1], saved[2]});
     return {heads.inputs_to_tokens(dqkv.to(of_group.scalar_type())), {}};
   }
 };

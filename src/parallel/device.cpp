@@ -5,6 +5,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 
+#include "zea/comm/launch_order.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -45,6 +46,16 @@ at::Device open_device(const std::string& name, int local_rank, int local_size) 
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
   cuda().setDevice(device);
   return device;
+}
+
+void check_places(const Plan& plan, at::Device device) {
+  if (device.is_cpu() || plan.pipeline.is_one_place()) return;
+  const std::string fault = launch_order_fault(launch_versions());
+  if (fault.empty()) return;
+  throw PlanError("run.device = \"cuda\" with " + std::to_string(plan.pipeline.places.size()) +
+                  " places of modules and stages: " + fault +
+                  "; update them, or train without a pipeline (pp = 1, mesh.placement = "
+                  "\"shared\")");
 }
 
 MakeCollectives collectives_of(at::Device device) {

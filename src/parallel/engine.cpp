@@ -125,6 +125,7 @@ WalkResult Engine::run(const std::vector<Action>& actions,
     return action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardInput;
   });
   result_ = {};
+  loss_sum_.reset();
   result_.outputs.resize(microbatches.size());
   for (const Action& action : actions) {
     const ActionRecord::Action recorded(mesh_.record(),
@@ -143,6 +144,7 @@ WalkResult Engine::run(const std::vector<Action>& actions,
                           [](const auto& kept) { return kept.second.output.requires_grad(); }));
   kept_.clear();
   arrived_.clear();
+  if (loss_sum_.defined()) result_.loss_sum = loss_sum_.item<double>();
   return std::move(result_);
 }
 
@@ -325,7 +327,7 @@ void Engine::forward(int unit, int microbatch) {
   kept.value = kept.output.detach();
   if (plan_.model.units[unit].kind == UnitKind::Head) {
     if (head_ == HeadOutput::Loss)
-      result_.loss_sum += (*microbatches_)[microbatch].counts ? kept.value.item<double>() : 0;
+      add_loss(microbatch, kept.value);
     else
       result_.outputs[microbatch] =
           kept.value.to(to_torch(plan_.precision_of(plan_.model.units[unit].module).output));
@@ -334,6 +336,13 @@ void Engine::forward(int unit, int microbatch) {
   if (!keeps_graph) kept.output.reset();
   if (!kept.needs_gradient) kept.inputs.clear();
   kept_[{unit, microbatch}] = std::move(kept);
+}
+
+/// On the device that has it, which is waited for once a walk.
+void Engine::add_loss(int microbatch, const at::Tensor& loss) {
+  if (!(*microbatches_)[microbatch].counts) return;
+  const at::Tensor in_double = loss.to(at::kDouble);
+  loss_sum_ = loss_sum_.defined() ? loss_sum_ + in_double : in_double;
 }
 
 void Engine::open_gradients(int unit) {

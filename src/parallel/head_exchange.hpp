@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
+
 #include "zea/comm/collectives.hpp"
 #include "zea/plan/context_plan.hpp"
 
@@ -29,16 +31,23 @@ class HeadExchange {
   at::Tensor outputs_to_heads(const at::Tensor& dout) const;
 
  private:
+  /// Heads of qkv, and where they stand among those that a member attends with.
+  struct HeadRun {
+    int64_t first, count, place;
+  };
+  /// Queries, keys and values of a member.
+  std::array<HeadRun, 3> runs_of(int64_t member) const;
+  /// x (members, own tokens, heads, dim) -> (group's tokens, heads, dim).
   at::Tensor to_heads(const at::Tensor& x) const;
+  /// x (group's tokens, heads, dim) -> (members, own tokens, heads, dim).
   at::Tensor to_tokens(const at::Tensor& x) const;
   Counts own_counts(int64_t width) const;
   Counts group_counts(int64_t width) const;
 
   const ContextPlan& plan_;
   Collectives* inner_;
+  int64_t all_heads_, all_kv_heads_;  ///< of qkv
   int64_t heads_, kv_heads_;
-  int64_t all_heads_;                ///< of qkv
-  std::vector<int64_t> sent_heads_;  ///< of qkv, in order of member
 };
 
 }  // namespace zea::detail

@@ -35,9 +35,8 @@ Tensor their_queries(const Tensor& x, int64_t first, int64_t heads, int64_t all)
 }  // namespace
 
 AttentionInputs with_keys(const Tensor& q, const Tensor& kv) {
-  const Tensor keys = for_attention(kv);
   const int64_t heads = kv.size(1) / 2;
-  return {q, keys.narrow(1, 0, heads), keys.narrow(1, heads, heads)};
+  return {q, kv.narrow(1, 0, heads), kv.narrow(1, heads, heads)};
 }
 
 AttentionGradients with_keys(const GroupGradients& gradients, const Tensor& dkv) {
@@ -131,18 +130,23 @@ TravellingTensor PassedKeys::pass(const Tensor& here, int hop) const {
     sends.push_back({here.mutable_data_ptr(), here.numel(), dtype_of(here), next});
   if (coming.numel() > 0)
     receives.push_back({coming.mutable_data_ptr(), coming.numel(), dtype_of(coming), before});
-  Pending pending = outer_.exchange(sends, receives);
-  return {here, std::move(coming), std::move(pending)};
+  // Two calls would follow each other on a device's stream, and wait for each other there.
+  if (!here.is_cpu()) return {here, std::move(coming), outer_.exchange(sends, receives)};
+  Pending received = outer_.exchange({}, receives);
+  return {here, std::move(coming), std::move(received), outer_.exchange(sends, {})};
 }
 
 AttentionSums PassedKeys::attend(const GroupInputs& in) const {
   AttentionSums sums = no_attention(in.q);
   Tensor kv = in.kv;
+  TravellingTensor before;
   for (int hop = 0; hop < outer_.size(); ++hop) {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     add_attention(sums, with_keys(in.q, kv), plan_.slices.at(owner(hop)));
-    if (!is_last(hop)) kv = coming.take();
+    before.finish();
+    if (!is_last(hop)) kv = coming.arrive();
+    before = std::move(coming);
   }
   return sums;
 }
@@ -150,18 +154,23 @@ AttentionSums PassedKeys::attend(const GroupInputs& in) const {
 void PassedKeys::add_gradients(const GroupGradients& gradients, const GroupInputs& in,
                                const Tensor& dout, const AttentionSums& sums) const {
   Tensor kv = in.kv;
-  TravellingTensor behind;
+  TravellingTensor before, behind, behind_before;
   for (int hop = 0; hop < outer_.size(); ++hop) {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const Tensor dkv = new_gradient(kv, gradients.dq);
     add_attention_gradients(with_keys(gradients, dkv), with_keys(in.q, kv), dout, sums,
                             plan_.slices.at(owner(hop)));
-    if (hop > 0) dkv.add_(behind.take());
+    before.finish();
+    behind_before.finish();
+    if (hop > 0) dkv.add_(behind.arrive());
+    behind_before = std::move(behind);
     behind = pass(dkv, hop);  // wide: not rounded at every hop
-    if (!is_last(hop)) kv = coming.take();
+    if (!is_last(hop)) kv = coming.arrive();
+    before = std::move(coming);
   }
   gradients.dkv.add_(behind.take());
+  behind_before.finish();
 }
 
 }  // namespace zea::detail

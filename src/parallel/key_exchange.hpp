@@ -27,19 +27,32 @@ struct GroupGradients {
 class TravellingTensor {
  public:
   TravellingTensor() = default;
-  TravellingTensor(at::Tensor going, at::Tensor coming, Pending pending)
-      : going_(std::move(going)), coming_(std::move(coming)), pending_(std::move(pending)) {}
+  /// `sent`: of what goes, where that is not waited for with what comes.
+  TravellingTensor(at::Tensor going, at::Tensor coming, Pending received, Pending sent = {})
+      : going_(std::move(going)),
+        coming_(std::move(coming)),
+        received_(std::move(received)),
+        sent_(std::move(sent)) {}
 
-  /// What has come. Waits; to be called once.
-  at::Tensor take() {
-    pending_.wait();
-    going_.reset();
+  /// What has come. Waits for that alone; to be called once.
+  at::Tensor arrive() {
+    received_.wait();
     return std::move(coming_);
+  }
+  /// Waits until the others have what goes, and lets go of it.
+  void finish() {
+    sent_.wait();
+    going_.reset();
+  }
+  at::Tensor take() {
+    at::Tensor come = arrive();
+    finish();
+    return come;
   }
 
  private:
   at::Tensor going_, coming_;
-  Pending pending_;  ///< dies first: it uses both
+  Pending received_, sent_;  ///< die first: they use both
 };
 
 /// Keys of the outer group's members gathered, in order of the row: some heads' at a time, the next
@@ -66,7 +79,9 @@ class GatheredKeys {
   Collectives& outer_;
 };
 
-/// Keys passed from each member to the next: the next hop's travel while this one's are used.
+/// Keys passed from each member to the next: the next hop's travel while this one's are used. A
+/// member waits for what it needs; that the next one has what was sent, a hop later only, so that
+/// hops of unequal work even out over a call.
 class PassedKeys {
  public:
   PassedKeys(const ContextPlan& plan, Collectives& outer) : plan_(plan), outer_(outer) {}

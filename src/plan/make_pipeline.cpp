@@ -18,17 +18,23 @@ PipelineSchedule schedule_of(const std::string& name) {
   return PipelineSchedule::OneFOneB;
 }
 
-/// Parameters, and where they train gradients and both moments, of one rank in the master type.
-int64_t unit_bytes(const Plan& plan, const UnitSpec& unit) {
-  const ModuleGrid& grid = plan.mesh.grid(unit.module);
+/// What a rank owns of a parameter: masters, their copy in another compute type, and where it
+/// trains gradients and both moments.
+int64_t owned_bytes(const Plan& plan, const ParamSpec& spec) {
+  const ModuleGrid& grid = plan.mesh.grid(spec.module);
   const Sharding sharding =
-      make_sharding(mesh_of(plan.options, unit.module), plan.mesh, grid, true);
-  int64_t elements = 0;
-  for (int param : unit.params) {
-    const ParamSpec& spec = plan.model.params[param];
-    elements += num_elements(cut_of(spec, grid.tp).shape) * (spec.trainable ? 4 : 1);
-  }
-  return elements * static_cast<int64_t>(element_bytes(plan.precision.master)) / sharding.shards;
+      make_sharding(mesh_of(plan.options, spec.module), plan.mesh, grid, true);
+  const Precision& precision = plan.precision_of(spec.module);
+  auto bytes = static_cast<int64_t>(element_bytes(precision.master)) * (spec.trainable ? 4 : 1);
+  if (precision.param != precision.master)
+    bytes += static_cast<int64_t>(element_bytes(precision.param));
+  return num_elements(cut_of(spec, grid.tp).shape) * bytes / sharding.shards;
+}
+
+int64_t owned_bytes(const Plan& plan, const std::set<int>& params) {
+  int64_t bytes = 0;
+  for (int param : params) bytes += owned_bytes(plan, plan.model.params[param]);
+  return bytes;
 }
 
 /// Of a full microbatch on one rank, were everything trained.
@@ -52,7 +58,8 @@ std::vector<UnitCost> unit_costs(Faults& faults, const Plan& plan, const std::st
     costs[u].forward /= ranks;
     costs[u].backward_input /= ranks;
     costs[u].backward_weight /= ranks;
-    costs[u].bytes = unit_bytes(plan, plan.model.units[u]);
+    const std::vector<int>& params = plan.model.units[u].params;
+    costs[u].bytes = owned_bytes(plan, {params.begin(), params.end()});
   }
   return costs;
 }
@@ -62,6 +69,12 @@ void add_cost(UnitCost& sum, const UnitCost& cost) {
   sum.backward_input += cost.backward_input;
   sum.backward_weight += cost.backward_weight;
   sum.bytes += cost.bytes;
+}
+
+std::string number_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
 }
 
 class PipelineBuilder {
@@ -144,15 +157,9 @@ class PipelineBuilder {
     const std::vector<int> split = split_evenly(costs, stages, limit);
     if (split.empty())
       faults_.add("mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
-                  " stages of mesh.memory_mib = " + limit_text() +
+                  " stages of mesh.memory_mib = " + number_text(plan_.options.mesh.memory_mib) +
                   "; raise it, pp, tp, or the ranks that share a copy");
     return split;
-  }
-
-  std::string limit_text() const {
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", plan_.options.mesh.memory_mib);
-    return text;
   }
 
   Pipeline finish() {
@@ -200,6 +207,24 @@ void set_tied_stages(Plan& plan) {
         grid.tied_stages = {stages[p].begin(), stages[p].end()};
 }
 
+/// A template, several modules on the same ranks, or no stages at all: whatever stands on a rank
+/// must keep the limit.
+void check_memory(Faults& faults, const Plan& plan) {
+  const double limit_mib = plan.options.mesh.memory_mib;
+  for (const PipelinePlace& place : plan.pipeline.places) {
+    std::set<int> params;
+    for (int stage : place.stages)
+      for (int unit : plan.pipeline.stages[stage].units)
+        params.insert(plan.model.units[unit].params.begin(), plan.model.units[unit].params.end());
+    const double mib = static_cast<double>(owned_bytes(plan, params)) / (1 << 20);
+    if (limit_mib == 0 || mib <= limit_mib) continue;
+    const std::string where = plan.pipeline.places.size() > 1 ? " of " + place.name : "";
+    faults.add("mesh.memory_mib = " + number_text(limit_mib) +
+               ", but the parameters, gradients and optimizer state of a rank" + where + " are " +
+               number_text(mib) + " MiB; raise it, pp, tp, or the ranks that share a copy");
+  }
+}
+
 }  // namespace
 
 void make_pipeline(Faults& faults, Plan& plan, const std::string& profile) {
@@ -207,10 +232,12 @@ void make_pipeline(Faults& faults, Plan& plan, const std::string& profile) {
   plan.unit_costs = unit_costs(faults, plan, profile);
   if (!is_pipelined(plan.options)) {
     plan.pipeline = one_place(plan.model, plan.mesh.ranks_per_replica());
+    check_memory(faults, plan);
     return;
   }
   plan.pipeline = PipelineBuilder(faults, plan).build();
   faults.throw_if_any();
+  check_memory(faults, plan);
   plan.mesh.links = links_of(plan);
   set_tied_stages(plan);
 }

@@ -73,6 +73,9 @@ void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Fau
   if (options.cp_block != defaults.cp_block)
     faults.note(key + "cp_block = " + std::to_string(options.cp_block) + no_effect +
                 ": there are no cp ranks to deal blocks to");
+  if (options.cp_ulysses_ranks != defaults.cp_ulysses_ranks)
+    faults.note(key + "cp_ulysses_ranks = " + std::to_string(options.cp_ulysses_ranks) + no_effect +
+                ": there are no cp ranks to exchange heads with");
 }
 
 void check_block(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {

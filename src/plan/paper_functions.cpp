@@ -12,17 +12,11 @@ int64_t wide_bytes(DType param) {
   return std::max<int64_t>(4, static_cast<int64_t>(element_bytes(param)));
 }
 
-/// Of the library's flash kernels on the host: a block of queries, and one of scores, per thread.
-struct FlashBlock {
-  explicit FlashBlock(int64_t length)
-      : queries(std::min(length, length >= 768   ? kLong
-                                 : length >= 192 ? kMiddle
-                                                 : kShort)),
-        keys(std::min<int64_t>(length, kKeys)) {}
-
-  static constexpr int64_t kLong = 256, kMiddle = 64, kShort = 32, kKeys = 512;
-  int64_t queries, keys;
-};
+/// Of sums over rows, one for each chunk of them.
+int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {
+  const int64_t step = rows_per_sum(columns);
+  return (rows + step - 1) / step * columns * bytes.wide;
+}
 
 }  // namespace
 
@@ -35,14 +29,11 @@ PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const Elemen
   PaperFunction f;
   f.output = rows * weight.out * bytes.param;
   f.trains = f.saves_input = weight.trains;
-  // The weight's gradient is added where it belongs; of another type it is made, and converted,
-  // first.
-  const bool converts = weight.trains && bytes.gradient != bytes.param;
-  if (!converts) return f;
-  f.backward_working = weight.out * weight.in * (bytes.param + bytes.gradient);
-  // The bias's is a sum of rows that are converted first.
+  if (!weight.trains) return f;
+  // The weight's gradient is added where it belongs; of another type it is made first.
+  if (bytes.gradient != bytes.param) f.backward_working = weight.out * weight.in * bytes.param;
   if (weight.has_bias)
-    f.backward_working = std::max(f.backward_working, (rows + 1) * weight.out * bytes.gradient);
+    f.backward_working = std::max(f.backward_working, sums_bytes(rows, weight.out, bytes));
   return f;
 }
 
@@ -72,10 +63,10 @@ PaperFunction paper_layer_norm(int64_t rows, int64_t hidden, bool trains,
                                const ElementBytes& bytes) {
   PaperFunction f;
   f.output = rows * hidden * bytes.param;
-  f.saved = 2 * rows * bytes.param;
+  f.saved = 2 * rows * bytes.wide;
   f.saves_input = true;
   f.trains = trains;
-  f.backward_working = (trains ? 4 : 0) * hidden * bytes.param;
+  if (trains) f.backward_working = 2 * sums_bytes(rows, hidden, bytes);
   return f;
 }
 
@@ -85,9 +76,7 @@ PaperFunction paper_rms_norm(int64_t rows, int64_t hidden, bool trains, const El
   f.saved = rows * bytes.wide;
   f.saves_input = true;
   f.trains = trains;
-  // The weight's gradient has a sum for each chunk of rows.
-  const int64_t step = rows_per_chunk(hidden), chunks = (rows + step - 1) / step;
-  if (trains) f.backward_working = (chunks + 1) * hidden * bytes.wide;
+  if (trains) f.backward_working = sums_bytes(rows, hidden, bytes);
   return f;
 }
 
@@ -121,7 +110,7 @@ PaperFunction paper_windows(int64_t rows, int64_t hidden, const ElementBytes& by
 }
 
 int64_t paper_biases_working(int64_t rows, const PaperWeight& bias, const ElementBytes& bytes) {
-  return bias.trains && bytes.gradient != bytes.param ? rows * bias.out * bytes.gradient : 0;
+  return bias.trains ? sums_bytes(rows, bias.out, bytes) : 0;
 }
 
 PaperFunction paper_rotary(int64_t rows, int64_t width, const ElementBytes& bytes) {
@@ -146,89 +135,11 @@ PaperFunction paper_activation(int64_t rows, int64_t width, Activation activatio
   return f;
 }
 
-namespace {
-
-/// The three thirds of a batch are gathered one after the other, then the kernel runs.
-class PaperAttention {
- public:
-  PaperAttention(const AttentionSizes& sizes, const PaperHeads& heads, int64_t threads,
-                 const ElementBytes& bytes)
-      : sizes_(sizes), heads_(heads), threads_(threads), bytes_(bytes) {}
-
-  int64_t saved() const { return 4 * query() + log_sums(); }
-
-  int64_t forward_peak() const {
-    const int64_t repeats = heads_.query / heads_.key_value;
-    const int64_t values = 2 * query() + gather_peak(heads_.key_value, repeats);
-    const FlashBlock block(sizes_.length);
-    const int64_t kernel =
-        saved() + threads_ * block.queries * (block.keys + 2 + heads_.dim) * bytes_.wide;
-    return std::max({values, gather_peak(heads_.query, 1), kernel, saved() + result()});
-  }
-
-  int64_t backward_peak() const {
-    const int64_t narrow = sizes_.tokens * heads_.query * heads_.dim * bytes_.param;
-    const int64_t wide = sizes_.tokens * heads_.query * heads_.dim * bytes_.wide;
-    int64_t gather = query();
-    if (sizes_.padded()) gather += narrow + (bytes_.is_narrow() ? wide : 0);
-    if (!sizes_.padded() && bytes_.is_narrow()) gather += narrow;
-    const FlashBlock block(sizes_.length);
-    const int64_t kernel = 4 * query() + threads_ * 2 * block.queries * block.keys * bytes_.wide;
-    return std::max({gather, kernel, 3 * query() + join_peak()});
-  }
-
- private:
-  int64_t query() const { return sizes_.places() * heads_.query * heads_.dim * bytes_.wide; }
-  int64_t log_sums() const { return sizes_.places() * heads_.query * bytes_.wide; }
-
-  /// A third of `count` heads, repeated: selected, widened, repeated or made contiguous.
-  int64_t gather_peak(int64_t count, int64_t repeats) const {
-    const int64_t elements = sizes_.places() * count * heads_.dim;
-    const int64_t widened = elements * (bytes_.param + bytes_.wide);
-    const int64_t repeated = elements * bytes_.wide * (1 + repeats);
-    return bytes_.is_narrow() ? std::max(widened, repeated) : repeated;
-  }
-
-  /// The output's tokens in order, of these the real ones, narrow.
-  int64_t result() const {
-    const int64_t elements = sizes_.tokens * heads_.query * heads_.dim;
-    const int64_t real = sizes_.padded() ? elements * bytes_.wide : 0;
-    const int64_t narrow = bytes_.is_narrow() ? elements * bytes_.param : 0;
-    return std::max(query() + real, (sizes_.padded() ? real : query()) + narrow);
-  }
-
-  /// Gradients of the thirds: real tokens, summed over repeats, side by side.
-  int64_t join_peak() const {
-    const int64_t element = sizes_.tokens * heads_.dim * bytes_.wide;
-    const bool repeats = heads_.query != heads_.key_value;
-    const int64_t q = sizes_.padded() ? heads_.query * element : 0;
-    const int64_t kv = sizes_.padded() || repeats ? heads_.key_value * element : 0;
-    const int64_t joined = (heads_.query + 2 * heads_.key_value) * element;
-    const int64_t unsummed = sizes_.padded() && repeats ? heads_.query * element : 0;
-    const int64_t narrow = bytes_.is_narrow() ? joined / bytes_.wide * bytes_.param : 0;
-    return std::max({q + 2 * kv + joined, q + 2 * kv + unsummed, joined + narrow});
-  }
-
-  const AttentionSizes& sizes_;
-  const PaperHeads& heads_;
-  int64_t threads_;
-  const ElementBytes& bytes_;
-};
-
-}  // namespace
-
-PaperFunction paper_attention(int64_t rows, const std::vector<AttentionSizes>& batches,
-                              const PaperHeads& heads, int64_t threads, const ElementBytes& bytes) {
+PaperFunction paper_attention(int64_t rows, const PaperHeads& heads, const ElementBytes& bytes) {
   PaperFunction f;
   f.output = rows * heads.query * heads.dim * bytes.param;
-  f.saves_input = true;
-  for (const AttentionSizes& sizes : batches) {
-    if (sizes.length <= kLongestShortSegment) continue;
-    const PaperAttention batch(sizes, heads, threads, bytes);
-    f.forward_peak = std::max(f.forward_peak, f.output + f.saved + batch.forward_peak());
-    f.backward_working = std::max(f.backward_working, batch.backward_peak());
-    f.saved += batch.saved();
-  }
+  f.saved = rows * heads.query * bytes.wide;
+  f.saves_input = f.saves_output = true;
   return f;
 }
 
@@ -248,14 +159,12 @@ PaperFunction paper_context_attention(const PaperContext& context, const PaperHe
   f.saved = context.group_tokens * heads.query * bytes.wide;
   if (exchanges) f.saved += own * inputs * bytes.param;
   if (!f.saves_output) f.saved += own * heads.query * bytes.param;
-  // Keys as they travel, gathered and then in order, or coming while others are used; wide.
+  // Keys as they travel, gathered and then in order, or coming while others are used.
   const int64_t travelling = own * 2 * heads.key_value * bytes.param + 2 * keys * bytes.param;
-  const int64_t widened =
-      bytes.is_narrow() ? keys * bytes.wide + own * heads.query * bytes.wide : 0;
-  f.forward_peak = f.saved + sums + travelling + widened;
+  f.forward_peak = f.saved + sums + travelling;
   // The gradients of all inputs and of the keys at hand, wide, and these on their way.
   f.backward_working = own * inputs * bytes.wide + own * heads.query * bytes.wide +
-                       keys * bytes.wide + keys * bytes.param + travelling + widened;
+                       keys * bytes.wide + keys * bytes.param + travelling;
   return f;
 }
 
@@ -270,11 +179,11 @@ PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary,
   f.saves_input = true;
   f.trains = vocabulary.trains;
   f.forward_peak = f.output + 3 * f.saved + std::max(logits, f.saved);
-  // Many tiles of a narrow type are summed in the wide one; a gradient of another type is made, and
-  // converted, first.
+  // Many tiles of a narrow type are summed in the wide one; a gradient of another type is made
+  // first.
   const bool sums_wide = bytes.is_narrow() && tile.columns < vocabulary.out;
   const bool converts = vocabulary.trains && bytes.gradient != bytes.param;
-  const int64_t added = tile.columns * vocabulary.in * (bytes.param + bytes.gradient);
+  const int64_t added = tile.columns * vocabulary.in * bytes.param;
   f.backward_working = logits + (sums_wide ? states * bytes.wide : 0) +
                        std::max(states * bytes.param, converts ? added : 0);
   return f;

@@ -53,8 +53,8 @@ PaperFunction paper_activation(int64_t rows, int64_t width, Activation activatio
 struct PaperHeads {
   int64_t query, key_value, dim;
 };
-PaperFunction paper_attention(int64_t rows, const std::vector<AttentionSizes>& batches,
-                              const PaperHeads& heads, int64_t threads, const ElementBytes& bytes);
+/// Of all tokens here, as the host's kernels compute it: beside these tensors a thread has tiles.
+PaperFunction paper_attention(int64_t rows, const PaperHeads& heads, const ElementBytes& bytes);
 /// Attention of `tokens` of this rank where others hold the rest of the row.
 struct PaperContext {
   int64_t tokens;        ///< of this rank

@@ -35,6 +35,16 @@ void check_absent_encoder(Faults& faults, const Options& options, const ModelSpe
                ") has no vision encoder, so there are no images; leave it out");
 }
 
+/// What is said of weights has no meaning where there are none.
+void note_no_weights(Faults& faults, const ModelOptions& model) {
+  if (!model.weights.empty()) return;
+  const std::string no_effect =
+      " has no effect with model.weights = \"\": all modules begin with initial values";
+  if (model.load_modules != ModelOptions{}.load_modules)
+    faults.note("model.load_modules" + no_effect);
+  if (!model.strict) faults.note("model.strict = false" + no_effect);
+}
+
 std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,
                                      const std::vector<FlatGroup>& groups) {
   std::vector<Sharding> shardings;
@@ -234,6 +244,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
         "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
         "run.mode to evaluate");
   detail::check_precision(faults, options, plan.model);
+  note_no_weights(faults, options.model);
   faults.throw_if_any();
   detail::make_pipeline(faults, plan, profile);
   faults.throw_if_any();

@@ -64,7 +64,6 @@ class PaperUnit {
       : model_(model),
         unit_(unit),
         sizes_(sizes),
-        threads_(types.threads),
         call_(call),
         share_(share),
         bytes_(types),
@@ -138,12 +137,10 @@ class PaperUnit {
     return tape_.call(paper_rms_norm(rows, weight.out, weight.trains, bytes_), {x});
   }
   /// `heads`: of the model.
-  int attention(int qkv, int64_t tokens, const std::vector<AttentionSizes>& batches,
-                PaperHeads heads) {
+  int attention(int qkv, int64_t tokens, PaperHeads heads) {
     heads.query /= share_.tp;
     heads.key_value = std::max<int64_t>(1, heads.key_value / share_.tp);
-    if (share_.cp == 1)
-      return tape_.call(paper_attention(tokens, batches, heads, threads_, bytes_), {qkv});
+    if (share_.cp == 1) return tape_.call(paper_attention(tokens, heads, bytes_), {qkv});
     const int64_t own = part_of(tokens, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;
     heads.query /= share_.cp_inner;
@@ -181,7 +178,7 @@ class PaperUnit {
     const int normed = layer_norm(x, rows.here);
     const int qkv = column(normed, rows, next_());
     next_();
-    const int attended = attention(qkv, sizes_.items.images * vision.tokens(), sizes_.images,
+    const int attended = attention(qkv, sizes_.items.images * vision.tokens(),
                                    {vision.heads, vision.heads, vision.hidden / vision.heads});
     return feed_forward(x, attended, rows, vision.activation);
   }
@@ -257,7 +254,7 @@ class PaperUnit {
     projection.backward_working =
         std::max(projection.backward_working, paper_biases_working(rows.all, query_bias, bytes_));
     const int qkv = tape_.call(projection, {normed});
-    const int attended = attention(qkv, sizes_.items.clips * audio.positions, sizes_.clips,
+    const int attended = attention(qkv, sizes_.items.clips * audio.positions,
                                    {audio.heads, audio.heads, audio.hidden / audio.heads});
     return feed_forward(x, attended, rows, audio.activation);
   }
@@ -306,7 +303,7 @@ class PaperUnit {
     const int qkv = column(normed, rows, qkv_weight);
     const int rotated = tape_.call(paper_rotary(rows.all, qkv_weight.out, bytes_), {qkv});
     const int attended =
-        attention(rotated, sizes_.tokens, sizes_.text, {text.heads, text.kv_heads, text.head_dim});
+        attention(rotated, sizes_.tokens, {text.heads, text.kv_heads, text.head_dim});
     const PaperWeight out = next_();
     next_.skip_if(text.attention_bias);
     const int y = sum(x, row(attended, rows, out));
@@ -328,8 +325,7 @@ class PaperUnit {
     const int normed = layer_norm(x, rows.here);
     const int qkv = column(normed, rows, next_.in_out());
     next_();
-    const int attended =
-        attention(qkv, sizes_.tokens, sizes_.text, {text.heads, text.heads, text.head_dim});
+    const int attended = attention(qkv, sizes_.tokens, {text.heads, text.heads, text.head_dim});
     const PaperWeight out = next_.in_out();
     next_();
     const int y = sum(x, row(attended, rows, out));
@@ -361,7 +357,6 @@ class PaperUnit {
   const ModelSpec& model_;
   const UnitSpec& unit_;
   const MicrobatchSizes& sizes_;
-  int64_t threads_;
   const UnitCall& call_;
   const UnitShare& share_;
   ElementBytes bytes_;

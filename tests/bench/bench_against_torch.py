@@ -28,6 +28,7 @@ CHECKED_STEPS = 3
 TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
 OURS = [f"{s}/{p}" for p in ("fp32", "bf16") for s in ("no_shard", "full_shard")]
 SILENT = [f"{variant}/silent" for variant in OURS]
+COUNTED = ["no_shard/fp32", "no_shard/bf16"]
 PEERS = [f"{s}/{p}" for p in ("fp32", "bf16") for s in ("ddp", "fsdp2")]
 # What is compared: name, ours, the other, bar (times faster), whether losses must agree.
 ROWS = [
@@ -38,6 +39,7 @@ ROWS = [
     ("FSDP over DDP, fp32", "full_shard/fp32", "no_shard/fp32", 0.93),
     ("FSDP over DDP, bf16", "full_shard/bf16", "no_shard/bf16", 0.93),
     *((f"{v} over its silent twin", v, f"{v}/silent", 1 / 1.04) for v in OURS),
+    *((f"{v} with its tensors' bytes counted", f"{v}/counted", v, 1 / 1.005) for v in COUNTED),
 ]
 
 
@@ -77,7 +79,8 @@ def write_inputs(folder, arguments, build):
 
 
 def run_ours(folder, arguments):
-    return run_zea(arguments.mpirun, arguments.build, folder, 2, arguments.steps, [*OURS, *SILENT])
+    variants = [*OURS, *SILENT, *(f"{variant}/counted" for variant in COUNTED)]
+    return run_zea(arguments.mpirun, arguments.build, folder, 2, arguments.steps, variants)
 
 
 def run_theirs(folder, arguments):

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over slices and its dealing to cp ranks, on one thread in fp32. Times are of the
 // thread, forward and backward, so that a busy machine disturbs them little.
-//   bench_attention [memory] [packed] [balance] [causal] [small] [planner]    (all without a word)
+//   bench_attention [memory] [packed] [balance] [causal] [small] [planner] [lengths]    (all
+//   without a word)
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <time.h>
@@ -150,6 +151,45 @@ void measure_packed() {
     }
 }
 
+/// Our kernels against libtorch's on segments of one length, with qkv as a linear gives it. The
+/// library's are given fp32, gathered, padded nowhere.
+void measure_lengths() {
+  constexpr int64_t kTokens = 4096, kSome = 6;
+  std::printf("\n| type | dim | length | ours ms | libtorch ms |\n|---|---|---|---|---|\n");
+  for (at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (int64_t dim : {32, 64})
+      for (int64_t length : {17, 32, 40, 64, 100, 128, 192, 256, 512}) {
+        const int64_t segments = kTokens / length, tokens = segments * length;
+        const Tensor qkv = at::randn({tokens, 3 * kSome, dim}).to(type);
+        const Tensor dy = at::randn({tokens, kSome, dim}).to(type);
+        std::vector<AttentionSlice> slices;
+        for (int64_t i = 0; i < segments; ++i)
+          slices.push_back({i * length, length, i * length, length, true});
+        const auto part = [&](const Tensor& x, int64_t i) { return x.narrow(1, i * kSome, kSome); };
+        const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2)};
+        const Tensor dqkv = at::empty_like(qkv);
+        const AttentionSums sums{at::empty_like(dy), at::empty({tokens, kSome})};
+        const double ours = best_of(10, [&] {
+          tiled_attention_forward(in, slices, sums, AttentionResult::Written);
+          tiled_attention_backward(in, dy, sums, slices,
+                                   {part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)},
+                                   AttentionResult::Written);
+        });
+        const auto gathered = [&](const Tensor& x) {
+          return x.to(at::kFloat).view({segments, length, kSome, dim}).transpose(1, 2).contiguous();
+        };
+        const double theirs = best_of(10, [&] {
+          const Tensor q = gathered(in.q), k = gathered(in.k), v = gathered(in.v);
+          const auto [out, lse] =
+              at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true);
+          at::_scaled_dot_product_flash_attention_for_cpu_backward(gathered(dy), q, k, v, out, lse,
+                                                                   0.0, true);
+        });
+        std::printf("| %s | %ld | %ld | %.2f | %.2f |\n", at::toString(type), dim, length, ours,
+                    theirs);
+      }
+}
+
 struct RankTimes {
   double slowest = 0, mean = 0;
 };
@@ -269,6 +309,7 @@ int main(int argc, char** argv) {
   };
   if (is_wanted("memory")) measure_memory();
   if (is_wanted("packed")) measure_packed();
+  if (is_wanted("lengths")) measure_lengths();
   if (is_wanted("planner")) measure_planner();
   if (is_wanted("small")) measure_small_rows();
   if (is_wanted("balance")) {

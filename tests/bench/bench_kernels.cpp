@@ -13,8 +13,11 @@
 
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/matmul.hpp"
+#include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
-#include "zea/kernels/short_attention.hpp"
+#include "zea/kernels/row_norms.hpp"
+#include "zea/kernels/sum_kernels.hpp"
+#include "zea/kernels/tiled_attention.hpp"
 
 namespace {
 
@@ -84,18 +87,26 @@ void compare_attention(const Table& table, at::ScalarType type, const std::strin
   const int64_t count = 928 / length, tokens = count * length;
   const at::Tensor qkv = at::randn({tokens, 18, 32}).to(type),
                    dy = at::randn({tokens, 6, 32}).to(type);
-  const at::Tensor y = at::empty_like(dy), dqkv = at::empty_like(qkv);
-  const ShortSegments segments{length, at::arange(tokens, at::kLong),
-                               std::vector<int64_t>(count, length)};
-  const AttentionHeads heads{6, 6, causal};
+  const at::Tensor dqkv = at::empty_like(qkv);
+  const auto third = [](const at::Tensor& x, int64_t i) { return x.narrow(1, 6 * i, 6); };
+  const AttentionInputs in{third(qkv, 0), third(qkv, 1), third(qkv, 2)};
+  const AttentionSums own{at::empty_like(dy), at::empty({tokens, 6})};
+  std::vector<AttentionSlice> slices;
+  for (int64_t token = 0; token < tokens; token += length)
+    slices.push_back({token, length, token, length, causal});
   const at::Tensor q = at::randn({count, 6, length, 32});
   const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, causal);
   const at::Tensor saved = out, sums = lse;
   table.compare(
-      name, [&] { short_attention_forward(qkv, segments, heads, y); },
+      name, [&] { tiled_attention_forward(in, slices, own, AttentionResult::Written); },
       [&] { at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, causal); });
   table.compare(
-      name + " backward", [&] { short_attention_backward(dy, qkv, segments, heads, dqkv); },
+      name + " backward",
+      [&] {
+        tiled_attention_backward(in, dy, own, slices,
+                                 {third(dqkv, 0), third(dqkv, 1), third(dqkv, 2)},
+                                 AttentionResult::Written);
+      },
       [&] {
         at::_scaled_dot_product_flash_attention_for_cpu_backward(q, q, q, q, saved, sums, 0.0,
                                                                  causal);
@@ -118,6 +129,47 @@ void compare_products(const Table& table) {
       "fp32 add_product", [&] { add_product(sum, dy.t(), x); }, [&] { other.addmm_(dy.t(), x); });
 }
 
+/// Kernels that take in what stands beside them, against libtorch's operations one after the other.
+void compare_fused(const Table& table, at::ScalarType type, const std::string& name) {
+  const at::Tensor x = at::randn({928, 192}).to(type), added = at::randn({928, 192}).to(type);
+  const at::Tensor weight = at::randn({192}).to(type), bias = at::randn({192}).to(type);
+  const at::Tensor dweight = at::zeros({192}), dbias = at::zeros({192});
+  for (bool is_layer_norm : {false, true}) {
+    const NormParameters norm{weight, is_layer_norm ? bias : at::Tensor(), 1e-5};
+    const NormGradients gradients{dweight, is_layer_norm ? dbias : at::Tensor()};
+    const NormRows rows = norm_forward(x, added, norm),
+                   theirs = norm_forward_reference(x, added, norm);
+    const std::string kind = name + (is_layer_norm ? " layer norm" : " rms_norm");
+    table.compare(
+        kind + " of a sum", [&] { norm_forward(x, added, norm); },
+        [&] { norm_forward_reference(x, added, norm); });
+    table.compare(
+        kind + " of a sum, backward", [&] { norm_backward(x, added, rows, norm, gradients); },
+        [&] { norm_backward_reference(x, added, theirs, norm, gradients); });
+  }
+  const at::Tensor wide = at::randn({928, 1024}).to(type), wide_bias = at::randn({1024}).to(type);
+  const at::Tensor sum = at::zeros({1024});
+  for (const auto& [gelu, kind] :
+       {std::pair{Gelu::Erf, " gelu"}, {Gelu::Tanh, " gelu tanh"}, {Gelu::Quick, " quick_gelu"}}) {
+    const Gelu which = gelu;
+    table.compare(
+        name + kind + " with bias", [&] { gelu_forward(wide, wide_bias, which); },
+        [&] { gelu_forward_reference(wide, wide_bias, which); });
+    table.compare(
+        name + kind + " with bias, backward",
+        [&] { gelu_backward(wide, wide, wide_bias, which, sum); },
+        [&] { gelu_backward_reference(wide, wide, wide_bias, which, sum); });
+  }
+  const at::Tensor target = at::zeros({928, 1024});
+  if (type != at::kFloat)
+    table.compare(
+        name + " added to fp32", [&] { add_converted(target, wide); },
+        [&] { add_converted_reference(target, wide); });
+  table.compare(
+      name + " sums of columns", [&] { add_column_sums(sum, wide); },
+      [&] { add_column_sums_reference(sum, wide); });
+}
+
 void compare_adamw(const Table& table) {
   std::vector<at::Tensor> t;
   for (int i = 0; i < 4; ++i) t.push_back(at::rand({1 << 20}));
@@ -136,8 +188,10 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   const KernelRuntime runtime;
   const Table table(argc > 1 ? std::atoi(argv[1]) : 50);
-  for (const auto& [type, name] : {std::pair{at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}})
+  for (const auto& [type, name] : {std::pair{at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}}) {
     compare_rows(table, type, name);
+    compare_fused(table, type, name);
+  }
   compare_products(table);
   for (const auto& [type, name] : {std::pair{at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}})
     for (int64_t length : {17, 29, 64, 128, 192})

@@ -7,8 +7,9 @@
 // its turns in between: each rank reads lines "NUMBER-OF-THE-VARIANT STEPS" from its own FIFO
 // FOLDER/turns.<rank>, and rank 0 answers each with a line of JSON (seconds, losses).
 // A variant is a strategy and a precision, "full_shard/bf16"; with "/silent" behind it nothing
-// travels between ranks, but for the few sums of a step's report; with "@key=value,..." it has
-// overrides of its own. Prints a table on stderr and one line of JSON on stdout.
+// travels between ranks, but for the few sums of a step's report; with "/counted" the bytes of
+// tensors are counted, as zea does; with "@key=value,..." it has overrides of its own. Prints a
+// table on stderr and one line of JSON on stdout.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "silent_collectives.hpp"
@@ -26,6 +28,7 @@
 #include "zea/data/sampler.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/open_source.hpp"
+#include "zea/parallel/tensor_bytes.hpp"
 #include "zea/train/train_step.hpp"
 #include "zea/train/training_data.hpp"
 
@@ -78,10 +81,31 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-/// "strategy", "precision" and perhaps "silent".
+/// "strategy", "precision" and perhaps "silent" or "counted".
 std::vector<std::string> words_of(const std::string& variant) {
   return split(variant.substr(0, variant.find('@')), '/');
 }
+
+bool is(const std::string& variant, const char* manner) {
+  const std::vector<std::string> words = words_of(variant);
+  return words.size() > 2 && words[2] == manner;
+}
+
+/// Lets a step's tensors be counted, or not; at most one at a time.
+class Counting {
+ public:
+  Counting() : plain_(c10::GetAllocator(c10::kCPU)) {
+    bytes_.emplace();
+    counting_ = c10::GetAllocator(c10::kCPU);
+    turn(false);
+  }
+  void turn(bool on) { c10::SetAllocator(c10::kCPU, on ? counting_ : plain_, UINT8_MAX); }
+
+ private:
+  c10::Allocator* plain_;
+  std::optional<TensorBytes> bytes_;
+  c10::Allocator* counting_;
+};
 
 std::vector<std::string> overrides_of(const std::string& variant) {
   const size_t at = variant.find('@');
@@ -94,7 +118,7 @@ class Run {
   Run(const std::string& variant, const Arguments& arguments, const Communicator& world)
       : variant_(variant), plan_(make(arguments, world.size())), control_(make_control(world)) {
     at::set_num_threads(static_cast<int>(plan_.options.run.threads));
-    const bool silent = words_of(variant).size() > 2;
+    const bool silent = is(variant_, "silent");
     mesh_ = std::make_unique<Mesh>(world, plan_.mesh,
                                    silent ? bench::make_silent_collectives : make_host_collectives);
     engine_ = std::make_unique<Engine>(plan_, *mesh_, at::kCPU);
@@ -107,7 +131,8 @@ class Run {
                                          plan_.options.run.seed, plan_.options.data.shuffle);
   }
 
-  void step() {
+  void step(Counting& counting) {
+    counting.turn(is(variant_, "counted"));
     const std::vector<int64_t> ids = sampler_->global_batch(done_);
     const StepPlan ahead = plan_.step_plan(done_, ids, dataset_->index());
     std::vector<LoadedMicrobatch> loaded;
@@ -132,8 +157,8 @@ class Run {
   }
 
   /// Collective.
-  nlohmann::json take_turn(int64_t steps) {
-    for (int64_t i = 0; i < steps; ++i) step();
+  nlohmann::json take_turn(int64_t steps, Counting& counting) {
+    for (int64_t i = 0; i < steps; ++i) step(counting);
     const auto last = [steps](const std::vector<double>& all) {
       return std::vector<double>(all.end() - steps, all.end());
     };
@@ -165,7 +190,10 @@ class Run {
   Plan make(const Arguments& arguments, int ranks) const {
     const std::vector<std::string> parts = words_of(variant_);
     if (parts.size() < 2)
-      throw DeckError("variant '" + variant_ + "' is not <strategy>/<precision>[/silent][@...]");
+      throw DeckError("variant '" + variant_ +
+                      "' is not <strategy>/<precision>[/silent|/counted][@...]");
+    if (parts.size() > 2 && !is(variant_, "silent") && !is(variant_, "counted"))
+      throw DeckError("variant '" + variant_ + "': '" + parts[2] + "' is not silent or counted");
     std::vector<std::string> overrides = arguments.overrides;
     for (const std::string& own : overrides_of(variant_)) overrides.push_back(own);
     overrides.push_back("precision.preset=" + parts[1]);
@@ -217,11 +245,11 @@ void print(const Runs& runs) {
 }
 
 /// Every rank waits for a line of its own: one that waited for another rank would not be idle.
-void step_when_told(const Runs& runs, const std::string& folder, int rank) {
+void step_when_told(const Runs& runs, const std::string& folder, int rank, Counting& counting) {
   std::ifstream orders(folder + "/turns." + std::to_string(rank));
   int64_t variant = 0, steps = 0;
   while (orders >> variant >> steps) {
-    const nlohmann::json answer = runs.at(variant)->take_turn(steps);
+    const nlohmann::json answer = runs.at(variant)->take_turn(steps, counting);
     if (rank != 0) continue;
     std::printf("%s\n", answer.dump().c_str());
     std::fflush(stdout);
@@ -231,12 +259,14 @@ void step_when_told(const Runs& runs, const std::string& folder, int rank) {
 void take_turns(const Arguments& arguments, const World& world) {
   const Communicator ranks = world.communicator();
   const KernelRuntime kernels;
+  Counting counting;  // outlives all tensors
   Runs runs;
   for (const std::string& variant : arguments.variants)
     runs.push_back(std::make_unique<Run>(variant, arguments, ranks));
-  if (!arguments.turns.empty()) return step_when_told(runs, arguments.turns, world.rank());
+  if (!arguments.turns.empty())
+    return step_when_told(runs, arguments.turns, world.rank(), counting);
   for (int64_t step = 0; step < kWarmupSteps + arguments.steps; ++step)
-    for (const auto& run : runs) run->step();
+    for (const auto& run : runs) run->step(counting);
   for (const auto& run : runs) run->agree_on_cpu_seconds();
   if (world.rank() == 0) print(runs);
 }

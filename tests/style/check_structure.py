@@ -27,7 +27,7 @@ MAY_INCLUDE = {
 WALLS = {
     "mpi.h": ["comm"],
     "nccl.h": ["comm"],
-    "cuda_runtime.h": ["comm"],
+    "cuda_runtime.h": ["comm", "kernels"],
     "hdf5.h": ["io"],
     "Kokkos_Core.hpp": ["kernels"],
     "jpeglib.h": ["data"],
@@ -81,7 +81,7 @@ def main():
         path
         for top in ("src", "include", "tests", "postprocess")
         for path in sorted((root / top).rglob("*"))
-        if path.suffix in (".cpp", ".hpp", ".py", ".sh")
+        if path.suffix in (".cpp", ".hpp", ".cu", ".cuh", ".py", ".sh")
     ]
     assert len(sources) > 100, "the sources were not found"
     faults = [f"{path.relative_to(root)}: {fault}" for path in sources for fault in faults_of(path, root)]

@@ -86,6 +86,15 @@ TEST(SliceAttention, RoundsAsItsTypeDoes) {
   expect_as_dense(row, kShapes[1], at::kBFloat16, 1e-2);
 }
 
+/// Which takes the way of devices: the library's kernels on stacks of slices.
+TEST(SliceAttention, OfHalfPrecisionIsTheLibrarys) {
+  for (const Shape& shape : kShapes)
+    for (int64_t image : {9, 100})
+      expect_as_dense(visible_text(testing::random_row(300, image, 5), true), shape, at::kHalf,
+                      5e-3);
+  expect_as_dense(visible_segments({{0, 150}, {150, 33}, {183, 40}}), kShapes[1], at::kHalf, 5e-3);
+}
+
 TEST(SliceAttention, IsLibtorchsForTheMasksThatItHas) {
   for (bool causal : {true, false}) {
     const Shape shape{4, 4, 8};

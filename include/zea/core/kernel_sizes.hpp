@@ -8,10 +8,6 @@
 
 namespace zea {
 
-/// Attention among up to so many tokens runs in our own kernels on the host, which keep nothing but
-/// their input. Longer segments are better off with libtorch's, whose GEMMs pay there.
-inline constexpr int64_t kLongestShortSegment = 192;
-
 /// Elements that a kernel takes at once: few enough to stay in a core's cache through a pass, and
 /// the grain of deterministic sums.
 inline constexpr int64_t kChunkElements = 4096;
@@ -19,6 +15,12 @@ inline constexpr int64_t kChunkElements = 4096;
 /// Rows of so many elements that a kernel takes at once.
 constexpr int64_t rows_per_chunk(int64_t row_elements) {
   return std::max<int64_t>(1, kChunkElements / std::max<int64_t>(1, row_elements));
+}
+
+/// Rows of so many elements of which one sum is made, where a parameter's gradient is a sum over
+/// rows: enough of them that the sums are few.
+constexpr int64_t rows_per_sum(int64_t row_elements) {
+  return std::max<int64_t>(32, rows_per_chunk(row_elements));
 }
 
 /// The logits that exist at once: of so many rows, and columns of the vocabulary. Many rows, so

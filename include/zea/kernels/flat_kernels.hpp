@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels over flat shards: AdamW with clipping and 1/N folded in, and the sum of squares with its
-// finite check, each in one pass. On the host they run under Kokkos; on a device, where this
-// build's Kokkos has no back end, by libtorch's operations.
+// finite check, each in one pass, on the host and, in a build with device kernels, on devices.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -35,13 +34,14 @@ struct AdamwUpdate {
 void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
            at::Tensor exp_avg_sq, const AdamwUpdate& update);
 
-/// The sum of squares in double, independent of the number of threads; not finite if any element is
-/// not.
-double sum_of_squares(const at::Tensor& flat);
+/// The sum of squares, a double of no dims where `flat` is: a device is not waited for. Independent
+/// of the number of threads; not finite if any element is not.
+at::Tensor sum_of_squares(const at::Tensor& flat);
 
-/// The same by libtorch's operations: what the kernels are tested against and what devices use.
+/// The same by libtorch's operations: what the kernels are tested against, and what other devices
+/// and types use.
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
                      at::Tensor exp_avg_sq, const AdamwUpdate& update);
-double sum_of_squares_reference(const at::Tensor& flat);
+at::Tensor sum_of_squares_reference(const at::Tensor& flat);
 
 }  // namespace zea

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels over tiles of logits (rows, columns), which are all that exists of the logits of a large
 // vocabulary: a running log-sum-exp forward, softmax minus one-hot backward, each in one or two
-// passes over the tile in the type that the product left it in. On the host for fp64, fp32 and
-// bf16, computed in fp32 or wider; functions named `..._reference` are the same by libtorch's
-// operations: what tests compare with, and what devices use.
+// passes over the tile in the type that the product left it in. For fp64, fp32 and bf16, computed
+// in fp32 or wider, on the host and, in a build with device kernels, on devices; functions named
+// `..._reference` are the same by libtorch's operations: what tests compare with, and what all
+// others take.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels over rows of tokens, each in one pass over memory: RMSNorm, SwiGLU, CLIP's GELU and
-// rotary positions, forward and backward. For host tensors of fp64, fp32 or bf16 that are
-// contiguous; bf16 is computed in fp32 and rounded once. Functions named `..._reference` are the
-// same by libtorch's operations: what tests compare with, and what devices use.
+// rotary positions, forward and backward. For tensors of fp64, fp32 or bf16 that are contiguous, on
+// the host and, in a build with device kernels, on devices; bf16 is computed in fp32 and rounded
+// once. Functions named `..._reference` are the same by libtorch's operations: what tests compare
+// with, and what all others take.
 #pragma once
 
 #include <ATen/ATen.h>

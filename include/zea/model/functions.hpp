@@ -26,6 +26,16 @@ at::Tensor layer_norm(const at::Tensor& x, Parameter& weight, Parameter& bias, d
 /// RMSNorm over the last dim (arXiv:1910.07467); `weight` (hidden).
 at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps);
 
+/// A sum that goes on beside its norm, as in blocks with residuals.
+struct NormedSum {
+  at::Tensor sum, normed;
+};
+
+/// x + added and its norm; of x itself where `added` is undefined. The gradients of both join in
+/// one pass. Layer norm where `bias` is not null, RMSNorm otherwise.
+NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
+                   double eps);
+
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 
@@ -62,7 +72,12 @@ at::Tensor swiglu(const at::Tensor& x);
 
 at::Tensor activate(const at::Tensor& x, Activation activation);
 
-/// One batched attention call: rows of the tokens of equally long segments.
+/// activate(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be
+/// used any more.
+at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation);
+
+/// One batched attention call: rows of the tokens of equally long segments. The tokens of a segment
+/// follow each other.
 struct AttentionBatch {
   int64_t segments = 0;
   int64_t length = 0;

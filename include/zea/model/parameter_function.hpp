@@ -10,6 +10,7 @@
 #include <string>
 
 #include "zea/kernels/matmul.hpp"
+#include "zea/kernels/sum_kernels.hpp"
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter.hpp"
@@ -43,7 +44,7 @@ inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor
   if (gradient.scalar_type() == left.scalar_type())
     add_product(matrix, left.t(), right);
   else
-    matrix.add_(at::mm(left.t(), right));
+    add_converted(matrix, at::mm(left.t(), right));
 }
 
 /// The weight of a linear as (out, in), whichever way it lies.
@@ -61,7 +62,7 @@ inline void add_weight_gradient_now(Parameter& weight, WeightOrder order, const 
 }
 
 inline void add_bias_gradient_now(Parameter& bias, const Tensor& dy) {
-  bias.gradient().add_(dy.sum(0, false, bias.gradient().scalar_type()));
+  add_column_sums(bias.gradient(), dy);
 }
 
 /// The same, now or when the weight's gradients are no longer put off: `x` and `dy` may be kept.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "zea/comm/mesh.hpp"
+#include "zea/plan/plan.hpp"
 
 namespace zea {
 
@@ -15,6 +16,10 @@ namespace zea {
 /// PlanError saying what is missing: this build's NCCL, CUDA's libraries, or a GPU for every rank
 /// of the node.
 at::Device open_device(const std::string& name, int local_rank, int local_size);
+
+/// Throws PlanError where places of the plan's pipeline would wait for each other on this device
+/// for ever: on GPUs that run one communicator at a time.
+void check_places(const Plan& plan, at::Device device);
 
 /// NCCL for a GPU; on the host shared memory and MPI.
 MakeCollectives collectives_of(at::Device device);

@@ -87,6 +87,7 @@ class Engine {
   void backward(int unit, int microbatch, bool puts_off_weights);
   void run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights);
   void backward_weight(int unit, int microbatch);
+  void add_loss(int microbatch, const at::Tensor& loss);
   void open_gradients(int unit);
   void reduce_shard(int group);
   void finish_reduce_shard();
@@ -119,6 +120,7 @@ class Engine {
   std::optional<int> reducing_shard_;
   std::vector<int> reducing_replicas_;
   WalkResult result_;
+  at::Tensor loss_sum_;  ///< of the microbatches so far; undefined before the first
 };
 
 }  // namespace zea

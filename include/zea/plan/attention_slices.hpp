@@ -6,20 +6,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "zea/core/attention_slice.hpp"
 #include "zea/plan/token_distribution.hpp"
 #include "zea/plan/visibility.hpp"
 
 namespace zea {
-
-/// Queries [query, query + queries) and keys [key, key + keys), positions among the tokens at hand.
-/// Causal: queries == keys, and the i-th query sees the first i + 1 keys.
-struct AttentionSlice {
-  int64_t query, queries;
-  int64_t key, keys;
-  bool causal;
-
-  bool operator==(const AttentionSlice&) const = default;
-};
 
 /// The slices between the tokens `queries` and `keys` of a row (ascending runs; positions in a
 /// slice count the tokens of these runs). Every visible pair lies in exactly one slice.

@@ -40,11 +40,10 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
 MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
                            const ItemCounts& items);
 
-/// Element types that a unit computes with, and the threads of its kernels.
+/// Element types that a unit computes with.
 struct UnitTypes {
   DType param = DType::Float32;     ///< parameters and activations
   DType gradient = DType::Float32;  ///< the buffers that parameters' gradients are added into
-  int64_t threads = 1;
 };
 
 /// The part of its module's tokens and parameters that a rank has: 1/cp of the tokens (about: the

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// GELU with the bias of the linear in front of it, and that bias's gradient, in one pass. For
+// contiguous host tensors of fp64, fp32 or bf16, which is computed in fp32; functions named
+// `..._reference` are the same by libtorch's operations: what tests compare with, and what devices
+// use.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace zea {
+
+/// x times the normal distribution's integral (arXiv:1606.08415), its approximation by tanh, which
+/// GPT-2 has, or CLIP's, x sigmoid(1.702 x).
+enum class Gelu { Erf, Tanh, Quick };
+
+/// Of x + bias for x (rows, width), or of x where `bias` (width) is undefined.
+at::Tensor gelu_forward(const at::Tensor& x, const at::Tensor& bias, Gelu kind);
+
+/// The gradient of x. Where `dbias` (width) is defined, fp32, or fp64 with x, the bias's is added
+/// to it.
+at::Tensor gelu_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias,
+                         Gelu kind, const at::Tensor& dbias);
+
+at::Tensor gelu_forward_reference(const at::Tensor& x, const at::Tensor& bias, Gelu kind);
+at::Tensor gelu_backward_reference(const at::Tensor& dy, const at::Tensor& x,
+                                   const at::Tensor& bias, Gelu kind, const at::Tensor& dbias);
+
+}  // namespace zea

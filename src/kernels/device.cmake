@@ -1,0 +1,51 @@
+# Row functors compiled for devices, where a CUDA compiler is found that fits the CUDA runtime of libtorch's wheels; else one file
+# that says there are none. A library of objects of its own: nvcc gets none of the C++ flags, and programs are linked as C++.
+set(device_kernels none)
+if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
+  find_program(ZEA_NVCC nvcc HINTS $ENV{CUDACXX} PATHS /usr/local/cuda/bin)
+  if(ZEA_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    set(ENV{CUDACXX} ${ZEA_NVCC})
+  endif()
+  if(ZEA_NVCC OR CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
+    include(CheckLanguage)
+    set(CMAKE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs that the device kernels are compiled for")
+    check_language(CUDA)
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    file(STRINGS ${ZEA_CUDART_INCLUDE_DIR}/cuda_runtime_api.h cudart_version REGEX "^#define CUDART_VERSION ")
+    string(REGEX MATCH "[0-9]+$" cudart_version "${cudart_version}")
+    math(EXPR cudart_major "${cudart_version} / 1000")
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12 AND CMAKE_CUDA_COMPILER_VERSION MATCHES "^${cudart_major}[.]")
+      list(JOIN CMAKE_CUDA_ARCHITECTURES ", sm_" device_kernels)
+      set(device_kernels "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for sm_${device_kernels}")
+    else()
+      set(device_kernels "none: nvcc ${CMAKE_CUDA_COMPILER_VERSION} does not fit the CUDA ${cudart_major} runtime in use")
+    endif()
+  endif()
+endif()
+message(STATUS "Device kernels: ${device_kernels}")
+set(ZEA_DEVICE_KERNELS ${device_kernels} PARENT_SCOPE)
+
+if(device_kernels MATCHES "^none")
+  target_sources(zea_engine PRIVATE device/no_device_kernels.cpp)
+  set_source_files_properties(device/no_device_kernels.cpp TARGET_DIRECTORY zea_engine PROPERTIES
+    INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR} SKIP_PRECOMPILE_HEADERS ON)
+  return()
+endif()
+add_library(zea_device_kernels OBJECT
+  device/check_launch.cu
+  device/flat_kernels.cu
+  device/logit_kernels.cu
+  device/row_kernels.cu
+)
+set_target_properties(zea_device_kernels PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+  CUDA_RUNTIME_LIBRARY None POSITION_INDEPENDENT_CODE ON)
+target_include_directories(zea_device_kernels PRIVATE ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
+# std::bit_cast is constexpr, and no more, to nvcc.
+target_compile_options(zea_device_kernels PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra
+  $<$<BOOL:${ZEA_WERROR}>:-Werror=all-warnings>)
+target_sources(zea_engine PRIVATE $<TARGET_OBJECTS:zea_device_kernels>)
+set_target_properties(zea_engine PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")  # CMake wants them here, too
+# The runtime of the wheels, as NCCL has it: a process can have only one.
+target_link_libraries(zea_engine PRIVATE ${ZEA_CUDART_LIBRARY})

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functors that a device runs, of each type: the one list from which launchers are
+// instantiated.
+#pragma once
+
+#include "flat_functors.hpp"
+#include "logit_functors.hpp"
+#include "row_functors.hpp"
+
+#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                           \
+  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumWeightGradient<T>) \
+      visit(SwigluRow<T>) visit(SwigluRowBackward<T>) visit(QuickGeluChunk<T>)      \
+          visit(QuickGeluChunkBackward<T>) visit(RotateHead<T>)
+#define ZEA_FOR_ROW_FUNCTORS(visit)      \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
+  ZEA_FOR_ROW_FUNCTORS_OF(visit, float) ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)
+
+#define ZEA_FOR_LOGIT_FUNCTORS(visit)                                           \
+  visit(AddLogitRow<double>) visit(AddLogitRow<float>) visit(AddLogitRow<Bf16>) \
+      visit(LogitRowGradient<double>) visit(LogitRowGradient<float>) visit(LogitRowGradient<Bf16>)
+
+#define ZEA_FOR_FLAT_FUNCTORS(visit)                                               \
+  visit(AdamwChunk<double>) visit(AdamwChunk<float>) visit(SquaresOfChunk<double>) \
+      visit(SquaresOfChunk<float>)
+
+#define ZEA_INSTANTIATE_LAUNCH(Functor) \
+  template void launch_items<Functor>(const Functor&, int64_t, int64_t, void*);

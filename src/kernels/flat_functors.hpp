@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the flat kernels do with one chunk of a flat buffer.
+#pragma once
+
+#include "lanes.hpp"
+
+namespace zea::detail {
+
+/// Constants of one update, in the element type.
+template <class T>
+struct AdamwConstants {
+  T keep, decay, beta1, beta2, scale, step_size, root_correction, eps;
+};
+
+template <class T>
+struct AdamwElement {
+  T parameter, exp_avg, exp_avg_sq;
+};
+
+template <class T>
+struct AdamwChunk {
+  T* parameters;
+  const T* gradients;
+  T *exp_avgs, *exp_avg_sqs;
+  int64_t elements;
+  AdamwConstants<T> constants;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const Chunk chunk(item, elements);
+    T *p = parameters + chunk.begin, *m = exp_avgs + chunk.begin, *v = exp_avg_sqs + chunk.begin;
+    const T* g = gradients + chunk.begin;
+    const AdamwConstants<T> c = constants;
+    lanes.each(
+        chunk.count,
+        [=](int64_t i) ZEA_INLINE_LAMBDA {
+          return updated({p[i], m[i], v[i]}, g[i], c);
+        },
+        [=](int64_t i, const AdamwElement<T>& element) ZEA_INLINE_LAMBDA {
+          p[i] = element.parameter;
+          m[i] = element.exp_avg;
+          v[i] = element.exp_avg_sq;
+        });
+  }
+
+ private:
+  ZEA_FUNCTION static AdamwElement<T> updated(const AdamwElement<T>& old, T raw_gradient,
+                                              const AdamwConstants<T>& c) {
+    const T gradient = raw_gradient * c.scale + c.decay * old.parameter;
+    const T m = c.beta1 * old.exp_avg + (1 - c.beta1) * gradient;
+    const T v = c.beta2 * old.exp_avg_sq + (1 - c.beta2) * gradient * gradient;
+    const T step = c.step_size * m / (std::sqrt(v) * c.root_correction + c.eps);
+    return {old.parameter * c.keep - step, m, v};
+  }
+};
+
+/// The sum of squares of a chunk, in double.
+template <class T>
+struct SquaresOfChunk {
+  const T* x;
+  double* sums;  ///< one of each chunk
+  int64_t elements;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const Chunk chunk(item, elements);
+    const T* values = x + chunk.begin;
+    const auto square = [=](int64_t i) ZEA_INLINE_LAMBDA {
+      const auto value = static_cast<double>(values[i]);
+      return value * value;
+    };
+    const double sum = lanes.template sum<double>(chunk.count, square);
+    if (lanes.is_first()) sums[item] = sum;
+  }
+};
+
+}  // namespace zea::detail

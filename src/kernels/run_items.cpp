@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_items.hpp"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace zea::detail {
+
+bool runs_kernels(const at::Tensor& x) {
+  const at::ScalarType type = x.scalar_type();
+  return (x.is_cpu() || (x.is_cuda() && has_device_kernels())) &&
+         (type == at::kDouble || type == at::kFloat || type == at::kBFloat16);
+}
+
+void* stream_of(const at::Tensor& x) {
+  return c10::impl::getDeviceGuardImpl(x.device().type())->getStream(x.device()).native_handle();
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a row functor where a tensor is: on the cores of the host (Kokkos or libtorch's threads, see
+// launch.hpp), or on a device.
+#pragma once
+
+#include "device/launch_items.hpp"
+#include "elements.hpp"
+#include "host_lane.hpp"
+#include "launch.hpp"
+
+namespace zea::detail {
+
+/// Whether kernels take tensors like `x`; libtorch's operations take the others.
+bool runs_kernels(const at::Tensor& x);
+
+/// libtorch's stream of a tensor's device at the time of the call, a cudaStream_t.
+void* stream_of(const at::Tensor& x);
+
+template <class Functor>
+ZEA_WIDE_CLONES void run_on_host(const Functor& functor, int64_t begin, int64_t end) {
+  const Functor own = functor;  // no store can change it
+  for (int64_t item = begin; item < end; ++item) own(HostLane{}, item);
+}
+
+/// functor(lane, item) for all items, of about `item_elements` each.
+template <class Functor>
+void run_items(const at::Tensor& where, const Functor& functor, int64_t items,
+               int64_t item_elements) {
+  if (!where.is_cpu()) return launch_items(functor, items, item_elements, stream_of(where));
+  for_each_chunk(
+      items, [&](int64_t, int64_t begin, int64_t end) { run_on_host(functor, begin, end); },
+      rows_per_chunk(item_elements));
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of heads between tensors and a thread's own tiles: converted, scaled and padded to whole
+// vectors on the way in; stored or added on the way out. And tiles transposed.
+#pragma once
+
+#include <memory>
+#include <new>
+
+#include "elements.hpp"
+#include "tile_product.hpp"
+
+namespace zea::detail {
+
+/// A tensor of (tokens, heads, dim) whose heads are dense, as stored.
+class HeadTensor {
+ public:
+  explicit HeadTensor(const at::Tensor& tensor)
+      : data_(tensor.data_ptr()),
+        type_(tensor.scalar_type()),
+        token_stride_(tensor.stride(0)),
+        head_stride_(tensor.stride(1)) {
+    ZEA_ASSERT(tensor.dim() == 3 && (tensor.stride(2) == 1 || tensor.size(2) <= 1));
+  }
+
+  /// Calls `visit(T*, stride)` with the first element of a token's head, and that between tokens.
+  template <class W, class Visit>
+  void visit(int64_t token, int64_t head, Visit visit) const {
+    const int64_t first = token * token_stride_ + head * head_stride_;
+    if (type_ == c10::CppTypeToScalarType<W>::value)
+      return visit(static_cast<W*>(data_) + first, token_stride_);
+    if constexpr (std::is_same_v<W, float>)
+      if (type_ == at::kBFloat16) return visit(static_cast<Bf16*>(data_) + first, token_stride_);
+    throw InternalError("attention among tensors of unlike types");
+  }
+
+ private:
+  void* data_;
+  at::ScalarType type_;
+  int64_t token_stride_, head_stride_;
+};
+
+/// Rows of one head in a tile: `count` of `dim` elements, `stride` apart, a multiple of a vector.
+template <class W>
+struct TileRows {
+  W* data;
+  int64_t count, dim, stride;
+};
+
+template <class W, class T>
+ZEA_WIDE_CLONES void load_elements(const T* source, int64_t token_stride, W scale,
+                                   const TileRows<W>& to) {
+  for (int64_t i = 0; i < to.count; ++i) {
+    const T* __restrict row = source + i * token_stride;
+    W* __restrict target = to.data + i * to.stride;
+    for (int64_t d = 0; d < to.dim; ++d) target[d] = load(row[d]) * scale;
+    for (int64_t d = to.dim; d < to.stride; ++d) target[d] = 0;
+  }
+}
+
+template <class W, class T>
+ZEA_WIDE_CLONES void store_elements(const TileRows<W>& from, W scale, bool adds, T* target,
+                                    int64_t token_stride) {
+  for (int64_t i = 0; i < from.count; ++i) {
+    const W* __restrict row = from.data + i * from.stride;
+    T* __restrict stored = target + i * token_stride;
+    if (adds)
+      for (int64_t d = 0; d < from.dim; ++d) store(stored[d], load(stored[d]) + row[d] * scale);
+    else
+      for (int64_t d = 0; d < from.dim; ++d) store(stored[d], row[d] * scale);
+  }
+}
+
+template <class W>
+void load_rows(const HeadTensor& from, int64_t token, int64_t head, W scale,
+               const TileRows<W>& to) {
+  from.visit<W>(token, head, [&](const auto* source, int64_t stride) {
+    load_elements(source, stride, scale, to);
+  });
+}
+
+template <class W>
+void store_rows(const TileRows<W>& from, W scale, bool adds, const HeadTensor& to, int64_t token,
+                int64_t head) {
+  to.visit<W>(token, head, [&](auto* target, int64_t stride) {
+    store_elements(from, scale, adds, target, stride);
+  });
+}
+
+/// A square of vectors: in step s, lanes l and l + s of rows i and i + s change places.
+template <class W, int S = 1>
+[[gnu::always_inline]] inline void transpose_square(typename LaneVector<W>::Type* rows) {
+  constexpr int L = kLanes<W>;
+  if constexpr (S < L) {
+    using Lane = std::conditional_t<sizeof(W) == 4, int32_t, int64_t>;
+    typedef Lane Places __attribute__((vector_size(64)));
+    Places low, high;
+    for (int l = 0; l < L; ++l) {
+      low[l] = (l & S) ? L + l - S : l;
+      high[l] = (l & S) ? L + l : l + S;
+    }
+    for (int i = 0; i < L; ++i)
+      if (!(i & S)) {
+        const auto a = rows[i], b = rows[i + S];
+        rows[i] = __builtin_shuffle(a, b, low);
+        rows[i + S] = __builtin_shuffle(a, b, high);
+      }
+    transpose_square<W, 2 * S>(rows);
+  }
+}
+
+/// (rows, columns) -> (columns, rows); both are whole vectors.
+template <class W>
+ZEA_WIDE_CLONES void transpose(const W* source, int64_t source_stride, int64_t rows,
+                               int64_t columns, W* target, int64_t target_stride) {
+  using V = typename LaneVector<W>::Type;
+  constexpr int L = kLanes<W>;
+  for (int64_t i = 0; i < rows; i += L)
+    for (int64_t j = 0; j < columns; j += L) {
+      V square[L];
+      for (int r = 0; r < L; ++r)
+        square[r] = *reinterpret_cast<const V*>(source + (i + r) * source_stride + j);
+      transpose_square<W>(square);
+      for (int r = 0; r < L; ++r)
+        *reinterpret_cast<V*>(target + (j + r) * target_stride + i) = square[r];
+    }
+}
+
+/// Memory of a thread, aligned to vectors, not initialized.
+template <class W>
+class TileMemory {
+ public:
+  explicit TileMemory(int64_t elements)
+      : memory_(static_cast<W*>(::operator new(elements * sizeof(W), kAlignment))),
+        next_(memory_.get()) {}
+
+  /// The next `elements`; a multiple of a vector.
+  W* take(int64_t elements) { return std::exchange(next_, next_ + elements); }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(W* memory) const { ::operator delete(memory, kAlignment); }
+  };
+  std::unique_ptr<W, Free> memory_;
+  W* next_;
+};
+
+}  // namespace zea::detail

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device kernels against libtorch's operations on the host in fp64: odd widths and tails, a
+// warp and a block per row, every type; and the same bits from call to call. Skipped without a GPU.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "device/launch_items.hpp"
+#include "support/mpi_main.hpp"
+#include "zea/kernels/flat_kernels.hpp"
+#include "zea/kernels/logit_kernels.hpp"
+#include "zea/kernels/row_kernels.hpp"
+#include "zea/parallel/device.hpp"
+
+namespace zea {
+namespace {
+
+class DeviceKernels : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override {
+    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+    device_ = open_device("cuda", 0, 1);
+    ASSERT_TRUE(detail::has_device_kernels());
+    at::manual_seed(7);
+  }
+
+  static at::ScalarType wide_type() { return GetParam() == at::kDouble ? at::kDouble : at::kFloat; }
+  at::Tensor random(at::IntArrayRef shape, double scale = 1) const {
+    return at::randn(shape, at::kDouble).mul_(scale).to(GetParam()).to(device_);
+  }
+  at::Tensor of(at::Tensor host, at::ScalarType type) const { return host.to(type).to(device_); }
+
+  static void expect_close(const at::Tensor& found, const at::Tensor& expected, double factor = 1) {
+    const double tolerance = found.scalar_type() == at::kDouble  ? 1e-13
+                             : found.scalar_type() == at::kFloat ? 4e-6
+                                                                 : 6e-3;
+    ASSERT_EQ(found.sizes(), expected.sizes());
+    ASSERT_TRUE(found.is_cuda());
+    const at::Tensor difference = (found.cpu().to(at::kDouble) - expected).abs();
+    const at::Tensor allowed = expected.abs().add(0.1).mul(tolerance * factor);
+    EXPECT_TRUE((difference <= allowed).all().item<bool>()) << difference.max();
+  }
+
+  at::Device device_ = at::kCPU;
+};
+
+at::Tensor exact(const at::Tensor& x) {
+  return x.cpu().to(at::kDouble);
+}
+
+constexpr int64_t kWidths[] = {1, 7, 33, 192, 1024, 1025, 5003};
+
+TEST_P(DeviceKernels, RmsNorm) {
+  for (int64_t hidden : kWidths) {
+    const at::Tensor x = random({65, hidden}), weight = random({hidden}), dy = random({65, hidden});
+    const auto [y, scale] = rms_norm_forward(x, weight, 1e-5);
+    const auto [y_exact, r_exact] = rms_norm_forward_reference(exact(x), exact(weight), 1e-5);
+    expect_close(y, y_exact, 2);
+    expect_close(scale, r_exact);
+
+    const at::Tensor dweight = of(at::ones({hidden}), wide_type());
+    const at::Tensor sum = at::ones({hidden}, at::kDouble);
+    const at::Tensor dx = rms_norm_backward(dy, x, scale, weight, true, dweight);
+    expect_close(
+        dx, rms_norm_backward_reference(exact(dy), exact(x), r_exact, exact(weight), true, sum), 8);
+    expect_close(dweight, sum, 8);
+    const at::Tensor again = of(at::ones({hidden}), wide_type());
+    EXPECT_TRUE(at::equal(rms_norm_backward(dy, x, scale, weight, true, again), dx));
+    EXPECT_TRUE(at::equal(again, dweight));
+  }
+}
+
+TEST_P(DeviceKernels, ManyRowsOfTheWeightGradient) {
+  const at::Tensor x = random({5000, 130}), dy = random({5000, 130}), weight = random({130});
+  const auto [y, scale] = rms_norm_forward(x, weight, 1e-5);
+  const at::Tensor dweight = of(at::zeros({130}), wide_type());
+  const at::Tensor sum = at::zeros({130}, at::kDouble);
+  rms_norm_backward(dy, x, scale, weight, false, dweight);
+  rms_norm_backward_reference(exact(dy), exact(x), exact(scale), exact(weight), false, sum);
+  expect_close(dweight, sum, 400);
+}
+
+TEST_P(DeviceKernels, Activations) {
+  for (int64_t width : kWidths) {
+    const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
+    expect_close(swiglu_forward(x), swiglu_forward_reference(exact(x)), 2);
+    expect_close(swiglu_backward(dy, x), swiglu_backward_reference(exact(dy), exact(x)), 4);
+    const at::Tensor in = random({21, width}, 3);
+    expect_close(quick_gelu_forward(in), quick_gelu_forward_reference(exact(in)), 2);
+    expect_close(quick_gelu_backward(dy, in), quick_gelu_backward_reference(exact(dy), exact(in)),
+                 4);
+  }
+}
+
+TEST_P(DeviceKernels, Rotary) {
+  for (int64_t dim : {2, 26, 64, 128}) {
+    const at::Tensor x = random({50, 10, dim}), angles = random({50, dim / 2}, 10);
+    const at::Tensor cosines = angles.cos(), sines = angles.sin();
+    for (bool backwards : {false, true})
+      for (int64_t heads : {10, 8, 1})
+        expect_close(
+            rotate_heads(x, cosines, sines, heads, backwards),
+            rotate_heads_reference(exact(x), exact(cosines), exact(sines), heads, backwards), 4);
+  }
+}
+
+TEST_P(DeviceKernels, Logits) {
+  for (int64_t columns : {1, 101, 1024, 4099}) {
+    const int64_t rows = 37;
+    const at::Tensor targets = at::randint(0, 2 * columns, {rows}, at::kLong);
+    const at::Tensor on_device = targets.to(device_);
+    const LogitSums sums(rows, at::TensorOptions(wide_type()).device(device_)),
+        expected(rows, at::kDouble);
+    at::Tensor tile;
+    for (int64_t first : {int64_t{0}, columns}) {
+      tile = random({rows, columns}, 4);
+      add_logits(tile, on_device, first, sums);
+      add_logits_reference(exact(tile), targets, first, expected);
+    }
+    expect_close(sums.maxima, expected.maxima);
+    expect_close(sums.sums, expected.sums, 8);
+    expect_close(sums.picked, expected.picked);
+
+    const at::Tensor lse = sums.maxima + sums.sums.log(),
+                     scale = of(at::full({}, 0.25), wide_type());
+    const at::Tensor gradient = exact(tile);
+    logits_to_gradient_reference(gradient, targets, columns, exact(lse), exact(scale));
+    logits_to_gradient(tile, on_device, columns, lse, scale);
+    expect_close(tile, gradient, 4);
+  }
+}
+
+TEST_P(DeviceKernels, NoRows) {
+  const at::Tensor none = random({0, 8}), weight = random({8});
+  EXPECT_EQ(rms_norm_forward(none, weight, 1e-5).first.size(0), 0);
+  EXPECT_EQ(swiglu_forward(none).size(1), 4);
+  EXPECT_EQ(quick_gelu_forward(none).numel(), 0);
+}
+
+TEST_P(DeviceKernels, FlatBuffers) {
+  if (GetParam() == at::kBFloat16) return;  // masters and gradients are fp32 or fp64
+  for (int64_t count : {1, 4096, 4097, 300007}) {
+    at::Tensor p = random({count}), m = random({count}, 0.1), v = random({count}).square_();
+    const at::Tensor p2 = exact(p), m2 = exact(m), v2 = exact(v), g = random({count});
+    for (bool decoupled : {true, false}) {
+      const AdamwUpdate update{.lr = 1e-2,
+                               .weight_decay = 0.1,
+                               .decoupled = decoupled,
+                               .gradient_scale = 0.25,
+                               .step = 2};
+      adamw(p, g, m, v, update);
+      adamw_reference(p2, exact(g), m2, v2, update);
+    }
+    for (const auto& [found, expected] : {std::pair{p, p2}, {m, m2}, {v, v2}})
+      expect_close(found, expected, 4);
+    const at::Tensor sum = sum_of_squares(g);
+    expect_close(sum, sum_of_squares_reference(exact(g)));
+    EXPECT_TRUE(at::equal(sum_of_squares(g), sum));
+    g[count - 1] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(sum_of_squares(g).item<double>()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DeviceKernels,
+                         ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return at::toString(info.param); });
+
+}  // namespace
+}  // namespace zea
