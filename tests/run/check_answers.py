@@ -30,6 +30,7 @@ class Answers(zr.ZeaTest):
             r"HDF5: \d+\.\d+\.\d+",
             r"Kokkos: \d+\.\d+\.\d+ \w+",
             r"NCCL: (none|\d+\.\d+\.\d+)",
+            r"device kernels: (none.*|CUDA \d+\.\d+\.\d+ for sm_\d+.*)",
         ):
             self.assertRegex(build, rf"(?m)^{line}$")
 

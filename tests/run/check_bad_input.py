@@ -2,15 +2,30 @@
 """Bad input is told once, in a sentence that says what was found, what is allowed, where and what
 to do; it ends the run with the documented exit code, and leaves no checkpoint behind."""
 
+import copy
+import io
 import os
 import shutil
 import unittest
+import wave
+from unittest import mock
 
 import h5py
 import numpy as np
 import zea_run as zr
+from dataset_writer import Clip
 
 A_TENSOR = "language_model.model.layers.0.mlp.down_proj.weight"
+AUDIO_TOKEN = 0
+HEARING = {
+    "model_type": "whisper",
+    "d_model": 16,
+    "encoder_ffn_dim": 24,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "num_mel_bins": 8,
+    "max_source_positions": 4,
+}
 HEAD = "language_model.lm_head.weight"
 
 
@@ -38,6 +53,23 @@ def flip_a_bit_of_a_tensor(shard):
     content = bytearray(shard.read_bytes())
     content[position] ^= 1
     shard.write_bytes(content)
+
+
+def samples_of(seconds):
+    return np.zeros(16000 * seconds, np.int16)
+
+
+def wav_of(seconds):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, 16000, 0, "NONE", ""))
+        sound.writeframes(samples_of(seconds).tobytes())
+    return file.getvalue()
+
+
+def heard(clip):
+    """A sample with one clip."""
+    return [1, *[AUDIO_TOKEN] * 4, 5, 2], [0] * 5 + [1, 1], [clip]
 
 
 def with_one(values, number):
@@ -161,6 +193,29 @@ class BadInput(zr.ZeaTest):
         self.refuse(
             2, ["optim.learning_rate is not a key; [optim] has kind, lr, "], ["optim.learning_rate=1"]
         )
+
+    def test_long_clip(self):
+        """Raw samples as well as files of sound."""
+        config = copy.deepcopy(zr.CONFIG)
+        del config["vision_config"]
+        config.update(audio_config=HEARING, audio_token_index=AUDIO_TOKEN)
+        with mock.patch.object(zr, "CONFIG", config):
+            weights = zr.make_weights(self.folder / "hearing.h5")
+        limit = "data.max_clip_seconds=2"
+        for name, sound in (("raw", Clip(samples_of(3), 16000)), ("wav", Clip(wav_of(3)))):
+            train = zr.make_dataset(
+                self.folder / f"{name}.h5",
+                [heard(Clip(samples_of(2), 16000)), heard(sound), *zr.mixed_samples(9)[2::3]],
+                audio_token=AUDIO_TOKEN,
+            )
+            with self.subTest(name):
+                words = ["sample 1: clip 0: ", "lasts longer than the 2 s", "data.bad_items"]
+                self.refuse(3, words, [limit], weights=weights, train=train)
+        deck = zr.write_deck(self.folder, weights, train)
+        masked = self.folder / "masked"
+        keys = [limit, "data.bad_items=mask", "schedule.steps=2"]
+        self.assert_code(zr.run_zea(1, ["-i", deck, "-d", masked, *keys], masked), 0)
+        self.assertEqual([line["bad_items"] for line in zr.train_lines(masked)], [1, 1])
 
     def test_masked_image(self):
         tokens, mask, _ = zr.image_sample(1)

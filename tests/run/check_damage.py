@@ -4,9 +4,11 @@ passed over; one that is asked for by name is refused."""
 
 import os
 import shutil
+import subprocess
 
 import zea_run as zr
 
+INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
 STEPS = 6
 
 
@@ -72,6 +74,51 @@ def flip_manifest(checkpoint, _):
     change_manifest(checkpoint, ('"step":6', '"step":7'))
 
 
+def replace_a_dataset(checkpoint, replace):
+    """replace(file, name, values) makes a dataset of the largest of a shard in another way."""
+    with zr.h5py.File(checkpoint / "rank-00001.h5", "r+") as file:
+        found = []
+        file.visititems(
+            lambda name, entry: (
+                found.append((entry.nbytes, name)) if isinstance(entry, zr.h5py.Dataset) else None
+            )
+        )
+        name = max(found)[1]
+        values = file[name][()]
+        del file[name]
+        replace(file, name, values)
+
+
+def store_outside(checkpoint, _):
+    """The very values, in a file of their own."""
+    data = checkpoint.parent / "data"
+
+    def replace(file, name, values):
+        data.write_bytes(values.tobytes())
+        external = [(str(data), 0, values.nbytes)]
+        file.create_dataset(name, values.shape, values.dtype, external=external)
+        assert (file[name][()] == values).all()
+
+    replace_a_dataset(checkpoint, replace)
+
+
+def link_outside(checkpoint, _):
+    other = checkpoint.parent / "other.h5"
+
+    def replace(file, name, values):
+        with zr.h5py.File(other, "w") as target:
+            target["values"] = values
+        file[name] = zr.h5py.ExternalLink(str(other), "values")
+        assert (file[name][()] == values).all()
+
+    replace_a_dataset(checkpoint, replace)
+
+
+OUTSIDE = {
+    store_outside: "keeps its data in external files",
+    link_outside: "is a soft or external link",
+}
+
 # What is done to the newest checkpoint, and the file that must be named.
 DAMAGES = {
     flip: "rank-00001.h5",
@@ -134,6 +181,19 @@ class Damage(zr.ZeaTest):
                 self.assert_code(result, 4)
                 self.assertIn(f"{newest}/{DAMAGES[damage]}", result.output)
                 self.assertEqual(sorted(path.name for path in newest.parent.iterdir()), before)
+
+    def test_data_outside_the_shard_is_refused(self):
+        """Neither external storage nor an external link is followed."""
+        for outside in (store_outside, link_outside):
+            with self.subTest(outside.__name__):
+                _, _, _, newest = self.damaged_copy(outside.__name__, outside)
+                shard = newest / "rank-00001.h5"
+                said = subprocess.run([INSPECT, "--check", newest], capture_output=True, text=True)
+                self.assertEqual(said.returncode, 4, said.stderr)
+                self.assertRegex(said.stderr, f"{shard}: .*({OUTSIDE[outside]})")
+                result = zr.run_zea(2, ["-r", newest, "-d", self.folder / "refused"])
+                self.assert_code(result, 4)
+                self.assertRegex(result.output, f"{shard}: .*({OUTSIDE[outside]})")
 
     def test_two_damaged_ones(self):
         directory, oldest, older, newest = self.damaged_copy("two", flip)

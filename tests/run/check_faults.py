@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole jobs that are killed at random times while checkpoints are written, and disks that are full:
-the newest complete checkpoint is always whole, and what goes on from it is bitwise the run that was
-left alone. ZEA_KILLS: how often a job is killed."""
+"""Whole jobs that are killed at random times while checkpoints are written, and disks that are
+full, fill up or cannot be written to: the newest complete checkpoint is always whole, no process of a
+killed job lives on, and what goes on is bitwise the run that was left alone. ZEA_KILLS: how often a
+job is killed."""
 
 import contextlib
 import os
@@ -14,8 +15,8 @@ import unittest
 import zea_run as zr
 
 INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
-STEPS = 60
 KILLS = int(os.environ.get("ZEA_KILLS", "2"))
+STEPS = 60 if KILLS <= 2 else 600
 DISK_BYTES = 4 << 20
 
 
@@ -53,41 +54,68 @@ class Faults(zr.ZeaTest):
             return zr.start(2, ["-r", self.directory, *keys], self.directory)
         return zr.start(2, self.arguments(self.directory, *keys), self.directory)
 
-    def kill_everything(self, run):
-        for process in [run.process.pid, *run.rank_processes()]:
+    def kill(self, run, what):
+        """SIGKILL to all of the job, to mpirun, or to one rank: within 5 s all of it is gone."""
+        mpirun, ranks = [run.process.pid], run.rank_processes()
+        for process in {"all": mpirun + ranks, "mpirun": mpirun, "a rank": ranks[-1:]}[what]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+        killed = time.monotonic()
+        while left := zr.processes_of(self.directory):
+            if time.monotonic() - killed > 5:
+                for process in left:
+                    os.kill(process, signal.SIGKILL)
+                self.fail(f"{left} live 5 s after {what} was killed")
+            time.sleep(0.02)
         run.process.wait()
+
+    def kill_once(self, seconds, what):
+        """False: the run was at its end before."""
+        with self.start_or_resume() as run:
+            begun = len(zr.metrics(self.directory))
+            run.wait_until(lambda: len(zr.metrics(self.directory)) > begun, "a step")
+            if begun == 0:
+                self.assertEqual(len(zr.processes_of(self.directory)), 3)  # mpirun and two ranks
+            time.sleep(seconds)
+            if run.process.poll() is not None:
+                self.assertEqual(run.wait(), 0, run.output)
+                return False
+            self.kill(run, what)
+        return True
 
     def test_killed_at_random_times(self):
         choice = random.Random(20261121)
-        for kill in range(KILLS):
+        killed = fresh = 0
+        while killed < KILLS:
+            if zr.last_step(self.directory) == STEPS:  # nothing is left to do: from the start
+                fresh += 1
+                self.assert_same_as_alone()
+                self.directory = self.folder / f"run-{fresh}"
             step = zr.last_step(self.directory)
-            with self.start_or_resume() as run:
-                begun = len(zr.metrics(self.directory))
-                run.wait_until(lambda: len(zr.metrics(self.directory)) > begun, "a step")
-                time.sleep(choice.uniform(0, 0.6))
-                if run.process.poll() is not None:
-                    break  # it was at its end already
-                self.kill_everything(run)
+            what = ("all", "mpirun", "a rank")[killed % 3]
+            killed += self.kill_once(choice.uniform(0, 0.6), what)
             left = zr.checkpoints(self.directory)
             if left:
                 subprocess.run([INSPECT, "--check", left[-1]], check=True, capture_output=True)
-            self.assertGreaterEqual(zr.last_step(self.directory), min(step, 1), f"kill {kill}")
+            self.assertGreaterEqual(zr.last_step(self.directory), min(step, 1), f"kill {killed}")
         with self.start_or_resume() as run:
             self.assertEqual(run.wait(), 0, run.output)
         self.assert_same_as_alone()
 
-    def small_disk(self):
-        """A file system of a few MiB with the run's directory on it."""
+    def mount(self, folder, *options):
+        """A file system in memory."""
         if os.geteuid() != 0:
-            raise unittest.SkipTest("a small file system is mounted by root alone")
-        disk = self.folder / "disk"
-        disk.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+            raise unittest.SkipTest("a file system is mounted by root alone")
+        folder.mkdir(parents=True)
+        mount = ["mount", "-t", "tmpfs", *options, "tmpfs", str(folder)]
         if subprocess.run(mount, capture_output=True).returncode != 0:
             raise unittest.SkipTest("no file system can be mounted here")
-        self.addCleanup(subprocess.run, ["umount", "-l", str(disk)], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", str(folder)], check=True)
+        return folder
+
+    def small_disk(self):
+        """A file system of a few MiB with the run's directory on it."""
+        disk = self.mount(self.folder / "disk", "-o", f"size={DISK_BYTES}")
         self.directory = disk / "run"
         return disk
 
@@ -103,11 +131,8 @@ class Faults(zr.ZeaTest):
         )
         self.assert_code(result, 7)
         self.assertRegex(result.output, r"checkpoints: a checkpoint needs \d+ bytes, free are \d+")
-        left = zr.checkpoints(self.directory)
-        self.assertGreaterEqual(len(left), 2)
-        for checkpoint in left:
-            subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
-        self.assertEqual(list(self.directory.glob("checkpoints/*.tmp")), [])
+        self.assertGreaterEqual(len(zr.checkpoints(self.directory)), 2)
+        self.assert_only_whole_checkpoints()
 
     def test_full_disk_is_survived(self):
         disk = self.small_disk()
@@ -119,6 +144,75 @@ class Faults(zr.ZeaTest):
             self.assertEqual(run.wait(), 0, run.output)
             self.assertRegex(run.output, r"no checkpoint was written: rank 0: .* free are \d+")
         self.assert_same_as_alone()
+
+    @contextlib.contextmanager
+    def standing_still(self, run):
+        run.pause_ranks()
+        yield
+        run.resume_ranks()
+
+    def wait_for_failed_save(self, run):
+        def has_failed():
+            return "no checkpoint was written" in run.output or run.process.poll() is not None
+
+        run.wait_until(has_failed, "a failed save")
+
+    def assert_only_whole_checkpoints(self):
+        for checkpoint in zr.checkpoints(self.directory):
+            subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
+        self.assertEqual(list(self.directory.glob("checkpoints/*.tmp")), [])
+
+    def is_writing(self):
+        """Whether every rank has written some of its file, and not the last of them."""
+        files = self.directory.glob("checkpoints/*.tmp/rank-*.h5")
+        return sum(file.stat().st_blocks > 0 for file in files) == 2
+
+    def test_disk_fills_while_a_save_is_written(self):
+        """After the free space was looked at, and the first bytes were written."""
+        slow = ["checkpoint.every=15", "checkpoint.rate_limit_mib=0.2"]
+        for on_failure, code in (("continue", 0), ("stop", 7)):
+            with self.subTest(on_failure):
+                self.directory = self.folder / on_failure
+                disk = self.mount(self.directory / "checkpoints", "-o", f"size={DISK_BYTES}")
+                keys = [*slow, f"checkpoint.on_failure={on_failure}"]
+                with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
+                    run.wait_until(self.is_writing, "a save")
+                    with self.standing_still(run):
+                        self.assertTrue(self.is_writing())
+                        self.fill(disk, 0)
+                    self.wait_for_failed_save(run)
+                    with self.standing_still(run):
+                        (disk / "filler").unlink()
+                    self.assertEqual(run.wait(), code, run.output)
+                    self.assertRegex(run.output, r"rank-\d+\.h5: .*No space left on device")
+                self.assert_only_whole_checkpoints()
+                if code == 0:
+                    self.assert_same_as_alone()
+
+    def test_directory_that_becomes_read_only(self):
+        for on_failure, code in (("continue", 0), ("stop", 7)):
+            with self.subTest(on_failure):
+                self.directory = self.folder / on_failure
+                disk = self.mount(self.directory / "checkpoints")
+                keys = ["checkpoint.every=10", f"checkpoint.on_failure={on_failure}"]
+                with zr.start(2, self.arguments(self.directory, *keys), self.directory) as run:
+                    run.wait_until(lambda: zr.checkpoints(self.directory), "a checkpoint")
+                    run.wait_until(lambda: self.remounts(run, disk, "ro"), "moment without a save")
+                    self.wait_for_failed_save(run)
+                    self.assertTrue(self.remounts(run, disk, "rw"))
+                    self.assertEqual(run.wait(), code, run.output)
+                    self.assertIn("Read-only file system", run.output)
+                if code != 0:  # what could not be removed is removed at the next start
+                    result = zr.run_zea(2, ["-r", self.directory], self.directory)
+                    self.assert_code(result, 0)
+                    self.assert_only_whole_checkpoints()
+                self.assert_same_as_alone()
+
+    def remounts(self, run, disk, mode):
+        """False: a file is open for writing."""
+        command = ["mount", "-o", f"remount,{mode}", str(disk)]
+        with self.standing_still(run):
+            return subprocess.run(command, capture_output=True).returncode == 0
 
     def test_the_last_checkpoint_must_be_written(self):
         disk = self.small_disk()

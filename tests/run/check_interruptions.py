@@ -5,6 +5,7 @@ on from there is bitwise the run that was left alone."""
 import os
 import signal
 import time
+from unittest import mock
 
 import zea_run as zr
 
@@ -44,7 +45,9 @@ class Interruptions(zr.ZeaTest):
         run.wait_until(lambda: len(zr.checkpoints(self.directory)) == count, f"{count} checkpoints")
 
     def test_save_and_leave_on_request(self):
-        with zr.start(2, self.arguments("checkpoint.keep=0"), self.directory) as run:
+        with mock.patch.dict(os.environ, SLURM_JOB_ID="1234"):
+            first = zr.start(2, self.arguments("checkpoint.keep=0"), self.directory)
+        with first as run:
             run.wait_for_step(5)
             (self.directory / "SAVE").touch()
             self.wait_for_checkpoints(run, 1)
@@ -73,10 +76,12 @@ class Interruptions(zr.ZeaTest):
         self.assert_same_as_alone()
 
     def check_second_run_is_refused(self, holder):
+        begin = time.monotonic()
         result = zr.run_zea(1, self.arguments())
+        self.assertLess(time.monotonic() - begin, 5)
         self.assert_code(result, 7)
         self.assertIn("is in use by host ", result.output)
-        self.assertIn(f", process {holder};", result.output)
+        self.assertIn(f", process {holder}, job 1234;", result.output)
         self.assertTrue((self.directory / "LOCK").exists())
 
     def test_killed_rank_of_an_encoder(self):

@@ -67,9 +67,38 @@ class Loading(zr.ZeaTest):
         refused = self.run_step("without-config", single, code=4)
         self.assertIn("has no config.json; name the model's in model.config", refused.output)
 
+    def test_read_once_and_broadcast(self):
+        """Every rank then has the values that it would have read itself."""
+        expected = self.arrays(self.weights)
+        for name, strategy, replicas in (("ddp", "no_shard", 1), ("hybrid", "hybrid_shard", 2)):
+            keys = [f"mesh.{module}.strategy={strategy}" for module in ("llm", "vision")]
+            keys += [f"mesh.dp_replicate={replicas}", "schedule.steps=2", "optim.lr=0.01"]
+            ends = []
+            for sync in ("false", "true"):
+                with self.subTest(f"{name} {sync}"):
+                    sync_key = f"model.sync_module_states={sync}"
+                    result = self.run_step(
+                        f"{name}-{sync}", self.weights, *keys, sync_key, ranks=2
+                    )
+                    ends.append((zr.numbers_of_steps(result.directory), self.loaded(result)))
+            self.assertEqual(ends[0][0], ends[1][0])
+            self.assert_same_arrays(ends[0][1], ends[1][1])
+            self.assertFalse((ends[0][1][NORM] == expected[NORM]).all())  # it did train
+
+    def test_features_that_have_their_type_need_no_cast(self):
+        """An encoder in fp32 that gives out what the language model computes in."""
+        keys = ["precision.preset=bf16", "precision.vision.param_dtype=fp32"]
+        keys += ["precision.vision.output_dtype=bf16", "optim.lr=0.01"]
+        ends = []
+        for cast in ("true", "false"):
+            key = f"precision.llm.cast_forward_inputs={cast}"
+            ends.append(self.run_step(cast, self.weights, *keys, key))
+        self.assertEqual(ends[0].losses(), ends[1].losses())
+        self.assert_same_arrays(self.loaded(ends[0]), self.loaded(ends[1]))
+
     def test_other_element_types(self):
         expected = self.arrays(self.weights)
-        for dtype in ("bfloat16", "float64"):
+        for dtype in ("bfloat16", "float16", "float64"):
             with self.subTest(dtype):
                 source = self.folder / f"{dtype}.safetensors"
                 self.consolidate("--dtype", dtype, self.weights, source)
@@ -80,6 +109,8 @@ class Loading(zr.ZeaTest):
                         bits = values.view(zr.np.uint32)
                         bits = bits + 0x7FFF + ((bits >> 16) & 1) & 0xFFFF0000
                         values = bits.astype(zr.np.uint32).view(zr.np.float32)
+                    if dtype == "float16":
+                        values = values.astype(zr.np.float16).astype(zr.np.float32)
                     self.assertEqual(values.tobytes(), found[name].tobytes(), name)
 
     def expected_mix(self, is_loaded):

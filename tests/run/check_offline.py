@@ -2,7 +2,9 @@
 """What the offline tools write is as good as the checkpoint that it was made of: a run goes on from
 it bit for bit, at any number of ranks, and a new run starts from its weights."""
 
+import contextlib
 import json
+import os
 import resource
 import shutil
 import signal
@@ -20,6 +22,20 @@ def run_tool(*command, code=0):
     done = subprocess.run(command, timeout=60, capture_output=True, text=True)
     assert done.returncode == code, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+def run_on_a_terminal(*command):
+    """What a program shows whose output is one."""
+    terminal, inner = os.openpty()
+    process = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=subprocess.DEVNULL)
+    os.close(inner)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone when the program is
+        while part := os.read(terminal, 4096):
+            shown += part
+    os.close(terminal)
+    assert process.wait(60) == 0, shown
+    return shown.decode()
 
 
 def consolidate(*arguments):
@@ -43,10 +59,10 @@ class Offline(zr.ZeaTest):
         cls.expected = {}  # what resuming gives, by ranks
         cls.half = made / "whole" / "checkpoints" / "step-00000003"
 
-    def resume(self, ranks, source, name):
+    def resume(self, ranks, source, name, *keys):
         """What a resumed run wrote at its end, and the numbers of its steps."""
         run = self.folder / name
-        self.assert_code(zr.run_zea(ranks, ["-r", source, "-d", run], run), 0)
+        self.assert_code(zr.run_zea(ranks, ["-r", source, "-d", run, *keys], run), 0)
         return zr.read_checkpoint(zr.checkpoints(run)[-1]), zr.numbers_of_steps(run)
 
     def assert_resumes_alike(self, ranks, source):
@@ -67,6 +83,23 @@ class Offline(zr.ZeaTest):
             with self.subTest(ranks=ranks):
                 self.assert_resumes_alike(ranks, file)
 
+    def test_a_file_is_resumed_at_any_layout(self):
+        file = self.folder / "half.h5"
+        consolidate("--optimizer", self.half, file)
+        ddp = ["mesh.llm.strategy=no_shard", "mesh.vision.strategy=no_shard"]
+        for name, keys in (
+            ("tensor", ["mesh.llm.tp=2"]),
+            ("context", ["mesh.llm.cp=2", "mesh.llm.cp_block=4", *ddp]),
+            ("pipeline", ["mesh.llm.pp=2", *ddp]),
+            ("disjoint", ["mesh.placement=disjoint", "mesh.vision.dp_module=1"]),
+        ):
+            with self.subTest(name):
+                found, steps = self.resume(2, file, f"{name}-file", *keys)
+                expected, expected_steps = self.resume(2, self.half, f"{name}-checkpoint", *keys)
+                self.assertEqual(list(steps), [4, 5, 6])
+                self.assertEqual(steps, expected_steps)
+                self.assert_same_arrays(found, expected)
+
     def test_a_resharded_checkpoint_is_resumed(self):
         four, three = self.folder / "four", self.folder / "three"
         consolidate("--ranks", "4", self.half, four)
@@ -85,6 +118,12 @@ class Offline(zr.ZeaTest):
             with self.subTest(ranks=ranks):
                 self.assert_resumes_alike(ranks, three)
 
+
+    def test_a_terminal_sees_a_bar(self):
+        shown = run_on_a_terminal(zr.ZEA_CONSOLIDATE, self.half, self.folder / "shown.h5")
+        self.assertRegex(shown, r"\r\[#{30}\] 100\.0 %  \d+ of \d+ MiB  \d+ MiB/s")
+        silent = run_tool(zr.ZEA_CONSOLIDATE, self.half, self.folder / "silent.h5")
+        self.assertNotIn("%", silent)
 
     def test_state_of_any_source_is_the_same(self):
         file, shards, again = self.folder / "half.h5", self.folder / "five", self.folder / "again.h5"

@@ -110,6 +110,16 @@ def children_of(process):
     return []
 
 
+def processes_of(directory):
+    """Process ids of everything that has the run directory in its command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(directory) in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
 def end_with_parent():
     """So that a run ends when this script is killed, too."""
     set_parent_death_signal = 1

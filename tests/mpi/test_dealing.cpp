@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every rank deals rows, samples and items alone: all must come to the same answer, or they would
+// wait for tokens that nobody sends.
+#include <gtest/gtest.h>
+
+#include "support/mpi_main.hpp"
+#include "support/random_row.hpp"
+#include "zea/comm/collectives.hpp"
+#include "zea/plan/step_plan.hpp"
+#include "zea/plan/token_distribution.hpp"
+
+namespace zea {
+namespace {
+
+using Numbers = std::vector<int64_t>;
+
+/// Equal blocks have equal costs, which leaves their order to whoever deals.
+Numbers dealt_tokens(uint64_t seed) {
+  const Visibility row = visible_text(testing::random_row(400, 11, seed), true);
+  Numbers numbers;
+  for (const TokenDistribution kind :
+       {TokenDistribution::Uniform, TokenDistribution::Zigzag, TokenDistribution::MakespanMin})
+    for (const std::vector<TokenRange>& ranges :
+         distribute_tokens(row, 3, {.kind = kind, .block = 8, .linear_tiles_per_token = 0.01}))
+      for (const TokenRange& range : ranges)
+        numbers.insert(numbers.end(), {range.begin, range.end});
+  return numbers;
+}
+
+/// Of samples of few lengths, so that many cost the same.
+Numbers dealt_samples(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<SampleIndex> index(64);
+  Numbers ids;
+  for (SampleIndex& sample : index) {
+    sample.tokens = sample.targets = 4 + static_cast<int64_t>(random() % 4);
+    ids.push_back(static_cast<int64_t>(ids.size()));
+  }
+  StepPlanOptions options;
+  options.replicas = 3;
+  options.row_tokens = 16;
+  options.packing = options.balance = true;
+  Numbers numbers;
+  for (const auto& replica : make_step_plan(1, ids, index, options).replicas)
+    for (const MicrobatchPlan& part : replica) {
+      numbers.push_back(static_cast<int64_t>(part.samples.size()));
+      numbers.insert(numbers.end(), part.samples.begin(), part.samples.end());
+    }
+  return numbers;
+}
+
+/// Rank 0's, on every rank.
+Numbers of_root(Collectives& ranks, Numbers numbers) {
+  auto length = static_cast<int64_t>(numbers.size());
+  ranks.broadcast(&length, 1, DType::Int64, 0).wait();
+  numbers.resize(length);
+  ranks.broadcast(numbers.data(), length, DType::Int64, 0).wait();
+  return numbers;
+}
+
+class Dealing : public ::testing::TestWithParam<Numbers (*)(uint64_t)> {};
+
+TEST_P(Dealing, IsTheSameOnAllRanksAndEveryTime) {
+  const auto ranks = make_mpi_collectives(testing::first_ranks(testing::world().size()));
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Numbers own = GetParam()(seed);
+    ASSERT_FALSE(own.empty());
+    EXPECT_EQ(own, of_root(*ranks, own)) << "seed " << seed;
+    EXPECT_EQ(own, GetParam()(seed)) << "seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Dealing, ::testing::Values(&dealt_tokens, &dealt_samples));
+
+}  // namespace
+}  // namespace zea
