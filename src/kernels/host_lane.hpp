@@ -3,7 +3,7 @@
 // flags, which make its loops vector code.
 #pragma once
 
-#include "element_math.hpp"
+#include "lanes.hpp"
 
 namespace zea::detail {
 
@@ -26,6 +26,18 @@ struct HostLane {
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < count; ++i) sum += term(i);
     return sum;
+  }
+
+  template <class W, class First, class Second>
+  ZEA_FUNCTION TwoValues<W> two_sums(int64_t count, const First& first,
+                                     const Second& second) const {
+    W one = 0, other = 0;
+#pragma omp simd reduction(+ : one, other)
+    for (int64_t i = 0; i < count; ++i) {
+      one += first(i);
+      other += second(i);
+    }
+    return {one, other};
   }
 
   /// Of `start` and all values; NaNs are passed over.

@@ -9,6 +9,11 @@
 
 namespace zea::detail {
 
+template <class W>
+struct TwoValues {
+  W first, second;
+};
+
 /// A lane of a team, which has lane(), lanes(), all(value, join): the join of all lanes' values,
 /// the same for each, and sync(). All lanes make the same calls.
 template <class Team>
@@ -39,6 +44,19 @@ class TeamLane {
     W sum = 0;
     for (int64_t i = team_.lane(); i < count; i += team_.lanes()) sum += term(i);
     return team_.all(sum, [](W a, W b) { return a + b; });
+  }
+
+  template <class W, class First, class Second>
+  ZEA_FUNCTION TwoValues<W> two_sums(int64_t count, const First& first,
+                                     const Second& second) const {
+    const auto join = [](W a, W b) { return a + b; };
+    W one = 0, other = 0;
+    for (int64_t i = team_.lane(); i < count; i += team_.lanes()) {
+      one += first(i);
+      other += second(i);
+    }
+    one = team_.all(one, join);
+    return {one, team_.all(other, join)};
   }
 
   template <class W, class Value>

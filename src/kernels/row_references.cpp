@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row kernels by libtorch's operations.
+#include <tuple>
+
+#include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
+#include "zea/kernels/row_norms.hpp"
 
 namespace zea {
 namespace {
@@ -11,26 +15,64 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf ? x.to(at::kFloat) : x;
 }
 
-}  // namespace
-
-std::pair<at::Tensor, at::Tensor> rms_norm_forward_reference(const at::Tensor& x,
-                                                             const at::Tensor& weight, double eps) {
-  const at::Tensor x_wide = widened(x);
-  const at::Tensor scale = x_wide.square().mean(-1).add_(eps).rsqrt_();
-  const at::Tensor normalised = x_wide.mul(scale.unsqueeze(-1)).to(x.scalar_type());
-  return {normalised.mul(weight), scale};
-}
-
-at::Tensor rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x,
-                                       const at::Tensor& scale, const at::Tensor& weight,
-                                       bool needs_dx, const at::Tensor& dweight) {
-  const at::Tensor r = scale.unsqueeze(-1);
-  const at::Tensor normalised = widened(x).mul(r), dy_wide = widened(dy);
-  if (dweight.defined()) dweight.add_(dy_wide.mul(normalised).sum(0));
-  if (!needs_dx) return {};
+at::Tensor rms_norm_backward(const at::Tensor& dy, const NormRows& rows, const at::Tensor& weight,
+                             const NormGradients& gradients) {
+  const at::Tensor r = rows.scale.unsqueeze(-1);
+  const at::Tensor normalised = widened(rows.x).mul(r), dy_wide = widened(dy);
+  if (at::Tensor target = gradients.weight; target.defined())
+    target.add_(dy_wide.mul(normalised).sum(0));
+  if (!gradients.needs_dx) return {};
   const at::Tensor scaled = dy_wide.mul(weight);
   const at::Tensor mean = scaled.mul(normalised).mean(-1, true);
-  return scaled.sub(normalised.mul(mean)).mul_(r).to(x.scalar_type());
+  return scaled.sub(normalised.mul(mean)).mul_(r).to(dy.scalar_type());
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& dy, const NormRows& rows,
+                               const NormParameters& norm, const NormGradients& gradients) {
+  at::Tensor weight = gradients.weight, bias = gradients.bias;
+  const bool trains = weight.defined();
+  const auto [dx, dweight, dbias] =
+      at::native_layer_norm_backward(dy, rows.x, norm.weight.sizes(), rows.mean, rows.scale,
+                                     norm.weight, norm.bias, {gradients.needs_dx, trains, trains});
+  if (trains) {
+    weight.add_(dweight);
+    bias.add_(dbias);
+  }
+  return dx;
+}
+
+at::Tensor quick_gelu_backward(const at::Tensor& dy, const at::Tensor& x) {
+  const at::Tensor gate = x.mul(kQuickGeluSlope).sigmoid_();
+  // d/dx = s + a x s (1 - s)
+  at::Tensor slope = gate.mul(x).mul_(1 - gate).mul_(kQuickGeluSlope).add_(gate);
+  return slope.mul_(dy);
+}
+
+}  // namespace
+
+NormRows norm_forward_reference(const at::Tensor& x, const at::Tensor& added,
+                                const NormParameters& norm) {
+  NormRows out;
+  out.x = added.defined() ? x + added : x;
+  if (norm.bias.defined()) {
+    std::tie(out.y, out.mean, out.scale) =
+        at::native_layer_norm(out.x, norm.weight.sizes(), norm.weight, norm.bias, norm.eps);
+    out.mean = out.mean.squeeze(-1);
+    out.scale = out.scale.squeeze(-1);
+    return out;
+  }
+  const at::Tensor x_wide = widened(out.x);
+  out.scale = x_wide.square().mean(-1).add_(norm.eps).rsqrt_();
+  out.y = x_wide.mul(out.scale.unsqueeze(-1)).to(x.scalar_type()).mul(norm.weight);
+  return out;
+}
+
+at::Tensor norm_backward_reference(const at::Tensor& dy, const at::Tensor& before,
+                                   const NormRows& rows, const NormParameters& norm,
+                                   const NormGradients& gradients) {
+  const at::Tensor dx = norm.bias.defined() ? layer_norm_backward(dy, rows, norm, gradients)
+                                            : rms_norm_backward(dy, rows, norm.weight, gradients);
+  return dx.defined() && before.defined() ? dx + before : dx;
 }
 
 at::Tensor swiglu_forward_reference(const at::Tensor& x) {
@@ -47,15 +89,21 @@ at::Tensor swiglu_backward_reference(const at::Tensor& dy, const at::Tensor& x) 
   return dx;
 }
 
-at::Tensor quick_gelu_forward_reference(const at::Tensor& x) {
-  return x.mul(kQuickGeluSlope).sigmoid_().mul_(x);
+at::Tensor gelu_forward_reference(const at::Tensor& x, const at::Tensor& bias, Gelu kind) {
+  const at::Tensor sum = bias.defined() ? x + bias : x;
+  if (kind == Gelu::Quick) return sum.mul(kQuickGeluSlope).sigmoid_().mul_(sum);
+  return at::gelu(sum, kind == Gelu::Tanh ? "tanh" : "none");
 }
 
-at::Tensor quick_gelu_backward_reference(const at::Tensor& dy, const at::Tensor& x) {
-  const at::Tensor gate = x.mul(kQuickGeluSlope).sigmoid_();
-  // d/dx = s + a x s (1 - s)
-  at::Tensor slope = gate.mul(x).mul_(1 - gate).mul_(kQuickGeluSlope).add_(gate);
-  return slope.mul_(dy);
+at::Tensor gelu_backward_reference(const at::Tensor& dy, const at::Tensor& x,
+                                   const at::Tensor& bias, Gelu kind, const at::Tensor& dbias) {
+  const at::Tensor sum = bias.defined() ? x + bias : x;
+  const at::Tensor dx = kind == Gelu::Quick
+                            ? quick_gelu_backward(dy, sum)
+                            : at::gelu_backward(dy, sum, kind == Gelu::Tanh ? "tanh" : "none");
+  if (at::Tensor target = dbias; target.defined())
+    target.add_(dx.sum(0, false, target.scalar_type()));
+  return dx;
 }
 
 at::Tensor rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines,

@@ -10,7 +10,8 @@
 
 namespace zea::detail {
 
-/// Whether kernels take tensors like `x`; libtorch's operations take the others.
+/// Whether kernels take tensors like `x`, by their type and device; libtorch's operations take the
+/// others.
 bool runs_kernels(const at::Tensor& x);
 
 /// libtorch's stream of a tensor's device at the time of the call, a cudaStream_t.

@@ -2,6 +2,7 @@
 #include "zea/kernels/sum_kernels.hpp"
 
 #include "chunk_sums.hpp"
+#include "run_items.hpp"
 
 namespace zea {
 namespace {
@@ -10,11 +11,11 @@ using detail::elements;
 using detail::load;
 using detail::Wide;
 
-/// Whether sum is of the type that the elements of x are computed in.
+/// On the host, and with a sum of the type that the elements of x are computed in.
 bool by_kernel(const at::Tensor& sum, const at::Tensor& x) {
-  if (!sum.is_cpu() || !x.is_cpu()) return false;
-  if (x.scalar_type() == at::kBFloat16) return sum.scalar_type() == at::kFloat;
-  return x.scalar_type() == sum.scalar_type() && x.scalar_type() != at::kHalf;
+  if (!sum.is_cpu() || !x.is_cpu() || !detail::runs_kernels(x)) return false;
+  const bool is_bf16 = x.scalar_type() == at::kBFloat16;
+  return sum.scalar_type() == (is_bf16 ? at::kFloat : x.scalar_type());
 }
 
 template <class T>

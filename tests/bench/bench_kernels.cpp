@@ -55,27 +55,28 @@ class Table {
 void compare_rows(const Table& table, at::ScalarType type, const std::string& name) {
   const at::Tensor x = at::randn({928, 192}).to(type), weight = at::randn({192}).to(type);
   const at::Tensor wide = at::randn({928, 1024}).to(type), dy = at::randn({928, 512}).to(type);
-  const at::Tensor dweight = at::zeros({192}), heads = at::randn({928, 10, 32}).to(type);
+  const at::Tensor heads = at::randn({928, 10, 32}).to(type);
   const at::Tensor cosines = at::randn({928, 16}).to(type), sines = at::randn({928, 16}).to(type);
-  const auto [y, scale] = rms_norm_forward(x, weight, 1e-5);
-  const at::Tensor r = scale;
+  const NormParameters norm{weight, {}, 1e-5};
+  const NormGradients gradients{at::zeros({192}), {}};
+  const NormRows rows = norm_forward(x, {}, norm);
   table.compare(
-      name + " rms_norm", [&] { rms_norm_forward(x, weight, 1e-5); },
-      [&] { rms_norm_forward_reference(x, weight, 1e-5); });
+      name + " rms_norm", [&] { norm_forward(x, {}, norm); },
+      [&] { norm_forward_reference(x, {}, norm); });
   table.compare(
-      name + " rms_norm backward", [&] { rms_norm_backward(x, x, r, weight, true, dweight); },
-      [&] { rms_norm_backward_reference(x, x, r, weight, true, dweight); });
+      name + " rms_norm backward", [&] { norm_backward(x, {}, rows, norm, gradients); },
+      [&] { norm_backward_reference(x, {}, rows, norm, gradients); });
   table.compare(
       name + " swiglu", [&] { swiglu_forward(wide); }, [&] { swiglu_forward_reference(wide); });
   table.compare(
       name + " swiglu backward", [&] { swiglu_backward(dy, wide); },
       [&] { swiglu_backward_reference(dy, wide); });
   table.compare(
-      name + " quick_gelu", [&] { quick_gelu_forward(wide); },
-      [&] { quick_gelu_forward_reference(wide); });
+      name + " quick_gelu", [&] { gelu_forward(wide, {}, Gelu::Quick); },
+      [&] { gelu_forward_reference(wide, {}, Gelu::Quick); });
   table.compare(
-      name + " quick_gelu backward", [&] { quick_gelu_backward(wide, wide); },
-      [&] { quick_gelu_backward_reference(wide, wide); });
+      name + " quick_gelu backward", [&] { gelu_backward(wide, wide, {}, Gelu::Quick, {}); },
+      [&] { gelu_backward_reference(wide, wide, {}, Gelu::Quick, {}); });
   table.compare(
       name + " rotary", [&] { rotate_heads(heads, cosines, sines, 8, false); },
       [&] { rotate_heads_reference(heads, cosines, sines, 8, false); });

@@ -9,7 +9,9 @@
 #include "support/mpi_main.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/logit_kernels.hpp"
+#include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
+#include "zea/kernels/row_norms.hpp"
 #include "zea/parallel/device.hpp"
 
 namespace zea {
@@ -45,51 +47,81 @@ class DeviceKernels : public ::testing::TestWithParam<at::ScalarType> {
 };
 
 at::Tensor exact(const at::Tensor& x) {
-  return x.cpu().to(at::kDouble);
+  return x.defined() ? x.cpu().to(at::kDouble) : x;
 }
 
 constexpr int64_t kWidths[] = {1, 7, 33, 192, 1024, 1025, 5003};
 
-TEST_P(DeviceKernels, RmsNorm) {
-  for (int64_t hidden : kWidths) {
-    const at::Tensor x = random({65, hidden}), weight = random({hidden}), dy = random({65, hidden});
-    const auto [y, scale] = rms_norm_forward(x, weight, 1e-5);
-    const auto [y_exact, r_exact] = rms_norm_forward_reference(exact(x), exact(weight), 1e-5);
-    expect_close(y, y_exact, 2);
-    expect_close(scale, r_exact);
-
-    const at::Tensor dweight = of(at::ones({hidden}), wide_type());
-    const at::Tensor sum = at::ones({hidden}, at::kDouble);
-    const at::Tensor dx = rms_norm_backward(dy, x, scale, weight, true, dweight);
-    expect_close(
-        dx, rms_norm_backward_reference(exact(dy), exact(x), r_exact, exact(weight), true, sum), 8);
-    expect_close(dweight, sum, 8);
-    const at::Tensor again = of(at::ones({hidden}), wide_type());
-    EXPECT_TRUE(at::equal(rms_norm_backward(dy, x, scale, weight, true, again), dx));
-    EXPECT_TRUE(at::equal(again, dweight));
-  }
+NormGradients ones(int64_t hidden, bool is_layer_norm, at::TensorOptions options) {
+  return {at::ones({hidden}, options), is_layer_norm ? at::ones({hidden}, options) : at::Tensor()};
 }
 
-TEST_P(DeviceKernels, ManyRowsOfTheWeightGradient) {
-  const at::Tensor x = random({5000, 130}), dy = random({5000, 130}), weight = random({130});
-  const auto [y, scale] = rms_norm_forward(x, weight, 1e-5);
-  const at::Tensor dweight = of(at::zeros({130}), wide_type());
-  const at::Tensor sum = at::zeros({130}, at::kDouble);
-  rms_norm_backward(dy, x, scale, weight, false, dweight);
-  rms_norm_backward_reference(exact(dy), exact(x), exact(scale), exact(weight), false, sum);
-  expect_close(dweight, sum, 400);
+TEST_P(DeviceKernels, Norms) {
+  for (bool is_layer_norm : {false, true})
+    for (bool adds : {false, true})
+      for (int64_t hidden : kWidths) {
+        if (is_layer_norm && hidden == 1) continue;  // its slope is a difference of equal numbers
+        const at::Tensor x = random({65, hidden}), dy = random({65, hidden});
+        const at::Tensor added = adds ? random({65, hidden}) : at::Tensor();
+        const NormParameters norm{random({hidden}), is_layer_norm ? random({hidden}) : at::Tensor(),
+                                  1e-5};
+        const NormParameters wide{exact(norm.weight), exact(norm.bias), 1e-5};
+        const NormRows rows = norm_forward(x, added, norm);
+        if (adds) expect_close(rows.x, exact(x) + exact(added));
+        const NormRows expected = norm_forward_reference(exact(rows.x), {}, wide);
+        expect_close(rows.y, expected.y, 4);
+        expect_close(rows.scale, expected.scale, 2);
+
+        const at::TensorOptions options = at::TensorOptions(wide_type()).device(device_);
+        const NormGradients found = ones(hidden, is_layer_norm, options);
+        const NormGradients again = ones(hidden, is_layer_norm, options);
+        const NormGradients sums = ones(hidden, is_layer_norm, at::kDouble);
+        const at::Tensor dx = norm_backward(dy, added, rows, norm, found);
+        expect_close(dx, norm_backward_reference(exact(dy), exact(added), expected, wide, sums),
+                     16);
+        expect_close(found.weight, sums.weight, 16);
+        EXPECT_TRUE(at::equal(norm_backward(dy, added, rows, norm, again), dx));
+        EXPECT_TRUE(at::equal(again.weight, found.weight));
+        if (!is_layer_norm) continue;
+        expect_close(found.bias, sums.bias, 16);
+        EXPECT_TRUE(at::equal(again.bias, found.bias));
+      }
 }
 
-TEST_P(DeviceKernels, Activations) {
+TEST_P(DeviceKernels, ManyRowsOfTheParameters) {
+  const at::Tensor x = random({5000, 130}), dy = random({5000, 130});
+  const NormParameters norm{random({130}), random({130}), 1e-5};
+  const NormRows rows = norm_forward(x, {}, norm);
+  const at::Tensor dweight = of(at::zeros({130}), wide_type()),
+                   dbias = of(at::zeros({130}), wide_type());
+  EXPECT_FALSE(norm_backward(dy, {}, rows, norm, {dweight, dbias, false}).defined());
+  const at::Tensor normalised =
+      (exact(x) - exact(rows.mean).unsqueeze(1)) * exact(rows.scale).unsqueeze(1);
+  expect_close(dweight, (exact(dy) * normalised).sum(0), 400);
+  expect_close(dbias, exact(dy).sum(0), 400);
+}
+
+TEST_P(DeviceKernels, Swiglu) {
   for (int64_t width : kWidths) {
     const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
     expect_close(swiglu_forward(x), swiglu_forward_reference(exact(x)), 2);
     expect_close(swiglu_backward(dy, x), swiglu_backward_reference(exact(dy), exact(x)), 4);
-    const at::Tensor in = random({21, width}, 3);
-    expect_close(quick_gelu_forward(in), quick_gelu_forward_reference(exact(in)), 2);
-    expect_close(quick_gelu_backward(dy, in), quick_gelu_backward_reference(exact(dy), exact(in)),
-                 4);
   }
+}
+
+TEST_P(DeviceKernels, Gelus) {
+  for (Gelu kind : {Gelu::Erf, Gelu::Tanh, Gelu::Quick})
+    for (bool has_bias : {false, true})
+      for (int64_t width : kWidths) {
+        const at::Tensor x = random({77, width}, 3), dy = random({77, width});
+        const at::Tensor bias = has_bias ? random({width}) : at::Tensor();
+        expect_close(gelu_forward(x, bias, kind),
+                     gelu_forward_reference(exact(x), exact(bias), kind), 8);
+        const at::Tensor dbias = has_bias ? of(at::ones({width}), wide_type()) : at::Tensor();
+        const at::Tensor dx = gelu_backward(dy, x, bias, kind, dbias);
+        expect_close(dx, gelu_backward_reference(exact(dy), exact(x), exact(bias), kind, {}), 16);
+        if (has_bias) expect_close(dbias, exact(dx).sum(0) + 1, 16);
+      }
 }
 
 TEST_P(DeviceKernels, Rotary) {
@@ -132,9 +164,14 @@ TEST_P(DeviceKernels, Logits) {
 
 TEST_P(DeviceKernels, NoRows) {
   const at::Tensor none = random({0, 8}), weight = random({8});
-  EXPECT_EQ(rms_norm_forward(none, weight, 1e-5).first.size(0), 0);
+  const at::Tensor sum = of(at::zeros({8}), wide_type());
+  const NormRows rows = norm_forward(none, none, {weight, weight, 1e-5});
+  EXPECT_EQ(rows.y.size(0), 0);
+  EXPECT_EQ(norm_backward(none, none, rows, {weight, weight, 1e-5}, {sum, sum}).size(0), 0);
   EXPECT_EQ(swiglu_forward(none).size(1), 4);
-  EXPECT_EQ(quick_gelu_forward(none).numel(), 0);
+  EXPECT_EQ(gelu_forward(none, weight, Gelu::Erf).size(0), 0);
+  EXPECT_EQ(gelu_backward(none, none, weight, Gelu::Tanh, sum).size(0), 0);
+  EXPECT_EQ(sum.abs().sum().item<double>(), 0);
 }
 
 TEST_P(DeviceKernels, FlatBuffers) {

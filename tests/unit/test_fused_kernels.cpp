@@ -105,6 +105,7 @@ TEST_P(FusedKernels, NormsAreTheirReferences) {
     const NormRows rows = norm_forward(x, added, norm);
     const NormRows reference = norm_forward_reference(exact(rows.x), {}, wide);
     expect_close(rows.y, reference.y, 4);
+    expect_close(rows.scale, reference.scale, 2);
     const auto sum = [&] { return at::zeros({40}, sum_type()); };
     const auto wide_sum = [&] { return at::zeros({40}, at::kDouble); };
     const NormGradients found{sum(), is_layer_norm ? sum() : at::Tensor()};

@@ -11,11 +11,15 @@
 
 #include "elements.hpp"
 #include "flat_functors.hpp"
+#include "gelu_functors.hpp"
 #include "logit_functors.hpp"
+#include "norm_functors.hpp"
 #include "row_functors.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/logit_kernels.hpp"
+#include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
+#include "zea/kernels/row_norms.hpp"
 
 namespace zea::detail {
 namespace {
@@ -93,43 +97,103 @@ class TeamLanes : public ::testing::TestWithParam<std::tuple<at::ScalarType, int
 };
 
 at::Tensor exact(const at::Tensor& x) {
-  return x.to(at::kDouble);
+  return x.defined() ? x.to(at::kDouble) : x;
 }
 
-TEST_P(TeamLanes, RmsNorm) {
-  for (int64_t hidden : {1, 7, 37, 192}) {
-    const at::Tensor x = random({3, hidden}), weight = random({hidden}), dy = random({3, hidden});
-    const at::Tensor y = at::empty_like(x), dx = at::empty_like(x),
-                     scale = at::empty({3}, wide_type());
-    with_element_type(x, [&]<class T>(T) {
-      T *in = elements<T>(x), *w = elements<T>(weight), *d = elements<T>(dy);
-      Wide<T>* r = elements<Wide<T>>(scale);
-      run(NormaliseRow<T>{in, w, elements<T>(y), r, hidden, Wide<T>(1e-5)}, 3);
-      run(NormaliseRowBackward<T>{d, in, w, r, elements<T>(dx), hidden}, 3);
-    });
-    const auto [y_exact, r_exact] = rms_norm_forward_reference(exact(x), exact(weight), 1e-5);
-    expect_close(y, y_exact, 2);
-    expect_close(scale, r_exact);
-    expect_close(
-        dx, rms_norm_backward_reference(exact(dy), exact(x), r_exact, exact(weight), true, {}), 8);
-  }
+/// One norm, in tensors that a case need not have.
+struct NormCase {
+  at::Tensor x, added, weight, bias, dy, before;
+};
+
+template <class T>
+T* elements_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? elements<T>(tensor) : nullptr;
 }
 
-/// Parts of rows and blocks of columns that do not divide.
-TEST_P(TeamLanes, WeightGradient) {
+template <class T>
+NormaliseRow<T> norm_of(const NormCase& c, const NormRows& out) {
+  return {elements<T>(c.x),
+          elements_or_null<T>(c.added),
+          elements<T>(c.weight),
+          elements_or_null<T>(c.bias),
+          elements<T>(out.x),
+          elements<T>(out.y),
+          elements_or_null<Wide<T>>(out.mean),
+          elements<Wide<T>>(out.scale),
+          c.x.size(1),
+          Wide<T>(1e-5)};
+}
+
+template <class T>
+NormaliseRowBackward<T> gradient_of(const NormCase& c, const NormRows& rows, const at::Tensor& dx) {
+  return {elements<T>(c.dy),
+          elements<T>(rows.x),
+          elements<T>(c.weight),
+          elements_or_null<T>(c.before),
+          elements_or_null<Wide<T>>(rows.mean),
+          elements<Wide<T>>(rows.scale),
+          elements<T>(dx),
+          c.x.size(1)};
+}
+
+TEST_P(TeamLanes, Norms) {
+  for (bool is_layer_norm : {false, true})
+    for (bool adds : {false, true})
+      for (int64_t hidden : {1, 7, 37, 192}) {
+        if (is_layer_norm && hidden == 1) continue;  // its slope is a difference of equal numbers
+        const auto rows = [&] { return random({3, hidden}); };
+        const NormCase c{rows(),           adds ? rows() : at::Tensor(),
+                         random({hidden}), is_layer_norm ? random({hidden}) : at::Tensor(),
+                         rows(),           adds ? rows() : at::Tensor()};
+        const NormRows found{adds ? at::empty_like(c.x) : c.x, at::empty_like(c.x),
+                             is_layer_norm ? at::empty({3}, wide_type()) : at::Tensor(),
+                             at::empty({3}, wide_type())};
+        const at::Tensor dx = at::empty_like(c.x);
+        with_element_type(c.x, [&]<class T>(T) {
+          run(norm_of<T>(c, found), 3);
+          run(gradient_of<T>(c, found, dx), 3);
+        });
+        if (adds) expect_close(found.x, exact(c.x) + exact(c.added));
+        const NormParameters wide{exact(c.weight), exact(c.bias), 1e-5};
+        const NormRows expected = norm_forward_reference(exact(found.x), {}, wide);
+        expect_close(found.y, expected.y, 4);
+        expect_close(found.scale, expected.scale, 2);
+        if (is_layer_norm) expect_close(found.mean, expected.mean, 2);
+        expect_close(dx, norm_backward_reference(exact(c.dy), exact(c.before), expected, wide, {}),
+                     16);
+      }
+}
+
+/// Parts of rows and blocks of columns that do not divide; and rows added one by one.
+TEST_P(TeamLanes, GradientsOfNorms) {
   const int64_t rows = 11, hidden = 43, part_rows = 4, part_columns = 16;
   const at::Tensor x = random({rows, hidden}), dy = random({rows, hidden});
-  const at::Tensor scale = at::rand({rows}, wide_type());
-  const at::Tensor sums = at::full({3, hidden}, std::nan(""), wide_type());
-  with_element_type(x, [&]<class T>(T) {
-    run(SumWeightGradient<T>{elements<T>(dy), elements<T>(x), elements<Wide<T>>(scale),
-                             elements<Wide<T>>(sums), rows, hidden, part_rows, part_columns},
-        3 * 3);
-  });
-  const at::Tensor sum = at::zeros({hidden}, at::kDouble);
-  rms_norm_backward_reference(exact(dy), exact(x), exact(scale), at::ones({hidden}, at::kDouble),
-                              false, sum);
-  expect_close(sums.sum(0), sum, 8);
+  const at::Tensor scale = at::rand({rows}, wide_type()), mean = at::rand({rows}, wide_type());
+  for (bool is_layer_norm : {false, true}) {
+    const int64_t kinds = is_layer_norm ? 2 : 1;
+    const at::Tensor sums = at::full({3, kinds, hidden}, std::nan(""), wide_type());
+    const at::Tensor one_by_one = at::zeros({3, kinds, hidden}, wide_type());
+    with_element_type(x, [&]<class T>(T) {
+      SumNormGradients<T> functor{elements<T>(dy),
+                                  elements<T>(x),
+                                  is_layer_norm ? elements<Wide<T>>(mean) : nullptr,
+                                  elements<Wide<T>>(scale),
+                                  elements<Wide<T>>(sums),
+                                  rows,
+                                  hidden,
+                                  part_rows,
+                                  part_columns};
+      run(functor, 3 * 3);
+      functor.sums = elements<Wide<T>>(one_by_one);
+      run([=](const auto& lane, int64_t row) { functor.add_row(lane, row); }, rows);
+    });
+    const at::Tensor centred = is_layer_norm ? exact(x) - exact(mean).unsqueeze(1) : exact(x);
+    const at::Tensor weight = (exact(dy) * centred * exact(scale).unsqueeze(1)).sum(0);
+    for (const at::Tensor& found : {sums.sum(0), one_by_one.sum(0)}) {
+      expect_close(found[0], weight, 8);
+      if (is_layer_norm) expect_close(found[1], exact(dy).sum(0), 8);
+    }
+  }
 }
 
 TEST_P(TeamLanes, Activations) {
@@ -143,17 +207,35 @@ TEST_P(TeamLanes, Activations) {
     expect_close(y, swiglu_forward_reference(exact(x)));
     expect_close(dx, swiglu_backward_reference(exact(dy), exact(x)), 2);
   }
-  const int64_t elements_in_all = kChunkElements + 77;
-  const at::Tensor x = random({elements_in_all}, 3), dy = random({elements_in_all});
-  const at::Tensor y = at::empty_like(x), dx = at::empty_like(x);
-  with_element_type(x, [&]<class T>(T) {
-    run(QuickGeluChunk<T>{elements<T>(x), elements<T>(y), elements_in_all}, 2);
-    run(QuickGeluChunkBackward<T>{elements<T>(dy), elements<T>(x), elements<T>(dx),
-                                  elements_in_all},
-        2);
-  });
-  expect_close(y, quick_gelu_forward_reference(exact(x)));
-  expect_close(dx, quick_gelu_backward_reference(exact(dy), exact(x)), 2);
+}
+
+template <class Gate>
+struct GateOf {
+  Gelu kind;
+};
+
+/// Rows with a bias, and runs of which the last is short.
+TEST_P(TeamLanes, Gelus) {
+  const auto check = [&]<class Gate>(GateOf<Gate> gate) {
+    for (bool has_bias : {false, true}) {
+      const int64_t rows = 5, columns = 31, count = rows * columns, width = has_bias ? columns : 48;
+      const at::Tensor x = random({rows, columns}, 3), dy = random({rows, columns});
+      const at::Tensor bias = has_bias ? random({columns}) : at::Tensor();
+      const at::Tensor y = at::empty_like(x), dx = at::empty_like(x);
+      with_element_type(x, [&]<class T>(T) {
+        T *in = elements<T>(x), *b = elements_or_null<T>(bias), *d = elements<T>(dy);
+        const int64_t items = (count + width - 1) / width;
+        run(GeluRun<Gate, T>{in, b, elements<T>(y), count, width}, items);
+        run(GeluRunBackward<Gate, T>{d, in, b, elements<T>(dx), count, width}, items);
+      });
+      expect_close(y, gelu_forward_reference(exact(x), exact(bias), gate.kind), 8);
+      expect_close(dx, gelu_backward_reference(exact(dy), exact(x), exact(bias), gate.kind, {}),
+                   16);
+    }
+  };
+  check(GateOf<ErfGate>{Gelu::Erf});
+  check(GateOf<TanhGate>{Gelu::Tanh});
+  check(GateOf<QuickGate>{Gelu::Quick});
 }
 
 TEST_P(TeamLanes, Rotary) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU with the bias of the linear in front of it, and that bias's gradient, in one pass. For
-// contiguous host tensors of fp64, fp32 or bf16, which is computed in fp32; functions named
-// `..._reference` are the same by libtorch's operations: what tests compare with, and what devices
-// use.
+// GELU with the bias of the linear in front of it, and that bias's gradient, for contiguous tensors
+// as row_kernels.hpp has them; functions named `..._reference` are the same by libtorch's
+// operations.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RMSNorm and layer norm over rows of tokens, each with what stands around it in a block: the sum
 // of a residual in front of it, and the residual's gradient behind it, in one pass. For contiguous
-// host tensors of fp64, fp32 or bf16, which is computed in fp32; functions named `..._reference`
-// are the same by libtorch's operations and RMSNorm's own kernel: what tests compare with, and what
-// devices use.
+// tensors as row_kernels.hpp has them; functions named `..._reference` are the same by libtorch's
+// operations.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -4,13 +4,17 @@
 #pragma once
 
 #include "flat_functors.hpp"
+#include "gelu_functors.hpp"
 #include "logit_functors.hpp"
+#include "norm_functors.hpp"
 #include "row_functors.hpp"
 
-#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                           \
-  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumWeightGradient<T>) \
-      visit(SwigluRow<T>) visit(SwigluRowBackward<T>) visit(QuickGeluChunk<T>)      \
-          visit(QuickGeluChunkBackward<T>) visit(RotateHead<T>)
+#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                          \
+  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>) \
+      visit(SwigluRow<T>) visit(SwigluRowBackward<T>) visit(RotateHead<T>)         \
+          visit(GeluRun<ErfGate, T>) visit(GeluRunBackward<ErfGate, T>)            \
+              visit(GeluRun<TanhGate, T>) visit(GeluRunBackward<TanhGate, T>)      \
+                  visit(GeluRun<QuickGate, T>) visit(GeluRunBackward<QuickGate, T>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, float) ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)
@@ -23,5 +27,6 @@
   visit(AdamwChunk<double>) visit(AdamwChunk<float>) visit(SquaresOfChunk<double>) \
       visit(SquaresOfChunk<float>)
 
-#define ZEA_INSTANTIATE_LAUNCH(Functor) \
-  template void launch_items<Functor>(const Functor&, int64_t, int64_t, void*);
+// Variadic: a functor of two types has a comma.
+#define ZEA_INSTANTIATE_LAUNCH(...) \
+  template void launch_items<__VA_ARGS__>(const __VA_ARGS__&, int64_t, int64_t, void*);
