@@ -160,11 +160,17 @@ PaperFunction paper_context_attention(const PaperContext& context, const PaperHe
   if (exchanges) f.saved += own * inputs * bytes.param;
   if (!f.saves_output) f.saved += own * heads.query * bytes.param;
   // Keys as they travel, gathered and then in order, or coming while others are used.
-  const int64_t travelling = own * 2 * heads.key_value * bytes.param + 2 * keys * bytes.param;
+  const int64_t sent = keys > 0 ? own * 2 * heads.key_value * bytes.param : 0;
+  const int64_t travelling = sent + 2 * keys * bytes.param;
   f.forward_peak = f.saved + sums + travelling;
-  // The gradients of all inputs and of the keys at hand, wide, and these on their way.
-  f.backward_working = own * inputs * bytes.wide + own * heads.query * bytes.wide +
-                       keys * bytes.wide + keys * bytes.param + travelling;
+  // The gradients of all inputs, wide; with those of the keys at hand and on their way, and then
+  // as they go back.
+  const int64_t narrowed = bytes.is_narrow() ? own * inputs * bytes.param : 0;
+  const int64_t returned = narrowed + (exchanges ? own * inputs * bytes.param : 0);
+  const int64_t of_keys = keys * (bytes.wide + bytes.param) + travelling;
+  f.backward_working = own * inputs * bytes.wide +
+                       (exchanges ? own * heads.query * bytes.param : 0) +
+                       std::max(of_keys, returned);
   return f;
 }
 

@@ -59,7 +59,7 @@ PaperFunction paper_attention(int64_t rows, const PaperHeads& heads, const Eleme
 struct PaperContext {
   int64_t tokens;        ///< of this rank
   int64_t group_tokens;  ///< of the ranks that exchange tokens for heads
-  int64_t key_tokens;    ///< whose keys are here at once
+  int64_t key_tokens;    ///< whose keys are here at once; 0: no keys travel
 };
 PaperFunction paper_context_attention(const PaperContext& context, const PaperHeads& heads,
                                       const ElementBytes& bytes);

@@ -145,7 +145,7 @@ class PaperUnit {
     const bool is_all = share_.cp == share_.cp_inner;
     heads.query /= share_.cp_inner;
     heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
-    const int64_t keys = share_.gathers_keys && !is_all ? tokens : group;
+    const int64_t keys = is_all ? 0 : share_.gathers_keys ? tokens : group;
     return tape_.call(paper_context_attention({own, group, keys}, heads, bytes_), {qkv});
   }
   /// activate(linear(x)): the linear's output is a temporary of the expression.

@@ -168,6 +168,12 @@ const Size kSizes[] = {{224, 608, 112, 224, 44, {1, 0, 2}},
                        // Long segments, which the library's attention computes.
                        {72, 168, 56, 900, 16, {60, 0, 55}}};
 
+double largest_of_ranks(int64_t mine) {
+  int64_t largest = 0;
+  MPI_Allreduce(&mine, &largest, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+  return static_cast<double>(largest);
+}
+
 /// What is foretold of a run is within `tolerance` of the peak.
 void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
   const Communicator world = testing::world().communicator();
@@ -186,6 +192,12 @@ void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
   const MemoryEstimate told = predict(plan, dataset, world.rank(), run.steps);
   const double ratio =
       static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
+  // What is foretold is for equal shares of a row: context parallelism deals some ranks fewer
+  // tokens, which then take less; the fullest rank is what it has to fit.
+  const bool deals_tokens = plan.options.mesh_llm.cp > 1;
+  const double fullest =
+      deals_tokens ? static_cast<double>(told.total()) / largest_of_ranks(got.tensor_peak_bytes)
+                   : ratio;
   const auto text = [&] {
     return std::string(layout.name) + ", hidden " + std::to_string(size.hidden) + ": predicted " +
            std::to_string(told.total()) + " (activations " + std::to_string(told.activations) +
@@ -193,7 +205,7 @@ void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
            ", of these buffers " + std::to_string(got.peak_bytes);
   };
   EXPECT_GT(ratio, 1 - tolerance) << text();
-  EXPECT_LT(ratio, 1 + tolerance) << text();
+  EXPECT_LT(fullest, 1 + tolerance) << text();
 }
 
 TEST(Memory, PredictionIsWithinFivePercentOfThePeak) {
