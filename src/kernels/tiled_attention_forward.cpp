@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "attention_call.hpp"
+#include "run_items.hpp"
 
 namespace zea {
 namespace {
@@ -134,8 +135,7 @@ void forward(const AttentionInputs& in, const AttentionTiles& tiles, const Atten
 }  // namespace
 
 bool takes_tiled_attention(const at::Tensor& x) {
-  return x.is_cpu() && (x.scalar_type() == at::kDouble || x.scalar_type() == at::kFloat ||
-                        x.scalar_type() == at::kBFloat16);
+  return x.is_cpu() && detail::runs_kernels(x);
 }
 
 void tiled_attention_forward(const AttentionInputs& in, const std::vector<AttentionSlice>& slices,

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/launch.hpp"
-#include "zea/kernels/flat_kernels.hpp"
+#include "support/kernel_test.hpp"
 #include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_norms.hpp"
 #include "zea/kernels/sum_kernels.hpp"
@@ -24,36 +24,10 @@ at::Tensor exact(const at::Tensor& x) {
   return x.defined() ? x.to(at::kDouble) : x;
 }
 
-class FusedKernels : public ::testing::TestWithParam<at::ScalarType> {
+class FusedKernels : public testing::ElementTypes {
  protected:
-  static void SetUpTestSuite() { runtime_ = new KernelRuntime; }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  void SetUp() override {
-    at::set_num_threads(1);
-    at::manual_seed(7);
-  }
-
-  static at::Tensor random(at::IntArrayRef shape, double scale = 1) {
-    return at::randn(shape, at::kDouble).mul_(scale).to(GetParam());
-  }
   /// What the gradient of a parameter is summed in.
   static at::ScalarType sum_type() { return GetParam() == at::kDouble ? at::kDouble : at::kFloat; }
-
-  static void expect_close(const at::Tensor& found, const at::Tensor& expected, double factor = 1) {
-    const double tolerance = GetParam() == at::kDouble  ? 1e-14
-                             : GetParam() == at::kFloat ? 4e-6
-                                                        : 6e-3;
-    ASSERT_EQ(found.sizes(), expected.sizes());
-    const at::Tensor difference = (found.to(at::kDouble) - expected).abs();
-    const at::Tensor allowed = expected.abs().add(0.1).mul(tolerance * factor);
-    EXPECT_TRUE((difference <= allowed).all().item<bool>()) << difference.max();
-  }
-
- private:
-  static inline KernelRuntime* runtime_ = nullptr;
 };
 
 /// Runs a norm on a sum both ways against autograd of the formula in fp64. `sum` is rounded as the

@@ -8,8 +8,8 @@
 
 #include <limits>
 
+#include "support/kernel_test.hpp"
 #include "zea/core/kernel_sizes.hpp"
-#include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/logit_kernels.hpp"
 #include "zea/model/functions.hpp"
 
@@ -18,22 +18,9 @@ namespace {
 
 using at::Tensor;
 
-class LogitTiles : public ::testing::TestWithParam<at::ScalarType> {
+class LogitTiles : public testing::ElementTypes {
  protected:
-  static void SetUpTestSuite() { runtime_ = new KernelRuntime; }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  void SetUp() override {
-    at::set_num_threads(1);
-    at::manual_seed(7);
-  }
   void TearDown() override { at::set_num_threads(1); }
-
-  static Tensor random(at::IntArrayRef shape, double scale = 1) {
-    return at::randn(shape, at::kDouble).mul_(scale).to(GetParam());
-  }
   static at::TensorOptions sum_type() {
     return at::TensorOptions().dtype(GetParam() == at::kDouble ? at::kDouble : at::kFloat);
   }
@@ -48,9 +35,6 @@ class LogitTiles : public ::testing::TestWithParam<at::ScalarType> {
     const Tensor difference = found.to(at::kDouble).sub(exact).abs();
     EXPECT_TRUE((difference <= allowed).all().item<bool>()) << difference.max();
   }
-
- private:
-  static inline KernelRuntime* runtime_ = nullptr;
 };
 
 /// One tile; several of columns; several of rows, the last a part; both.

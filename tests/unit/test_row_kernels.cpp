@@ -6,41 +6,13 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "zea/kernels/flat_kernels.hpp"
+#include "support/kernel_test.hpp"
 #include "zea/kernels/matmul.hpp"
 
 namespace zea {
 namespace {
 
-class RowKernels : public ::testing::TestWithParam<at::ScalarType> {
- protected:
-  static void SetUpTestSuite() { runtime_ = new KernelRuntime; }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  void SetUp() override {
-    at::set_num_threads(1);
-    at::manual_seed(7);
-  }
-
-  static at::Tensor random(at::IntArrayRef shape, double scale = 1) {
-    return at::randn(shape, at::kDouble).mul_(scale).to(GetParam());
-  }
-  /// `expected` is computed in fp64 from the same inputs.
-  static void expect_close(const at::Tensor& found, const at::Tensor& expected, double factor = 1) {
-    const double tolerance = GetParam() == at::kDouble  ? 1e-14
-                             : GetParam() == at::kFloat ? 4e-6
-                                                        : 6e-3;
-    ASSERT_EQ(found.sizes(), expected.sizes());
-    const at::Tensor difference = (found.to(at::kDouble) - expected).abs();
-    const at::Tensor allowed = expected.abs().add(0.1).mul(tolerance * factor);
-    EXPECT_TRUE((difference <= allowed).all().item<bool>()) << difference.max();
-  }
-
- private:
-  static inline KernelRuntime* runtime_ = nullptr;
-};
+using RowKernels = testing::ElementTypes;
 
 at::Tensor exact(const at::Tensor& x) {
   return x.to(at::kDouble);

@@ -9,7 +9,7 @@
 
 #include <limits>
 
-#include "zea/kernels/flat_kernels.hpp"
+#include "support/kernel_test.hpp"
 
 namespace zea {
 namespace {
@@ -27,21 +27,7 @@ struct Results {
   std::vector<Tensor> all() const { return {out, lse, dq, dk, dv}; }
 };
 
-class TiledAttention : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { runtime_ = new KernelRuntime; }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  void SetUp() override {
-    at::manual_seed(3);
-    at::set_num_threads(1);
-  }
-
- private:
-  static inline KernelRuntime* runtime_ = nullptr;
-};
+using TiledAttention = testing::KernelTest<>;
 
 /// Of qkv (tokens, heads + 2 kv_heads, dim), as views.
 AttentionInputs split(const Tensor& qkv, const Heads& heads) {

@@ -12,8 +12,8 @@
 #include <optional>
 #include <set>
 
+#include "support/kernel_test.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/kernels/flat_kernels.hpp"
 #include "zea/model/unit.hpp"
 #include "zea/parallel/sharded_group.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
@@ -188,18 +188,7 @@ std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec&
   return {items * item.tokens, unit.module == "audio" ? model.audio->hidden : model.vision->hidden};
 }
 
-class UnitMemoryTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { runtime_ = new KernelRuntime; }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  void SetUp() override { at::set_num_threads(1); }
-
- private:
-  static inline KernelRuntime* runtime_ = nullptr;
-};
+using UnitMemoryTest = testing::KernelTest<>;
 
 void expect_near(int64_t declared, int64_t counted, int64_t packed, const std::string& what) {
   const auto tolerance =
