@@ -2,7 +2,7 @@
 """Compares zea's training steps with PyTorch's DDP and FSDP2 on two ranks of one thread: one table in Markdown.
 
 Both sides train the same model from the same weights on the same samples with the same AdamW and clipping. They run in
-turn (A B A B ...), each a fresh group of processes in which the variants take turns step by step; ratios are of the
+turn (A B A B ...), each a fresh group of processes in which the variants take turns of a few steps; ratios are of the
 medians over all steps of all rounds, and of the minima. The losses of the first steps must agree.
 
 usage: bench_against_torch.py BUILD [--rounds 5] [--steps 8] [--mix captions|varied] [--config CONFIG.json]

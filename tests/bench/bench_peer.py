@@ -3,7 +3,8 @@
 
 Both train the same model from the same weights on the same samples with the same kind of AdamW and clipping; zea packs,
 the other pads. Each is started once and they take turns of a few steps, the other one idle. Ratios are of the medians
-and of the minima of all steps but the first ones (in which torch.compile compiles); losses of all steps must agree.
+and of the minima of all steps but the first ones (in which torch.compile compiles); losses of the first steps must
+agree; later ones part as rounding grows, zea's bf16 from its own fp32, too.
 
 What several threads do while they wait is OpenMP's default; OMP_WAIT_POLICY=passive helps both on a busy machine.
 TORCHINDUCTOR_CACHE_DIR=FOLDER keeps what was compiled for the next run.
@@ -22,7 +23,7 @@ from peer_cases import CASES, CYCLE, make_case, shrink, write_inputs
 from peer_table import Row, Times, print_table
 from sides_in_turn import start_peer, start_zea
 
-TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
+TOLERANCE = {"fp32": 1e-4, "bf16": 1e-2}
 WARM_UP = CYCLE + 1
 
 

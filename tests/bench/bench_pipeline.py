@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipelines on two ranks of one thread: schedules against each other, the bubble's formula, and PyTorch's.
 
-A Llama-style decoder of fp32 in two stages, eight microbatches of one sample. zea's schedules take turns step by step
+A Llama-style decoder of fp32 in two stages, eight microbatches of one sample. zea's schedules take turns of a few steps
 in one group of ranks; one rank alone gives the time without a pipeline, T. The formula is T / 2 x (M + P - 1) / M: all
 of the work in equal halves, and the bubble. torch.distributed.pipelining (gloo) trains the same model from the same
 weights on the same samples, its stages cut where zea cuts them. Losses must agree. Step times are also foretold: from

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times training steps of several variants of one deck in one group of ranks. Variants take turns
-// step by step, so that a machine that is busy slows them alike. A step is what the trainer does
+// of a few steps, so that a machine that is busy slows them alike; the first step of a turn is not
+// timed, as it finds caches and memory as another variant left them. A step is what the trainer does
 // with loaded samples: microbatches to tensors, forward, backward, reductions, clipping, update.
 //   mpirun -n 2 bench_step DECK STEPS VARIANT... [section.key=value ...]
 // With turns:FOLDER in place of STEPS it steps when it is told to, so that another program can have
@@ -45,6 +46,9 @@ double cpu_seconds() {
 }
 
 constexpr int kWarmupSteps = 3;
+
+/// Of the timed ones.
+constexpr int64_t kStepsOfTurn = 3;
 
 constexpr std::string_view kTurns = "turns:";
 
@@ -131,7 +135,7 @@ class Run {
                                          plan_.options.run.seed, plan_.options.data.shuffle);
   }
 
-  void step(Counting& counting) {
+  void step(Counting& counting, bool is_timed) {
     counting.turn(is(variant_, "counted"));
     const std::vector<int64_t> ids = sampler_->global_batch(done_);
     const StepPlan ahead = plan_.step_plan(done_, ids, dataset_->index());
@@ -148,7 +152,8 @@ class Run {
     losses_.push_back(train_step_->run(step_plan, microbatches, 0, {}, optimizer_step_).loss);
     control_->barrier();
     all_seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    if (++done_ > kWarmupSteps) {
+    ++done_;
+    if (is_timed) {
       seconds_.push_back(all_seconds_.back());
       cpu_seconds_.push_back(cpu_seconds() - cpu_start);
     }
@@ -156,9 +161,15 @@ class Run {
     samples_ += static_cast<int64_t>(ids.size());
   }
 
+  /// All in a row; those of `untimed` come first.
+  void steps(int64_t untimed, int64_t timed, Counting& counting) {
+    for (int64_t i = 0; i < untimed; ++i) step(counting, false);
+    for (int64_t i = 0; i < timed; ++i) step(counting, true);
+  }
+
   /// Collective.
   nlohmann::json take_turn(int64_t steps, Counting& counting) {
-    for (int64_t i = 0; i < steps; ++i) step(counting);
+    this->steps(0, steps, counting);
     const auto last = [steps](const std::vector<double>& all) {
       return std::vector<double>(all.end() - steps, all.end());
     };
@@ -265,8 +276,9 @@ void take_turns(const Arguments& arguments, const World& world) {
     runs.push_back(std::make_unique<Run>(variant, arguments, ranks));
   if (!arguments.turns.empty())
     return step_when_told(runs, arguments.turns, world.rank(), counting);
-  for (int64_t step = 0; step < kWarmupSteps + arguments.steps; ++step)
-    for (const auto& run : runs) run->step(counting);
+  for (const auto& run : runs) run->steps(kWarmupSteps, 0, counting);
+  for (int64_t left = arguments.steps; left > 0; left -= kStepsOfTurn)
+    for (const auto& run : runs) run->steps(1, std::min(left, kStepsOfTurn), counting);
   for (const auto& run : runs) run->agree_on_cpu_seconds();
   if (world.rank() == 0) print(runs);
 }

@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 
-from peer_decoder import WARMUP_STEPS, Data, Timer, make_optimizer, read_decoder
+from peer_decoder import Data, Timer, make_optimizer, read_decoder
+from variant_turns import take_turns
 
 
 class Run:
@@ -50,6 +51,10 @@ class Run:
             loss.backward()
         return loss.detach()
 
+    def timed_step(self, data, number, is_timed):
+        samples = data.samples_of(number, self.deck["batch"])
+        self.timer.run(lambda: self.step(samples), is_timed)
+
     def step(self, samples):
         targets = sum(int((labels >= 0).sum()) for _, labels in samples)
         loss = sum(self.loss_of(ids.clone(), labels.clone(), targets) for ids, labels in samples)
@@ -72,10 +77,7 @@ def main():
     data = Data(deck["data"])
     runs = [Run(variant, deck, mesh) for variant in variants]
     try:
-        for step in range(WARMUP_STEPS + steps):
-            samples = data.samples_of(step, deck["batch"])
-            for run in runs:
-                run.timer.run(lambda: run.step(samples))
+        take_turns(runs, steps, lambda run, *step: run.timed_step(data, *step))
         answer = [run.timer.report() for run in runs]
     except NotImplementedError as error:
         answer = {"error": str(error)}

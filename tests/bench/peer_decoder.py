@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
-WARMUP_STEPS = 3
 
 
 def rotated(x, cosines, sines):
@@ -136,24 +135,24 @@ class Timer:
     def __init__(self, variant):
         self.variant, self.seconds, self.cpu_seconds, self.losses = variant, [], [], []
 
-    def run(self, step):
+    def run(self, step, is_timed):
         dist.barrier()
         start, cpu_start = time.perf_counter(), time.process_time()
         self.losses.append(step())
         dist.barrier()
-        self.seconds.append(time.perf_counter() - start)
-        self.cpu_seconds.append(time.process_time() - cpu_start)
+        if is_timed:
+            self.seconds.append(time.perf_counter() - start)
+            self.cpu_seconds.append(time.process_time() - cpu_start)
 
     def report(self):
         """On all ranks; the processor's time is the slowest rank's."""
-        warm = self.seconds[WARMUP_STEPS:]
-        cpu = torch.tensor(min(self.cpu_seconds[WARMUP_STEPS:]))
+        cpu = torch.tensor(min(self.cpu_seconds))
         dist.all_reduce(cpu, dist.ReduceOp.MAX)
         return {
             "variant": self.variant,
-            "median_s": statistics.median(warm),
-            "min_s": min(warm),
+            "median_s": statistics.median(self.seconds),
+            "min_s": min(self.seconds),
             "min_cpu_s": cpu.item(),
-            "seconds": warm,
+            "seconds": self.seconds,
             "losses": self.losses,
         }

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from peer_decoder import WARMUP_STEPS, Data, Timer, make_optimizer, read_decoder
+from peer_decoder import Data, Timer, make_optimizer, read_decoder
+from variant_turns import take_turns
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
@@ -65,6 +66,10 @@ class Run:
         scale = min(1.0, self.deck["clip_norm"] / (square.sqrt().item() + 1e-6))
         torch._foreach_mul_(gradients, scale)
 
+    def timed_step(self, data, number, is_timed):
+        ids, labels = data.batch(number, self.deck["batch"])
+        self.timer.run(lambda: self.step(ids, labels), is_timed)
+
     def step(self, ids, labels):
         rank, last = dist.get_rank(), dist.get_world_size() - 1
         self.targets, losses = int((labels >= 0).sum()), []
@@ -89,10 +94,7 @@ def main():
     dist.init_process_group("gloo")
     data = Data(deck["data"])
     runs = [Run(variant, deck, deck["splits"]) for variant in variants]
-    for step in range(WARMUP_STEPS + steps):
-        ids, labels = data.batch(step, deck["batch"])
-        for run in runs:
-            run.timer.run(lambda: run.step(ids, labels))
+    take_turns(runs, steps, lambda run, *step: run.timed_step(data, *step))
     answer = [run.timer.report() for run in runs]
     if dist.get_rank() == 0:
         print(json.dumps(answer))

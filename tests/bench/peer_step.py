@@ -3,7 +3,7 @@
 
 The counterpart of bench_step: the same weights (a Hugging Face directory), the same data set (.h5, in the order of the
 file), the same optimizer; samples padded to the longest of a rank's, with an attention mask and labels, as users of
-transformers do it. Variants (ddp/fp32, ddp/bf16, fsdp2/fp32, fsdp2/bf16) take turns step by step; "/plain" behind one
+transformers do it. Variants (ddp/fp32, ddp/bf16, fsdp2/fp32, fsdp2/bf16) take turns of a few steps; "/plain" behind one
 takes AdamW's default loop instead of the fused one. Every process is one rank with one thread.
 
 usage: RANK=r WORLD_SIZE=n MASTER_ADDR=127.0.0.1 MASTER_PORT=p peer_step.py DECK.json STEPS VARIANT...
@@ -23,8 +23,7 @@ from transformers import LlavaForConditionalGeneration
 from transformers.utils.logging import disable_progress_bar
 
 from peer_data import Data, decayed
-
-WARMUP_STEPS = 3
+from variant_turns import take_turns
 
 
 def shard(model, precision):
@@ -58,7 +57,7 @@ class Run:
         self.seconds, self.cpu_seconds, self.losses = [], [], []
         self.tokens = self.samples = 0
 
-    def step(self, batch, all_targets, is_warm):
+    def step(self, batch, all_targets, is_timed):
         dist.barrier()
         start, cpu_start = time.perf_counter(), time.process_time()
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
@@ -72,7 +71,7 @@ class Run:
         dist.all_reduce(loss)
         self.losses.append(loss.item() / dist.get_world_size())
         dist.barrier()
-        if is_warm:
+        if is_timed:
             self.seconds.append(time.perf_counter() - start)
             self.cpu_seconds.append(time.process_time() - cpu_start)
 
@@ -99,19 +98,20 @@ def main():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     data = Data(deck["data"], deck["mean"], deck["std"])
     runs = [Run(variant, deck) for variant in variants]
-    tokens = samples = 0
-    for step in range(WARMUP_STEPS + steps):
-        ids = [(step * deck["batch"] + i) % len(data) for i in range(deck["batch"])]
-        batch, targets = data.batch(ids[rank::ranks])
+
+    def ids_of(number):
+        return [(number * deck["batch"] + i) % len(data) for i in range(deck["batch"])]
+
+    def step(run, number, is_timed):
+        batch, targets = data.batch(ids_of(number)[rank::ranks])
         all_targets = torch.tensor(targets)
         dist.all_reduce(all_targets)
-        tokens += sum(len(data.sample(number)[0]) for number in ids)
-        samples += len(ids)
-        for run in runs:
-            run.step(batch, all_targets.item(), step >= WARMUP_STEPS)
+        run.step(batch, all_targets.item(), is_timed)
+
+    made = take_turns(runs, steps, step)
     if rank == 0:
-        all_steps = WARMUP_STEPS + steps
-        print(json.dumps([run.report(tokens / all_steps, samples / all_steps) for run in runs]))
+        tokens = sum(len(data.sample(i)[0]) for number in range(made) for i in ids_of(number))
+        print(json.dumps([run.report(tokens / made, deck["batch"]) for run in runs]))
     dist.destroy_process_group()
 
 

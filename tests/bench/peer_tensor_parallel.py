@@ -2,8 +2,8 @@
 """Times training steps under PyTorch's tensor parallelism: DTensor's parallelize_module, over gloo.
 
 The plan is that of PyTorch's tutorial: column- and row-wise projections, norms and residuals on slices of the sequence
-(SequenceParallel), a vocabulary cut for the embedding, the head and the loss (loss_parallel). Variants take turns step
-by step: fp32; autocast (bf16 products, fp32 parameters); bf16 (all in bf16 with no fp32 copy: less work than zea's
+(SequenceParallel), a vocabulary cut for the embedding, the head and the loss (loss_parallel). Variants take turns of
+a few steps: fp32; autocast (bf16 products, fp32 parameters); bf16 (all in bf16 with no fp32 copy: less work than zea's
 bf16, whose masters and moments are fp32). Every process is one rank with one thread.
 
 usage: RANK=r WORLD_SIZE=n MASTER_ADDR=127.0.0.1 MASTER_PORT=p peer_tensor_parallel.py DECK.json STEPS VARIANT...
@@ -26,7 +26,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from peer_decoder import WARMUP_STEPS, Data, Timer, make_optimizer, read_decoder
+from peer_decoder import Data, Timer, make_optimizer, read_decoder
+from variant_turns import take_turns
 
 
 def block_plan():
@@ -69,6 +70,10 @@ class Run:
         self.optimizer = make_optimizer(self.model, deck)
         self.timer = Timer(variant)
 
+    def timed_step(self, data, number, is_timed):
+        ids, labels = data.batch(number, self.deck["batch"])
+        self.timer.run(lambda: self.step(ids, labels), is_timed)
+
     def step(self, ids, labels):
         with loss_parallel():
             with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
@@ -90,10 +95,7 @@ def main():
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     data = Data(deck["data"])
     runs = [Run(variant, deck, mesh) for variant in variants]
-    for step in range(WARMUP_STEPS + steps):
-        ids, labels = data.batch(step, deck["batch"])
-        for run in runs:
-            run.timer.run(lambda: run.step(ids, labels))
+    take_turns(runs, steps, lambda run, *step: run.timed_step(data, *step))
     answer = [run.timer.report() for run in runs]
     if dist.get_rank() == 0:
         print(json.dumps(answer))

@@ -9,40 +9,46 @@ from unittest import mock
 
 import zea_run as zr
 
-STEPS = 240
+FOR_EVER = "schedule.steps=1000000"  # whoever interrupts may come late
+SOON = 30  # seconds, on a machine that is busy
 
 
 class Interruptions(zr.ZeaTest):
     @classmethod
     def setUpClass(cls):
-        """What all tests compare with: a run that nothing disturbs."""
-        cls.shared = zr.make_folder(cls.addClassCleanup)
-        cls.weights = zr.make_weights(cls.shared / "weights.h5")
-        cls.train = zr.make_dataset(cls.shared / "train.h5", zr.mixed_samples(22))
-        cls.alone = cls.shared / "alone"
-        deck = zr.write_deck(cls.shared, cls.weights, cls.train)
-        result = zr.run_zea(2, ["-i", deck, "-d", cls.alone, f"schedule.steps={STEPS}"], cls.alone)
-        assert result.code == 0, result.output
+        shared = zr.make_folder(cls.addClassCleanup)
+        weights = zr.make_weights(shared / "weights.h5")
+        train = zr.make_dataset(shared / "train.h5", zr.mixed_samples(22))
+        # So that a step is the same however many are to come.
+        cls.deck = zr.write_deck(shared, weights, train, optim=['decay = "constant"'])
 
     def setUp(self):
         super().setUp()
-        self.deck = zr.write_deck(self.folder, self.weights, self.train)
         self.directory = self.folder / "run"
 
     def arguments(self, *overrides):
-        keys = [f"schedule.steps={STEPS}", *overrides]
-        return ["-i", self.deck, "-d", self.directory, *keys]
+        return ["-i", self.deck, "-d", self.directory, FOR_EVER, *overrides]
+
+    def go_on_to(self, step, *overrides):
+        keys = [f"schedule.steps={step}", *overrides]
+        result = zr.run_zea(2, ["-r", self.directory, *keys], self.directory)
+        self.assert_code(result, 0)
+        self.assertEqual(zr.last_step(self.directory), step)
+        return result
 
     def assert_same_as_alone(self):
-        self.assertEqual(zr.last_step(self.directory), STEPS)
-        self.assertEqual(zr.numbers_of_steps(self.directory), zr.numbers_of_steps(self.alone))
+        """As a run of as many steps that nothing disturbs."""
+        alone = self.folder / "alone"
+        steps = f"schedule.steps={zr.last_step(self.directory)}"
+        self.assert_code(zr.run_zea(2, ["-i", self.deck, "-d", alone, steps], alone), 0)
+        self.assertEqual(zr.numbers_of_steps(self.directory), zr.numbers_of_steps(alone))
         self.assert_same_arrays(
-            zr.read_checkpoint(zr.checkpoints(self.alone)[-1]),
+            zr.read_checkpoint(zr.checkpoints(alone)[-1]),
             zr.read_checkpoint(zr.checkpoints(self.directory)[-1]),
         )
 
     def wait_for_checkpoints(self, run, count):
-        run.wait_until(lambda: len(zr.checkpoints(self.directory)) == count, f"{count} checkpoints")
+        run.wait_until(lambda: len(zr.checkpoints(self.directory)) >= count, f"{count} checkpoints")
 
     def test_save_and_leave_on_request(self):
         with mock.patch.dict(os.environ, SLURM_JOB_ID="1234"):
@@ -58,27 +64,27 @@ class Interruptions(zr.ZeaTest):
             (self.directory / "STOP").touch()
             run.resume_ranks()
             self.assertEqual(run.wait(), 75, run.output)
-        self.assertEqual(len(zr.checkpoints(self.directory)), 3)
+        # Ranks that hear of one signal at two steps save at both.
+        self.assertIn(len(zr.checkpoints(self.directory)), (3, 4))
         self.assertEqual(
             {f.name for f in self.directory.iterdir()} & {"SAVE", "STOP", "LOCK"}, set()
         )
         left_at = zr.last_step(self.directory)
-        self.assertLess(left_at, STEPS)
+        self.assertEqual(zr.checkpoints(self.directory)[-1].name, f"step-{left_at:08}")
 
         with zr.start(2, ["-r", self.directory], self.directory) as run:
             run.wait_for_step(left_at + 5)
             run.process.send_signal(signal.SIGUSR2)
             self.assertEqual(run.wait(), 75, run.output)
             self.assertIn(f"go on with -r {self.directory}", run.output)
-        self.assertLess(zr.last_step(self.directory), STEPS)
 
-        self.assert_code(zr.run_zea(2, ["-r", self.directory], self.directory), 0)
+        self.go_on_to(zr.last_step(self.directory) + 20)
         self.assert_same_as_alone()
 
     def check_second_run_is_refused(self, holder):
         begin = time.monotonic()
         result = zr.run_zea(1, self.arguments())
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(time.monotonic() - begin, SOON)
         self.assert_code(result, 7)
         self.assertIn("is in use by host ", result.output)
         self.assertIn(f", process {holder}, job 1234;", result.output)
@@ -88,44 +94,39 @@ class Interruptions(zr.ZeaTest):
         """One of the two ranks: the encoder has the first to itself."""
         own = ["mesh.placement=disjoint", "mesh.vision.dp_module=1", "checkpoint.every=20"]
         with zr.start(2, self.arguments(*own), self.directory) as run:
-            run.wait_for_step(30)
+            run.wait_until(lambda: zr.checkpoints(self.directory), "a checkpoint")
             os.kill(run.rank_processes()[0], signal.SIGKILL)
             killed = time.monotonic()
             self.assertNotEqual(run.wait(), 0)
-            self.assertLess(time.monotonic() - killed, 10)
-        self.assertLess(zr.last_step(self.directory), STEPS)
+            self.assertLess(time.monotonic() - killed, SOON)
 
         # On one grid of both ranks it goes on where it was: within rounding what it would have been.
-        result = zr.run_zea(2, ["-r", self.directory, "mesh.placement=shared"], self.directory)
-        self.assert_code(result, 0)
-        self.assertEqual(zr.last_step(self.directory), STEPS)
+        self.go_on_to(zr.last_step(self.directory) + 20, "mesh.placement=shared")
 
     def test_killed_rank(self):
         with zr.start(
             2, self.arguments("checkpoint.every=20", "checkpoint.keep=3"), self.directory
         ) as run:
-            run.wait_for_step(70)
+            self.wait_for_checkpoints(run, 3)
             os.kill(run.rank_processes()[1], signal.SIGKILL)
             killed = time.monotonic()
             self.assertNotEqual(run.wait(), 0)
-            self.assertLess(time.monotonic() - killed, 10)
+            self.assertLess(time.monotonic() - killed, SOON)
         self.assertTrue((self.directory / "LOCK").exists())
-        self.assertLess(zr.last_step(self.directory), STEPS)
         self.assertGreaterEqual(len(zr.checkpoints(self.directory)), 3)
 
-        result = zr.run_zea(2, ["-r", self.directory], self.directory)
-        self.assert_code(result, 0)
+        end = zr.last_step(self.directory) // 20 * 20 + 60
+        result = self.go_on_to(end)
         self.assertEqual(result.output.count("took over the lock that host "), 1, result.output)
         self.assert_same_as_alone()
         left = sorted((self.directory / "checkpoints").iterdir())
-        self.assertEqual([path.name for path in left], [f"step-{s:08}" for s in (200, 220, 240)])
+        self.assertEqual([path.name for path in left], [f"step-{s:08}" for s in (end - 40, end - 20, end)])
 
     def test_wall_limit(self):
-        hours_of_work = self.arguments("schedule.steps=1000000")
         begin = time.monotonic()
-        result = zr.run_zea(2, [*hours_of_work, "-t", "0:00:03"], self.directory)
+        result = zr.run_zea(2, self.arguments("-t", "0:00:03"), self.directory)
         self.assert_code(result, 75)
-        self.assertLess(time.monotonic() - begin, 15)  # most of it to start and to end
+        self.assertLess(time.monotonic() - begin, SOON)  # most of it to start and to end
         self.assertEqual(
             [c.name for c in zr.checkpoints(self.directory)],
             [f"step-{zr.last_step(self.directory):08}"],
