@@ -7,63 +7,19 @@
 # are, without set-up and build) may be set.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+source jobs/quickstart_steps.sh spoken_fashion_2m.toml quickstart_spoken
 
-ranks=${RANKS:-2}
-out=${OUT:-quickstart_spoken}
-preset=${PRESET:-release}
-bin=${BIN:-build/$preset}
-deck=inputs/spoken_fashion_2m.toml
-run=(mpirun --oversubscribe --bind-to none -n "$ranks")
-if [ "$(id -u)" -eq 0 ]; then run+=(--allow-run-as-root); fi
-
-say() { printf '\n== %s\n' "$1"; }
-
-if [ -z "${BIN:-}" ]; then
-  say "set-up and build"
-  jobs/setup.sh --dataset
-  jobs/build.sh "$preset" zea zea_import zea_consolidate zea_inspect
-fi
-python=.venv/bin/python
-mkdir -p "$out"
-
-# Ranks share the cores: one thread each, which does not spin while it waits.
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+set_up --dataset
 
 say "data: Fashion-MNIST with spoken and typed questions"
-if [ -s "$out/train.h5" ] && [ -s "$out/test.h5" ]; then
-  echo "$out/train.h5 and $out/test.h5 are there"
-else
-  "$python" jobs/pack_spoken.py --out "$out" ${LIMIT:+--limit "$LIMIT"}
-fi
+make_once "$out/test.h5" "$python" jobs/pack_spoken.py --out "$out" ${LIMIT:+--limit "$LIMIT"}
 
-say "initial weights"
-if [ -s "$out/weights.h5" ]; then
-  echo "$out/weights.h5 is there"
-else
-  "$bin/postprocess/zea-import" --random inputs/spoken_fashion_2m.json "$out/weights.h5" --seed 1
-fi
-
-# zea_run ARGUMENTS...: the deck's files lie in the output folder.
-zea_run() {
-  "${run[@]}" "$bin/src/zea" data.train="$out/train.h5" data.eval="$out/test.h5" "$@"
-}
-
-say "training on $ranks ranks"
-restart=()
-if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then restart=(-r "$out/run"); fi
-if [ -s "$out/trained.h5" ]; then
-  echo "$out/trained.h5 is there; remove $out/run and $out/trained.h5 to train again"
-else
-  zea_run "${restart[@]}" -i "$deck" -d "$out/run" model.weights="$out/weights.h5" "$@"
-  "$bin/postprocess/zea-consolidate" "$out/run" "$out/trained.h5"
-fi
+draw_weights spoken_fashion_2m.json
+train "$out/trained.h5" "$@"
+if [ ! -s "$out/trained.h5" ]; then "$bin/postprocess/zea-consolidate" "$out/run" "$out/trained.h5"; fi
 
 say "evaluation on held-out images and voices"
-if [ -s "$out/eval/predictions.jsonl" ]; then
-  echo "$out/eval is there"
-else
-  zea_run -i "$deck" -d "$out/eval" model.weights="$out/trained.h5" run.mode=evaluate eval.samples=0 "$@"
-fi
+evaluate "$@"
 
 say "accuracy per kind of question, and pictures"
 "$python" postprocess/plot_metrics.py "$out/run/metrics.jsonl" --out "$out/metrics.png"
