@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times training steps of several variants of one deck in one group of ranks. Variants take turns
 // of a few steps, so that a machine that is busy slows them alike; the first step of a turn is not
-// timed, as it finds caches and memory as another variant left them. A step is what the trainer does
-// with loaded samples: microbatches to tensors, forward, backward, reductions, clipping, update.
+// timed, as it finds caches and memory as another variant left them. A step is what the trainer
+// does with loaded samples: microbatches to tensors, forward, backward, reductions, clipping,
+// update.
 //   mpirun -n 2 bench_step DECK STEPS VARIANT... [section.key=value ...]
 // With turns:FOLDER in place of STEPS it steps when it is told to, so that another program can have
 // its turns in between: each rank reads lines "NUMBER-OF-THE-VARIANT STEPS" from its own FIFO
