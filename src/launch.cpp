@@ -263,7 +263,8 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .tensor_bytes = tensor_bytes,
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
-              .deck = echo_deck(start.options)},
+              .deck = echo_deck(start.options),
+              .resumed = start.checkpoint.get()},
              position)
       .run();
 }

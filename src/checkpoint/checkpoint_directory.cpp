@@ -7,6 +7,7 @@
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/manifest.hpp"
+#include "zea/io/shard_file.hpp"
 
 namespace zea::detail {
 namespace {
@@ -18,8 +19,7 @@ bool is_ours(const fs::directory_entry& entry) {
   std::string name = entry.path().filename().string();
   if (name.ends_with(kUnfinishedSuffix))
     name.resize(name.size() - std::string(kUnfinishedSuffix).size());
-  return name == kManifestFile || name == "model.h5" ||
-         (name.starts_with("rank-") && name.ends_with(".h5"));
+  return name == kManifestFile || name == "model.h5" || is_shard_name(name);
 }
 
 }  // namespace

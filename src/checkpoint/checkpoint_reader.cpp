@@ -55,6 +55,7 @@ TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateS
       if (engine.groups()[g] && engine.groups()[g]->trainable())
         read_moments(engine, static_cast<int>(g), source);
   });
+  if (engine.plan().options.model.sync_module_states) engine.broadcast_weights();
   return source.position();
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/checkpoint/checkpoint_writer.hpp"
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <numeric>
@@ -9,6 +11,7 @@
 #include <thread>
 
 #include "checkpoint_directory.hpp"
+#include "frozen_shard.hpp"
 #include "own_pieces.hpp"
 #include "shard_save.hpp"
 #include "zea/checkpoint/agree.hpp"
@@ -27,8 +30,9 @@ namespace fs = std::filesystem;
 
 constexpr double kMiB = 1 << 20;
 
-/// Of the thread that deletes old checkpoints: it waits for the disk.
-constexpr int kRemovalNice = 10;
+/// Of threads that mostly wait for the disk: one deletes old checkpoints, one makes files a new
+/// one.
+constexpr int kWaitingNice = 10;
 
 std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
   std::string text = grid.module + " " + mesh_of(plan.options, grid.module).strategy;
@@ -49,6 +53,12 @@ void make_directory(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) throw_storage_error("mkdir", path, error.value());
+}
+
+std::string describe_link_error(int error_number) {
+  if (error_number == 0) return "";
+  if (error_number == ESTALE) return "the file of the last checkpoint was changed or replaced";
+  return std::string("link failed: ") + std::strerror(error_number);
 }
 
 /// What the device was told to do with the shards is done on return: the writing thread, which
@@ -73,19 +83,30 @@ class CheckpointWriter::Save {
         memory_(memory),
         request_(request),
         final_(request.directory + "/" + checkpoint_name(request.position.step)),
-        unfinished_(final_ + detail::kUnfinishedSuffix) {}
+        unfinished_(final_ + detail::kUnfinishedSuffix),
+        frozen_file_(frozen_file_name(control.rank())) {
+    if (memory.frozen && memory.frozen->run_id == request.run_id) frozen_ = memory.frozen;
+  }
 
   void start();
-  bool is_writing() const { return shard_ && !shard_->is_done(); }
+  bool is_writing() const { return is_writing_file() || is_committing(); }
   void keep_values();
+  bool advance();
   SaveReport finish();
 
  private:
+  bool is_writing_file() const { return shard_ && !shard_->is_done(); }
+  bool is_committing() const;
   bool is_this_checkpoint() const;
+  template <class Action>
+  auto or_remove(const Action& action);
+  void begin_commit();
   void wait_for_own_file();
   bool is_done_already();
   void prepare();
   void start_shard();
+  bool link_frozen();
+  void find_written_frozen();
   std::string own_part() const;
   std::vector<std::string> gather_to_root(const std::string& own);
   Manifest make_manifest(const std::vector<std::string>& parts) const;
@@ -98,8 +119,14 @@ class CheckpointWriter::Save {
   Collectives& control_;
   detail::SaveMemory& memory_;
   const CheckpointRequest request_;
-  std::string final_, unfinished_;
+  std::string final_, unfinished_, frozen_file_;
   std::unique_ptr<detail::ShardSave> shard_;  ///< null where the checkpoint is there already
+  /// What may be linked, then what was, or was written in its place.
+  std::optional<detail::FrozenShard> frozen_;
+  bool is_linked_ = false;
+  int link_error_ = 0;  ///< errno
+  bool has_begun_commit_ = false;
+  std::future<void> committed_;  ///< on the root
   Stopwatch clock_;
   double stall_seconds_ = 0, copy_seconds_ = 0;
 };
@@ -123,7 +150,8 @@ bool CheckpointWriter::Save::is_done_already() {
 }
 
 void CheckpointWriter::Save::prepare() {
-  int64_t needed = detail::own_file_bytes(engine_);
+  const bool links = frozen_ && identity_of(frozen_->path) == frozen_->identity;
+  int64_t needed = detail::own_file_bytes(engine_, !links);
   control_.all_reduce(&needed, 1, DType::Int64, ReduceOp::Sum).wait();
   agree_on_root(control_, [&] {
     make_directory(request_.directory);
@@ -139,16 +167,37 @@ void CheckpointWriter::Save::prepare() {
 
 void CheckpointWriter::Save::start_shard() {
   std::vector<detail::OwnPiece> pieces = detail::own_pieces(engine_);
+  if (link_frozen())
+    std::erase_if(pieces, [](const detail::OwnPiece& piece) { return !piece.changes; });
   wait_for_device(pieces);
   shard_ = std::make_unique<detail::ShardSave>(
       detail::ShardSaveRequest{.directory = unfinished_,
                                .file = shard_file_name(control_.rank()),
+                               .frozen_file = frozen_file_,
                                .run_id = request_.run_id,
                                .step = request_.position.step,
                                .dtype = engine_.plan().precision.master,
                                .bytes_per_second = request_.rate_limit_mib * kMiB,
                                .stages = request_.stages},
       std::move(pieces), memory_);
+}
+
+/// Where that cannot be, for whatever reason, the values are written anew.
+bool CheckpointWriter::Save::link_frozen() {
+  if (!frozen_) return false;
+  link_error_ = link_file(frozen_->path, unfinished_ + "/" + frozen_file_, frozen_->identity);
+  is_linked_ = link_error_ == 0;
+  if (!is_linked_) frozen_.reset();
+  return is_linked_;
+}
+
+/// Before its directory has a name that others look at.
+void CheckpointWriter::Save::find_written_frozen() {
+  const auto identity = identity_of(unfinished_ + "/" + frozen_file_);
+  if (is_linked_ || !identity) return;
+  frozen_ = {"", request_.run_id, *identity, {}};
+  for (const Piece& piece : shard_->finish())
+    if (piece.file == frozen_file_) frozen_->pieces.push_back(piece);
 }
 
 void CheckpointWriter::Save::start() {
@@ -160,25 +209,60 @@ void CheckpointWriter::Save::start() {
 }
 
 void CheckpointWriter::Save::keep_values() {
-  if (!is_writing()) return;
+  if (!is_writing_file()) return;
   const Stopwatch clock;
   shard_->keep_values();
   copy_seconds_ += clock.seconds();
   stall_seconds_ += clock.seconds();
 }
 
+bool CheckpointWriter::Save::is_committing() const {
+  return committed_.valid() &&
+         committed_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+/// Leaves nothing behind of a save that failed.
+template <class Action>
+auto CheckpointWriter::Save::or_remove(const Action& action) {
+  try {
+    return action();
+  } catch (...) {
+    remove_unfinished();
+    throw;
+  }
+}
+
+/// The disk may take long for the few small files that make all others a checkpoint.
+void CheckpointWriter::Save::begin_commit() {
+  wait_for_own_file();
+  or_remove([&] {
+    agree(control_, [&] { shard_->finish(); });
+    find_written_frozen();
+    std::vector<std::string> parts = gather_to_root(own_part());
+    if (control_.rank() == 0)
+      committed_ = std::async(std::launch::async, [this, parts = std::move(parts)] {
+        detail::step_back(kWaitingNice);
+        commit(parts);
+      });
+  });
+  has_begun_commit_ = true;
+}
+
+bool CheckpointWriter::Save::advance() {
+  if (!shard_ || has_begun_commit_) return false;
+  const Stopwatch clock;
+  begin_commit();
+  stall_seconds_ += clock.seconds();
+  return true;
+}
+
 SaveReport CheckpointWriter::Save::finish() {
   const Stopwatch clock;
   if (shard_) {
-    wait_for_own_file();
-    try {
-      agree(control_, [&] { shard_->finish(); });
-      const std::vector<std::string> parts = gather_to_root(own_part());
-      agree_on_root(control_, [&] { commit(parts); });
-    } catch (...) {
-      remove_unfinished();
-      throw;
-    }
+    if (!has_begun_commit_) begin_commit();
+    or_remove([&] { agree_on_root(control_, [&] { committed_.get(); }); });
+    if (frozen_) frozen_->path = final_ + "/" + frozen_file_;
+    memory_.frozen = frozen_;
   }
   stall_seconds_ += clock.seconds();
   return report();
@@ -189,7 +273,7 @@ void CheckpointWriter::Save::wait_for_own_file() {
   ActionRecord& record = engine_.mesh().record();
   const ActionRecord::Action action(record, "write the checkpoint's file");
   shard_->help([&] { record.moved(); });
-  for (int64_t written = 0; is_writing();) {
+  for (int64_t written = 0; is_writing_file();) {
     if (written != shard_->written_bytes()) record.moved();
     written = shard_->written_bytes();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -202,6 +286,10 @@ std::string CheckpointWriter::Save::own_part() const {
   Manifest part;
   part.files = {shard_file_name(control_.rank())};
   part.pieces = shard_->finish();
+  if (is_linked_)
+    part.pieces.insert(part.pieces.end(), frozen_->pieces.begin(), frozen_->pieces.end());
+  if (!part.pieces.empty() && part.pieces.back().file == frozen_file_)
+    part.files.push_back(frozen_file_);
   std::map<std::string, Shape> shapes;
   for (const FlatGroup& group : engine_.plan().groups)
     for (const FlatParam& member : group.params) {
@@ -279,10 +367,10 @@ void CheckpointWriter::Save::remove_unfinished() noexcept {
 
 SaveReport CheckpointWriter::Save::report() {
   double longest[] = {clock_.seconds(), stall_seconds_, copy_seconds_,
-                      shard_ ? shard_->seconds() : 0};
+                      shard_ ? shard_->seconds() : 0, static_cast<double>(link_error_)};
   control_.all_reduce(longest, std::size(longest), DType::Float64, ReduceOp::Max).wait();
   int64_t bytes[] = {shard_ ? shard_->bytes() : 0, shard_ ? shard_->kept_bytes() : 0,
-                     shard_ ? shard_->staged_bytes() : 0};
+                     shard_ ? shard_->staged_bytes() : 0, is_linked_ ? frozen_->bytes() : 0};
   control_.all_reduce(bytes, std::size(bytes), DType::Int64, ReduceOp::Sum).wait();
   return {.path = final_,
           .step = request_.position.step,
@@ -293,6 +381,8 @@ SaveReport CheckpointWriter::Save::report() {
           .copied_bytes = bytes[1] + bytes[2],
           .staged_bytes = bytes[2],
           .bytes = bytes[0],
+          .linked_bytes = bytes[3],
+          .why_not_linked = describe_link_error(static_cast<int>(longest[4])),
           .mib_per_second = longest[3] > 0 ? static_cast<double>(bytes[0]) / kMiB / longest[3] : 0};
 }
 
@@ -312,10 +402,15 @@ void CheckpointWriter::keep_newest(const std::string& directory, int64_t keep) {
   agree_on_root(control_, [&] {
     wait_for_removal();
     removal_ = std::async(std::launch::async, [retired = retire_all_but_newest(directory, keep)] {
-      detail::step_back(kRemovalNice);
+      detail::step_back(kWaitingNice);
       remove_retired(retired);
     });
   });
+}
+
+void CheckpointWriter::goes_on_from(const StateSource& source) {
+  if (const auto* checkpoint = dynamic_cast<const CheckpointSource*>(&source))
+    memory_->frozen = detail::find_frozen_shard(engine_, *checkpoint);
 }
 
 void CheckpointWriter::start(const CheckpointRequest& request) {
@@ -332,6 +427,14 @@ bool CheckpointWriter::is_writing() const {
 
 void CheckpointWriter::keep_values() {
   if (save_) save_->keep_values();
+}
+
+bool CheckpointWriter::advance() {
+  ZEA_ASSERT(save_);
+  std::unique_ptr<Save> save = std::move(save_);  // gone where this throws
+  const bool has_more = save->advance();
+  save_ = std::move(save);
+  return has_more;
 }
 
 SaveReport CheckpointWriter::finish() {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "own_pieces.hpp"
 
+#include <algorithm>
+
 #include "held_boxes.hpp"
 #include "zea/io/manifest.hpp"
 #include "zea/io/shard_file.hpp"
@@ -29,11 +31,12 @@ std::vector<State> states_of(const ShardedGroup& group) {
 
 }  // namespace
 
-int64_t own_file_bytes(Engine& engine) {
+int64_t own_file_bytes(Engine& engine, bool with_frozen) {
   const Plan& plan = engine.plan();
-  int64_t bytes = kMetadataBytesPerFile;
+  int64_t bytes = kMetadataBytesPerFile * (with_frozen ? 2 : 1);
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
+    if (!plan.groups[g].trainable && !with_frozen) continue;
     const auto num_states = static_cast<int64_t>(states_of(*engine.groups()[g]).size());
     for (const HeldBox& box : own_boxes(plan, static_cast<int>(g), engine.world_rank()))
       bytes += num_states * (ShardWriter::piece_bytes(box.extent, plan.precision.master) +
@@ -56,6 +59,8 @@ std::vector<OwnPiece> own_pieces(Engine& engine) {
              state.values.narrow(0, box.flat_begin - group.range().begin, box.extent.elements()),
              group.trainable()});
   }
+  std::stable_partition(pieces.begin(), pieces.end(),
+                        [](const OwnPiece& piece) { return piece.changes; });
   return pieces;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one rank puts into a checkpoint: its own cut of every buffer, parameters and moments, box by
-// box; of what several tp ranks hold, the first one's.
+// box; of what several tp ranks hold, the first one's. What never changes has a file of its own.
 #pragma once
 
 #include <vector>
@@ -18,9 +18,11 @@ struct OwnPiece {
   bool changes;       ///< optimizer steps change it
 };
 
-/// Bytes that this rank's file will have, its metadata included.
-int64_t own_file_bytes(Engine& engine);
+/// Bytes that this rank's files will have, their metadata included; that of frozen values only if
+/// asked for.
+int64_t own_file_bytes(Engine& engine, bool with_frozen);
 
+/// Those that change come first.
 std::vector<OwnPiece> own_pieces(Engine& engine);
 
 }  // namespace zea::detail

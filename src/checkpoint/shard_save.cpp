@@ -33,6 +33,35 @@ void step_back(int levels) {
   [[maybe_unused]] const int level = ::nice(levels);
 }
 
+/// The files under construction. Several threads may write.
+class ShardSave::Files {
+ public:
+  Files(const ShardSaveRequest& request, const std::vector<OwnPiece>& pieces)
+      : changing_(request.directory, request.file, request.run_id, request.step) {
+    if (!pieces.empty() && !pieces.back().changes)
+      frozen_.emplace(request.directory, request.frozen_file, request.run_id, kEveryStep);
+  }
+
+  Piece begin(const OwnPiece& source, DType dtype) {
+    ShardWriter& writer = source.changes ? changing_ : *frozen_;
+    return writer.begin(source.param->name, source.state, source.param->shape, source.extent,
+                        dtype);
+  }
+
+  void write(bool changes, const Piece& piece, const ValueSnapshot::Part& part) {
+    (changes ? changing_ : *frozen_).write(piece, part.first, part.count, part.data);
+  }
+
+  void finish() {
+    changing_.finish();
+    if (frozen_) frozen_->finish();
+  }
+
+ private:
+  ShardWriter changing_;
+  std::optional<ShardWriter> frozen_;
+};
+
 ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, SaveMemory& memory)
     : request_(std::move(request)),
       memory_(memory),
@@ -77,44 +106,42 @@ int ShardSave::further_back() const {
 }
 
 void ShardSave::write_all() {
-  ShardWriter writer(request_.directory, request_.file, request_.run_id, request_.step);
+  Files files(request_, snapshot_.pieces());
   for (const OwnPiece& source : snapshot_.pieces())
-    pieces_.push_back(writer.begin(source.param->name, source.state, source.param->shape,
-                                   source.extent, request_.dtype));
-  write_in_lanes(writer);
+    pieces_.push_back(files.begin(source, request_.dtype));
+  write_in_lanes(files);
   if (!wait_until(0)) throw StorageError(request_.directory + ": the save was given up");
-  writer.finish();
+  files.finish();
 }
 
-/// On return nobody uses the writer.
-void ShardSave::write_in_lanes(ShardWriter& writer) {
+/// On return nobody uses the files.
+void ShardSave::write_in_lanes(Files& files) {
   {
     const std::lock_guard lock(mutex_);
-    writer_ = &writer;
+    files_ = &files;
     changed_.notify_all();
   }
   std::vector<std::thread> lanes;
   for (int lane = 0; lane < kLanes; ++lane)
-    lanes.emplace_back([this, &writer, lane] {
+    lanes.emplace_back([this, &files, lane] {
       step_back(further_back());
-      write_lane(writer, lane);
+      write_lane(files, lane);
     });
   for (std::thread& lane : lanes) lane.join();
   std::unique_lock lock(mutex_);
-  writer_ = nullptr;
+  files_ = nullptr;
   changed_.wait(lock, [this] { return !is_helped_; });
 }
 
-void ShardSave::write_lane(ShardWriter& writer, int lane, const std::function<void()>& moved) {
+void ShardSave::write_lane(Files& files, int lane, const std::function<void()>& moved) {
   try {
-    write_parts(writer, memory_.parts[static_cast<size_t>(lane)], moved);
+    write_parts(files, memory_.parts[static_cast<size_t>(lane)], moved);
   } catch (...) {
     stop(std::current_exception());
   }
 }
 
-void ShardSave::write_parts(ShardWriter& writer, PageMemory& buffer,
-                            const std::function<void()>& moved) {
+void ShardSave::write_parts(Files& files, PageMemory& buffer, const std::function<void()>& moved) {
   if (buffer.bytes() < kPartBytes) buffer = PageMemory(kPartBytes);
   const auto size = static_cast<int64_t>(element_bytes(request_.dtype));
   for (ValueSnapshot::Part part;
@@ -123,7 +150,7 @@ void ShardSave::write_parts(ShardWriter& writer, PageMemory& buffer,
     Piece& piece = pieces_[part.piece];
     hash_part(piece, part.first, part.count, part.data);
     if (!wait_until(start_seconds)) return;
-    writer.write(piece, part.first, part.count, part.data);
+    files.write(snapshot_.pieces()[part.piece].changes, piece, part);
     snapshot_.give_back(part);
     written_bytes_ += part.count * size;
     if (moved) moved();
@@ -132,20 +159,20 @@ void ShardSave::write_parts(ShardWriter& writer, PageMemory& buffer,
 
 void ShardSave::help(const std::function<void()>& moved) {
   if (request_.bytes_per_second > 0) return;
-  ShardWriter* writer = join_writers();
-  if (writer == nullptr) return;
-  write_lane(*writer, kLanes, moved);
+  Files* files = join_writers();
+  if (files == nullptr) return;
+  write_lane(*files, kLanes, moved);
   const std::lock_guard lock(mutex_);
   is_helped_ = false;
   changed_.notify_all();
 }
 
 /// Null when there is nothing to help with any more.
-ShardWriter* ShardSave::join_writers() {
+ShardSave::Files* ShardSave::join_writers() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return writer_ || is_stopped_ || written_bytes_ == bytes(); });
-  is_helped_ = writer_ && !is_stopped_;
-  return is_helped_ ? writer_ : nullptr;
+  changed_.wait(lock, [this] { return files_ || is_stopped_ || written_bytes_ == bytes(); });
+  is_helped_ = files_ && !is_stopped_;
+  return is_helped_ ? files_ : nullptr;
 }
 
 /// When the rate limit lets the next so many bytes go, in seconds since the start.

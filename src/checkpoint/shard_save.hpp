@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "frozen_shard.hpp"
 #include "value_snapshot.hpp"
 #include "zea/io/manifest.hpp"
 #include "zea/io/shard_file.hpp"
@@ -25,22 +26,27 @@ namespace zea::detail {
 void step_back(int levels);
 
 struct ShardSaveRequest {
-  std::string directory, file, run_id;
+  std::string directory;
+  std::string file, frozen_file;  ///< of pieces that change, and of those that do not
+  std::string run_id;
   int64_t step = 0;
   DType dtype = DType::Float32;
   double bytes_per_second = 0;  ///< at most; 0: as fast as it goes
   bool stages = true;           ///< copies in the background
 };
 
-/// What a save needs for values on their way to the disk, kept for the next one.
+/// What a save leaves for the next one: memory for values on their way to the disk, and the file
+/// that may be linked.
 struct SaveMemory {
   PageMemory copies;
   std::vector<PageMemory> parts;  ///< of each thread that writes
+  std::optional<FrozenShard> frozen;
 };
 
 class ShardSave {
  public:
-  /// Starts writing. `memory` is no other save's meanwhile.
+  /// Starts writing. `memory` is no other save's meanwhile. Without pieces that do not change there
+  /// is no file of them.
   ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, SaveMemory& memory);
   ShardSave(const ShardSave&) = delete;
   ShardSave& operator=(const ShardSave&) = delete;
@@ -65,13 +71,15 @@ class ShardSave {
   double seconds() const { return seconds_; }  ///< that writing took; once it is done
 
  private:
+  class Files;
+
   void run();
   int further_back() const;
   void write_all();
-  void write_parts(ShardWriter& writer, PageMemory& buffer, const std::function<void()>& moved);
-  void write_lane(ShardWriter& writer, int lane, const std::function<void()>& moved = {});
-  void write_in_lanes(ShardWriter& writer);
-  ShardWriter* join_writers();
+  void write_parts(Files& files, PageMemory& buffer, const std::function<void()>& moved);
+  void write_lane(Files& files, int lane, const std::function<void()>& moved = {});
+  void write_in_lanes(Files& files);
+  Files* join_writers();
   double book(int64_t bytes);
   bool wait_until(double seconds);
   double elapsed_seconds() const;
@@ -90,9 +98,9 @@ class ShardSave {
   std::condition_variable changed_;
   bool is_stopped_ = false;
   bool is_helped_ = false;
-  ShardWriter* writer_ = nullptr;  ///< while parts of its pieces may be written
-  std::exception_ptr failure_;     ///< the first
-  double allowed_seconds_ = 0;     ///< when the rate limit lets the next part go
+  Files* files_ = nullptr;      ///< while parts of their pieces may be written
+  std::exception_ptr failure_;  ///< the first
+  double allowed_seconds_ = 0;  ///< when the rate limit lets the next part go
 
   std::atomic<int64_t> written_bytes_ = 0;
   std::atomic<bool> done_ = false;

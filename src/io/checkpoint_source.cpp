@@ -27,7 +27,7 @@ void check_directory(const std::string& directory, const Manifest& manifest) {
   }
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("rank-") && name.ends_with(".h5") && !listed.contains(name))
+    if (is_shard_name(name) && !listed.contains(name))
       throw WeightsError(directory + "/" + name +
                          ": the manifest does not name this shard: files of different checkpoints "
                          "are mixed");

@@ -15,6 +15,9 @@ namespace zea {
 namespace {
 
 constexpr const char* kShardFormat = "zea.shard";
+constexpr const char* kRankPrefix = "rank-";
+constexpr const char* kFrozenPrefix = "frozen-";
+constexpr const char* kSuffix = ".h5";
 
 /// Datasets are numbered below the tensor's name: one tensor may have several pieces of a state.
 std::string dataset_name(const std::string& tensor, const std::string& state, size_t number) {
@@ -29,12 +32,25 @@ void check_attribute(const H5File& shard, const char* name, const std::string& w
                        "\": files of different checkpoints are mixed");
 }
 
+std::string numbered_name(const char* prefix, int64_t rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "%s%05ld%s", prefix, static_cast<long>(rank), kSuffix);
+  return name;
+}
+
 }  // namespace
 
 std::string shard_file_name(int64_t rank) {
-  char name[32];
-  std::snprintf(name, sizeof name, "rank-%05ld.h5", static_cast<long>(rank));
-  return name;
+  return numbered_name(kRankPrefix, rank);
+}
+
+std::string frozen_file_name(int64_t rank) {
+  return numbered_name(kFrozenPrefix, rank);
+}
+
+bool is_shard_name(const std::string& name) {
+  return (name.starts_with(kRankPrefix) || name.starts_with(kFrozenPrefix)) &&
+         name.ends_with(kSuffix);
 }
 
 ShardWriter::ShardWriter(const std::string& directory, const std::string& file,
@@ -94,8 +110,8 @@ H5File open_shard(const std::string& directory, const std::string& file, const s
   check_attribute(shard, "format", kShardFormat);
   check_attribute(shard, "version", kManifestVersion);
   check_attribute(shard, "run_id", run_id);
-  if (shard.text_attribute("step") != std::to_string(kEveryStep))
-    check_attribute(shard, "step", std::to_string(step));
+  check_attribute(shard, "step",
+                  std::to_string(file.starts_with(kFrozenPrefix) ? kEveryStep : step));
   check_attribute(shard, "file", file);
   return shard;
 }

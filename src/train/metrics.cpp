@@ -121,6 +121,7 @@ void MetricsFile::append(const SaveReport& save) const {
                                      {"stall_seconds", save.stall_seconds},
                                      {"copy_seconds", save.copy_seconds},
                                      {"bytes", save.bytes},
+                                     {"linked_bytes", save.linked_bytes},
                                      {"copied_bytes", save.copied_bytes},
                                      {"staged_bytes", save.staged_bytes},
                                      {"mib_per_second", save.mib_per_second}});

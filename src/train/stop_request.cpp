@@ -42,8 +42,11 @@ StopRequest::StopRequest(std::string run_directory, bool is_root, double wall_se
   install(on_signal);
 }
 
+/// A request that comes when the run is over changes nothing: launchers tell one rank after the
+/// other, and what USR1 and USR2 do by default would end this one with another exit code.
 StopRequest::~StopRequest() {
-  install(SIG_DFL);
+  install(SIG_IGN);
+  std::signal(SIGTERM, SIG_DFL);
 }
 
 double StopRequest::elapsed_seconds() const {

@@ -17,6 +17,21 @@ double moving_average(double average, double value) {
   return average == 0 ? value : 0.7 * average + 0.3 * value;
 }
 
+std::string save_line(const SaveReport& report) {
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  char written[80], linked[64] = "", stall[64];
+  std::snprintf(written, sizeof written, " in %.2f s: %.1f MiB at %.0f MiB/s", report.seconds,
+                mib(report.bytes), report.mib_per_second);
+  if (report.linked_bytes > 0)
+    std::snprintf(linked, sizeof linked, ", %.1f MiB of frozen values linked",
+                  mib(report.linked_bytes));
+  std::snprintf(stall, sizeof stall, "; training stood still for %.3f s", report.stall_seconds);
+  const std::string why = report.why_not_linked.empty()
+                              ? ""
+                              : "; frozen values were written again: " + report.why_not_linked;
+  return "wrote " + report.path + written + linked + stall + why;
+}
+
 Sampler make_sampler(const Options& options, const Dataset& dataset) {
   return Sampler(static_cast<int64_t>(dataset.index().size()), options.schedule.global_batch,
                  static_cast<uint64_t>(options.run.seed), options.data.shuffle);
@@ -37,7 +52,9 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.keep_values(); }),
       memory_(parts.tensor_bytes, parts.engine, parts.train.index()),
       slow_ranks_(parts.control, work_of(parts.engine)),
-      position_(start) {}
+      position_(start) {
+  if (parts.resumed) writer_.goes_on_from(*parts.resumed);
+}
 
 ExitCode Trainer::run() {
   const int64_t steps = options_.schedule.steps;
@@ -72,7 +89,7 @@ ExitCode Trainer::train(Loader& loader, Sampler& sampler) {
   while (position_.step < steps) {
     const StepReport report = train_one(loader, sampler);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
-    if (report.flags.writing == 0) finish_save(false);
+    if (report.flags.writing == 0) advance_save();
     if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
     // Saved first: a fault of the held-out data must not cost the training.
     if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves ||
@@ -274,6 +291,14 @@ void Trainer::save(bool must) {
   if (must || !options_.checkpoint.async) finish_save(must);
 }
 
+/// No rank is busy with the save that is under way, if one is.
+void Trainer::advance_save() {
+  if (!writer_.is_under_way()) return;
+  bool has_more = false;
+  try_to_save(false, [&] { has_more = writer_.advance(); });
+  if (!has_more) finish_save(false);
+}
+
 /// Of the save that is under way, if one is.
 void Trainer::finish_save(bool must) {
   if (!writer_.is_under_way()) return;
@@ -289,12 +314,7 @@ void Trainer::finish_save(bool must) {
 void Trainer::report_save(const SaveReport& report) {
   seconds_per_save_ = moving_average(seconds_per_save_, report.seconds);
   if (report.was_there) return parts_.log.info(report.path + " is there already");
-  char text[160];
-  std::snprintf(text, sizeof text,
-                " in %.2f s: %.1f MiB at %.0f MiB/s; training stood still for %.3f s",
-                report.seconds, static_cast<double>(report.bytes) / (1 << 20),
-                report.mib_per_second, report.stall_seconds);
-  parts_.log.info("wrote " + report.path + text);
+  parts_.log.info(save_line(report));
   append_metrics(report);
 }
 

@@ -66,12 +66,12 @@ TEST(Checkpoint, HoldsTheGlobalTensorsOnceAndInEqualParts) {
         moments.read(param.name, param.shape, whole(param.shape), DType::Float32, wanted.data());
         EXPECT_EQ(found, wanted) << param.name;
       }
-      std::map<std::string, int64_t> elements;
+      std::map<std::string, int64_t> elements;  // by what follows "rank-" and "frozen-"
       for (const Piece& piece : source.manifest().pieces)
-        elements[piece.file] += piece.extent.elements();
-      for (const auto& [file, count] : elements)
+        elements[piece.file.substr(piece.file.find('-'))] += piece.extent.elements();
+      for (const auto& [rank, count] : elements)
         EXPECT_LT(count * layout.ranks, 3 * running.plan.model.num_parameters() * 1.25)
-            << layout.name << ' ' << file;
+            << layout.name << ' ' << rank;
       EXPECT_EQ(static_cast<int>(elements.size()), layout.ranks);
     });
 }
@@ -88,6 +88,22 @@ TEST(Checkpoint, ConvertsBetweenPrecisions) {
       running.control->barrier();
       read_checkpoint(running.engine, *running.control, CheckpointSource(shared / "step-00000007"));
       expect_filled(running, precision);
+    });
+}
+
+TEST(Checkpoint, IsReadByOneCopyAndSentToTheOthers) {
+  const SharedDirectory shared;
+  for (const Layout& layout : layouts_of_this_run())
+    run_on(layout, {.precision = "bf16", .reads_once = true}, [&](Running& running) {
+      fill(running);
+      const std::string path =
+          write_checkpoint(running.engine, *running.control, request(shared / layout.name, 7));
+      for (const auto& group : running.engine.groups()) group->master().zero_();
+      running.control->barrier();
+
+      read_checkpoint(running.engine, *running.control, CheckpointSource(path));
+
+      expect_filled(running, layout.name);
     });
 }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A save that is killed at any of its file system calls, or that any of them fails, or that the
 // power is cut from: the newest complete checkpoint is whole, is the one before or this one, and
-// the next save works. Each try is a child process. ZEA_FAULT_STRIDE: every so many calls are
-// tried (1: all).
+// the next save works. Each try is a child process. The encoder is frozen: its file is linked, or
+// written as by a run's first save. ZEA_FAULT_STRIDE: every so many calls are tried (1: all).
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <sstream>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,7 +45,8 @@ class SaveFaults : public ::testing::Test {
       : plan_(make_tiny_plan()),
         mesh_(testing::world().communicator(), plan_.mesh, make_mpi_collectives),
         control_(make_mpi_collectives(testing::world().communicator())),
-        engine_(plan_, mesh_, at::kCPU) {
+        engine_(plan_, mesh_, at::kCPU),
+        writer_(engine_, *control_) {
     at::set_num_threads(1);  // children that fork() makes have no other thread
     fill(kBefore);
     save(kBefore);
@@ -52,10 +54,13 @@ class SaveFaults : public ::testing::Test {
   }
 
   static Plan make_tiny_plan() {
-    return make_plan(Options(), testing::tiny_llava_config({.layers = 1, .vision_layers = 2}), 1);
+    Options options;
+    options.vision.train = false;
+    return make_plan(options, testing::tiny_llava_config({.layers = 1, .vision_layers = 2}), 1);
   }
 
-  /// Calls visit(values of one parameter) for every state of every parameter.
+  /// Calls visit(values of one parameter, whether training changes them) for every state of every
+  /// parameter.
   template <class Visit>
   void for_each_value(Visit visit) {
     for (const auto& group : engine_.groups()) {
@@ -63,29 +68,41 @@ class SaveFaults : public ::testing::Test {
       if (group->trainable()) states.insert(states.end(), {group->exp_avg(), group->exp_avg_sq()});
       for (const at::Tensor& state : states)
         for (const FlatParam& member : group->layout().params)
-          visit(state.narrow(0, member.offset, member.elements));
+          visit(state.narrow(0, member.offset, member.elements), group->trainable());
     }
   }
 
-  /// State that tells which step it is of.
+  /// State that tells which step it is of, where it is trained.
   void fill(int64_t step) {
-    double value = static_cast<double>(step);
-    for_each_value([&](const at::Tensor& values) { values.fill_(value += 0.125); });
+    double number = 0;
+    for_each_value([&](const at::Tensor& values, bool changes) {
+      values.fill_((number += 0.125) + static_cast<double>(changes ? step : 0));
+    });
   }
 
   bool is_filled(int64_t step) {
-    double value = static_cast<double>(step);
+    double number = 0;
     bool is_right = true;
-    for_each_value([&](const at::Tensor& values) {
-      is_right &= at::equal(values, at::full_like(values, value += 0.125));
+    for_each_value([&](const at::Tensor& values, bool changes) {
+      const double value = (number += 0.125) + static_cast<double>(changes ? step : 0);
+      is_right &= at::equal(values, at::full_like(values, value));
     });
     return is_right;
   }
 
   /// As a run saves: then all but the newest checkpoint are deleted.
   void save(int64_t step) {
-    write_checkpoint(engine_, *control_, request(step));
+    write(step);
     keep_newest(checkpoints_, 1);
+  }
+
+  void write(int64_t step) {
+    if (!links_) {
+      write_checkpoint(engine_, *control_, request(step));
+      return;
+    }
+    writer_.start(request(step));
+    writer_.finish();
   }
 
   CheckpointRequest request(int64_t step) const {
@@ -103,7 +120,7 @@ class SaveFaults : public ::testing::Test {
     source.check_all();
     const int64_t step = source.position().step;
     EXPECT_TRUE(step == kBefore || step == kStep) << what;
-    fill(0);
+    for_each_value([](const at::Tensor& values, bool) { values.fill_(-1); });
     read_checkpoint(engine_, *control_, source);
     EXPECT_TRUE(is_filled(step)) << what << ": step " << step;
     fill(kStep);
@@ -119,6 +136,13 @@ class SaveFaults : public ::testing::Test {
     bool failed_as_storage() const {
       return WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ExitCode::Storage);
     }
+    /// Of one that went well, all in order.
+    std::vector<std::string> calls() const {
+      std::vector<std::string> lines;
+      std::istringstream text(message);
+      for (std::string line; std::getline(text, line);) lines.push_back(line);
+      return lines;
+    }
   };
 
   Outcome save_in_child(const FileFault& fault) {
@@ -131,7 +155,7 @@ class SaveFaults : public ::testing::Test {
       try {
         testing::arm(fault);
         save(kStep);
-        message = std::to_string(testing::num_calls());
+        for (const std::string& call : testing::calls()) message += call + "\n";
       } catch (const Error& error) {
         code = static_cast<int>(error.code());
         message = error.what();
@@ -149,6 +173,19 @@ class SaveFaults : public ::testing::Test {
     ::close(ends[0]);
     ::waitpid(child, &outcome.status, 0);
     return outcome;
+  }
+
+  /// The calls of a save that nothing disturbs, and the number of the one that links; 0: none does.
+  std::vector<std::string> calls_alone(int& link) {
+    restore();
+    const Outcome alone = save_in_child({.directory = temporary_.path()});
+    EXPECT_TRUE(alone.went_well()) << alone.message;
+    const std::vector<std::string> calls = alone.calls();
+    link = 0;
+    for (size_t i = 0; i < calls.size(); ++i)
+      if (calls[i].starts_with("link ")) link = static_cast<int>(i) + 1;
+    EXPECT_EQ(link > 0, links_);
+    return calls;
   }
 
   /// As if the child had never been.
@@ -174,33 +211,42 @@ class SaveFaults : public ::testing::Test {
   Mesh mesh_;
   std::unique_ptr<Collectives> control_;
   Engine engine_;
+  CheckpointWriter writer_;  ///< of all saves, or each has its own
+  bool links_ = true;
 };
 
 TEST_F(SaveFaults, KilledAtEveryCall) {
-  const Outcome alone = save_in_child({.directory = temporary_.path()});
-  ASSERT_TRUE(alone.went_well()) << alone.message;
-  const int calls = std::stoi(alone.message);
-  EXPECT_GT(calls, 50);
-  bool was_before = false, was_after = false;
-  // The last calls, from the new name to the deletion of the old checkpoint, are few.
-  for (int at = 1; at <= calls; at += at < calls - 12 ? stride() : 1) {
-    restore();
-    const std::string what = "killed at call " + std::to_string(at);
-    const Outcome outcome =
-        save_in_child({.directory = temporary_.path(), .kind = FaultKind::Kill, .at = at});
-    ASSERT_TRUE(outcome.was_killed()) << what << ": " << outcome.message;
-    (check_newest(what) == kBefore ? was_before : was_after) = true;
-    check_next_save(what);
+  for (const bool links : {true, false}) {
+    links_ = links;
+    int link = 0;
+    const int calls = static_cast<int>(calls_alone(link).size());
+    EXPECT_GT(calls, 50);
+    bool was_before = false, was_after = false;
+    for (int at = 1; at <= calls; ++at) {
+      // The last calls, from the new name to the deletion of the old checkpoint, are few.
+      const bool is_tried =
+          at % stride() == 1 % stride() || at >= calls - 12 || at == link || at == link + 1;
+      if (!is_tried) continue;
+      restore();
+      const std::string what = "killed at call " + std::to_string(at);
+      const Outcome outcome =
+          save_in_child({.directory = temporary_.path(), .kind = FaultKind::Kill, .at = at});
+      ASSERT_TRUE(outcome.was_killed()) << what << ": " << outcome.message;
+      (check_newest(what) == kBefore ? was_before : was_after) = true;
+      check_next_save(what);
+    }
+    EXPECT_TRUE(was_before && was_after);
   }
-  EXPECT_TRUE(was_before && was_after);
 }
 
 TEST_F(SaveFaults, FailedAtEveryCall) {
-  const Outcome alone = save_in_child({.directory = temporary_.path()});
-  const int calls = std::stoi(alone.message);
   for (const int error_number : {ENOSPC, EIO}) {
+    links_ = error_number == EIO;
+    int link = 0;
+    const int calls = static_cast<int>(calls_alone(link).size());
     const int first = error_number == EIO ? 1 + stride() / 2 : 1;
     for (int at = first; at <= calls; at += stride()) {
+      if (at == link) continue;
       restore();
       const std::string what =
           "error " + std::to_string(error_number) + " at call " + std::to_string(at);
@@ -216,11 +262,32 @@ TEST_F(SaveFaults, FailedAtEveryCall) {
   }
 }
 
+TEST_F(SaveFaults, WhereNothingCanBeLinkedItIsWritten) {
+  int link = 0;
+  const size_t calls = calls_alone(link).size();
+  for (const int error_number : {EMLINK, EXDEV, EPERM, ENOSPC, EIO, EOPNOTSUPP}) {
+    restore();
+    const std::string what = "error " + std::to_string(error_number);
+    const Outcome outcome = save_in_child({.directory = temporary_.path(),
+                                           .kind = FaultKind::Error,
+                                           .at = link,
+                                           .error_number = error_number});
+    EXPECT_TRUE(outcome.went_well()) << what << ": " << outcome.message;
+    EXPECT_GT(outcome.calls().size(), calls) << what << ": its file was not written";
+    EXPECT_EQ(check_newest(what), kStep);
+  }
+}
+
 TEST_F(SaveFaults, APowerCutLosesNothingThatHasItsName) {
-  testing::arm({.directory = temporary_.path()});
-  write_checkpoint(engine_, *control_, request(kStep));
-  testing::disarm();
-  for (const std::string& loss : testing::power_cut_losses()) ADD_FAILURE() << loss;
+  for (const bool links : {false, true}) {
+    links_ = links;
+    restore();
+    testing::arm({.directory = temporary_.path()});
+    write(kStep);
+    testing::disarm();
+    for (const std::string& loss : testing::power_cut_losses()) ADD_FAILURE() << loss;
+    EXPECT_EQ(fs::hard_link_count(checkpoints_ + "/step-00000008/frozen-00000.h5"), 1u + links);
+  }
 
   // Only now may the one before go.
   testing::arm({.directory = temporary_.path()});
@@ -233,7 +300,7 @@ TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {
   // As if ranks disagreed about who writes what.
   plan_.groups.front().params.pop_back();
 
-  const std::string error = error_of([&] { save(kStep); });
+  const std::string error = error_of([&] { write_checkpoint(engine_, *control_, request(kStep)); });
 
   EXPECT_TRUE(contains(error, "exactly once")) << error;
   EXPECT_EQ(list_checkpoints(checkpoints_).back().step, kBefore);

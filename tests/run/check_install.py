@@ -28,7 +28,7 @@ endforeach()
 
 def run(*command, cwd=None):
     words = [str(word) for word in command]
-    return subprocess.run(words, check=False, capture_output=True, text=True, cwd=cwd, timeout=100)
+    return subprocess.run(words, check=False, capture_output=True, text=True, cwd=cwd, timeout=250)
 
 
 class Install(unittest.TestCase):

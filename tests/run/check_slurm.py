@@ -16,6 +16,7 @@ LAUNCHER = os.environ.get("ZEA_LAUNCHER", "mpirun")
 IS_LONG = bool(os.environ.get("ZEA_LONG"))
 RANKS_PER_NODE = 2 if IS_LONG else 1
 STEPS = 240
+SOON = 30  # seconds, of which a Slurm on a machine that is busy needs most
 # What hardly depends on the launcher is left to mpirun's tests.
 IS_WHOLE = LAUNCHER == "mpirun" or IS_LONG
 with_every_launcher_if_long = unittest.skipUnless(IS_WHOLE, "ZEA_LONG")
@@ -44,7 +45,7 @@ class Chain(threading.Thread):
     def run(self):
         try:
             for start, steps in enumerate(self.at):
-                self.job.wait_until(lambda: f" start {start + 1} on " in self.job.log, "start")
+                self.job.wait_until(lambda: self.job.starts() > start, "start")
                 target = zr.last_step(self.directory) + steps
                 self.job.wait_until(lambda: zr.last_step(self.directory) >= target, "step")
                 self.job.signal("USR2")
@@ -66,7 +67,9 @@ class Slurm(zr.ZeaTest):
         deck = zr.write_deck(cls.shared, cls.weights, cls.train, schedule=[f"steps = {STEPS}"])
         nodes = ["--nodes=2", f"--ntasks-per-node={RANKS_PER_NODE}"]
         cls.alone = cls.submit(cls.shared, nodes, [deck, "run.directory=alone"])
-        job = cls.submit(cls.shared, nodes, [deck, "run.directory=chained"])
+        # Saves that training waits for leave the chain the time to come before the end.
+        slow = ["checkpoint.every=4", "checkpoint.async=false", "checkpoint.rate_limit_mib=1"]
+        job = cls.submit(cls.shared, nodes, [deck, "run.directory=chained", *slow])
         cls.chain = Chain(job, cls.shared / "chained", [20, 20])
         cls.chain.start()
         restless = cls.shared / "restless.sh"
@@ -121,9 +124,9 @@ class Slurm(zr.ZeaTest):
     def test_three_starts_end_where_one_run_does(self):
         self.chain.join()
         self.assertIsNone(self.chain.failure)
-        third = f"start 3 on {2 * RANKS_PER_NODE} ranks of n[1-2]: zea -r chained"
-        end = self.assert_ends(self.chain.job, "COMPLETED", 0, third)
-        self.assertEqual(end["Restarts"], "2")
+        again = f" on {2 * RANKS_PER_NODE} ranks of n[1-2]: zea -r chained"
+        self.assert_ends(self.chain.job, "COMPLETED", 0, again)
+        self.assertEqual(self.chain.job.starts(), 3)
         self.assertEqual(self.chain.job.log.count("queued again, to go on with -r chained"), 2)
         self.assertNotIn("\r", self.chain.job.log)  # whole lines
         self.assert_ends(self.alone, "COMPLETED", 0)
@@ -140,8 +143,8 @@ class Slurm(zr.ZeaTest):
         begin = time.monotonic()
         job.cancel()
         self.assertEqual(job.wait()["JobState"], "CANCELLED")
-        job.wait_until(lambda: not job.ranks(), "end of its processes", 10)
-        self.assertLess(time.monotonic() - begin, 10)
+        job.wait_until(lambda: not job.ranks(), "end of its processes", SOON)
+        self.assertLess(time.monotonic() - begin, SOON)
         self.assertNotIn("queued again", job.log)
         self.assertFalse((job.folder / f".zea-job-{job.number}").exists())
         self.check_resumes()
@@ -153,7 +156,7 @@ class Slurm(zr.ZeaTest):
         os.kill(job.ranks()[1], signal.SIGKILL)
 
         self.assert_ends(job, "FAILED", 137, "zea ended with exit code 137; the chain ends")
-        self.assertLess(time.monotonic() - begin, 20)
+        self.assertLess(time.monotonic() - begin, SOON)
         named = r"process rank 1 with PID \d+ on node \S+ exited on signal 9"
         self.assertRegex(job.log, {"mpirun": named, "srun": "n2: task 1: Killed"}[LAUNCHER])
         if IS_LONG:
@@ -164,13 +167,13 @@ class Slurm(zr.ZeaTest):
         does not wait for it."""
         keys = [FOR_EVER, "run.watchdog_seconds=3", "log.every=10"]
         job = self.start(self.deck, *keys, SLURM_WAIT=60)
-        self.wait_for_step(job, 1000)
+        self.wait_for_step(job, 100)
         begin = time.monotonic()
         os.kill(job.ranks()[1], signal.SIGSTOP)
 
         behind = "is behind: its node does not answer any more"
         self.assert_ends(job, "FAILED", 6, behind, "1 rank waits for it, rank 0 in ")
-        self.assertLess(time.monotonic() - begin, 3 + 10)
+        self.assertLess(time.monotonic() - begin, 3 + SOON)
         self.assertRegex(job.log, "rank 1 .*" + behind)
         report = (self.directory / "watchdog/report.txt").read_text()
         for rank in (0, 1):
@@ -184,7 +187,7 @@ class Slurm(zr.ZeaTest):
         job.wait_until((self.directory / "deck.used.toml").exists, "start")
         begin = time.monotonic()
         self.assert_ends(job, "FAILED", 6, "is behind: it is in open the log", "report.txt")
-        self.assertLess(time.monotonic() - begin, 2 + 10)
+        self.assertLess(time.monotonic() - begin, 2 + SOON)
         for part in ("no report", "follow, since", "nothing was ever heard"):
             self.assertNotIn(part, job.log)
 
@@ -192,8 +195,8 @@ class Slurm(zr.ZeaTest):
     def test_faulty_deck(self):
         job = self.start(self.deck, "optim.lrr=1")
         sentence = "optim.lrr is not a key; did you mean optim.lr?"
-        end = self.assert_ends(job, "FAILED", 2, sentence, "the chain ends")
-        self.assertEqual(end["Restarts"], "0")
+        self.assert_ends(job, "FAILED", 2, sentence)
+        self.assertEqual(job.log.count("the chain ends"), 1)
 
     @with_every_launcher_if_long
     def test_faulty_data_is_told_by_the_ranks(self):
@@ -215,14 +218,14 @@ class Slurm(zr.ZeaTest):
     def test_no_progress_ends_the_chain(self):
         job = self.start(self.deck, ZEA=self.shared / "restless.sh")
         sentence = "no checkpoint is newer than when this start began"
-        end = self.assert_ends(job, "FAILED", 75, sentence)
-        self.assertEqual(end["Restarts"], "0")
+        self.assert_ends(job, "FAILED", 75, sentence)
+        self.assertEqual(job.starts(), 1)
 
     @with_every_launcher_if_long
     def test_too_short_starts_end_the_chain(self):
         sentence = "3 starts in a row lasted less than 300 s"
-        end = self.assert_ends(self.restless, "FAILED", 75, sentence)
-        self.assertEqual(end["Restarts"], "2")
+        self.assert_ends(self.restless, "FAILED", 75, sentence)
+        self.assertEqual(self.restless.starts(), 3)
 
     @with_every_launcher_if_long
     def test_gpu_node(self):
@@ -245,9 +248,9 @@ class Slurm(zr.ZeaTest):
         job = self.start(self.deck, "schedule.steps=300", "checkpoint.every=10")
         job.wait_until(lambda: zr.checkpoints(self.directory), "checkpoint")
         self.cluster.run("scontrol", "requeue", job.number)
-        job.wait_until(lambda: " start 2 on " in job.log, "second start")
-        end = self.assert_ends(job, "COMPLETED", 0, "queued again by Slurm", "zea -r runs/deck")
-        self.assertEqual(end["Restarts"], "1")
+        job.wait_until(lambda: job.starts() == 2, "second start")
+        self.assert_ends(job, "COMPLETED", 0, "queued again by Slurm", "zea -r runs/deck")
+        self.assertEqual(job.starts(), 2)
         self.assertEqual(list(zr.numbers_of_steps(self.directory)), list(range(1, 301)))
 
     @unittest.skipUnless(IS_LONG, "waits for three time limits of a minute")
@@ -255,8 +258,8 @@ class Slurm(zr.ZeaTest):
         """Slurm's own signals; the starts are too short for a chain, so the third is its last."""
         job = self.start(self.deck, FOR_EVER, options=["--time=1", "--signal=B:USR2@30"])
         end = job.wait(300)
-        found = [end[name] for name in ("JobState", "ExitCode", "Restarts")]
-        self.assertEqual(found, ["FAILED", "75:0", "2"], job.log)
+        found = [end["JobState"], end["ExitCode"], job.starts()]
+        self.assertEqual(found, ["FAILED", "75:0", 3], job.log)
         self.assertEqual(job.log.count("queued again, to go on with -r runs/deck"), 2, job.log)
         self.assertEqual(job.log.count("resumed runs/deck/checkpoints/step-"), 2, job.log)
         self.assertIn("3 starts in a row lasted less than 300 s", job.log)

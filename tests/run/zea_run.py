@@ -110,6 +110,15 @@ def children_of(process):
     return []
 
 
+def is_stopped(process):
+    """Of a process that was told to: every thread goes on to the end of its system call."""
+    for thread in Path(f"/proc/{process}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            if thread.read_text().rpartition(")")[2].split()[0] not in "TZX":
+                return False
+    return True
+
+
 def processes_of(directory):
     """Process ids of everything that has the run directory in its command line."""
     found = []
@@ -131,7 +140,7 @@ class Run:
 
     def __init__(self, command, limit_seconds, directory=None):
         self.directory, self.deadline = directory, time.monotonic() + limit_seconds
-        self.output_file = tempfile.TemporaryFile("w+")
+        self.output_file = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.DEVNULL,
@@ -163,8 +172,9 @@ class Run:
 
     @property
     def output(self):
-        self.output_file.seek(0)
-        return self.output_file.read()
+        """So far. The run writes where this file stands: it must not be moved while the run goes on."""
+        file = self.output_file.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
     def rank_processes(self):
         """Process ids of the ranks, in their order."""
@@ -178,8 +188,11 @@ class Run:
 
     def pause_ranks(self):
         """So that a test has the time it needs."""
-        for process in self.rank_processes():
+        ranks = self.rank_processes()
+        for process in ranks:
             os.kill(process, signal.SIGSTOP)
+        while not all(is_stopped(process) for process in ranks):
+            time.sleep(0.001)
 
     def resume_ranks(self, ranks=None):
         for process in ranks or self.rank_processes():
@@ -197,6 +210,8 @@ class Run:
     def wait_until(self, happened, what):
         while not happened():
             if self.process.poll() is not None:
+                if happened():  # between the two looks
+                    return
                 raise AssertionError(f"the run ended before {what}; it said:\n{self.output}")
             if time.monotonic() > self.deadline:
                 raise AssertionError(f"no {what} in time; the run said:\n{self.output}")
@@ -229,9 +244,14 @@ def answer(*arguments):
         return Result(run.wait(), run.output, None)
 
 
-def metrics(directory):
+def whole_lines(directory):
+    """Of metrics.jsonl; the last line may be under way."""
     path = Path(directory) / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def metrics(directory):
+    return [json.loads(line) for line in whole_lines(directory)]
 
 
 def train_lines(directory):
@@ -239,10 +259,8 @@ def train_lines(directory):
 
 
 def last_step(directory):
-    path = Path(directory) / "metrics.jsonl"
-    whole_lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    steps = [json.loads(line)["step"] for line in whole_lines if '"train"' in line]
-    return steps[-1] if steps else 0
+    lines = (line for line in reversed(whole_lines(directory)) if '"train"' in line)
+    return next((json.loads(line)["step"] for line in lines), 0)
 
 
 def numbers_of_steps(directory):

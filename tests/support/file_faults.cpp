@@ -79,6 +79,13 @@ void note_sync(const std::string& path) {
   unsynced_names.erase(path);
 }
 
+void note_link(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(mutex);
+  if (!is_below(to)) return;
+  unsynced_names[parent_of(to)].insert(to);
+  if (unsynced_files.contains(from)) unsynced_files.insert(to);
+}
+
 /// A new name must not stand for what a power cut would lose.
 void note_rename(const std::string& from, const std::string& to) {
   const std::lock_guard lock(mutex);
@@ -221,6 +228,13 @@ int fsync(int descriptor) {
 
 int rename(const char* from, const char* to) noexcept {
   return rename_file(from, to);
+}
+
+int link(const char* from, const char* to) noexcept {
+  if (faults::fails("link", to)) return -1;
+  const auto result = static_cast<int>(::syscall(SYS_link, from, to));
+  if (result == 0) faults::note_link(from, to);
+  return result;
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {

@@ -60,6 +60,8 @@ struct Deck {
   std::string precision = "fp32";
   bool train_vision = true;
   bool tied = true;
+  bool train_llm = true;
+  bool reads_once = false;  ///< one copy of a module is read, others are sent it
 };
 
 /// Of a vocabulary that tp pads, and fewer KV heads than tp ranks of the widest layout.
@@ -78,6 +80,8 @@ inline Plan make_tiny_plan(const Layout& layout, const Deck& deck) {
   options.mesh_llm.cp = layout.llm_grid.cp;
   options.precision.preset = deck.precision;
   options.vision.train = deck.train_vision;
+  options.llm.train = deck.train_llm;
+  options.model.sync_module_states = deck.reads_once;
   return make_plan(options, config_of(deck), layout.ranks);
 }
 

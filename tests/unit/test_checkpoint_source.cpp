@@ -115,7 +115,7 @@ class Checkpoint : public testing::Test {
     write_text_durably(directory_ + "/" + kManifestFile, manifest_text(manifest_));
   }
 
-  static std::string shard(int number) { return "rank-0000" + std::to_string(number) + ".h5"; }
+  std::string shard(int number) const { return prefix_ + std::to_string(number) + ".h5"; }
   std::string shard_path(int number) const { return directory_ + "/" + shard(number); }
 
   /// What reading all of it says; empty when all is well.
@@ -123,7 +123,17 @@ class Checkpoint : public testing::Test {
     return error_of([&] { CheckpointSource(directory_).check_all(); });
   }
 
+  /// Writes it again as one of step 200 whose files have this name and carry this step.
+  void rewrite_as(const std::string& prefix, int64_t step) {
+    for (int k = 0; k < kShards; ++k) std::filesystem::remove(shard_path(k));
+    prefix_ = prefix;
+    write("run-1", step);
+    manifest_.position.step = 200;
+    write_text_durably(directory_ + "/" + kManifestFile, manifest_text(manifest_));
+  }
+
   std::mt19937 random_{12345};
+  std::string prefix_ = "rank-0000";
   TemporaryDirectory temporary_;
   std::string directory_;
   std::vector<Tensor> tensors_;
@@ -261,12 +271,21 @@ TEST_F(Checkpoint, RefusesAShardOfAnotherStepOrRun) {
   }
 }
 
-TEST_F(Checkpoint, AcceptsAShardSharedByEverySteps) {
-  rewrite("run-1", kEveryStep);
-  manifest_.position.step = 200;
-  write_text_durably(directory_ + "/" + kManifestFile, manifest_text(manifest_));
-
+TEST_F(Checkpoint, ShardsOfFrozenValuesAreOfEveryStepAndOthersOfOne) {
+  rewrite_as("frozen-0000", kEveryStep);
   EXPECT_EQ(error_of_all(), "");
+  std::filesystem::copy_file(shard_path(0), shard_path(9));
+  EXPECT_TRUE(contains(error_of_all(), shard(9) + ": the manifest does not name this shard"));
+  std::filesystem::remove(shard_path(9));
+
+  rewrite_as("frozen-0000", 200);
+  EXPECT_TRUE(contains(error_of_all(),
+                       "this shard's step is \"200\"; the manifest beside it wants "
+                       "\"-1\""));
+  rewrite_as("rank-0000", kEveryStep);
+  EXPECT_TRUE(contains(error_of_all(),
+                       "this shard's step is \"-1\"; the manifest beside it wants "
+                       "\"200\""));
 }
 
 TEST_F(Checkpoint, RefusesSymbolicLinks) {

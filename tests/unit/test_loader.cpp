@@ -197,10 +197,10 @@ TEST(Loader, PreparesNoMoreThanItMay) {
       0, 50, 3);
 
   loader.next();
+  while (asked < 1 + 3) std::this_thread::yield();  // taken, and ready
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
 
-  EXPECT_LE(asked, 1 + 3 + 1);  // taken, ready, and one in the thread's hands
-  EXPECT_GE(asked, 2);
+  EXPECT_LE(asked, 1 + 3 + 1);  // and one in the thread's hands
 }
 
 TEST(Loader, StopsAtOnceWhereverItIs) {
@@ -210,7 +210,7 @@ TEST(Loader, StopsAtOnceWhereverItIs) {
   for (int i = 0; i < 200; ++i)
     Loader loader(data, options_of(false), one_sample_per_step, 0, 50, 1 + i % 3);
 
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 }  // namespace

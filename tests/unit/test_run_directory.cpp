@@ -128,7 +128,7 @@ int takers(const std::string& path, int count) {
   // All but one are refused; only then, or when that takes too long, is it let go.
   int got = 0, refused = 0;
   for (int status, polls = 0; got + refused < count; ++polls) {
-    const bool is_late = polls > 5000;
+    const bool is_late = polls > 30000;
     if (refused == count - 1 || is_late) close(std::exchange(ending[1], -1));
     if (waitpid(-1, &status, WNOHANG) <= 0) {
       usleep(1000);

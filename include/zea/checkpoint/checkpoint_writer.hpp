@@ -2,7 +2,8 @@
 // Saving: every rank writes its own 1/N cut of every buffer into a directory with an unfinished
 // name; only when all files are synced, every element is covered exactly once and the manifest is
 // there does it get its final name. The ranks' files are written by threads that do not
-// communicate, so training can go on meanwhile.
+// communicate, so training can go on meanwhile. Frozen values have files of their own, written once
+// and then hard-linked.
 #pragma once
 
 #include <future>
@@ -11,6 +12,7 @@
 
 #include "zea/comm/collectives.hpp"
 #include "zea/io/manifest.hpp"
+#include "zea/io/state_source.hpp"
 #include "zea/parallel/engine.hpp"
 
 namespace zea {
@@ -32,37 +34,47 @@ struct CheckpointRequest {
 struct SaveReport {
   std::string path;
   int64_t step = 0;
-  bool was_there = false;     ///< complete already: nothing was written
-  double seconds = 0;         ///< from the request to the final name
-  double stall_seconds = 0;   ///< of these, that training stood still
-  double copy_seconds = 0;    ///< of the stall, copying what an optimizer step was about to change
-  int64_t copied_bytes = 0;   ///< into memory before they were written, of all ranks
-  int64_t staged_bytes = 0;   ///< of these, in the background
-  int64_t bytes = 0;          ///< of all ranks' values
-  double mib_per_second = 0;  ///< of all ranks together, while they wrote
+  bool was_there = false;      ///< complete already: nothing was written
+  double seconds = 0;          ///< from the request to the final name
+  double stall_seconds = 0;    ///< of these, that training stood still
+  double copy_seconds = 0;     ///< of the stall, copying what an optimizer step was about to change
+  int64_t copied_bytes = 0;    ///< into memory before they were written, of all ranks
+  int64_t staged_bytes = 0;    ///< of these, in the background
+  int64_t bytes = 0;           ///< of all ranks' values that were written
+  int64_t linked_bytes = 0;    ///< of frozen values whose files the last checkpoint has, too
+  std::string why_not_linked;  ///< and were written anew; empty: that was to be, or all were linked
+  double mib_per_second = 0;   ///< of all ranks together, while they wrote
 };
 
-/// Saves of one run, one at a time. All but the two that say so are collective over `control`:
-/// host collectives of all ranks, in order of world rank.
+/// Saves of one run, one at a time. All but those that say so are collective over `control`:
+/// host collectives of all ranks, in order of world rank. Frozen values of the engine stay what
+/// they are as long as it lives.
 class CheckpointWriter {
  public:
   CheckpointWriter(Engine& engine, Collectives& control);
   /// Gives a save that is not finished up. Not collective.
   ~CheckpointWriter();
 
+  /// The engine's values were just read from `source`: if that is a checkpoint of this layout, its
+  /// files of frozen values are linked by the first save, too. Not collective.
+  void goes_on_from(const StateSource& source);
+
   /// Begins to write `directory`/step-NNNNNNNN; no other save may be under way. A checkpoint of
   /// this run, step and position that is already complete is left as it is; any other in its
   /// place is renamed to step-NNNNNNNN.replaced-K, never deleted. On a failure all ranks throw
   /// (StorageError for the disk's), what was begun is removed, and earlier checkpoints are
-  /// untouched: here as in finish().
+  /// untouched: here as in advance() and finish().
   void start(const CheckpointRequest& request);
   bool is_under_way() const { return save_ != nullptr; }
-  /// Whether this rank's file is still being written. Not collective.
+  /// Whether this rank still works for the save in the background. Not collective.
   bool is_writing() const;
   /// To be called before the shards change while a save is under way: copies what is neither on its
   /// way to the disk nor copied in the background. Not collective.
   void keep_values();
-  /// Waits for all ranks' files, then makes them a checkpoint.
+  /// To be called when no rank is_writing() any more: begins to make the ranks' files a checkpoint,
+  /// in the background. False where that was done before: finish() waits for nothing then.
+  bool advance();
+  /// Waits until all ranks' files are a checkpoint.
   SaveReport finish();
   /// As the function keep_newest(), but files are deleted in the background, which a disk may take
   /// long for: until the next call, start() or destructor, the first two of which throw its fault.

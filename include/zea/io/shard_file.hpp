@@ -12,11 +12,17 @@
 
 namespace zea {
 
-/// The step of a shard that later checkpoints share by hard links (frozen parameters never change).
+/// The step of a shard of frozen values: checkpoints of later steps share it by hard links.
 inline constexpr int64_t kEveryStep = -1;
 
 /// "rank-00003.h5".
 std::string shard_file_name(int64_t rank);
+
+/// "frozen-00003.h5": what of a rank's values no step changes. Its step is kEveryStep.
+std::string frozen_file_name(int64_t rank);
+
+/// Whether it looks like a name of either kind.
+bool is_shard_name(const std::string& name);
 
 class ShardWriter {
  public:
@@ -43,8 +49,8 @@ class ShardWriter {
   std::vector<Piece> pieces_;
 };
 
-/// Opens a shard for reading and checks that it is the file `file` of run `run_id`, of this step or
-/// of every step. Throws WeightsError naming it.
+/// Opens a shard for reading and checks that it is the file `file` of run `run_id` and of this
+/// step, frozen values of every step. Throws WeightsError naming it.
 H5File open_shard(const std::string& directory, const std::string& file, const std::string& run_id,
                   int64_t step);
 

@@ -35,7 +35,8 @@ struct TrainerParts {
   TensorBytes& tensor_bytes;
   std::string run_directory;
   std::string run_id;
-  std::string deck;  ///< resolved TOML, for checkpoints
+  std::string deck;                      ///< resolved TOML, for checkpoints
+  const StateSource* resumed = nullptr;  ///< that the engine's values were read from
 };
 
 class Trainer {
@@ -71,6 +72,7 @@ class Trainer {
   void run_evaluation();
   ExitCode train(Loader& loader, Sampler& sampler);
   void save(bool must);
+  void advance_save();
   void finish_save(bool must);
   void try_to_save(bool must, const std::function<void()>& part);
   void report_save(const SaveReport& report);

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "frozen_shard.hpp"
+
+#include <algorithm>
+
+#include "own_pieces.hpp"
+#include "zea/io/shard_file.hpp"
+
+namespace zea::detail {
+
+int64_t FrozenShard::bytes() const {
+  int64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += ShardWriter::piece_bytes(piece.extent, piece.dtype);
+  return bytes;
+}
+
+std::optional<FrozenShard> find_frozen_shard(Engine& engine, const CheckpointSource& read) {
+  const std::string file = frozen_file_name(engine.world_rank());
+  const std::string path = read.describe() + "/" + file;
+  const std::optional<FileIdentity> identity = identity_of(path);
+  if (!identity) return std::nullopt;
+  FrozenShard shard{path, read.run_id(), *identity, {}};
+  for (const Piece& piece : read.manifest().pieces)
+    if (piece.file == file) shard.pieces.push_back(piece);
+
+  std::vector<OwnPiece> own = own_pieces(engine);
+  std::erase_if(own, [](const OwnPiece& piece) { return piece.changes; });
+  const DType dtype = engine.plan().precision.master;
+  const bool same = std::equal(own.begin(), own.end(), shard.pieces.begin(), shard.pieces.end(),
+                               [dtype](const OwnPiece& mine, const Piece& theirs) {
+                                 return mine.param->name == theirs.tensor &&
+                                        mine.state == theirs.state &&
+                                        mine.extent == theirs.extent && dtype == theirs.dtype;
+                               });
+  return same ? std::optional(std::move(shard)) : std::nullopt;
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen encoder and language model, trained projector: their values are written with the first
+checkpoint and are hard links in all that follow, over resumes, too; each checkpoint is whole by
+itself, and what is frozen may change between starts."""
+
+import shutil
+import subprocess
+
+import zea_run as zr
+
+INSPECT = zr.ZEA_CONSOLIDATE.with_name("zea-inspect")
+RANKS = 2
+
+
+def frozen_files(checkpoint):
+    return sorted(checkpoint.glob("frozen-*.h5"))
+
+
+def inodes(checkpoint):
+    return [path.stat().st_ino for path in frozen_files(checkpoint)]
+
+
+class Frozen(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        self.weights = zr.make_weights(self.folder / "weights.h5")
+        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(22))
+        frozen = {f"model.{module}": ["train = false"] for module in ("vision", "llm")}
+        self.deck = zr.write_deck(self.folder, self.weights, train, **frozen)
+        self.directory = self.folder / "run"
+
+    def train(self, steps, *overrides, every=2):
+        result = zr.run_zea(
+            RANKS,
+            [
+                *["-i", self.deck, "-d", self.directory, f"schedule.steps={steps}"],
+                *[f"checkpoint.every={every}", *overrides],
+            ],
+            self.directory,
+        )
+        self.assert_code(result, 0)
+        return result
+
+    def resume(self, steps, *overrides):
+        keys = [f"schedule.steps={steps}", "checkpoint.every=2", *overrides]
+        result = zr.run_zea(RANKS, ["-r", self.directory, *keys], self.directory)
+        self.assert_code(result, 0)
+        return result
+
+    def saves(self):
+        return [line for line in zr.metrics(self.directory) if line["kind"] == "checkpoint"]
+
+    def assert_whole(self):
+        for checkpoint in zr.checkpoints(self.directory):
+            subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
+
+    def test_written_once(self):
+        result = self.train(8, "checkpoint.keep=2")
+        saves = self.saves()
+        self.assertEqual([line["linked_bytes"] > 0 for line in saves], [False, True, True, True])
+        whole = {line["bytes"] + line["linked_bytes"] for line in saves}
+        self.assertEqual(whole, {saves[0]["bytes"]})
+        self.assertLess(saves[1]["bytes"], saves[0]["bytes"] / 4)
+        self.assertEqual(result.output.count("of frozen values linked"), 3)
+        self.assertNotIn("written again", result.output)
+        older, newest = zr.checkpoints(self.directory)
+        self.assertEqual(
+            [path.name for path in frozen_files(newest)], ["frozen-00000.h5", "frozen-00001.h5"]
+        )
+        self.assertEqual(inodes(older), inodes(newest))
+        self.assertEqual([path.stat().st_nlink for path in frozen_files(newest)], [2, 2])
+        self.assert_whole()
+
+        # Bit for bit what a run has that saved once.
+        linked, self.directory = self.directory, self.folder / "once"
+        self.train(8, every=0)
+        self.assert_same_arrays(
+            zr.read_checkpoint(newest), zr.read_checkpoint(zr.checkpoints(self.directory)[-1])
+        )
+        # The same directory goes on with the same files, and one that was copied by itself, too.
+        shutil.copytree(newest, self.folder / "copied" / "checkpoints" / newest.name)
+        before = inodes(newest)
+        self.directory = linked
+        self.resume(12, "checkpoint.keep=1")
+        self.assertEqual(inodes(zr.checkpoints(linked)[-1]), before)
+        self.directory = self.folder / "copied"
+        self.resume(12)
+        self.assert_whole()
+        self.assert_same_arrays(
+            *(zr.read_checkpoint(zr.checkpoints(run)[-1]) for run in (linked, self.directory))
+        )
+
+    def test_damage_of_the_shared_file(self):
+        self.train(4, "checkpoint.keep=0")
+        checkpoints = zr.checkpoints(self.directory)
+        self.assertEqual(len(checkpoints), 2)
+        damaged = frozen_files(checkpoints[0])[1]
+        with zr.h5py.File(damaged, "r+") as file:
+            pieces = []
+            file.visititems(
+                lambda _, e: pieces.append(e) if isinstance(e, zr.h5py.Dataset) else None
+            )
+            largest = max(pieces, key=lambda piece: piece.nbytes)
+            largest[(0,) * largest.ndim] += 1
+
+        result = zr.run_zea(RANKS, ["-r", self.directory], self.directory)
+
+        self.assert_code(result, 4)
+        self.assertIn("none of its checkpoints can be opened", result.output)
+        for checkpoint in checkpoints:
+            self.assertIn(f"{checkpoint / damaged.name}: tensor ", result.output)
+
+    def test_what_is_frozen_changes(self):
+        """Each start writes what it freezes, and the rest of a run is linked again."""
+        self.train(4, "checkpoint.keep=0")
+        self.resume(8, "model.llm.train=true")
+        self.resume(12, "model.llm.train=false")
+        found = zr.checkpoints(self.directory)
+        self.assertEqual([int(path.name[-2:]) for path in found], [2, 4, 6, 8, 10, 12])
+        self.assert_whole()
+        for first, second in zip(found[::2], found[1::2]):
+            self.assertEqual(inodes(first), inodes(second))
+        self.assertEqual(len({tuple(inodes(checkpoint)) for checkpoint in found}), 3)
+        arrays = [zr.read_checkpoint(checkpoint) for checkpoint in found]
+        start = zr.read_arrays(self.weights)
+        for name, values in start.items():
+            if name.startswith("__"):
+                continue
+            states = [array[(name, "parameter")].tobytes() for array in arrays]
+            if name.startswith("vision_tower."):
+                self.assertEqual(set(states), {values.tobytes()}, name)
+            if name.startswith("language_model."):
+                self.assertEqual(states[0], values.tobytes(), name)
+                self.assertEqual(states[3], states[5], name)
+        head = ("language_model.lm_head.weight", "parameter")
+        self.assertNotEqual(arrays[1][head].tobytes(), arrays[3][head].tobytes())
+
+
+zr.main()

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signals, files and the wall limit ask once, and nothing that comes late ends the process.
+#include "zea/train/stop_request.hpp"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "support/files.hpp"
+
+namespace zea {
+namespace {
+
+TEST(StopRequest, SignalsAskOnce) {
+  StopRequest stop("", false, 0);
+  std::raise(SIGUSR1);
+  std::raise(SIGUSR2);
+  std::raise(SIGTERM);
+
+  const StepFlags asked = stop.poll(0), again = stop.poll(0);
+
+  EXPECT_EQ(asked.save, 1);
+  EXPECT_EQ(asked.leave, 2);
+  EXPECT_EQ(again.save + again.leave, 0);
+}
+
+TEST(StopRequest, FilesAskTheRootOnce) {
+  const TemporaryDirectory run;
+  StopRequest root(run.path(), true, 0), other(run.path(), false, 0);
+  write_bytes(run / "SAVE", "");
+  write_bytes(run / "STOP", "");
+
+  EXPECT_EQ(other.poll(0).save, 0);
+  const StepFlags asked = root.poll(0), again = root.poll(0);
+
+  EXPECT_EQ(asked.save, 1);
+  EXPECT_EQ(asked.leave, 1);
+  EXPECT_EQ(again.save + again.leave, 0);
+}
+
+TEST(StopRequest, TheWallLimitLeavesTimeToSave) {
+  StopRequest limited("", true, 1000), free("", true, 0);
+
+  EXPECT_EQ(limited.poll(500).leave, 0);
+  EXPECT_EQ(limited.poll(1001).leave, 1);
+  EXPECT_EQ(free.poll(1e9).leave, 0);
+}
+
+TEST(StopRequest, ASignalThatComesWhenTheRunIsOverEndsNothing) {
+  { const StopRequest stop("", false, 0); }
+  std::raise(SIGUSR1);
+  std::raise(SIGUSR2);
+  const StopRequest next("", false, 0);
+}
+
+}  // namespace
+}  // namespace zea
