@@ -18,10 +18,6 @@ constexpr int64_t kPartBytes = 2 * kHashBlockBytes;
 /// Threads that write parts in turn: one copies and hashes while the disk works for the other.
 constexpr int kLanes = 2;
 
-/// Training comes first: of a thread that mostly waits, and of all threads of a save that is done
-/// in a moment. Below that it would wait for a core longer than it works.
-constexpr int kNice = 10;
-
 /// Of threads that move many bytes: the least share of a core that is never nothing. What is idle
 /// is theirs.
 constexpr int kLowestNice = 19;
@@ -77,7 +73,7 @@ ShardSave::~ShardSave() {
 }
 
 void ShardSave::run() {
-  step_back(kNice);
+  step_back(kWaitingNice);
   try {
     write_all();
   } catch (...) {
@@ -91,7 +87,7 @@ void ShardSave::run() {
 }
 
 void ShardSave::stage() {
-  step_back(kNice + further_back());
+  step_back(kWaitingNice + further_back());
   try {
     while (!is_stopped() && snapshot_.stage()) std::this_thread::yield();
   } catch (const std::bad_alloc&) {
@@ -102,7 +98,7 @@ void ShardSave::stage() {
 }
 
 int ShardSave::further_back() const {
-  return bytes() < kManyBytes ? 0 : kLowestNice - kNice;
+  return bytes() < kManyBytes ? 0 : kLowestNice - kWaitingNice;
 }
 
 void ShardSave::write_all() {

@@ -25,6 +25,10 @@ namespace zea::detail {
 /// Gives the calling thread, and those that it starts, a priority that is so much lower.
 void step_back(int levels);
 
+/// Training comes first. Levels for threads that mostly wait for the disk, and for all of a save
+/// that is done in a moment: further back they would wait for a core longer than they work.
+inline constexpr int kWaitingNice = 10;
+
 struct ShardSaveRequest {
   std::string directory;
   std::string file, frozen_file;  ///< of pieces that change, and of those that do not

@@ -4,8 +4,8 @@
 Both train the same Llama-style decoder from the same weights on the same samples with the same AdamW and clipping, tp 2
 with sequence parallelism and a vocabulary that is cut. They run in turn (A B A B ...), each a fresh group of processes
 in which the variants take turns of a few steps. PyTorch's bf16 is measured twice: autocast over fp32 parameters, and
-all in bf16, which has no fp32 masters and moments, as zea's and autocast have, and so less to do per step; the bar is that
-against autocast. Losses must agree.
+all in bf16, which has no fp32 masters and moments, as zea's and autocast have, and so less to do per step; the bar is
+that against autocast. Losses must agree.
 
 usage: bench_tensor_parallel.py BUILD [--rounds 5] [--steps 3]
 """

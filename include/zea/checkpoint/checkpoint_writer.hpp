@@ -19,7 +19,8 @@ namespace zea {
 
 namespace detail {
 struct SaveMemory;
-}
+class CheckpointSave;
+}  // namespace detail
 
 struct CheckpointRequest {
   std::string directory;  ///< where step-... directories lie; made when it is not there
@@ -81,15 +82,13 @@ class CheckpointWriter {
   void keep_newest(const std::string& directory, int64_t keep);
 
  private:
-  class Save;
-
   void wait_for_removal();
 
   Engine& engine_;
   Collectives& control_;
   std::future<void> removal_;                   ///< on the root
   std::unique_ptr<detail::SaveMemory> memory_;  ///< outlives each save
-  std::unique_ptr<Save> save_;
+  std::unique_ptr<detail::CheckpointSave> save_;
 };
 
 /// Start and finish in one.
