@@ -7,9 +7,8 @@
 
 #include <atomic>
 
+#include "attention_operands.hpp"
 #include "launch.hpp"
-#include "score_tile.hpp"
-#include "tile_rows.hpp"
 #include "zea/kernels/tiled_attention.hpp"
 
 namespace zea::detail {
@@ -23,10 +22,6 @@ struct TileHeads {
 
   int64_t group() const { return heads / kv_heads; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
-  template <class W>
-  int64_t columns() const {
-    return round_to(dim, kLanes<W>);
-  }
 
   int64_t heads, kv_heads, dim;
 };

@@ -13,6 +13,7 @@
 #include <malloc.h>
 #endif
 
+#include "kept_memory.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 
 #ifndef INTRA_OP_PARALLEL
@@ -22,8 +23,8 @@
 namespace zea {
 namespace {
 
-/// A step takes and frees the same tensors as the one before. glibc would give the larger ones back
-/// to the kernel each time, which then clears every page again: a tenth of a step.
+/// glibc would give larger memory that is freed back to the kernel each time, which then clears
+/// every page again: a tenth of a step.
 void keep_freed_memory() {
 #if defined(__GLIBC__)
   constexpr int kLargestKept = 32 << 20;  // that glibc allows
@@ -32,10 +33,22 @@ void keep_freed_memory() {
 #endif
 }
 
+/// None under sanitizers, which are to see every use of what was freed.
+std::unique_ptr<c10::Allocator> make_kept_memory() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return nullptr;
+#else
+  return std::make_unique<detail::KeptMemory>();
+#endif
+}
+
 }  // namespace
 
-KernelRuntime::KernelRuntime() {
+// Priorities only ever rise, so the one that gives the place back must not be lower.
+KernelRuntime::KernelRuntime()
+    : kept_memory_(make_kept_memory()), before_(c10::GetAllocator(c10::kCPU)) {
   keep_freed_memory();
+  if (kept_memory_) c10::SetAllocator(c10::kCPU, kept_memory_.get(), UINT8_MAX);
 #if KOKKOS_VERSION < 30700
   Kokkos::InitArguments arguments;
   arguments.disable_warnings = true;
@@ -46,6 +59,7 @@ KernelRuntime::KernelRuntime() {
 }
 
 KernelRuntime::~KernelRuntime() {
+  c10::SetAllocator(c10::kCPU, before_, UINT8_MAX);
   Kokkos::finalize();
 }
 

@@ -3,6 +3,9 @@
 
 #include <ATen/Context.h>
 
+#include "pair_matmul.hpp"
+#include "zea/kernels/sum_kernels.hpp"
+
 // oneDNN's product of dense matrices, result = beta result + alpha a b. The library exports it and
 // installs no header for it; where it is absent everything goes to at::mm.
 namespace at::native {
@@ -12,6 +15,9 @@ __attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const
 
 namespace zea {
 namespace {
+
+using detail::pair_product;
+using detail::takes_pair_product;
 
 // Below this, calling oneDNN costs more than it saves.
 constexpr int64_t kLeastProducts = int64_t{1} << 20;
@@ -50,13 +56,14 @@ void multiply_rows(const at::Tensor& result, const at::Tensor& a, const at::Tens
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (onednn_part(a, b, a.size(0)) == 0) return at::mm(a, b);
+  if (a.scalar_type() != at::kBFloat16 && onednn_part(a, b, a.size(0)) == 0) return at::mm(a, b);
   const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
   product_into(result, a, b);
   return result;
 }
 
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
+  if (takes_pair_product(result, a, b)) return pair_product(result, a, b, {});
   const int64_t part = onednn_part(a, b, a.size(0));
   at::Tensor target = result;
   if (part == 0)
@@ -66,6 +73,10 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 }
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != sum.scalar_type()) {
+    if (takes_pair_product(sum, a, b)) return pair_product(sum, a, b, {});
+    return add_converted(sum, at::mm(a, b));
+  }
   // Here tokens are what is summed over.
   const int64_t part = onednn_part(a, b, a.size(1)), rest = a.size(1) - part;
   at::Tensor result = sum;
@@ -74,11 +85,21 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 }
 
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == at::kBFloat16) {
+    const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
+    if (!takes_pair_product(result, a, b)) return at::addmm(bias, a, b);
+    pair_product(result, a, b, bias);
+    return result;
+  }
   const int64_t part = onednn_part(a, b, a.size(0));
   if (part == 0) return at::addmm(bias, a, b);
   const at::Tensor result = bias.expand({a.size(0), b.size(1)}).contiguous();
   multiply_rows(result, a, b, 1, part);
   return result;
+}
+
+bool adds_narrow_products() {
+  return detail::has_pair_products();
 }
 
 }  // namespace zea

@@ -6,8 +6,8 @@
 #include <memory>
 #include <new>
 
+#include "bf16_pairs.hpp"
 #include "elements.hpp"
-#include "tile_product.hpp"
 
 namespace zea::detail {
 
@@ -32,6 +32,16 @@ class HeadTensor {
       if (type_ == at::kBFloat16) return visit(static_cast<Bf16*>(data_) + first, token_stride_);
     throw InternalError("attention among tensors of unlike types");
   }
+
+  /// Whether each row of a head is whole pairs, all of them.
+  bool has_pairs(int64_t dim) const {
+    return type_ == at::kBFloat16 && dim % 2 == 0 && token_stride_ % 2 == 0;
+  }
+  /// A token's head of a tensor of bf16.
+  const Bf16* bf16(int64_t token, int64_t head) const {
+    return static_cast<const Bf16*>(data_) + token * token_stride_ + head * head_stride_;
+  }
+  int64_t token_stride() const { return token_stride_; }
 
  private:
   void* data_;
@@ -70,6 +80,31 @@ ZEA_WIDE_CLONES void store_elements(const TileRows<W>& from, W scale, bool adds,
   }
 }
 
+/// dots[i] = sum of a[i] b[i] over a row's elements.
+template <class W, class A, class B>
+ZEA_WIDE_CLONES void dot_elements(const A* a, int64_t a_stride, const B* b, int64_t b_stride,
+                                  int64_t rows, int64_t dim, W* dots) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const A* __restrict first = a + i * a_stride;
+    const B* __restrict second = b + i * b_stride;
+    W sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t d = 0; d < dim; ++d) sum += load(first[d]) * load(second[d]);
+    dots[i] = sum;
+  }
+}
+
+/// rows[i] *= factors[i].
+template <class W>
+ZEA_WIDE_CLONES void scale_rows(W* rows, int64_t columns, int64_t begin, int64_t end,
+                                const W* factors) {
+  for (int64_t i = begin; i < end; ++i) {
+    W* __restrict row = rows + i * columns;
+    const W factor = factors[i];
+    for (int64_t d = 0; d < columns; ++d) row[d] *= factor;
+  }
+}
+
 template <class W>
 void load_rows(const HeadTensor& from, int64_t token, int64_t head, W scale,
                const TileRows<W>& to) {
@@ -83,6 +118,17 @@ void store_rows(const TileRows<W>& from, W scale, bool adds, const HeadTensor& t
                 int64_t head) {
   to.visit<W>(token, head, [&](auto* target, int64_t stride) {
     store_elements(from, scale, adds, target, stride);
+  });
+}
+
+/// Of `into.count` rows of two tensors, element by element; `into.data` takes a number for each.
+template <class W>
+void dot_rows(const HeadTensor& a, const HeadTensor& b, int64_t token, int64_t head,
+              const TileRows<W>& into) {
+  a.visit<W>(token, head, [&](const auto* first, int64_t first_stride) {
+    b.visit<W>(token, head, [&](const auto* second, int64_t second_stride) {
+      dot_elements(first, first_stride, second, second_stride, into.count, into.dim, into.data);
+    });
   });
 }
 

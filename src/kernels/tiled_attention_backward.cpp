@@ -28,23 +28,27 @@ struct BackwardCall {
   AttentionTiles tiles;
 };
 
-/// A thread's tiles. Those of queries exist twice: as rows, and transposed.
-template <class W>
+/// A thread's tiles.
+template <class Terms>
 class BackwardTile {
+  using W = typename Terms::Sum;
+  using Group = typename Terms::Group;
+
  public:
   BackwardTile(const BackwardCall& call, int64_t most_keys)
       : call_(call),
-        columns_(call.heads.columns<W>()),
-        memory_(kTileQueries * (6 * columns_ + 2 * kTileKeys + 2) + 2 * kTileKeys * columns_ +
+        shapes_(call.heads.dim),
+        columns_(shapes_.columns),
+        memory_(kTileQueries * (6 * columns_ + 4 * kTileKeys + 2) + 2 * kTileKeys * columns_ +
                 2 * most_keys * columns_),
-        q_(memory_.take(kTileQueries * columns_)),
-        dout_(memory_.take(kTileQueries * columns_)),
-        rows_(memory_.take(kTileQueries * columns_)),
-        q_lanes_(memory_.take(kTileQueries * columns_)),
-        dout_lanes_(memory_.take(kTileQueries * columns_)),
-        dq_lanes_(memory_.take(kTileQueries * columns_)),
+        q_{take_rows(), take_rows()},
+        dout_{take_rows(), take_rows()},
+        spare_(memory_.take(kTileQueries * columns_)),
+        dq_(memory_.take(kTileQueries * columns_)),
         scores_(memory_.take(kTileQueries * kTileKeys)),
         gradients_(memory_.take(kTileQueries * kTileKeys)),
+        paired_scores_{take_paired(), nullptr},
+        paired_gradients_{take_paired(), take_paired()},
         lse_(memory_.take(kTileQueries)),
         subtracted_(memory_.take(kTileQueries)),
         k_(memory_.take(kTileKeys * columns_)),
@@ -63,6 +67,12 @@ class BackwardTile {
   }
 
  private:
+  Group* take_rows() { return reinterpret_cast<Group*>(memory_.take(kTileQueries * columns_)); }
+  Bf16Pair* take_paired() {
+    return reinterpret_cast<Bf16Pair*>(memory_.take(kTileQueries * kTileKeys / 2));
+  }
+  W scale() const { return static_cast<W>(call_.heads.scale()); }
+
   void run_tile(const BackwardItem& item, const QueryTile& tile, int64_t head) {
     bool is_loaded = false;
     for (const TilePiece& piece : tile.pieces) {
@@ -74,74 +84,71 @@ class BackwardTile {
         add_keys(item, piece, key, std::min(kTileKeys, end - key));
     }
     if (!item.wants_queries) return;
-    transpose(dq_lanes_, lanes_, columns_, lanes_, rows_, columns_);
-    store_rows<W>({rows_, tile.queries, call_.heads.dim, columns_},
-                  static_cast<W>(call_.heads.scale()), call_.adds, HeadTensor(call_.gradients.dq),
-                  tile.query, head);
-  }
-
-  void load_queries(const at::Tensor& from, const QueryTile& tile, int64_t head, W scale,
-                    W* target) {
-    load_rows<W>(HeadTensor(from), tile.query, head, scale,
-                 {target, tile.queries, call_.heads.dim, columns_});
-    std::fill_n(target + tile.queries * columns_, (lanes_ - tile.queries) * columns_, W(0));
+    store_rows<W>({dq_, tile.queries, shapes_.dim, columns_}, scale(), call_.adds,
+                  HeadTensor(call_.gradients.dq), tile.query, head);
   }
 
   void load_tile(const QueryTile& tile, int64_t head) {
     lanes_ = round_to(tile.queries, kLanes<W>);
-    load_queries(call_.in.q, tile, head, static_cast<W>(call_.heads.scale()), q_);
-    load_queries(call_.dout, tile, head, W(1), dout_);
-    load_queries(call_.sums.out, tile, head, W(1), rows_);
-    transpose(q_, columns_, lanes_, columns_, q_lanes_, lanes_);
-    transpose(dout_, columns_, lanes_, columns_, dout_lanes_, lanes_);
-    std::fill_n(dq_lanes_, lanes_ * columns_, W(0));
+    const HeadTensor q(call_.in.q), dout(call_.dout), out(call_.sums.out);
+    load_queries({q, tile.query, head, tile.queries}, lanes_, shapes_, spare_, q_);
+    load_queries({dout, tile.query, head, tile.queries}, lanes_, shapes_, spare_, dout_);
+    std::fill_n(dq_, lanes_ * columns_, W(0));
+    std::fill_n(lse_, lanes_, W(0));
+    std::fill_n(subtracted_, lanes_, W(0));
     const at::Tensor& lse = call_.sums.lse;
     const W* sums = lse.const_data_ptr<W>() + tile.query * lse.stride(0) + head * lse.stride(1);
-    for (int64_t l = 0; l < lanes_; ++l) {
-      lse_[l] = l < tile.queries ? sums[l * lse.stride(0)] : W(0);
-      W sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t d = 0; d < columns_; ++d)
-        sum += dout_[l * columns_ + d] * rows_[l * columns_ + d];
-      subtracted_[l] = sum;
-    }
+    for (int64_t l = 0; l < tile.queries; ++l) lse_[l] = sums[l * lse.stride(0)];
+    dot_rows<W>(dout, out, tile.query, head, {subtracted_, tile.queries, shapes_.dim, 1});
   }
 
   void add_keys(const BackwardItem& item, const TilePiece& piece, int64_t begin, int64_t count) {
-    const int64_t dim = call_.heads.dim;
-    load_rows<W>(HeadTensor(call_.in.k), piece.key + begin, item.kv_head, W(1),
-                 {k_, count, dim, columns_});
-    load_rows<W>(HeadTensor(call_.in.v), piece.key + begin, item.kv_head, W(1),
-                 {v_, count, dim, columns_});
+    const int64_t token = piece.key + begin;
+    const KeyOperands<Terms> k = load_keys({HeadTensor(call_.in.k), token, item.kv_head, count},
+                                           shapes_, k_, item.wants_queries);
+    const KeyOperands<Terms> v =
+        load_keys({HeadTensor(call_.in.v), token, item.kv_head, count}, shapes_, v_, false);
     const SeenLanes seen(piece, begin, count, kLanes<W>);
-    score(k_, q_lanes_, seen, scores_);
-    score(v_, dout_lanes_, seen, gradients_);
-    const ScoreTile<W> scores{scores_, lanes_, seen};
+    score(k, q_, seen, scale(), scores_);
+    score(v, dout_, seen, W(1), gradients_);
+    const ScoreTile<W> scores{scores_, lanes_, seen}, gradients{gradients_, lanes_, seen};
     hide(scores);
     score_gradients(scores, gradients_, lse_, subtracted_);
+    const WeightOperands<Terms> ds = weight_operands(Terms(), gradients, paired_gradients_);
     if (item.wants_keys) {
-      const int64_t row = piece.sum_row + begin - item.first_key;
-      add_key_gradient(scores_, dout_, seen, dv_ + row * columns_);
-      add_key_gradient(gradients_, q_, seen, dk_ + row * columns_);
+      const int64_t row = (piece.sum_row + begin - item.first_key) * columns_;
+      const WeightOperands<Terms> p = weight_operands(Terms(), scores, paired_scores_);
+      add_key_gradient(p, dout_, seen, dv_ + row);
+      add_key_gradient(ds, q_, seen, dk_ + row);
     }
-    if (item.wants_queries)
-      multiply<W>({k_, 1, columns_, gradients_ + seen.begin_lane, lanes_,
-                   dq_lanes_ + seen.begin_lane, lanes_, dim, seen.lanes(), count, true,
-                   seen.part(Diagonal::RightInner), seen.offset + seen.begin_lane});
+    if (item.wants_queries) add_query_gradient(ds, k, seen);
   }
 
-  void score(const W* keys, const W* queries, const SeenLanes& seen, W* target) {
+  void score(const KeyOperands<Terms>& keys, const QueryOperands<Terms>& queries,
+             const SeenLanes& seen, W scale, W* target) {
     const int64_t first = seen.begin_lane;
-    multiply<W>({keys, columns_, 1, queries + first, lanes_, target + first, lanes_, seen.rows,
-                 seen.lanes(), call_.heads.dim, false, seen.part(Diagonal::Result),
-                 seen.offset + first});
+    multiply(TileProduct<Terms>{keys.along_dim.data, keys.along_dim.stride, 1,
+                                queries.along_dim + first, lanes_, target + first, lanes_,
+                                seen.rows, seen.lanes(), shapes_.groups(), false, scale,
+                                seen.part(Diagonal::Result), seen.offset + first});
   }
 
-  void add_key_gradient(const W* weights, const W* queries, const SeenLanes& seen, W* target) {
+  void add_key_gradient(const WeightOperands<Terms>& weights, const QueryOperands<Terms>& queries,
+                        const SeenLanes& seen, W* target) {
+    const int64_t first = seen.begin_lane, group = first / Terms::kElements;
+    multiply(TileProduct<Terms>{weights.along_lanes.data + group, weights.along_lanes.stride, 1,
+                                queries.across_lanes + group * columns_, columns_, target, columns_,
+                                seen.rows, columns_, groups_of<Terms>(seen.lanes()), true, W(1),
+                                seen.part(Diagonal::LeftInner), seen.offset + first});
+  }
+
+  void add_query_gradient(const WeightOperands<Terms>& ds, const KeyOperands<Terms>& k,
+                          const SeenLanes& seen) {
     const int64_t first = seen.begin_lane;
-    multiply<W>({weights + first, lanes_, 1, queries + first * columns_, columns_, target, columns_,
-                 seen.rows, columns_, seen.lanes(), true, seen.part(Diagonal::LeftInner),
-                 seen.offset + first});
+    multiply(TileProduct<Terms>{ds.across_keys.data + first, 1, ds.across_keys.stride,
+                                k.across_keys.data, k.across_keys.stride, dq_ + first * columns_,
+                                columns_, seen.end - first, columns_, groups_of<Terms>(seen.rows),
+                                true, W(1), seen.part(Diagonal::LeftColumns), seen.offset + first});
   }
 
   void store_keys(const BackwardItem& item) {
@@ -150,20 +157,23 @@ class BackwardTile {
       const int64_t count = std::min(range.sum_row + range.keys, item.end_key) - begin;
       if (count <= 0) continue;
       const int64_t row = begin - item.first_key, token = range.key + begin - range.sum_row;
-      const auto put = [&](W* sum, const at::Tensor& to) {
-        store_rows<W>({sum + row * columns_, count, call_.heads.dim, columns_}, W(1), call_.adds,
+      const auto put = [&](W* sum, W factor, const at::Tensor& to) {
+        store_rows<W>({sum + row * columns_, count, shapes_.dim, columns_}, factor, call_.adds,
                       HeadTensor(to), token, item.kv_head);
       };
-      put(dk_, call_.gradients.dk);
-      put(dv_, call_.gradients.dv);
+      put(dk_, scale(), call_.gradients.dk);
+      put(dv_, W(1), call_.gradients.dv);
     }
   }
 
   const BackwardCall& call_;
+  const OperandShapes<Terms> shapes_;
   const int64_t columns_;
   TileMemory<W> memory_;
-  W *q_, *dout_, *rows_, *q_lanes_, *dout_lanes_, *dq_lanes_, *scores_, *gradients_, *lse_,
-      *subtracted_, *k_, *v_, *dk_, *dv_;
+  QueryOperands<Terms> q_, dout_;
+  W *spare_, *dq_, *scores_, *gradients_;
+  PairedRows paired_scores_, paired_gradients_;
+  W *lse_, *subtracted_, *k_, *v_, *dk_, *dv_;
   int64_t lanes_ = 0;
 };
 
@@ -206,15 +216,15 @@ std::vector<BackwardItem> make_items(const BackwardCall& call, int64_t workers) 
   return split;
 }
 
-template <class W>
+template <class Terms>
 void backward(const BackwardCall& call) {
   const std::vector<BackwardItem> items = make_items(call, at::get_num_threads());
   int64_t most_keys = 0;
   for (const BackwardItem& item : items)
     if (item.wants_keys) most_keys = std::max(most_keys, item.end_key - item.first_key);
   for_each_item(
-      static_cast<int64_t>(items.size()), [&] { return BackwardTile<W>(call, most_keys); },
-      [&](BackwardTile<W>& worker, int64_t item) { worker.run(items[item]); });
+      static_cast<int64_t>(items.size()), [&] { return BackwardTile<Terms>(call, most_keys); },
+      [&](BackwardTile<Terms>& worker, int64_t item) { worker.run(items[item]); });
 }
 
 }  // namespace
@@ -229,10 +239,11 @@ void tiled_attention_backward(const AttentionInputs& in, const at::Tensor& dout,
                           result == AttentionResult::Added,
                           TileHeads(in),
                           make_attention_tiles(slices)};
-  if (sums.lse.scalar_type() == at::kDouble)
-    backward<double>(call);
-  else
-    backward<float>(call);
+  if (sums.lse.scalar_type() == at::kDouble) return backward<Singles<double>>(call);
+#ifdef ZEA_HAS_PAIRS
+  if (take_pairs({&in.q, &in.k, &in.v, &dout})) return backward<Pairs>(call);
+#endif
+  backward<Singles<float>>(call);
 }
 
 }  // namespace zea

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/logit_tiles.hpp"
 #include "zea/model/parameter_function.hpp"
@@ -12,11 +13,14 @@ using namespace detail;
 
 struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const Tensor& targets,
-                        Parameter* weight) {
+                        Parameter* weight, bool keeps) {
     (void)anchor;
     remember(ctx, {weight});
-    const RowLogits rows = row_logits(x, weight->value(), targets);
-    ctx->save_for_backward({x, targets, rows.lse});
+    KeptLogits kept;
+    const RowLogits rows = row_logits(x, weight->value(), targets, keeps ? &kept : nullptr);
+    Tensors saved{x, targets, rows.lse};
+    saved.insert(saved.end(), kept.begin(), kept.end());
+    ctx->save_for_backward(std::move(saved));
     return rows.lse.sub(rows.picked).sum(at::kDouble);
   }
 
@@ -27,15 +31,18 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     const Tensor dx = ctx->needs_input_grad(0) ? at::zeros_like(x) : Tensor();
     const Tensor dweight = weight->trainable() ? weight->gradient() : Tensor();
     add_logit_gradients(x, weight->value(), targets, lse, outputs[0].to(lse.scalar_type()),
-                        {dx, dweight});
-    return {dx, {}, {}, {}};
+                        {dx, dweight}, KeptLogits(saved.begin() + 3, saved.end()));
+    return {dx, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets) {
-  return LinearCrossEntropyFunction::apply(x, weight.anchor(), targets, &weight);
+  const bool has_backward =
+      at::GradMode::is_enabled() && (x.requires_grad() || weight.anchor().requires_grad());
+  const bool keeps = has_backward && keeps_logits(x.size(0), weight.shape()[0]);
+  return LinearCrossEntropyFunction::apply(x, weight.anchor(), targets, &weight, keeps);
 }
 
 }  // namespace zea

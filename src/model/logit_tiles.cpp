@@ -18,14 +18,17 @@ void for_pieces(int64_t all, int64_t step, Visit visit) {
 
 }  // namespace
 
-RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets) {
+RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
+                     KeptLogits* kept) {
   const LogitTile tile(x.size(0), matrix.size(0));
   const LogitSums sums(x.size(0), wide(x.narrow(0, 0, 0)).options());
   for_pieces(x.size(0), tile.rows, [&](int64_t row, int64_t rows) {
     const LogitSums part = sums.narrow(row, rows);
     for_pieces(matrix.size(0), tile.columns, [&](int64_t column, int64_t columns) {
-      add_logits(product(x.narrow(0, row, rows), matrix.narrow(0, column, columns).t()),
-                 targets.narrow(0, row, rows), column, part);
+      const at::Tensor logits =
+          product(x.narrow(0, row, rows), matrix.narrow(0, column, columns).t());
+      add_logits(logits, targets.narrow(0, row, rows), column, part);
+      if (kept) kept->push_back(logits);
     });
   });
   at::Tensor lse = sums.maxima, logarithms = sums.sums;
@@ -34,8 +37,9 @@ RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Te
 
 void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                          const at::Tensor& lse, const at::Tensor& scale,
-                         const LogitGradients& gradients) {
+                         const LogitGradients& gradients, const KeptLogits& kept) {
   const LogitTile tile(x.size(0), matrix.size(0));
+  auto next_kept = kept.begin();
   for_pieces(x.size(0), tile.rows, [&](int64_t row, int64_t rows) {
     const at::Tensor x_part = x.narrow(0, row, rows);
     // Many tiles of bf16 are summed in fp32.
@@ -44,9 +48,12 @@ void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at
     at::Tensor sum = is_summed_wide ? wide(dx) : dx;
     for_pieces(matrix.size(0), tile.columns, [&](int64_t column, int64_t columns) {
       const at::Tensor part = matrix.narrow(0, column, columns);
-      const at::Tensor d = product(x_part, part.t());
+      const at::Tensor d = kept.empty() ? product(x_part, part.t()) : *next_kept++;
       logits_to_gradient(d, targets.narrow(0, row, rows), column, lse.narrow(0, row, rows), scale);
-      if (sum.defined()) sum.add_(product(d, part));
+      if (is_summed_wide)
+        add_product(sum, d, part);
+      else if (sum.defined())
+        sum.add_(product(d, part));
       if (!gradients.dweight.defined()) return;
       at::Tensor dweight = gradients.dweight.narrow(0, column, columns);
       detail::add_outer_product(dweight, d, x_part);

@@ -19,11 +19,19 @@ AttentionInputs split_heads(const Tensor& qkv, int64_t heads, int64_t kv_heads) 
           qkv.narrow(1, heads + kv_heads, kv_heads)};
 }
 
+constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
+
+at::ScalarType wide_type(const Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::TensorOptions wide_options(const Tensor& x) {
+  return x.options().dtype(wide_type(x));
+}
+
 /// The log-sum-exps of queries that have seen no key, (queries, heads).
 Tensor no_keys(const Tensor& q) {
-  const at::ScalarType type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::full({q.size(0), q.size(1)}, -std::numeric_limits<double>::infinity(),
-                  q.options().dtype(type));
+  return at::full({q.size(0), q.size(1)}, kNoKeys, wide_options(q));
 }
 
 struct SliceAttentionFunction : Function<SliceAttentionFunction> {
@@ -77,7 +85,7 @@ AttentionSums no_attention(const Tensor& q) {
   return {at::zeros(q.sizes(), lse.options()), lse};
 }
 
-void add_attention(AttentionSums& sums, const AttentionInputs& in,
+void add_attention(const AttentionSums& sums, const AttentionInputs& in,
                    const std::vector<AttentionSlice>& slices) {
   if (takes_tiled_attention(in.q))
     tiled_attention_forward(in, slices, sums, AttentionResult::Added);
@@ -92,6 +100,45 @@ void add_attention_gradients(const AttentionGradients& gradients, const Attentio
     tiled_attention_backward(in, dout, sums, slices, gradients, AttentionResult::Added);
   else
     add_library_gradients(gradients, in, dout, sums, slices);
+}
+
+AttentionSums unwritten_sums(const Tensor& q) {
+  return {at::empty(q.sizes(), q.options()), at::empty({q.size(0), q.size(1)}, wide_options(q))};
+}
+
+AttentionSums unwritten_wide_sums(const Tensor& q) {
+  return {at::empty(q.sizes(), wide_options(q)),
+          at::empty({q.size(0), q.size(1)}, wide_options(q))};
+}
+
+void write_attention(const AttentionSums& sums, const AttentionInputs& in,
+                     const std::vector<AttentionSlice>& slices) {
+  if (takes_tiled_attention(in.q))
+    return tiled_attention_forward(in, slices, sums, AttentionResult::Written);
+  const bool is_wide = sums.out.scalar_type() == wide_type(sums.out);
+  const AttentionSums wide = is_wide ? sums : unwritten_wide_sums(in.q);
+  wide.out.zero_();
+  wide.lse.fill_(kNoKeys);
+  add_library_attention(wide, in, slices);
+  if (is_wide) return;
+  sums.out.copy_(wide.out);
+  sums.lse.copy_(wide.lse);
+}
+
+void write_attention_gradients(const AttentionGradients& gradients, const AttentionInputs& in,
+                               const Tensor& dout, const AttentionSums& sums,
+                               const std::vector<AttentionSlice>& slices) {
+  if (takes_tiled_attention(in.q))
+    return tiled_attention_backward(in, dout, sums, slices, gradients, AttentionResult::Written);
+  const auto zeros = [](const Tensor& x) {
+    return x.scalar_type() == wide_type(x) ? x.zero_() : at::zeros(x.sizes(), wide_options(x));
+  };
+  const AttentionGradients wide{zeros(gradients.dq), zeros(gradients.dk), zeros(gradients.dv)};
+  add_library_gradients(wide, in, dout, sums, slices);
+  if (wide.dq.is_same(gradients.dq)) return;
+  gradients.dq.copy_(wide.dq);
+  gradients.dk.copy_(wide.dk);
+  gradients.dv.copy_(wide.dv);
 }
 
 Tensor slice_attention(const Tensor& qkv, const std::vector<AttentionSlice>& slices, int64_t heads,

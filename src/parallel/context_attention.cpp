@@ -22,6 +22,7 @@ struct ContextCall {
 
   HeadExchange head_exchange() const { return {*plan, heads, kv_heads, inner}; }
   bool is_alone() const { return !outer || outer->size() == 1; }
+  bool passes_keys() const { return !is_alone() && plan->exchange == KeyExchange::Ring; }
 };
 
 void save(Context* ctx, const ContextCall& call) {
@@ -41,27 +42,26 @@ ContextCall saved_call(Context* ctx) {
 
 GroupInputs inputs_of(const ContextCall& call, const Tensor& qkv, int64_t heads) {
   const Tensor kv = qkv.narrow(1, heads, qkv.size(1) - heads);
-  return {qkv.narrow(1, 0, heads), call.is_alone() ? kv : kv.contiguous()};
+  return {qkv.narrow(1, 0, heads), call.passes_keys() ? kv.contiguous() : kv};
 }
 
 AttentionSums attend(const ContextCall& call, const GroupInputs& in) {
-  if (!call.is_alone() && call.plan->exchange == KeyExchange::Ring)
-    return PassedKeys(*call.plan, *call.outer).attend(in);
+  if (call.passes_keys()) return PassedKeys(*call.plan, *call.outer).attend(in);
   if (!call.is_alone()) return GatheredKeys(*call.plan, *call.outer).attend(in);
-  AttentionSums sums = no_attention(in.q);
-  add_attention(sums, with_keys(in.q, in.kv), call.plan->slices.at(0));
+  const AttentionSums sums = unwritten_sums(in.q);
+  write_attention(sums, with_keys(in.q, in.kv), call.plan->slices.at(0));
   return sums;
 }
 
-void add_gradients(const ContextCall& call, const GroupGradients& gradients, const GroupInputs& in,
-                   const Tensor& dout, const AttentionSums& sums) {
-  if (!call.is_alone() && call.plan->exchange == KeyExchange::Ring)
-    PassedKeys(*call.plan, *call.outer).add_gradients(gradients, in, dout, sums);
+void write_gradients(const ContextCall& call, const GroupGradients& gradients,
+                     const GroupInputs& in, const Tensor& dout, const AttentionSums& sums) {
+  if (call.passes_keys())
+    PassedKeys(*call.plan, *call.outer).write_gradients(gradients, in, dout, sums);
   else if (!call.is_alone())
-    GatheredKeys(*call.plan, *call.outer).add_gradients(gradients, in, dout, sums);
+    GatheredKeys(*call.plan, *call.outer).write_gradients(gradients, in, dout, sums);
   else
-    add_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv), dout, sums,
-                            call.plan->slices.at(0));
+    write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv), dout,
+                              sums, call.plan->slices.at(0));
 }
 
 struct ContextAttentionFunction : Function<ContextAttentionFunction> {
@@ -82,13 +82,13 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
     const Tensor& of_group = saved[0];
     const Tensor dy = outputs[0].contiguous().unflatten(1, {call.heads, of_group.size(2)});
     const Tensor dout = heads.outputs_to_heads(dy);
-    const Tensor dqkv =
-        at::zeros(of_group.sizes(), of_group.options().dtype(saved[2].scalar_type()));
+    const auto type = call.passes_keys() ? saved[2].scalar_type() : of_group.scalar_type();
+    const Tensor dqkv = at::empty(of_group.sizes(), of_group.options().dtype(type));
     const int64_t rest = dqkv.size(1) - heads.heads();
     const GroupGradients gradients{dqkv.narrow(1, 0, heads.heads()),
                                    dqkv.narrow(1, heads.heads(), rest)};
-    add_gradients(call, gradients, inputs_of(call, of_group, heads.heads()), dout,
-                  {saved[1], saved[2]});
+    write_gradients(call, gradients, inputs_of(call, of_group, heads.heads()), dout,
+                    {saved[1], saved[2]});
     return {heads.inputs_to_tokens(dqkv.to(of_group.scalar_type())), {}};
   }
 };

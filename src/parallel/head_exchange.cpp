@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tensor_rows.hpp"
+#include "member_rows.hpp"
 #include "zea/core/error.hpp"
 #include "zea/model/index_tensor.hpp"
 
@@ -42,85 +42,83 @@ std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const
            {all_heads_ + all_kv_heads_ + first_kv, kv_heads_, heads_ + kv_heads_}}};
 }
 
-Counts HeadExchange::own_counts(int64_t width) const {
-  return Counts(plan_.inner_tokens.size(), plan_.inner_tokens[inner_->rank()] * width);
-}
-
-Counts HeadExchange::group_counts(int64_t width) const {
-  Counts counts = plan_.inner_tokens;
-  for (int64_t& count : counts) count *= width;
-  return counts;
-}
-
-Tensor HeadExchange::to_heads(const Tensor& x) const {
-  const int64_t tokens =
-      std::accumulate(plan_.inner_tokens.begin(), plan_.inner_tokens.end(), int64_t{0});
-  const int64_t width = x.size(2) * x.size(3);
-  ZEA_ASSERT(x.size(1) == plan_.inner_tokens[inner_->rank()] && x.is_contiguous());
-  const Tensor received = at::empty({tokens, x.size(2), x.size(3)}, x.options());
-  inner_
-      ->all_to_all(x.const_data_ptr(), own_counts(width), received.mutable_data_ptr(),
-                   group_counts(width), dtype_of(x))
-      .wait();
+// What stays here is written where it belongs.
+Tensor HeadExchange::to_heads(const Tensor& like, int64_t heads, const OfMember& write) const {
+  const Counts& rows = plan_.inner_tokens;
+  const int64_t tokens = std::accumulate(rows.begin(), rows.end(), int64_t{0}), own = like.size(0);
+  ZEA_ASSERT(own == rows[inner_->rank()]);
+  const Tensor received = at::empty({tokens, heads, like.size(2)}, like.options());
+  const Tensor sent = at::empty({inner_->size(), own, heads, like.size(2)}, like.options());
+  for (int member = 0; member < inner_->size(); ++member)
+    if (member != inner_->rank()) write(member, sent[member]);
+  Pending pending =
+      inner_->exchange(parts_of_others(sent, *inner_), rows_of_others(received, rows, *inner_));
+  write(inner_->rank(), rows_of_member(received, rows, inner_->rank()));
+  pending.wait();
   if (plan_.inner_order.empty()) return received;
-  return received.index_select(0, index_tensor(plan_.inner_order, x.device()));
+  return received.index_select(0, index_tensor(plan_.inner_order, like.device()));
 }
 
-Tensor HeadExchange::to_tokens(const Tensor& x) const {
-  const int64_t width = x.size(1) * x.size(2);
+void HeadExchange::to_tokens(const Tensor& x, const OfMember& read) const {
+  const Counts& rows = plan_.inner_tokens;
   Tensor sent = x.contiguous();
   if (!plan_.inner_order.empty())
     sent = at::empty_like(sent).index_copy_(0, index_tensor(plan_.inner_order, x.device()), sent);
-  Tensor received = at::empty({static_cast<int64_t>(plan_.inner_tokens.size()),
-                               plan_.inner_tokens[inner_->rank()], x.size(1), x.size(2)},
-                              x.options());
-  inner_
-      ->all_to_all(sent.const_data_ptr(), group_counts(width), received.mutable_data_ptr(),
-                   own_counts(width), dtype_of(x))
-      .wait();
-  return received;
+  const Tensor received =
+      at::empty({inner_->size(), rows[inner_->rank()], x.size(1), x.size(2)}, x.options());
+  Pending pending =
+      inner_->exchange(rows_of_others(sent, rows, *inner_), parts_of_others(received, *inner_));
+  read(inner_->rank(), rows_of_member(sent, rows, inner_->rank()));
+  pending.wait();
+  for (int member = 0; member < inner_->size(); ++member)
+    if (member != inner_->rank()) read(member, received[member]);
 }
 
 Tensor HeadExchange::inputs_to_heads(const Tensor& qkv) const {
   if (!inner_) return qkv;
-  const int64_t members = inner_->size();
-  const Tensor sent =
-      at::empty({members, qkv.size(0), heads_ + 2 * kv_heads_, qkv.size(2)}, qkv.options());
-  for (int64_t member = 0; member < members; ++member)
+  return to_heads(qkv, heads_ + 2 * kv_heads_, [&](int64_t member, const Tensor& part) {
     for (const HeadRun& run : runs_of(member))
-      sent[member].narrow(1, run.place, run.count).copy_(qkv.narrow(1, run.first, run.count));
-  return to_heads(sent);
+      part.narrow(1, run.place, run.count).copy_(qkv.narrow(1, run.first, run.count));
+  });
 }
 
 Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
   if (!inner_) return dqkv;
-  const Tensor received = to_tokens(dqkv);
-  const int64_t members = inner_->size();
   // A KV head that several members used has a gradient from each.
-  const bool is_shared = kv_heads_ * members > all_kv_heads_;
+  const bool is_shared = kv_heads_ * inner_->size() > all_kv_heads_;
   const auto type = is_shared ? at::toOpMathType(dqkv.scalar_type()) : dqkv.scalar_type();
-  const Tensor all = at::empty({received.size(1), all_heads_ + 2 * all_kv_heads_, received.size(3)},
-                               dqkv.options().dtype(type));
+  const Tensor all =
+      at::empty({plan_.inner_tokens[inner_->rank()], all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
+                dqkv.options().dtype(type));
   if (is_shared) all.narrow(1, all_heads_, 2 * all_kv_heads_).zero_();
-  for (int64_t member = 0; member < members; ++member)
+  to_tokens(dqkv, [&](int64_t member, const Tensor& part) {
     for (const HeadRun& run : runs_of(member)) {
       const Tensor target = all.narrow(1, run.first, run.count);
-      const Tensor part = received[member].narrow(1, run.place, run.count);
+      const Tensor heads = part.narrow(1, run.place, run.count);
       if (is_shared && run.first >= all_heads_)
-        target.add_(part);
+        target.add_(heads);
       else
-        target.copy_(part);
+        target.copy_(heads);
     }
+  });
   return all.to(dqkv.scalar_type());
 }
 
 Tensor HeadExchange::outputs_to_tokens(const Tensor& out) const {
-  return inner_ ? to_tokens(out).transpose(0, 1).flatten(1, 2) : out;
+  if (!inner_) return out;
+  const Tensor all =
+      at::empty({plan_.inner_tokens[inner_->rank()], all_heads_, out.size(2)}, out.options());
+  to_tokens(out, [&](int64_t member, const Tensor& part) {
+    all.narrow(1, member * heads_, heads_).copy_(part);
+  });
+  return all;
 }
 
 Tensor HeadExchange::outputs_to_heads(const Tensor& dout) const {
   if (!inner_) return dout;
-  return to_heads(dout.unflatten(1, {inner_->size(), -1}).transpose(0, 1).contiguous());
+  return to_heads(dout, heads_, [&](int64_t member, const Tensor& part) {
+    part.copy_(dout.narrow(1, member * heads_, heads_));
+  });
 }
 
 }  // namespace zea::detail

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <array>
+#include <functional>
 
 #include "zea/comm/collectives.hpp"
 #include "zea/plan/context_plan.hpp"
@@ -37,12 +38,12 @@ class HeadExchange {
   };
   /// Queries, keys and values of a member.
   std::array<HeadRun, 3> runs_of(int64_t member) const;
-  /// x (members, own tokens, heads, dim) -> (group's tokens, heads, dim).
-  at::Tensor to_heads(const at::Tensor& x) const;
-  /// x (group's tokens, heads, dim) -> (members, own tokens, heads, dim).
-  at::Tensor to_tokens(const at::Tensor& x) const;
-  Counts own_counts(int64_t width) const;
-  Counts group_counts(int64_t width) const;
+  /// Writes, or reads, the part (own tokens, heads, dim) that goes to, or came from, a member.
+  using OfMember = std::function<void(int64_t member, const at::Tensor& part)>;
+  /// Parts of `heads` each -> (group's tokens, heads, dim), of type and dim as in `like`.
+  at::Tensor to_heads(const at::Tensor& like, int64_t heads, const OfMember& write) const;
+  /// x (group's tokens, heads, dim) -> parts.
+  void to_tokens(const at::Tensor& x, const OfMember& read) const;
 
   const ContextPlan& plan_;
   Collectives* inner_;

@@ -3,17 +3,18 @@
 
 #include <numeric>
 
+#include "member_rows.hpp"
 #include "tensor_rows.hpp"
 #include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {
 
 using at::Tensor;
 
-/// Gathers of fewer elements are not cut any further, nor into more parts than these.
-constexpr int64_t kLeastGathered = 65536;
+/// Gathers of fewer elements are not cut any further, nor into more parts than these. On the host
+/// parts only keep memory small, and short rows of them are slow to copy.
+constexpr int64_t kLeastGathered = 65536, kLeastGatheredOnHost = 1 << 19;
 constexpr int64_t kMostParts = 4;
 
 /// Zeros like kv, of the type that gradients add up in.
@@ -24,6 +25,12 @@ Tensor new_gradient(const Tensor& kv, const Tensor& dq) {
 /// The keys and values of some KV heads, of kv (tokens, 2 kv_heads, dim): (tokens, 2, heads, dim).
 Tensor some_heads(const Tensor& kv, int64_t first, int64_t heads) {
   return kv.unflatten(1, {2, -1}).narrow(2, first, heads);
+}
+
+/// Elements of each member's rows.
+Counts times(Counts rows, int64_t row_elements) {
+  for (int64_t& count : rows) count *= row_elements;
+  return rows;
 }
 
 /// x (tokens, query heads, ...) of the queries that use these KV heads, of `all`.
@@ -48,74 +55,82 @@ int64_t GatheredKeys::heads_at_once(const Tensor& kv) const {
   const int64_t tokens =
       std::accumulate(plan_.outer_tokens.begin(), plan_.outer_tokens.end(), int64_t{0});
   const int64_t all = kv.size(1) / 2, elements = tokens * kv.size(1) * kv.size(2);
+  const int64_t least = kv.is_cpu() ? kLeastGatheredOnHost : kLeastGathered;
   for (int64_t parts = kMostParts; parts > 1; --parts)
-    if (all % parts == 0 && elements >= parts * kLeastGathered) return all / parts;
+    if (all % parts == 0 && elements >= parts * least) return all / parts;
   return all;
-}
-
-Counts GatheredKeys::counts(const Tensor& kv) const {
-  ZEA_ASSERT(kv.size(0) == plan_.outer_tokens[outer_.rank()]);
-  Counts counts = plan_.outer_tokens;
-  for (int64_t& count : counts) count *= kv.size(1) * kv.size(2);
-  return counts;
 }
 
 TravellingTensor GatheredKeys::gather(const Tensor& kv, int64_t first, int64_t heads) const {
   const int64_t tokens =
       std::accumulate(plan_.outer_tokens.begin(), plan_.outer_tokens.end(), int64_t{0});
-  Tensor sent = some_heads(kv, first, heads).flatten(1, 2).contiguous();
-  Tensor all = at::empty({tokens, sent.size(1), sent.size(2)}, sent.options());
-  Pending pending = outer_.all_gather(sent.const_data_ptr(), all.mutable_data_ptr(), counts(sent),
-                                      dtype_of(sent));
-  return {std::move(sent), std::move(all), std::move(pending)};
+  const Tensor all = at::empty({tokens, 2 * heads, kv.size(2)}, kv.options());
+  const Tensor own = rows_of_member(all, plan_.outer_tokens, outer_.rank());
+  own.unflatten(1, {2, heads}).copy_(some_heads(kv, first, heads));
+  if (!kv.is_cpu())
+    return {all, all,
+            outer_.all_gather(own.const_data_ptr(), all.mutable_data_ptr(),
+                              times(plan_.outer_tokens, 2 * heads * kv.size(2)), dtype_of(all))};
+  Pending received = outer_.exchange({}, rows_of_others(all, plan_.outer_tokens, outer_));
+  const Tensor for_each = own.expand({outer_.size(), -1, -1, -1});
+  return {all, all, std::move(received), outer_.exchange(parts_of_others(for_each, outer_), {})};
 }
 
-Tensor GatheredKeys::in_row_order(const Tensor& gathered) const {
-  if (plan_.outer_order.empty()) return gathered;
-  return gathered.index_select(0, index_tensor(plan_.outer_order, gathered.device()));
-}
-
-TravellingTensor GatheredKeys::return_gradient(const Tensor& dkv, const Tensor& kv) const {
-  Tensor sent = dkv.to(kv.scalar_type());
-  if (!plan_.outer_order.empty())
-    sent = at::empty_like(sent).index_copy_(0, index_tensor(plan_.outer_order, kv.device()), sent);
-  Tensor own = at::empty({kv.size(0), dkv.size(1), dkv.size(2)}, kv.options());
-  Pending pending = outer_.reduce_scatter(sent.const_data_ptr(), own.mutable_data_ptr(),
-                                          counts(own), dtype_of(own));
-  return {std::move(sent), std::move(own), std::move(pending)};
+TravellingTensor GatheredKeys::return_gradient(Tensor dkv) const {
+  const Tensor own = rows_of_member(dkv, plan_.outer_tokens, outer_.rank());
+  if (!dkv.is_cpu()) {
+    Tensor sum = at::empty_like(own);
+    Pending pending =
+        outer_.reduce_scatter(dkv.const_data_ptr(), sum.mutable_data_ptr(),
+                              times(plan_.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
+    return {std::move(dkv), sum.unsqueeze(0), std::move(pending)};
+  }
+  Tensor parts = at::empty({outer_.size(), own.size(0), own.size(1), own.size(2)}, own.options());
+  Pending received = outer_.exchange({}, parts_of_others(parts, outer_));
+  Pending sent = outer_.exchange(rows_of_others(dkv, plan_.outer_tokens, outer_), {});
+  parts[outer_.rank()].copy_(own);
+  return {std::move(dkv), std::move(parts), std::move(received), std::move(sent)};
 }
 
 AttentionSums GatheredKeys::attend(const GroupInputs& in) const {
-  AttentionSums sums = no_attention(in.q);
+  const AttentionSums sums = unwritten_sums(in.q);
   const int64_t all = in.kv.size(1) / 2, heads = heads_at_once(in.kv);
-  TravellingTensor coming = gather(in.kv, 0, heads);
+  TravellingTensor coming = gather(in.kv, 0, heads), before;
   for (int64_t first = 0; first < all; first += heads) {
-    const Tensor kv = in_row_order(coming.take());
+    const Tensor kv = coming.arrive();
+    before.finish();
+    before = std::move(coming);
     if (first + heads < all) coming = gather(in.kv, first + heads, heads);
     const auto part = [&](const Tensor& x) { return their_queries(x, first, heads, all); };
-    AttentionSums part_sums{part(sums.out), part(sums.lse)};
-    add_attention(part_sums, with_keys(part(in.q), kv), plan_.slices.at(0));
+    write_attention({part(sums.out), part(sums.lse)}, with_keys(part(in.q), kv),
+                    plan_.slices.at(0));
   }
+  before.finish();
   return sums;
 }
 
-void GatheredKeys::add_gradients(const GroupGradients& gradients, const GroupInputs& in,
-                                 const Tensor& dout, const AttentionSums& sums) const {
+void GatheredKeys::write_gradients(const GroupGradients& gradients, const GroupInputs& in,
+                                   const Tensor& dout, const AttentionSums& sums) const {
   const int64_t all = in.kv.size(1) / 2, heads = heads_at_once(in.kv);
-  TravellingTensor coming = gather(in.kv, 0, heads), returning;
+  TravellingTensor coming = gather(in.kv, 0, heads), before, returning;
   const auto finish = [&](int64_t first) {
-    some_heads(gradients.dkv, first, heads).add_(returning.take().unflatten(1, {2, -1}));
+    const Tensor sum = returning.arrive().sum(0);
+    some_heads(gradients.dkv, first, heads).copy_(sum.unflatten(1, {2, heads}));
+    returning.finish();
   };
   for (int64_t first = 0; first < all; first += heads) {
-    const Tensor kv = in_row_order(coming.take());
+    const Tensor kv = coming.arrive();
+    before.finish();
+    before = std::move(coming);
     if (first + heads < all) coming = gather(in.kv, first + heads, heads);
     const auto part = [&](const Tensor& x) { return their_queries(x, first, heads, all); };
-    const Tensor dkv = new_gradient(kv, gradients.dq);
-    add_attention_gradients(with_keys({part(gradients.dq), {}}, dkv), with_keys(part(in.q), kv),
-                            part(dout), {part(sums.out), part(sums.lse)}, plan_.slices.at(0));
+    Tensor dkv = at::zeros(kv.sizes(), kv.options());
+    write_attention_gradients(with_keys({part(gradients.dq), {}}, dkv), with_keys(part(in.q), kv),
+                              part(dout), {part(sums.out), part(sums.lse)}, plan_.slices.at(0));
     if (first > 0) finish(first - heads);
-    returning = return_gradient(dkv, in.kv);
+    returning = return_gradient(std::move(dkv));
   }
+  before.finish();
   finish(all - heads);
 }
 
@@ -137,13 +152,14 @@ TravellingTensor PassedKeys::pass(const Tensor& here, int hop) const {
 }
 
 AttentionSums PassedKeys::attend(const GroupInputs& in) const {
-  AttentionSums sums = no_attention(in.q);
+  AttentionSums sums = unwritten_wide_sums(in.q);
   Tensor kv = in.kv;
   TravellingTensor before;
   for (int hop = 0; hop < outer_.size(); ++hop) {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
-    add_attention(sums, with_keys(in.q, kv), plan_.slices.at(owner(hop)));
+    const auto attend = hop == 0 ? write_attention : add_attention;  // each query sees itself
+    attend(sums, with_keys(in.q, kv), plan_.slices.at(owner(hop)));
     before.finish();
     if (!is_last(hop)) kv = coming.arrive();
     before = std::move(coming);
@@ -151,11 +167,13 @@ AttentionSums PassedKeys::attend(const GroupInputs& in) const {
   return sums;
 }
 
-void PassedKeys::add_gradients(const GroupGradients& gradients, const GroupInputs& in,
-                               const Tensor& dout, const AttentionSums& sums) const {
-  Tensor kv = in.kv;
-  TravellingTensor before, behind, behind_before;
-  for (int hop = 0; hop < outer_.size(); ++hop) {
+void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInputs& in,
+                                 const Tensor& dout, const AttentionSums& sums) const {
+  TravellingTensor before = pass(in.kv, 0), behind, behind_before;
+  write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv), dout, sums,
+                            plan_.slices.at(owner(0)));
+  Tensor kv = before.arrive();
+  for (int hop = 1; hop < outer_.size(); ++hop) {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const Tensor dkv = new_gradient(kv, gradients.dq);
@@ -163,7 +181,7 @@ void PassedKeys::add_gradients(const GroupGradients& gradients, const GroupInput
                             plan_.slices.at(owner(hop)));
     before.finish();
     behind_before.finish();
-    if (hop > 0) dkv.add_(behind.arrive());
+    if (hop > 1) dkv.add_(behind.arrive());
     behind_before = std::move(behind);
     behind = pass(dkv, hop);  // wide: not rounded at every hop
     if (!is_last(hop)) kv = coming.arrive();

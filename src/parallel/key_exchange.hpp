@@ -13,12 +13,13 @@
 namespace zea::detail {
 
 /// One call's tensors: q (tokens, heads, dim), and kv (tokens, 2 kv_heads, dim), keys first, in the
-/// type that travels.
+/// type that travels; contiguous where keys are passed.
 struct GroupInputs {
   at::Tensor q, kv;
 };
 
-/// dq, and dkv of the own group's tokens; fp32 for bf16.
+/// dq, and dkv of the own group's tokens, to be written: of q's type, fp32 for bf16 where keys are
+/// passed.
 struct GroupGradients {
   at::Tensor dq, dkv;
 };
@@ -55,25 +56,24 @@ class TravellingTensor {
   Pending received_, sent_;  ///< die first: they use both
 };
 
-/// Keys of the outer group's members gathered, in order of the row: some heads' at a time, the next
-/// ones' while these are used.
+/// Keys of the outer group's members gathered, in order of member: some heads' at a time, the next
+/// ones' while these are used. On the host each member fetches what it needs when it needs it, and
+/// waits for nobody's fetching; on devices these are collectives.
 class GatheredKeys {
  public:
   GatheredKeys(const ContextPlan& plan, Collectives& outer) : plan_(plan), outer_(outer) {}
 
   AttentionSums attend(const GroupInputs& in) const;
-  void add_gradients(const GroupGradients& gradients, const GroupInputs& in, const at::Tensor& dout,
-                     const AttentionSums& sums) const;
+  void write_gradients(const GroupGradients& gradients, const GroupInputs& in,
+                       const at::Tensor& dout, const AttentionSums& sums) const;
 
  private:
   /// As many heads as travel together, of those of `kv`.
   int64_t heads_at_once(const at::Tensor& kv) const;
-  Counts counts(const at::Tensor& kv) const;
   /// kv of the KV heads from `first` on.
   TravellingTensor gather(const at::Tensor& kv, int64_t first, int64_t heads) const;
-  at::Tensor in_row_order(const at::Tensor& gathered) const;
-  /// dkv of all tokens, in order of the row, goes to its owners and is summed.
-  TravellingTensor return_gradient(const at::Tensor& dkv, const at::Tensor& kv) const;
+  /// dkv of all tokens goes to its owners; what comes, (parts, own tokens, ...), adds up.
+  TravellingTensor return_gradient(at::Tensor dkv) const;
 
   const ContextPlan& plan_;
   Collectives& outer_;
@@ -87,9 +87,9 @@ class PassedKeys {
   PassedKeys(const ContextPlan& plan, Collectives& outer) : plan_(plan), outer_(outer) {}
 
   AttentionSums attend(const GroupInputs& in) const;
-  /// The gradients of keys travel behind the keys, and arrive at their owner last.
-  void add_gradients(const GroupGradients& gradients, const GroupInputs& in, const at::Tensor& dout,
-                     const AttentionSums& sums) const;
+  /// The gradients of other members' keys travel behind the keys, and arrive at their owner last.
+  void write_gradients(const GroupGradients& gradients, const GroupInputs& in,
+                       const at::Tensor& dout, const AttentionSums& sums) const;
 
  private:
   /// Whose keys are here at a hop.

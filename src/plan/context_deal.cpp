@@ -13,6 +13,8 @@ using Owned = std::vector<std::vector<TokenRange>>;
 
 /// Long runs are computed a little faster than as many tokens in blocks, so they win a near tie.
 constexpr double kNearTie = 1.005;
+/// Runs of long samples make slices that are fewer and larger than those of blocks.
+constexpr double kLongSamplesTie = 1.01;
 
 /// How many tokens each owner has before a place of the row.
 class OwnedBefore {
@@ -58,8 +60,8 @@ std::vector<double> tiles_with_owners(const Visibility& row, const std::vector<T
                                       int64_t block) {
   std::vector<double> tiles(owners, 0);
   for (const TokenRange& run : runs)
-    for (int64_t begin = run.begin; begin < run.end; begin += block) {
-      const int64_t end = std::min(run.end, begin + block);
+    for (int64_t begin = run.begin, end = begin; begin < run.end; begin = end) {
+      end = std::min({run.end, begin + block, end_of_sample(row, begin)});
       const auto side = static_cast<double>(block);
       const double factor = static_cast<double>(end - begin) / (side * side);
       owned_before.add(row.ends[end - 1], factor, tiles);
@@ -74,14 +76,16 @@ Owned deal_to_groups(const Visibility& row, const ContextOptions& options) {
   const DistributionOptions& wanted = options.distribution;
   Owned best = distribute_tokens(row, groups, wanted);
   if (wanted.kind != TokenDistribution::MakespanMin || groups == 1) return best;
-  double least = makespan(row, best, options.exchange, wanted) * kNearTie;
-  for (TokenDistribution kind : {TokenDistribution::Zigzag, TokenDistribution::Uniform}) {
-    Owned other = distribute_evenly(row.tokens(), groups, kind);
+  double least = makespan(row, best, options.exchange, wanted);
+  const auto take_if_as_good = [&](Owned other, double tie) {
     const double cost = makespan(row, other, options.exchange, wanted);
-    if (cost > least) continue;
+    if (cost > least * tie) return;
     least = cost;
     best = std::move(other);
-  }
+  };
+  take_if_as_good(distribute_samples(row, groups, wanted), kLongSamplesTie);
+  for (TokenDistribution kind : {TokenDistribution::Zigzag, TokenDistribution::Uniform})
+    take_if_as_good(distribute_evenly(row.tokens(), groups, kind), kNearTie);
   return best;
 }
 

@@ -54,6 +54,19 @@ Runs joined(const std::vector<PlacedRun>& placed) {
   return runs;
 }
 
+/// Slices with the keys of each group as one list, with all keys one after the other.
+std::vector<AttentionSlice> joined(const std::vector<std::vector<AttentionSlice>>& of_groups,
+                                   const std::vector<int64_t>& tokens) {
+  std::vector<AttentionSlice> slices;
+  int64_t before = 0;
+  for (size_t g = 0; g < of_groups.size(); before += tokens[g++])
+    for (AttentionSlice slice : of_groups[g]) {
+      slice.key += before;
+      slices.push_back(slice);
+    }
+  return slices;
+}
+
 }  // namespace
 
 ContextPlan make_context_plan(const Visibility& row,
@@ -73,14 +86,9 @@ ContextPlan make_context_plan(const Visibility& row,
   for (int member = 0; member < inner; ++member)
     plan.inner_tokens.push_back(count_rows(owned[group * inner + member]));
 
-  if (options.exchange == KeyExchange::Ring) {
-    for (const Runs& keys : groups)
-      plan.slices.push_back(attention_slices(row, groups[group], keys));
-    return plan;
-  }
-  const std::vector<PlacedRun> all = place_runs(groups.data(), groups.size());
-  plan.outer_order = order_of(all);
-  plan.slices.push_back(attention_slices(row, groups[group], joined(all)));
+  for (const Runs& keys : groups) plan.slices.push_back(attention_slices(row, groups[group], keys));
+  if (options.exchange == KeyExchange::Gather)
+    plan.slices = {joined(plan.slices, plan.outer_tokens)};
   return plan;
 }
 

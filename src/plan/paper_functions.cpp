@@ -23,7 +23,8 @@ int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes) {
 ElementBytes::ElementBytes(const UnitTypes& types)
     : param(static_cast<int64_t>(element_bytes(types.param))),
       wide(wide_bytes(types.param)),
-      gradient(static_cast<int64_t>(element_bytes(types.gradient))) {}
+      gradient(static_cast<int64_t>(element_bytes(types.gradient))),
+      adds_narrow_products(types.adds_narrow_products) {}
 
 PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes) {
   PaperFunction f;
@@ -31,7 +32,7 @@ PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const Elemen
   f.trains = f.saves_input = weight.trains;
   if (!weight.trains) return f;
   // The weight's gradient is added where it belongs; of another type it is made first.
-  if (bytes.gradient != bytes.param) f.backward_working = weight.out * weight.in * bytes.param;
+  if (bytes.converts()) f.backward_working = weight.out * weight.in * bytes.param;
   if (weight.has_bias)
     f.backward_working = std::max(f.backward_working, sums_bytes(rows, weight.out, bytes));
   return f;
@@ -149,49 +150,54 @@ PaperFunction paper_context_attention(const PaperContext& context, const PaperHe
   const int64_t inputs = heads.query + 2 * heads.key_value;
   const int64_t own = context.group_tokens * heads.dim;  // elements of a head
   const int64_t keys = context.key_tokens * 2 * heads.key_value * heads.dim;
-  const int64_t sums =
-      own * heads.query * bytes.wide + context.group_tokens * heads.query * bytes.wide;
+  // Where keys are passed, what comes of them adds up in a wide type.
+  const bool sums_wide = context.passes_keys && bytes.is_narrow();
+  const int64_t of_sums = context.passes_keys ? bytes.wide : bytes.param;
   PaperFunction f;
   const int64_t all_heads = heads.query * (exchanges ? context.group_tokens / context.tokens : 1);
   f.output = context.tokens * all_heads * heads.dim * bytes.param;
   f.saves_input = !exchanges;
-  f.saves_output = !exchanges && !bytes.is_narrow();
+  f.saves_output = !exchanges && !sums_wide;
   f.saved = context.group_tokens * heads.query * bytes.wide;
   if (exchanges) f.saved += own * inputs * bytes.param;
   if (!f.saves_output) f.saved += own * heads.query * bytes.param;
-  // Keys as they travel, gathered and then in order, or coming while others are used.
-  const int64_t sent = keys > 0 ? own * 2 * heads.key_value * bytes.param : 0;
-  const int64_t travelling = sent + 2 * keys * bytes.param;
-  f.forward_peak = f.saved + sums + travelling;
-  // The gradients of all inputs, wide; with those of the keys at hand and on their way, and then
-  // as they go back.
-  const int64_t narrowed = bytes.is_narrow() ? own * inputs * bytes.param : 0;
+  // Keys as they travel: the own ones, those at hand and those that come; or all of them.
+  const int64_t sent = own * 2 * heads.key_value * bytes.param;
+  const int64_t travelling =
+      context.passes_keys ? sent + 2 * keys * bytes.param : keys * bytes.param;
+  f.forward_peak = f.saved + own * heads.query * of_sums + travelling;
+  // The gradients of all inputs; with those of the keys at hand and on their way, and then as they
+  // go back.
+  const int64_t narrowed = sums_wide ? own * inputs * bytes.param : 0;
   const int64_t returned = narrowed + (exchanges ? own * inputs * bytes.param : 0);
-  const int64_t of_keys = keys * (bytes.wide + bytes.param) + travelling;
-  f.backward_working = own * inputs * bytes.wide +
-                       (exchanges ? own * heads.query * bytes.param : 0) +
+  const int64_t of_keys = keys * (of_sums + bytes.param) + travelling;
+  f.backward_working = own * inputs * of_sums + (exchanges ? own * heads.query * bytes.param : 0) +
                        std::max(of_keys, returned);
   return f;
 }
 
-PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary,
+PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary, bool keeps,
                                   const ElementBytes& bytes) {
   const LogitTile tile(rows, vocabulary.out);
-  const int64_t logits = std::min(rows, tile.rows) * tile.columns * bytes.param;
+  const bool are_kept = keeps && keeps_logits(rows, vocabulary.out);
+  const int64_t kept = are_kept ? rows * vocabulary.out * bytes.param : 0;
+  const int64_t logits = are_kept ? 0 : std::min(rows, tile.rows) * tile.columns * bytes.param;
   const int64_t states = std::min(rows, tile.rows) * vocabulary.in;
   PaperFunction f;
   f.output = static_cast<int64_t>(element_bytes(DType::Float64));
   f.saved = rows * bytes.wide;
   f.saves_input = true;
   f.trains = vocabulary.trains;
-  f.forward_peak = f.output + 3 * f.saved + std::max(logits, f.saved);
+  f.forward_peak = f.output + 3 * f.saved + std::max(logits, f.saved) + kept;
+  f.saved += kept;
   // Many tiles of a narrow type are summed in the wide one; a gradient of another type is made
   // first.
   const bool sums_wide = bytes.is_narrow() && tile.columns < vocabulary.out;
-  const bool converts = vocabulary.trains && bytes.gradient != bytes.param;
+  const bool converts = vocabulary.trains && bytes.converts();
+  const int64_t dx = sums_wide && bytes.adds_narrow_products ? 0 : states * bytes.param;
   const int64_t added = tile.columns * vocabulary.in * bytes.param;
-  f.backward_working = logits + (sums_wide ? states * bytes.wide : 0) +
-                       std::max(states * bytes.param, converts ? added : 0);
+  f.backward_working =
+      logits + (sums_wide ? states * bytes.wide : 0) + std::max(dx, converts ? added : 0);
   return f;
 }
 

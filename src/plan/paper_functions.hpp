@@ -12,7 +12,10 @@ struct ElementBytes {
   explicit ElementBytes(const UnitTypes& types);
 
   int64_t param, wide, gradient;
+  bool adds_narrow_products;
   bool is_narrow() const { return param != wide; }  ///< bf16: sums need a wide copy
+  /// A weight's gradient is made in the type of activations before it is added.
+  bool converts() const { return gradient != param && !adds_narrow_products; }
 };
 
 /// The weight's matrix, and whether it trains.
@@ -60,10 +63,12 @@ struct PaperContext {
   int64_t tokens;        ///< of this rank
   int64_t group_tokens;  ///< of the ranks that exchange tokens for heads
   int64_t key_tokens;    ///< whose keys are here at once; 0: no keys travel
+  bool passes_keys;      ///< from rank to rank, not gathered
 };
 PaperFunction paper_context_attention(const PaperContext& context, const PaperHeads& heads,
                                       const ElementBytes& bytes);
-PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary,
+/// `keeps`: forward keeps the logits for backward, if they are few.
+PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary, bool keeps,
                                   const ElementBytes& bytes);
 
 /// x + y: the gradient goes to both as it is.

@@ -2,7 +2,6 @@
 #include "zea/plan/token_distribution.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "zea/core/error.hpp"
 
@@ -23,24 +22,25 @@ void append(std::vector<TokenRange>& ranges, TokenRange range) {
     ranges.push_back(range);
 }
 
-/// The `part`-th of `parts` runs of a row, which differ in length by one token at most.
-TokenRange cut(int64_t tokens, int64_t part, int64_t parts) {
-  return {tokens * part / parts, tokens * (part + 1) / parts};
+/// The `part`-th of `parts` runs of some tokens, which differ in length by one token at most.
+TokenRange cut(TokenRange tokens, int64_t part, int64_t parts) {
+  return {tokens.begin + tokens.length() * part / parts,
+          tokens.begin + tokens.length() * (part + 1) / parts};
 }
 
 Owned uniform(int64_t tokens, int ranks) {
   Owned owned(ranks);
-  for (int r = 0; r < ranks; ++r) append(owned[r], cut(tokens, r, ranks));
+  for (int r = 0; r < ranks; ++r) append(owned[r], cut({0, tokens}, r, ranks));
   return owned;
 }
 
-Owned zigzag(int64_t tokens, int ranks) {
-  Owned owned(ranks);
-  for (int r = 0; r < ranks; ++r) {
+/// Gives rank r, of all, the r-th run of `tokens` from the front and from the back.
+void append_zigzag(Owned& owned, TokenRange tokens) {
+  const auto ranks = static_cast<int64_t>(owned.size());
+  for (int64_t r = 0; r < ranks; ++r) {
     append(owned[r], cut(tokens, r, 2 * ranks));
     append(owned[r], cut(tokens, 2 * ranks - 1 - r, 2 * ranks));
   }
-  return owned;
 }
 
 /// The cost of `tiles` tiles of attention and `tokens` tokens of everything else.
@@ -49,35 +49,59 @@ double cost(int64_t tiles, int64_t tokens, const DistributionOptions& options) {
          options.linear_tiles_per_token * static_cast<double>(tokens);
 }
 
-/// Blocks onto ranks: the costliest first, each onto the rank with the least so far; of equals the
-/// first.
-Owned makespan_min(const std::vector<double>& costs, int64_t tokens, int ranks, int64_t block) {
-  std::vector<size_t> order(costs.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return costs[a] > costs[b]; });
-  std::vector<double> loads(ranks, 0);
-  std::vector<int> owner(costs.size());
-  for (size_t index : order) {
-    const auto least = std::min_element(loads.begin(), loads.end());
-    *least += costs[index];
-    owner[index] = static_cast<int>(least - loads.begin());
-  }
-  Owned owned(ranks);
-  for (size_t index = 0; index < owner.size(); ++index) {
-    const int64_t begin = static_cast<int64_t>(index) * block;
-    append(owned[owner[index]], {begin, std::min(tokens, begin + block)});
-  }
-  return owned;
-}
-
 /// Tiles of blocks of keys that the queries [begin, end) see: what neighbouring tokens see has no
 /// holes, and neither end of it ever falls.
 int64_t tiles_of(const Visibility& row, TokenRange queries, int64_t block) {
   return num_blocks(row.ends[queries.end - 1], block) - row.begins[queries.begin] / block;
 }
 
+struct Block {
+  TokenRange tokens;
+  double cost;
+};
+
+void append_blocks(std::vector<Block>& blocks, const Visibility& row, TokenRange tokens,
+                   const DistributionOptions& options) {
+  for (int64_t begin = tokens.begin; begin < tokens.end; begin += options.block) {
+    const TokenRange queries{begin, std::min(tokens.end, begin + options.block)};
+    blocks.push_back(
+        {queries, cost(tiles_of(row, queries, options.block), queries.length(), options)});
+  }
+}
+
+/// Blocks onto ranks that have equal loads: the costliest first, each onto the rank with the least
+/// so far; of equals the first.
+Owned makespan_min(std::vector<Block> blocks, int ranks) {
+  std::stable_sort(blocks.begin(), blocks.end(),
+                   [](const Block& a, const Block& b) { return a.cost > b.cost; });
+  std::vector<double> loads(ranks, 0);
+  Owned owned(ranks);
+  for (const Block& block : blocks) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += block.cost;
+    owned[least - loads.begin()].push_back(block.tokens);
+  }
+  return owned;
+}
+
+/// Ascending, neighbours joined.
+Owned in_order(const Owned& owned) {
+  Owned result;
+  for (std::vector<TokenRange> runs : owned) {
+    std::sort(runs.begin(), runs.end(),
+              [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });
+    result.emplace_back();
+    for (const TokenRange& run : runs) append(result.back(), run);
+  }
+  return result;
+}
+
 }  // namespace
+
+int64_t end_of_sample(const Visibility& row, int64_t token) {
+  const auto from = row.begins.begin() + token;
+  return std::upper_bound(from, row.begins.end(), *from) - row.begins.begin();
+}
 
 std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block) {
   std::vector<int64_t> tiles;
@@ -88,7 +112,10 @@ std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block) {
 
 std::vector<std::vector<TokenRange>> distribute_evenly(int64_t tokens, int ranks,
                                                        TokenDistribution kind) {
-  return kind == TokenDistribution::Zigzag ? zigzag(tokens, ranks) : uniform(tokens, ranks);
+  if (kind != TokenDistribution::Zigzag) return uniform(tokens, ranks);
+  Owned owned(ranks);
+  append_zigzag(owned, {0, tokens});
+  return owned;
 }
 
 std::vector<std::vector<TokenRange>> distribute_tokens(const Visibility& row, int ranks,
@@ -96,13 +123,30 @@ std::vector<std::vector<TokenRange>> distribute_tokens(const Visibility& row, in
   ZEA_ASSERT(ranks >= 1 && options.block >= 1);
   const bool is_even = options.kind != TokenDistribution::MakespanMin || !options.counts_attention;
   if (is_even) return distribute_evenly(row.tokens(), ranks, options.kind);
-  const std::vector<int64_t> tiles = unmasked_tiles(row, options.block);
-  std::vector<double> costs;
-  for (size_t b = 0; b < tiles.size(); ++b) {
-    const int64_t begin = static_cast<int64_t>(b) * options.block;
-    costs.push_back(cost(tiles[b], std::min(options.block, row.tokens() - begin), options));
+  std::vector<Block> blocks;
+  append_blocks(blocks, row, {0, row.tokens()}, options);
+  return in_order(makespan_min(std::move(blocks), ranks));
+}
+
+std::vector<std::vector<TokenRange>> distribute_samples(const Visibility& row, int ranks,
+                                                        const DistributionOptions& options) {
+  ZEA_ASSERT(ranks >= 1 && options.block >= 1);
+  Owned owned(ranks);
+  std::vector<Block> blocks;
+  TokenRange between{0, 0};  // samples that are not long
+  for (int64_t begin = 0, end = 0; begin < row.tokens(); begin = end) {
+    end = end_of_sample(row, begin);
+    if (end - begin >= 2 * ranks * options.block) {
+      append_zigzag(owned, {begin, end});
+      append_blocks(blocks, row, between, options);
+      between = {end, end};
+    }
+    between.end = end;
   }
-  return makespan_min(costs, row.tokens(), ranks, options.block);
+  append_blocks(blocks, row, between, options);
+  const Owned rest = makespan_min(std::move(blocks), ranks);
+  for (int r = 0; r < ranks; ++r) owned[r].insert(owned[r].end(), rest[r].begin(), rest[r].end());
+  return in_order(owned);
 }
 
 std::vector<double> costs_of_ranks(const Visibility& row,

@@ -146,7 +146,9 @@ class PaperUnit {
     heads.query /= share_.cp_inner;
     heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
     const int64_t keys = is_all ? 0 : share_.gathers_keys ? tokens : group;
-    return tape_.call(paper_context_attention({own, group, keys}, heads, bytes_), {qkv});
+    const bool passes_keys = !is_all && !share_.gathers_keys;
+    return tape_.call(paper_context_attention({own, group, keys, passes_keys}, heads, bytes_),
+                      {qkv});
   }
   /// activate(linear(x)): the linear's output is a temporary of the expression.
   int activated(int x, const PaperRows& rows, const PaperWeight& weight, Activation activation) {
@@ -345,7 +347,11 @@ class PaperUnit {
     const int asked = tape_.call(paper_rows(rows.here * text.hidden * bytes_.param), {x});
     const int normed = text.layer_norms ? layer_norm(asked, rows.here) : rms_norm(asked, rows.here);
     tape_.drop(asked);
-    PaperFunction loss = paper_cross_entropy(rows.all, next_(), bytes_);
+    const PaperWeight vocabulary = next_();
+    const bool has_backward =
+        call_.keeps_graph && (vocabulary.trains || tape_.needs_gradient(normed));
+    PaperFunction loss =
+        paper_cross_entropy(rows.all, vocabulary, has_backward && share_.tp == 1, bytes_);
     if (rows.are_dealt()) {
       const int64_t gathered = rows.all * text.hidden * bytes_.param;
       loss.forward_peak += gathered;

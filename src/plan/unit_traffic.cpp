@@ -80,11 +80,11 @@ class UnitTraffic {
       if (backward_) sent += sent_by_reduce_scatter(keys, member);
     } else {
       // A hop passes on what came with the hop before. What the next member owns ends here; its
-      // gradient goes on to it.
+      // gradient goes on to it. What a member does to the gradient of its own keys stays there.
       const int64_t all = std::accumulate(keys.begin(), keys.end(), int64_t{0});
       sent = all - keys[(member + 1) % members];
       // Sums that travel are wide, or they would be rounded at every hop.
-      if (backward_) add(group_name(unit_.module, "cp_outer"), all, wide());
+      if (backward_) add(group_name(unit_.module, "cp_outer"), all - keys[member], wide());
     }
     add(group_name(unit_.module, "cp_outer"), sent, dtype_);
   }

@@ -65,6 +65,24 @@ TEST_P(LogitTiles, LossAndGradientsAreThoseOfAllLogits) {
   }
 }
 
+TEST_P(LogitTiles, KeptOnesGiveTheSameGradients) {
+  for (const auto [rows, vocabulary] : kSizes) {
+    const Tensor x = random({rows, 8}), matrix = random({vocabulary, 8});
+    const Tensor targets = at::randint(vocabulary, {rows}, at::kLong);
+    const auto gradients = [&](bool keeps) {
+      KeptLogits kept;
+      const RowLogits found = row_logits(x, matrix, targets, keeps ? &kept : nullptr);
+      EXPECT_EQ(kept.empty(), !keeps);
+      const LogitGradients to{at::zeros_like(x), at::zeros({vocabulary, 8}, sum_type())};
+      add_logit_gradients(x, matrix, targets, found.lse, at::ones({}, sum_type()), to, kept);
+      return std::pair(to.dx, to.dweight);
+    };
+    const auto kept = gradients(true), again = gradients(false);
+    EXPECT_TRUE(at::equal(kept.first, again.first)) << rows << " " << vocabulary;
+    EXPECT_TRUE(at::equal(kept.second, again.second)) << rows << " " << vocabulary;
+  }
+}
+
 TEST_P(LogitTiles, TargetsThatAreElsewhereAreLeftAlone) {
   const Tensor x = random({6, 8}), matrix = random({20, 8});
   const Tensor targets = at::tensor({-3, 0, 19, 20, 5, 400}, at::kLong);

@@ -40,19 +40,39 @@ TEST_P(RowKernels, NoRows) {
   EXPECT_EQ(swiglu_forward(random({0, 8})).size(1), 4);
 }
 
-/// Large enough for the faster library, with and without a rest of its blocks.
+/// Large enough for the faster library, with and without a rest of its blocks; of odd sizes; parts
+/// of wider matrices.
 TEST_P(RowKernels, Products) {
-  for (int64_t tokens : {5, 64, 128, 200}) {
-    const at::Tensor x = random({tokens, 96}), weight = random({160, 96}), bias = random({160});
-    const at::Tensor dy = random({tokens, 160}), sum = random({160, 96});
-    const at::Tensor y = at::mm(exact(x), exact(weight).t());
-    expect_close(product(x, weight.t()), y, 20);
-    expect_close(product(dy, weight), at::mm(exact(dy), exact(weight)), 20);
-    expect_close(biased_product(bias, x, weight.t()), y + exact(bias), 20);
-    const at::Tensor expected = exact(sum) + at::mm(exact(dy).t(), exact(x));
-    add_product(sum, dy.t(), x);
-    expect_close(sum, expected, 40);
-  }
+  for (int threads : {1, 2})
+    for (const auto& [in, out] :
+         {std::pair<int64_t, int64_t>{96, 160}, {30, 147}, {33, 8}, {52, 1}})
+      for (int64_t tokens : {1, 5, 64, 128, 203}) {
+        SCOPED_TRACE(std::to_string(tokens) + " " + std::to_string(in) + " " + std::to_string(out));
+        at::set_num_threads(threads);
+        const at::Tensor x = random({tokens, in + 2}).narrow(1, 2, in), weight = random({out, in});
+        const at::Tensor bias = random({out}), dy = random({tokens, out}), sum = random({out, in});
+        const at::Tensor y = at::mm(exact(x), exact(weight).t());
+        expect_close(product(x, weight.t()), y, 20);
+        expect_close(product(dy, weight), at::mm(exact(dy), exact(weight)), 20);
+        expect_close(biased_product(bias, x, weight.t()), y + exact(bias), 20);
+        const at::Tensor dweight = at::mm(exact(dy).t(), exact(x));
+        const at::Tensor expected = exact(sum) + dweight;
+        const at::Tensor wide =
+            sum.to(GetParam() == at::kBFloat16 ? at::kFloat : GetParam(), false, true);
+        add_product(wide, dy.t(), x);
+        const bool is_exact = GetParam() == at::kBFloat16 && adds_narrow_products();
+        expect_close(wide, expected, is_exact ? 2 : 40);
+        add_product(sum, dy.t(), x);
+        expect_close(sum, expected, 40);
+      }
+}
+
+TEST_P(RowKernels, ProductsOfNothing) {
+  const at::Tensor sum = at::ones({4, 6}, at::kFloat);
+  EXPECT_EQ(product(random({0, 8}), random({8, 6})).size(0), 0);
+  EXPECT_TRUE(product(random({4, 0}), random({0, 6})).eq(0).all().item<bool>());
+  if (GetParam() != at::kDouble) add_product(sum, random({0, 4}).t(), random({0, 6}));
+  EXPECT_TRUE(sum.eq(1).all().item<bool>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, RowKernels,

@@ -199,6 +199,7 @@ TEST_F(TiledAttention, GoesOnFromWhatStands) {
 }
 
 /// Narrow inputs whose sums and gradients are wide, as attention over ranks has them.
+/// Only what is multiplied may be rounded: on some processors also exp(scores), and its gradient.
 TEST_F(TiledAttention, SumsNarrowInputsInWideOnes) {
   const Heads heads{4, 2, 16};
   const Tensor qkv = random_qkv(120, heads).to(at::kBFloat16);
@@ -213,7 +214,8 @@ TEST_F(TiledAttention, SumsNarrowInputsInWideOnes) {
                            AttentionResult::Added);
 
   const Results expected = formula(split(qkv.to(at::kDouble), heads), dout.to(at::kDouble), slices);
-  expect_close({out, lse, sums.q, sums.k, sums.v}, expected, 2e-5);
+  expect_close({out, lse, sums.q, sums.k, sums.v}, expected, 1e-2);
+  EXPECT_LE((lse - expected.lse).abs().max().item<double>(), 2e-5);
 }
 
 TEST_F(TiledAttention, DoesNotDependOnTheThreads) {

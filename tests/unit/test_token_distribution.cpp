@@ -132,6 +132,15 @@ TEST(TokenDistribution, ZigzagBalancesOneCausalSampleAndMakespanMinAnyRow) {
   EXPECT_LT(imbalance(mixed, TokenDistribution::MakespanMin), 1.05);
 }
 
+TEST(TokenDistribution, LongSamplesAreDealtFromBothEndsAndTheRestInBlocks) {
+  const Visibility row = visible_text(testing::samples_of({64, 5, 11, 128, 16}), true);
+
+  const auto owned = distribute_samples(row, 2, {.block = 8});
+
+  EXPECT_EQ(owned[0], (std::vector<TokenRange>{{0, 16}, {48, 112}, {176, 208}}));
+  EXPECT_EQ(owned[1], (std::vector<TokenRange>{{16, 48}, {112, 176}, {208, 224}}));
+}
+
 TEST(TokenDistribution, WithoutAttentionTokensAreDealtEvenly) {
   const Words words = one_sample(1024);
   const DistributionOptions options{

@@ -14,6 +14,7 @@
 
 #include "support/kernel_test.hpp"
 #include "support/tiny_llava.hpp"
+#include "zea/kernels/matmul.hpp"
 #include "zea/model/unit.hpp"
 #include "zea/parallel/sharded_group.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
@@ -245,7 +246,8 @@ struct Check {
       inputs.emplace_back(at::full({rows, width}, 0.01, to_torch(type)));
       inputs.back()->set_requires_grad(inputs_need_gradient);
     }
-    const UnitMemory declared = unit_memory(spec, unit, sizes, {.param = type}, call);
+    const UnitTypes types{.param = type, .adds_narrow_products = adds_narrow_products()};
+    const UnitMemory declared = unit_memory(spec, unit, sizes, types, call);
     const UnitMemory counted =
         Counted(spec, unit, type).run(inputs, microbatch, bytes, keeps_graph);
     const std::string what = std::string(unit_kind_name(unit.kind)) + " of " + text();

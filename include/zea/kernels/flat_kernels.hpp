@@ -5,16 +5,22 @@
 
 #include <ATen/ATen.h>
 
+#include <memory>
+
 namespace zea {
 
-/// Starts and ends Kokkos, and tells malloc to keep what is freed. Main (or a test's main) owns one
-/// before any kernel runs.
+/// Starts and ends Kokkos, and lets host tensors take memory that others have freed. Main (or a
+/// test's main) owns one before any kernel runs.
 class KernelRuntime {
  public:
   KernelRuntime();
   ~KernelRuntime();
   KernelRuntime(const KernelRuntime&) = delete;
   KernelRuntime& operator=(const KernelRuntime&) = delete;
+
+ private:
+  std::unique_ptr<c10::Allocator> kept_memory_;
+  c10::Allocator* before_;  ///< that of host tensors
 };
 
 /// One update of AdamW (arXiv:1711.05101), or of Adam (arXiv:1412.6980) with the decay added to the

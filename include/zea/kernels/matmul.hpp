@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices, by whichever of libtorch's two libraries is faster for them here: MKL,
-// which at::mm takes for fp32, runs at half of oneDNN's speed on processors that are not Intel's.
+// Products of matrices, by whatever is fastest for them here. Of fp32 one of libtorch's two
+// libraries: MKL, which at::mm takes, runs at half of oneDNN's speed on processors that are not
+// Intel's. Of bf16 oneDNN, or our own kernel where the processor has AVX512_BF16 and no AMX.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,10 +14,13 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 /// result (m, n) = a (m, k) times b (k, n).
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
-/// sum (m, n) += a (m, k) times b (k, n), all of one type.
+/// sum (m, n) += a (m, k) times b (k, n); `sum` may be of a wider type.
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 /// bias (n) + a (m, k) times b (k, n).
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b);
+
+/// Whether add_product adds products of bf16 to fp32 sums without making bf16 ones first.
+bool adds_narrow_products();
 
 }  // namespace zea

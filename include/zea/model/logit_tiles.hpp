@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a loss needs of the logits x W^T of a large vocabulary, tile by tile: neither all rows of
-// logits nor all columns exist at once, and W is read, and its gradient written, once for many
-// rows.
+// logits nor all columns exist at once, unless they are few enough to be kept, and W is read, and
+// its gradient written, once for many rows.
 #pragma once
 
 #include <ATen/ATen.h>
+
+#include <vector>
 
 namespace zea {
 
@@ -14,9 +16,13 @@ struct RowLogits {
   at::Tensor picked;  ///< (rows) the target's logit, 0 where the matrix does not have it
 };
 
+/// Tiles of logits in the order in which they are made; empty: they are made again.
+using KeptLogits = std::vector<at::Tensor>;
+
 /// x (rows, hidden), matrix (vocabulary, hidden), targets (rows) int64: rows of the matrix; others
-/// are not here.
-RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets);
+/// are not here. `kept`, if given, takes all tiles.
+RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
+                     KeptLogits* kept = nullptr);
 
 /// What gradients go into; each may be undefined.
 struct LogitGradients {
@@ -24,10 +30,11 @@ struct LogitGradients {
   at::Tensor dweight;  ///< (vocabulary, hidden)
 };
 
-/// Computes the logits again and adds what they are the cause of: their gradient is (softmax -
-/// one-hot) `scale`, for `lse` over all of the vocabulary, whose other rows may lie elsewhere.
+/// Adds what the logits are the cause of: their gradient is (softmax - one-hot) `scale`, for `lse`
+/// over all of the vocabulary, whose other rows may lie elsewhere. Computes them again, or turns
+/// those that were kept into their gradient.
 void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                          const at::Tensor& lse, const at::Tensor& scale,
-                         const LogitGradients& gradients);
+                         const LogitGradients& gradients, const KeptLogits& kept = {});
 
 }  // namespace zea

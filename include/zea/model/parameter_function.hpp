@@ -40,11 +40,7 @@ inline Tensor as_matrix(const Tensor& weight) {
 
 /// gradient (a, ...) += left^T right, for left (rows, a) and right (rows, ...).
 inline void add_outer_product(Tensor& gradient, const Tensor& left, const Tensor& right) {
-  const Tensor matrix = as_matrix(gradient);
-  if (gradient.scalar_type() == left.scalar_type())
-    add_product(matrix, left.t(), right);
-  else
-    add_converted(matrix, at::mm(left.t(), right));
+  add_product(as_matrix(gradient), left.t(), right);
 }
 
 /// The weight of a linear as (out, in), whichever way it lies.

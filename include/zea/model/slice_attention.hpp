@@ -23,8 +23,22 @@ at::Tensor slice_attention(const at::Tensor& qkv, const std::vector<AttentionSli
 AttentionSums no_attention(const at::Tensor& q);
 
 /// Adds the keys of `slices`.
-void add_attention(AttentionSums& sums, const AttentionInputs& in,
+void add_attention(const AttentionSums& sums, const AttentionInputs& in,
                    const std::vector<AttentionSlice>& slices);
+
+/// Room for sums that are written whole, in q's type or wide.
+AttentionSums unwritten_sums(const at::Tensor& q);
+AttentionSums unwritten_wide_sums(const at::Tensor& q);
+
+/// Writes the sums over `slices`, in which each query sees a key.
+void write_attention(const AttentionSums& sums, const AttentionInputs& in,
+                     const std::vector<AttentionSlice>& slices);
+
+/// Writes the gradients through `slices`, in which each query sees a key. Those of keys that no
+/// query sees become zero, or stay as they are.
+void write_attention_gradients(const AttentionGradients& gradients, const AttentionInputs& in,
+                               const at::Tensor& dout, const AttentionSums& sums,
+                               const std::vector<AttentionSlice>& slices);
 
 /// Adds the gradients through `slices`, given the sums over all keys that the queries see.
 void add_attention_gradients(const AttentionGradients& gradients, const AttentionInputs& in,

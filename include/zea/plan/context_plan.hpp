@@ -36,11 +36,9 @@ struct ContextPlan {
   std::vector<int64_t> inner_order;
   /// Tokens of each inner group, in order of the outer group.
   std::vector<int64_t> outer_tokens;
-  /// Gather: the i-th token of the row is the outer_order[i]-th in order of the outer group. Empty:
-  /// in order, or nothing is gathered.
-  std::vector<int64_t> outer_order;
-  /// Gather: one entry, the slices between the group's tokens and all tokens of the row. Ring: an
-  /// entry for each inner group, the slices between the own group's tokens and that group's.
+  /// Gather: one entry, the slices between the group's tokens and all tokens of the row, these in
+  /// order of the outer group. Ring: an entry for each inner group, the slices between the own
+  /// group's tokens and that group's.
   std::vector<std::vector<AttentionSlice>> slices;
 };
 

@@ -35,6 +35,9 @@ struct DistributionOptions {
   bool counts_attention = true;
 };
 
+/// Where the sample (item) of a token ends.
+int64_t end_of_sample(const Visibility& row, int64_t token);
+
 /// Unmasked tiles (block of queries x block of keys with a pair that is visible) of each block of
 /// queries of a row; the last block may be short.
 std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block);
@@ -44,7 +47,12 @@ std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block);
 std::vector<std::vector<TokenRange>> distribute_tokens(const Visibility& row, int ranks,
                                                        const DistributionOptions& options);
 
-/// The same where every token costs as much as any other: the ranks' numbers differ by one at most
+/// makespan_min with fewer runs: each long sample zigzag, which is as balanced where it is causal;
+/// what lies between long samples in blocks.
+std::vector<std::vector<TokenRange>> distribute_samples(const Visibility& row, int ranks,
+                                                        const DistributionOptions& options);
+
+/// Where every token costs as much as any other: the ranks' numbers differ by one at most
 /// (zigzag: by two), so makespan_min is uniform.
 std::vector<std::vector<TokenRange>> distribute_evenly(int64_t tokens, int ranks,
                                                        TokenDistribution kind);

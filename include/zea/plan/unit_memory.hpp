@@ -44,6 +44,9 @@ MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
 struct UnitTypes {
   DType param = DType::Float32;     ///< parameters and activations
   DType gradient = DType::Float32;  ///< the buffers that parameters' gradients are added into
+  /// Products of `param` are added to `gradient` as they are, none is made first: so on some
+  /// processors.
+  bool adds_narrow_products = false;
 };
 
 /// The part of its module's tokens and parameters that a rank has: 1/cp of the tokens (about: the

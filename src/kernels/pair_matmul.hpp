@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of bf16 matrices by the pair products of tiles: both are packed once, and a block of
+// sums stays in registers along all of the inner dim. oneDNN compiles a kernel for every new shape,
+// and the number of tokens is new in every step; and it cannot add to fp32 sums.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace zea::detail {
+
+/// Whether this processor multiplies pairs of bf16, and has nothing better, which oneDNN would use.
+bool has_pair_products();
+
+/// Whether it does, and the matrices are such that pair_product takes them: a (m, k) and b (k, n)
+/// are dense along one of their dims, the result (m, n) along n, and pairs along k are whole.
+bool takes_pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
+
+/// result = a b + bias (n), rounded, where it is bf16; `bias` may be undefined. An fp32 result is
+/// added to, and has none.
+void pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
+                  const at::Tensor& bias);
+
+}  // namespace zea::detail
