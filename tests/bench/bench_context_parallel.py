@@ -1,26 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures zea's context parallelism on a long packed row against half the time of one rank: a table in Markdown.
 
-One rank of one thread without context parallelism, then two ranks of one thread with cp 2 in every mode, on the same
-tokens from the same weights; in turn, several rounds. Of ideal: half of the one rank's time over the two ranks' time.
+One rank of one thread without context parallelism, two such ranks at once that know nothing of each other, and two
+ranks with cp 2 in every mode: on the same tokens from the same weights, each started once, taking turns of a few steps,
+of which the first is not timed. Of ideal: half of the one rank's time over the two ranks' time. The pair shows what two
+busy cores of this machine take from each other, which no program can give back: the second figure is against it.
 PyTorch's context_parallel on two ranks is tried first: where it runs it is timed in the same rounds, else its error is
 shown and PyTorch is timed on one rank alone. Losses must agree.
 
-usage: bench_context_parallel.py BUILD [--rounds 3] [--steps 3]
+usage: bench_context_parallel.py BUILD [--rounds 5] [--steps 3]
 """
 
 import argparse
+import contextlib
+import shutil
+import statistics
 import tempfile
 from pathlib import Path
 
-from decoder_bench import Times, llama_config, verdict, write_inputs
-from start_sides import run_peer, run_zea
+from decoder_bench import llama_config, verdict, write_inputs
+from sides_in_turn import start_zea
+from start_sides import run_peer
+from variant_turns import STEPS_OF_TURN
 
 TOLERANCE, BAR = {"fp32": 1e-5, "bf16": 1e-3}, 0.90
+CHECKED_STEPS = 4
 MODEL = (192, 512, 4, 6, 2, 2048)  # hidden, inner, layers, heads, KV heads, vocabulary
 LENGTHS = [2048, 1024, 512, 256, 256]  # samples of the one row of a step
 MODES = ["allgather_kv", "ring", "ulysses"]
 PRECISIONS = ["fp32", "bf16"]
+
+
+class Times:
+    """Seconds of all timed steps and losses of all, by name."""
+
+    def __init__(self):
+        self.seconds, self.losses = {}, {}
+
+    def add(self, name, seconds, losses):
+        self.seconds.setdefault(name, []).extend(seconds)
+        self.losses.setdefault(name, []).extend(losses)
+
+    def ratios(self, name, other):
+        """How many times faster `name` is: by medians, by minima."""
+        return [least(self.seconds[other]) / least(self.seconds[name]) for least in (statistics.median, min)]
+
+    def difference(self, name, other):
+        """The largest relative one of the losses of the first steps."""
+        pairs = list(zip(self.losses[name], self.losses[other]))[:CHECKED_STEPS]
+        return max(abs(a - b) / abs(b) for a, b in pairs)
 
 
 def try_peer(folder):
@@ -28,27 +56,62 @@ def try_peer(folder):
     return answer["error"] if isinstance(answer, dict) else None
 
 
-def run_round(arguments, folder, peer_runs, times):
-    def zea(ranks, variants):
-        return run_zea(arguments.mpirun, arguments.build, folder, ranks, arguments.steps, variants)
+class Sides:
+    """Of zea: one rank, a pair of them, two ranks with cp 2. A turn of each is one untimed step and the timed ones."""
 
-    for precision, report in zip(PRECISIONS, zea(1, [f"no_shard/{p}" for p in PRECISIONS])):
-        times.add(f"zea, 1 rank, {precision}", report)
-    names = [(precision, mode) for precision in PRECISIONS for mode in MODES]
-    variants = [f"no_shard/{precision}@mesh.llm.cp=2,mesh.llm.cp_mode={mode}" for precision, mode in names]
-    for (precision, mode), report in zip(names, zea(2, variants)):
-        times.add(f"zea, cp 2 {mode}, {precision}", report)
-    peers = {"plain": 1, "cp": 2} if peer_runs else {"plain": 1}
-    for kind, ranks in peers.items():
+    def __init__(self, arguments, folder, stack):
+        self.steps = 1 + arguments.steps
+        self.modes = [(precision, mode) for precision in PRECISIONS for mode in MODES]
+        cut = [f"no_shard/{precision}@mesh.llm.cp=2,mesh.llm.cp_mode={mode}" for precision, mode in self.modes]
+        whole = [f"no_shard/{precision}" for precision in PRECISIONS]
+
+        def start(name, ranks, variants):
+            own = folder / name
+            own.mkdir()
+            shutil.copy(folder / "deck.toml", own)
+            return stack.enter_context(start_zea(arguments.build, arguments.mpirun, own, ranks, 1, variants))
+
+        self.one, self.cut = start("one", 1, whole), start("cut", 2, cut)
+        self.pair = [start("left", 1, whole), start("right", 1, whole)]
+
+    def turn(self, times):
+        for number, precision in enumerate(PRECISIONS):
+            self.add(times, f"1 rank, {precision}", self.one.turn(number, self.steps))
+            for side in self.pair:
+                side.ask(number, self.steps)
+            left, right = (side.answer() for side in self.pair)
+            both = [max(seconds) for seconds in zip(left["seconds"], right["seconds"])]
+            self.add(times, f"2 single ranks at once, {precision}", left | {"seconds": both})
+        for number, (precision, mode) in enumerate(self.modes):
+            self.add(times, f"cp 2 {mode}, {precision}", self.cut.turn(number, self.steps))
+
+    @staticmethod
+    def add(times, name, answer):
+        times.add(f"zea, {name}", answer["seconds"][1:], answer["losses"])
+
+
+def run_peers(arguments, folder, with_cp, times):
+    for kind, ranks in {"plain": 1, "cp": 2}.items():
+        if kind == "cp" and not with_cp:
+            continue
         variants = [f"{kind}/{precision}" for precision in PRECISIONS]
         reports = run_peer("peer_context_parallel.py", folder, ranks, arguments.steps, variants)
         for precision, report in zip(PRECISIONS, reports):
-            times.add(f"torch, {'1 rank' if ranks == 1 else 'cp 2'}, {precision}", report)
+            name = f"torch, {'1 rank' if ranks == 1 else 'cp 2'}, {precision}"
+            times.add(name, report["seconds"], report["losses"])
+
+
+def print_times(times):
+    print("| variant | median ms | min ms | tokens/s |\n|---|---|---|---|")
+    for name, seconds in times.seconds.items():
+        median = statistics.median(seconds)
+        print(f"| {name} | {1e3 * median:.1f} | {1e3 * min(seconds):.1f} | {sum(LENGTHS) / median:.0f} |")
 
 
 def print_ratios(times):
     faults = []
-    print("\n| of ideal | bar | medians | minima | CPU time | losses differ by | |\n|---|---|---|---|---|---|---|")
+    print("\n| of ideal | bar | medians; minima | of the pair: medians; minima | losses differ by | |")
+    print("|---|---|---|---|---|---|")
     for name in times.seconds:
         precision = name.split(", ")[2]
         alone = f"zea, 1 rank, {precision}"
@@ -57,33 +120,36 @@ def print_ratios(times):
             faults.append(f"{name} and {alone}: losses differ by {difference:.1e}")
         if "zea, cp 2" not in name:
             continue
-        medians, minima, cpu = (of(alone) / of(name) / 2 for of in (times.median, times.least, times.cpu.get))
+        medians, minima = (ratio / 2 for ratio in times.ratios(name, alone))
+        of_pair = "; ".join(f"{r / 2:.2f}" for r in times.ratios(name, f"zea, 2 single ranks at once, {precision}"))
         print(
-            f"| {name} | {BAR:.2f} | {medians:.2f} | {minima:.2f} | {cpu:.2f} | {difference:.0e} |"
+            f"| {name} | {BAR:.2f} | {medians:.2f}; {minima:.2f} | {of_pair} | {difference:.0e} |"
             f" {verdict(medians, minima, BAR)} |"
         )
     for name in (n for n in times.seconds if n.startswith("torch")):
         ours = name.replace("torch, cp 2", "zea, cp 2 ring").replace("torch", "zea")
-        medians, minima, cpu = (of(name) / of(ours) for of in (times.median, times.least, times.cpu.get))
-        print(f"| times faster: {ours} over {name} | | {medians:.2f} | {minima:.2f} | {cpu:.2f} | | |")
+        ratios = "; ".join(f"{ratio:.2f}" for ratio in times.ratios(ours, name))
+        print(f"| times faster: {ours} over {name} | | {ratios} | | | |")
     return faults
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="build folder")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=3, help="timed steps of each variant in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=STEPS_OF_TURN, help="timed steps of each variant in a round")
     parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
     arguments = parser.parse_args()
     times = Times()
-    with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="zea-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name) / "inputs"
         write_inputs(folder, arguments.build, llama_config(*MODEL, positions=max(LENGTHS)), LENGTHS, 1)
         error = try_peer(folder)
+        sides = Sides(arguments, folder, stack)
         for _ in range(arguments.rounds):
-            run_round(arguments, folder, error is None, times)
-    times.print({name: sum(LENGTHS) for name in times.seconds})
+            sides.turn(times)
+            run_peers(arguments, folder, error is None, times)
+    print_times(times)
     faults = print_ratios(times)
     if error:
         print(f"\nPyTorch's context_parallel does not run here, so it is timed on one rank alone: {error}")

@@ -37,9 +37,15 @@ class Side:
 
     def turn(self, variant, steps):
         """{"seconds": [...], "losses": [...]} of the next steps of a variant, which is a number."""
+        self.ask(variant, steps)
+        return self.answer()
+
+    def ask(self, variant, steps):
         for order in self.orders:
             order.write(f"{variant} {steps}\n")
             order.flush()
+
+    def answer(self):
         line = self.answers.readline()
         if not line:
             self.close()
