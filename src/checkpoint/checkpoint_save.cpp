@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint_save.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -129,11 +130,12 @@ void CheckpointSave::find_written_frozen() {
 }
 
 void CheckpointSave::start() {
+  const Stopwatch clock;
   if (!is_done_already()) {
     prepare();
     start_shard();
   }
-  stall_seconds_ = clock_.seconds();
+  start_seconds_ = stall_seconds_ = clock.seconds();
 }
 
 void CheckpointSave::keep_values() {
@@ -170,7 +172,9 @@ void CheckpointSave::begin_commit() {
     if (control_.rank() == 0)
       committed_ = std::async(std::launch::async, [this, parts = std::move(parts)] {
         step_back(kWaitingNice);
+        const Stopwatch clock;
         commit(parts);
+        return clock.seconds();
       });
   });
   has_begun_commit_ = true;
@@ -188,7 +192,7 @@ SaveReport CheckpointSave::finish() {
   const Stopwatch clock;
   if (shard_) {
     if (!has_begun_commit_) begin_commit();
-    or_remove([&] { agree_on_root(control_, [&] { committed_.get(); }); });
+    or_remove([&] { agree_on_root(control_, [&] { commit_seconds_ = committed_.get(); }); });
     if (frozen_) frozen_->path = final_ + "/" + frozen_file_;
     memory_.frozen = frozen_;
   }
@@ -246,8 +250,13 @@ void CheckpointSave::remove_unfinished() noexcept {
 }
 
 SaveReport CheckpointSave::report() {
-  double longest[] = {clock_.seconds(), stall_seconds_, copy_seconds_,
-                      shard_ ? shard_->seconds() : 0, static_cast<double>(link_error_)};
+  const double writing_seconds = shard_ ? shard_->seconds() : 0;
+  double longest[] = {start_seconds_ + writing_seconds,
+                      commit_seconds_,
+                      stall_seconds_,
+                      copy_seconds_,
+                      writing_seconds,
+                      static_cast<double>(link_error_)};
   control_.all_reduce(longest, std::size(longest), DType::Float64, ReduceOp::Max).wait();
   int64_t bytes[] = {shard_ ? shard_->bytes() : 0, shard_ ? shard_->kept_bytes() : 0,
                      shard_ ? shard_->staged_bytes() : 0, is_linked_ ? frozen_->bytes() : 0};
@@ -255,15 +264,15 @@ SaveReport CheckpointSave::report() {
   return {.path = final_,
           .step = request_.position.step,
           .was_there = !shard_,
-          .seconds = longest[0],
-          .stall_seconds = longest[1],
-          .copy_seconds = longest[2],
+          .seconds = std::max(longest[0] + longest[1], longest[2]),
+          .stall_seconds = longest[2],
+          .copy_seconds = longest[3],
           .copied_bytes = bytes[1] + bytes[2],
           .staged_bytes = bytes[2],
           .bytes = bytes[0],
           .linked_bytes = bytes[3],
-          .why_not_linked = describe_link_error(static_cast<int>(longest[4])),
-          .mib_per_second = longest[3] > 0 ? static_cast<double>(bytes[0]) / kMiB / longest[3] : 0};
+          .why_not_linked = describe_link_error(static_cast<int>(longest[5])),
+          .mib_per_second = longest[4] > 0 ? static_cast<double>(bytes[0]) / kMiB / longest[4] : 0};
 }
 
 }  // namespace zea::detail

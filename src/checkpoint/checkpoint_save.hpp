@@ -59,9 +59,8 @@ class CheckpointSave {
   bool is_linked_ = false;
   int link_error_ = 0;  ///< errno
   bool has_begun_commit_ = false;
-  std::future<void> committed_;  ///< on the root
-  Stopwatch clock_;
-  double stall_seconds_ = 0, copy_seconds_ = 0;
+  std::future<double> committed_;  ///< on the root
+  double start_seconds_ = 0, stall_seconds_ = 0, copy_seconds_ = 0, commit_seconds_ = 0;
 };
 
 }  // namespace zea::detail

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward and backward of tiled attention share: sizes of a call, the thread's copy of a key
-// tile, and how threads take work.
+// What forward and backward of tiled attention share: sizes of a call, and how threads take work.
 #pragma once
 
 #include <ATen/Parallel.h>

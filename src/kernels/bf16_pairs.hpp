@@ -40,14 +40,14 @@ inline bool cpu_has_pairs() {
   return has;
 }
 
+/// What is added to is added to last, as if the product had been made first: so gradients of one
+/// microbatch after another add up to the same numbers wherever they do.
 template <int R, int C>
 ZEA_PAIR_CODE inline void multiply_block(const TileProduct<Pairs>& p, int64_t row, int64_t column,
                                          int64_t begin, int64_t end) {
   __m512 block[R][C];
-  float* const sum = p.sum + row * p.sum_stride + column;
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c)
-      block[r][c] = p.adds ? _mm512_loadu_ps(sum + r * p.sum_stride + c * 16) : _mm512_setzero_ps();
+    for (int c = 0; c < C; ++c) block[r][c] = _mm512_setzero_ps();
   const Bf16Pair* left = p.left + row * p.left_row + begin * p.left_inner;
   const Bf16Pair* right = p.right + begin * p.right_stride + column;
   for (int64_t k = begin; k < end; ++k, left += p.left_inner, right += p.right_stride) {
@@ -61,8 +61,11 @@ ZEA_PAIR_CODE inline void multiply_block(const TileProduct<Pairs>& p, int64_t ro
   }
   const __m512 scale = _mm512_set1_ps(p.scale);
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c)
-      _mm512_storeu_ps(sum + r * p.sum_stride + c * 16, _mm512_mul_ps(block[r][c], scale));
+    for (int c = 0; c < C; ++c) {
+      float* const sum = p.sum + (row + r) * p.sum_stride + column + c * 16;
+      _mm512_storeu_ps(sum, p.adds ? _mm512_add_ps(_mm512_loadu_ps(sum), block[r][c])
+                                   : _mm512_mul_ps(block[r][c], scale));
+    }
 }
 
 ZEA_PAIR_CODE inline void multiply(const TileProduct<Pairs>& p) {

@@ -5,9 +5,12 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "zea/core/error.hpp"
 
 namespace zea::detail {
 namespace {
@@ -21,8 +24,9 @@ size_t rounded_up(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+/// Null if there is no memory left.
 void* new_block(size_t bytes) {
-  return ::operator new(bytes, kAlignment);
+  return ::operator new(bytes, kAlignment, std::nothrow);
 }
 
 void delete_block(void* block) {
@@ -31,30 +35,31 @@ void delete_block(void* block) {
 
 }  // namespace
 
-/// Blocks by their size.
+/// Blocks by their size. What lies idle and is asked for no more makes room for what still is.
 class KeptMemory::Idle {
  public:
-  ~Idle() {
-    for (const auto& [size, blocks] : blocks_)
-      for (void* block : blocks) delete_block(block);
-  }
+  ~Idle() { clear(); }
 
   /// Null if there is none.
   void* take(size_t size) {
     const std::lock_guard lock(mutex_);
-    const auto found = blocks_.find(size);
-    if (found == blocks_.end() || found->second.empty()) return nullptr;
-    void* block = found->second.back();  // the last one freed is the most likely to be in a cache
-    found->second.pop_back();
-    bytes_ -= size;
-    return block;
+    Blocks& kept = sizes_[size];
+    kept.last_asked = ++asked_;
+    return kept.blocks.empty() ? nullptr : remove_from(size, kept);
   }
   bool keep(void* block, size_t size) {
     const std::lock_guard lock(mutex_);
-    if (bytes_ + size > kMostIdle) return false;
-    blocks_[size].push_back(block);
+    Blocks& kept = sizes_[size];
+    while (bytes_ + size > kMostIdle)
+      if (!delete_one_before(kept.last_asked)) return false;
+    kept.blocks.push_back(block);
     bytes_ += size;
     return true;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [size, kept] : sizes_)
+      while (!kept.blocks.empty()) delete_block(remove_from(size, kept));
   }
   size_t bytes() const {
     const std::lock_guard lock(mutex_);
@@ -78,8 +83,36 @@ class KeptMemory::Idle {
   }
 
  private:
+  struct Blocks {
+    std::vector<void*> blocks;
+    uint64_t last_asked = 0;
+  };
+
+  /// The last one freed, which is the most likely to be in a cache.
+  void* remove_from(size_t size, Blocks& kept) {
+    void* block = kept.blocks.back();
+    kept.blocks.pop_back();
+    bytes_ -= size;
+    return block;
+  }
+
+  /// Of the size that was not asked for the longest; not of one that was since `time`, so that
+  /// steps whose tensors do not all fit do not push out what the next one asks for first.
+  bool delete_one_before(uint64_t time) {
+    std::pair<const size_t, Blocks>* oldest = nullptr;
+    for (auto& entry : sizes_)
+      if (!entry.second.blocks.empty() && entry.second.last_asked < time) {
+        oldest = &entry;
+        time = entry.second.last_asked;
+      }
+    if (oldest == nullptr) return false;
+    delete_block(remove_from(oldest->first, oldest->second));
+    return true;
+  }
+
   mutable std::mutex mutex_;
-  std::unordered_map<size_t, std::vector<void*>> blocks_;
+  std::unordered_map<size_t, Blocks> sizes_;  ///< at most eight for each power of two
+  uint64_t asked_ = 0;                        ///< how often
   size_t bytes_ = 0;
 };
 
@@ -92,9 +125,19 @@ c10::DataPtr KeptMemory::allocate(size_t bytes) {
   const bool is_kept = all >= kLeastKept && all <= kMostKept;
   const size_t size = is_kept ? rounded_up(all) : 0;
   void* block = is_kept ? idle_->take(size) : nullptr;
-  if (block == nullptr) block = new_block(is_kept ? size : all);
+  if (block == nullptr) block = new_or_throw(is_kept ? size : all, bytes);
   void* data = new (block) Idle::Header{size, idle_} + 1;
   return {data, data, &Idle::release, host};
+}
+
+void* KeptMemory::new_or_throw(size_t block_bytes, size_t asked_bytes) {
+  if (void* block = new_block(block_bytes)) return block;
+  idle_->clear();
+  if (void* block = new_block(block_bytes)) return block;
+  // Not a StorageError, which a run may outlast: that is for disks that are full.
+  throw Error(ExitCode::Storage, "out of memory: " + std::to_string(asked_bytes) +
+                                     " bytes for a tensor are not to be had on this host; take "
+                                     "fewer tokens at once (data.row_tokens), or more ranks");
 }
 
 c10::DeleterFnPtr KeptMemory::raw_deleter() const {

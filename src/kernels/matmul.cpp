@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 
 #include "pair_matmul.hpp"
+#include "zea/core/error.hpp"
 #include "zea/kernels/sum_kernels.hpp"
 
 // oneDNN's product of dense matrices, result = beta result + alpha a b. The library exports it and
@@ -16,6 +17,7 @@ __attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const
 namespace zea {
 namespace {
 
+using detail::add_pair_product;
 using detail::pair_product;
 using detail::takes_pair_product;
 
@@ -63,7 +65,8 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
-  if (takes_pair_product(result, a, b)) return pair_product(result, a, b, {});
+  if (result.scalar_type() == a.scalar_type() && takes_pair_product(result, a, b))
+    return pair_product(result, a, b, {});
   const int64_t part = onednn_part(a, b, a.size(0));
   at::Tensor target = result;
   if (part == 0)
@@ -74,9 +77,10 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != sum.scalar_type()) {
-    if (takes_pair_product(sum, a, b)) return pair_product(sum, a, b, {});
+    if (takes_pair_product(sum, a, b)) return add_pair_product(sum, a, b);
     return add_converted(sum, at::mm(a, b));
   }
+  ZEA_ASSERT(a.size(1) == b.size(0));  // the parts below would fit all the same
   // Here tokens are what is summed over.
   const int64_t part = onednn_part(a, b, a.size(1)), rest = a.size(1) - part;
   at::Tensor result = sum;

@@ -127,11 +127,15 @@ void prefetch_rows(const Bf16* first, int64_t rows, int64_t width, int64_t strid
   }
 }
 
+/// Rounds into a result, or adds to it.
+enum class Target { Rounded, Sum };
+
 class PairMatmul {
  public:
-  PairMatmul(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
+  PairMatmul(Target target, const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
              const at::Tensor& bias)
-      : result_(result),
+      : adds_(target == Target::Sum),
+        result_(result),
         a_(a, 0),
         b_(b, 1),
         memory_(b_.packed_pairs() + (a_.lies_along ? 0 : a_.packed_pairs()) +
@@ -178,9 +182,8 @@ class PairMatmul {
   }
 
   void multiply_part(int64_t begin, int64_t end) const {
-    const bool adds = result_.scalar_type() == at::kFloat;
     for (int64_t panel = 0; panel * kPanel < b_.outer; ++panel)
-      if (adds && columns(panel) == width(panel))
+      if (adds_ && columns(panel) == width(panel))
         multiply_rows_of(panel, begin, end,
                          elements<float>(result_) + begin * result_.stride(0) + panel * kPanel,
                          result_.stride(0), true);
@@ -193,7 +196,7 @@ class PairMatmul {
   void store_block(int64_t panel, int64_t row, int64_t rows) const {
     alignas(64) float sums[kBlocks * kBlockRows * kPanel];
     const int64_t stride = columns(panel), place = row * result_.stride(0) + panel * kPanel;
-    if (result_.scalar_type() == at::kBFloat16) {
+    if (!adds_) {
       Bf16* const target = elements<Bf16>(result_) + place;
       prefetch_rows(target, rows, width(panel), result_.stride(0));
       multiply_rows_of(panel, row, row + rows, sums, stride, false);
@@ -218,6 +221,7 @@ class PairMatmul {
                                   std::min(step, end - row), columns, a_.pairs, adds});
   }
 
+  const bool adds_;
   const at::Tensor& result_;
   Side a_, b_;
   TileMemory<float> memory_;
@@ -227,6 +231,13 @@ class PairMatmul {
 
 bool is_dense(const at::Tensor& x) {
   return x.dim() == 2 && (x.stride(0) == 1 || x.stride(1) == 1);
+}
+
+/// Nothing below looks at sizes and types again.
+void check(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
+  ZEA_ASSERT(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0));
+  ZEA_ASSERT(result.sizes().equals({a.size(0), b.size(1)}));
+  ZEA_ASSERT(a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16);
 }
 
 }  // namespace
@@ -246,7 +257,19 @@ bool takes_pair_product(const at::Tensor& result, const at::Tensor& a, const at:
 
 void pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
                   const at::Tensor& bias) {
-  PairMatmul(result, a, b, bias).run();
+  check(result, a, b);
+  ZEA_ASSERT(result.scalar_type() == at::kBFloat16);
+  if (bias.defined()) {
+    ZEA_ASSERT(bias.scalar_type() == at::kBFloat16 && bias.is_contiguous());
+    ZEA_ASSERT(bias.sizes().equals({b.size(1)}));
+  }
+  PairMatmul(Target::Rounded, result, a, b, bias).run();
+}
+
+void add_pair_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  check(sum, a, b);
+  ZEA_ASSERT(sum.scalar_type() == at::kFloat);
+  PairMatmul(Target::Sum, sum, a, b, {}).run();
 }
 
 #else
@@ -260,6 +283,10 @@ bool takes_pair_product(const at::Tensor&, const at::Tensor&, const at::Tensor&)
 }
 
 void pair_product(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  throw InternalError("no pairs of bf16 here");
+}
+
+void add_pair_product(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   throw InternalError("no pairs of bf16 here");
 }
 

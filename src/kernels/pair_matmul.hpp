@@ -12,12 +12,15 @@ namespace zea::detail {
 bool has_pair_products();
 
 /// Whether it does, and the matrices are such that pair_product takes them: a (m, k) and b (k, n)
-/// are dense along one of their dims, the result (m, n) along n, and pairs along k are whole.
+/// are dense along one of their dims, the result (m, n) along n, and pairs along k are whole. It is
+/// fp32 for add_pair_product.
 bool takes_pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
-/// result = a b + bias (n), rounded, where it is bf16; `bias` may be undefined. An fp32 result is
-/// added to, and has none.
+/// The bf16 result = a b + bias (n), rounded; `bias` may be undefined.
 void pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
                   const at::Tensor& bias);
+
+/// The fp32 sum += a b.
+void add_pair_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace zea::detail

@@ -80,7 +80,7 @@ Owned deal_to_groups(const Visibility& row, const ContextOptions& options) {
   const auto take_if_as_good = [&](Owned other, double tie) {
     const double cost = makespan(row, other, options.exchange, wanted);
     if (cost > least * tie) return;
-    least = cost;
+    least = std::min(least, cost);
     best = std::move(other);
   };
   take_if_as_good(distribute_samples(row, groups, wanted), kLongSamplesTie);

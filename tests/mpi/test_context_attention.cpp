@@ -186,7 +186,7 @@ TEST_P(ContextAttentionTest, TakesRanksOfAnyTokensAndOfNone) {
 }
 
 TEST_P(ContextAttentionTest, GathersManyHeadsInParts) {
-  const Row row = text_row("wide heads", testing::random_row(500, 60, 5), true);
+  const Row row = text_row("wide heads", testing::random_row(1000, 60, 5), true);
   const Heads heads{8, 4};
   const Reference reference(row, heads, at::kDouble, 288);
   for (const Mode& mode : kModes) {

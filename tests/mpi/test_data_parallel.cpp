@@ -262,7 +262,9 @@ TEST(DataParallel, OneRankOffloadsToo) {
   };
   const TinyResult offloaded = run_tiny(alone, make_mpi_collectives, dataset, run);
   EXPECT_EQ(offloaded.losses, here.losses);
-  EXPECT_EQ(max_difference(offloaded.weights, here.weights), 0);
+  // A token that a microbatch has twice is added twice to the gradient of the microbatches before,
+  // or to that of its own, which is then added: sums of fp32 in another order.
+  EXPECT_LT(max_difference(offloaded.weights, here.weights), 1e-8);
 }
 
 TEST(DataParallel, OutputDtypeIsThatOfTheFeaturesThatCross) {

@@ -7,8 +7,11 @@
 
 #include <cstring>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "zea/core/error.hpp"
 
 namespace zea::detail {
 namespace {
@@ -50,6 +53,54 @@ TEST(KeptMemory, KeepsOnlySoMuchAndNothingSmallOrHuge) {
   blocks.clear();
   EXPECT_LE(memory.idle_bytes(), KeptMemory::kMostIdle);
   EXPECT_GE(memory.idle_bytes(), KeptMemory::kMostIdle - 12 * kMiB);
+}
+
+/// So much of one size that no other fits beside it.
+void fill(KeptMemory& memory, size_t bytes) {
+  std::vector<c10::DataPtr> blocks;
+  for (size_t all = 0; all <= KeptMemory::kMostIdle; all += bytes)
+    blocks.push_back(memory.allocate(bytes));
+}
+
+TEST(KeptMemory, WhatNobodyAsksForAnyMoreMakesRoom) {
+  KeptMemory memory;
+  fill(memory, 50 * kKiB);
+  fill(memory, 15 * kMiB);
+  for (const size_t bytes : {20 * kKiB, 1000 * kKiB, 10 * kMiB}) {
+    c10::DataPtr block = memory.allocate(bytes);
+    void* const address = block.get();
+    block.clear();
+    EXPECT_LE(memory.idle_bytes(), KeptMemory::kMostIdle);
+    EXPECT_EQ(memory.allocate(bytes).get(), address) << bytes;
+  }
+}
+
+TEST(KeptMemory, WhatWasAskedForLaterStays) {
+  KeptMemory memory;
+  c10::DataPtr early = memory.allocate(9 * kMiB);
+  fill(memory, 5 * kMiB);
+  const size_t idle = memory.idle_bytes();
+  early.clear();
+  EXPECT_EQ(memory.idle_bytes(), idle);
+}
+
+TEST(KeptMemory, AtItsEndGivesUpWhatIsIdleAndNamesTheBytes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer ends the program";
+#endif
+  KeptMemory memory;
+  memory.allocate(kMiB).clear();
+  EXPECT_GT(memory.idle_bytes(), kMiB);
+  const size_t bytes = size_t{1} << 60;
+  try {
+    memory.allocate(bytes);
+    FAIL() << "so much memory there is not";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(std::to_string(bytes) + " bytes"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(memory.idle_bytes(), 0U);
+  EXPECT_NE(memory.allocate(kMiB).get(), nullptr);
 }
 
 TEST(KeptMemory, OfOneThreadMayBeFreedByAnotherAndAfterTheAllocator) {

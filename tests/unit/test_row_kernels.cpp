@@ -75,6 +75,19 @@ TEST_P(RowKernels, ProductsOfNothing) {
   EXPECT_TRUE(sum.eq(1).all().item<bool>());
 }
 
+TEST_P(RowKernels, ProductsOfWhatDoesNotFitAreRefused) {
+  const at::Tensor a = random({4, 8}), b = random({8, 6});
+  const at::ScalarType other = GetParam() == at::kFloat ? at::kDouble : at::kFloat;
+  EXPECT_ANY_THROW(product(a, random({10, 6})));
+  EXPECT_ANY_THROW(product(a, b.to(other)));
+  EXPECT_ANY_THROW(product_into(at::zeros({4, 6}, other), a, b));
+  EXPECT_ANY_THROW(add_product(random({4, 5}), a, b));
+  EXPECT_ANY_THROW(add_product(at::zeros({4, 5}, at::kFloat), a, b));
+  EXPECT_ANY_THROW(add_product(at::zeros({4, 6}, at::kFloat), a, random({10, 6})));
+  EXPECT_ANY_THROW(biased_product(random({5}), a, b));
+  EXPECT_ANY_THROW(biased_product(random({6}).to(other), a, b));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, RowKernels,
                          ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
                          [](const auto& info) { return at::toString(info.param); });

@@ -36,7 +36,7 @@ struct SaveReport {
   std::string path;
   int64_t step = 0;
   bool was_there = false;      ///< complete already: nothing was written
-  double seconds = 0;          ///< from the request to the final name
+  double seconds = 0;          ///< that it took to write the files and to make them a checkpoint
   double stall_seconds = 0;    ///< of these, that training stood still
   double copy_seconds = 0;     ///< of the stall, copying what an optimizer step was about to change
   int64_t copied_bytes = 0;    ///< into memory before they were written, of all ranks
