@@ -14,41 +14,25 @@ usage: bench_context_parallel.py BUILD [--rounds 5] [--steps 3]
 import argparse
 import contextlib
 import shutil
-import statistics
 import tempfile
 from pathlib import Path
 
-from decoder_bench import llama_config, verdict, write_inputs
+from decoder_bench import Times, llama_config, verdict, write_inputs
 from sides_in_turn import start_zea
 from start_sides import run_peer
 from variant_turns import STEPS_OF_TURN
 
 TOLERANCE, BAR = {"fp32": 1e-5, "bf16": 1e-3}, 0.90
-CHECKED_STEPS = 4
+CHECKED_STEPS = 6  # PyTorch starts anew in every round
 MODEL = (192, 512, 4, 6, 2, 2048)  # hidden, inner, layers, heads, KV heads, vocabulary
 LENGTHS = [2048, 1024, 512, 256, 256]  # samples of the one row of a step
 MODES = ["allgather_kv", "ring", "ulysses"]
 PRECISIONS = ["fp32", "bf16"]
 
 
-class Times:
-    """Seconds of all timed steps and losses of all, by name."""
-
-    def __init__(self):
-        self.seconds, self.losses = {}, {}
-
-    def add(self, name, seconds, losses):
-        self.seconds.setdefault(name, []).extend(seconds)
-        self.losses.setdefault(name, []).extend(losses)
-
-    def ratios(self, name, other):
-        """How many times faster `name` is: by medians, by minima."""
-        return [least(self.seconds[other]) / least(self.seconds[name]) for least in (statistics.median, min)]
-
-    def difference(self, name, other):
-        """The largest relative one of the losses of the first steps."""
-        pairs = list(zip(self.losses[name], self.losses[other]))[:CHECKED_STEPS]
-        return max(abs(a - b) / abs(b) for a, b in pairs)
+def ratios(times, name, other):
+    """How many times faster `name` is: by medians, by minima."""
+    return [of(other) / of(name) for of in (times.median, times.least)]
 
 
 def try_peer(folder):
@@ -87,7 +71,7 @@ class Sides:
 
     @staticmethod
     def add(times, name, answer):
-        times.add(f"zea, {name}", answer["seconds"][1:], answer["losses"])
+        times.add(f"zea, {name}", answer | {"seconds": answer["seconds"][1:]})
 
 
 def run_peers(arguments, folder, with_cp, times):
@@ -97,15 +81,14 @@ def run_peers(arguments, folder, with_cp, times):
         variants = [f"{kind}/{precision}" for precision in PRECISIONS]
         reports = run_peer("peer_context_parallel.py", folder, ranks, arguments.steps, variants)
         for precision, report in zip(PRECISIONS, reports):
-            name = f"torch, {'1 rank' if ranks == 1 else 'cp 2'}, {precision}"
-            times.add(name, report["seconds"], report["losses"])
+            times.add(f"torch, {'1 rank' if ranks == 1 else 'cp 2'}, {precision}", report)
 
 
 def print_times(times):
     print("| variant | median ms | min ms | tokens/s |\n|---|---|---|---|")
-    for name, seconds in times.seconds.items():
-        median = statistics.median(seconds)
-        print(f"| {name} | {1e3 * median:.1f} | {1e3 * min(seconds):.1f} | {sum(LENGTHS) / median:.0f} |")
+    for name in times.seconds:
+        median = times.median(name)
+        print(f"| {name} | {1e3 * median:.1f} | {1e3 * times.least(name):.1f} | {sum(LENGTHS) / median:.0f} |")
 
 
 def print_ratios(times):
@@ -115,21 +98,21 @@ def print_ratios(times):
     for name in times.seconds:
         precision = name.split(", ")[2]
         alone = f"zea, 1 rank, {precision}"
-        difference = times.difference(name, alone)
+        difference = times.difference(name, alone, CHECKED_STEPS)
         if not difference <= TOLERANCE[precision]:
             faults.append(f"{name} and {alone}: losses differ by {difference:.1e}")
         if "zea, cp 2" not in name:
             continue
-        medians, minima = (ratio / 2 for ratio in times.ratios(name, alone))
-        of_pair = "; ".join(f"{r / 2:.2f}" for r in times.ratios(name, f"zea, 2 single ranks at once, {precision}"))
+        medians, minima = (ratio / 2 for ratio in ratios(times, name, alone))
+        of_pair = "; ".join(f"{r / 2:.2f}" for r in ratios(times, name, f"zea, 2 single ranks at once, {precision}"))
         print(
             f"| {name} | {BAR:.2f} | {medians:.2f}; {minima:.2f} | {of_pair} | {difference:.0e} |"
             f" {verdict(medians, minima, BAR)} |"
         )
     for name in (n for n in times.seconds if n.startswith("torch")):
         ours = name.replace("torch, cp 2", "zea, cp 2 ring").replace("torch", "zea")
-        ratios = "; ".join(f"{ratio:.2f}" for ratio in times.ratios(ours, name))
-        print(f"| times faster: {ours} over {name} | | {ratios} | | | |")
+        faster = "; ".join(f"{ratio:.2f}" for ratio in ratios(times, ours, name))
+        print(f"| times faster: {ours} over {name} | | {faster} | | | |")
     return faults
 
 

@@ -64,8 +64,9 @@ class Times:
 
     def add(self, name, report):
         self.seconds.setdefault(name, []).extend(report["seconds"])
-        self.cpu[name] = min(self.cpu.get(name, float("inf")), report["min_cpu_s"])
-        self.losses[name] = report["losses"]
+        self.losses.setdefault(name, []).extend(report["losses"])
+        if "min_cpu_s" in report:
+            self.cpu[name] = min(self.cpu.get(name, float("inf")), report["min_cpu_s"])
 
     def median(self, name):
         return statistics.median(self.seconds[name])
@@ -84,9 +85,9 @@ class Times:
                 f" {1e3 * self.cpu[name]:.1f} | {tokens[name] / self.median(name):.0f} | {losses} |"
             )
 
-    def difference(self, name, other):
-        """The largest relative one of the losses of all steps that both made."""
-        return max(abs(a - b) / abs(b) for a, b in zip(self.losses[name], self.losses[other]))
+    def difference(self, name, other, steps=None):
+        """The largest relative one of the losses of all steps that both made, or of the first so many."""
+        return max(abs(a - b) / abs(b) for a, b in list(zip(self.losses[name], self.losses[other]))[:steps])
 
 
 def verdict(medians, minima, bar):
