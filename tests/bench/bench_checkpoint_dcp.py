@@ -6,13 +6,15 @@ same disk, two processes each, taking turns.
 
 Seconds to save, blocked by an asynchronous save whose next update comes at once or after 0.3 s of
 work (all the time that training stands still, and the share of the work that is done without a
-save), and to load what 2 ranks wrote on 1 and what 1 wrote on 2, from the disk.
+save), and to load what 2 ranks wrote on 1 and what 1 wrote on 2: from the disk, beside the time
+that dd takes to read as many bytes of it past the kernel's buffers, and again from those buffers.
 """
 
 import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -121,6 +123,16 @@ def run_dcp(size, task, shapes, checkpoint, port=[29611]):
     return results.get()
 
 
+def dd_seconds(folder):
+    """To read a checkpoint's files from the disk."""
+    forget(folder)
+    begin = time.monotonic()
+    for path in folder.glob("*.distcp"):
+        command = ["dd", f"if={path}", "of=/dev/null", "bs=16M", "iflag=direct"]
+        subprocess.run(command, check=True, capture_output=True)
+    return time.monotonic() - begin
+
+
 def measure(asked, folder, seconds):
     def zea(ranks, *arguments):
         return bench(asked.mpirun, asked.program, ranks, *arguments)
@@ -133,11 +145,15 @@ def measure(asked, folder, seconds):
             seconds["zea save"] += [save["seconds"] for save in ours]
             seconds["dcp save"] += theirs
         readers = 3 - writers
-        forget(folder)
-        name = f"load {writers} -> {readers}"
-        seconds[f"zea {name}"].append(zea(readers, "load", ours[-1]["path"])[0]["seconds"])
-        forget(folder)
-        seconds[f"dcp {name}"] += run_dcp(readers, "load", shapes, folder / "dcp-2")
+        ways = {
+            "zea": lambda: [zea(readers, "load", ours[-1]["path"])[0]["seconds"]],
+            "dcp": lambda: run_dcp(readers, "load", shapes, folder / "dcp-2"),
+        }
+        for who, load in ways.items():
+            forget(folder)
+            seconds[f"{who} load {writers} -> {readers}"] += load()
+            seconds[f"{who} again {writers} -> {readers}"] += load()
+        seconds[f"dd load {writers} -> {readers}"].append(dd_seconds(folder / "dcp-2"))
         shutil.rmtree(folder)
     measure_async(zea, shapes, folder, asked.mib, seconds)
 
@@ -161,13 +177,14 @@ def measure_async(zea, shapes, folder, mib, seconds):
 def main():
     asked = options()
     blocked = [f"{what} {pause}" for pause in PAUSES for what in ("blocked", "worked")]
-    things = ["save", *blocked, "load 2 -> 1", "load 1 -> 2"]
-    seconds = {f"{who} {thing}": [] for thing in things for who in ("zea", "dcp", "unstaged")}
+    loads = [f"{how} {ranks}" for ranks in ("2 -> 1", "1 -> 2") for how in ("load", "again")]
+    things, programs = ["save", *blocked, *loads], ["zea", "unstaged", "dcp", "dd"]
+    seconds = {f"{who} {thing}": [] for thing in things for who in programs}
     with tempfile.TemporaryDirectory(dir=asked.directory, prefix="zea-bench-") as name:
         for _ in range(asked.rounds):
             measure(asked, Path(name) / "round", seconds)
     for thing in things:
-        found = {who: seconds[f"{who} {thing}"] for who in ("zea", "unstaged", "dcp")}
+        found = {who: seconds[f"{who} {thing}"] for who in programs}
         median = {who: statistics.median(values) for who, values in found.items() if values}
         ratio = median["zea"] / median["dcp"] if median["dcp"] > 0 else float("nan")
         print(f"{thing:12} zea / dcp {ratio:.2f}")
