@@ -34,7 +34,6 @@ void read_moments(Engine& engine, int group_index, const StateSource& source) {
   ActionRecord& record = engine.mesh().record();
   const ActionRecord::Action action(record, "read moments");
   const auto read_state = [&](const at::Tensor& values, const char* state) {
-    values.zero_();
     detail::fill_boxes(values, group.range(), boxes, [&](const detail::HeldBox& box, void* target) {
       const ParamSpec& param = plan.model.params[box.param];
       source.read_state(param.name, state, param.shape, box.extent, plan.precision.master, target);

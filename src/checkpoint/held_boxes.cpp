@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "held_boxes.hpp"
 
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "zea/core/error.hpp"
+#include "zea/core/parallel_for.hpp"
+
 namespace zea::detail {
 
 std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, FlatRange range) {
@@ -23,15 +30,66 @@ std::vector<HeldBox> own_boxes(const Plan& plan, int group, int world_rank) {
   return boxes;
 }
 
+namespace {
+
+/// A few hash blocks: parts of large tensors keep all threads busy to the end.
+constexpr int64_t kMostPartBytes = 16 << 20;
+/// Less is read before a thread has started.
+constexpr int64_t kThreadBytes = 4 << 20;
+/// More of them wait for each other.
+constexpr int64_t kMostReaders = 8;
+
+std::vector<HeldBox> cut_to_parts(const std::vector<HeldBox>& boxes, int64_t most) {
+  std::vector<HeldBox> parts;
+  for (const HeldBox& box : boxes) {
+    const int64_t elements = box.extent.elements();
+    int64_t flat_begin = box.flat_begin;
+    for (int64_t first = 0; first < elements; first += most)
+      for (Extent& part :
+           boxes_of_range(box.extent.length, first, std::min(elements, first + most))) {
+        for (size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += box.extent.offset[d];
+        const int64_t taken = part.elements();
+        parts.push_back({box.param, std::move(part), flat_begin});
+        flat_begin += taken;
+      }
+  }
+  return parts;
+}
+
+void zero_between(const at::Tensor& flat, FlatRange range, const std::vector<HeldBox>& boxes) {
+  int64_t done = range.begin;
+  const auto zero_until = [&](int64_t begin) {
+    ZEA_ASSERT(begin >= done);
+    if (begin > done) flat.narrow(0, done - range.begin, begin - done).zero_();
+  };
+  for (const HeldBox& box : boxes) {
+    zero_until(box.flat_begin);
+    done = box.flat_begin + box.extent.elements();
+  }
+  zero_until(range.end);
+}
+
+/// One waits for the disk while another checks, on however few cores.
+int num_readers(int64_t bytes) {
+  return static_cast<int>(std::clamp<int64_t>(
+      bytes / kThreadBytes, 1, std::clamp<int64_t>(at::get_num_threads(), 2, kMostReaders)));
+}
+
+}  // namespace
+
 void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldBox>& boxes,
                 const std::function<void(const HeldBox&, void*)>& read) {
-  for (const HeldBox& box : boxes) {
+  zero_between(flat, range, boxes);
+  const auto element_bytes = static_cast<int64_t>(flat.element_size());
+  const std::vector<HeldBox> parts = cut_to_parts(boxes, kMostPartBytes / element_bytes);
+  parallel_for(num_readers(flat.numel() * element_bytes), parts.size(), [&](int, size_t p) {
+    const HeldBox& box = parts[p];
     const at::Tensor place = flat.narrow(0, box.flat_begin - range.begin, box.extent.elements());
     const at::Tensor host =
         place.is_cpu() ? place : at::empty(place.sizes(), place.options().device(at::kCPU));
     read(box, host.data_ptr());
     if (!place.is_cpu()) place.copy_(host);
-  }
+  });
 }
 
 }  // namespace zea::detail

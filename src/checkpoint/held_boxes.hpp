@@ -26,8 +26,10 @@ std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, Fla
 /// ranks hold only on the first of them. Together all ranks write every element once.
 std::vector<HeldBox> own_boxes(const Plan& plan, int group, int world_rank);
 
-/// Fills the place of each box in `flat`, the elements of `range`: `read(box, target)` is given
-/// packed host memory.
+/// Fills `flat`, the elements of `range`: `read(box, target)` is given packed host memory for each
+/// box or a part of it, by several threads at once where there is much to read, so that one waits
+/// for the disk while another checks and copies. What has no box becomes zero. Boxes lie one
+/// behind the other.
 void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldBox>& boxes,
                 const std::function<void(const HeldBox&, void*)>& read);
 

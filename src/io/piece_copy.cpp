@@ -2,13 +2,10 @@
 #include "zea/io/piece_copy.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/parallel_for.hpp"
 #include "zea/io/page_memory.hpp"
 
 namespace zea {
@@ -32,55 +29,6 @@ std::vector<Part> cut_to_parts(const std::vector<Piece>& pieces, int64_t blocks)
   }
   return parts;
 }
-
-/// What the threads share.
-class Copy {
- public:
-  Copy(const WeightsSource& source, const StateSource* state, std::vector<Piece>& pieces,
-       int64_t blocks_of_part, const TakePart& take)
-      : source_(source),
-        state_(state),
-        pieces_(pieces),
-        parts_(cut_to_parts(pieces, blocks_of_part)),
-        part_bytes_(blocks_of_part * kHashBlockBytes),
-        take_(take) {}
-
-  size_t parts() const { return parts_.size(); }
-
-  /// The work of one thread.
-  void run() noexcept {
-    try {
-      const PageMemory buffer(part_bytes_);
-      for (size_t next = next_++; next < parts_.size(); next = next_++)
-        move(parts_[next], buffer.data());
-    } catch (...) {
-      next_ = parts_.size();
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!failure_) failure_ = std::current_exception();
-    }
-  }
-
-  void rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  void move(const Part& part, char* buffer) {
-    Piece& piece = pieces_[part.piece];
-    read_part(source_, state_, piece, part.first, part.count, buffer);
-    take_(piece, part.first, part.count, buffer);
-  }
-
-  const WeightsSource& source_;
-  const StateSource* state_;
-  std::vector<Piece>& pieces_;
-  std::vector<Part> parts_;
-  int64_t part_bytes_;
-  const TakePart& take_;
-  std::atomic<size_t> next_ = 0;
-  std::mutex mutex_;  ///< of failure_
-  std::exception_ptr failure_;
-};
 
 }  // namespace
 
@@ -107,15 +55,17 @@ void read_part(const WeightsSource& source, const StateSource* state, const Piec
 void copy_pieces(const WeightsSource& source, const StateSource* state, std::vector<Piece>& pieces,
                  const CopyLimits& limits, const TakePart& take) {
   ZEA_ASSERT(limits.threads >= 1);
-  const int64_t part_bytes = std::min(kMostPartBytes, limits.buffer_bytes / limits.threads);
-  Copy copy(source, state, pieces, std::max<int64_t>(1, part_bytes / kHashBlockBytes), take);
-  const auto most = static_cast<int64_t>(copy.parts());
-  std::vector<std::jthread> others;
-  for (int64_t t = 1; t < std::min<int64_t>(limits.threads, most); ++t)
-    others.emplace_back([&copy] { copy.run(); });
-  copy.run();
-  others.clear();  // joins
-  copy.rethrow();
+  const int64_t most_bytes = std::min(kMostPartBytes, limits.buffer_bytes / limits.threads);
+  const int64_t blocks = std::max<int64_t>(1, most_bytes / kHashBlockBytes);
+  const std::vector<Part> parts = cut_to_parts(pieces, blocks);
+  std::vector<PageMemory> buffers;  // of the threads; what none touches takes no memory
+  for (int t = 0; t < limits.threads; ++t) buffers.emplace_back(blocks * kHashBlockBytes);
+  parallel_for(limits.threads, parts.size(), [&](int thread, size_t p) {
+    const Part& part = parts[p];
+    char* buffer = buffers[static_cast<size_t>(thread)].data();
+    read_part(source, state, pieces[part.piece], part.first, part.count, buffer);
+    take(pieces[part.piece], part.first, part.count, buffer);
+  });
 }
 
 }  // namespace zea

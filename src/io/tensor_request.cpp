@@ -40,14 +40,24 @@ std::string nearest_names(const std::vector<TensorInfo>& tensors, const std::str
   return text.empty() ? "it has no tensors" : "nearest: " + text;
 }
 
-/// Non-finite means: all exponent bits set.
+/// Non-finite means: all exponent bits set, which no other value's exponent is as large as. `Bits`
+/// are signed: processors compare those in vectors.
 template <class Bits>
 int64_t find_full_exponent(const void* values, int64_t count, Bits mask) {
   const char* bytes = static_cast<const char*>(values);
-  for (int64_t i = 0; i < count; ++i) {
+  const auto exponent = [&](int64_t i) {
     Bits bits;
     std::memcpy(&bits, bytes + i * sizeof(Bits), sizeof(Bits));
-    if ((bits & mask) == mask) return i;
+    return static_cast<Bits>(bits & mask);
+  };
+  constexpr int64_t kBlock = 1024;  // without a branch, so that many are looked at at once
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t end = std::min(count, begin + kBlock);
+    Bits largest = 0;
+    for (int64_t i = begin; i < end; ++i) largest = std::max(largest, exponent(i));
+    if (largest != mask) continue;
+    for (int64_t i = begin; i < end; ++i)
+      if (exponent(i) == mask) return i;
   }
   return -1;
 }
@@ -99,13 +109,13 @@ void check_request(const TensorInfo& tensor, const Shape& shape, const Extent& e
 int64_t find_non_finite(DType dtype, const void* values, int64_t count) {
   switch (dtype) {
     case DType::Float64:
-      return find_full_exponent(values, count, uint64_t{0x7ff0000000000000});
+      return find_full_exponent(values, count, int64_t{0x7ff0000000000000});
     case DType::Float32:
-      return find_full_exponent(values, count, uint32_t{0x7f800000});
+      return find_full_exponent(values, count, int32_t{0x7f800000});
     case DType::BFloat16:
-      return find_full_exponent(values, count, uint16_t{0x7f80});
+      return find_full_exponent(values, count, int16_t{0x7f80});
     case DType::Float16:
-      return find_full_exponent(values, count, uint16_t{0x7c00});
+      return find_full_exponent(values, count, int16_t{0x7c00});
     default:
       return -1;
   }

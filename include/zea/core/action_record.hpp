@@ -82,9 +82,9 @@ class ActionRecord {
   int add_group(std::string_view name);
   Call begin_call(int group, std::string_view what);
   void end_call(Call& call);
-  /// Something went on within an action that takes long.
+  /// Something went on within an action that takes long. Any thread may call this.
   void moved();
-  /// The rank's threads run. The only function that another thread than the writer may call.
+  /// The rank's threads run. Any thread may call this, too.
   void beat();
   /// This rank is done with the loop: nothing may be expected of it any more.
   void leave();
