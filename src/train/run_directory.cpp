@@ -18,10 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Who holds a lock: one line each of host, process, when that started, job.
+/// Who holds a lock: one line each of host, process, when that started, job, and the space that
+/// numbers its processes, of which containers have one each.
 struct Holder {
-  std::string host, process, started, job;
+  std::string host, process, started, job, process_space;
 
+  bool operator==(const Holder&) const = default;
   std::string describe() const {
     return "host " + host + ", process " + process + (job.empty() ? "" : ", job " + job);
   }
@@ -49,7 +51,9 @@ Holder own_holder() {
   gethostname(host, sizeof host - 1);
   const char* job = std::getenv("SLURM_JOB_ID");
   const std::string process = std::to_string(getpid());
-  return {host, process, start_of_process(process), job ? job : ""};
+  std::error_code no_link;  // no /proc: nothing is known of any process
+  const fs::path space = fs::read_symlink("/proc/self/ns/pid", no_link);
+  return {host, process, start_of_process(process), job ? job : "", space.string()};
 }
 
 Holder read_holder(const fs::path& lock) {
@@ -59,12 +63,14 @@ Holder read_holder(const fs::path& lock) {
   std::getline(file, holder.process);
   std::getline(file, holder.started);
   std::getline(file, holder.job);
+  std::getline(file, holder.process_space);
   return holder;
 }
 
 bool is_stale(const Holder& holder, const Holder& own) {
   // Elsewhere only a job that was requeued is known to have ended: it is this one.
-  if (holder.host != own.host) return !own.job.empty() && holder.job == own.job;
+  if (holder.host != own.host || holder.process_space != own.process_space)
+    return !own.job.empty() && holder.job == own.job;
   const std::string started = start_of_process(holder.process);
   return started.empty() || started != holder.started;
 }
@@ -95,7 +101,7 @@ class Guard {
 void write_holder(const fs::path& path, const Holder& holder) {
   std::ofstream out(path);
   out << holder.host << '\n' << holder.process << '\n' << holder.started << '\n';
-  out << holder.job << '\n';
+  out << holder.job << '\n' << holder.process_space << '\n';
   out.close();
   if (!out) fail("write", path);
 }
@@ -151,9 +157,8 @@ void RunDirectory::take_lock() {
 
 RunDirectory::~RunDirectory() {
   const fs::path lock = fs::path(path_) / "LOCK";
-  const Holder own = own_holder(), holder = read_holder(lock);
-  const bool is_ours = holder.host == own.host && holder.process == own.process;
-  if (is_ours) unlink(lock.c_str());  // one that was taken over is another run's
+  // One that was taken over is another run's.
+  if (read_holder(lock) == own_holder()) unlink(lock.c_str());
 }
 
 void RunDirectory::write_deck(const std::string& toml) const {

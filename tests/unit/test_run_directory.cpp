@@ -58,7 +58,7 @@ class Left {
   pid_t child_ = 0;
 };
 
-constexpr int kHostLine = 0, kProcessLine = 1;
+constexpr int kHostLine = 0, kProcessLine = 1, kStartedLine = 2, kProcessSpaceLine = 4;
 
 TEST(RunDirectory, RefusesASecondRunAndGivesTheLockBack) {
   const TemporaryDirectory folder;
@@ -93,6 +93,23 @@ TEST(RunDirectory, CannotKnowAboutAnotherHost) {
   const Left left;
   left.rewrite_line(kHostLine, "elsewhere");
   EXPECT_THROW(RunDirectory(left.path()), StorageError);
+}
+
+TEST(RunDirectory, CannotKnowAboutAContainerOfTheSameHostName) {
+  const Left left;
+  left.rewrite_line(kProcessSpaceLine, "pid:[1]");
+  EXPECT_THROW(RunDirectory(left.path()), StorageError);
+}
+
+TEST(RunDirectory, LeavesALockAloneThatIsNotItsOwn) {
+  for (const int line : {kHostLine, kProcessLine, kStartedLine, kProcessSpaceLine}) {
+    const Left left;
+    {
+      const RunDirectory taken_over(left.path());
+      left.rewrite_line(line, "another's");
+    }
+    EXPECT_TRUE(std::filesystem::exists(left.lock())) << line;
+  }
 }
 
 TEST(RunDirectory, TakesOverTheLockThatItsOwnJobLeftOnAnotherHost) {
