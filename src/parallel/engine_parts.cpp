@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank has of the model, made from the plan: buffers and their slots, the parameters of its
+// units, the layers of its modules.
+#include "zea/parallel/engine.hpp"
+
+#include <algorithm>
+
+#include "zea/parallel/tensor_layers.hpp"
+
+namespace zea {
+
+Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
+    : plan_(plan),
+      mesh_(mesh),
+      world_rank_(mesh.rank()),
+      device_(device),
+      unit_groups_(groups_of_units(plan.model, plan.groups)),
+      transfers_(plan, mesh, device) {
+  build_slots();
+  build_groups();
+  build_units();
+  build_layers();
+}
+
+/// Where all sharded modules have the same shard group, its ranks reach each other's gradients.
+void Engine::build_slots() {
+  std::map<std::vector<int>, Collectives*> shard_groups;  // by their ranks
+  for (size_t g = 0; g < plan_.groups.size(); ++g)
+    if (plan_.shardings[g].shards > 1 && plan_.holds(world_rank_, static_cast<int>(g))) {
+      const std::string& module = plan_.groups[g].module;
+      shard_groups.emplace(plan_.mesh.group(world_rank_, module, shard_axes()),
+                           &mesh_.along(module, shard_axes()));
+    }
+  Collectives* shard_group = shard_groups.size() == 1 ? shard_groups.begin()->second : nullptr;
+  const SlotPlans& slots = plan_.slots[plan_.place_of(world_rank_)];
+  gathered_slots_ = std::make_unique<Slots>(slots.gathered, ledger_, nullptr, device_);
+  gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_, shard_group, device_);
+  wire_slots_ = std::make_unique<Slots>(slots.wire, ledger_, shard_group, device_);
+}
+
+void Engine::build_groups() {
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    if (!plan_.holds(world_rank_, static_cast<int>(g))) {
+      groups_.emplace_back();
+      continue;
+    }
+    const std::string& module = plan_.groups[g].module;
+    const Sharding& sharding = plan_.shardings[g];
+    ShardedGroupContext context{.gathered = *gathered_slots_,
+                                .gradients = *gradient_slots_,
+                                .wire = *wire_slots_,
+                                .ledger = ledger_,
+                                .device = device_};
+    if (sharding.shards > 1) context.shard_group = &mesh_.along(module, shard_axes());
+    if (plan_.mesh.grid(module).shard_subgroup > 0)
+      context.shard_subgroup = &mesh_.shard_subgroup(module);
+    if (sharding.replicas > 1)
+      context.replicas =
+          sharding.gathered() ? &mesh_.shard_replicas(module) : &mesh_.along(module, token_axes());
+    groups_.push_back(
+        std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
+  }
+}
+
+void Engine::build_units() {
+  const int here = plan_.place_of(world_rank_);
+  const std::vector<UnitSpec>& units = plan_.model.units;
+  readers_.resize(units.size());
+  reading_places_.resize(units.size());
+  for (const PipelineEdge& edge : edges_of(plan_.pipeline, plan_.model))
+    if (edge.from == here) ++reading_places_[edge.unit];
+  for (size_t u = 0; u < units.size(); ++u) {
+    trains_unit_.push_back(
+        std::any_of(units[u].params.begin(), units[u].params.end(),
+                    [&](int param) { return plan_.model.params[param].trainable; }));
+    unit_parameters_.emplace_back();
+    if (plan_.pipeline.place_of_unit(static_cast<int>(u)) != here) {
+      unit_groups_[u].clear();
+      continue;
+    }
+    for (const UnitInput& input : units[u].inputs) ++readers_[input.unit];
+    for (int param : units[u].params)
+      for (int group : unit_groups_[u])
+        if (Parameter* found = groups_[group]->parameter(param))
+          unit_parameters_[u].push_back(found);
+  }
+}
+
+void Engine::build_layers() {
+  for (const ModuleGrid& grid : plan_.mesh.modules) {
+    if (!plan_.mesh.has(world_rank_, grid.module)) continue;
+    if (grid.tp == 1 && grid.cp == 1) {
+      layers_[grid.module] = std::make_unique<Layers>();
+      continue;
+    }
+    layers_[grid.module] = std::make_unique<TensorLayers>(TensorLayersOptions{
+        .tp = grid.tp > 1 ? &mesh_.along(grid.module, {Axis::Tp}) : nullptr,
+        .sequence_parallel = plan_.token_shardings.at(grid.module).sequence_parallel,
+        .cp_inner = grid.cp_inner > 1 ? &mesh_.cp_inner(grid.module) : nullptr,
+        .cp_outer = grid.cp > grid.cp_inner ? &mesh_.cp_outer(grid.module) : nullptr});
+  }
+}
+
+MicrobatchOptions Engine::microbatch_options() const {
+  return {.dtype = to_torch(plan_.precision.param),
+          .vision_dtype = to_torch(plan_.precision_of("vision").param),
+          .audio_dtype = to_torch(plan_.precision_of("audio").param),
+          .device = device_,
+          .images_both_ways = plan_.options.llm.image_attention == "bidirectional",
+          .replica = plan_.replica_layout(world_rank_)};
+}
+
+}  // namespace zea

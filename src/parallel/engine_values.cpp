@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes from unit to unit: outputs one way and their gradients the other, in the type that the
+// reader computes in, also between layouts and places.
+#include "zea/parallel/engine.hpp"
+
+#include <algorithm>
+
+#include "zea/core/error.hpp"
+#include "zea/parallel/exchange_rows.hpp"
+
+namespace zea {
+
+UnitInputs Engine::take_inputs(int unit, int microbatch) {
+  UnitInputs inputs;
+  for (const UnitInput& input : plan_.model.units[unit].inputs) {
+    inputs.push_back(take_output(input.unit, unit, microbatch));
+    ZEA_ASSERT(inputs.back() || input.optional);
+  }
+  return inputs;
+}
+
+/// What unit `source` gives to `target`, in the type that the target computes in; nothing where the
+/// source had no work.
+std::optional<at::Tensor> Engine::take_output(int source, int target, int microbatch) {
+  const at::ScalarType wanted =
+      to_torch(plan_.precision_of(plan_.model.units[target].module).param);
+  if (arrived_.contains({source, microbatch})) return take_arrived(source, target, microbatch);
+  const auto found = kept_.find({source, microbatch});
+  if (found == kept_.end()) return std::nullopt;
+  Kept& kept = found->second;
+  at::Tensor leaf = kept.value;
+  if (plan_.model.units[source].module != plan_.model.units[target].module)
+    leaf =
+        leaf.to(to_torch(plan_.precision_of(plan_.model.units[source].module).output)).to(wanted);
+  leaf = leaf.detach();
+  leaf.set_requires_grad(kept.needs_gradient);
+  if (--kept.consumers == 0) kept.value.reset();
+  return leaf;
+}
+
+/// What another place, or another layout, made.
+at::Tensor Engine::take_arrived(int source, int target, int microbatch) {
+  Arrived& arrived = arrived_.at({source, microbatch});
+  if (!arrived.value.defined()) arrived.value = arrived.arrival.take();
+  at::Tensor leaf =
+      arrived.value.to(to_torch(plan_.precision_of(plan_.model.units[target].module).param))
+          .detach();
+  leaf.set_requires_grad(arrived.needs_gradient);
+  if (--arrived.consumers == 0) arrived.value.reset();
+  return leaf;
+}
+
+/// The gradient of what `source` gave to `target` joins those of its other consumers.
+void Engine::add_gradient(int source, int target, int microbatch, const at::Tensor& gradient) {
+  const std::string& module = plan_.model.units[source].module;
+  const Precision& precision = plan_.precision_of(module);
+  at::Tensor own = gradient;
+  if (module != plan_.model.units[target].module) own = own.to(to_torch(precision.output));
+  const auto arrived = arrived_.find({source, microbatch});
+  if (arrived == arrived_.end()) own = own.to(to_torch(precision.param));
+  at::Tensor& sum = arrived == arrived_.end() ? kept_.at({source, microbatch}).gradient
+                                              : arrived->second.gradient;
+  sum = sum.defined() ? sum + own : own;
+}
+
+/// Whether a microbatch has work for a unit in which something trains, in it or upstream of it.
+bool Engine::trains_upstream(int unit, int microbatch) const {
+  const UnitSpec& spec = plan_.model.units[unit];
+  const Microbatch& of = (*microbatches_)[microbatch];
+  if (spec.module != "llm" && of.items.of(spec.module) == 0) return false;
+  return trains_unit_[unit] ||
+         std::any_of(spec.inputs.begin(), spec.inputs.end(),
+                     [&](const UnitInput& in) { return trains_upstream(in.unit, microbatch); });
+}
+
+/// The place of a unit's output that was made elsewhere.
+Engine::Arrived& Engine::expect(int unit, int microbatch) {
+  Arrived& arrived = arrived_[{unit, microbatch}];
+  arrived.needs_gradient = trains_ && trains_upstream(unit, microbatch);
+  arrived.consumers = readers_[unit];
+  return arrived;
+}
+
+void Engine::move(int unit, int microbatch) {
+  const DType dtype = plan_.precision_of(plan_.model.units[unit].module).output;
+  at::Tensor held;
+  if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end()) {
+    held = kept->second.value.to(to_torch(dtype));
+    if (--kept->second.consumers == 0) kept->second.value.reset();
+  }
+  const at::Tensor value =
+      exchange_rows(mesh_.along("llm", stage_axes()), held, moved_rows(unit, microbatch, false),
+                    {plan_.model.text.hidden, dtype, device_});
+  expect(unit, microbatch).value = value;
+}
+
+void Engine::move_back(int unit, int microbatch) {
+  const Precision& precision = plan_.precision_of(plan_.model.units[unit].module);
+  const at::Tensor gradient = exchange_rows(
+      mesh_.along("llm", stage_axes()), arrived_.at({unit, microbatch}).gradient,
+      moved_rows(unit, microbatch, true), {plan_.model.text.hidden, precision.output, device_});
+  arrived_.erase({unit, microbatch});
+  if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end())
+    kept->second.gradient = gradient.to(to_torch(precision.param));
+}
+
+/// Between the ranks of this place alone.
+RowTransfer Engine::moved_rows(int unit, int microbatch, bool back) const {
+  const EncoderPart& part = (*microbatches_)[microbatch].encoder(plan_.model.units[unit].module);
+  RowTransfer transfer = back ? part.feature_gradients : part.features;
+  const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(world_rank_)];
+  for (std::vector<int64_t>* counts : {&transfer.sent_counts, &transfer.received_counts})
+    *counts = {counts->begin() + here.first_rank, counts->begin() + here.first_rank + here.ranks};
+  return transfer;
+}
+
+void Engine::send(const Action& action) {
+  Kept& kept = kept_.at({action.unit, action.microbatch});
+  transfers_.send(action, kept.value, (*microbatches_)[action.microbatch]);
+  if (--kept.consumers == 0) kept.value.reset();
+}
+
+void Engine::send_gradient(const Action& action) {
+  transfers_.send(action, arrived_.at({action.unit, action.microbatch}).gradient,
+                  (*microbatches_)[action.microbatch]);
+  arrived_.erase({action.unit, action.microbatch});
+}
+
+}  // namespace zea
