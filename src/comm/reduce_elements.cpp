@@ -54,7 +54,7 @@ void reduce_pair(const void* left, const void* right, typename To::Stored* resul
                  Combine combine) {
   const auto* a = static_cast<const typename From::Stored*>(left);
   const auto* b = static_cast<const typename From::Stored*>(right);
-#pragma GCC ivdep
+#pragma omp simd
   for (int64_t i = 0; i < count; ++i)
     result[i] = To::narrow(combine(From::widen(a[i]), From::widen(b[i])));
 }
@@ -67,7 +67,7 @@ void reduce_bfloat16_pair(const void* left, const void* right, uint16_t* result,
   const auto* a = static_cast<const uint16_t*>(left);
   const auto* b = static_cast<const uint16_t*>(right);
   const int64_t words = count / 2;
-#pragma GCC ivdep
+#pragma omp simd
   for (int64_t i = 0; i < words; ++i) {
     uint32_t x, y;
     std::memcpy(&x, a + 2 * i, sizeof x);

@@ -2,7 +2,9 @@
 // What collectives in shared memory promise beyond the contract: the bits of MPI's results, buffers
 // that may be changed after a wait whatever the peers still do, nothing left in /dev/shm, and MPI
 // where the memory cannot be had.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -257,12 +259,55 @@ TEST_F(NodeCollectivesTest, AllocationsOutliveTheirCollectives) {
   EXPECT_EQ(static_cast<char*>(memory.get())[99999], 1);
 }
 
+bool has_name_in_shared_memory() {
+  const std::string own = "zea-" + std::to_string(getpid()) + "-";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    if (entry.path().filename().string().starts_with(own)) return true;
+  return false;
+}
+
 TEST_F(NodeCollectivesTest, SegmentsHaveNoNamesOnceMade) {
   const auto memory = node().allocate(1 << 20);
   node().barrier();
-  const std::string own = "zea-" + std::to_string(getpid()) + "-";
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    EXPECT_FALSE(entry.path().filename().string().starts_with(own)) << entry.path();
+  EXPECT_FALSE(has_name_in_shared_memory());
+}
+
+/// This thread without what its peers have; it has it again at the end.
+class Apart {
+ public:
+  /// `kind`: a folder entry of /proc/self/ns.
+  explicit Apart(const char* kind, int flag)
+      : flag_(flag), before_(open((std::string("/proc/self/ns/") + kind).c_str(), O_RDONLY)) {
+    is_apart_ = unshare(flag) == 0;
+  }
+  Apart(const Apart&) = delete;
+  Apart& operator=(const Apart&) = delete;
+  ~Apart() {
+    if (is_apart_) setns(before_, flag_);
+    close(before_);
+  }
+  bool is_apart() const { return is_apart_; }
+
+ private:
+  int flag_;
+  int before_;
+  bool is_apart_ = false;
+};
+
+/// As of a container of its own.
+TEST_F(NodeCollectivesTest, RanksWithNetworksOfTheirOwnMeetToo) {
+  const Apart network("net", CLONE_NEWNET);
+  int apart = network.is_apart();
+  mpi().all_reduce(&apart, 1, DType::Int32, ReduceOp::Min).wait();
+  if (!apart) GTEST_SKIP() << "not allowed here";
+
+  const auto collectives = testing::make_on_one_node(communicator());
+
+  ASSERT_STREQ(collectives->name(), "node") << collectives->note();
+  std::vector<float> data(20000, 1.0f);
+  collectives->all_reduce(data.data(), 20000, DType::Float32, ReduceOp::Sum).wait();
+  EXPECT_EQ(std::count(data.begin(), data.end(), static_cast<float>(size())), 20000);
+  EXPECT_FALSE(has_name_in_shared_memory());
 }
 
 /// Uses collectives that fell back, and says why they did.

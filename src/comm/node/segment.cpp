@@ -10,9 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <random>
+#include <string>
 #include <utility>
 
 #include "zea/core/error.hpp"
@@ -22,31 +21,8 @@ namespace {
 
 constexpr const char* kFolder = "/dev/shm";
 
-/// A file descriptor that is closed.
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 [[noreturn]] void fail(const std::string& what, int code) {
   throw CommError(what + ": " + std::strerror(code));
-}
-
-std::string unique_name() {
-  std::random_device random;
-  char text[64];
-  std::snprintf(text, sizeof text, "/zea-%ld-%08x%08x", static_cast<long>(getpid()), random(),
-                random());
-  return text;
 }
 
 /// In pieces: a signal makes the kernel undo the one under way, and timers may come often.
@@ -82,6 +58,17 @@ void check_file_size_limit(int64_t bytes) {
 
 }  // namespace
 
+Descriptor::Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  std::swap(number_, other.number_);
+  return *this;
+}
+
+Descriptor::~Descriptor() {
+  if (is_open()) close(number_);
+}
+
 Segment::Segment(int file, int64_t bytes) : bytes_(bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED)
@@ -103,34 +90,26 @@ Segment::~Segment() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 
-SegmentName::SegmentName() : text_(unique_name()) {}
-
-SegmentName::~SegmentName() {
-  if (is_taken_) shm_unlink(text_.c_str());
-  if (file_ >= 0) close(file_);
+int64_t segment_file_bytes(int64_t bytes) {
+  return bytes + static_cast<int64_t>(sizeof(SegmentMark));
 }
 
-Segment SegmentName::create(int64_t bytes, int64_t spare_bytes) {
-  check_file_size_limit(bytes);
-  file_ = open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (file_ < 0) fail("making shared memory in " + std::string(kFolder), errno);
-  reserve(file_, bytes);
-  check_spare(file_, bytes, spare_bytes);
-  return Segment(file_, bytes);
+Descriptor make_segment_file(int64_t bytes, int64_t spare_bytes, SegmentMark mark) {
+  check_file_size_limit(segment_file_bytes(bytes));
+  Descriptor file(open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!file.is_open()) fail("making shared memory in " + std::string(kFolder), errno);
+  reserve(file.number(), segment_file_bytes(bytes));
+  check_spare(file.number(), bytes, spare_bytes);
+  if (pwrite(file.number(), &mark, sizeof mark, bytes) != sizeof mark)
+    fail("marking the shared memory", errno);
+  return file;
 }
 
-void SegmentName::publish() {
-  const std::string unnamed = "/proc/self/fd/" + std::to_string(file_);
-  const std::string named = kFolder + text_;
-  if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, named.c_str(), AT_SYMLINK_FOLLOW) != 0)
-    fail("naming the shared memory " + text_, errno);
-  is_taken_ = true;
-}
-
-Segment open_segment(const std::string& name, int64_t bytes) {
-  const File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
-  if (file.descriptor() < 0) fail("opening the shared memory " + name + " of a peer", errno);
-  return Segment(file.descriptor(), bytes);
+bool is_segment_file(int file, int64_t bytes, SegmentMark mark) {
+  struct stat status {};
+  if (fstat(file, &status) != 0 || status.st_size != segment_file_bytes(bytes)) return false;
+  SegmentMark found;
+  return pread(file, &found, sizeof found, bytes) == sizeof found && found.random == mark.random;
 }
 
 }  // namespace zea

@@ -1,13 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one node share: a POSIX segment whose name exists only until all of them
-// have mapped it, so that a killed job leaves nothing behind.
+// Memory that processes of one node share: files in /dev/shm that never had a name, so that a
+// killed job leaves nothing behind.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace zea {
+
+/// An open file or socket, closed at the end.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept;
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor();
+
+  bool is_open() const { return number_ >= 0; }
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
 
 /// A mapping of shared memory; the memory lives as long as any process maps it.
 class Segment {
@@ -27,32 +41,18 @@ class Segment {
   int64_t bytes_ = 0;
 };
 
-/// A segment on its way to the other processes of the node: made without a name, then found under
-/// one until the destructor removes it. Killed in between it leaves nothing but, in the moments
-/// after publish(), a name.
-class SegmentName {
- public:
-  /// A name that no other process has.
-  SegmentName();
-  SegmentName(const SegmentName&) = delete;
-  SegmentName& operator=(const SegmentName&) = delete;
-  ~SegmentName();
-
-  const std::string& text() const { return text_; }
-  /// Zeroed memory, all of it reserved: touching it later cannot fail. At least `spare_bytes` stay
-  /// free for others, who reserve nothing and die where there is none (Open MPI's own segments).
-  /// Throws CommError saying why it cannot be had.
-  Segment create(int64_t bytes, int64_t spare_bytes);
-  /// Lets others open it.
-  void publish();
-
- private:
-  std::string text_;
-  int file_ = -1;
-  bool is_taken_ = false;
+/// What tells a file from every other one: behind the memory, where no mapping shows it.
+struct SegmentMark {
+  uint64_t random = 0;
 };
 
-/// What a process of this node created under `name`. Throws CommError where it is not found.
-Segment open_segment(const std::string& name, int64_t bytes);
+/// Zeroed memory, all of it reserved: touching it later cannot fail. At least `spare_bytes` stay
+/// free for others, who reserve nothing and die where there is none (Open MPI's own segments).
+/// Throws CommError saying why it cannot be had.
+Descriptor make_segment_file(int64_t bytes, int64_t spare_bytes, SegmentMark mark);
+/// Whether a file is one of `bytes` made with `mark`.
+bool is_segment_file(int file, int64_t bytes, SegmentMark mark);
+/// The size of the file of such a segment.
+int64_t segment_file_bytes(int64_t bytes);
 
 }  // namespace zea

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <random>
 
+#include "node/handover.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -18,14 +18,14 @@ constexpr int64_t kSpareBytesPerRank = 6 << 20;
 
 /// What a rank tells the others, as it travels.
 struct Offer {
-  char name[64] = {};
+  SegmentOffer segment;
   char why_not[256] = {};  ///< empty: the rank succeeded
-  int64_t bytes = 0;
-  uint64_t random = 0;
 };
 
 void write_text(char* to, size_t room, const std::string& text) {
-  std::memcpy(to, text.data(), std::min(room - 1, text.size()));
+  const size_t length = std::min(room - 1, text.size());
+  std::memcpy(to, text.data(), length);
+  std::memset(to + length, 0, room - length);
 }
 
 std::vector<Offer> tell(Collectives& ranks, const Offer& own) {
@@ -57,36 +57,62 @@ void check_limit(int64_t bytes, int64_t limit) {
                     std::to_string(limit) + " allowed");
 }
 
+/// Steps that all ranks take together.
+class JointSteps {
+ public:
+  JointSteps(Collectives& ranks, Offer& own) : ranks_(ranks), own_(own) {}
+
+  /// Why a rank failed in this step, which all have then taken; empty where none did.
+  std::string take(const std::function<void()>& attempt) {
+    write_text(own_.why_not, sizeof own_.why_not, failure_of(attempt));
+    all_ = tell(ranks_, own_);
+    return first_failure(all_);
+  }
+  /// As the last step left them.
+  const std::vector<Offer>& offers() const { return all_; }
+
+ private:
+  Collectives& ranks_;
+  Offer& own_;
+  std::vector<Offer> all_;
+};
+
+/// Tries one way after another; why none of them is open, or empty.
+std::string hand_over(const HandoverRanks& ranks, JointSteps& steps) {
+  std::string why_not = "ranks cannot reach each other's shared memory";
+  for (int way = 0; way < kNumHandovers; ++way) {
+    const std::unique_ptr<Handover> handover = make_handover(way, ranks);
+    std::string why;
+    for (int step = 0; why.empty() && step < handover->num_steps(); ++step)
+      why = steps.take([&] { handover->take_step(step); });
+    if (why.empty()) return {};
+    why_not += (way == 0 ? ": " : "; ") + why;
+  }
+  return why_not;
+}
+
 }  // namespace
 
 SharedMemory::Result SharedMemory::build(Collectives& ranks, int64_t bytes, int64_t limit) {
   const auto memory = std::make_shared<SharedMemory>();
   memory->segments_.resize(ranks.size());
-  SegmentName name;  // gone when this returns: then all have mapped it, or none will
-  Offer own;
-  write_text(own.name, sizeof own.name, name.text());
-  own.bytes = bytes;
-  own.random = (uint64_t{std::random_device{}()} << 32) | std::random_device{}() | 1;
-  std::vector<Offer> all;
-  /// Why a rank failed in this step, which all have then taken; empty where none did.
-  const auto step = [&](const std::function<void()>& attempt) {
-    write_text(own.why_not, sizeof own.why_not, failure_of(attempt));
-    all = tell(ranks, own);
-    return first_failure(all);
-  };
   const int64_t spare = std::max(kSpareBytes, kSpareBytesPerRank * ranks.size());
-  std::string why = step([&] {
+  Descriptor file;  // closed when this returns: then all have mapped it, or none will
+  Offer own;
+  own.segment = make_segment_offer(bytes);
+  JointSteps steps(ranks, own);
+  std::string why = steps.take([&] {
     check_limit(bytes, limit);
-    memory->segments_[ranks.rank()] = name.create(bytes, spare);
+    file = make_segment_file(bytes, spare, own.segment.mark);
+    memory->segments_[ranks.rank()] = Segment(file.number(), bytes);
+    own.segment.file = file.number();
   });
-  if (why.empty()) why = step([&] { name.publish(); });
-  if (why.empty())
-    why = step([&] {
-      for (int r = 0; r < ranks.size(); ++r)
-        if (r != ranks.rank()) memory->segments_[r] = open_segment(all[r].name, all[r].bytes);
-    });
   if (!why.empty()) return {nullptr, why};
-  memory->id_ = all[0].random;
+  HandoverRanks parties{ranks.rank(), file.number(), {}, &memory->segments_};
+  for (const Offer& offer : steps.offers()) parties.offers.push_back(offer.segment);
+  why = hand_over(parties, steps);
+  if (!why.empty()) return {nullptr, why};
+  memory->id_ = parties.offers[0].mark.random;
   return {memory, {}};
 }
 
