@@ -102,8 +102,8 @@ at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at:
   return result;
 }
 
-bool adds_narrow_products() {
-  return detail::has_pair_products();
+NarrowProducts narrow_products() {
+  return detail::has_pair_products() ? NarrowProducts::Pairs : NarrowProducts::Library;
 }
 
 }  // namespace zea

@@ -7,6 +7,7 @@
 
 #include "launch.hpp"
 #include "tile_rows.hpp"
+#include "zea/core/kernel_sizes.hpp"
 
 namespace zea::detail {
 
@@ -42,9 +43,6 @@ struct Side {
   const Bf16Pair* row(int64_t i) const {
     return reinterpret_cast<const Bf16Pair*>(data + i * stride);
   }
-
-  /// In whole vectors along `outer`.
-  int64_t packed_pairs() const { return pairs * round_to(outer, kLanes<float>); }
 
   const Bf16* data;
   int64_t outer, inner, pairs;
@@ -138,11 +136,11 @@ class PairMatmul {
         result_(result),
         a_(a, 0),
         b_(b, 1),
-        memory_(b_.packed_pairs() + (a_.lies_along ? 0 : a_.packed_pairs()) +
-                round_to(b_.outer, kLanes<float>)),
-        panels_(take(b_.packed_pairs())),
-        blocks_(take(a_.lies_along ? 0 : a_.packed_pairs())),
-        bias_(memory_.take(round_to(b_.outer, kLanes<float>))) {
+        memory_(at::empty({pair_product_elements(a_.outer, a_.inner, b_.outer, !a_.lies_along)},
+                          at::kFloat)),
+        panels_(elements<Bf16Pair>(memory_)),
+        blocks_(panels_ + packed_pairs(b_.outer, b_.inner)),
+        bias_(elements<float>(memory_) + memory_.numel() - round_to(b_.outer, kLanes<float>)) {
     std::fill_n(bias_, round_to(b_.outer, kLanes<float>), 0.0F);
     if (bias.defined())
       for (int64_t i = 0; i < b_.outer; ++i) bias_[i] = load(elements<Bf16>(bias)[i]);
@@ -164,7 +162,6 @@ class PairMatmul {
   int64_t rows_at_once() const {
     return round_to(parts_of(a_.outer, 2 * at::get_num_threads()), kBlockRows);
   }
-  Bf16Pair* take(int64_t pairs) { return reinterpret_cast<Bf16Pair*>(memory_.take(pairs)); }
   int64_t width(int64_t panel) const { return std::min(kPanel, b_.outer - panel * kPanel); }
   /// In whole vectors.
   int64_t columns(int64_t panel) const { return round_to(width(panel), kLanes<float>); }
@@ -224,7 +221,7 @@ class PairMatmul {
   const bool adds_;
   const at::Tensor& result_;
   Side a_, b_;
-  TileMemory<float> memory_;
+  const at::Tensor memory_;  ///< a tensor: it counts as one, and is kept for the next product
   Bf16Pair *panels_, *blocks_;
   float* bias_;  ///< of all columns in whole vectors, zeros where there is none
 };

@@ -59,7 +59,11 @@ std::string module_lines(const Plan& plan) {
       text += plan.token_shardings.at(grid.module).sequence_parallel ? " (sequence parallel)"
                                                                      : " (every rank all tokens)";
     text += " x cp " + std::to_string(grid.cp);
-    if (grid.cp > 1) text += " (" + mesh.cp_mode + ", " + mesh.cp_distribution + ")";
+    // Where all ranks exchange heads, makespan_min has nothing to balance.
+    const bool deals_evenly = grid.cp_inner == grid.cp && mesh.cp_distribution == "makespan_min";
+    if (grid.cp > 1)
+      text +=
+          " (" + mesh.cp_mode + ", " + (deals_evenly ? "equal runs" : mesh.cp_distribution) + ")";
     text += " x dp_module " + std::to_string(grid.dp_module) + "\n";
   }
   return text.empty() ? text : "modules, on the ranks of a replica\n" + text;
@@ -82,6 +86,24 @@ std::string unit_table(const Plan& plan) {
   return text;
 }
 
+/// Of the ranks of each place, and what every microbatch adds that a step has besides.
+std::string memory_lines(const Plan& plan, NarrowProducts products) {
+  const int64_t microbatches = foretold_microbatches(plan);
+  const auto foretold = estimate_places(plan, microbatches, products);
+  const auto with_another = estimate_places(plan, microbatches + 1, products);
+  int64_t further = 0;
+  for (size_t p = 0; p < foretold.size(); ++p)
+    further = std::max(further, with_another[p].total() - foretold[p].total());
+  std::string text = "bytes per rank, of all tensors, at most: with " +
+                     std::to_string(microbatches) +
+                     (microbatches == 1 ? " microbatch" : " microbatches") +
+                     " of full rows in a step (each further one: " + mebibytes(further) + ")\n";
+  for (size_t p = 0; p < foretold.size(); ++p)
+    text += (plan.pipeline.is_one_place() ? "  " : "  " + plan.pipeline.places[p].name + ": ") +
+            describe(foretold[p]) + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string describe(const MemoryEstimate& memory) {
@@ -92,8 +114,7 @@ std::string describe(const MemoryEstimate& memory) {
          " at " + memory.peak_at;
 }
 
-std::string describe(const Plan& plan) {
-  const MemoryEstimate memory = estimate_memory(plan);
+std::string describe(const Plan& plan, NarrowProducts products) {
   int64_t trained = 0;
   for (const ParamSpec& param : plan.model.params)
     if (param.trainable) trained += num_elements(param.shape);
@@ -106,8 +127,7 @@ std::string describe(const Plan& plan) {
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
-  text += "bytes per rank, of all tensors, at most: as if every row of a microbatch were full\n  " +
-          describe(memory) + "\n";
+  text += memory_lines(plan, products);
   if (plan.world_size() > 1)
     text +=
         "bytes that rank 0 sends in a step of one microbatch of full rows of text, by group of "

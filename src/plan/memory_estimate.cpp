@@ -76,7 +76,8 @@ MicrobatchSizes full_microbatch(const Plan& plan) {
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
-                               const std::vector<MicrobatchSizes>& microbatches) {
+                               const std::vector<MicrobatchSizes>& microbatches,
+                               NarrowProducts products) {
   MemoryEstimate estimate;
   for (size_t g = 0; g < plan.groups.size(); ++g)
     if (plan.holds(world_rank, static_cast<int>(g))) add_owned(estimate, plan, g);
@@ -87,12 +88,13 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
   std::map<std::string, UnitTypes> types;
   for (const std::string& module : plan.model.modules())
-    if (plan.mesh.has(world_rank, module)) types[module] = detail::unit_types(plan, module);
+    if (plan.mesh.has(world_rank, module))
+      types[module] = detail::unit_types(plan, module, products);
   int64_t inputs = 0;
   for (const MicrobatchSizes& sizes : microbatches)
     inputs += microbatch_bytes(
         plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
-  detail::PaperWalk walk(plan, place, microbatches, inputs);
+  detail::PaperWalk walk(plan, place, microbatches, products, inputs);
   walk.run();
   estimate.activations = walk.peak();
   estimate.peak_at = walk.peak_at();
@@ -100,26 +102,30 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world_rank,
-                               const std::vector<SampleIndex>& index) {
+                               const std::vector<SampleIndex>& index, NarrowProducts products) {
   std::vector<MicrobatchSizes> microbatches;
   for (const MicrobatchPlan& part : step.replicas[plan.replica_of(world_rank)]) {
     std::vector<SampleIndex> samples;
     for (int64_t id : part.samples) samples.push_back(index[id]);
     microbatches.push_back(microbatch_sizes(plan.model, samples));
   }
-  return estimate_memory(plan, world_rank, microbatches);
+  return estimate_memory(plan, world_rank, microbatches, products);
 }
 
-MemoryEstimate estimate_memory(const Plan& plan) {
-  // As many as can be in flight.
-  const size_t places = plan.pipeline.places.size();
-  const std::vector<MicrobatchSizes> full(places, full_microbatch(plan));
-  MemoryEstimate most;
-  for (const PipelinePlace& place : plan.pipeline.places) {
-    const MemoryEstimate estimate = estimate_memory(plan, place.first_rank, full);
-    if (estimate.total() > most.total()) most = estimate;
-  }
-  return most;
+int64_t foretold_microbatches(const Plan& plan) {
+  const int64_t replicas = plan.mesh.replicas(), rows = plan.options.data.rows_per_microbatch;
+  const int64_t samples = (plan.options.schedule.global_batch + replicas - 1) / replicas;
+  const auto places = static_cast<int64_t>(plan.pipeline.places.size());
+  return std::min((samples + rows - 1) / rows, std::max<int64_t>(places, 2));
+}
+
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
+                                            NarrowProducts products) {
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), full_microbatch(plan));
+  std::vector<MemoryEstimate> estimates;
+  for (const PipelinePlace& place : plan.pipeline.places)
+    estimates.push_back(estimate_memory(plan, place.first_rank, full, products));
+  return estimates;
 }
 
 }  // namespace zea

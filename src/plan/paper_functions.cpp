@@ -8,6 +8,9 @@
 namespace zea::detail {
 namespace {
 
+/// Of a pair of bf16, and of a sum of their products.
+constexpr int64_t kPairBytes = 4;
+
 int64_t wide_bytes(DType param) {
   return std::max<int64_t>(4, static_cast<int64_t>(element_bytes(param)));
 }
@@ -24,15 +27,33 @@ ElementBytes::ElementBytes(const UnitTypes& types)
     : param(static_cast<int64_t>(element_bytes(types.param))),
       wide(wide_bytes(types.param)),
       gradient(static_cast<int64_t>(element_bytes(types.gradient))),
-      adds_narrow_products(types.adds_narrow_products) {}
+      on_device(types.on_device),
+      multiplies_pairs(types.param == DType::BFloat16 && !on_device &&
+                       types.products == NarrowProducts::Pairs) {}
+
+int64_t PaperProduct::working(const ElementBytes& bytes) const {
+  return is_of_pairs(bytes) ? kPairBytes * pair_product_elements(rows, inner, columns, false) : 0;
+}
+
+int64_t PaperProduct::adding(const ElementBytes& bytes, int64_t sum_bytes) const {
+  if (sum_bytes == bytes.param) return 0;  // the library adds
+  return is_of_pairs(bytes) ? working(bytes) : rows * columns * bytes.param;
+}
+
+int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes) {
+  if (bytes.gradient == bytes.param) return 0;
+  if (!bytes.multiplies_pairs || bytes.gradient != kPairBytes) return out * in * bytes.param;
+  return kPairBytes * pair_product_elements(out, rows, in, true);
+}
 
 PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes) {
   PaperFunction f;
   f.output = rows * weight.out * bytes.param;
+  f.forward_peak = f.output + PaperProduct{rows, weight.in, weight.out}.working(bytes);
+  f.gradient_working = PaperProduct{rows, weight.out, weight.in}.working(bytes);
   f.trains = f.saves_input = weight.trains;
   if (!weight.trains) return f;
-  // The weight's gradient is added where it belongs; of another type it is made first.
-  if (bytes.converts()) f.backward_working = weight.out * weight.in * bytes.param;
+  f.backward_working = outer_product_working(rows, weight.out, weight.in, bytes);
   if (weight.has_bias)
     f.backward_working = std::max(f.backward_working, sums_bytes(rows, weight.out, bytes));
   return f;
@@ -43,9 +64,10 @@ PaperFunction paper_column_linear(const PaperRows& rows, const PaperWeight& weig
   PaperFunction f = paper_linear(rows.all, weight, bytes);
   if (!rows.are_dealt()) return f;
   const int64_t gathered = rows.all * weight.in * bytes.param;
-  f.forward_peak = f.output + gathered;
+  f.forward_peak += gathered;
   // The input again, for the weight's gradient, and the unsummed one of it.
   f.backward_working += (weight.trains ? 2 : 1) * gathered;
+  f.gradient_working += (weight.trains ? 2 : 1) * gathered;
   return f;
 }
 
@@ -55,8 +77,9 @@ PaperFunction paper_row_linear(const PaperRows& rows, const PaperWeight& weight,
   if (!rows.are_dealt()) return f;
   const int64_t all = f.output;
   f.output = rows.here * weight.out * bytes.param;
-  f.forward_peak = f.output + all;
+  f.forward_peak = std::max(f.forward_peak, f.output + all);
   f.backward_working += all;
+  f.gradient_working += all;
   return f;
 }
 
@@ -144,6 +167,63 @@ PaperFunction paper_attention(int64_t rows, const PaperHeads& heads, const Eleme
   return f;
 }
 
+namespace {
+
+/// Of one batch: its queries, to whose heads keys and values are repeated, are as many places.
+struct LibraryBatch {
+  LibraryBatch(const AttentionSizes& sizes, const PaperHeads& heads, const ElementBytes& bytes)
+      : queries(sizes.places() * heads.query * heads.dim * bytes.param),
+        log_sums(sizes.segments * ((sizes.length + 31) / 32 * 32) * heads.query * bytes.wide),
+        real(sizes.padded() ? sizes.tokens * heads.query * heads.dim * bytes.param : 0) {
+    const int64_t row = sizes.tokens * heads.dim * bytes.param;
+    const bool copies = sizes.padded() || heads.query != heads.key_value;
+    joined = real + row * (heads.query + (copies ? 4 : 2) * heads.key_value);
+  }
+
+  int64_t saved() const { return 4 * queries + log_sums; }  ///< with keys, values and results
+  /// A gradient, then those of all three; then these side by side.
+  int64_t backward() const { return 3 * queries + std::max(queries + log_sums, joined); }
+
+  int64_t queries, log_sums, real, joined;
+};
+
+}  // namespace
+
+PaperFunction paper_library_attention(int64_t rows, const std::vector<AttentionSizes>& batches,
+                                      const PaperHeads& heads, const ElementBytes& bytes) {
+  PaperFunction f;
+  f.output = rows * heads.query * heads.dim * bytes.param;
+  f.saves_input = true;
+  for (const AttentionSizes& sizes : batches) {
+    const LibraryBatch batch(sizes, heads, bytes);
+    f.saved += batch.saved();
+    f.forward_peak = std::max(f.forward_peak, f.output + f.saved + batch.queries + batch.real);
+    f.backward_working = std::max(f.backward_working, batch.backward());
+  }
+  return f;
+}
+
+namespace {
+
+/// The library has results of its own, which are added to wide sums; narrow ones are copied then.
+void add_library_context(PaperFunction& f, const PaperContext& context, const PaperHeads& heads,
+                         const ElementBytes& bytes) {
+  const int64_t queries = context.group_tokens * heads.query * heads.dim;
+  const int64_t keys =
+      (context.key_tokens > 0 ? context.key_tokens : context.group_tokens) * 2 * heads.dim;
+  // Queries that share a head of keys are put side by side, backward with what came of them; in
+  // causal slices keys are repeated.
+  const int64_t folded = heads.query == heads.key_value ? 0 : queries;
+  f.forward_peak += (queries + folded) * bytes.param;
+  f.backward_working +=
+      (queries + std::max(keys * heads.query, keys * heads.key_value + 3 * folded)) * bytes.param;
+  if (context.passes_keys || !bytes.is_narrow()) return;
+  f.forward_peak += (queries + context.group_tokens * heads.query) * bytes.wide;
+  f.backward_working += (queries + keys * heads.key_value) * bytes.wide;
+}
+
+}  // namespace
+
 PaperFunction paper_context_attention(const PaperContext& context, const PaperHeads& heads,
                                       const ElementBytes& bytes) {
   const bool exchanges = context.group_tokens != context.tokens;
@@ -173,6 +253,7 @@ PaperFunction paper_context_attention(const PaperContext& context, const PaperHe
   const int64_t of_keys = keys * (of_sums + bytes.param) + travelling;
   f.backward_working = own * inputs * of_sums + (exchanges ? own * heads.query * bytes.param : 0) +
                        std::max(of_keys, returned);
+  if (bytes.on_device) add_library_context(f, context, heads, bytes);
   return f;
 }
 
@@ -181,23 +262,29 @@ PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary, b
   const LogitTile tile(rows, vocabulary.out);
   const bool are_kept = keeps && keeps_logits(rows, vocabulary.out);
   const int64_t kept = are_kept ? rows * vocabulary.out * bytes.param : 0;
-  const int64_t logits = are_kept ? 0 : std::min(rows, tile.rows) * tile.columns * bytes.param;
-  const int64_t states = std::min(rows, tile.rows) * vocabulary.in;
+  const int64_t tile_rows = std::min(rows, tile.rows);
+  const int64_t logits = are_kept ? 0 : tile_rows * tile.columns * bytes.param;
+  const int64_t states = tile_rows * vocabulary.in;
   PaperFunction f;
   f.output = static_cast<int64_t>(element_bytes(DType::Float64));
   f.saved = rows * bytes.wide;
   f.saves_input = true;
   f.trains = vocabulary.trains;
-  f.forward_peak = f.output + 3 * f.saved + std::max(logits, f.saved) + kept;
+  const int64_t making = PaperProduct{tile_rows, vocabulary.in, tile.columns}.working(bytes);
+  f.forward_peak = f.output + 3 * f.saved + std::max(logits + making, f.saved) + kept;
   f.saved += kept;
-  // Many tiles of a narrow type are summed in the wide one; a gradient of another type is made
-  // first.
-  const bool sums_wide = bytes.is_narrow() && tile.columns < vocabulary.out;
-  const bool converts = vocabulary.trains && bytes.converts();
-  const int64_t dx = sums_wide && bytes.adds_narrow_products ? 0 : states * bytes.param;
-  const int64_t added = tile.columns * vocabulary.in * bytes.param;
-  f.backward_working =
-      logits + (sums_wide ? states * bytes.wide : 0) + std::max(dx, converts ? added : 0);
+  // Many tiles are summed, in the wide type; one is made and added.
+  const PaperProduct of_logits{tile_rows, tile.columns, vocabulary.in};
+  const bool are_summed = tile.columns < vocabulary.out;
+  const int64_t standing = logits + (are_summed && bytes.is_narrow() ? states * bytes.wide : 0);
+  const int64_t dx = are_summed ? of_logits.adding(bytes, bytes.wide)
+                                : states * bytes.param + of_logits.working(bytes);
+  const int64_t made = are_kept ? 0 : making;
+  f.gradient_working = standing + std::max(dx, made);
+  f.backward_working = standing + made;
+  if (vocabulary.trains)
+    f.backward_working = standing + std::max(made, outer_product_working(tile_rows, tile.columns,
+                                                                         vocabulary.in, bytes));
   return f;
 }
 

@@ -12,11 +12,28 @@ struct ElementBytes {
   explicit ElementBytes(const UnitTypes& types);
 
   int64_t param, wide, gradient;
-  bool adds_narrow_products;
+  bool on_device;
+  bool multiplies_pairs;                            ///< by products of our own
   bool is_narrow() const { return param != wide; }  ///< bf16: sums need a wide copy
-  /// A weight's gradient is made in the type of activations before it is added.
-  bool converts() const { return gradient != param && !adds_narrow_products; }
 };
+
+/// A product of (rows, inner) and (inner, columns), of which at least one lies along `inner`.
+struct PaperProduct {
+  int64_t rows, inner, columns;
+
+  /// By pairs, which must be whole.
+  bool is_of_pairs(const ElementBytes& bytes) const {
+    return bytes.multiplies_pairs && inner % 2 == 0;
+  }
+  /// Temporaries where the result is made, and where it is added to sums of `sum_bytes` per
+  /// element.
+  int64_t working(const ElementBytes& bytes) const;
+  int64_t adding(const ElementBytes& bytes, int64_t sum_bytes) const;
+};
+
+/// Temporaries where the product of a (rows, out) and b (rows, in), both summed over rows, is added
+/// to a weight's gradient (out, in).
+int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes);
 
 /// The weight's matrix, and whether it trains.
 struct PaperWeight {
@@ -58,6 +75,9 @@ struct PaperHeads {
 };
 /// Of all tokens here, as the host's kernels compute it: beside these tensors a thread has tiles.
 PaperFunction paper_attention(int64_t rows, const PaperHeads& heads, const ElementBytes& bytes);
+/// As the library computes it, which a device does: in batches of segments, padded to one length.
+PaperFunction paper_library_attention(int64_t rows, const std::vector<AttentionSizes>& batches,
+                                      const PaperHeads& heads, const ElementBytes& bytes);
 /// Attention of `tokens` of this rank where others hold the rest of the row.
 struct PaperContext {
   int64_t tokens;        ///< of this rank

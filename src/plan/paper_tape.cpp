@@ -75,6 +75,8 @@ void PaperTape::run_backward(const Node& node) {
     ++gradients_[made[i]].holders;
   }
   touch(function.backward_working);
+  if (std::any_of(made.begin(), made.end(), [](int gradient) { return gradient >= 0; }))
+    touch(function.gradient_working);
   let_go_gradient(own);
   live_ -= function.saved;
   if (function.saves_input) let_go(node.inputs[0]);

@@ -24,6 +24,7 @@ struct PaperFunction {
   bool passes_gradient = false;  ///< its inputs' gradients are its output's, not copied
   int64_t forward_peak = 0;      ///< beyond its inputs; output and saved included
   int64_t backward_working = 0;  ///< temporaries beyond what was saved and all gradients of tensors
+  int64_t gradient_working = 0;  ///< the same, only while its inputs' gradients are made
 };
 
 class PaperTape {

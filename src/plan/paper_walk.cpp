@@ -18,16 +18,17 @@ UnitShare unit_share(const Plan& plan, const std::string& module) {
 
 }  // namespace
 
-UnitTypes unit_types(const Plan& plan, const std::string& module) {
+UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts products) {
   const Precision& precision = plan.precision_of(module);
-  return {precision.param, precision.master};
+  return {precision.param, precision.master, products, plan.options.run.device != "cpu"};
 }
 
 PaperWalk::PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-                     int64_t standing)
+                     NarrowProducts products, int64_t standing)
     : plan_(plan),
       place_(place),
       microbatches_(microbatches),
+      products_(products),
       units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
       readers_(plan.model.units.size(), 0),
       live_(standing) {
@@ -84,7 +85,8 @@ UnitMemory PaperWalk::declared(size_t u, bool keeps_graph) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
     call.inputs_present.push_back(runs(input.unit));
   }
-  return unit_memory(plan_.model, spec(u), module_sizes(u), unit_types(plan_, spec(u).module), call,
+  return unit_memory(plan_.model, spec(u), module_sizes(u),
+                     unit_types(plan_, spec(u).module, products_), call,
                      unit_share(plan_, spec(u).module));
 }
 

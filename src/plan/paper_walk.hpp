@@ -12,13 +12,13 @@
 
 namespace zea::detail {
 
-UnitTypes unit_types(const Plan& plan, const std::string& module);
+UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts products);
 
 class PaperWalk {
  public:
   /// `standing` bytes are there all the time: the inputs of all microbatches.
   PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-            int64_t standing);
+            NarrowProducts products, int64_t standing);
 
   void run();
   int64_t peak() const { return peak_; }
@@ -54,6 +54,7 @@ class PaperWalk {
   const Plan& plan_;
   const int place_;
   const std::vector<MicrobatchSizes>& microbatches_;
+  const NarrowProducts products_;
   std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
   std::vector<int> readers_;              ///< of each unit's output, at this place
   size_t microbatch_ = 0;                 ///< under way

@@ -127,6 +127,8 @@ class PaperUnit {
     tape_.drop(y);
     return result;
   }
+  /// The same of a local variable, which stays.
+  int sum_of_local(int x, int y) { return tape_.call(paper_sum(tape_.bytes(x)), {x, y}); }
   int layer_norm(int x, int64_t rows) {
     const PaperWeight weight = next_();
     next_();
@@ -136,11 +138,15 @@ class PaperUnit {
     const PaperWeight weight = next_();
     return tape_.call(paper_rms_norm(rows, weight.out, weight.trains, bytes_), {x});
   }
-  /// `heads`: of the model.
-  int attention(int qkv, int64_t tokens, PaperHeads heads) {
+  /// `heads`: of the model; `batches`: as the library attends where tokens are not dealt.
+  int attention(int qkv, int64_t tokens, PaperHeads heads,
+                const std::vector<AttentionSizes>& batches) {
     heads.query /= share_.tp;
     heads.key_value = std::max<int64_t>(1, heads.key_value / share_.tp);
-    if (share_.cp == 1) return tape_.call(paper_attention(tokens, heads, bytes_), {qkv});
+    if (share_.cp == 1)
+      return tape_.call(bytes_.on_device ? paper_library_attention(tokens, batches, heads, bytes_)
+                                         : paper_attention(tokens, heads, bytes_),
+                        {qkv});
     const int64_t own = part_of(tokens, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;
     heads.query /= share_.cp_inner;
@@ -180,8 +186,9 @@ class PaperUnit {
     const int normed = layer_norm(x, rows.here);
     const int qkv = column(normed, rows, next_());
     next_();
-    const int attended = attention(qkv, sizes_.items.images * vision.tokens(),
-                                   {vision.heads, vision.heads, vision.hidden / vision.heads});
+    const int attended =
+        attention(qkv, sizes_.items.images * vision.tokens(),
+                  {vision.heads, vision.heads, vision.hidden / vision.heads}, sizes_.images);
     return feed_forward(x, attended, rows, vision.activation);
   }
 
@@ -189,7 +196,7 @@ class PaperUnit {
   int feed_forward(int x, int attended, const PaperRows& rows, Activation activation) {
     const PaperWeight out = next_();
     next_();
-    const int y = sum(x, row(attended, rows, out));
+    const int y = sum_of_local(x, row(attended, rows, out));
     const int normed = layer_norm(y, rows.here);
     const PaperWeight first = next_();
     next_();
@@ -256,8 +263,9 @@ class PaperUnit {
     projection.backward_working =
         std::max(projection.backward_working, paper_biases_working(rows.all, query_bias, bytes_));
     const int qkv = tape_.call(projection, {normed});
-    const int attended = attention(qkv, sizes_.items.clips * audio.positions,
-                                   {audio.heads, audio.heads, audio.hidden / audio.heads});
+    const int attended =
+        attention(qkv, sizes_.items.clips * audio.positions,
+                  {audio.heads, audio.heads, audio.hidden / audio.heads}, sizes_.clips);
     return feed_forward(x, attended, rows, audio.activation);
   }
 
@@ -305,10 +313,10 @@ class PaperUnit {
     const int qkv = column(normed, rows, qkv_weight);
     const int rotated = tape_.call(paper_rotary(rows.all, qkv_weight.out, bytes_), {qkv});
     const int attended =
-        attention(rotated, sizes_.tokens, {text.heads, text.kv_heads, text.head_dim});
+        attention(rotated, sizes_.tokens, {text.heads, text.kv_heads, text.head_dim}, sizes_.text);
     const PaperWeight out = next_();
     next_.skip_if(text.attention_bias);
-    const int y = sum(x, row(attended, rows, out));
+    const int y = sum_of_local(x, row(attended, rows, out));
     const int normed2 = rms_norm(y, rows.here);
     const PaperWeight gate_up = next_();
     next_.skip_if(text.mlp_bias);
@@ -327,10 +335,11 @@ class PaperUnit {
     const int normed = layer_norm(x, rows.here);
     const int qkv = column(normed, rows, next_.in_out());
     next_();
-    const int attended = attention(qkv, sizes_.tokens, {text.heads, text.heads, text.head_dim});
+    const int attended =
+        attention(qkv, sizes_.tokens, {text.heads, text.heads, text.head_dim}, sizes_.text);
     const PaperWeight out = next_.in_out();
     next_();
-    const int y = sum(x, row(attended, rows, out));
+    const int y = sum_of_local(x, row(attended, rows, out));
     const int normed2 = layer_norm(y, rows.here);
     const PaperWeight up = next_.in_out();
     next_();
@@ -356,6 +365,7 @@ class PaperUnit {
       const int64_t gathered = rows.all * text.hidden * bytes_.param;
       loss.forward_peak += gathered;
       loss.backward_working += 2 * gathered;
+      loss.gradient_working += 2 * gathered;
     }
     return tape_.call(loss, {normed});
   }

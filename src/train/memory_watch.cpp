@@ -12,8 +12,9 @@ double mebibytes(int64_t bytes) {
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index)
-    : bytes_(bytes), engine_(engine), index_(index) {}
+MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index,
+                         NarrowProducts products)
+    : bytes_(bytes), engine_(engine), index_(index), products_(products) {}
 
 std::string MemoryWatch::foretell(const StepPlan& step) const {
   MemoryEstimate most;
@@ -21,7 +22,7 @@ std::string MemoryWatch::foretell(const StepPlan& step) const {
   for (int replica = 0; replica < plan.mesh.replicas(); ++replica)
     for (const PipelinePlace& place : plan.pipeline.places) {
       const int rank = replica * plan.mesh.ranks_per_replica() + place.first_rank;
-      const MemoryEstimate estimate = estimate_memory(plan, step, rank, index_);
+      const MemoryEstimate estimate = estimate_memory(plan, step, rank, index_, products_);
       if (estimate.total() > most.total()) most = estimate;
     }
   return "bytes in step " + std::to_string(step.step + 1) +
@@ -38,7 +39,8 @@ void MemoryWatch::end_step(const StepPlan& step) {
   if (peak <= peak_) return;
   peak_ = peak;
   step_ = step.step;
-  foretold_ = estimate_memory(engine_.plan(), step, engine_.world_rank(), index_).total();
+  foretold_ =
+      estimate_memory(engine_.plan(), step, engine_.world_rank(), index_, products_).total();
 }
 
 std::string MemoryWatch::summary() const {

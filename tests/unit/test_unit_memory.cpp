@@ -27,6 +27,13 @@ constexpr int64_t kSmallTensors = 1024;  ///< bytes of scalars and lists that no
 /// oneDNN packs operands into memory of its own, as the processor likes it; nobody declares that.
 constexpr int64_t kPacked = int64_t{400} << 10;
 
+/// Our own products declare what they pack; they take none over the vocabularies here, which are
+/// odd.
+int64_t undeclared_bytes(const UnitTypes& types, UnitKind kind) {
+  const bool packs = types.param == DType::BFloat16 && types.products == NarrowProducts::Pairs;
+  return packs && kind != UnitKind::Head ? 0 : kPacked;
+}
+
 struct Model {
   const char* name;
   std::string config;
@@ -246,17 +253,18 @@ struct Check {
       inputs.emplace_back(at::full({rows, width}, 0.01, to_torch(type)));
       inputs.back()->set_requires_grad(inputs_need_gradient);
     }
-    const UnitTypes types{.param = type, .adds_narrow_products = adds_narrow_products()};
+    const UnitTypes types{.param = type, .products = narrow_products()};
     const UnitMemory declared = unit_memory(spec, unit, sizes, types, call);
     const UnitMemory counted =
         Counted(spec, unit, type).run(inputs, microbatch, bytes, keeps_graph);
     const std::string what = std::string(unit_kind_name(unit.kind)) + " of " + text();
     EXPECT_EQ(declared.output_bytes, counted.output_bytes) << what;
-    expect_near(declared.forward_peak_bytes, counted.forward_peak_bytes, kPacked,
+    const int64_t packed = undeclared_bytes(types, unit.kind);
+    expect_near(declared.forward_peak_bytes, counted.forward_peak_bytes, packed,
                 what + ": forward peak");
     if (!keeps_graph) return;
     expect_near(declared.saved_bytes, counted.saved_bytes, 0, what + ": saved");
-    expect_near(declared.backward_peak_bytes, counted.backward_peak_bytes, kPacked,
+    expect_near(declared.backward_peak_bytes, counted.backward_peak_bytes, packed,
                 what + ": backward peak");
     if (counted.input_gradient_bytes.empty()) return;
     EXPECT_EQ(declared.input_gradient_bytes, counted.input_gradient_bytes) << what;

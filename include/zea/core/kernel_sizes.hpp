@@ -43,4 +43,24 @@ constexpr bool keeps_logits(int64_t rows, int64_t vocabulary) {
   return rows * vocabulary <= kMostKept;
 }
 
+/// What multiplies matrices of bf16 on a host, which its processor decides: so kernels tell, and
+/// nothing that ranks must agree on depends on it.
+enum class NarrowProducts {
+  Library,  ///< libtorch's; sums of fp32 are added a product that was made first
+  Pairs,    ///< our own: operands are packed, and what they make is added to sums as it is
+};
+
+/// Pairs of neighbours along the inner dim, in whole vectors along the outer one.
+constexpr int64_t packed_pairs(int64_t outer, int64_t inner) {
+  return (inner + 1) / 2 * ((outer + 15) / 16 * 16);
+}
+
+/// Elements of 4 bytes that our own product of (rows, inner) and (inner, columns) packs: the right
+/// matrix, the left one where its rows do not lie along `inner`, and a bias.
+constexpr int64_t pair_product_elements(int64_t rows, int64_t inner, int64_t columns,
+                                        bool packs_left) {
+  return packed_pairs(columns, inner) + (packs_left ? packed_pairs(rows, inner) : 0) +
+         packed_pairs(columns, 1);
+}
+
 }  // namespace zea

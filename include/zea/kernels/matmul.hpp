@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "zea/core/kernel_sizes.hpp"
+
 namespace zea {
 
 /// a (m, k) times b (k, n).
@@ -20,7 +22,7 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 /// bias (n) + a (m, k) times b (k, n).
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b);
 
-/// Whether add_product adds products of bf16 to fp32 sums without making bf16 ones first.
-bool adds_narrow_products();
+/// What multiplies matrices of bf16 here; all of them, if their pairs are whole.
+NarrowProducts narrow_products();
 
 }  // namespace zea

@@ -29,13 +29,22 @@ struct MemoryEstimate {
 MicrobatchSizes full_microbatch(const Plan& plan);
 
 /// Of a rank, and of all that stand at its place, in a training step with these microbatches.
+/// `products`: of the processors that it runs on, if it runs on the host.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
-                               const std::vector<MicrobatchSizes>& microbatches);
+                               const std::vector<MicrobatchSizes>& microbatches,
+                               NarrowProducts products = NarrowProducts::Library);
 /// Of the microbatches that its replica has in this step.
 MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world_rank,
-                               const std::vector<SampleIndex>& index);
-/// Of the rank that needs most, with full microbatches.
-MemoryEstimate estimate_memory(const Plan& plan);
+                               const std::vector<SampleIndex>& index,
+                               NarrowProducts products = NarrowProducts::Library);
+/// How many microbatches of a replica's step are foretold where the samples are not known: as many
+/// as there are places, so that all of these have work, and two at least, since gradients of the
+/// second are added to what the first left; but no more than samples of the global batch can make.
+int64_t foretold_microbatches(const Plan& plan);
+
+/// Of the ranks at each place, with so many full microbatches in a step.
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
+                                            NarrowProducts products = NarrowProducts::Library);
 
 /// By class, and the peak: "parameters 1.00 MiB, ...; peak 9.00 MiB at backward llm.head".
 std::string describe(const MemoryEstimate& memory);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zea/core/dtype.hpp"
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/plan/model_spec.hpp"
 #include "zea/plan/sample_index.hpp"
 
@@ -40,13 +41,12 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
 MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
                            const ItemCounts& items);
 
-/// Element types that a unit computes with.
+/// Element types that a unit computes with, and on what.
 struct UnitTypes {
   DType param = DType::Float32;     ///< parameters and activations
   DType gradient = DType::Float32;  ///< the buffers that parameters' gradients are added into
-  /// Products of `param` are added to `gradient` as they are, none is made first: so on some
-  /// processors.
-  bool adds_narrow_products = false;
+  NarrowProducts products = NarrowProducts::Library;  ///< of the host
+  bool on_device = false;                             ///< not on the host
 };
 
 /// The part of its module's tokens and parameters that a rank has: 1/cp of the tokens (about: the

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 #include "zea/plan/memory_estimate.hpp"
@@ -15,7 +16,8 @@ namespace zea {
 class MemoryWatch {
  public:
   /// All must outlive it.
-  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index);
+  MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index,
+              NarrowProducts products);
 
   /// What a step is going to take on the rank that needs most.
   std::string foretell(const StepPlan& step) const;
@@ -31,6 +33,7 @@ class MemoryWatch {
   TensorBytes& bytes_;
   Engine& engine_;
   const std::vector<SampleIndex>& index_;
+  const NarrowProducts products_;
   int64_t peak_ = 0, foretold_ = 0, step_ = 0;
 };
 

@@ -33,6 +33,7 @@ struct TrainerParts {
   Log& log;
   const MetricsFile& metrics;
   TensorBytes& tensor_bytes;
+  NarrowProducts products = NarrowProducts::Library;  ///< what multiplies bf16 here
   std::string run_directory;
   std::string run_id;
   std::string deck;                      ///< resolved TOML, for checkpoints
