@@ -19,6 +19,7 @@
 #include "zea/deck/deck.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/kernels/flat_kernels.hpp"
+#include "zea/kernels/matmul.hpp"
 #include "zea/parallel/device.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 #include "zea/plan/describe_pipeline.hpp"
@@ -71,8 +72,8 @@ ExitCode answer(const CommandLine& line) {
     const Plan plan = make_plan(start.options, start.config_json, ranks, start.profile);
     const RankOrder order =
         order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
-    text = echo_deck(start.options) + "\n" + describe(plan) + describe_ranks(plan, order) +
-           list_passes(plan);
+    text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) +
+           describe_ranks(plan, order) + list_passes(plan);
   }
   std::fputs(text.c_str(), stdout);
   return ExitCode::Done;
@@ -212,9 +213,13 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log&
 ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
                   const std::vector<DamagedCheckpoint>& damaged, const GiveUp& give_up, int& rank) {
   std::optional<std::jthread> start_limit = limit_start(kStartSeconds, give_up);
+  const auto heed_options = [&start_limit](const Options& options) {
+    if (options.run.watchdog_seconds == 0) start_limit.reset();
+  };
   Communicator all = world.communicator();
   Start start;
-  agree(*make_mpi_collectives(all), [&] { start = read_start(line, world.size(), damaged); });
+  agree(*make_mpi_collectives(all),
+        [&] { start = read_start(line, world.size(), damaged, heed_options); });
   const Plan plan = make_plan(start.options, start.config_json, world.size(), start.profile);
   const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
   // From here on this rank is the logical one of its place; nothing below knows another number.
@@ -234,7 +239,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   Log log = open_log(start, ranks);
   MetricsFile metrics(ranks.is_root() ? start.directory + "/metrics.jsonl" : "");
   warn_of_start(start, ranks, directory, log);
-  log.info(describe(plan) + describe_ranks(plan, order));
+  log.info(describe(plan, narrow_products()) + describe_ranks(plan, order));
 
   const RunData data = open_data(plan, ranks);
   Mesh mesh(ranks.ranks, plan.mesh, collectives_of(device), &ranks.record);
@@ -261,6 +266,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .log = log,
               .metrics = metrics,
               .tensor_bytes = tensor_bytes,
+              .products = narrow_products(),
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
               .deck = echo_deck(start.options),

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -66,6 +67,11 @@ int main(int argc, char** argv) {
         [&world](const std::string& message) { give_up(*world, message); }, rank));
   } catch (const zea::Error& error) {
     return failed(error.code(), error);
+  } catch (const std::bad_alloc&) {
+    return report(world ? &*world : nullptr, rank,
+                  {zea::ExitCode::Storage,
+                   "out of memory; take fewer tokens at once "
+                   "(data.row_tokens), or more ranks"});
   } catch (const std::exception& error) {
     return failed(zea::ExitCode::Internal, error);
   }

@@ -64,6 +64,31 @@ void check_same_batches(const Options& now, const StateSource& checkpoint) {
            then.data.shuffle ? "true" : "false");
 }
 
+/// A run goes on with the model and weights of its checkpoint. A command line that says otherwise
+/// is refused; one that says what the run began with, as a script does at every start, is not.
+void check_same_weights(const CommandLine& line, const ModelOptions& now,
+                        const StateSource& checkpoint) {
+  const ModelOptions then =
+      parse_deck(checkpoint.deck(), "the deck in " + checkpoint.describe(), {}).model;
+  std::string found;
+  const auto compare = [&](const std::string& key, bool is_same) {
+    const bool is_given = std::ranges::any_of(
+        line.overrides, [&](const std::string& text) { return text.starts_with(key + "="); });
+    if (is_given && !is_same) found += (found.empty() ? "" : ", ") + key;
+  };
+  compare("model.weights", now.weights == then.weights);
+  compare("model.config", now.config == then.config);
+  compare("model.load_modules", now.load_modules == then.load_modules);
+  compare("model.strict", now.strict == then.strict);
+  if (found.empty()) return;
+  throw DeckError(found +
+                  " on a command line with -r, which goes on with the model and the weights "
+                  "of " +
+                  checkpoint.describe() +
+                  ", all of them; leave it out, or start a new run: without -r, in a directory of "
+                  "its own, with that checkpoint as model.weights");
+}
+
 /// The faults of a deck and, as far as it can be planned, those of its plan: all come out at once.
 [[noreturn]] void throw_all_faults(const FaultyDeck& faulty, int ranks) {
   std::string faults = faulty.what();
@@ -116,8 +141,8 @@ std::string read_profile(const CommandLine& line, const std::string& path) {
 
 }  // namespace
 
-Start read_start(const CommandLine& line, int ranks,
-                 const std::vector<DamagedCheckpoint>& damaged) {
+Start read_start(const CommandLine& line, int ranks, const std::vector<DamagedCheckpoint>& damaged,
+                 const std::function<void(const Options&)>& reader) {
   Start start;
   std::string restarted;
   if (!line.restart.empty()) {
@@ -127,7 +152,9 @@ Start read_start(const CommandLine& line, int ranks,
     restarted = run_of_checkpoint(found.path);
   }
   start.options = read_options(line, start.checkpoint.get(), ranks);
+  if (reader) reader(start.options);
   if (start.checkpoint) {
+    check_same_weights(line, start.options.model, *start.checkpoint);
     start.config_json = start.checkpoint->config_json();
   } else {
     start.weights = open_initial_weights(start.options);

@@ -3,6 +3,7 @@
 // weights or the checkpoint that it names.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,8 +28,10 @@ struct Start {
 };
 
 /// For `ranks` ranks; checkpoints that turned out to be `damaged` are passed over. Every rank finds
-/// the same. Throws DeckError with all faults at once, WeightsError.
+/// the same. The `reader` of the options is told as soon as they are known: opening what they name
+/// may take long. Throws DeckError with all faults at once, WeightsError.
 Start read_start(const CommandLine& line, int ranks,
-                 const std::vector<DamagedCheckpoint>& damaged = {});
+                 const std::vector<DamagedCheckpoint>& damaged = {},
+                 const std::function<void(const Options&)>& reader = {});
 
 }  // namespace zea

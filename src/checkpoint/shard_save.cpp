@@ -117,13 +117,17 @@ void ShardSave::write_in_lanes(Files& files) {
     files_ = &files;
     changed_.notify_all();
   }
-  std::vector<std::thread> lanes;
-  for (int lane = 0; lane < kLanes; ++lane)
-    lanes.emplace_back([this, &files, lane] {
-      step_back(further_back());
-      write_lane(files, lane);
-    });
-  for (std::thread& lane : lanes) lane.join();
+  std::vector<std::jthread> lanes;
+  try {
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes.emplace_back([this, &files, lane] {
+        step_back(further_back());
+        write_lane(files, lane);
+      });
+  } catch (...) {  // no thread to be had
+    stop(std::current_exception());
+  }
+  lanes.clear();  // joins
   std::unique_lock lock(mutex_);
   files_ = nullptr;
   changed_.wait(lock, [this] { return !is_helped_; });

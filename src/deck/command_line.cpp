@@ -34,7 +34,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Weights, "weights file or checkpoint"},
     {ExitCode::NonFinite, "loss or gradient is not finite"},
     {ExitCode::Communication, "communication (MPI or NCCL)"},
-    {ExitCode::Storage, "storage: disk, permissions, lock"},
+    {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
     {ExitCode::Requeue, "stopped on purpose after a checkpoint: requeue me"},
 };
 

@@ -13,10 +13,12 @@ struct HostLane {
   ZEA_FUNCTION void sync() const {}
 
   /// write(i, read(i)) for all i < count, in any order. Not `omp simd`: to GCC the values, of
-  /// several members, would then be memory.
+  /// several members, would then be memory. Clang needs no word.
   template <class Read, class Write>
   ZEA_FUNCTION void each(int64_t count, const Read& read, const Write& write) const {
+#ifndef __clang__
 #pragma GCC ivdep
+#endif
     for (int64_t i = 0; i < count; ++i) write(i, read(i));
   }
 

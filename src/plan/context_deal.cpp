@@ -16,6 +16,20 @@ constexpr double kNearTie = 1.005;
 /// Runs of long samples make slices that are fewer and larger than those of blocks.
 constexpr double kLongSamplesTie = 1.01;
 
+/// What a makespan may be that is surely within Graham's bound of the best that blocks allow: that
+/// is never under the mean of the ranks, nor under the costliest block.
+double surely_within_bound(const Visibility& row, int ranks, const DistributionOptions& options) {
+  double sum = 0, costliest = 0;
+  for (int64_t begin = 0; begin < row.tokens(); begin += options.block) {
+    const TokenRange tokens{begin, std::min(row.tokens(), begin + options.block)};
+    const double cost = attention_tiles(row, tokens, options.block) +
+                        options.linear_tiles_per_token * static_cast<double>(tokens.length());
+    sum += cost;
+    costliest = std::max(costliest, cost);
+  }
+  return (4.0 / 3 - 1.0 / (3 * ranks)) * std::max(sum / ranks, costliest);
+}
+
 /// How many tokens each owner has before a place of the row.
 class OwnedBefore {
  public:
@@ -61,7 +75,7 @@ std::vector<double> tiles_with_owners(const Visibility& row, const std::vector<T
   std::vector<double> tiles(owners, 0);
   for (const TokenRange& run : runs)
     for (int64_t begin = run.begin, end = begin; begin < run.end; begin = end) {
-      end = std::min({run.end, begin + block, end_of_sample(row, begin)});
+      end = end_of_tile(row, run, begin, block);
       const auto side = static_cast<double>(block);
       const double factor = static_cast<double>(end - begin) / (side * side);
       owned_before.add(row.ends[end - 1], factor, tiles);
@@ -76,10 +90,12 @@ Owned deal_to_groups(const Visibility& row, const ContextOptions& options) {
   const DistributionOptions& wanted = options.distribution;
   Owned best = distribute_tokens(row, groups, wanted);
   if (wanted.kind != TokenDistribution::MakespanMin || groups == 1) return best;
-  double least = makespan(row, best, options.exchange, wanted);
+  const double of_blocks = makespan(row, best, options.exchange, wanted);
+  const double bound = std::max(of_blocks, surely_within_bound(row, groups, wanted));
+  double least = of_blocks;
   const auto take_if_as_good = [&](Owned other, double tie) {
     const double cost = makespan(row, other, options.exchange, wanted);
-    if (cost > least * tie) return;
+    if (cost > std::min(least * tie, bound)) return;
     least = std::min(least, cost);
     best = std::move(other);
   };

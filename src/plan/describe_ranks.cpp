@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "module_grid.hpp"
 #include "rank_blocks.hpp"
 
 namespace zea {
@@ -118,6 +119,11 @@ std::string describe_ranks(const Plan& plan, const RankOrder& order) {
         (crossing.empty() ? "none" : describe(crossing)) + "\n";
   }
   for (const std::string& warning : tp_warnings(plan.mesh, order))
+    text += "warning: " + warning + "\n";
+  const auto can_exchange = [&](const ModuleGrid& grid, int ranks) {
+    return detail::can_exchange_heads(plan.model.heads(grid.module), grid.tp, ranks);
+  };
+  for (const std::string& warning : ulysses_warnings(plan.mesh, order, can_exchange))
     text += "warning: " + warning + "\n";
   return text;
 }

@@ -144,22 +144,6 @@ void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model,
   shape.modules.push_back(llm);
 }
 
-/// Where what is gathered for forward is still there in backward, nothing is gathered for that.
-void note_backward_prefetch(const ModuleMeshOptions& options, const std::string& module,
-                            const Sharding& sharding, Faults& faults) {
-  if (options.backward_prefetch == ModuleMeshOptions{}.backward_prefetch || !sharding.gathered())
-    return;
-  const std::string found = "mesh." + module + ".backward_prefetch = \"" +
-                            options.backward_prefetch + "\" has no effect ";
-  if (sharding.keeps_for_step)
-    faults.note(found +
-                "where modules or stages have ranks of their own: units stay gathered for all "
-                "microbatches of a step");
-  else if (sharding.keeps_until_backward)
-    faults.note(found + "where parameters stay gathered from forward to backward (strategy = \"" +
-                options.strategy + "\", reshard_after_forward)");
-}
-
 }  // namespace
 
 bool is_pipelined(const Options& options) {
@@ -178,9 +162,7 @@ MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpe
   for (ModuleGrid& grid : shape.modules) {
     const ModuleMeshOptions& of_module = mesh_of(options, grid.module);
     check_sharding(of_module, shape, grid, run, faults);
-    const Sharding sharding = make_sharding(of_module, shape, grid, run.is_pipelined);
-    note_backward_prefetch(of_module, grid.module, sharding, faults);
-    grid.shard_subgroup = sharding.subgroup;
+    grid.shard_subgroup = make_sharding(of_module, shape, grid, run.is_pipelined).subgroup;
   }
   return shape;
 }

@@ -54,12 +54,6 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
              allowed_values(most, [&](int64_t tp) { return !uncuttable(module, model, tp); }));
 }
 
-/// Whether `ranks` can exchange tokens for heads among `tp` tensor-parallel ones.
-bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks) {
-  const int64_t kv_here = std::max<int64_t>(1, heads.key_value / tp);
-  return heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
-}
-
 /// What only several ranks have a use for.
 void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
   const ModuleMeshOptions defaults;
@@ -79,11 +73,15 @@ void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Fau
 }
 
 void check_block(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
-  if (options.cp_distribution == "makespan_min" || options.cp_block == ModuleMeshOptions{}.cp_block)
-    return;
-  faults.add(key + "cp_block = " + std::to_string(options.cp_block) + " with cp_distribution = \"" +
-             options.cp_distribution +
-             "\", which deals no blocks; leave it out, or use \"makespan_min\"");
+  if (options.cp_block == ModuleMeshOptions{}.cp_block) return;
+  const std::string found = key + "cp_block = " + std::to_string(options.cp_block);
+  if (options.cp_mode == "ulysses")
+    faults.add(found +
+               " with cp_mode = \"ulysses\", in which ranks share attention by heads and hold "
+               "runs of equal length, not blocks; leave it out");
+  else if (options.cp_distribution != "makespan_min")
+    faults.add(found + " with cp_distribution = \"" + options.cp_distribution +
+               "\", which deals no blocks; leave it out, or use \"makespan_min\"");
 }
 
 void check_cp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
@@ -171,6 +169,11 @@ double linear_tiles_per_token(const std::string& module, const ModelSpec& model,
 }
 
 }  // namespace
+
+bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks) {
+  const int64_t kv_here = std::max<int64_t>(1, heads.key_value / tp);
+  return heads.query / tp % ranks == 0 && (kv_here % ranks == 0 || ranks % kv_here == 0);
+}
 
 int64_t degrees_product(const ModuleMeshOptions& options) {
   return options.cp * options.tp;

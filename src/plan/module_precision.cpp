@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "module_precision.hpp"
 
+#include <algorithm>
+
 namespace zea::detail {
 namespace {
 
@@ -12,6 +14,29 @@ DType named_dtype(const std::string& name, DType preset) {
 const ModulePrecisionOptions& of(const Options& options, const std::string& module) {
   if (module == "audio") return options.precision_audio;
   return module == "vision" ? options.precision_vision : options.precision_llm;
+}
+
+/// What a module gives out changes its type where another module takes it; nowhere else.
+bool has_reader_elsewhere(const ModelSpec& model, const std::string& module) {
+  const auto reads = [&](const UnitInput& input) {
+    return model.units[input.unit].module == module;
+  };
+  return std::ranges::any_of(model.units, [&](const UnitSpec& unit) {
+    return unit.module != module && std::ranges::any_of(unit.inputs, reads);
+  });
+}
+
+void check_output(Faults& faults, const Options& options, const ModelSpec& model,
+                  const std::string& module) {
+  const Precision precision = make_precision(options.precision, of(options, module));
+  if (precision.output == precision.param || options.precision.preset == "fp64" ||
+      has_reader_elsewhere(model, module))
+    return;
+  faults.add("precision." + module + ".output_dtype = \"" + of(options, module).output_dtype +
+             "\": no other module takes what it gives out (the loss is computed from it where it "
+             "is made), so there is nothing to convert; leave it out, or choose the type that it "
+             "computes in by precision." +
+             module + ".param_dtype");
 }
 
 }  // namespace
@@ -44,7 +69,10 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
     check_preset(name + ".reduce_dtype", module.reduce_dtype);
     check_preset(name + ".output_dtype", module.output_dtype);
   };
-  for (const std::string& module : model.modules()) check_module(module, of(options, module));
+  for (const std::string& module : model.modules()) {
+    check_module(module, of(options, module));
+    check_output(faults, options, model, module);
+  }
   // What takes features casts them: the language model, where there are encoders.
   for (const std::string& module : model.modules())
     if ((module != "llm" || model.encoders().empty()) && !of(options, module).cast_forward_inputs)

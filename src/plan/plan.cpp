@@ -2,9 +2,11 @@
 #include "zea/plan/plan.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "faults.hpp"
+#include "idle_settings.hpp"
 #include "make_pipeline.hpp"
 #include "mesh_shape.hpp"
 #include "module_grid.hpp"
@@ -248,7 +250,6 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   faults.throw_if_any();
   detail::make_pipeline(faults, plan, profile);
   faults.throw_if_any();
-  plan.notes = faults.notes();
   const Wrappings wrappings = make_wrappings(plan);
   for (const ParamSpec& param : plan.model.params)
     plan.cuts.push_back(cut_of(param, plan.mesh.grid(param.module).tp));
@@ -259,6 +260,8 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   plan.groups = make_flat_layout(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
   plan.shardings = make_shardings(options, plan.mesh, plan.groups);
   plan.slots = make_slots(plan);
+  plan.notes = faults.notes();
+  std::ranges::move(detail::idle_settings(plan), std::back_inserter(plan.notes));
   return plan;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often groups of ranks cross nodes, and what to say where tp does.
+// How often groups of ranks cross nodes, and what to say where those do that exchange most: tp, and
+// ulysses inside a ring.
 #include <algorithm>
 #include <set>
 
@@ -42,6 +43,33 @@ std::string tp_help(const ModuleGrid& grid, const RankOrder& order) {
     return "a node has at most " + std::to_string(largest) + " ranks; set " + degree +
            " to at most that, or start more ranks on each node";
   return "start a multiple of " + degree + " = " + std::to_string(grid.tp) + " ranks on each node";
+}
+
+/// Groups of `size` neighbouring cp ranks of a module that are on several nodes, in all replicas.
+int crossing_cp_groups(const MeshShape& shape, const RankOrder& order, const ModuleGrid& grid,
+                       int size) {
+  const int run = size * grid.tp;
+  int crossing = 0;
+  for (int replica = 0; replica < shape.replicas(); ++replica)
+    for (int place = 0; place < grid.ranks(); ++place) {
+      if (place % run >= grid.tp) continue;  // not the first of its group
+      std::set<int> nodes;
+      const int first = replica * shape.ranks_per_replica() + grid.first_rank + place;
+      for (int member = 0; member < size; ++member)
+        nodes.insert(order.node_of_logical[first + member * grid.tp]);
+      crossing += nodes.size() > 1;
+    }
+  return crossing;
+}
+
+/// The most cp ranks, fewer than all, whose groups lie inside nodes; 0: no number of them.
+int fitting_ulysses_ranks(const MeshShape& shape, const RankOrder& order, const ModuleGrid& grid,
+                          const CanExchangeHeads& can_exchange) {
+  for (int size = grid.cp / 2; size >= 2; --size)
+    if (grid.cp % size == 0 && can_exchange(grid, size) &&
+        crossing_cp_groups(shape, order, grid, size) == 0)
+      return size;
+  return 0;
 }
 
 }  // namespace
@@ -89,6 +117,26 @@ std::vector<std::string> tp_warnings(const MeshShape& shape, const RankOrder& or
         std::to_string(groups - inside) + " of " + std::to_string(groups) + " tp groups of " +
         grid.module +
         " cross nodes, so each of its layers waits for the network: " + tp_help(grid, order));
+  }
+  return warnings;
+}
+
+std::vector<std::string> ulysses_warnings(const MeshShape& shape, const RankOrder& order,
+                                          const CanExchangeHeads& can_exchange) {
+  std::vector<std::string> warnings;
+  for (const ModuleGrid& grid : shape.modules) {
+    if (grid.cp_inner <= 1 || grid.cp_inner >= grid.cp) continue;
+    const int crossing = crossing_cp_groups(shape, order, grid, grid.cp_inner);
+    if (crossing == 0) continue;
+    const int fitting = fitting_ulysses_ranks(shape, order, grid, can_exchange);
+    if (fitting == 0) continue;
+    const int groups = shape.replicas() * grid.ranks() / grid.cp_inner;
+    const std::string key = "mesh." + grid.module + ".cp_ulysses_ranks";
+    warnings.push_back(std::to_string(crossing) + " of " + std::to_string(groups) + " groups of " +
+                       grid.module + " that exchange heads (" + key + " = " +
+                       std::to_string(grid.cp_inner) +
+                       ") cross nodes, which the ring between them is for: set " + key + " = " +
+                       std::to_string(fitting) + ", whose groups lie inside nodes");
   }
   return warnings;
 }

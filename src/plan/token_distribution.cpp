@@ -10,10 +10,6 @@ namespace {
 
 using Owned = std::vector<std::vector<TokenRange>>;
 
-int64_t num_blocks(int64_t tokens, int64_t block) {
-  return (tokens + block - 1) / block;
-}
-
 void append(std::vector<TokenRange>& ranges, TokenRange range) {
   if (range.length() == 0) return;
   if (!ranges.empty() && ranges.back().end == range.begin)
@@ -43,16 +39,9 @@ void append_zigzag(Owned& owned, TokenRange tokens) {
   }
 }
 
-/// The cost of `tiles` tiles of attention and `tokens` tokens of everything else.
-double cost(int64_t tiles, int64_t tokens, const DistributionOptions& options) {
-  return (options.counts_attention ? static_cast<double>(tiles) : 0) +
-         options.linear_tiles_per_token * static_cast<double>(tokens);
-}
-
-/// Tiles of blocks of keys that the queries [begin, end) see: what neighbouring tokens see has no
-/// holes, and neither end of it ever falls.
-int64_t tiles_of(const Visibility& row, TokenRange queries, int64_t block) {
-  return num_blocks(row.ends[queries.end - 1], block) - row.begins[queries.begin] / block;
+double cost_of(const Visibility& row, TokenRange run, const DistributionOptions& options) {
+  return (options.counts_attention ? attention_tiles(row, run, options.block) : 0) +
+         options.linear_tiles_per_token * static_cast<double>(run.length());
 }
 
 struct Block {
@@ -64,8 +53,7 @@ void append_blocks(std::vector<Block>& blocks, const Visibility& row, TokenRange
                    const DistributionOptions& options) {
   for (int64_t begin = tokens.begin; begin < tokens.end; begin += options.block) {
     const TokenRange queries{begin, std::min(tokens.end, begin + options.block)};
-    blocks.push_back(
-        {queries, cost(tiles_of(row, queries, options.block), queries.length(), options)});
+    blocks.push_back({queries, cost_of(row, queries, options)});
   }
 }
 
@@ -103,11 +91,20 @@ int64_t end_of_sample(const Visibility& row, int64_t token) {
   return std::upper_bound(from, row.begins.end(), *from) - row.begins.begin();
 }
 
-std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block) {
-  std::vector<int64_t> tiles;
-  for (int64_t begin = 0; begin < row.tokens(); begin += block)
-    tiles.push_back(tiles_of(row, {begin, std::min(row.tokens(), begin + block)}, block));
-  return tiles;
+int64_t end_of_tile(const Visibility& row, TokenRange run, int64_t begin, int64_t block) {
+  const auto from = row.begins.begin() + begin;
+  const auto to = row.begins.begin() + std::min(run.end, (begin / block + 1) * block);
+  return std::upper_bound(from, to, *from) - row.begins.begin();
+}
+
+double attention_tiles(const Visibility& row, TokenRange run, int64_t block) {
+  double pairs = 0;
+  for (int64_t begin = run.begin, end = begin; begin < run.end; begin = end) {
+    end = end_of_tile(row, run, begin, block);
+    // What neighbouring tokens see has no holes, and neither end of it ever falls.
+    pairs += static_cast<double>((end - begin) * (row.ends[end - 1] - row.begins[begin]));
+  }
+  return pairs / (static_cast<double>(block) * static_cast<double>(block));
 }
 
 std::vector<std::vector<TokenRange>> distribute_evenly(int64_t tokens, int ranks,
@@ -155,11 +152,7 @@ std::vector<double> costs_of_ranks(const Visibility& row,
   std::vector<double> costs;
   for (const auto& ranges : owned) {
     double sum = 0;
-    for (const TokenRange& range : ranges)
-      for (int64_t begin = range.begin; begin < range.end; begin += options.block) {
-        const TokenRange queries{begin, std::min(range.end, begin + options.block)};
-        sum += cost(tiles_of(row, queries, options.block), queries.length(), options);
-      }
+    for (const TokenRange& range : ranges) sum += cost_of(row, range, options);
     costs.push_back(sum);
   }
   return costs;

@@ -4,6 +4,9 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <utility>
+
+#include "zea/core/action_record.hpp"
 
 namespace zea {
 namespace {
@@ -11,8 +14,11 @@ namespace {
 // Signal handlers can reach nothing but static storage.
 std::atomic<int> save_signals{0};
 std::atomic<int> leave_signals{0};
+std::atomic<int64_t> last_save_signal{0};  // clock_nanoseconds()
+static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 void on_signal(int signal) {
+  if (signal == SIGUSR1) last_save_signal = clock_nanoseconds();
   (signal == SIGUSR1 ? save_signals : leave_signals).fetch_add(1);
 }
 
@@ -53,16 +59,30 @@ double StopRequest::elapsed_seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
+/// Since the last call, less the one that was on its way.
+int StopRequest::take_save_signals() {
+  int signals = save_signals.exchange(0);
+  if (signals > 0 && last_save_signal < std::exchange(on_its_way_until_, 0)) --signals;
+  return signals;
+}
+
 StepFlags StopRequest::poll(double seconds_to_save) {
   StepFlags flags;
-  flags.save = save_signals.exchange(0);
+  flags.save = take_save_signals();
   flags.leave = leave_signals.exchange(0);
-  if (!is_root_) return flags;
   const std::filesystem::path directory(directory_);
-  flags.save += take_file(directory / "SAVE");
+  if (is_root_) flags.save += take_file(directory / "SAVE");
+  has_asked_ = flags.save > 0;
+  if (!is_root_) return flags;
   flags.leave += take_file(directory / "STOP");
   if (wall_seconds_ > 0) flags.leave += elapsed_seconds() + seconds_to_save > wall_seconds_;
   return flags;
+}
+
+void StopRequest::serve_save(double spread_seconds) {
+  const bool was_asked = save_signals.exchange(0) > 0 || has_asked_;
+  on_its_way_until_ =
+      was_asked ? 0 : clock_nanoseconds() + static_cast<int64_t>(1e9 * spread_seconds);
 }
 
 }  // namespace zea

@@ -50,7 +50,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       options_(parts.engine.plan().options),
       writer_(parts.engine, parts.control),
       step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.keep_values(); }),
-      memory_(parts.tensor_bytes, parts.engine, parts.train.index()),
+      memory_(parts.tensor_bytes, parts.engine, parts.train.index(), parts.products),
       slow_ranks_(parts.control, work_of(parts.engine)),
       position_(start) {
   if (parts.resumed) writer_.goes_on_from(*parts.resumed);
@@ -89,6 +89,7 @@ ExitCode Trainer::train(Loader& loader, Sampler& sampler) {
   while (position_.step < steps) {
     const StepReport report = train_one(loader, sampler);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
+    if (report.flags.save > 0) parts_.stop.serve_save();
     if (report.flags.writing == 0) advance_save();
     if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
     // Saved first: a fault of the held-out data must not cost the training.

@@ -176,10 +176,18 @@ struct ModuleMeshOptions {
          4096});
     key(cp_distribution,
         {"cp_distribution",
-         "which cp rank owns which tokens: blocks dealt by what they cost under the mask "
-         "(makespan_min), one from the front and one from the back (zigzag), or one run (uniform)",
+         "which cp rank owns which tokens: long samples (2 x cp x cp_block tokens or more) from "
+         "both ends and the rest in blocks by what they cost under the mask (makespan_min), one "
+         "run from the front and one from the back (zigzag), or one run (uniform); where heads are "
+         "exchanged, ranks share attention by heads, so makespan_min deals to groups of such "
+         "ranks, and the members of each (ulysses: all) get runs of equal length",
          {"makespan_min", "zigzag", "uniform"}});
-    key(cp_block, {"cp_block", "tokens of a block that makespan_min deals", {}, 1, 1e6});
+    key(cp_block, {"cp_block",
+                   "tokens of a block that makespan_min deals; without effect, and refused, in "
+                   "cp_mode ulysses and with zigzag or uniform",
+                   {},
+                   1,
+                   1e6});
     key(tp, {"tp", "tensor-parallel ranks of the module", {}, 1, 4096});
     key(sequence_parallel,
         {"sequence_parallel",
@@ -223,9 +231,10 @@ struct ModulePrecisionOptions {
     key(reduce_dtype, {"reduce_dtype",
                        "type in which gradients travel between ranks; preset: that of the masters",
                        {"preset", "fp32", "bf16"}});
-    key(output_dtype, {"output_dtype",
-                       "type of what the module gives out: features, logits; preset: param_dtype",
-                       {"preset", "fp32", "bf16"}});
+    key(output_dtype,
+        {"output_dtype",
+         "type of what the module gives to another: an encoder's features; preset: param_dtype",
+         {"preset", "fp32", "bf16"}});
     key(cast_forward_inputs,
         {"cast_forward_inputs",
          "convert what comes from another module to param_dtype; false: it must have it",

@@ -36,7 +36,8 @@ struct RunOptions {
     key(watchdog_seconds,
         {"watchdog_seconds",
          "seconds that a run may stand still, nothing beginning or ending on any rank, before it "
-         "is ended with a report of what every rank did last; 0: any time",
+         "is ended with a report of what every rank did last; 0: any time, for the start, too, "
+         "which otherwise has 30 minutes before ranks are watched",
          {},
          0,
          1e6});
@@ -61,8 +62,8 @@ struct ModelOptions {
     key(config, {"config", "the model's config.json; empty: the one that the weights hold", {}});
     key(load_modules,
         {"load_modules",
-         "modules to take from the weights: vision, projector, llm; others keep initial values "
-         "drawn with run.seed",
+         "modules to take from the weights: vision, audio, projector, llm; others keep initial "
+         "values drawn with run.seed",
          {}});
     key(strict,
         {"strict",

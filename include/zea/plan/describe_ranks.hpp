@@ -16,8 +16,8 @@ namespace zea {
 /// from the first replica.
 Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order);
 
-/// Nodes with what stands on them, the bytes between them, and a warning where tp crosses; empty
-/// where all ranks are on one node in their own order.
+/// Nodes with what stands on them, the bytes between them, and warnings where tp crosses, or
+/// ulysses without need; empty where all ranks are on one node in their own order.
 std::string describe_ranks(const Plan& plan, const RankOrder& order);
 
 }  // namespace zea

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "zea/core/dtype.hpp"
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/deck/options.hpp"
 #include "zea/plan/axis.hpp"
 #include "zea/plan/flat_layout.hpp"
@@ -26,7 +27,7 @@ struct Precision {
   DType param = DType::Float32;   ///< gathered parameters and the module's computation
   DType master = DType::Float32;  ///< sharded parameters, moments and gradients; of all modules
   DType reduce = DType::Float32;  ///< gradients between ranks
-  DType output = DType::Float32;  ///< what the module gives out: features, logits
+  DType output = DType::Float32;  ///< what the module gives to another: features
 };
 
 struct Plan {
@@ -97,7 +98,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
                const std::string& profile = {});
 
 /// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
-/// per rank.
-std::string describe(const Plan& plan);
+/// per rank on hosts that multiply so.
+std::string describe(const Plan& plan, NarrowProducts products = NarrowProducts::Library);
 
 }  // namespace zea

@@ -21,9 +21,11 @@ struct TokenRange {
 };
 
 enum class TokenDistribution {
-  Uniform,      ///< one run of equal length for each rank
-  Zigzag,       ///< one from the front and one from the back: balanced for one causal sample
-  MakespanMin,  ///< blocks by their cost, longest first onto the least loaded rank (Graham 1969)
+  Uniform,  ///< one run of equal length for each rank
+  Zigzag,   ///< one from the front and one from the back: balanced for one causal sample
+  /// Blocks by their cost, costliest first onto the least loaded rank: at most 4/3 - 1/(3 ranks)
+  /// times the best that blocks allow (Graham 1969).
+  MakespanMin,
 };
 
 struct DistributionOptions {
@@ -38,9 +40,13 @@ struct DistributionOptions {
 /// Where the sample (item) of a token ends.
 int64_t end_of_sample(const Visibility& row, int64_t token);
 
-/// Unmasked tiles (block of queries x block of keys with a pair that is visible) of each block of
-/// queries of a row; the last block may be short.
-std::vector<int64_t> unmasked_tiles(const Visibility& row, int64_t block);
+/// Where the queries that are counted together with query `begin` of a run end: with the run, with
+/// their sample, or at the next multiple of `block`. So a run costs what its blocks cost.
+int64_t end_of_tile(const Visibility& row, TokenRange run, int64_t begin, int64_t block);
+
+/// What attention of the queries of a run costs, in tiles of block x block: queries that are
+/// counted together cost all keys that one of them sees.
+double attention_tiles(const Visibility& row, TokenRange run, int64_t block);
 
 /// The tokens of each rank, ascending, neighbours joined. Every token has one owner; ranks may hold
 /// different numbers of tokens, or none. Deterministic.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a run is asked to save or to leave: signals (USR1: checkpoint now; USR2 and TERM: checkpoint
 // and leave), files in the run directory (SAVE, STOP), and the wall limit of -t. Ranks agree on it
-// once per step, so asking one rank is enough.
+// once per step, so asking one rank is enough; a launcher's signal, which reaches one rank after
+// the other, is one request all the same, whichever steps ranks are in.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "zea/train/train_step.hpp"
@@ -23,13 +25,21 @@ class StopRequest {
   /// What this rank was asked for since the last call. `seconds_to_save` is how long one more step
   /// and a checkpoint may take: the run leaves while that much is left.
   StepFlags poll(double seconds_to_save);
+  /// Ranks have agreed to save what this step made. That is what this rank was asked for since the
+  /// last poll as well; and if it was asked for nothing so far, the signal that others had may come
+  /// for another `spread_seconds`.
+  void serve_save(double spread_seconds = 1);
   double elapsed_seconds() const;
 
  private:
+  int take_save_signals();
+
   std::string directory_;
   bool is_root_;
   double wall_seconds_;
   std::chrono::steady_clock::time_point start_;
+  bool has_asked_ = false;        ///< for a checkpoint, at the last poll
+  int64_t on_its_way_until_ = 0;  ///< clock_nanoseconds(): for a signal that others have had
 };
 
 }  // namespace zea

@@ -93,7 +93,8 @@ class Watchdog {
 };
 
 /// For what comes before there are records to watch: ends the run that has not gone on, that is
-/// destroyed what this returns, within `seconds`.
+/// destroyed what this returns, within `seconds`. Whether the deck wants any watching is known only
+/// when it is read.
 std::jthread limit_start(double seconds, std::function<void(const std::string& message)> give_up);
 
 }  // namespace zea

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings that a plan accepts and that change nothing in it: told as notes, once buffers and
+// stages stand.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/plan/plan.hpp"
+
+namespace zea::detail {
+
+/// A note on each setting of prefetching, or of reading weights, that has no effect in `plan`.
+std::vector<std::string> idle_settings(const Plan& plan);
+
+}  // namespace zea::detail
