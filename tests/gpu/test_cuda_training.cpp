@@ -36,6 +36,21 @@ class CudaTraining : public ::testing::Test {
     run.device = device_;
     return run_tiny(testing::world().communicator(), collectives_of(device_), dataset_of(run), run);
   }
+  /// Where the state of every buffer lies, and whether that memory is pinned.
+  void expect_state_lies(TinyRunOptions run, bool on_host, bool pinned) {
+    run.device = device_;
+    const MemoryDataset dataset = dataset_of(run);
+    TinyRun training(testing::world().communicator(), collectives_of(device_), dataset, run);
+    for (const auto& group : training.engine().groups()) {
+      if (!group) continue;
+      for (const at::Tensor& state :
+           {group->master(), group->exp_avg(), group->exp_avg_sq(), group->gradient()}) {
+        if (!state.defined()) continue;  // of a buffer that does not train
+        EXPECT_EQ(state.is_cpu(), on_host) << group->layout().name;
+        EXPECT_EQ(state.is_cpu() && state.is_pinned(), pinned) << group->layout().name;
+      }
+    }
+  }
   static TinyResult on_cpu(const TinyRunOptions& run) {
     return run_tiny(testing::world().communicator(), make_mpi_collectives, dataset_of(run), run);
   }
@@ -59,6 +74,19 @@ TEST_F(CudaTraining, TrainsInBf16) {
   const TinyResult got = on_gpu(run);
   for (size_t step = 0; step < exact.losses.size(); ++step)
     EXPECT_NEAR(got.losses[step], exact.losses[step], 0.05);
+}
+
+TEST_F(CudaTraining, OffloadKeepsTheStateInHostMemory) {
+  TinyRunOptions run = make_run("full_shard");
+  run.deck.run.device = "cuda";
+  expect_state_lies(run, false, false);
+  for (bool pinned : {false, true}) {
+    for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+      mesh->cpu_offload = true;
+      mesh->pin_memory = AutoOption::of(pinned);
+    }
+    expect_state_lies(run, true, pinned);
+  }
 }
 
 TEST_F(CudaTraining, OffloadEqualsNoOffloadWithAccumulation) {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "support/files.hpp"
+#include "support/filled_run.hpp"
 #include "support/mpi_main.hpp"
-#include "support/tiny_checkpoint.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
@@ -19,69 +19,56 @@ namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
+using FaultsOnAllRanks = FilledRun;
 
-TEST(CheckpointFaults, FailsOnAllRanksWhenOneCannotWrite) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    write_checkpoint(running.engine, control, request(shared.path(), 7));
-    const int failing = control.size() - 1;
-    {
-      std::optional<FileSizeLimit> limit;
-      if (control.rank() == failing) limit.emplace(4096);
+TEST_F(FaultsOnAllRanks, FailsOnAllRanksWhenOneCannotWrite) {
+  write_checkpoint(running_.engine, control_, request(shared_.path(), 7));
+  const int failing = control_.size() - 1;
+  {
+    std::optional<FileSizeLimit> limit;
+    if (control_.rank() == failing) limit.emplace(4096);
 
-      EXPECT_THROW(write_checkpoint(running.engine, control, request(shared.path(), 8)),
-                   StorageError);
-    }
-    control.barrier();
-    EXPECT_FALSE(fs::exists(shared / "step-00000008"));
-    EXPECT_FALSE(fs::exists(shared / "step-00000008.tmp"));
-    EXPECT_EQ(list_checkpoints(shared.path()).back().path, shared / "step-00000007");
-    if (control.rank() == 0) CheckpointSource(shared / "step-00000007").check_all();
-    control.barrier();
+    EXPECT_THROW(write_checkpoint(running_.engine, control_, request(shared_.path(), 8)),
+                 StorageError);
+  }
+  control_.barrier();
+  EXPECT_FALSE(fs::exists(shared_ / "step-00000008"));
+  EXPECT_FALSE(fs::exists(shared_ / "step-00000008.tmp"));
+  EXPECT_EQ(list_checkpoints(shared_.path()).back().path, shared_ / "step-00000007");
+  if (control_.rank() == 0) CheckpointSource(shared_ / "step-00000007").check_all();
+  control_.barrier();
 
-    EXPECT_EQ(write_checkpoint(running.engine, control, request(shared.path(), 8)),
-              shared / "step-00000008");
-    control.barrier();
-    read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000008"));
-    expect_filled(running, "after a failure");
-  });
+  EXPECT_EQ(write_checkpoint(running_.engine, control_, request(shared_.path(), 8)),
+            shared_ / "step-00000008");
+  control_.barrier();
+  read_checkpoint(running_.engine, control_, CheckpointSource(shared_ / "step-00000008"));
+  expect_filled(running_, "after a failure");
 }
 
-TEST(CheckpointFaults, IsRefusedByAllRanksWhenOneReadsDamage) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    const std::string path = write_checkpoint(running.engine, control, request(shared.path(), 7));
-    if (control.rank() == 0) {
-      const std::string shard = path + "/rank-00000.h5";
-      flip_bit(shard, fs::file_size(shard) / 2);
-    }
-    control.barrier();
+TEST_F(FaultsOnAllRanks, IsRefusedByAllRanksWhenOneReadsDamage) {
+  const std::string path = write_checkpoint(running_.engine, control_, request(shared_.path(), 7));
+  if (control_.rank() == 0) {
+    const std::string shard = path + "/rank-00000.h5";
+    flip_bit(shard, fs::file_size(shard) / 2);
+  }
+  control_.barrier();
 
-    const CheckpointSource source(path);
+  const CheckpointSource source(path);
 
-    EXPECT_THROW(read_checkpoint(running.engine, control, source), WeightsError);
-  });
+  EXPECT_THROW(read_checkpoint(running_.engine, control_, source), WeightsError);
 }
 
-TEST(CheckpointFaults, IsRefusedWhenRanksOpenDifferentOnes) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    write_checkpoint(running.engine, control, request(shared.path(), 7));
-    write_checkpoint(running.engine, control, request(shared.path(), 8));
-    control.barrier();
-    const bool alone = control.size() == 1;
+TEST_F(FaultsOnAllRanks, IsRefusedWhenRanksOpenDifferentOnes) {
+  write_checkpoint(running_.engine, control_, request(shared_.path(), 7));
+  write_checkpoint(running_.engine, control_, request(shared_.path(), 8));
+  control_.barrier();
+  const bool alone = control_.size() == 1;
 
-    const CheckpointSource source(shared /
-                                  (control.rank() == 0 ? "step-00000007" : "step-00000008"));
+  const CheckpointSource source(shared_ /
+                                (control_.rank() == 0 ? "step-00000007" : "step-00000008"));
 
-    const std::string error = error_of([&] { read_checkpoint(running.engine, control, source); });
-    EXPECT_EQ(contains(error, "different checkpoints"), !alone) << error;
-  });
+  const std::string error = error_of([&] { read_checkpoint(running_.engine, control_, source); });
+  EXPECT_EQ(contains(error, "different checkpoints"), !alone) << error;
 }
 
 TEST(CheckpointFaults, RefusesWeightsOfAnotherModelOnAllRanks) {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "support/files.hpp"
+#include "support/filled_run.hpp"
 #include "support/mpi_main.hpp"
-#include "support/tiny_checkpoint.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
@@ -14,63 +14,52 @@ namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
+using CheckpointPlaces = FilledRun;
 
-TEST(CheckpointPlaces, IsLeftWhenItIsThereAndSetAsideWhenItIsAnother) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    CheckpointRequest again = request(shared.path(), 7);
-    const std::string path = write_checkpoint(running.engine, control, again);
-    const auto time = fs::last_write_time(path + "/manifest.json");
-    EXPECT_EQ(write_checkpoint(running.engine, control, again), path);
-    EXPECT_EQ(fs::last_write_time(path + "/manifest.json"), time);
-    control.barrier();
+TEST_F(CheckpointPlaces, IsLeftWhenItIsThereAndSetAsideWhenItIsAnother) {
+  CheckpointRequest again = request(shared_.path(), 7);
+  const std::string path = write_checkpoint(running_.engine, control_, again);
+  const auto time = fs::last_write_time(path + "/manifest.json");
+  EXPECT_EQ(write_checkpoint(running_.engine, control_, again), path);
+  EXPECT_EQ(fs::last_write_time(path + "/manifest.json"), time);
+  control_.barrier();
 
-    again.run_id = "run-2";
-    write_checkpoint(running.engine, control, again);
+  again.run_id = "run-2";
+  write_checkpoint(running_.engine, control_, again);
 
-    if (control.rank() == 0) {
-      EXPECT_EQ(CheckpointSource(path).manifest().run_id, "run-2");
-      EXPECT_EQ(CheckpointSource(path + ".replaced-1").manifest().run_id, "run-1");
-    }
-  });
+  if (control_.rank() == 0) {
+    EXPECT_EQ(CheckpointSource(path).manifest().run_id, "run-2");
+    EXPECT_EQ(CheckpointSource(path + ".replaced-1").manifest().run_id, "run-1");
+  }
 }
 
-TEST(CheckpointPlaces, ReplacesWhatAKilledSaveLeft) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    if (running.control->rank() == 0) {
-      fs::create_directory(shared / "step-00000007.tmp");
-      write_bytes(shared / "step-00000007.tmp/rank-00000.h5", "half");
-      write_bytes(shared / "step-00000007.tmp/rank-00077.h5", "half");
-    }
+TEST_F(CheckpointPlaces, ReplacesWhatAKilledSaveLeft) {
+  if (control_.rank() == 0) {
+    fs::create_directory(shared_ / "step-00000007.tmp");
+    write_bytes(shared_ / "step-00000007.tmp/rank-00000.h5", "half");
+    write_bytes(shared_ / "step-00000007.tmp/rank-00077.h5", "half");
+  }
 
-    const std::string path =
-        write_checkpoint(running.engine, *running.control, request(shared.path(), 7));
+  const std::string path = write_checkpoint(running_.engine, control_, request(shared_.path(), 7));
 
-    if (running.control->rank() == 0) CheckpointSource(path).check_all();
-  });
+  if (control_.rank() == 0) CheckpointSource(path).check_all();
 }
 
-TEST(CheckpointPlaces, RefusesAnythingOfSomebodyElseInItsWay) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    if (control.rank() == 0) {
-      write_bytes(shared / "file", "mine");
-      fs::create_directory(shared / "step-00000007.tmp");
-      write_bytes(shared / "step-00000007.tmp/notes.txt", "mine");
-    }
+TEST_F(CheckpointPlaces, RefusesAnythingOfSomebodyElseInItsWay) {
+  if (control_.rank() == 0) {
+    write_bytes(shared_ / "file", "mine");
+    fs::create_directory(shared_ / "step-00000007.tmp");
+    write_bytes(shared_ / "step-00000007.tmp/notes.txt", "mine");
+  }
 
-    EXPECT_THROW(write_checkpoint(running.engine, control, request(shared / "file", 7)),
-                 StorageError);
-    EXPECT_THROW(write_checkpoint(running.engine, control, request(shared.path(), 7)),
-                 StorageError);
+  EXPECT_THROW(write_checkpoint(running_.engine, control_, request(shared_ / "file", 7)),
+               StorageError);
+  EXPECT_THROW(write_checkpoint(running_.engine, control_, request(shared_.path(), 7)),
+               StorageError);
 
-    control.barrier();
-    EXPECT_TRUE(fs::exists(shared / "step-00000007.tmp/notes.txt"));
-    EXPECT_TRUE(list_checkpoints(shared.path()).empty());
-  });
+  control_.barrier();
+  EXPECT_TRUE(fs::exists(shared_ / "step-00000007.tmp/notes.txt"));
+  EXPECT_TRUE(list_checkpoints(shared_.path()).empty());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "support/tiny_checkpoint.hpp"
+#include "support/filled_run.hpp"
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
@@ -16,6 +16,7 @@ namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
+using WriterOnAllRanks = FilledRun;
 
 /// What training does to its shards.
 void change(Running& running, double by) {
@@ -125,88 +126,68 @@ void wait_for_all(const CheckpointWriter& writer, Collectives& control) {
   control.barrier();
 }
 
-TEST(CheckpointWriter, MakesFilesACheckpointInTheBackground) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    CheckpointWriter writer(running.engine, control);
-    writer.start(request(shared.path(), 9));
-    wait_for_all(writer, control);
-    EXPECT_FALSE(fs::exists(shared / "step-00000009"));
-    control.barrier();
+TEST_F(WriterOnAllRanks, MakesFilesACheckpointInTheBackground) {
+  CheckpointWriter writer(running_.engine, control_);
+  writer.start(request(shared_.path(), 9));
+  wait_for_all(writer, control_);
+  EXPECT_FALSE(fs::exists(shared_ / "step-00000009"));
+  control_.barrier();
 
-    EXPECT_TRUE(writer.advance());
-    wait_for_all(writer, control);
+  EXPECT_TRUE(writer.advance());
+  wait_for_all(writer, control_);
 
-    EXPECT_TRUE(fs::exists(shared / "step-00000009/manifest.json"));
-    EXPECT_FALSE(writer.advance());
-    EXPECT_EQ(writer.finish().path, shared / "step-00000009");
-    read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000009"));
-    expect_filled(running, "made in the background");
-  });
+  EXPECT_TRUE(fs::exists(shared_ / "step-00000009/manifest.json"));
+  EXPECT_FALSE(writer.advance());
+  EXPECT_EQ(writer.finish().path, shared_ / "step-00000009");
+  read_checkpoint(running_.engine, control_, CheckpointSource(shared_ / "step-00000009"));
+  expect_filled(running_, "made in the background");
 }
 
-TEST(CheckpointWriter, FailsOnAllRanksWhenFilesCannotBeMadeACheckpoint) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    CheckpointWriter writer(running.engine, control);
-    writer.start(request(shared.path(), 9));
-    wait_for_all(writer, control);
-    if (control.rank() == 0) fs::create_directory(shared / "step-00000009.tmp/manifest.json.tmp");
+TEST_F(WriterOnAllRanks, FailsOnAllRanksWhenFilesCannotBeMadeACheckpoint) {
+  CheckpointWriter writer(running_.engine, control_);
+  writer.start(request(shared_.path(), 9));
+  wait_for_all(writer, control_);
+  if (control_.rank() == 0) fs::create_directory(shared_ / "step-00000009.tmp/manifest.json.tmp");
 
-    EXPECT_TRUE(writer.advance());
-    EXPECT_THROW(writer.finish(), StorageError);
+  EXPECT_TRUE(writer.advance());
+  EXPECT_THROW(writer.finish(), StorageError);
 
-    EXPECT_FALSE(writer.is_under_way());
-    EXPECT_FALSE(fs::exists(shared / "step-00000009"));
-    control.barrier();
-  });
+  EXPECT_FALSE(writer.is_under_way());
+  EXPECT_FALSE(fs::exists(shared_ / "step-00000009"));
+  control_.barrier();
 }
 
-TEST(CheckpointWriter, LeavesNothingThatLooksCompleteWhenItIsGivenUp) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    {
-      CheckpointWriter writer(running.engine, control);
-      CheckpointRequest slow = request(shared.path(), 7);
-      slow.rate_limit_mib = 0.001;  // hours
-      writer.start(slow);
-    }
-    control.barrier();
-    EXPECT_TRUE(list_checkpoints(shared.path()).empty());
+TEST_F(WriterOnAllRanks, LeavesNothingThatLooksCompleteWhenItIsGivenUp) {
+  {
+    CheckpointWriter writer(running_.engine, control_);
+    CheckpointRequest slow = request(shared_.path(), 7);
+    slow.rate_limit_mib = 0.001;  // hours
+    writer.start(slow);
+  }
+  control_.barrier();
+  EXPECT_TRUE(list_checkpoints(shared_.path()).empty());
 
-    write_checkpoint(running.engine, control, request(shared.path(), 7));
+  write_checkpoint(running_.engine, control_, request(shared_.path(), 7));
 
-    control.barrier();
-    read_checkpoint(running.engine, control, CheckpointSource(shared / "step-00000007"));
-    expect_filled(running, "after one that was given up");
-  });
+  control_.barrier();
+  read_checkpoint(running_.engine, control_, CheckpointSource(shared_ / "step-00000007"));
+  expect_filled(running_, "after one that was given up");
 }
 
-TEST(CheckpointWriter, FailsOnAllRanksWhenAThreadFails) {
-  const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), {}, [&](Running& running) {
-    Collectives& control = *running.control;
-    fill(running);
-    CheckpointWriter writer(running.engine, control);
-    std::optional<FileSizeLimit> limit;
-    if (control.rank() == control.size() - 1) limit.emplace(4096);
-    writer.start(request(shared.path(), 8));
-    writer.keep_values();
-    change(running, 1);
+TEST_F(WriterOnAllRanks, FailsOnAllRanksWhenAThreadFails) {
+  CheckpointWriter writer(running_.engine, control_);
+  std::optional<FileSizeLimit> limit;
+  if (control_.rank() == control_.size() - 1) limit.emplace(4096);
+  writer.start(request(shared_.path(), 8));
+  writer.keep_values();
+  change(running_, 1);
 
-    EXPECT_THROW(writer.finish(), StorageError);
+  EXPECT_THROW(writer.finish(), StorageError);
 
-    EXPECT_FALSE(writer.is_under_way());
-    control.barrier();
-    EXPECT_FALSE(fs::exists(shared / "step-00000008"));
-    EXPECT_FALSE(fs::exists(shared / "step-00000008.tmp"));
-  });
+  EXPECT_FALSE(writer.is_under_way());
+  control_.barrier();
+  EXPECT_FALSE(fs::exists(shared_ / "step-00000008"));
+  EXPECT_FALSE(fs::exists(shared_ / "step-00000008.tmp"));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
   for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
     mesh->cp = cp;
     mesh->cp_mode = mode;
-    mesh->cp_block = 8;
+    if (mesh->cp_mode != "ulysses") mesh->cp_block = 8;
   }
 }
 

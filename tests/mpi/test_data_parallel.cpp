@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <set>
 
 #include "support/mpi_main.hpp"
@@ -53,6 +55,11 @@ int64_t count(const Record& record, const std::string& call, int ranks = 4) {
   return std::count_if(record.begin(), record.end(), [&](const RecordedCall& made) {
     return made.call == call && made.ranks == ranks;
   });
+}
+
+bool are_alike(const Record& one, const Record& other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [](const RecordedCall& a, const RecordedCall& b) { return a.is_like(b); });
 }
 
 int64_t trainable_groups(const Plan& plan) {
@@ -109,6 +116,18 @@ TEST(DataParallel, EveryStepMakesTheSameCallsInTheSameOrder) {
     ASSERT_EQ(three.size(), 3 * one.size()) << strategy;
     for (size_t i = 0; i < three.size(); ++i)
       EXPECT_TRUE(three[i].is_like(one[i % one.size()])) << strategy << " call " << i;
+  }
+}
+
+TEST(DataParallel, CommunicationProgressesBetweenActions) {
+  for (const char* strategy : {"no_shard", "full_shard", "hybrid_shard"}) {
+    TinyRunOptions run = make_run(strategy);
+    if (strategy == std::string("hybrid_shard")) run.deck.mesh.dp_replicate = 2;
+    const Record record = record_of(run);
+    ASSERT_FALSE(record.empty());
+    for (const RecordedCall& call : record)
+      EXPECT_GT(*call.asked, 0) << strategy << ": nobody asked its " << call.call
+                                << " between its start and its wait";
   }
 }
 
@@ -216,17 +235,27 @@ TEST(DataParallel, AdamDecaysThroughTheGradientAndAdamwBesideIt) {
 
 TEST(DataParallel, EveryModuleHasItsOwnTypes) {
   TinyRunOptions run = make_run("full_shard", 3);
+  run.deck.mesh_llm.wrap_units = 0;
   TinyResult exact, mixed;
   record_of(run, &exact);
   run.deck.precision_llm.param_dtype = "bf16";
   run.deck.precision_vision.reduce_dtype = "bf16";
-  std::set<DType> gathered, reduced;
   const Record record = record_of(run, &mixed);
-  for (const RecordedCall& call : calls_of(record, "all_gather")) gathered.insert(call.dtype);
-  for (const RecordedCall& call : calls_of(record, "reduce_scatter")) reduced.insert(call.dtype);
-  const std::set<DType> both{DType::Float32, DType::BFloat16};
-  EXPECT_EQ(gathered, both);
-  EXPECT_EQ(reduced, both);
+  const Plan plan = plan_of(run);
+  // A call is known by its size, since the language model is wrapped as a whole.
+  std::map<int64_t, std::string> module_of;
+  for (const FlatGroup& group : plan.groups) {
+    const auto [entry, is_new] = module_of.emplace(group.padded(4), group.module);
+    ASSERT_EQ(entry->second, group.module) << group.name;
+  }
+  std::map<std::string, std::set<DType>> gathered, reduced;
+  for (const RecordedCall& call : calls_of(record, "all_gather"))
+    gathered[module_of.at(call.elements)].insert(call.dtype);
+  for (const RecordedCall& call : calls_of(record, "reduce_scatter"))
+    reduced[module_of.at(call.elements)].insert(call.dtype);
+  using Types = std::map<std::string, std::set<DType>>;
+  EXPECT_EQ(gathered, (Types{{"vision", {DType::Float32}}, {"llm", {DType::BFloat16}}}));
+  EXPECT_EQ(reduced, (Types{{"vision", {DType::BFloat16}}, {"llm", {DType::Float32}}}));
   EXPECT_NE(mixed.losses[0], exact.losses[0]);
   EXPECT_NEAR(mixed.losses[2], exact.losses[2], 0.02);
 }
@@ -248,6 +277,42 @@ TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
       EXPECT_EQ(offloaded.losses, here.losses) << strategy << ' ' << reduce;
       EXPECT_EQ(max_difference(offloaded.weights, here.weights), 0) << strategy << ' ' << reduce;
     }
+}
+
+/// What an offloaded shard is combined with: how it is gathered, reduced and kept.
+struct OffloadCase {
+  const char* name;
+  std::function<void(TinyRunOptions&)> change;
+};
+
+TEST(DataParallel, OffloadEqualsNoOffloadWithWhateverElseIsAsked) {
+  const auto each = [](std::function<void(ModuleMeshOptions&)> change) {
+    return [change](TinyRunOptions& run) { refine(run, change); };
+  };
+  const OffloadCase cases[] = {
+      {"published in bf16",
+       [](TinyRunOptions& run) {
+         run.deck.precision_vision.param_dtype = run.deck.precision_llm.param_dtype = "bf16";
+       }},
+      {"subgroup",
+       each([](ModuleMeshOptions& mesh) { mesh.reshard_after_forward = AutoOption::of_count(2); })},
+      {"summed once",
+       each([](ModuleMeshOptions& mesh) { mesh.sync_grad_accum = AutoOption::of(false); })}};
+  const Record plain = record_of(make_run("full_shard", 3));
+  for (const OffloadCase& tried : cases) {
+    TinyRunOptions run = make_run("full_shard", 3);
+    tried.change(run);
+    TinyResult here, offloaded;
+    const Record calls = record_of(run, &here);
+    run.adjust = [](Plan& plan) {
+      for (Sharding& sharding : plan.shardings) sharding.offloads = true;
+    };
+    const Record offloaded_calls = record_of(run, &offloaded);
+    EXPECT_FALSE(are_alike(calls, plain)) << tried.name << " changes nothing";
+    EXPECT_TRUE(are_alike(offloaded_calls, calls)) << tried.name;
+    EXPECT_EQ(offloaded.losses, here.losses) << tried.name;
+    EXPECT_EQ(max_difference(offloaded.weights, here.weights), 0) << tried.name;
+  }
 }
 
 TEST(DataParallel, OneRankOffloadsToo) {

@@ -6,24 +6,38 @@
 #include "support/mpi_main.hpp"
 #include "support/random_row.hpp"
 #include "zea/comm/collectives.hpp"
+#include "zea/plan/context_plan.hpp"
 #include "zea/plan/step_plan.hpp"
-#include "zea/plan/token_distribution.hpp"
 
 namespace zea {
 namespace {
 
 using Numbers = std::vector<int64_t>;
 
-/// Equal blocks have equal costs, which leaves their order to whoever deals.
+void append_dealt(Numbers& numbers, const Visibility& row, const ContextOptions& options) {
+  for (const std::vector<TokenRange>& ranges : deal_tokens(row, options)) {
+    numbers.push_back(static_cast<int64_t>(ranges.size()));
+    for (const TokenRange& range : ranges) numbers.insert(numbers.end(), {range.begin, range.end});
+  }
+}
+
+/// Equal samples have equal costs, which leaves their order to whoever deals.
 Numbers dealt_tokens(uint64_t seed) {
-  const Visibility row = visible_text(testing::random_row(400, 11, seed), true);
+  std::vector<MaskWord> words = testing::random_row(400, 11, seed);
+  const auto samples = static_cast<int64_t>(words.size());
+  for (int64_t sample = 0; sample < 20; ++sample)
+    words.insert(words.end(), 8, make_mask_word(samples + sample, kModalityText, 0));
+  const Visibility row = visible_text(words, true);
   Numbers numbers;
-  for (const TokenDistribution kind :
+  for (const auto kind :
        {TokenDistribution::Uniform, TokenDistribution::Zigzag, TokenDistribution::MakespanMin})
-    for (const std::vector<TokenRange>& ranges :
-         distribute_tokens(row, 3, {.kind = kind, .block = 8, .linear_tiles_per_token = 0.01}))
-      for (const TokenRange& range : ranges)
-        numbers.insert(numbers.end(), {range.begin, range.end});
+    for (const KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
+      for (const int inner : {1, 2})
+        append_dealt(numbers, row,
+                     {.ranks = 6,
+                      .inner = inner,
+                      .exchange = exchange,
+                      .distribution = {.kind = kind, .block = 8, .linear_tiles_per_token = 0.5}});
   return numbers;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor, sequence and context parallelism change nothing: in fp64 every grid of the table gives
-// the losses, gradients and weights of one rank, under the MPI and the strict collectives. Grids of
-// few ranks are tried side by side. ZEA_GRIDS is a regular expression of the names of grids that
-// every scenario is tried on; without it they share the table.
+// the losses, gradients and weights of one rank, under the collectives in shared memory, which runs
+// have, and the strict ones; the first scenario also under those of MPI alone. Grids of few ranks
+// are tried side by side. ZEA_GRIDS is a regular expression of the names of grids that every
+// scenario is tried on; without it they share the table.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,10 +20,21 @@ namespace zea::testing {
 namespace {
 
 /// The grids that were asked for; nothing: a few for each scenario.
-std::optional<std::regex> asked_grids() {
+std::optional<std::string> asked_grids() {
   const char* asked = std::getenv("ZEA_GRIDS");
   if (asked == nullptr) return std::nullopt;
-  return std::regex(asked);
+  return asked;
+}
+
+/// Those of `grids` that were asked for; without a wish, all.
+std::vector<Grid> asked_of(const std::vector<Grid>& grids) {
+  const std::optional<std::string> asked = asked_grids();
+  if (!asked) return grids;
+  const std::regex names(*asked);
+  std::vector<Grid> found;
+  std::copy_if(grids.begin(), grids.end(), std::back_inserter(found),
+               [&](const Grid& grid) { return std::regex_search(grid.name(), names); });
+  return found;
 }
 
 /// What one rank gives, computed once for each number of heads.
@@ -51,16 +63,18 @@ Trial trial_of(const std::vector<Grid>& all, size_t grid, bool is_strict) {
   return make_trial(all[grid].name(), grid, all[grid].ranks(), is_strict);
 }
 
+Trial mpi_trial_of(const std::vector<Grid>& all, size_t grid) {
+  return {all[grid].name() + "; MPI collectives", grid, all[grid].ranks(), make_mpi_collectives};
+}
+
 /// Under both collectives where all grids are tried, else under the one and the other in turn.
-std::vector<Trial> trials_of(const std::vector<Grid>& grids, bool all) {
-  const std::optional<std::regex> asked = asked_grids();
+std::vector<Trial> trials_of(const std::vector<Grid>& grids, bool all, bool over_mpi) {
   std::vector<Trial> trials;
-  bool is_strict = false;
   for (size_t g = 0; g < grids.size(); ++g) {
-    if (asked && !std::regex_search(grids[g].name(), *asked)) continue;
+    const bool is_strict = g % 2 == 1;
     trials.push_back(trial_of(grids, g, is_strict));
-    is_strict = !is_strict;
-    if (all) trials.push_back(trial_of(grids, g, is_strict));
+    if (all) trials.push_back(trial_of(grids, g, !is_strict));
+    if (over_mpi) trials.push_back(mpi_trial_of(grids, g));
   }
   return trials;
 }
@@ -69,10 +83,15 @@ class Grids : public ::testing::TestWithParam<int> {};
 
 TEST_P(Grids, EqualOneRank) {
   const GridScenario& scenario = grid_scenarios()[GetParam()];
-  const bool all = asked_grids() || &scenario == &grid_scenarios().front();
-  const std::vector<Grid> grids = grids_for(scenario, all);
+  const bool is_first = &scenario == &grid_scenarios().front();
+  const bool all = is_first || asked_grids();
+  ASSERT_FALSE(asked_of(testing::grids()).empty())
+      << "ZEA_GRIDS = \"" << *asked_grids() << "\": no grid of the table has such a name; "
+      << "allowed: regular expressions of names like \"" << testing::grids()[0].name() << "\"";
+  const std::vector<Grid> grids = asked_of(grids_for(scenario, all));
+  if (grids.empty()) GTEST_SKIP() << "no grid that was asked for is a matter of this scenario";
   Expected expected(scenario);
-  sweep(trials_of(grids, all), [&](const Communicator& part, const Trial& trial) {
+  sweep(trials_of(grids, all, is_first), [&](const Communicator& part, const Trial& trial) {
     const Grid& grid = grids[trial.layout];
     const ComparedResult got =
         run_compared(part, trial.make, dataset_of(scenario, grid), run_of(scenario, grid));

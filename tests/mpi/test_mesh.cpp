@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "support/grid_table.hpp"
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
@@ -22,17 +23,19 @@ std::vector<MeshShape> layouts() {
       {1, 1, {{"vision", 0, 1, 2, 1, 2}, {"llm", 4, 2, 1, 2, 1}}},
       {1, 2, {{"vision", 0, 1, 2, 1, 2}, {"llm", 0, 1, 1, 2, 2}}},
       {1, 1, {{"vision", 0, 1, 1, 4, 2}, {"llm", 0, 1, 1, 8, 1}}},
-      {2, 1, {{"vision", 0, 1, 4, 1, 1}, {"llm", 0, 1, 1, 4, 1}}}};
+      {2, 1, {{"vision", 0, 1, 4, 1, 1}, {"llm", 0, 1, 1, 4, 1}}},
+      {1, 1, {{"vision", 0, 1, 1, 3, 2}, {"llm", 6, 1, 1, 2, 1}}}};
   for (int replicate : {1, 2})
     for (int shard : {1, 2})
       for (int pp : {1, 2})
-        for (int cp : {1, 2})
+        for (int cp : {1, 2, 3, 4, 8})
           for (int tp : {1, 2, 4}) all.push_back({replicate, shard, {{"llm", 0, pp, 1, cp, tp}}});
   for (MeshShape& shape : all)
     for (ModuleGrid& grid : shape.modules) {
       if (grid.tp > 1) grid.kv_holders = grid.tp == 4 ? 2 : grid.tp;
-      if (grid.cp > 1) grid.cp_inner = grid.cp / 2;
+      if (grid.cp > 1) grid.cp_inner = grid.cp == 3 ? 3 : grid.cp / 2;
     }
+  for (const testing::Grid& grid : testing::grids()) all.push_back(testing::mesh_of(grid));
   return all;
 }
 
@@ -49,7 +52,8 @@ std::vector<int> members(Collectives& group, int own_rank) {
 
 /// Calls check(mesh) on the ranks of every layout that this run has ranks for.
 void sweep(const std::function<void(Mesh&)>& check) {
-  for (const MeshShape& shape : layouts()) {
+  static const std::vector<MeshShape> kLayouts = layouts();
+  for (const MeshShape& shape : kLayouts) {
     if (shape.world_size() > testing::world().size()) continue;
     const Communicator some = testing::first_ranks(shape.world_size());
     if (some.size() == 0) continue;

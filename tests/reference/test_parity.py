@@ -54,7 +54,8 @@ LLAMA3_ROPE = {
 
 def grid(module, **keys):
     """Overrides of [mesh.<module>], with blocks so short that every rank has some."""
-    if keys.get("cp", 1) > 1 and keys.get("cp_distribution", "makespan_min") == "makespan_min":
+    deals_blocks = keys.get("cp_distribution", "makespan_min") == "makespan_min"
+    if keys.get("cp", 1) > 1 and keys.get("cp_mode") != "ulysses" and deals_blocks:
         keys["cp_block"] = 8
     return [f"mesh.{module}.{key}={json.dumps(value)}" for key, value in keys.items()]
 

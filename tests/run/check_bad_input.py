@@ -156,6 +156,25 @@ class BadInput(zr.ZeaTest):
         nothing = self.folder / "nothing"
         self.assert_refused(4, [f"{nothing}: holds no complete checkpoint"], ["-r", nothing])
 
+    def test_other_weights_for_a_run_that_goes_on(self):
+        deck = zr.write_deck(self.folder, self.weights, self.train)
+        written = self.folder / "written"
+        restart = ["-i", deck, "-d", written, "schedule.steps=2", f"model.weights={self.weights}"]
+        self.assert_code(zr.run_zea(2, restart, written), 0)
+        checkpoint = str(zr.checkpoints(written)[0])
+        for override in (
+            f"model.weights={self.weights.parent}/other.h5",
+            "model.config=other.json",
+            'model.load_modules=["llm"]',
+            "model.strict=false",
+        ):
+            with self.subTest(override):
+                words = [override.partition("=")[0] + " on a command line with -r", checkpoint]
+                self.assert_refused(2, [*words, "start a new run"], ["-r", written, override])
+        # What a script says at every start is what the run began with.
+        restart[restart.index("schedule.steps=2")] = "schedule.steps=3"
+        self.assert_code(zr.run_zea(2, ["-r", written, *restart], written), 0)
+
     def test_token_outside_the_vocabulary(self):
         tokens, mask, items = zr.text_sample(1)
         tokens[3] = zr.VOCABULARY

@@ -8,7 +8,8 @@ import zea_run as zr
 
 STEPS = 20
 # Of about 150 KiB that each of two ranks writes: a save lasts for several steps, also on a machine that is busy.
-SLOW = "checkpoint.rate_limit_mib=0.15"
+SLOW_MIB = 0.15
+SLOW = f"checkpoint.rate_limit_mib={SLOW_MIB}"
 
 
 class Checkpoints(zr.ZeaTest):
@@ -37,8 +38,9 @@ class Checkpoints(zr.ZeaTest):
         super().setUp()
         self.directory = self.folder / "run"
 
-    def saves(self):
-        return [line for line in zr.metrics(self.directory) if line["kind"] == "checkpoint"]
+    def saves(self, directory=None):
+        lines = zr.metrics(directory or self.directory)
+        return [line for line in lines if line["kind"] == "checkpoint"]
 
     def assert_all_as_waited(self, least):
         """Every checkpoint there is equals the one of a run that waited, bit for bit."""
@@ -66,6 +68,15 @@ class Checkpoints(zr.ZeaTest):
         self.assertGreater(first["bytes"], first["copied_bytes"])
         self.assertGreaterEqual(first["seconds_to_write"], first["stall_seconds"])
         self.assertIn("training stood still for", result.output)
+        self.assertRegex(result.output, r"wrote .*: [0-9.]+ MiB at [0-9]+ MiB/s")
+
+        # The rate is that of both ranks together while they wrote: what the limit allows.
+        for save in self.saves():
+            mib = save["bytes"] / 2**20
+            self.assertLessEqual(save["mib_per_second"], 2 * SLOW_MIB * 1.05)
+            self.assertGreaterEqual(save["mib_per_second"], mib / save["seconds_to_write"] * 0.99)
+        fastest = max(save["mib_per_second"] for save in self.saves(self.waited))
+        self.assertGreater(fastest, 4 * SLOW_MIB, "without a limit")
 
     def test_a_save_under_way_is_finished_first(self):
         keys = ["checkpoint.rate_limit_mib=1", "checkpoint.every=1", "checkpoint.keep=0"]

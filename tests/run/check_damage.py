@@ -3,6 +3,7 @@
 passed over; one that is asked for by name is refused."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -114,9 +115,21 @@ def link_outside(checkpoint, _):
     replace_a_dataset(checkpoint, replace)
 
 
+def name_outside(checkpoint, _):
+    """A manifest that is whole by its digest, and names a shard by a path; its values are there."""
+    (checkpoint / "rank-00001.h5").rename(checkpoint.parent / "rank-00001.h5")
+    path = checkpoint / "manifest.json"
+    text = path.read_text().replace('"rank-00001.h5"', '"../rank-00001.h5"')
+    path.write_text(text)
+    said = subprocess.run([INSPECT, "--check", checkpoint], capture_output=True, text=True).stderr
+    digest = re.search("its digest should be ([0-9a-f]{32})", said)[1]
+    path.write_text(re.sub('"digest": "[0-9a-f]{32}"', f'"digest": "{digest}"', text))
+
+
 OUTSIDE = {
     store_outside: "keeps its data in external files",
     link_outside: "is a soft or external link",
+    name_outside: "plain name",
 }
 
 # What is done to the newest checkpoint, and the file that must be named.
@@ -129,6 +142,9 @@ DAMAGES = {
     link: "rank-00001.h5",
     flip_manifest: "manifest.json",
     other_version: "manifest.json",
+    store_outside: "rank-00001.h5",
+    link_outside: "rank-00001.h5",
+    name_outside: "manifest.json",
 }
 
 
@@ -167,6 +183,7 @@ class Damage(zr.ZeaTest):
                 self.assert_code(result, 0)
                 self.assertIn("passed over", result.output)
                 self.assertIn(f"{newest}/{named}", result.output)
+                self.assertRegex(result.output, OUTSIDE.get(damage, "passed over"))
                 self.assertIn(f"resumed {older}", result.output)
                 self.assertEqual(zr.train_lines(directory)[0]["step"], 5)
                 self.assert_same_end(directory)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that hangs ends soon, naming who hangs and where; one that is slow goes on, and the slow rank is named."""
 
+import contextlib
+import json
 import os
 import re
 import signal
@@ -11,6 +13,13 @@ import zea_run as zr
 DEADLINE = 2  # seconds; nothing that a run does in its first steps takes as long, also on a machine that is busy
 PATIENT = 5  # of runs that must not be ended: they also write checkpoints to a disk that is busy
 MANY_STEPS = 100000
+
+
+def writing_end(fifo):
+    """Empty as long as nobody reads."""
+    with contextlib.suppress(OSError):
+        return [open(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK), "w")]
+    return []
 
 
 class Watchdog(zr.ZeaTest):
@@ -160,6 +169,26 @@ class Watchdog(zr.ZeaTest):
             os.kill(process, signal.SIGCONT)
             (self.directory / "STOP").touch()
             self.assertEqual(run.wait(), 75, run.output)
+
+    def threads_at_the_start(self, name, *overrides):
+        """Of a run that opens what its deck names: a FIFO, in which the test writes when it has counted."""
+        self.directory = self.folder / name
+        fifo = self.folder / f"{name}.json"
+        os.mkfifo(fifo)
+        ends = []
+        keys = ['model.weights=""', f"model.config={fifo}", "schedule.steps=1", "optim.warmup_steps=0"]
+        with self.start(1, *keys, *overrides) as run:
+            run.wait_until(lambda: ends.extend(writing_end(fifo)) or ends, "look at the model's config")
+            threads = len(os.listdir(f"/proc/{run.rank_processes()[0]}/task"))
+            with ends[0] as config:
+                json.dump(zr.CONFIG, config)
+            self.assertEqual(run.wait(), 0, run.output)
+        return threads
+
+    def test_zero_is_any_time_for_the_start_too(self):
+        """The limit of the start is a thread that sleeps, for too long to be waited for."""
+        free = self.threads_at_the_start("free", "run.watchdog_seconds=0")
+        self.assertEqual(free, self.threads_at_the_start("watched") - 1)
 
 
 if __name__ == "__main__":

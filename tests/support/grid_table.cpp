@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/grid_table.hpp"
 
+#include "zea/plan/plan.hpp"
+
 namespace zea::testing {
 namespace {
 
@@ -16,7 +18,8 @@ constexpr GridModule whole(GridModule module) {
 
 // clang-format off
 const Grid kGrids[] = {
-    // llm tp, cp; its strategy; replicas; vision, where it lies otherwise; heads, where not 4
+    // llm tp, cp; its strategy; replicas; vision, where it lies otherwise; heads, where not 4;
+    // audio, where it lies otherwise than vision
     {{1, 1}, "shard_grad_op", 2},
     {{2, 1}, "full_shard"},
     {whole({2, 1}), "no_shard", 1, {{1, 2, kUlysses, kZigzag}}, "full_shard"},
@@ -60,6 +63,9 @@ const Grid kGrids[] = {
     {whole({4, 2, kGather, kZigzag}), "shard_grad_op"},
     {whole({4, 2, kGather, kUniform}), "shard_grad_op", 1, {{2, 4, kTwoLevel, kMakespan}}, "full_shard"},
     {{4, 2, kGather, kMakespan}, "hybrid_shard", 1, {{1, 4, kUlysses, kZigzag}}, "no_shard"},
+    {{1, 2, kRing, kZigzag}, "full_shard", 1, {{1, 1}}, "no_shard", 4, {{2, 1}}, "full_shard"},
+    {{2, 2, kGather, kZigzag}, "full_shard", 1, {{4, 1}}, "no_shard", 4, {{1, 4, kRing, kMakespan}}, "shard_grad_op"},
+    {{2, 2, kRing, kZigzag}, "full_shard", 2, {{1, 2, kGather, kUniform}}, "no_shard", 4, {whole({2, 1})}, "no_shard"},
 };
 // clang-format on
 
@@ -143,6 +149,14 @@ const RefusedGrid kRefused[] = {
      },
      "mesh.llm.cp_block = 64 with cp_distribution = \"uniform\", which deals no blocks; leave it "
      "out, or use \"makespan_min\""},
+    {"a block where heads are exchanged", 2,
+     [](Options& o) {
+       o.mesh_llm.cp = 2;
+       o.mesh_llm.cp_mode = kUlysses;
+       o.mesh_llm.cp_block = 64;
+     },
+     "mesh.llm.cp_block = 64 with cp_mode = \"ulysses\", in which ranks share attention by heads "
+     "and hold runs of equal length, not blocks; leave it out"},
     {"full_shard over replicas", 4,
      [](Options& o) {
        o.mesh_llm.cp = 2;
@@ -173,7 +187,8 @@ void apply(const GridModule& module, const char* strategy, ModuleMeshOptions& me
     mesh.cp_mode = module.mode;
     mesh.cp_distribution = module.distribution;
     if (module.mode == std::string(kTwoLevel)) mesh.cp_ulysses_ranks = 2;
-    if (module.distribution == std::string(kMakespan)) mesh.cp_block = kGridBlock;
+    const bool deals_blocks = module.mode != std::string(kUlysses);
+    if (deals_blocks && module.distribution == std::string(kMakespan)) mesh.cp_block = kGridBlock;
   }
   if (module.tp > 1) mesh.sequence_parallel = AutoOption::of(module.sequence_parallel);
 }
@@ -191,7 +206,8 @@ std::string name_of(const GridModule& module, const char* strategy) {
 std::string Grid::name() const {
   std::string name = name_of(llm, strategy);
   if (replicas > 1) name = std::to_string(replicas) + " replicas of " + name;
-  return vision ? name + "; vision " + name_of(*vision, vision_strategy) : name;
+  if (vision) name += "; vision " + name_of(*vision, vision_strategy);
+  return audio ? name + "; audio " + name_of(*audio, audio_strategy) : name;
 }
 
 const std::vector<Grid>& grids() {
@@ -206,6 +222,9 @@ void apply(const Grid& grid, Options& deck) {
   apply(grid.vision.value_or(grid.llm), grid.vision ? grid.vision_strategy : grid.strategy,
         deck.mesh_vision);
   deck.mesh_audio = deck.mesh_vision;
+  if (!grid.audio) return;
+  deck.mesh_audio = {};
+  apply(*grid.audio, grid.audio_strategy, deck.mesh_audio);
 }
 
 TinyLlava model_for(const Grid& grid, TinyLlava model) {
@@ -213,6 +232,12 @@ TinyLlava model_for(const Grid& grid, TinyLlava model) {
   if (grid.heads == 6 && model.kv_heads == 2) model.kv_heads = 3;
   model.vision_hidden = 24;
   return model;
+}
+
+MeshShape mesh_of(const Grid& grid) {
+  Options deck;
+  apply(grid, deck);
+  return make_plan(deck, tiny_llava_config(model_for(grid, {.audio = true})), grid.ranks()).mesh;
 }
 
 const std::vector<RefusedGrid>& refused_grids() {

@@ -9,6 +9,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/deck/options.hpp"
+#include "zea/plan/axis.hpp"
 
 namespace zea::testing {
 
@@ -29,6 +30,8 @@ struct Grid {
   std::optional<GridModule> vision = {};     ///< nothing: as llm
   const char* vision_strategy = "no_shard";  ///< where `vision` is set
   int heads = 4;                             ///< that the model must have for it
+  std::optional<GridModule> audio = {};      ///< nothing: as vision
+  const char* audio_strategy = "no_shard";   ///< where `audio` is set
 
   int ranks() const { return replicas * llm.tp * llm.cp; }
   /// "tp 2 x cp 4 (ring, zigzag), no_shard; vision ..."
@@ -41,11 +44,14 @@ inline constexpr int64_t kGridBlock = 8;
 /// The table. Any two settings that go together at all do so in one of them (test_grid_table).
 const std::vector<Grid>& grids();
 
-/// Sets the sections of the mesh.
+/// Sets the sections of the mesh, that of audio for models that hear.
 void apply(const Grid& grid, Options& deck);
 
 /// A tiny model with encoder heads enough for every grid, and the heads that `grid` wants.
 TinyLlava model_for(const Grid& grid, TinyLlava model = {});
+
+/// How `grid` lies on its ranks, for a model that sees and hears.
+MeshShape mesh_of(const Grid& grid);
 
 /// What does not go, and the sentence that says so.
 struct RefusedGrid {

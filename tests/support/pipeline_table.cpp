@@ -252,7 +252,7 @@ void apply(const PipelineModule& module, const char* strategy, ModuleMeshOptions
   mesh.virtual_stages = module.virtual_stages;
   if (module.cp > 1) {
     mesh.cp_mode = module.cp_mode;
-    mesh.cp_block = 4;
+    if (module.cp_mode != std::string("ulysses")) mesh.cp_block = 4;
     if (module.cp_mode == std::string("ulysses_ring")) mesh.cp_ulysses_ranks = 2;
   }
 }

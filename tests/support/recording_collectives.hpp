@@ -18,8 +18,10 @@ struct RecordedCall {
   int64_t elements;  ///< of the whole buffer
   DType dtype;
   const void* data;  ///< that this rank sends
+  /// How often its Pending was asked whether it has finished, and so could progress.
+  std::shared_ptr<int> asked = std::make_shared<int>(0);
 
-  /// Alike in all but the address.
+  /// Alike in all but the address and the asking.
   bool is_like(const RecordedCall& other) const {
     return call == other.call && ranks == other.ranks && elements == other.elements &&
            dtype == other.dtype;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 
+#include "support/grid_table.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -27,15 +28,17 @@ std::vector<int> ranks_holding(const MeshShape& shape, const std::string& module
   return ranks;
 }
 
-/// One grid for both modules; and the second module on ranks of its own with degrees of its own.
+/// One grid for both modules; the second module on ranks of its own with degrees of its own; and
+/// the grids of the table.
 std::vector<MeshShape> many_shapes() {
   std::vector<MeshShape> shapes;
+  for (const testing::Grid& grid : testing::grids()) shapes.push_back(testing::mesh_of(grid));
   for (int replicate : {1, 2, 3})
     for (int shard : {1, 2})
       for (int pp : {1, 2})
         for (int dp_module : {1, 2})
-          for (int cp : {1, 3})
-            for (int tp : {1, 2}) {
+          for (int cp : {1, 2, 3, 4})
+            for (int tp : {1, 2, 4}) {
               const ModuleGrid vision{"vision", 0, pp, dp_module, cp, tp};
               ModuleGrid shared = vision;
               shared.module = "llm";
@@ -116,7 +119,8 @@ TEST(Axis, EveryModuleHoldsItsShareOfEveryReplica) {
       for (const int rank : ranks) ++holders[static_cast<size_t>(rank)];
     }
     const bool is_disjoint = shape.modules[1].first_rank > 0;
-    for (const int count : holders) EXPECT_EQ(count, is_disjoint ? 1 : 2) << words_of(shape);
+    const int modules = static_cast<int>(shape.modules.size());
+    for (const int count : holders) EXPECT_EQ(count, is_disjoint ? 1 : modules) << words_of(shape);
   }
 }
 

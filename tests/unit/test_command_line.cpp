@@ -113,7 +113,8 @@ TEST(CommandLine, HelpIsComplete) {
   for (const char* part :
        {"-i DECK", "-r DIRECTORY", "-d DIRECTORY", "-n ", "--ranks N", "--profile FILE",
         "-t HH:MM:SS", "-c ", "-h,--help", "section.key=value", "SIGUSR1", "SIGUSR2", "SIGTERM",
-        "STOP", "SAVE", "75   stopped on purpose", "7   storage", "[mesh.llm]",
+        "STOP", "SAVE", "75   stopped on purpose",
+        "7   storage: disk, permissions, lock; or out of memory", "[mesh.llm]",
         "global_batch = 32"})
     EXPECT_TRUE(contains(help, part)) << part;
 }

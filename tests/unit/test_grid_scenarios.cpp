@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "zea/data/sampler.hpp"
+#include "zea/plan/item_row.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace zea::testing {
@@ -15,11 +18,14 @@ namespace {
 
 /// What happens in a scenario on one of its grids.
 enum class Fact {
-  ImageOnTwoRanks,    ///< the features of one image lie on several cp ranks
-  RankWithoutImage,   ///< a cp rank has tokens, but none of the images of its microbatch
-  RankWithoutTokens,  ///< a cp rank has no token of a microbatch
-  RankWithoutItems,   ///< a rank has no image to encode where others have
-  StepWithoutImages,  ///< nobody has one
+  ImageOnTwoRanks,      ///< the features of one image lie on several cp ranks
+  ImageSeenOnTwoRanks,  ///< of an image whose features all see each other
+  ImageMadeOnTwoRanks,  ///< one image lies on several cp ranks of the encoder
+  UnequalTokens,        ///< a cp rank has 2 tokens or more less than another
+  RankWithoutImage,     ///< a cp rank has tokens, but none of the images of its microbatch
+  RankWithoutTokens,    ///< a cp rank has no token of a microbatch
+  RankWithoutItems,     ///< a rank has no image to encode where others have
+  StepWithoutImages,    ///< nobody has one
   StepWithImages,
   SeveralMicrobatches,
   SeveralSamplesInARow,
@@ -64,24 +70,27 @@ class Facts {
   int64_t look_at(const MicrobatchPlan& part, int replica) {
     const LoadedMicrobatch loaded = load_microbatch(dataset_, loading_of(plan_), part.samples);
     note(loaded.samples.size() > 1, Fact::SeveralSamplesInARow);
+    if (loaded.samples.empty()) return loaded.items.images;
     const int ranks = plan_.mesh.ranks_per_replica();
-    int ranks_with_image = 0;
+    std::map<int, int64_t> tokens;  // of each cp rank
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
       MicrobatchOptions options{
           .dtype = at::kDouble, .vision_dtype = at::kDouble, .audio_dtype = at::kDouble};
       options.images_both_ways = plan_.options.llm.image_attention == "bidirectional";
       options.replica = plan_.replica_layout(rank);
       const Microbatch made = make_microbatch(loaded, plan_.model, options);
-      if (loaded.samples.empty()) continue;
-      ranks_with_image += look_at(made);
-      note(options.images_both_ways && made.items.images > 0, Fact::BothWays);
+      look_at(made);
+      look_at_images(made, options);
+      tokens[plan_.mesh.coordinate(rank, "llm").cp] = made.token_ids.numel();
     }
-    note(loaded.items.images == 1 && ranks_with_image > 1, Fact::ImageOnTwoRanks);
+    const auto [least, most] =
+        std::minmax_element(tokens.begin(), tokens.end(),
+                            [](const auto& a, const auto& b) { return a.second < b.second; });
+    note(most->second - least->second >= 2, Fact::UnequalTokens);
     return loaded.items.images;
   }
 
-  /// Whether this is the first tp rank of a cp rank with a part of an image.
-  bool look_at(const Microbatch& made) {
+  void look_at(const Microbatch& made) {
     const bool has_tokens = made.token_ids.numel() > 0;
     note(!has_tokens, Fact::RankWithoutTokens);
     note(made.items.images > 0 && made.images.items_here == 0, Fact::RankWithoutItems);
@@ -90,7 +99,40 @@ class Facts {
         made.images.placeholder_rows.defined() && made.images.placeholder_rows.numel() > 0;
     note(made.text_shares.empty() && has_tokens && made.items.images > 0 && !has_image,
          Fact::RankWithoutImage);
-    return made.counts && made.text_shares.empty() && has_image;
+  }
+
+  /// On how many cp ranks each image of the microbatch lies, in the text and in this rank's part of
+  /// the encoder.
+  void look_at_images(const Microbatch& made, const MicrobatchOptions& options) {
+    if (made.items.images == 0) return;
+    note(options.images_both_ways, Fact::BothWays);
+    const ReplicaLayout& replica = options.replica;
+    const TokenLayout text(visible_text(made.words, options.images_both_ways),
+                           replica.sharding("llm"), replica.grid("llm").tp);
+    EXPECT_EQ(count_rows(text.owned()[replica.place(replica.rank, "llm").cp]),
+              made.token_ids.numel());
+    const bool shared = shares_an_item(text.owned(), [&](int64_t token) {
+      return word_modality(made.words[token]) == kModalityImage ? made.words[token] : -1;
+    });
+    note(shared, Fact::ImageOnTwoRanks);
+    note(shared && options.images_both_ways, Fact::ImageSeenOnTwoRanks);
+    const int64_t each = plan_.model.item_shape("vision").tokens;
+    const ItemRow row(made.images.items_here, each, "vision", replica);
+    note(shares_an_item(row.layout().owned(), [&](int64_t token) { return token / each; }),
+         Fact::ImageMadeOnTwoRanks);
+  }
+
+  /// Whether tokens of one item, which `item_of` tells by numbers (-1: of none), are on two ranks.
+  template <class ItemOf>
+  static bool shares_an_item(const std::vector<RowRuns>& owned, ItemOf item_of) {
+    std::map<int64_t, int> owner;
+    for (int rank = 0; rank < static_cast<int>(owned.size()); ++rank)
+      for (const TokenRange& run : owned[rank])
+        for (int64_t token = run.begin; token < run.end; ++token)
+          if (const int64_t item = item_of(token);
+              item >= 0 && owner.try_emplace(item, rank).first->second != rank)
+            return true;
+    return false;
   }
 
   TinyRunOptions run_;
@@ -119,16 +161,17 @@ TEST(GridScenarios, AreWhatTheySay) {
   const Claim claims[] = {
       {"packed rows with several images",
        {Fact::SeveralSamplesInARow, Fact::StepWithImages, Fact::RankWithoutImage,
-        Fact::RankWithoutItems}},
+        Fact::RankWithoutItems, Fact::ImageMadeOnTwoRanks, Fact::UnequalTokens}},
       {"an image on two ranks", {Fact::ImageOnTwoRanks}},
       {"rows shorter than ranks x block", {Fact::RankWithoutTokens, Fact::RankWithoutImage}},
       {"steps without images", {Fact::StepWithoutImages, Fact::StepWithImages}},
       {"no images at all, tied", {Fact::StepWithoutImages}},
       {"one KV head, tied, frozen vision", {Fact::RepeatedKvHeads}},
       {"two KV heads on four ranks, with biases", {Fact::RepeatedKvHeads}},
-      {"images that see all of themselves", {Fact::BothWays}},
+      {"images that see all of themselves",
+       {Fact::BothWays, Fact::ImageSeenOnTwoRanks, Fact::ImageMadeOnTwoRanks}},
       {"images that see all of themselves, class token, everything in one row",
-       {Fact::BothWays, Fact::SeveralSamplesInARow}},
+       {Fact::BothWays, Fact::SeveralSamplesInARow, Fact::ImageSeenOnTwoRanks}},
       {"a vocabulary that tp does not divide", {Fact::PaddedVocabulary}},
       {"a tied one", {Fact::PaddedVocabulary}},
       {"several microbatches, reduced once", {Fact::SeveralMicrobatches}},

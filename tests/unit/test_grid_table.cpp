@@ -28,8 +28,7 @@ std::string refusal(const Options& deck, const std::string& config, int ranks) {
 std::string refusal(const Grid& grid) {
   Options deck;
   apply(grid, deck);
-  deck.mesh_audio = {};  // the model does not hear
-  return refusal(deck, tiny_llava_config(model_for(grid)), grid.ranks());
+  return refusal(deck, tiny_llava_config(model_for(grid, {.audio = true})), grid.ranks());
 }
 
 /// One setting of one grid: "tp = 2".
@@ -61,6 +60,11 @@ const std::vector<const char*> kStrategies{"no_shard", "full_shard", "shard_grad
 
 std::vector<std::string> strings(const std::vector<const char*>& all) {
   return {all.begin(), all.end()};
+}
+
+/// Another number of ranks than `own` that may divide those of a replica.
+int another(int own, int other) {
+  return own > 1 ? 1 : other % 2 == 0 ? 2 : other;
 }
 
 std::vector<Factor> factors() {
@@ -101,6 +105,24 @@ std::vector<Factor> factors() {
        [](Grid& g, const std::string& value) {
          g.vision.reset();
          if (value != "as llm") g.vision = GridModule{};
+       }},
+      {"vision tp",
+       {"as llm", "another"},
+       [](const Grid& g) {
+         return text(g.vision && g.vision->tp != g.llm.tp ? "another" : "as llm");
+       },
+       [](Grid& g, const std::string& value) {
+         if (!g.vision) return;
+         g.vision->tp = value == "as llm" ? g.llm.tp : another(g.llm.tp, g.llm.cp);
+       }},
+      {"vision cp",
+       {"as llm", "another"},
+       [](const Grid& g) {
+         return text(g.vision && g.vision->cp != g.llm.cp ? "another" : "as llm");
+       },
+       [](Grid& g, const std::string& value) {
+         if (!g.vision) return;
+         g.vision->cp = value == "as llm" ? g.llm.cp : another(g.llm.cp, g.llm.tp);
        }},
   };
 }
@@ -197,6 +219,25 @@ TEST(GridTable, ASearchFindsWhatCanExist) {
   EXPECT_EQ(search({"cp_mode", "ulysses"}, {"tp", "4"}), 8);
   EXPECT_EQ(search({"tp", "4"}, {"cp", "4"}), 0) << "16 ranks";
   EXPECT_EQ(search({"cp_mode", "ulysses_ring"}, {"cp", "2"}), 0);
+  EXPECT_EQ(search({"vision tp", "another"}, {"tp", "1"}), 4);
+  EXPECT_EQ(search({"vision tp", "another"}, {"vision cp", "another"}), 4);
+  EXPECT_EQ(search({"vision tp", "another"}, {"vision", "as llm"}), 0);
+}
+
+TEST(GridTable, SoundLiesOtherwiseThanImagesInSome) {
+  int other_tp = 0, other_cp = 0, fewer_cp = 0;
+  for (const Grid& grid : grids()) {
+    const MeshShape mesh = mesh_of(grid);
+    const ModuleGrid &vision = mesh.grid("vision"), &audio = mesh.grid("audio");
+    EXPECT_EQ(audio.tp != vision.tp || audio.cp != vision.cp, grid.audio.has_value())
+        << grid.name();
+    other_tp += audio.tp != vision.tp;
+    other_cp += audio.cp > vision.cp;
+    fewer_cp += audio.cp < vision.cp;
+  }
+  EXPECT_GE(other_tp, 2);
+  EXPECT_GE(other_cp, 1);
+  EXPECT_GE(fewer_cp, 1);
 }
 
 TEST(GridTable, RefusesTheRestWithASentence) {

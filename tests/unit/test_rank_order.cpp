@@ -179,6 +179,48 @@ TEST(RankOrder, SaysWhenTpMustCross) {
   EXPECT_NE(of_odd[0].find("a multiple of mesh.llm.tp = 3"), std::string::npos) << of_odd[0];
 }
 
+/// One module of tp x cp ranks whose cp ranks exchange heads in groups of `inner`.
+MeshShape two_level(int tp, int cp, int inner) {
+  MeshShape shape = one_module(1, 1, cp, tp);
+  shape.modules[0].cp_inner = inner;
+  return shape;
+}
+
+std::vector<std::string> ulysses_warnings_of(const MeshShape& shape, int ranks_per_node,
+                                             int heads = 64) {
+  const RankOrder order = order_ranks(shape, even_nodes(shape.world_size(), ranks_per_node), {});
+  return ulysses_warnings(shape, order, [&](const ModuleGrid& grid, int ranks) {
+    return heads / grid.tp % ranks == 0;
+  });
+}
+
+TEST(RankOrder, SaysWhichUlyssesGroupsWouldLieInsideNodes) {
+  const auto warnings = ulysses_warnings_of(two_level(1, 16, 8), 4);
+  ASSERT_EQ(warnings.size(), 1);
+  EXPECT_EQ(warnings[0],
+            "2 of 2 groups of llm that exchange heads (mesh.llm.cp_ulysses_ranks = 8) cross nodes, "
+            "which the ring between them is for: set mesh.llm.cp_ulysses_ranks = 4, whose groups "
+            "lie inside nodes");
+  // Two tp ranks leave room for two of the four on a node.
+  const auto beside_tp = ulysses_warnings_of(two_level(2, 8, 4), 4);
+  ASSERT_EQ(beside_tp.size(), 1);
+  EXPECT_NE(beside_tp[0].find("4 of 4 groups"), std::string::npos) << beside_tp[0];
+  EXPECT_NE(beside_tp[0].find("set mesh.llm.cp_ulysses_ranks = 2,"), std::string::npos);
+  // Six would fit, but do not divide the heads.
+  const auto of_heads = ulysses_warnings_of(two_level(1, 12, 4), 6, 8);
+  ASSERT_EQ(of_heads.size(), 1);
+  EXPECT_NE(of_heads[0].find("1 of 3 groups"), std::string::npos) << of_heads[0];
+  EXPECT_NE(of_heads[0].find("set mesh.llm.cp_ulysses_ranks = 2,"), std::string::npos);
+}
+
+TEST(RankOrder, SaysNothingOfUlyssesGroupsThatFitOrCannot) {
+  EXPECT_TRUE(ulysses_warnings_of(two_level(1, 16, 4), 4).empty());
+  EXPECT_TRUE(ulysses_warnings_of(two_level(2, 8, 2), 4).empty());
+  EXPECT_TRUE(ulysses_warnings_of(two_level(1, 16, 1), 4).empty()) << "a ring alone";
+  EXPECT_TRUE(ulysses_warnings_of(two_level(1, 16, 16), 4).empty()) << "ulysses alone";
+  EXPECT_TRUE(ulysses_warnings_of(two_level(4, 4, 2), 4).empty()) << "tp fills the nodes";
+}
+
 /// Modules on ranks of their own with degrees that are powers of two.
 MeshShape random_mesh(std::mt19937_64& random) {
   const auto one_of = [&](std::vector<int> values) { return values[random() % values.size()]; };

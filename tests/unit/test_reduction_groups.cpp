@@ -11,6 +11,8 @@
 #include <set>
 #include <tuple>
 
+#include "support/grid_table.hpp"
+
 namespace zea {
 namespace {
 
@@ -29,27 +31,34 @@ struct Case {
   bool sequence_parallel;
 };
 
+constexpr int kMostRanks = 32;
+
+/// Those of the table, and others that pipelines cut, too.
 std::vector<MeshShape> shapes() {
   std::vector<MeshShape> all;
+  for (const testing::Grid& grid : testing::grids()) all.push_back(testing::mesh_of(grid));
   for (int replicate : {1, 2})
     for (int shard : {1, 2})
       for (int pp : {1, 2})
-        for (int cp : {1, 2})
+        for (int cp : {1, 2, 3, 4})
           for (int tp : {1, 3, 4}) {
+            if (replicate * shard * pp * cp * tp > kMostRanks) continue;
             all.push_back({replicate, shard, {{"llm", 0, pp, 1, cp, tp}}});
             if (tp == 3) continue;
             const int ranks = pp * cp * tp;
             // Encoders on the same ranks, of which tp x cp leaves some to dp_module; and on ranks
             // of their own.
             for (int vision_tp : {1, tp})
-              all.push_back(
-                  {replicate,
-                   shard,
-                   {{"vision", 0, 1, ranks / vision_tp, 1, vision_tp}, {"llm", 0, pp, 1, cp, tp}}});
+              for (int vision_cp : {1, 2, 3, 4})
+                if (const int used = vision_tp * vision_cp; ranks % used == 0)
+                  all.push_back({replicate,
+                                 shard,
+                                 {{"vision", 0, 1, ranks / used, vision_cp, vision_tp},
+                                  {"llm", 0, pp, 1, cp, tp}}});
             if (shard == 1)
               all.push_back({replicate,
                              shard,
-                             {{"vision", 0, 1, 3, 1, 1},
+                             {{"vision", 0, 1, cp == 3 ? 1 : 3, cp == 3 ? 3 : 1, 1},
                               {"audio", 3, 1, 1, 2, 2},
                               {"llm", 7, pp, 1, cp, tp}}});
           }
@@ -228,8 +237,8 @@ TEST(Reduction, ReplicasPartitionTheWorld) {
 /// travel between ranks of the same number.
 TEST(Reduction, ContextParallelGroupsAreRowsAndColumnsOfTheCpRanks) {
   for (int replicas : {1, 2})
-    for (int tp : {1, 2, 3})
-      for (int cp : {1, 2, 4, 6})
+    for (int tp : {1, 2, 3, 4})
+      for (int cp : {1, 2, 3, 4, 6, 8})
         for (int inner = 1; inner <= cp; ++inner) {
           if (cp % inner != 0) continue;
           MeshShape shape{1, replicas, {{"vision", 0, 1, cp * tp, 1, 1}, {"llm", 0, 1, 1, cp, tp}}};

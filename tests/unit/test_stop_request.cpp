@@ -24,6 +24,49 @@ TEST(StopRequest, SignalsAskOnce) {
   EXPECT_EQ(again.save + again.leave, 0);
 }
 
+TEST(StopRequest, ASignalThatFindsASaveAgreedUponIsServedByIt) {
+  StopRequest stop("", false, 0);
+
+  EXPECT_EQ(stop.poll(0).save, 0);
+  std::raise(SIGUSR1);
+  stop.serve_save();
+  EXPECT_EQ(stop.poll(0).save, 0);
+  std::raise(SIGUSR1);
+  EXPECT_EQ(stop.poll(0).save, 1) << "the next one is another request";
+}
+
+TEST(StopRequest, ASignalThatOtherRanksHadIsOnItsWay) {
+  StopRequest stop("", false, 0);
+
+  EXPECT_EQ(stop.poll(0).save, 0);
+  stop.serve_save();
+  EXPECT_EQ(stop.poll(0).save, 0);
+  std::raise(SIGUSR1);
+  EXPECT_EQ(stop.poll(0).save, 0);
+  std::raise(SIGUSR1);
+  EXPECT_EQ(stop.poll(0).save, 1) << "the next one is another request";
+}
+
+TEST(StopRequest, ASignalThatComesMuchLaterIsAnother) {
+  StopRequest stop("", false, 0);
+
+  stop.serve_save(0);
+  std::raise(SIGUSR1);
+
+  EXPECT_EQ(stop.poll(0).save, 1);
+}
+
+TEST(StopRequest, ARankThatHadTheSignalExpectsNone) {
+  StopRequest stop("", false, 0);
+
+  std::raise(SIGUSR1);
+  EXPECT_EQ(stop.poll(0).save, 1);
+  stop.serve_save();
+  std::raise(SIGUSR1);
+
+  EXPECT_EQ(stop.poll(0).save, 1);
+}
+
 TEST(StopRequest, FilesAskTheRootOnce) {
   const TemporaryDirectory run;
   StopRequest root(run.path(), true, 0), other(run.path(), false, 0);
@@ -36,6 +79,18 @@ TEST(StopRequest, FilesAskTheRootOnce) {
   EXPECT_EQ(asked.save, 1);
   EXPECT_EQ(asked.leave, 1);
   EXPECT_EQ(again.save + again.leave, 0);
+}
+
+TEST(StopRequest, ASignalAfterAFileIsAnotherRequest) {
+  const TemporaryDirectory run;
+  StopRequest root(run.path(), true, 0);
+  write_bytes(run / "SAVE", "");
+
+  EXPECT_EQ(root.poll(0).save, 1);
+  root.serve_save();
+  std::raise(SIGUSR1);
+
+  EXPECT_EQ(root.poll(0).save, 1);
 }
 
 TEST(StopRequest, TheWallLimitLeavesTimeToSave) {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/stopped_run.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/compared_run.hpp"
+#include "zea/checkpoint/agree.hpp"
+#include "zea/checkpoint/checkpoint_reader.hpp"
+#include "zea/checkpoint/checkpoint_writer.hpp"
+
+namespace zea::testing {
+namespace {
+
+/// What no parameter has in a shard, the rows that fill up a vocabulary among it, stays zero.
+void expect_zero_padding(TinyRun& run) {
+  const Plan& plan = run.engine().plan();
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!plan.holds(run.engine().world_rank(), static_cast<int>(g))) continue;
+    const ShardedGroup& group = *run.engine().groups()[g];
+    if (!group.trainable()) continue;
+    const at::Tensor padding = at::ones_like(group.master());
+    const int tp_rank = plan.tp_rank(run.engine().world_rank(), static_cast<int>(g));
+    for (const FlatPart& part : parts_in_range(plan.groups[g], group.range()))
+      for (const PieceBox& box :
+           boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], tp_rank,
+                          part.param_begin, part.param_begin + part.elements))
+        padding
+            .narrow(0, part.flat_begin - group.range().begin + box.begin - part.param_begin,
+                    box.extent.elements())
+            .zero_();
+    for (const at::Tensor& values : {group.master(), group.exp_avg(), group.exp_avg_sq()})
+      EXPECT_EQ((values * padding).abs().max().item<double>(), 0) << group.layout().name;
+  }
+}
+
+}  // namespace
+
+TinyRunOptions stopped_run_options(const std::string& config_json) {
+  TinyRunOptions run;
+  run.config_json = config_json;
+  run.deck.precision.preset = "fp64";
+  run.deck.data.row_tokens = 64;
+  run.deck.optim.lr = 1e-2;
+  run.deck.optim.warmup_steps = 2;
+  run.deck.optim.weight_decay = 0.1;
+  run.deck.optim.clip_norm = 0.5;
+  run.deck.schedule = {.steps = kStepsBeforeStop + kStepsAfterStop, .global_batch = 7};
+  return run;
+}
+
+StoppedRun run_through(const Communicator& ranks, const MakeCollectives& make,
+                       const Dataset& dataset, const TinyRunOptions& options,
+                       const std::string& directory) {
+  TinyRun run(ranks, make, dataset, options);
+  TinyResult before, after;
+  run.train(kStepsBeforeStop, before);
+  StoppedRun stopped;
+  stopped.checkpoint = write_checkpoint(
+      run.engine(), run.control(),
+      {.directory = directory, .run_id = "run-1", .position = run.position(), .deck = "[run]\n"});
+  stopped.weights = run.weights();
+  stopped.exp_avg = run.moments(kStateExpAvg);
+  stopped.exp_avg_sq = run.moments(kStateExpAvgSq);
+  run.train(kStepsAfterStop, after);
+  stopped.losses_after = after.losses;
+  stopped.final_weights = run.weights();
+  return stopped;
+}
+
+void expect_resumes(const Communicator& ranks, const MakeCollectives& make, const Dataset& dataset,
+                    const TinyRunOptions& options, const StoppedRun& expected) {
+  TinyRun run(ranks, make, dataset, options);
+  run.position() = read_checkpoint(run.engine(), run.control(), *open_state(expected.checkpoint));
+  const Tensors weights = run.weights(), exp_avg = run.moments(kStateExpAvg),
+                exp_avg_sq = run.moments(kStateExpAvgSq);
+  TinyResult after;
+  run.train(kStepsAfterStop, after);
+  const Tensors final_weights = run.weights();
+  expect_zero_padding(run);
+  if (ranks.rank() != 0) return;
+  EXPECT_EQ(max_difference(weights, expected.weights), 0);
+  EXPECT_EQ(max_difference(exp_avg, expected.exp_avg), 0);
+  EXPECT_EQ(max_difference(exp_avg_sq, expected.exp_avg_sq), 0);
+  EXPECT_LE(max_difference(final_weights, expected.final_weights), kSameTraining);
+  ASSERT_EQ(after.losses.size(), expected.losses_after.size());
+  for (size_t step = 0; step < after.losses.size(); ++step)
+    EXPECT_NEAR(after.losses[step], expected.losses_after[step], kSameTraining) << "step " << step;
+}
+
+}  // namespace zea::testing

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that writes a checkpoint in the middle, and the same run going on from there on another
+// layout: every weight and moment has the same bits, and training continues in fp64 as if it had
+// never stopped.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/tiny_run.hpp"
+
+namespace zea::testing {
+
+inline constexpr int64_t kStepsBeforeStop = 3, kStepsAfterStop = 3;
+
+/// What the run that did not stop has at its checkpoint and at its end, on all of its ranks.
+struct StoppedRun {
+  std::string checkpoint = {};
+  Tensors weights = {}, exp_avg = {}, exp_avg_sq = {};
+  Tensors final_weights = {};
+  std::vector<double> losses_after = {};
+};
+
+/// Optimizer and schedule of these runs, in fp64, for any mesh and model.
+TinyRunOptions stopped_run_options(const std::string& config_json);
+
+/// Trains, writes a checkpoint below `directory`, and goes on. Collective over `ranks`.
+StoppedRun run_through(const Communicator& ranks, const MakeCollectives& make,
+                       const Dataset& dataset, const TinyRunOptions& options,
+                       const std::string& directory);
+
+/// Goes on from the checkpoint of `expected`, which rank 0 of `ranks` compares with; the others
+/// need only its checkpoint. Collective over `ranks`.
+void expect_resumes(const Communicator& ranks, const MakeCollectives& make, const Dataset& dataset,
+                    const TinyRunOptions& options, const StoppedRun& expected);
+
+}  // namespace zea::testing
