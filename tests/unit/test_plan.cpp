@@ -170,11 +170,12 @@ TEST(Plan, ForetellsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
   EXPECT_EQ(foretold_microbatches(make_plan(options, tiny_llava_config(), 1)), 1);
   options.data.rows_per_microbatch = 1;
   options.mesh.placement = "disjoint";
+  options.mesh_vision.dp_module = 1;
   options.mesh_llm.pp = 2;
   const Plan plan = make_plan(options, tiny_llava_config(), 3);
   EXPECT_EQ(foretold_microbatches(plan), 3);
   const std::string text = describe(plan);
-  for (const char* part : {"with 3 microbatches of full rows", "  vision: parameters ",
+  for (const char* part : {"with 3 microbatches of full rows", "  vision.pp0: parameters ",
                            "  llm.pp0: parameters ", "  llm.pp1: parameters "})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
 }
