@@ -2,7 +2,7 @@
 # Installs what zea needs: Debian packages where some are missing, and a Python environment in .venv. Runs again in no time.
 #   jobs/setup.sh [--tests] [--dataset] [--slurm]
 #   --tests    also what the reference tests need: the full torch and transformers
-#   --dataset  also Debian's Fashion-MNIST images, espeak-ng's voices, and strace, which the run tests use
+#   --dataset  also Debian's Fashion-MNIST images, espeak-ng's voices, and strace, which tests use
 #   --slurm    also Slurm and munge, with which tests start a cluster of their own, as root only
 # Packages are installed as root only; anybody else is told which are missing. PYTHON=... chooses the interpreter (3.11 or newer).
 set -euo pipefail

@@ -287,6 +287,10 @@ ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& 
     } catch (const UnreadableCheckpoint& error) {
       if (names_checkpoint(line.restart)) throw;
       damaged.push_back({error.path, error.what()});
+    } catch (const c10::OutOfMemoryError& error) {
+      throw StorageError(std::string("out of memory on the device: ") +
+                         error.what_without_backtrace() +
+                         "; take fewer tokens at once (data.row_tokens), or more ranks");
     }
   }
 }

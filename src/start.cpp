@@ -64,10 +64,10 @@ void check_same_batches(const Options& now, const StateSource& checkpoint) {
            then.data.shuffle ? "true" : "false");
 }
 
-/// A run goes on with the model and weights of its checkpoint. A command line that says otherwise
-/// is refused; one that says what the run began with, as a script does at every start, is not.
-void check_same_weights(const CommandLine& line, const ModelOptions& now,
-                        const StateSource& checkpoint) {
+/// A run goes on with the model and weights of its checkpoint, whatever a deck beside it says. A
+/// command line that says otherwise is refused; one that says what the run began with, as a script
+/// does at every start, is not.
+void keep_weights(const CommandLine& line, ModelOptions& now, const StateSource& checkpoint) {
   const ModelOptions then =
       parse_deck(checkpoint.deck(), "the deck in " + checkpoint.describe(), {}).model;
   std::string found;
@@ -80,6 +80,10 @@ void check_same_weights(const CommandLine& line, const ModelOptions& now,
   compare("model.config", now.config == then.config);
   compare("model.load_modules", now.load_modules == then.load_modules);
   compare("model.strict", now.strict == then.strict);
+  now.weights = then.weights;
+  now.config = then.config;
+  now.load_modules = then.load_modules;
+  now.strict = then.strict;
   if (found.empty()) return;
   throw DeckError(found +
                   " on a command line with -r, which goes on with the model and the weights "
@@ -154,7 +158,7 @@ Start read_start(const CommandLine& line, int ranks, const std::vector<DamagedCh
   start.options = read_options(line, start.checkpoint.get(), ranks);
   if (reader) reader(start.options);
   if (start.checkpoint) {
-    check_same_weights(line, start.options.model, *start.checkpoint);
+    keep_weights(line, start.options.model, *start.checkpoint);
     start.config_json = start.checkpoint->config_json();
   } else {
     start.weights = open_initial_weights(start.options);

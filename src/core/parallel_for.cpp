@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -54,8 +55,11 @@ void parallel_for(int threads, size_t items, const std::function<void(int, size_
   {
     std::vector<std::jthread> others;
     const int most = static_cast<int>(std::min(static_cast<size_t>(threads), items));
-    for (int thread = 1; thread < most; ++thread)
-      others.emplace_back([&loop, thread] { loop.run(thread); });
+    try {
+      for (int thread = 1; thread < most; ++thread)
+        others.emplace_back([&loop, thread] { loop.run(thread); });
+    } catch (const std::system_error&) {  // no more to be had: those that are there do it
+    }
     loop.run(0);
   }  // joins
   loop.rethrow();

@@ -128,6 +128,9 @@ void prefetch_rows(const Bf16* first, int64_t rows, int64_t width, int64_t strid
 /// Rounds into a result, or adds to it.
 enum class Target { Rounded, Sum };
 
+static_assert(kLanes<float> == 16 && sizeof(Bf16Pair) == sizeof(float),
+              "pair_product_elements() counts vectors of 16 words");
+
 class PairMatmul {
  public:
   PairMatmul(Target target, const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,

@@ -78,7 +78,8 @@ void check_block(const std::string& key, const ModuleMeshOptions& options, Fault
   if (options.cp_mode == "ulysses")
     faults.add(found +
                " with cp_mode = \"ulysses\", in which ranks share attention by heads and hold "
-               "runs of equal length, not blocks; leave it out");
+               "runs of equal length, not blocks; leave it out (a run that goes on: " +
+               key + "cp_block=" + std::to_string(ModuleMeshOptions{}.cp_block) + ")");
   else if (options.cp_distribution != "makespan_min")
     faults.add(found + " with cp_distribution = \"" + options.cp_distribution +
                "\", which deals no blocks; leave it out, or use \"makespan_min\"");

@@ -36,7 +36,8 @@ void check_output(Faults& faults, const Options& options, const ModelSpec& model
              "\": no other module takes what it gives out (the loss is computed from it where it "
              "is made), so there is nothing to convert; leave it out, or choose the type that it "
              "computes in by precision." +
-             module + ".param_dtype");
+             module + ".param_dtype (a run that goes on: precision." + module +
+             ".output_dtype=preset)");
 }
 
 }  // namespace

@@ -69,8 +69,9 @@ Holder read_holder(const fs::path& lock) {
 
 bool is_stale(const Holder& holder, const Holder& own) {
   // Elsewhere only a job that was requeued is known to have ended: it is this one.
-  if (holder.host != own.host || holder.process_space != own.process_space)
-    return !own.job.empty() && holder.job == own.job;
+  const bool is_elsewhere = holder.host != own.host || (!holder.process_space.empty() &&
+                                                        holder.process_space != own.process_space);
+  if (is_elsewhere) return !own.job.empty() && holder.job == own.job;
   const std::string started = start_of_process(holder.process);
   return started.empty() || started != holder.started;
 }

@@ -35,6 +35,8 @@ constexpr const char* kKindNames[] = {"uniform", "zigzag", "makespan_min"};
 /// What a dealing is held to: its costliest rank's work over the mean, how much faster than the
 /// others it is from cp 4 on, and what dealing a million tokens may take.
 constexpr double kMostWork = 1.03, kOverZigzag = 1.10, kOverUniform = 1.35, kMostPlannerMs = 50;
+/// Over zigzag on causal rows, which it balances as well: what is less is noise.
+constexpr double kNoSlower = 0.95;
 constexpr uint64_t kSeed = 1, kSeeds = 8;
 /// Linear layers of a token of Llama 3.2 1B, in tiles: the weights of a layer over 2 x 2048 x
 /// kBlock^2.
@@ -244,22 +246,24 @@ std::string verdict(bool holds) {
 }
 
 /// "yes" or "NO" for each bar; those of speed hold from cp 4 on.
-std::string verdicts(int cp, double work, double over_uniform, double over_zigzag) {
+std::string verdicts(int cp, double work, double over_uniform, double over_zigzag,
+                     double zigzag_bar) {
   const std::string none = "-";
   return verdict(work <= kMostWork) + " | " +
          (cp < 4 ? none : verdict(over_uniform >= kOverUniform)) + " | " +
-         (cp < 4 ? none : verdict(over_zigzag >= kOverZigzag));
+         (cp < 4 ? none : verdict(over_zigzag >= zigzag_bar));
 }
 
-void print_balance_head(const std::string& rows) {
+void print_balance_head(const std::string& rows, double zigzag_bar) {
   std::printf(
       "\n%s\n| tokens | cp | distribution | work max/mean | time max/mean | makespan ms | "
       "faster than uniform | than zigzag | work <= %.2f | uniform >= %.2f | zigzag >= %.2f |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n",
-      rows.c_str(), kMostWork, kOverUniform, kOverZigzag);
+      rows.c_str(), kMostWork, kOverUniform, zigzag_bar);
 }
 
-void measure_balance(const Words& words, const std::vector<int>& cp_sizes, int rounds) {
+void measure_balance(const Words& words, const std::vector<int>& cp_sizes, int rounds,
+                     double zigzag_bar) {
   const Visibility row = visible_text(words, true);
   for (int cp : cp_sizes) {
     ContextOptions options{.ranks = cp,
@@ -278,10 +282,11 @@ void measure_balance(const Words& words, const std::vector<int>& cp_sizes, int r
       const double over_mean = largest(work) / mean(work);
       const double over_uniform = largest(times[0]) / span, over_zigzag = largest(times[1]) / span;
       const bool is_judged = kKinds[kind] == TokenDistribution::MakespanMin;
-      std::printf(
-          "| %ld | %d | %s | %.3f | %.3f | %.1f | %.2f | %.2f | %s |\n", row.tokens(), cp,
-          kKindNames[kind], over_mean, span / mean(times[kind]), span, over_uniform, over_zigzag,
-          is_judged ? verdicts(cp, over_mean, over_uniform, over_zigzag).c_str() : "- | - | -");
+      std::printf("| %ld | %d | %s | %.3f | %.3f | %.1f | %.2f | %.2f | %s |\n", row.tokens(), cp,
+                  kKindNames[kind], over_mean, span / mean(times[kind]), span, over_uniform,
+                  over_zigzag,
+                  is_judged ? verdicts(cp, over_mean, over_uniform, over_zigzag, zigzag_bar).c_str()
+                            : "- | - | -");
     }
     std::fflush(stdout);
   }
@@ -355,9 +360,9 @@ void count_work() {
 }
 
 void measure_small_rows() {
-  print_balance_head("Multimodal rows of fewer tokens, seed 2");
+  print_balance_head("Multimodal rows of fewer tokens, seed 2", kOverZigzag);
   for (int64_t tokens = 1024; tokens <= 16384; tokens *= 2)
-    measure_balance(multimodal_row(tokens, 2), {4, 16}, 5);
+    measure_balance(multimodal_row(tokens, 2), {4, 16}, 5, kOverZigzag);
 }
 
 void measure_planner() {
@@ -406,12 +411,12 @@ int main(int argc, char** argv) {
   if (is_wanted("small")) measure_small_rows();
   if (is_wanted("paper")) count_work();
   if (is_wanted("balance")) {
-    print_balance_head("Multimodal rows, seed " + std::to_string(kSeed));
-    measure_balance(multimodal_row(kRowTokens, kSeed), {2, 4, 8, 16}, 3);
+    print_balance_head("Multimodal rows, seed " + std::to_string(kSeed), kOverZigzag);
+    measure_balance(multimodal_row(kRowTokens, kSeed), {2, 4, 8, 16}, 5, kOverZigzag);
   }
   if (is_wanted("causal")) {
-    print_balance_head("Purely causal rows");
-    measure_balance(causal_row(kRowTokens / 4), {2, 4, 8, 16}, 2);
+    print_balance_head("Purely causal rows", kNoSlower);
+    measure_balance(causal_row(kRowTokens / 4), {2, 4, 8, 16}, 5, kNoSlower);
   }
   return 0;
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 # Which one of a call, and by what it is known. The second one comes when the program allocates a buffer.
 KILLS = [
     ("openat", 1, "O_TMPFILE"),
-    ("fallocate", 1, ""),
+    ("fallocate", 1, "O_TMPFILE"),
     ("bind", 1, "zea-"),
     ("sendmsg", 1, "SCM_RIGHTS"),
     ("recvmsg", 1, ""),
@@ -57,7 +57,9 @@ def check_kill(mpirun, program, folder, call, when, sign):
     inject = f"inject={call}:signal=SIGKILL:when={when}"
     # Of the many files that are opened only the ones meant.
     where = ["-P", "/dev/shm"] if call == "openat" else []
-    texts = run(mpirun, program, folder, [*where, "-e", f"trace={call},{NAMING}", "-e", inject])
+    # What is reserved is the file without a name that was made before.
+    also = ",openat" if call == "fallocate" else ""
+    texts = run(mpirun, program, folder, [*where, "-e", f"trace={call}{also},{NAMING}", "-e", inject])
     assert "killed by SIGKILL" in texts[1], f"not killed at {call} {when}"
     assert call in texts[1] and sign in texts[1], texts[1]
     left = left_by(texts)

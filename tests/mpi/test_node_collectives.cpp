@@ -272,44 +272,6 @@ TEST_F(NodeCollectivesTest, SegmentsHaveNoNamesOnceMade) {
   EXPECT_FALSE(has_name_in_shared_memory());
 }
 
-/// This thread without what its peers have; it has it again at the end.
-class Apart {
- public:
-  /// `kind`: a folder entry of /proc/self/ns.
-  explicit Apart(const char* kind, int flag)
-      : flag_(flag), before_(open((std::string("/proc/self/ns/") + kind).c_str(), O_RDONLY)) {
-    is_apart_ = unshare(flag) == 0;
-  }
-  Apart(const Apart&) = delete;
-  Apart& operator=(const Apart&) = delete;
-  ~Apart() {
-    if (is_apart_) setns(before_, flag_);
-    close(before_);
-  }
-  bool is_apart() const { return is_apart_; }
-
- private:
-  int flag_;
-  int before_;
-  bool is_apart_ = false;
-};
-
-/// As of a container of its own.
-TEST_F(NodeCollectivesTest, RanksWithNetworksOfTheirOwnMeetToo) {
-  const Apart network("net", CLONE_NEWNET);
-  int apart = network.is_apart();
-  mpi().all_reduce(&apart, 1, DType::Int32, ReduceOp::Min).wait();
-  if (!apart) GTEST_SKIP() << "not allowed here";
-
-  const auto collectives = testing::make_on_one_node(communicator());
-
-  ASSERT_STREQ(collectives->name(), "node") << collectives->note();
-  std::vector<float> data(20000, 1.0f);
-  collectives->all_reduce(data.data(), 20000, DType::Float32, ReduceOp::Sum).wait();
-  EXPECT_EQ(std::count(data.begin(), data.end(), static_cast<float>(size())), 20000);
-  EXPECT_FALSE(has_name_in_shared_memory());
-}
-
 /// Uses collectives that fell back, and says why they did.
 std::string note_of_working(Collectives& collectives) {
   EXPECT_STREQ(collectives.name(), "mpi");
@@ -381,6 +343,40 @@ TEST_F(NodeCollectivesTest, TwoLevelsSumAlikeOnAllRanks) {
       mpi().broadcast(again.data(), bytes, DType::UInt8, 0).wait();
       EXPECT_EQ(std::memcmp(data.data(), again.data(), bytes), 0);
     }
+}
+
+/// This thread in a network of its own; it is back in the common one at the end, if it may.
+class NetworkOfItsOwn {
+ public:
+  NetworkOfItsOwn()
+      : before_(open("/proc/self/ns/net", O_RDONLY)), is_apart_(unshare(CLONE_NEWNET) == 0) {}
+  NetworkOfItsOwn(const NetworkOfItsOwn&) = delete;
+  NetworkOfItsOwn& operator=(const NetworkOfItsOwn&) = delete;
+  ~NetworkOfItsOwn() {
+    if (is_apart_) setns(before_, CLONE_NEWNET);
+    close(before_);
+  }
+  bool is_apart() const { return is_apart_; }
+
+ private:
+  const int before_;
+  const bool is_apart_;
+};
+
+/// As of a container of its own. The last test: who owns a user namespace may not go back.
+TEST_F(NodeCollectivesTest, RanksWithNetworksOfTheirOwnMeetToo) {
+  const NetworkOfItsOwn network;
+  int apart = network.is_apart();
+  mpi().all_reduce(&apart, 1, DType::Int32, ReduceOp::Min).wait();
+  if (!apart) GTEST_SKIP() << "not allowed here";
+
+  const auto collectives = testing::make_on_one_node(communicator());
+
+  ASSERT_STREQ(collectives->name(), "node") << collectives->note();
+  std::vector<float> data(20000, 1.0f);
+  collectives->all_reduce(data.data(), 20000, DType::Float32, ReduceOp::Sum).wait();
+  EXPECT_EQ(std::count(data.begin(), data.end(), static_cast<float>(size())), 20000);
+  EXPECT_FALSE(has_name_in_shared_memory());
 }
 
 }  // namespace

@@ -174,6 +174,13 @@ class BadInput(zr.ZeaTest):
         # What a script says at every start is what the run began with.
         restart[restart.index("schedule.steps=2")] = "schedule.steps=3"
         self.assert_code(zr.run_zea(2, ["-r", written, *restart], written), 0)
+        # That is not what a deck names which a later start was given.
+        (self.folder / "other").mkdir()
+        other = zr.write_deck(self.folder / "other", self.folder / "other.h5", self.train)
+        more = ["-r", written, "-i", other, "-d", written, "schedule.steps=4"]
+        self.assert_code(zr.run_zea(2, more, written), 0)
+        restart[restart.index("schedule.steps=3")] = "schedule.steps=5"
+        self.assert_code(zr.run_zea(2, ["-r", written, *restart], written), 0)
 
     def test_token_outside_the_vocabulary(self):
         tokens, mask, items = zr.text_sample(1)

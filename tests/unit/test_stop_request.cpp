@@ -39,7 +39,7 @@ TEST(StopRequest, ASignalThatOtherRanksHadIsOnItsWay) {
   StopRequest stop("", false, 0);
 
   EXPECT_EQ(stop.poll(0).save, 0);
-  stop.serve_save();
+  stop.serve_save(3600);
   EXPECT_EQ(stop.poll(0).save, 0);
   std::raise(SIGUSR1);
   EXPECT_EQ(stop.poll(0).save, 0);

@@ -48,7 +48,7 @@ class Handover {
   virtual void take_step(int step) = 0;
 };
 
-/// The ways, the one to try first first. Made when its turn comes.
+/// The ways, in the order in which they are tried. Each is made when its turn comes.
 constexpr int kNumHandovers = 3;
 std::unique_ptr<Handover> make_handover(int way, const HandoverRanks& ranks);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one node share: files in /dev/shm that never had a name, so that a
-// killed job leaves nothing behind.
+// Memory that processes of one node share: files in /dev/shm that have no name (handover.hpp says
+// when one has, for a moment), so that a killed job leaves nothing behind.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class Segment {
   int64_t bytes_ = 0;
 };
 
-/// What tells a file from every other one: behind the memory, where no mapping shows it.
+/// What tells a file from every other one: behind the memory.
 struct SegmentMark {
   uint64_t random = 0;
 };

@@ -45,7 +45,7 @@ struct Envelope {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
-    message.msg_controllen = sizeof control;
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // padding would have room for another
   }
   Envelope(const Envelope&) = delete;
   Envelope& operator=(const Envelope&) = delete;
@@ -124,6 +124,9 @@ void SocketHandover::receive_one() {
     if (letter.rank < 0 || letter.rank >= ranks_.size() || letter.rank == ranks_.rank) continue;
     const int from = static_cast<int>(letter.rank);
     if (letter.mark.random != ranks_.offers[from].mark.random) continue;
+    if (!file.is_open())
+      throw CommError("the memory of rank " + std::to_string(from) +
+                      " came without its file: too many open files (ulimit -n)?");
     return ranks_.accept(from, file);
   }
 }
