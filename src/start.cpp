@@ -44,10 +44,15 @@ std::string run_of_checkpoint(const std::string& checkpoint) {
   return parent.filename() == "checkpoints" ? parent.parent_path().string() : "";
 }
 
+/// The deck that a checkpoint was written under, with what a command line says on top.
+Options deck_of(const StateSource& checkpoint, const std::vector<std::string>& overrides = {}) {
+  return parse_deck(checkpoint.deck(), "the deck in " + checkpoint.describe(), overrides);
+}
+
 /// A run goes on with the batches that it would have had: its position counts them.
 void check_same_batches(const Options& now, const StateSource& checkpoint) {
   if (checkpoint.position().step == 0 || now.run.mode != "train") return;
-  const Options then = parse_deck(checkpoint.deck(), "the deck in " + checkpoint.describe(), {});
+  const Options then = deck_of(checkpoint);
   const auto refuse = [&](const std::string& key, const std::string& found,
                           const std::string& was) {
     throw DeckError(key + " = " + found + ", but the run that is resumed has " + was +
@@ -68,8 +73,7 @@ void check_same_batches(const Options& now, const StateSource& checkpoint) {
 /// command line that says otherwise is refused; one that says what the run began with, as a script
 /// does at every start, is not.
 void keep_weights(const CommandLine& line, ModelOptions& now, const StateSource& checkpoint) {
-  const ModelOptions then =
-      parse_deck(checkpoint.deck(), "the deck in " + checkpoint.describe(), {}).model;
+  const ModelOptions then = deck_of(checkpoint).model;
   std::string found;
   const auto compare = [&](const std::string& key, bool is_same) {
     const bool is_given = std::ranges::any_of(
@@ -112,9 +116,7 @@ void keep_weights(const CommandLine& line, ModelOptions& now, const StateSource&
 Options read_options(const CommandLine& line, const StateSource* checkpoint, int ranks) {
   try {
     if (!line.deck.empty()) return read_deck(line.deck, line.overrides);
-    if (checkpoint)
-      return parse_deck(checkpoint->deck(), "the deck in " + checkpoint->describe(),
-                        line.overrides);
+    if (checkpoint) return deck_of(*checkpoint, line.overrides);
   } catch (const FaultyDeck& faulty) {
     throw_all_faults(faulty, ranks);
   }

@@ -67,6 +67,20 @@ int another(int own, int other) {
   return own > 1 ? 1 : other % 2 == 0 ? 2 : other;
 }
 
+/// Whether vision has another number of ranks on an axis than the language model.
+Factor factor_of_vision(const char* name, int GridModule::*axis, int GridModule::*other) {
+  return {name,
+          {"as llm", "another"},
+          [=](const Grid& g) {
+            return text(g.vision && (*g.vision).*axis != g.llm.*axis ? "another" : "as llm");
+          },
+          [=](Grid& g, const std::string& value) {
+            if (!g.vision) return;
+            (*g.vision).*axis =
+                value == "as llm" ? g.llm.*axis : another(g.llm.*axis, g.llm.*other);
+          }};
+}
+
 std::vector<Factor> factors() {
   const auto number = [](int value) { return std::to_string(value); };
   return {
@@ -106,24 +120,8 @@ std::vector<Factor> factors() {
          g.vision.reset();
          if (value != "as llm") g.vision = GridModule{};
        }},
-      {"vision tp",
-       {"as llm", "another"},
-       [](const Grid& g) {
-         return text(g.vision && g.vision->tp != g.llm.tp ? "another" : "as llm");
-       },
-       [](Grid& g, const std::string& value) {
-         if (!g.vision) return;
-         g.vision->tp = value == "as llm" ? g.llm.tp : another(g.llm.tp, g.llm.cp);
-       }},
-      {"vision cp",
-       {"as llm", "another"},
-       [](const Grid& g) {
-         return text(g.vision && g.vision->cp != g.llm.cp ? "another" : "as llm");
-       },
-       [](Grid& g, const std::string& value) {
-         if (!g.vision) return;
-         g.vision->cp = value == "as llm" ? g.llm.cp : another(g.llm.cp, g.llm.tp);
-       }},
+      factor_of_vision("vision tp", &GridModule::tp, &GridModule::cp),
+      factor_of_vision("vision cp", &GridModule::cp, &GridModule::tp),
   };
 }
 

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <random>
 
 #include "node/socket_handover.hpp"
@@ -16,10 +15,6 @@
 
 namespace zea {
 namespace {
-
-[[noreturn]] void fail(const std::string& what, int code) {
-  throw CommError(what + ": " + std::strerror(code));
-}
 
 /// Looks into the folders of the owners' processes. A process of that number may be another one
 /// where ranks number them differently, so nothing but a file of the right size is opened.
@@ -38,11 +33,11 @@ class ProcessHandover : public Handover {
     const std::string path =
         "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.file);
     struct stat status {};
-    if (stat(path.c_str(), &status) != 0) fail("opening " + path, errno);
+    if (stat(path.c_str(), &status) != 0) throw_system_error("opening " + path, errno);
     if (!S_ISREG(status.st_mode) || status.st_size != segment_file_bytes(offer.bytes))
       throw CommError(path + " is something else");
     Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!file.is_open()) fail("opening " + path, errno);
+    if (!file.is_open()) throw_system_error("opening " + path, errno);
     return file;
   }
 
@@ -73,13 +68,13 @@ class NameHandover : public Handover {
     const std::string unnamed = "/proc/self/fd/" + std::to_string(ranks_.file);
     const std::string named = std::string("/dev/shm/") + own().name;
     if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, named.c_str(), AT_SYMLINK_FOLLOW) != 0)
-      fail("naming it " + named, errno);
+      throw_system_error("naming it " + named, errno);
     is_named_ = true;
   }
 
   static Descriptor open_file_of(const SegmentOffer& offer) {
     Descriptor file(shm_open(offer.name, O_RDWR | O_CLOEXEC, 0));
-    if (!file.is_open()) fail("opening /dev/shm/" + std::string(offer.name), errno);
+    if (!file.is_open()) throw_system_error("opening /dev/shm/" + std::string(offer.name), errno);
     return file;
   }
 

@@ -21,10 +21,6 @@ namespace {
 
 constexpr const char* kFolder = "/dev/shm";
 
-[[noreturn]] void fail(const std::string& what, int code) {
-  throw CommError(what + ": " + std::strerror(code));
-}
-
 /// In pieces: a signal makes the kernel undo the one under way, and timers may come often.
 void reserve(int file, int64_t bytes) {
   constexpr int64_t kPiece = 64 << 20;
@@ -32,7 +28,8 @@ void reserve(int file, int64_t bytes) {
     int code = EINTR;
     while (code == EINTR) code = posix_fallocate(file, first, std::min(kPiece, bytes - first));
     if (code != 0)
-      fail("reserving " + std::to_string(bytes) + " bytes of shared memory in " + kFolder, code);
+      throw_system_error(
+          "reserving " + std::to_string(bytes) + " bytes of shared memory in " + kFolder, code);
   }
 }
 
@@ -58,6 +55,10 @@ void check_file_size_limit(int64_t bytes) {
 
 }  // namespace
 
+void throw_system_error(const std::string& what, int code) {
+  throw CommError(what + ": " + std::strerror(code));
+}
+
 Descriptor::Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
@@ -72,7 +73,7 @@ Descriptor::~Descriptor() {
 Segment::Segment(int file, int64_t bytes) : bytes_(bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED)
-    fail("mapping " + std::to_string(bytes) + " bytes of shared memory", errno);
+    throw_system_error("mapping " + std::to_string(bytes) + " bytes of shared memory", errno);
   data_ = static_cast<std::byte*>(mapped);
   madvise(mapped, bytes, MADV_HUGEPAGE);  // a wish: kernels that do not grant it are as good
 }
@@ -97,11 +98,11 @@ int64_t segment_file_bytes(int64_t bytes) {
 Descriptor make_segment_file(int64_t bytes, int64_t spare_bytes, SegmentMark mark) {
   check_file_size_limit(segment_file_bytes(bytes));
   Descriptor file(open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!file.is_open()) fail("making shared memory in " + std::string(kFolder), errno);
+  if (!file.is_open()) throw_system_error("making shared memory in " + std::string(kFolder), errno);
   reserve(file.number(), segment_file_bytes(bytes));
   check_spare(file.number(), bytes, spare_bytes);
   if (pwrite(file.number(), &mark, sizeof mark, bytes) != sizeof mark)
-    fail("marking the shared memory", errno);
+    throw_system_error("marking the shared memory", errno);
   return file;
 }
 

@@ -5,8 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace zea {
+
+/// A CommError that says what failed, and why by `code`, an errno.
+[[noreturn]] void throw_system_error(const std::string& what, int code);
 
 /// An open file or socket, closed at the end.
 class Descriptor {

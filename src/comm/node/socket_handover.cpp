@@ -21,10 +21,6 @@ struct Letter {
   int64_t rank = 0;
 };
 
-[[noreturn]] void fail(const std::string& what, int code) {
-  throw CommError(what + ": " + std::strerror(code));
-}
-
 /// "@name" as tools print it: a zero byte, then the name.
 struct Address {
   explicit Address(const char* name) {
@@ -94,7 +90,7 @@ void SocketHandover::open_box() {
   box_ = Descriptor(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   Address address(ranks_.offers[ranks_.rank].name);
   if (!box_.is_open() || bind(box_.number(), address.data(), address.bytes) != 0)
-    fail("opening a local socket", errno);
+    throw_system_error("opening a local socket", errno);
 }
 
 void SocketHandover::send_to(int rank) const {
@@ -109,7 +105,8 @@ void SocketHandover::send_to(int rank) const {
     sent = sendmsg(box_.number(), &envelope.message, MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent != static_cast<ssize_t>(sizeof(Letter)))
-    fail("sending it to rank " + std::to_string(rank) + " through a local socket", errno);
+    throw_system_error("sending it to rank " + std::to_string(rank) + " through a local socket",
+                       errno);
 }
 
 void SocketHandover::receive_one() {
@@ -117,7 +114,7 @@ void SocketHandover::receive_one() {
     Envelope envelope;
     const ssize_t received = recvmsg(box_.number(), &envelope.message, MSG_CMSG_CLOEXEC);
     if (received < 0 && errno == EINTR) continue;
-    if (received < 0) fail("receiving it through a local socket", errno);
+    if (received < 0) throw_system_error("receiving it through a local socket", errno);
     const Descriptor file = envelope.enclosed();
     const Letter& letter = envelope.letter;
     if (received != static_cast<ssize_t>(sizeof letter)) continue;  // a stranger's
