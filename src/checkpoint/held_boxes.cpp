@@ -45,9 +45,7 @@ std::vector<HeldBox> cut_to_parts(const std::vector<HeldBox>& boxes, int64_t mos
     const int64_t elements = box.extent.elements();
     int64_t flat_begin = box.flat_begin;
     for (int64_t first = 0; first < elements; first += most)
-      for (Extent& part :
-           boxes_of_range(box.extent.length, first, std::min(elements, first + most))) {
-        for (size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += box.extent.offset[d];
+      for (Extent& part : boxes_inside(box.extent, first, std::min(elements, first + most))) {
         const int64_t taken = part.elements();
         parts.push_back({box.param, std::move(part), flat_begin});
         flat_begin += taken;

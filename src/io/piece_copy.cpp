@@ -42,8 +42,7 @@ Piece make_whole_piece(const TensorInfo& tensor, const std::string& state, const
 void read_part(const WeightsSource& source, const StateSource* state, const Piece& piece,
                int64_t first, int64_t count, char* target) {
   const TensorInfo& tensor = find_tensor(source.tensors(), piece.tensor, source.describe());
-  for (Extent box : boxes_of_range(piece.extent.length, first, first + count)) {
-    for (size_t d = 0; d < box.offset.size(); ++d) box.offset[d] += piece.extent.offset[d];
+  for (const Extent& box : boxes_inside(piece.extent, first, first + count)) {
     if (piece.state == kStateParameter)
       source.read(piece.tensor, tensor.shape, box, piece.dtype, target);
     else

@@ -72,12 +72,6 @@ Shape index_in_tensor(const Extent& extent, int64_t position) {
   return index;
 }
 
-/// A box of the packed elements of `outer`, as a box of the tensor.
-Extent shifted(Extent inner, const Extent& outer) {
-  for (size_t d = 0; d < inner.offset.size(); ++d) inner.offset[d] += outer.offset[d];
-  return inner;
-}
-
 }  // namespace
 
 std::string WeightsSource::companion(const std::string& name) const {
@@ -150,8 +144,8 @@ void read_converted(const TensorInfo& tensor, const Extent& extent, DType dtype,
   for (int64_t first = 0; first < elements; first += kConvertedElements) {
     const int64_t end = std::min(elements, first + kConvertedElements);
     char* position = raw.data();
-    for (const Extent& box : boxes_of_range(extent.length, first, end)) {
-      read_box(shifted(box, extent), position);
+    for (const Extent& box : boxes_inside(extent, first, end)) {
+      read_box(box, position);
       position += box.elements() * from_bytes;
     }
     convert_elements(

@@ -71,6 +71,13 @@ std::vector<Extent> boxes_of_range(const Shape& shape, int64_t begin, int64_t en
   return boxes;
 }
 
+std::vector<Extent> boxes_inside(const Extent& box, int64_t begin, int64_t end) {
+  std::vector<Extent> boxes = boxes_of_range(box.length, begin, end);
+  for (Extent& part : boxes)
+    for (size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += box.offset[d];
+  return boxes;
+}
+
 std::vector<CopyRun> copy_runs(const Extent& part, const Extent& source, const Extent& target) {
   std::vector<CopyRun> runs;
   if (part.empty()) return runs;

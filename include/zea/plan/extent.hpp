@@ -34,6 +34,8 @@ Extent intersect(const Extent& a, const Extent& b);
 /// The row-major element range [begin, end) of `shape` as boxes in ascending order: at most 2d-1 of
 /// them.
 std::vector<Extent> boxes_of_range(const Shape& shape, int64_t begin, int64_t end);
+/// The same of the packed elements of a box, as boxes of its tensor.
+std::vector<Extent> boxes_inside(const Extent& box, int64_t begin, int64_t end);
 
 /// Row-major position, inside the packed elements of box `outer`, of the first element of box
 /// `inner`, and the contiguous runs that copy `inner` between two packed boxes that both contain
