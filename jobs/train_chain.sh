@@ -106,7 +106,7 @@ run() {
 
 # After exit code 75. Starts that bring the run no further must not follow each other for ever.
 go_on_later() {
-  local step=$1 seconds=$2 again="sbatch <job script> -r $directory"
+  local step=$1 seconds=$2 code=0 again="sbatch <job script> -r $directory"
   [ "$step" -gt "$step_before" ] ||
     give_up 75 "no checkpoint is newer than when this start began, so another would not help: allow more time (--time, --signal)"
   if [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; then
@@ -117,7 +117,10 @@ go_on_later() {
     give_up 75 "$fast_starts starts in a row lasted less than $shortest_start_seconds s: allow more time, then go on with $again"
   remember
   note "zea left after step $step; queued again, to go on with -r $directory"
-  scontrol requeue "$SLURM_JOB_ID" || give_up 75 "Slurm does not queue this job again; go on with $again"
+  scontrol requeue "$SLURM_JOB_ID" || code=$?
+  # As soon as the job is queued again Slurm ends all of its processes, this scontrol too, whether or not it has heard the answer.
+  [ "$code" -eq 0 ] || [ "$code" -gt 128 ] || [ -n "$ended_by_slurm" ] ||
+    give_up 75 "Slurm does not queue this job again; go on with $again"
   exit 75
 }
 

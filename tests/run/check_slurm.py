@@ -3,6 +3,7 @@
 ZEA_LONG=1 adds those that wait for Slurm's clock, whose time limits count in minutes."""
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -30,6 +31,15 @@ if [ -n "${WRITES:-}" ]; then
   mkdir -p "$next" && touch "$next/manifest.json"
 fi
 exit 75
+"""
+# Ended by Slurm with the job that it queued again, before it heard so: what else happens now and then.
+ENDED_SCONTROL = f"""\
+#!/usr/bin/env bash
+[ "$1" = requeue ] || exec {shutil.which("scontrol", path=sc.PATH)} "$@"
+trap '' TERM
+{shutil.which("scontrol", path=sc.PATH)} "$@"
+trap - TERM
+kill -TERM $$
 """
 
 
@@ -72,10 +82,18 @@ class Slurm(zr.ZeaTest):
         job = cls.submit(cls.shared, nodes, [deck, "run.directory=chained", *slow])
         cls.chain = Chain(job, cls.shared / "chained", [20, 20])
         cls.chain.start()
-        restless = cls.shared / "restless.sh"
-        restless.write_text(RESTLESS_ZEA)
-        restless.chmod(0o755)
-        cls.restless = cls.submit(cls.shared, [], [deck, "-t", "1:00"], ZEA=restless, WRITES="yes")
+        cls.restless_zea = cls.write_script("restless.sh", RESTLESS_ZEA)
+        scontrol = cls.write_script("programs/scontrol", ENDED_SCONTROL)
+        known = {"ZEA": cls.restless_zea, "WRITES": "yes", "PATH": f"{scontrol.parent}:{sc.PATH}"}
+        cls.restless = cls.submit(cls.shared, [], [deck, "-t", "1:00"], **known)
+
+    @classmethod
+    def write_script(cls, name, text):
+        path = cls.shared / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
 
     @classmethod
     def submit(cls, folder, options, given, script="train", **environment):
@@ -99,7 +117,7 @@ class Slurm(zr.ZeaTest):
 
     def assert_ends(self, job, state, code, *sentences):
         end = job.wait()
-        self.assertEqual((end["JobState"], end["ExitCode"]), (state, f"{code}:0"), job.log)
+        self.assertEqual((end["JobState"], end["ExitCode"]), (state, f"{code}:0"), job.account())
         for sentence in sentences:
             self.assertIn(sentence, job.log)
         self.assertFalse((job.folder / f".zea-job-{job.number}").exists())
@@ -126,7 +144,7 @@ class Slurm(zr.ZeaTest):
         self.assertIsNone(self.chain.failure)
         again = f" on {2 * RANKS_PER_NODE} ranks of n[1-2]: zea -r chained"
         self.assert_ends(self.chain.job, "COMPLETED", 0, again)
-        self.assertEqual(self.chain.job.starts(), 3)
+        self.assertEqual(self.chain.job.starts(), 3, self.chain.job.account())
         self.assertEqual(self.chain.job.log.count("queued again, to go on with -r chained"), 2)
         self.assertNotIn("\r", self.chain.job.log)  # whole lines
         self.assert_ends(self.alone, "COMPLETED", 0)
@@ -216,16 +234,17 @@ class Slurm(zr.ZeaTest):
 
     @with_every_launcher_if_long
     def test_no_progress_ends_the_chain(self):
-        job = self.start(self.deck, ZEA=self.shared / "restless.sh")
+        job = self.start(self.deck, ZEA=self.restless_zea)
         sentence = "no checkpoint is newer than when this start began"
         self.assert_ends(job, "FAILED", 75, sentence)
         self.assertEqual(job.starts(), 1)
 
     @with_every_launcher_if_long
     def test_too_short_starts_end_the_chain(self):
+        """Also where Slurm ends the scontrol that queued the job again."""
         sentence = "3 starts in a row lasted less than 300 s"
         self.assert_ends(self.restless, "FAILED", 75, sentence)
-        self.assertEqual(self.restless.starts(), 3)
+        self.assertEqual(self.restless.starts(), 3, self.restless.account())
 
     @with_every_launcher_if_long
     def test_gpu_node(self):

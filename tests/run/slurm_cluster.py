@@ -179,14 +179,13 @@ class Cluster:
         self.folder = folder
         self.environment = {
             **os.environ, **JOB_ENVIRONMENT, "PATH": PATH, "SLURM_CONF": f"{folder}/slurm.conf",
-            "TMPDIR": f"{folder}/tmp",
         }
         self.write_files()
         self.start_daemons()
 
     def write_files(self):
         per_node = [f"{kind}-{node}" for kind in ("spool", "tmp") for node in NODES]
-        for name in ("munge", "state", "tmp", *per_node):
+        for name in ("munge", "state", *per_node):
             (self.folder / name).mkdir(mode=0o700)
         key = self.folder / "munge/key"
         key.write_bytes(os.urandom(64))
@@ -238,8 +237,10 @@ class Cluster:
         return []
 
     def submit(self, folder, *arguments, **environment):
-        """sbatch in a folder; a Job."""
-        told = self.run("sbatch", "--parsable", *arguments, cwd=folder, env=environment)
+        """sbatch in a folder; a Job. It has a TMPDIR of its own: an mpirun that ends removes the
+        folder ompi.<host>.<user> there, and that of another job, which is about to use it, fails."""
+        own = {"TMPDIR": tempfile.mkdtemp(dir=self.folder)}
+        told = self.run("sbatch", "--parsable", *arguments, cwd=folder, env={**environment, **own})
         return Job(self, folder, told.strip())
 
 
@@ -257,6 +258,15 @@ class Job:
     def log(self):
         path = self.folder / f"zea-{self.number}.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def account(self):
+        """For a test that failed: the end of its log, and what Slurm's own say of it."""
+        told = [f"job {self.number}, whose log ends:", self.log[-4000:]]
+        for path in sorted(self.cluster.folder.glob("slurm*.log")):
+            lines = path.read_text(errors="replace").splitlines()
+            of_job = [line for line in lines if re.search(rf"\b[Jj]ob(Id=| ){self.number}\b", line)]
+            told += [f"{path.name}:", *of_job[-20:]]
+        return "\n".join(told)
 
     def starts(self):
         """How often its script began. Slurm's count has starts, too, that it gave up: on a machine that is busy."""
@@ -278,7 +288,7 @@ class Job:
     def wait_until(self, happened, what, seconds=180):
         def told():
             state = self.show()["JobState"]
-            return f"{what} of job {self.number} ({state}), which said:\n{self.log}"
+            return f"{what} ({state}); {self.account()}"
 
         return wait_until(happened, told, seconds)
 
