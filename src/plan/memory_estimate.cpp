@@ -112,11 +112,15 @@ MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world
   return estimate_memory(plan, world_rank, microbatches, products);
 }
 
-int64_t foretold_microbatches(const Plan& plan) {
+int64_t most_microbatches(const Plan& plan) {
   const int64_t replicas = plan.mesh.replicas(), rows = plan.options.data.rows_per_microbatch;
   const int64_t samples = (plan.options.schedule.global_batch + replicas - 1) / replicas;
+  return (samples + rows - 1) / rows;
+}
+
+int64_t foretold_microbatches(const Plan& plan) {
   const auto places = static_cast<int64_t>(plan.pipeline.places.size());
-  return std::min((samples + rows - 1) / rows, std::max<int64_t>(places, 2));
+  return std::min(most_microbatches(plan), std::max<int64_t>(places, 2));
 }
 
 std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,

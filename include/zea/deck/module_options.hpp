@@ -176,7 +176,8 @@ struct ModuleMeshOptions {
          4096});
     key(cp_distribution,
         {"cp_distribution",
-         "which cp rank owns which tokens: long samples (2 x cp x cp_block tokens or more) from "
+         "which cp rank owns which tokens: long samples (2 x cp x cp_block tokens or more; in "
+         "cp_mode ulysses_ring groups count in place of cp ranks) from "
          "both ends and the rest in blocks by what they cost under the mask (makespan_min), one "
          "run from the front and one from the back (zigzag), or one run (uniform); where heads are "
          "exchanged, ranks share attention by heads, so makespan_min deals to groups of such "
