@@ -43,7 +43,7 @@ void inspect_checkpoint(const std::string& directory, const InspectOptions& opti
   std::printf("written for %s ranks: %s\n", grouped(manifest.world_size).c_str(),
               manifest.mesh.c_str());
   std::map<std::string, Total> by_file, by_state;
-  for (const std::string& file : manifest.files) by_file[file] = {};
+  for (const ManifestFile& file : manifest.files) by_file[file.name] = {};
   for (const Piece& piece : manifest.pieces)
     for (Total* total : {&by_file[piece.file], &by_state[piece.state]}) {
       ++total->pieces;

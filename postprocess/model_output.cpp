@@ -127,7 +127,7 @@ Manifest ModelOutput::manifest() const {
   manifest.config = config_;
   manifest.mesh = "one file (zea-consolidate)";
   manifest.world_size = 1;
-  manifest.files = {kStateFile};
+  manifest.files = {{kStateFile, ""}};
   manifest.pieces = pieces_;
   for (const TensorInfo& tensor : tensors_)
     manifest.tensors.push_back(

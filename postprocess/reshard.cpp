@@ -91,8 +91,7 @@ void reshard(const StateSource& source, const ReshardOptions& options) {
   Progress progress(bytes_of(lines), options.show_progress);
   Manifest manifest = manifest_without_pieces(source, options.ranks);
   for (int64_t rank = 0; rank < options.ranks; ++rank) {
-    manifest.files.push_back(shard_file_name(rank));
-    ShardWriter writer(directory.path(), manifest.files.back(), source.run_id(),
+    ShardWriter writer(directory.path(), shard_file_name(rank), source.run_id(),
                        source.position().step);
     std::vector<Piece> pieces;
     for (const auto& [state, line] : lines)
@@ -105,6 +104,7 @@ void reshard(const StateSource& source, const ReshardOptions& options) {
                   progress.add(count * static_cast<int64_t>(element_bytes(piece.dtype)));
                 });
     writer.finish();
+    manifest.files.push_back(writer.file());
     manifest.pieces.insert(manifest.pieces.end(), pieces.begin(), pieces.end());
   }
   check_coverage(manifest);

@@ -124,7 +124,7 @@ bool CheckpointSave::link_frozen() {
 void CheckpointSave::find_written_frozen() {
   const auto identity = identity_of(unfinished_ + "/" + frozen_file_);
   if (is_linked_ || !identity) return;
-  frozen_ = {"", request_.run_id, *identity, {}};
+  frozen_ = {"", request_.run_id, *identity, shard_->files().back(), {}};
   for (const Piece& piece : shard_->finish())
     if (piece.file == frozen_file_) frozen_->pieces.push_back(piece);
 }
@@ -214,12 +214,11 @@ void CheckpointSave::wait_for_own_file() {
 
 Manifest CheckpointSave::own_part() const {
   Manifest part;
-  part.files = {shard_file_name(control_.rank())};
   part.pieces = shard_->finish();
-  if (is_linked_)
-    part.pieces.insert(part.pieces.end(), frozen_->pieces.begin(), frozen_->pieces.end());
-  if (!part.pieces.empty() && part.pieces.back().file == frozen_file_)
-    part.files.push_back(frozen_file_);
+  part.files = shard_->files();
+  if (!is_linked_) return part;
+  part.pieces.insert(part.pieces.end(), frozen_->pieces.begin(), frozen_->pieces.end());
+  part.files.push_back(frozen_->file);
   return part;
 }
 

@@ -19,7 +19,9 @@ std::optional<FrozenShard> find_frozen_shard(Engine& engine, const CheckpointSou
   const std::string path = read.describe() + "/" + file;
   const std::optional<FileIdentity> identity = identity_of(path);
   if (!identity) return std::nullopt;
-  FrozenShard shard{path, read.run_id(), *identity, {}};
+  FrozenShard shard{path, read.run_id(), *identity, {}, {}};
+  for (const ManifestFile& entry : read.manifest().files)
+    if (entry.name == file) shard.file = entry;
   for (const Piece& piece : read.manifest().pieces)
     if (piece.file == file) shard.pieces.push_back(piece);
 

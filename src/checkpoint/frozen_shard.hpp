@@ -24,6 +24,7 @@ namespace zea::detail {
 struct FrozenShard {
   std::string path, run_id;
   FileIdentity identity;
+  ManifestFile file;
   std::vector<Piece> pieces;
 
   int64_t bytes() const;  ///< of its values

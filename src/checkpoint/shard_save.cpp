@@ -48,9 +48,13 @@ class ShardSave::Files {
     (changes ? changing_ : *frozen_).write(piece, part.first, part.count, part.data);
   }
 
-  void finish() {
+  std::vector<ManifestFile> finish() {
     changing_.finish();
-    if (frozen_) frozen_->finish();
+    std::vector<ManifestFile> entries = {changing_.file()};
+    if (!frozen_) return entries;
+    frozen_->finish();
+    entries.push_back(frozen_->file());
+    return entries;
   }
 
  private:
@@ -107,7 +111,7 @@ void ShardSave::write_all() {
     pieces_.push_back(files.begin(source, request_.dtype));
   write_in_lanes(files);
   if (!wait_until(0)) throw StorageError(request_.directory + ": the save was given up");
-  files.finish();
+  entries_ = files.finish();
 }
 
 /// On return nobody uses the files.

@@ -68,6 +68,8 @@ class ShardSave {
   void help(const std::function<void()>& moved);
   /// Waits for the threads; throws what one threw. Returns the pieces with their hashes.
   const std::vector<Piece>& finish();
+  /// The files, once finish() has returned; that of pieces which do not change is the second.
+  const std::vector<ManifestFile>& files() const { return entries_; }
 
   int64_t bytes() const { return snapshot_.bytes(); }  ///< of all values
   int64_t kept_bytes() const { return snapshot_.kept_bytes(); }
@@ -96,6 +98,7 @@ class ShardSave {
   SaveMemory& memory_;
   ValueSnapshot snapshot_;
   std::vector<Piece> pieces_;
+  std::vector<ManifestFile> entries_;
   double seconds_ = 0;
 
   std::mutex mutex_;  ///< of what follows

@@ -15,7 +15,8 @@ namespace {
 
 /// Files beside the manifest that look like shards and are not named by it come from another save.
 void check_directory(const std::string& directory, const Manifest& manifest) {
-  const std::set<std::string> listed(manifest.files.begin(), manifest.files.end());
+  std::set<std::string> listed;
+  for (const ManifestFile& file : manifest.files) listed.insert(file.name);
   for (const std::string& file : listed) {
     const std::string path = directory + "/" + file;
     std::error_code error;
@@ -43,9 +44,21 @@ CheckpointSource::CheckpointSource(const std::string& directory)
     tensors_.push_back({tensor.name, tensor.shape, tensor.dtype});
   std::sort(tensors_.begin(), tensors_.end(),
             [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
-  pieces_ = std::make_unique<PieceReader>(directory_, manifest_, [this](const std::string& file) {
-    return open_shard(directory_, file, manifest_.run_id, manifest_.position.step);
-  });
+  for (const ManifestFile& file : manifest_.files) files_[file.name].first = &file;
+  for (const Piece& piece : manifest_.pieces) files_[piece.file].second.push_back(&piece);
+  pieces_ = std::make_unique<PieceReader>(
+      directory_, manifest_, [this](const std::string& file) { return open_checked(file); });
+}
+
+/// One caller at a time: the reader has a lock, and check_all() asks when it is done.
+H5File CheckpointSource::open_checked(const std::string& file) const {
+  H5File shard = open_shard(directory_, file, manifest_.run_id, manifest_.position.step);
+  if (!checked_files_.contains(file)) {
+    const auto& [entry, pieces] = files_.at(file);
+    check_shard_rest(shard, pieces, *entry);
+    checked_files_.insert(file);
+  }
+  return shard;
 }
 
 CheckpointSource::~CheckpointSource() = default;
@@ -73,6 +86,8 @@ DType CheckpointSource::state_dtype(const std::string& name, const std::string& 
 
 void CheckpointSource::check_all() const {
   pieces_->check_all();
+  for (const ManifestFile& file : manifest_.files)
+    if (!checked_files_.contains(file.name)) open_checked(file.name);  // without any piece
 }
 
 }  // namespace zea

@@ -38,6 +38,10 @@ std::string piece_text(const Piece& piece) {
       .dump();
 }
 
+std::string file_text(const ManifestFile& file) {
+  return nlohmann::ordered_json{{"name", file.name}, {"rest_hash", file.rest_hash}}.dump();
+}
+
 std::string tensor_text(const ManifestTensor& tensor) {
   return nlohmann::ordered_json{{"name", tensor.name},
                                 {"shape", tensor.shape},
@@ -163,9 +167,10 @@ void check_contents(const Manifest& manifest, const std::string& where) {
     if (!tensors.emplace(tensor.name, &tensor).second)
       throw WeightsError(where + ": lists tensor \"" + tensor.name + "\" twice");
   std::set<std::string> files;
-  for (const std::string& file : manifest.files) {
-    check_plain_name(file, where);
-    if (!files.insert(file).second) throw WeightsError(where + ": lists file " + file + " twice");
+  for (const ManifestFile& file : manifest.files) {
+    check_plain_name(file.name, where);
+    if (!files.insert(file.name).second)
+      throw WeightsError(where + ": lists file " + file.name + " twice");
   }
   for (const Piece& piece : manifest.pieces) check_piece(piece, tensors, files, where);
 }
@@ -206,7 +211,7 @@ std::string manifest_text(const Manifest& manifest) {
   text += "\"world_size\": " + std::to_string(manifest.world_size) + ",\n";
   text += "\"deck\": " + quoted(manifest.deck) + ",\n";
   text += "\"config\": " + quoted(manifest.config) + ",\n";
-  text += "\"files\": " + list_text(manifest.files, quoted) + ",\n";
+  text += "\"files\": " + list_text(manifest.files, file_text) + ",\n";
   text += "\"tensors\": " + list_text(manifest.tensors, tensor_text) + ",\n";
   text += "\"pieces\": " + list_text(manifest.pieces, piece_text) + ",\n";
   const std::string digest = hash_bytes(text.data(), static_cast<int64_t>(text.size()));
@@ -224,7 +229,9 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   manifest.config = json_text(json, "config", where);
   manifest.mesh = json_text(json, "mesh", where);
   manifest.world_size = json_count(json_member(json, "world_size", where), where);
-  manifest.files = parse_texts(json_member(json, "files", where), where);
+  for (const Json& value : json_member(json, "files", where))
+    manifest.files.push_back(
+        {json_text(value, "name", where), json_text(value, "rest_hash", where)});
   for (const Json& value : json_member(json, "tensors", where))
     manifest.tensors.push_back(parse_tensor(value, where));
   for (const Json& value : json_member(json, "pieces", where))

@@ -7,6 +7,7 @@
 
 #include <sys/stat.h>
 
+#include "file_rest.hpp"
 #include "strict_json.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
@@ -32,6 +33,18 @@ void check_attribute(const H5File& shard, const char* name, const std::string& w
                        "\": files of different checkpoints are mixed");
 }
 
+std::vector<FileRange> data_ranges(const H5File& shard, const std::vector<std::string>& datasets) {
+  std::vector<FileRange> ranges;
+  for (const std::string& dataset : datasets) {
+    const H5DatasetInfo info = shard.info(dataset);
+    const auto bytes = num_elements(info.shape) * static_cast<int64_t>(element_bytes(info.dtype));
+    if (bytes == 0) continue;  // lies nowhere
+    const int64_t begin = shard.data_offset(dataset);
+    ranges.push_back({begin, begin + bytes});
+  }
+  return ranges;
+}
+
 std::string numbered_name(const char* prefix, int64_t rank) {
   char name[32];
   std::snprintf(name, sizeof name, "%s%05ld%s", prefix, static_cast<long>(rank), kSuffix);
@@ -55,7 +68,7 @@ bool is_shard_name(const std::string& name) {
 
 ShardWriter::ShardWriter(const std::string& directory, const std::string& file,
                          const std::string& run_id, int64_t step)
-    : file_(H5File::create(directory + "/" + file)), name_(file) {
+    : file_(H5File::create(directory + "/" + file)), entry_{file, ""} {
   check_plain_name(file, directory);
   file_.write_text_attribute("format", kShardFormat);
   file_.write_text_attribute("version", kManifestVersion);
@@ -79,9 +92,11 @@ void ShardWriter::add(const std::string& tensor, const std::string& state, const
 Piece ShardWriter::begin(const std::string& tensor, const std::string& state, const Shape& shape,
                          const Extent& extent, DType dtype) {
   ZEA_ASSERT(intersect(extent, whole(shape)) == extent);
-  Piece piece{tensor, state, extent, dtype, name_, dataset_name(tensor, state, begun_++), {}};
+  const std::string dataset = dataset_name(tensor, state, datasets_.size());
+  Piece piece{tensor, state, extent, dtype, entry_.name, dataset, {}};
   size_hashes(piece);
   file_.create_dataset(piece.dataset, extent.length, dtype);
+  datasets_.push_back(piece.dataset);
   file_.write_text_attribute("global_shape", shape_text(shape), piece.dataset);
   file_.write_text_attribute("offset", shape_text(extent.offset), piece.dataset);
   file_.write_text_attribute("dtype", dtype_name(dtype), piece.dataset);
@@ -93,7 +108,9 @@ void ShardWriter::write(const Piece& piece, int64_t first, int64_t count, const 
 }
 
 std::vector<Piece> ShardWriter::finish() {
+  const std::vector<FileRange> data = data_ranges(file_, datasets_);
   file_.close_and_sync();
+  entry_.rest_hash = hash_rest(file_.path(), data, ExitCode::Storage);
   return std::move(pieces_);
 }
 
@@ -114,6 +131,17 @@ H5File open_shard(const std::string& directory, const std::string& file, const s
                   std::to_string(file.starts_with(kFrozenPrefix) ? kEveryStep : step));
   check_attribute(shard, "file", file);
   return shard;
+}
+
+void check_shard_rest(const H5File& shard, const std::vector<const Piece*>& pieces,
+                      const ManifestFile& file) {
+  std::vector<std::string> datasets;
+  for (const Piece* piece : pieces) datasets.push_back(piece->dataset);
+  const std::vector<FileRange> data = data_ranges(shard, datasets);
+  if (hash_rest(shard.path(), data, ExitCode::Weights) != file.rest_hash)
+    throw WeightsError(shard.path() +
+                       ": what it holds beside tensors has another hash than the manifest says: "
+                       "the file is damaged");
 }
 
 void check_shard_piece(const H5File& shard, const Piece& piece) {

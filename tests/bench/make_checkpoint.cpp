@@ -56,8 +56,7 @@ void fill_random(std::vector<float>& values, uint64_t seed) {
 }
 
 void write_shard(const std::string& directory, int64_t rank, int64_t ranks, Manifest& manifest) {
-  manifest.files.push_back(shard_file_name(rank));
-  ShardWriter writer(directory, manifest.files.back(), manifest.run_id, manifest.position.step);
+  ShardWriter writer(directory, shard_file_name(rank), manifest.run_id, manifest.position.step);
   std::vector<float> values(kHashBlockBytes / sizeof(float));
   for (const ManifestTensor& tensor : manifest.tensors)
     for (const char* state : {kStateParameter, kStateExpAvg, kStateExpAvgSq}) {
@@ -77,6 +76,7 @@ void write_shard(const std::string& directory, int64_t rank, int64_t ranks, Mani
       }
     }
   writer.finish();
+  manifest.files.push_back(writer.file());
 }
 
 void make_checkpoint(const std::string& directory, int64_t mib, int64_t ranks, bool moments) {

@@ -56,8 +56,8 @@ int64_t frozen_bytes(const Running& running) {
 
 std::vector<std::string> frozen_files(const std::string& checkpoint) {
   std::vector<std::string> files;
-  for (const std::string& file : read_manifest(checkpoint).files)
-    if (file.starts_with("frozen-")) files.push_back(file);
+  for (const ManifestFile& file : read_manifest(checkpoint).files)
+    if (file.name.starts_with("frozen-")) files.push_back(file.name);
   return files;
 }
 

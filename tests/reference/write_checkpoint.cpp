@@ -41,17 +41,17 @@ void write_checkpoint(const std::string& weights, const std::string& directory, 
   manifest.config = source->config_json();
   manifest.world_size = static_cast<int64_t>(shards);
   std::vector<ShardWriter> writers;
-  for (size_t k = 0; k < shards; ++k) {
-    manifest.files.push_back("rank-0000" + std::to_string(k) + ".h5");
-    writers.emplace_back(directory, manifest.files.back(), manifest.run_id, 7);
-  }
+  for (size_t k = 0; k < shards; ++k)
+    writers.emplace_back(directory, shard_file_name(static_cast<int64_t>(k)), manifest.run_id, 7);
   size_t first_shard = 0;
   for (const TensorInfo& tensor : source->tensors()) {
     manifest.tensors.push_back({tensor.name, tensor.shape, tensor.dtype, false});
     write_tensor(*source, tensor, writers, first_shard++);
   }
-  for (ShardWriter& writer : writers)
+  for (ShardWriter& writer : writers) {
     for (Piece& piece : writer.finish()) manifest.pieces.push_back(std::move(piece));
+    manifest.files.push_back(writer.file());
+  }
   check_coverage(manifest);
   write_virtual_model(directory, manifest);
   write_text_durably(directory + "/" + kManifestFile, manifest_text(manifest));

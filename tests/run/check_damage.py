@@ -68,7 +68,7 @@ def change_manifest(checkpoint, wrong):
 
 
 def other_version(checkpoint, _):
-    change_manifest(checkpoint, ('"version": "1"', '"version": "9"'))
+    change_manifest(checkpoint, ('"version": "2"', '"version": "9"'))
 
 
 def flip_manifest(checkpoint, _):

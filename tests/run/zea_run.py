@@ -291,7 +291,8 @@ def read_checkpoint(path):
     """Whole arrays by (tensor, state), put together from the shards by the manifest."""
     manifest = json.loads((Path(path) / "manifest.json").read_text())
     shapes = {tensor["name"]: tensor["shape"] for tensor in manifest["tensors"]}
-    files = {name: h5py.File(Path(path) / name, "r") for name in manifest["files"]}
+    names = [file["name"] for file in manifest["files"]]
+    files = {name: h5py.File(Path(path) / name, "r") for name in names}
     whole = {}
     for piece in manifest["pieces"]:
         values = files[piece["file"]][piece["dataset"]][()]

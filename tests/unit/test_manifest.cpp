@@ -22,7 +22,7 @@ Manifest example() {
   manifest.config = "{\"model_type\": \"llava\"}";
   manifest.mesh = "dp_shard 2";
   manifest.world_size = 2;
-  manifest.files = {"rank-00000.h5", "rank-00001.h5"};
+  manifest.files = {{"rank-00000.h5", "0a"}, {"rank-00001.h5", "0b"}};
   manifest.tensors = {{"w", {4, 3}, DType::Float32, true}, {"empty", {0}, DType::BFloat16, false}};
   for (const char* state : {kStateParameter, kStateExpAvg, kStateExpAvgSq}) {
     manifest.pieces.push_back(piece_of(state, {{0, 0}, {1, 3}}, "rank-00000.h5"));
@@ -51,6 +51,7 @@ TEST(Manifest, SurvivesItsText) {
   EXPECT_EQ(manifest_text(back), text);
   EXPECT_EQ(back.position, example().position);
   EXPECT_EQ(back.pieces[1].extent, example().pieces[1].extent);
+  EXPECT_EQ(back.files, example().files);
   EXPECT_EQ(back.deck, example().deck);
 }
 
@@ -73,17 +74,18 @@ TEST(Manifest, RefusesAnyTruncation) {
 
 TEST(Manifest, NamesTheVersionFoundAndKnown) {
   std::string text = manifest_text(example());
-  text.replace(text.find("\"version\": \"1\""), 14, "\"version\": \"9\"");
+  text.replace(text.find("\"version\": \"2\""), 14, "\"version\": \"9\"");
 
-  EXPECT_TRUE(contains(error_of_parse(text), "version is \"9\"; this zea reads version \"1\""));
+  EXPECT_TRUE(contains(error_of_parse(text), "version is \"9\"; this zea reads version \"2\""));
 }
 
 TEST(Manifest, RefusesPathsAndUnlistedNames) {
-  EXPECT_TRUE(
-      contains(error_of_changed([](Manifest& m) { m.files[0] = "/etc/passwd"; }), "plain name"));
-  EXPECT_TRUE(contains(error_of_changed([](Manifest& m) { m.files[0] = "../rank-00000.h5"; }),
+  EXPECT_TRUE(contains(error_of_changed([](Manifest& m) { m.files[0].name = "/etc/passwd"; }),
                        "plain name"));
-  EXPECT_TRUE(contains(error_of_changed([](Manifest& m) { m.files[0] = ".."; }), "plain name"));
+  EXPECT_TRUE(contains(error_of_changed([](Manifest& m) { m.files[0].name = "../rank-00000.h5"; }),
+                       "plain name"));
+  EXPECT_TRUE(
+      contains(error_of_changed([](Manifest& m) { m.files[0].name = ".."; }), "plain name"));
   EXPECT_TRUE(contains(error_of_changed([](Manifest& m) { m.pieces[0].file = "/etc/passwd"; }),
                        "not listed"));
   EXPECT_TRUE(

@@ -19,7 +19,7 @@ std::string make_checkpoint(const std::string& parent, const std::string& name) 
   fs::create_directories(path);
   Manifest manifest;
   manifest.run_id = "run";
-  manifest.files = {"rank-00000.h5"};
+  manifest.files = {{"rank-00000.h5", ""}};
   write_bytes(path + "/rank-00000.h5", "shard");
   write_bytes(path + "/" + kManifestFile, manifest_text(manifest));
   return path;

@@ -27,7 +27,7 @@ class StateFileTest : public testing::Test {
     manifest.deck = "[run]\n";
     manifest.config = "{\"model_type\": \"x\"}";
     manifest.world_size = 1;
-    manifest.files = {kStateFile};
+    manifest.files = {{kStateFile, ""}};
     manifest.tensors = {{"a", {2, 3}, DType::Float32, true}, {"b", {4}, DType::Float32, false}};
     add(writer, manifest, {"a", {2, 3}, DType::Float32}, kStateParameter, 0);
     add(writer, manifest, {"a", {2, 3}, DType::Float32}, kStateExpAvg, 10);

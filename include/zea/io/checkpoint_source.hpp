@@ -4,8 +4,11 @@
 // consolidate and inspect.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zea/io/manifest.hpp"
@@ -13,6 +16,7 @@
 
 namespace zea {
 
+class H5File;
 class PieceReader;
 
 class CheckpointSource : public StateSource {
@@ -37,8 +41,13 @@ class CheckpointSource : public StateSource {
   void check_all() const override;
 
  private:
+  H5File open_checked(const std::string& file) const;
+
   std::string directory_;
   Manifest manifest_;
+  /// Of each file, and its pieces.
+  std::map<std::string, std::pair<const ManifestFile*, std::vector<const Piece*>>> files_;
+  mutable std::set<std::string> checked_files_;  ///< beside their pieces
   std::vector<TensorInfo> tensors_;
   std::unique_ptr<PieceReader> pieces_;
 };

@@ -21,7 +21,7 @@ inline constexpr const char* kStateExpAvgSq = "exp_avg_sq";  ///< AdamW's second
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kManifestFormat = "zea.checkpoint";
-inline constexpr const char* kManifestVersion = "1";
+inline constexpr const char* kManifestVersion = "2";
 
 inline constexpr int64_t kHashBlockBytes = 4 << 20;
 
@@ -35,6 +35,15 @@ struct Piece {
   std::string dataset;  ///< name inside the file
   std::vector<std::string>
       block_hashes;  ///< XXH3-128 (hex) of each kHashBlockBytes of the packed data
+};
+
+struct ManifestFile {
+  std::string name;  ///< plain, beside the manifest
+  /// Of all its bytes that are no piece's data (hash_rest()); empty in a manifest that lies in the
+  /// file itself.
+  std::string rest_hash;
+
+  bool operator==(const ManifestFile&) const = default;
 };
 
 struct ManifestTensor {
@@ -64,7 +73,7 @@ struct Manifest {
   int64_t world_size = 0;
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;
-  std::vector<std::string> files;
+  std::vector<ManifestFile> files;
 };
 
 /// JSON text, its last member "digest" being the XXH3-128 of all before it.

@@ -37,15 +37,17 @@ class ShardWriter {
   Piece begin(const std::string& tensor, const std::string& state, const Shape& shape,
               const Extent& extent, DType dtype);
   void write(const Piece& piece, int64_t first, int64_t count, const void* data);
-  /// Syncs and closes; returns the pieces for the manifest.
+  /// Syncs and closes; returns the pieces that add() wrote, for the manifest.
   std::vector<Piece> finish();
+  /// What the manifest says of the file, which is finished.
+  const ManifestFile& file() const { return entry_; }
   /// Room that a piece takes, for a check of the free space before the first byte is written.
   static int64_t piece_bytes(const Extent& extent, DType dtype);
 
  private:
   H5File file_;
-  std::string name_;
-  size_t begun_ = 0;
+  ManifestFile entry_;
+  std::vector<std::string> datasets_;  ///< begun
   std::vector<Piece> pieces_;
 };
 
@@ -53,6 +55,11 @@ class ShardWriter {
 /// step, frozen values of every step. Throws WeightsError naming it.
 H5File open_shard(const std::string& directory, const std::string& file, const std::string& run_id,
                   int64_t step);
+
+/// Throws WeightsError unless what the shard holds beside `pieces`, which are all of it, is what it
+/// was when it was written.
+void check_shard_rest(const H5File& shard, const std::vector<const Piece*>& pieces,
+                      const ManifestFile& file);
 
 /// Throws WeightsError unless the dataset of `piece` in its shard has the piece's shape and element
 /// type.
