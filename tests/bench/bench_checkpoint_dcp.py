@@ -133,7 +133,9 @@ def dd_seconds(folder):
     return time.monotonic() - begin
 
 
-def measure(asked, folder, seconds):
+def measure(asked, folder, seconds, dcp_first):
+    """dcp_first: who reads first, when the disk has just had the saves."""
+
     def zea(ranks, *arguments):
         return bench(asked.mpirun, asked.program, ranks, *arguments)
 
@@ -149,7 +151,7 @@ def measure(asked, folder, seconds):
             "zea": lambda: [zea(readers, "load", ours[-1]["path"])[0]["seconds"]],
             "dcp": lambda: run_dcp(readers, "load", shapes, folder / "dcp-2"),
         }
-        for who, load in ways.items():
+        for who, load in sorted(ways.items(), reverse=not dcp_first):
             forget(folder)
             seconds[f"{who} load {writers} -> {readers}"] += load()
             seconds[f"{who} again {writers} -> {readers}"] += load()
@@ -181,8 +183,8 @@ def main():
     things, programs = ["save", *blocked, *loads], ["zea", "unstaged", "dcp", "dd"]
     seconds = {f"{who} {thing}": [] for thing in things for who in programs}
     with tempfile.TemporaryDirectory(dir=asked.directory, prefix="zea-bench-") as name:
-        for _ in range(asked.rounds):
-            measure(asked, Path(name) / "round", seconds)
+        for number in range(asked.rounds):
+            measure(asked, Path(name) / "round", seconds, dcp_first=number % 2 == 1)
     for thing in things:
         found = {who: seconds[f"{who} {thing}"] for who in programs}
         median = {who: statistics.median(values) for who, values in found.items() if values}
