@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "piece_reader.hpp"
 #include "tensor_request.hpp"

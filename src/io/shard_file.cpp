@@ -114,6 +114,11 @@ std::vector<Piece> ShardWriter::finish() {
   return std::move(pieces_);
 }
 
+const ManifestFile& ShardWriter::file() const {
+  ZEA_ASSERT(!entry_.rest_hash.empty());
+  return entry_;
+}
+
 H5File open_shard(const std::string& directory, const std::string& file, const std::string& run_id,
                   int64_t step) {
   check_plain_name(file, directory);

@@ -151,7 +151,8 @@ def measure(asked, folder, seconds, dcp_first):
             "zea": lambda: [zea(readers, "load", ours[-1]["path"])[0]["seconds"]],
             "dcp": lambda: run_dcp(readers, "load", shapes, folder / "dcp-2"),
         }
-        for who, load in sorted(ways.items(), reverse=not dcp_first):
+        for who in ("dcp", "zea") if dcp_first else ("zea", "dcp"):
+            load = ways[who]
             forget(folder)
             seconds[f"{who} load {writers} -> {readers}"] += load()
             seconds[f"{who} again {writers} -> {readers}"] += load()

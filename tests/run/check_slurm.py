@@ -37,7 +37,7 @@ ENDED_SCONTROL = f"""\
 #!/usr/bin/env bash
 [ "$1" = requeue ] || exec {shutil.which("scontrol", path=sc.PATH)} "$@"
 trap '' TERM
-{shutil.which("scontrol", path=sc.PATH)} "$@"
+{shutil.which("scontrol", path=sc.PATH)} "$@" || exit
 trap - TERM
 kill -TERM $$
 """
@@ -245,6 +245,7 @@ class Slurm(zr.ZeaTest):
         sentence = "3 starts in a row lasted less than 300 s"
         self.assert_ends(self.restless, "FAILED", 75, sentence)
         self.assertEqual(self.restless.starts(), 3, self.restless.account())
+        self.assertEqual(self.restless.log.count("scontrol ended with 143; should"), 2)
 
     @with_every_launcher_if_long
     def test_gpu_node(self):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A complete checkpoint as a source of tensors: any box of any state, put together from whatever
-// pieces hold it, each block checked against its hash when it is read. Serves resume at any layout,
-// consolidate and inspect.
+// pieces hold it, each block checked against its hash when it is read, and the rest of a file when
+// it is first opened. Serves resume at any layout, consolidate and inspect.
 #pragma once
 
 #include <map>

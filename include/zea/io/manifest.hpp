@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The manifest of a checkpoint: what makes a directory of shard files one checkpoint. It names
-// every piece (file, dataset, box of the global tensor, element type, hashes per block), the run's
-// state, and its own digest last. A directory `step-00000200` with a manifest inside is complete;
-// anything else is not a checkpoint.
+// every piece (file, dataset, box of the global tensor, element type, hashes per block), every file
+// with a hash of the rest of it, the run's state, and its own digest last. A directory
+// `step-00000200` with a manifest inside is complete; anything else is not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct Piece {
 
 struct ManifestFile {
   std::string name;  ///< plain, beside the manifest
-  /// Of all its bytes that are no piece's data (hash_rest()); empty in a manifest that lies in the
-  /// file itself.
+  /// Of all its bytes that are no piece's data (check_shard_rest()); empty in a manifest that lies
+  /// in the file itself.
   std::string rest_hash;
 
   bool operator==(const ManifestFile&) const = default;

@@ -39,8 +39,8 @@ class ShardWriter {
   void write(const Piece& piece, int64_t first, int64_t count, const void* data);
   /// Syncs and closes; returns the pieces that add() wrote, for the manifest.
   std::vector<Piece> finish();
-  /// What the manifest says of the file, which is finished.
-  const ManifestFile& file() const { return entry_; }
+  /// What the manifest says of the file, once it is finished.
+  const ManifestFile& file() const;
   /// Room that a piece takes, for a check of the free space before the first byte is written.
   static int64_t piece_bytes(const Extent& extent, DType dtype);
 
