@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "piece_reader.hpp"
 #include "tensor_request.hpp"
@@ -43,21 +44,19 @@ CheckpointSource::CheckpointSource(const std::string& directory)
     tensors_.push_back({tensor.name, tensor.shape, tensor.dtype});
   std::sort(tensors_.begin(), tensors_.end(),
             [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
-  for (const ManifestFile& file : manifest_.files) files_[file.name].first = &file;
-  for (const Piece& piece : manifest_.pieces) files_[piece.file].second.push_back(&piece);
+  for (const ManifestFile& file : manifest_.files) shards_[file.name].file = &file;
+  for (const Piece& piece : manifest_.pieces) shards_[piece.file].pieces.push_back(&piece);
   pieces_ = std::make_unique<PieceReader>(
       directory_, manifest_, [this](const std::string& file) { return open_checked(file); });
 }
 
 /// One caller at a time: the reader has a lock, and check_all() asks when it is done.
 H5File CheckpointSource::open_checked(const std::string& file) const {
-  H5File shard = open_shard(directory_, file, manifest_.run_id, manifest_.position.step);
-  if (!checked_files_.contains(file)) {
-    const auto& [entry, pieces] = files_.at(file);
-    check_shard_rest(shard, pieces, *entry);
-    checked_files_.insert(file);
-  }
-  return shard;
+  H5File opened = open_shard(directory_, file, manifest_.run_id, manifest_.position.step);
+  Shard& shard = shards_.at(file);
+  if (!shard.is_checked) check_shard_rest(opened, shard.pieces, *shard.file);
+  shard.is_checked = true;
+  return opened;
 }
 
 CheckpointSource::~CheckpointSource() = default;
@@ -85,8 +84,8 @@ DType CheckpointSource::state_dtype(const std::string& name, const std::string& 
 
 void CheckpointSource::check_all() const {
   pieces_->check_all();
-  for (const ManifestFile& file : manifest_.files)
-    if (!checked_files_.contains(file.name)) open_checked(file.name);  // without any piece
+  for (const auto& [name, shard] : shards_)
+    if (!shard.is_checked) open_checked(name);  // without any piece
 }
 
 }  // namespace zea

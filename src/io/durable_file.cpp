@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/durable_file.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "direct_write.hpp"
+#include "read_at.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -35,13 +35,8 @@ void sync_path(const std::string& path, int flags) {
 
 std::string read_fully(int descriptor, const std::string& path, int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
-  int64_t done = 0;
-  while (done < bytes) {
-    const ssize_t got = ::pread(descriptor, text.data() + done, text.size() - done, done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) throw WeightsError(path + ": cannot read: " + std::strerror(got ? errno : EIO));
-    done += got;
-  }
+  if (const char* fault = read_at(descriptor, 0, text.data(), bytes, std::strerror(EIO)))
+    throw WeightsError(path + ": cannot read: " + fault);
   return text;
 }
 

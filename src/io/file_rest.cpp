@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "h5_call.hpp"
+#include "read_at.hpp"
 #include "zea/io/manifest.hpp"
 
 namespace zea {
@@ -23,28 +24,30 @@ class Rest {
  public:
   explicit Rest(const H5Site& site)
       : site_(site), descriptor_(::open(site.path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    struct stat status {};
-    if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) fail(std::strerror(errno));
+    if (descriptor_ < 0) fail(std::strerror(errno));
     ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);
-    file_bytes_ = status.st_size;
   }
   Rest(const Rest&) = delete;
   Rest& operator=(const Rest&) = delete;
-  ~Rest() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
+  ~Rest() { ::close(descriptor_); }
 
-  int64_t file_bytes() const { return file_bytes_; }
+  int64_t file_bytes() const {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0) fail(std::strerror(errno));
+    return status.st_size;
+  }
   const std::string& hash() const { return hash_; }
 
   void add(FileRange gap) {
     while (gap.begin < gap.end) {
       const size_t known = hash_.size();
-      const auto wanted = static_cast<size_t>(std::min(kPartBytes, gap.end - gap.begin));
-      hash_.resize(known + wanted);
-      read_at(gap.begin, hash_.data() + known, wanted);
+      const int64_t wanted = std::min(kPartBytes, gap.end - gap.begin);
+      hash_.resize(known + static_cast<size_t>(wanted));
+      if (const char* fault = read_at(descriptor_, gap.begin, hash_.data() + known, wanted,
+                                      "it was cut short meanwhile"))
+        fail(fault);
       hash_ = hash_bytes(hash_.data(), static_cast<int64_t>(hash_.size()));
-      gap.begin += static_cast<int64_t>(wanted);
+      gap.begin += wanted;
     }
   }
 
@@ -53,20 +56,8 @@ class Rest {
   }
 
  private:
-  void read_at(int64_t offset, char* target, size_t bytes) const {
-    while (bytes > 0) {
-      const ssize_t got = ::pread(descriptor_, target, bytes, offset);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) fail(got < 0 ? std::strerror(errno) : "it was cut short meanwhile");
-      target += got;
-      offset += got;
-      bytes -= static_cast<size_t>(got);
-    }
-  }
-
   const H5Site& site_;
   int descriptor_;
-  int64_t file_bytes_ = 0;
   std::string hash_;  ///< of the parts so far
 };
 
@@ -77,14 +68,15 @@ std::string hash_rest(const std::string& path, std::vector<FileRange> data, Exit
             [](const FileRange& a, const FileRange& b) { return a.begin < b.begin; });
   const H5Site site{path, code};
   Rest rest(site);
+  const int64_t file_bytes = rest.file_bytes();
   int64_t end = 0;
   for (const FileRange& range : data) {
-    if (range.begin < end || range.end > rest.file_bytes())
+    if (range.begin < end || range.end > file_bytes)
       rest.fail("its tensors overlap or lie outside of it");
     rest.add({end, range.begin});
     end = range.end;
   }
-  rest.add({end, rest.file_bytes()});
+  rest.add({end, file_bytes});
   return rest.hash();
 }
 

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading: a dataset is opened by hard links only, and its layout, filters, storage, dims and type
 // are checked before any element is read.
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <type_traits>
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include "h5_state.hpp"
+#include "read_at.hpp"
 #include "zea/io/h5.hpp"
 
 namespace zea {
@@ -50,22 +47,12 @@ constexpr int64_t kLargeReadBytes = 1 << 20;
 /// Fetched while what was read before is hashed.
 constexpr int64_t kReadAheadBytes = 32 << 20;
 
-void read_at(int descriptor, const H5Site& site, const std::string& name, int64_t offset,
-             char* target, int64_t bytes) {
+void read_data(int descriptor, const H5Site& site, const std::string& name, int64_t offset,
+               char* target, int64_t bytes) {
   if (bytes >= kLargeReadBytes)
     ::posix_fadvise(descriptor, offset, bytes + kReadAheadBytes, POSIX_FADV_WILLNEED);
-  while (bytes > 0) {
-    const auto request = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
-    const ssize_t got = ::pread(descriptor, target, request, offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      refuse(site, name,
-             std::string("cannot be read: ") +
-                 (got < 0 ? std::strerror(errno) : "the file ends before it"));
-    target += got;
-    offset += got;
-    bytes -= got;
-  }
+  if (const char* fault = read_at(descriptor, offset, target, bytes, "the file ends before it"))
+    refuse(site, name, std::string("cannot be read: ") + fault);
 }
 
 template <class T>
@@ -153,7 +140,7 @@ void H5File::read_range(const std::string& name, int64_t first, int64_t count, v
     offset = data_offset(name) + first * size;
     bytes = count * size;
   }
-  read_at(state_->descriptor, state_->site, name, offset, static_cast<char*>(target), bytes);
+  read_data(state_->descriptor, state_->site, name, offset, static_cast<char*>(target), bytes);
 }
 
 int64_t H5File::data_offset(const std::string& name) const {

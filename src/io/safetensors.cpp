@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "read_at.hpp"
 #include "strict_json.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
@@ -53,17 +54,8 @@ class SafetensorsFile {
 
  private:
   void read_at(int64_t offset, char* target, int64_t bytes) const {
-    while (bytes > 0) {
-      const auto request = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
-      const ssize_t got = ::pread(descriptor_, target, request, offset);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0)
-        throw WeightsError(
-            path_ + ": cannot be read: " + (got < 0 ? std::strerror(errno) : "it was cut short"));
-      target += got;
-      offset += got;
-      bytes -= got;
-    }
+    if (const char* fault = zea::read_at(descriptor_, offset, target, bytes, "it was cut short"))
+      throw WeightsError(path_ + ": cannot be read: " + fault);
   }
 
   void read_header() {

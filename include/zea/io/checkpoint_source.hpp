@@ -6,9 +6,7 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "zea/io/manifest.hpp"
@@ -41,13 +39,17 @@ class CheckpointSource : public StateSource {
   void check_all() const override;
 
  private:
+  struct Shard {
+    const ManifestFile* file = nullptr;
+    std::vector<const Piece*> pieces;
+    bool is_checked = false;  ///< beside its pieces
+  };
+
   H5File open_checked(const std::string& file) const;
 
   std::string directory_;
   Manifest manifest_;
-  /// Of each file, and its pieces.
-  std::map<std::string, std::pair<const ManifestFile*, std::vector<const Piece*>>> files_;
-  mutable std::set<std::string> checked_files_;  ///< beside their pieces
+  mutable std::map<std::string, Shard> shards_;  ///< by name
   std::vector<TensorInfo> tensors_;
   std::unique_ptr<PieceReader> pieces_;
 };
