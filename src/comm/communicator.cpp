@@ -50,6 +50,16 @@ Communicator Communicator::reordered(int place, const std::string& name) const {
   return Communicator(owned, name, progress_);
 }
 
+int Communicator::lowest_rank_of_node() const {
+  MPI_Comm node = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(handle_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
+            "MPI_Comm_split_type");
+  int lowest = rank_;
+  check_mpi(MPI_Bcast(&lowest, 1, MPI_INT, 0, node), "MPI_Bcast");
+  check_mpi(MPI_Comm_free(&node), "MPI_Comm_free");
+  return lowest;
+}
+
 Communicator::Communicator(Communicator&& other) noexcept
     : handle_(std::exchange(other.handle_, MPI_COMM_NULL)),
       rank_(other.rank_),

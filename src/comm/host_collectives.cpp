@@ -13,20 +13,8 @@
 namespace zea {
 namespace {
 
-/// The lowest rank on this rank's node names the node.
-int ask_mpi_for_node(const Communicator& communicator) {
-  MPI_Comm node = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(communicator.handle(), MPI_COMM_TYPE_SHARED, communicator.rank(),
-                                MPI_INFO_NULL, &node),
-            "MPI_Comm_split_type");
-  int lowest = communicator.rank();
-  check_mpi(MPI_Bcast(&lowest, 1, MPI_INT, 0, node), "MPI_Bcast");
-  check_mpi(MPI_Comm_free(&node), "MPI_Comm_free");
-  return lowest;
-}
-
 std::vector<int> nodes_of_ranks(const Communicator& communicator, const NodeOptions& options) {
-  const int own = options.node ? *options.node : ask_mpi_for_node(communicator);
+  const int own = options.node ? *options.node : communicator.lowest_rank_of_node();
   std::vector<int> nodes(communicator.size());
   check_mpi(MPI_Allgather(&own, 1, MPI_INT, nodes.data(), 1, MPI_INT, communicator.handle()),
             "MPI_Allgather");

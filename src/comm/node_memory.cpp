@@ -9,18 +9,6 @@
 namespace zea {
 namespace {
 
-/// The lowest rank on this rank's node.
-int ask_mpi_for_node(const Communicator& world) {
-  MPI_Comm node = MPI_COMM_NULL;
-  check_mpi(
-      MPI_Comm_split_type(world.handle(), MPI_COMM_TYPE_SHARED, world.rank(), MPI_INFO_NULL, &node),
-      "MPI_Comm_split_type");
-  int lowest = world.rank();
-  check_mpi(MPI_Bcast(&lowest, 1, MPI_INT, 0, node), "MPI_Bcast");
-  check_mpi(MPI_Comm_free(&node), "MPI_Comm_free");
-  return lowest;
-}
-
 std::vector<int> values_of_ranks(const Communicator& ranks, int own) {
   std::vector<int> all(ranks.size());
   check_mpi(MPI_Allgather(&own, 1, MPI_INT, all.data(), 1, MPI_INT, ranks.handle()),
@@ -32,7 +20,7 @@ std::vector<int> values_of_ranks(const Communicator& ranks, int own) {
 
 NodeMemory NodeMemory::build(const Communicator& world, int64_t bytes, std::optional<int> node) {
   NodeMemory result;
-  const Communicator neighbours = world.split(node ? *node : ask_mpi_for_node(world), "node");
+  const Communicator neighbours = world.split(node ? *node : world.lowest_rank_of_node(), "node");
   const auto collectives = make_mpi_collectives(neighbours);
   const auto shared = SharedMemory::build(*collectives, bytes, bytes).memory;
   if (shared) {

@@ -13,7 +13,6 @@
 namespace zea {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kRelease = std::memory_order_release;
 
 void write_line(RecordedLine& line, std::string_view name, int64_t begin, int64_t end) {

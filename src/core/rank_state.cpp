@@ -9,7 +9,6 @@
 namespace zea {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 /// A writer that is stopped in the middle of a line never ends it.
 constexpr int kTries = 100;

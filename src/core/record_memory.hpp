@@ -13,6 +13,7 @@
 
 namespace zea {
 
+inline constexpr auto kRelaxed = std::memory_order_relaxed;
 inline constexpr int kOpenActions = 8;
 inline constexpr int kGroups = 128;
 inline constexpr int kPeers = 16;

@@ -49,7 +49,7 @@ class FlacReader {
   std::exception_ptr error_;  ///< of a callback; it must not pass through libFLAC
 };
 
-[[noreturn]] void refuse(const std::string& fault) {
+[[noreturn]] void refuse_flac(const std::string& fault) {
   throw DataError("FLAC: " + fault);
 }
 
@@ -107,7 +107,7 @@ void FlacReader::add(const FLAC__Frame& frame, const FLAC__int32* const channels
   const FLAC__FrameHeader& header = frame.header;
   if (header.sample_rate != info_.sample_rate || header.channels != info_.channels ||
       header.bits_per_sample != info_.bits_per_sample)
-    refuse("rate, channels or bits change after " + std::to_string(count()) + " samples");
+    refuse_flac("rate, channels or bits change after " + std::to_string(count()) + " samples");
   check_clip("FLAC", info_.sample_rate, static_cast<int64_t>(count() + header.blocksize),
              max_seconds_);
   const double scale =
@@ -122,12 +122,12 @@ void FlacReader::add(const FLAC__Frame& frame, const FLAC__int32* const channels
 /// After a call of libFLAC: what a callback found stands above what the call says.
 void FlacReader::check_step(bool succeeded) const {
   if (error_) std::rethrow_exception(error_);
-  if (!succeeded) refuse(FLAC__stream_decoder_get_resolved_state_string(decoder_));
+  if (!succeeded) refuse_flac(FLAC__stream_decoder_get_resolved_state_string(decoder_));
 }
 
 Audio FlacReader::read() {
   check_step(FLAC__stream_decoder_process_until_end_of_metadata(decoder_));
-  if (info_.sample_rate == 0) refuse("no STREAMINFO");
+  if (info_.sample_rate == 0) refuse_flac("no STREAMINFO");
   if (has_total())
     check_clip("FLAC", info_.sample_rate, static_cast<int64_t>(info_.total_samples), max_seconds_);
   audio_.rate = info_.sample_rate;
@@ -135,10 +135,10 @@ Audio FlacReader::read() {
          FLAC__stream_decoder_get_state(decoder_) != FLAC__STREAM_DECODER_END_OF_STREAM)
     check_step(FLAC__stream_decoder_process_single(decoder_));
   if (has_total() && !is_complete())
-    refuse(std::to_string(count()) + " samples; its header says " +
+    refuse_flac(std::to_string(count()) + " samples; its header says " +
            std::to_string(info_.total_samples));
   check_clip("FLAC", audio_.rate, static_cast<int64_t>(count()), max_seconds_);
-  if (!FLAC__stream_decoder_finish(decoder_)) refuse("the samples do not have the file's MD5 sum");
+  if (!FLAC__stream_decoder_finish(decoder_)) refuse_flac("the samples do not have the file's MD5 sum");
   return std::move(audio_);
 }
 

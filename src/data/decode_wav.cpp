@@ -25,7 +25,7 @@ struct WavFormat {
   int64_t tag = 0, channels = 0, rate = 0, frame_bytes = 0, bits = 0;
 };
 
-[[noreturn]] void refuse(const std::string& fault) {
+[[noreturn]] void refuse_wav(const std::string& fault) {
   throw DataError("WAV: " + fault);
 }
 
@@ -59,25 +59,25 @@ void check_format(const WavFormat& format) {
   const bool pcm = format.tag == kPcm && (format.bits == 8 || format.bits == 16 ||
                                           format.bits == 24 || format.bits == 32);
   if (format.tag != kPcm && format.tag != kFloat)
-    refuse(name_of(format.tag) + "; allowed are 1 (PCM) and 3 (float)");
+    refuse_wav(name_of(format.tag) + "; allowed are 1 (PCM) and 3 (float)");
   if (!pcm && !(format.tag == kFloat && (format.bits == 32 || format.bits == 64)))
-    refuse(std::to_string(format.bits) + (format.tag == kPcm
+    refuse_wav(std::to_string(format.bits) + (format.tag == kPcm
                                               ? " bits of PCM; allowed are 8, 16, 24 and 32"
                                               : " bits of float; allowed are 32 and 64"));
   if (format.channels == 0 || format.frame_bytes != format.channels * format.bits / 8)
-    refuse(std::to_string(format.channels) + " channels of " + std::to_string(format.bits) +
+    refuse_wav(std::to_string(format.channels) + " channels of " + std::to_string(format.bits) +
            " bits in frames of " + std::to_string(format.frame_bytes) + " bytes");
 }
 
 WavFormat read_format(std::span<const uint8_t> chunk) {
-  if (chunk.size() < 16) refuse("a fmt chunk of " + std::to_string(chunk.size()) + " bytes");
+  if (chunk.size() < 16) refuse_wav("a fmt chunk of " + std::to_string(chunk.size()) + " bytes");
   WavFormat format{field(chunk, 0, 2), field(chunk, 2, 2), field(chunk, 4, 4), field(chunk, 12, 2),
                    field(chunk, 14, 2)};
   if (format.tag == kExtensible) {
     if (chunk.size() < 40)
-      refuse("an extensible fmt chunk of " + std::to_string(chunk.size()) + " bytes");
+      refuse_wav("an extensible fmt chunk of " + std::to_string(chunk.size()) + " bytes");
     if (std::memcmp(&chunk[26], kIdentifierTail.data(), kIdentifierTail.size()) != 0)
-      refuse("an extensible format of another kind than PCM and float");
+      refuse_wav("an extensible format of another kind than PCM and float");
     format.tag = field(chunk, 24, 2);
   }
   check_format(format);
@@ -88,7 +88,7 @@ double float_of(uint64_t pattern, int64_t bits) {
   const double value = bits == 64 ? std::bit_cast<double>(pattern)
                                   : std::bit_cast<float>(static_cast<uint32_t>(pattern));
   // Written so that what is no number is refused, too.
-  if (!(std::abs(value) <= kLoudest)) refuse("a sample of " + std::to_string(value));
+  if (!(std::abs(value) <= kLoudest)) refuse_wav("a sample of " + std::to_string(value));
   return value;
 }
 
@@ -121,10 +121,10 @@ std::span<const uint8_t> data_in(std::span<const uint8_t> rest, int64_t size,
   const auto left = static_cast<int64_t>(rest.size());
   if (size > left && size >= kSizeUnknown) size = left - left % format.frame_bytes;
   if (size > left)
-    refuse("bytes end before the sound does: " + std::to_string(left) + " of " +
+    refuse_wav("bytes end before the sound does: " + std::to_string(left) + " of " +
            std::to_string(size));
   if (size % format.frame_bytes != 0)
-    refuse(std::to_string(size) + " bytes of data in frames of " +
+    refuse_wav(std::to_string(size) + " bytes of data in frames of " +
            std::to_string(format.frame_bytes));
   return rest.first(static_cast<size_t>(size));
 }
@@ -140,17 +140,17 @@ Audio decode_wav(std::span<const uint8_t> bytes, int64_t max_seconds) {
     const int64_t size = field(bytes, 4, 4);
     bytes = bytes.subspan(kHead);
     if (name == "data") {
-      if (format.tag == 0) refuse("no fmt chunk before the data");
+      if (format.tag == 0) refuse_wav("no fmt chunk before the data");
       return read_samples(data_in(bytes, size, format), format, max_seconds);
     }
     if (size > static_cast<int64_t>(bytes.size()))
-      refuse("a chunk of " + std::to_string(size) + " bytes with " + std::to_string(bytes.size()) +
+      refuse_wav("a chunk of " + std::to_string(size) + " bytes with " + std::to_string(bytes.size()) +
              " left");
     if (name == "fmt ") format = read_format(bytes.first(static_cast<size_t>(size)));
     // Chunks begin at even places.
     bytes = bytes.subspan(std::min(bytes.size(), static_cast<size_t>(size + size % 2)));
   }
-  refuse("no data chunk");
+  refuse_wav("no data chunk");
 }
 
 }  // namespace zea

@@ -26,7 +26,7 @@ std::string without_padding(std::string text, H5T_str_t padding) {
   return text;
 }
 
-[[noreturn]] void refuse(const H5Site& site, const std::string& what, const std::string& why) {
+[[noreturn]] void refuse_text(const H5Site& site, const std::string& what, const std::string& why) {
   throw_error(site.code, site.path + ": " + what + " " + why);
 }
 
@@ -35,12 +35,12 @@ template <class Read>
 std::vector<std::string> read_text(hid_t type, int64_t count, const H5File::State& state,
                                    const std::string& what, Read read_into) {
   if (H5Tis_variable_str(type) != 0)
-    refuse(state.site, what,
+    refuse_text(state.site, what,
            "is text of variable length, which HDF5 does not protect against damage; write it with "
            "fixed length (in h5py: numpy.bytes_)");
   const size_t size = H5Tget_size(type);
   if (static_cast<int64_t>(size) > state.file_bytes / std::max<int64_t>(count, 1))
-    refuse(state.site, what, "is longer than the file");
+    refuse_text(state.site, what, "is longer than the file");
   std::string buffer(size * static_cast<size_t>(count), '\0');
   check_h5(read_into(static_cast<void*>(buffer.data())), state.site, "cannot read " + what);
   std::vector<std::string> values;
@@ -57,7 +57,7 @@ std::optional<std::string> H5File::text_attribute(const std::string& name,
   const H5Site& site = state_->site;
   const std::string what = "attribute \"" + name + "\" of \"" + object + "\"";
   if (object != "/" && !state_->has_hard_link(object))
-    refuse(site, what, "cannot be read: no such object");
+    refuse_text(site, what, "cannot be read: no such object");
   const htri_t exists = H5Aexists_by_name(*state_->file, object.c_str(), name.c_str(), H5P_DEFAULT);
   if (check_h5(exists, site, "cannot look up " + what) == 0) return std::nullopt;
   const H5Handle attribute(
@@ -66,7 +66,7 @@ std::optional<std::string> H5File::text_attribute(const std::string& name,
   const H5Handle type(H5Aget_type(*attribute), H5Tclose, site, "cannot read " + what);
   const H5Handle space(H5Aget_space(*attribute), H5Sclose, site, "cannot read " + what);
   if (H5Tget_class(*type) != H5T_STRING || H5Sget_simple_extent_npoints(*space) != 1)
-    refuse(site, what, "is not one text");
+    refuse_text(site, what, "is not one text");
   auto read_into = [&](void* target) { return H5Aread(*attribute, *type, target); };
   return read_text(*type, 1, *state_, what, read_into).front();
 }
@@ -91,10 +91,10 @@ std::vector<std::string> H5File::read_strings(const std::string& name) const {
   const std::string what = "dataset \"" + name + "\"";
   const H5Handle dataset = open_h5_dataset(*state_, name);
   const H5Handle type(H5Dget_type(*dataset), H5Tclose, site, "cannot read type of " + what);
-  if (H5Tget_class(*type) != H5T_STRING) refuse(site, what, "does not hold text");
+  if (H5Tget_class(*type) != H5T_STRING) refuse_text(site, what, "does not hold text");
   const auto size = static_cast<int64_t>(H5Tget_size(*type));
   const Shape shape = checked_h5_shape(*dataset, size, *state_, name);
-  if (shape.size() != 1) refuse(site, what, "is not a list");
+  if (shape.size() != 1) refuse_text(site, what, "is not a list");
   if (shape[0] == 0) return {};
   auto read_into = [&](void* target) {
     return H5Dread(*dataset, *type, H5S_ALL, H5S_ALL, H5P_DEFAULT, target);

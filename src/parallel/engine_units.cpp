@@ -27,7 +27,7 @@ void Engine::forward(int unit, int microbatch) {
                               [](const auto& input) { return input && input->requires_grad(); }));
   const bool keeps_graph = kept.needs_gradient && !plan_.recomputes(unit);
   {
-    at::AutoGradMode mode(keeps_graph);
+    c10::AutoGradMode mode(keeps_graph);
     kept.output = call_unit(unit, microbatch, kept.inputs);
   }
   kept.value = kept.output.detach();
@@ -56,7 +56,7 @@ void Engine::backward(int unit, int microbatch, bool puts_off_weights) {
   Kept kept = std::move(kept_.at({unit, microbatch}));
   kept_.erase({unit, microbatch});
   if (!kept.output.defined()) {
-    at::AutoGradMode mode(true);
+    c10::AutoGradMode mode(true);
     kept.output = call_unit(unit, microbatch, kept.inputs);
   }
   for (Arrival& arrival : kept.gradients) {

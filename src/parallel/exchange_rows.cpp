@@ -5,15 +5,11 @@
 #include "zea/parallel/sharded_group.hpp"
 
 namespace zea {
-namespace {
 
-Counts times(const Counts& rows, int64_t width) {
-  Counts elements;
-  for (int64_t count : rows) elements.push_back(count * width);
-  return elements;
+Counts elements_of(Counts rows, int64_t width) {
+  for (int64_t& count : rows) count *= width;
+  return rows;
 }
-
-}  // namespace
 
 at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTransfer& transfer,
                          const RowFormat& format) {
@@ -23,8 +19,8 @@ at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTr
                                          : at::empty({0, format.width}, options);
   const at::Tensor received = at::empty({transfer.received_rows.numel(), format.width}, options);
   ranks
-      .all_to_all(sent.const_data_ptr(), times(transfer.sent_counts, format.width),
-                  received.data_ptr(), times(transfer.received_counts, format.width), format.dtype)
+      .all_to_all(sent.const_data_ptr(), elements_of(transfer.sent_counts, format.width),
+                  received.data_ptr(), elements_of(transfer.received_counts, format.width), format.dtype)
       .wait();
   at::Tensor needed = at::empty({transfer.needed, format.width}, options);
   return needed.index_copy_(0, transfer.received_rows, received);

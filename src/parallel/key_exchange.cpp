@@ -6,6 +6,7 @@
 #include "member_rows.hpp"
 #include "tensor_rows.hpp"
 #include "zea/core/error.hpp"
+#include "zea/parallel/exchange_rows.hpp"
 
 namespace zea::detail {
 namespace {
@@ -25,12 +26,6 @@ Tensor new_gradient(const Tensor& kv, const Tensor& dq) {
 /// The keys and values of some KV heads, of kv (tokens, 2 kv_heads, dim): (tokens, 2, heads, dim).
 Tensor some_heads(const Tensor& kv, int64_t first, int64_t heads) {
   return kv.unflatten(1, {2, -1}).narrow(2, first, heads);
-}
-
-/// Elements of each member's rows.
-Counts times(Counts rows, int64_t row_elements) {
-  for (int64_t& count : rows) count *= row_elements;
-  return rows;
 }
 
 /// x (tokens, query heads, ...) of the queries that use these KV heads, of `all`.
@@ -70,7 +65,7 @@ TravellingTensor GatheredKeys::gather(const Tensor& kv, int64_t first, int64_t h
   if (!kv.is_cpu())
     return {all, all,
             outer_.all_gather(own.const_data_ptr(), all.mutable_data_ptr(),
-                              times(plan_.outer_tokens, 2 * heads * kv.size(2)), dtype_of(all))};
+                              elements_of(plan_.outer_tokens, 2 * heads * kv.size(2)), dtype_of(all))};
   Pending received = outer_.exchange({}, rows_of_others(all, plan_.outer_tokens, outer_));
   const Tensor for_each = own.expand({outer_.size(), -1, -1, -1});
   return {all, all, std::move(received), outer_.exchange(parts_of_others(for_each, outer_), {})};
@@ -82,7 +77,7 @@ TravellingTensor GatheredKeys::return_gradient(Tensor dkv) const {
     Tensor sum = at::empty_like(own);
     Pending pending =
         outer_.reduce_scatter(dkv.const_data_ptr(), sum.mutable_data_ptr(),
-                              times(plan_.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
+                              elements_of(plan_.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
     return {std::move(dkv), sum.unsqueeze(0), std::move(pending)};
   }
   Tensor parts = at::empty({outer_.size(), own.size(0), own.size(1), own.size(2)}, own.options());

@@ -10,7 +10,7 @@ namespace {
 
 using Owned = std::vector<std::vector<TokenRange>>;
 
-void append(std::vector<TokenRange>& ranges, TokenRange range) {
+void append_range(std::vector<TokenRange>& ranges, TokenRange range) {
   if (range.length() == 0) return;
   if (!ranges.empty() && ranges.back().end == range.begin)
     ranges.back().end = range.end;
@@ -26,7 +26,7 @@ TokenRange cut(TokenRange tokens, int64_t part, int64_t parts) {
 
 Owned uniform(int64_t tokens, int ranks) {
   Owned owned(ranks);
-  for (int r = 0; r < ranks; ++r) append(owned[r], cut({0, tokens}, r, ranks));
+  for (int r = 0; r < ranks; ++r) append_range(owned[r], cut({0, tokens}, r, ranks));
   return owned;
 }
 
@@ -34,8 +34,8 @@ Owned uniform(int64_t tokens, int ranks) {
 void append_zigzag(Owned& owned, TokenRange tokens) {
   const auto ranks = static_cast<int64_t>(owned.size());
   for (int64_t r = 0; r < ranks; ++r) {
-    append(owned[r], cut(tokens, r, 2 * ranks));
-    append(owned[r], cut(tokens, 2 * ranks - 1 - r, 2 * ranks));
+    append_range(owned[r], cut(tokens, r, 2 * ranks));
+    append_range(owned[r], cut(tokens, 2 * ranks - 1 - r, 2 * ranks));
   }
 }
 
@@ -79,7 +79,7 @@ Owned in_order(const Owned& owned) {
     std::sort(runs.begin(), runs.end(),
               [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });
     result.emplace_back();
-    for (const TokenRange& run : runs) append(result.back(), run);
+    for (const TokenRange& run : runs) append_range(result.back(), run);
   }
   return result;
 }

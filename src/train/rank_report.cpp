@@ -8,7 +8,7 @@
 namespace zea {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 double seconds_between(int64_t from, int64_t to) {
   return 1e-9 * static_cast<double>(to - from);

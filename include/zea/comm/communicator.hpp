@@ -43,6 +43,9 @@ class Communicator {
   int size() const { return size_; }
   const std::string& name() const { return name_; }
   MPI_Comm handle() const { return handle_; }
+  /// The lowest of the ranks that MPI says are on this rank's node, which names the node.
+  /// Collective.
+  int lowest_rank_of_node() const;
   const std::shared_ptr<Progress>& progress() const { return progress_; }
 
  private:

@@ -15,6 +15,9 @@ struct RowFormat {
   at::Device device;
 };
 
+/// Elements of each rank's rows.
+Counts elements_of(Counts rows, int64_t width);
+
 /// held (rows held, width), undefined where this rank holds none -> (rows needed, width).
 /// Collective.
 at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTransfer& transfer,

@@ -15,7 +15,7 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr int kMessageHeaderTag = 2;
-constexpr int kMessageTag = 3;
+constexpr int kStrictMessageTag = 3;
 
 int64_t total(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -238,7 +238,7 @@ Pending StrictCollectives::send(const void* data, int64_t count, DType dtype, in
   std::memcpy(travelling, &header, sizeof header);
   post_send(*messages, channel(kMessageHeaderTag), travelling, sizeof header, DType::UInt8,
             destination);
-  post_send(*messages, channel(kMessageTag), data, count, dtype, destination);
+  post_send(*messages, channel(kStrictMessageTag), data, count, dtype, destination);
   work->start(Pending(std::move(messages)));
   return Pending(std::move(work));
 }
@@ -261,7 +261,7 @@ Pending StrictCollectives::recv(void* data, int64_t count, DType dtype, int sour
                       describe(expected));
   });
   auto body = std::make_unique<HostWork>(communicator_.progress());
-  post_receive(*body, channel(kMessageTag), hidden, count, dtype, source);
+  post_receive(*body, channel(kStrictMessageTag), hidden, count, dtype, source);
   work->start(Pending(std::move(heading)));
   work->start(Pending(std::move(body)));
   return Pending(std::move(work));
