@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "zea/plan/module_mesh.hpp"
+#include "zea/plan/mesh/module_mesh.hpp"
 
 namespace zea::detail {
 namespace {

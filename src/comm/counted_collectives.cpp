@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/comm/counted_collectives.hpp"
 
-#include "zea/plan/collective_volume.hpp"
+#include "zea/plan/units/collective_volume.hpp"
 
 namespace zea {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
-#include "zea/plan/model_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 namespace {

@@ -6,7 +6,7 @@
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/initial_weights.hpp"
-#include "zea/plan/parameter_names.hpp"
+#include "zea/plan/model/parameter_names.hpp"
 
 namespace zea {
 namespace {

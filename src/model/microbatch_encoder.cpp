@@ -5,8 +5,8 @@
 
 #include "microbatch_parts.hpp"
 #include "zea/model/index_tensor.hpp"
-#include "zea/plan/deal.hpp"
-#include "zea/plan/item_row.hpp"
+#include "zea/plan/tokens/deal.hpp"
+#include "zea/plan/tokens/item_row.hpp"
 
 namespace zea::detail {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "zea/plan/model_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea::detail {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "flash_attention.hpp"
-#include "zea/plan/attention_slices.hpp"
+#include "zea/plan/tokens/attention_slices.hpp"
 
 namespace zea::detail {
 

@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "zea/comm/collectives.hpp"
-#include "zea/plan/context_plan.hpp"
+#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea::detail {
 

@@ -6,12 +6,12 @@
 #include <set>
 
 #include "faults.hpp"
-#include "idle_settings.hpp"
-#include "make_pipeline.hpp"
-#include "mesh_shape.hpp"
-#include "module_grid.hpp"
 #include "module_precision.hpp"
-#include "module_sharding.hpp"
+#include "plan/describe/idle_settings.hpp"
+#include "plan/mesh/mesh_shape.hpp"
+#include "plan/mesh/module_sharding.hpp"
+#include "plan/schedule/make_pipeline.hpp"
+#include "plan/tokens/token_sharding.hpp"
 
 namespace zea {
 namespace {
@@ -55,12 +55,6 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
                                               mesh.grid(group.module),
                                               detail::is_pipelined(options)));
   return shardings;
-}
-
-TokenSharding make_token_sharding(const std::string& module, const ModuleMeshOptions& options,
-                                  const ModelSpec& model) {
-  return {detail::is_sequence_parallel(options),
-          detail::make_context_options(module, options, model)};
 }
 
 Wrappings make_wrappings(const Plan& plan) {
@@ -255,7 +249,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
     plan.cuts.push_back(cut_of(param, plan.mesh.grid(param.module).tp));
   for (const ModuleGrid& grid : plan.mesh.modules)
     plan.token_shardings[grid.module] =
-        make_token_sharding(grid.module, mesh_of(options, grid.module), plan.model);
+        detail::make_token_sharding(grid.module, mesh_of(options, grid.module), plan.model);
   plan.bundles = bundles_of_units(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
   plan.groups = make_flat_layout(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
   plan.shardings = make_shardings(options, plan.mesh, plan.groups);

@@ -18,7 +18,7 @@
 
 #include "zea/model/slice_attention.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
-#include "zea/plan/context_plan.hpp"
+#include "zea/plan/tokens/context_plan.hpp"
 
 namespace {
 

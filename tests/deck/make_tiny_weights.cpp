@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "zea/io/weights_file.hpp"
-#include "zea/plan/model_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include "support/mpi_main.hpp"
 #include "support/random_row.hpp"
 #include "zea/comm/collectives.hpp"
-#include "zea/plan/context_plan.hpp"
-#include "zea/plan/step_plan.hpp"
+#include "zea/plan/steps/step_plan.hpp"
+#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea {
 namespace {

@@ -12,7 +12,7 @@
 #include "support/tiny_run.hpp"
 #include "zea/data/sampler.hpp"
 #include "zea/kernels/matmul.hpp"
-#include "zea/plan/memory_estimate.hpp"
+#include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea::testing {
 namespace {

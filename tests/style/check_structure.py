@@ -23,6 +23,10 @@ MAY_INCLUDE = {
     "checkpoint": ["core", "plan", "comm", "io", "parallel"],
     "train": ["core", "deck", "plan", "comm", "io", "data", "model", "parallel", "optim", "checkpoint"],
 }
+# Rooms of plan/: each may include itself and those before it. "plan" is plan.hpp, which puts a Plan together.
+PLAN_ROOMS = ["model", "mesh", "tokens", "units", "steps", "buffers", "schedule", "plan", "estimate", "describe"]
+# plan.cpp makes notes of what a finished plan does not use.
+ROOM_EXCEPTIONS = {"src/plan/plan.cpp": ["plan/describe/idle_settings.hpp"]}
 # Third-party headers that stay behind one folder's walls.
 WALLS = {
     "mpi.h": ["comm"],
@@ -48,6 +52,25 @@ def folder_of(path, root):
     return parts[1] if parts[0] == "src" and len(parts) > 2 else None
 
 
+def room_of(parts):
+    """Of a path below plan/, as parts: "model" of ("model", "extent.hpp"); None of what every room may use."""
+    if len(parts) > 1:
+        return parts[0]
+    return "plan" if parts[0].startswith("plan.") else None
+
+
+def room_faults(path, root, headers):
+    parts = path.relative_to(root).parts
+    own = room_of(parts[2:] if parts[0] == "src" else parts[3:])
+    for header in headers:
+        target = re.fullmatch(r"(?:zea/)?plan/(.*)", header)
+        room = room_of(target[1].split("/")) if target else None
+        if own is None or room is None or header in ROOM_EXCEPTIONS.get(str(path.relative_to(root)), []):
+            continue
+        if PLAN_ROOMS.index(room) > PLAN_ROOMS.index(own):
+            yield f"includes {header}; plan/{own} may include plan/{', '.join(PLAN_ROOMS[: PLAN_ROOMS.index(own)])}"
+
+
 def includes(text):
     return re.findall(r'^#include [<"]([^>"]+)[>"]', text, re.MULTILINE)
 
@@ -67,6 +90,8 @@ def faults_of(path, root):
     folder = folder_of(path, root)
     if folder is None:
         return
+    if folder == "plan":
+        yield from room_faults(path, root, includes(text))
     for header in includes(text):
         target = header.split("/")[1] if header.startswith("zea/") else None
         if target and target != folder and target not in MAY_INCLUDE[folder]:

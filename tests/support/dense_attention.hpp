@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "zea/plan/visibility.hpp"
+#include "zea/plan/tokens/visibility.hpp"
 
 namespace zea::testing {
 

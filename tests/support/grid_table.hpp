@@ -9,7 +9,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/deck/options.hpp"
-#include "zea/plan/axis.hpp"
+#include "zea/plan/mesh/axis.hpp"
 
 namespace zea::testing {
 

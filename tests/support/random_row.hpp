@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "zea/plan/mask_word.hpp"
+#include "zea/plan/tokens/mask_word.hpp"
 
 namespace zea::testing {
 

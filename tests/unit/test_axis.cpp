@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of ranks, by exhaustion over many mesh shapes: shared grids, and modules on ranks
 // of their own.
-#include "zea/plan/axis.hpp"
+#include "zea/plan/mesh/axis.hpp"
 
 #include <gtest/gtest.h>
 

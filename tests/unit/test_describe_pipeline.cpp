@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `zea -n` prints of a pipeline: all units in the stages of the plan, their costs, and the
 // times of the simulated step.
-#include "zea/plan/describe_pipeline.hpp"
+#include "zea/plan/describe/describe_pipeline.hpp"
 
 #include <gtest/gtest.h>
 
 #include <sstream>
 
 #include "support/tiny_llava.hpp"
-#include "zea/plan/simulate.hpp"
+#include "zea/plan/schedule/simulate.hpp"
 
 namespace zea {
 namespace {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people read about ranks on nodes: the map, the bytes between nodes, the warning.
-#include "zea/plan/describe_ranks.hpp"
+#include "zea/plan/describe/describe_ranks.hpp"
+#include "zea/plan/estimate/node_traffic.hpp"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "support/tiny_llava.hpp"
-#include "zea/plan/traffic.hpp"
+#include "zea/plan/estimate/traffic.hpp"
 
 namespace zea {
 namespace {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "zea/data/sampler.hpp"
-#include "zea/plan/item_row.hpp"
+#include "zea/plan/tokens/item_row.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace zea::testing {

@@ -11,7 +11,7 @@
 #include "zea/model/functions.hpp"
 #include "zea/model/slice_attention.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
-#include "zea/plan/mask_word.hpp"
+#include "zea/plan/tokens/mask_word.hpp"
 
 namespace zea {
 namespace {

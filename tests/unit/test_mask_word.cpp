@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/mask_word.hpp"
+#include "zea/plan/tokens/mask_word.hpp"
 
 #include <gtest/gtest.h>
 

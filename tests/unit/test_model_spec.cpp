@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/model_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/param_rules.hpp"
+#include "zea/plan/model/param_rules.hpp"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <string>
 
-#include "zea/plan/pipeline.hpp"
-#include "zea/plan/simulate.hpp"
+#include "zea/plan/schedule/pipeline.hpp"
+#include "zea/plan/schedule/simulate.hpp"
 
 namespace zea {
 namespace {

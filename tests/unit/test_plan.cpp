@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/memory_estimate.hpp"
+#include "zea/plan/estimate/memory_estimate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a sample costs: on the tiny model just what the units of a stage split cost.
-#include "zea/plan/sample_cost.hpp"
+#include "zea/plan/steps/sample_cost.hpp"
 
 #include <gtest/gtest.h>
 
 #include "support/tiny_llava.hpp"
-#include "zea/plan/stage_split.hpp"
+#include "zea/plan/schedule/stage_split.hpp"
 
 namespace zea {
 namespace {

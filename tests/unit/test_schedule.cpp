@@ -2,7 +2,7 @@
 // Schedules on paper: every rank's list is simulated side by side. Collectives match over each
 // group, buffers are gathered when a unit needs them, and each gradient is reduced after its last
 // backward.
-#include "zea/plan/schedule.hpp"
+#include "zea/plan/schedule/schedule.hpp"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,8 @@
 #include <tuple>
 
 #include "support/tiny_llava.hpp"
+#include "zea/plan/mesh/reduction.hpp"
 #include "zea/plan/plan.hpp"
-#include "zea/plan/reduction.hpp"
 
 namespace zea {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/plan/step_plan.hpp"
+#include "zea/plan/steps/step_plan.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens of a row on a grid of cp and tp ranks: every cp rank's tokens are what the distribution
 // says, and its tp ranks hold all of them, or slices that differ by one row at most.
-#include "zea/plan/token_layout.hpp"
+#include "zea/plan/tokens/token_layout.hpp"
 
 #include <gtest/gtest.h>
 

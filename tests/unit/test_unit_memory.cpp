@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every unit kind's forward and backward takes the bytes that the plan declares for it: what its
 // tensors take is counted, at sizes to which nothing was fitted.
-#include "zea/plan/unit_memory.hpp"
+#include "zea/plan/units/unit_memory.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

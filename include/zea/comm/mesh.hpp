@@ -12,9 +12,9 @@
 
 #include "zea/comm/communicator.hpp"
 #include "zea/core/action_record.hpp"
-#include "zea/plan/axis.hpp"
-#include "zea/plan/collective_volume.hpp"
-#include "zea/plan/reduction.hpp"
+#include "zea/plan/mesh/axis.hpp"
+#include "zea/plan/mesh/reduction.hpp"
+#include "zea/plan/units/collective_volume.hpp"
 
 namespace zea {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/plan/sample_index.hpp"
+#include "zea/plan/tokens/sample_index.hpp"
 
 namespace zea {
 

@@ -13,7 +13,7 @@
 
 #include "zea/core/dtype.hpp"
 #include "zea/core/error.hpp"
-#include "zea/plan/extent.hpp"
+#include "zea/plan/model/extent.hpp"
 
 namespace zea {
 

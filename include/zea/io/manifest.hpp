@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "zea/core/dtype.hpp"
-#include "zea/plan/extent.hpp"
+#include "zea/plan/model/extent.hpp"
 
 namespace zea {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "zea/io/weights_source.hpp"
-#include "zea/plan/model_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "zea/plan/extent.hpp"
+#include "zea/plan/model/extent.hpp"
 
 namespace zea {
 

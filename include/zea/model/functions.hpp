@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "zea/model/parameter.hpp"
-#include "zea/plan/model_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 

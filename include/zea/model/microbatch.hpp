@@ -11,9 +11,9 @@
 
 #include "zea/data/loader.hpp"
 #include "zea/model/layers.hpp"
-#include "zea/plan/mask_word.hpp"
-#include "zea/plan/model_spec.hpp"
-#include "zea/plan/token_layout.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/tokens/mask_word.hpp"
+#include "zea/plan/tokens/token_layout.hpp"
 
 namespace zea {
 

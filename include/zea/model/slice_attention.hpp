@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "zea/kernels/tiled_attention.hpp"
-#include "zea/plan/attention_slices.hpp"
+#include "zea/plan/tokens/attention_slices.hpp"
 
 namespace zea {
 

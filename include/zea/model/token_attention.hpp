@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "zea/model/functions.hpp"
-#include "zea/plan/context_plan.hpp"
+#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea {
 

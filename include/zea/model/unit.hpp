@@ -10,7 +10,7 @@
 #include "zea/model/layers.hpp"
 #include "zea/model/microbatch.hpp"
 #include "zea/model/parameter.hpp"
-#include "zea/plan/model_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 

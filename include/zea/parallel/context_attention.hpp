@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "zea/comm/collectives.hpp"
-#include "zea/plan/context_plan.hpp"
+#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea {
 

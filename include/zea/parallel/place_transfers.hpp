@@ -12,8 +12,8 @@
 
 #include "zea/comm/mesh.hpp"
 #include "zea/model/microbatch.hpp"
-#include "zea/plan/action.hpp"
 #include "zea/plan/plan.hpp"
+#include "zea/plan/schedule/action.hpp"
 
 namespace zea {
 

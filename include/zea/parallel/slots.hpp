@@ -7,7 +7,7 @@
 
 #include "zea/comm/collectives.hpp"
 #include "zea/parallel/ledger.hpp"
-#include "zea/plan/schedule.hpp"
+#include "zea/plan/schedule/schedule.hpp"
 
 namespace zea {
 

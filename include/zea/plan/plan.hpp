@@ -11,14 +11,14 @@
 #include "zea/core/dtype.hpp"
 #include "zea/core/kernel_sizes.hpp"
 #include "zea/deck/options.hpp"
-#include "zea/plan/axis.hpp"
-#include "zea/plan/flat_layout.hpp"
-#include "zea/plan/model_spec.hpp"
-#include "zea/plan/param_rules.hpp"
-#include "zea/plan/pipeline.hpp"
-#include "zea/plan/schedule.hpp"
-#include "zea/plan/stage_split.hpp"
-#include "zea/plan/token_layout.hpp"
+#include "zea/plan/buffers/flat_layout.hpp"
+#include "zea/plan/mesh/axis.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/model/param_rules.hpp"
+#include "zea/plan/schedule/pipeline.hpp"
+#include "zea/plan/schedule/schedule.hpp"
+#include "zea/plan/tokens/token_layout.hpp"
+#include "zea/plan/units/unit_cost.hpp"
 
 namespace zea {
 

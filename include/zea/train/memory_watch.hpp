@@ -9,7 +9,7 @@
 #include "zea/core/kernel_sizes.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
-#include "zea/plan/memory_estimate.hpp"
+#include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea {
 

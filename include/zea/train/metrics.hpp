@@ -11,7 +11,7 @@
 
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/io/event_file.hpp"
-#include "zea/plan/collective_volume.hpp"
+#include "zea/plan/units/collective_volume.hpp"
 #include "zea/train/slow_ranks.hpp"
 #include "zea/train/train_step.hpp"
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a rank before anything runs: what it owns, the slots for what is gathered and not
+// yet reduced, and the activations of a training step, from what every unit declares
+// (unit_memory.hpp) and the engine's walk. Bytes of tensors, not resident memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/plan/plan.hpp"
+#include "zea/plan/units/unit_memory.hpp"
+
+namespace zea {
+
+/// Bytes of one rank.
+struct MemoryEstimate {
+  int64_t parameters = 0;   ///< masters, and the copy in the compute type where that is another
+  int64_t moments = 0;      ///< AdamW's state
+  int64_t gradients = 0;    ///< owned
+  int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients
+  int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries
+  std::string peak_at;      ///< where in the step that is: "backward llm.head"
+
+  int64_t total() const { return parameters + moments + gradients + gathered + activations; }
+};
+
+/// The largest microbatch that the deck allows: full rows of one sample each, with as many items as
+/// fit and a target at every token.
+MicrobatchSizes full_microbatch(const Plan& plan);
+
+/// Of a rank, and of all that stand at its place, in a training step with these microbatches.
+/// `products`: of the processors that it runs on, if it runs on the host.
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchSizes>& microbatches,
+                               NarrowProducts products = NarrowProducts::Library);
+/// Of the microbatches that its replica has in this step.
+MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world_rank,
+                               const std::vector<SampleIndex>& index,
+                               NarrowProducts products = NarrowProducts::Library);
+/// As many as samples of the global batch can make of a replica's step.
+int64_t most_microbatches(const Plan& plan);
+
+/// How many microbatches of a replica's step are foretold where the samples are not known: as many
+/// as there are places, so that all of these have work, and two at least, since gradients of the
+/// second are added to what the first left; but no more than most_microbatches().
+int64_t foretold_microbatches(const Plan& plan);
+
+/// Of the ranks at each place, with so many full microbatches in a step.
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
+                                            NarrowProducts products = NarrowProducts::Library);
+
+/// By class, and the peak: "parameters 1.00 MiB, ...; peak 9.00 MiB at backward llm.head".
+std::string describe(const MemoryEstimate& memory);
+
+}  // namespace zea

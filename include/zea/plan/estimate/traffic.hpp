@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step sends, on paper: for every group of ranks the bytes that a rank sends, by the
+// textbook volume of each collective (collective_volume.hpp). A mesh counts the same at run time
+// under the same names; tests compare the two to the byte.
+//
+// Of a linear pair (columns, then rows) with rows of width h among tp ranks: under sequence
+// parallel each direction gathers and scatters once, and backward gathers the column's input once
+// more, since only the rows here are kept; otherwise each direction has one all-reduce.
+#pragma once
+
+#include "zea/plan/plan.hpp"
+#include "zea/plan/tokens/microbatch_rows.hpp"
+#include "zea/plan/units/collective_volume.hpp"
+
+namespace zea {
+
+/// The names of groups: "llm.tp", "llm.dp_shard+dp_module+cp".
+std::string group_name(const std::string& module, std::vector<Axis> axes);
+std::string group_name(const std::string& module, const std::string& special);
+
+/// What `world_rank` sends in training step `step`; `rows`: of each of its microbatches.
+Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
+                        const std::vector<MicrobatchRows>& rows, int world_rank);
+
+/// What `world_rank` sends in a step of one microbatch of full rows of text on every replica.
+Traffic traffic_of_full_step(const Plan& plan, int world_rank);
+
+}  // namespace zea

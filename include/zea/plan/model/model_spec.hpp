@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as values: units in order with their inputs, and parameters with file name, shape and how
+// they are cut. A pure function of the config JSON makes it, so a plan for 512 ranks needs neither
+// torch nor weights. The model does not know its rank.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zea/plan/model/extent.hpp"
+
+namespace zea {
+
+/// How initial values are drawn when there are none to load.
+enum class Init { Zeros, Ones, Normal, Sinusoids };
+
+/// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
+struct TpCut {
+  int dim = -1;          ///< that is cut; -1: none, every tp rank has all of it
+  int64_t blocks = 0;    ///< equal ones that the dim consists of: heads, or single rows
+  bool repeats = false;  ///< ranks beyond the number of blocks hold the same ones: KV heads
+  bool pads = false;     ///< dim 0 is filled up with rows that nothing reads: a vocabulary
+};
+
+struct ParamSpec {
+  std::string name;    ///< as in weights files
+  std::string module;  ///< "vision", "audio" or "llm"
+  Shape shape;
+  Init init = Init::Normal;
+  double std = 0.02;
+  TpCut tp_cut;
+  bool fused_with_next =
+      false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
+  bool trainable = true;
+  bool used = true;  ///< false: no unit that runs reads it (carried, never trained)
+
+  /// AdamW decays matrices and not vectors (norms, biases).
+  bool decays() const { return shape.size() >= 2; }
+};
+
+enum class UnitKind {
+  PatchEmbed,  ///< pixels -> patches + class token + positions, normalised
+  VisionBlock,
+  Projector,   ///< features of the taps -> rows of the language model's width
+  AudioEmbed,  ///< log-mel columns -> two convolutions + positions
+  AudioBlock,
+  AudioProjector,  ///< final norm, features -> rows of the language model's width
+  TokenEmbed,
+  Merge,         ///< text embeddings with features put in the places of placeholders
+  DecoderBlock,  ///< Llama's
+  Gpt2Block,
+  Head,  ///< final norm, vocabulary, loss
+};
+
+const char* unit_kind_name(UnitKind kind);
+
+/// An input slot of a unit: the output of another unit.
+struct UnitInput {
+  int unit;       ///< index in ModelSpec::units
+  bool optional;  ///< absent when that unit's module has no item in the microbatch
+};
+
+struct UnitSpec {
+  std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
+  std::string module;  ///< "vision", "audio" or "llm"
+  UnitKind kind;
+  std::vector<int>
+      params;  ///< indices in ModelSpec::params, in the order the unit's kind wants them
+  std::vector<UnitInput> inputs;
+};
+
+/// "gelu", "quick_gelu", "gelu_pytorch_tanh", "relu" or "silu".
+enum class Activation { Gelu, QuickGelu, GeluTanh, Relu, Silu };
+
+struct VisionConfig {
+  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0;
+  int64_t image_size = 0, patch_size = 0, channels = 3;
+  double norm_eps = 1e-5;
+  Activation activation = Activation::QuickGelu;
+  std::vector<int64_t>
+      taps;  ///< indices of hidden states that the projector reads; 0 is after the embedding
+  bool keep_class_token = false;
+
+  int64_t patches() const { return (image_size / patch_size) * (image_size / patch_size); }
+  int64_t tokens() const { return patches() + 1; }
+  /// Rows that one image contributes to the language model.
+  int64_t features() const { return patches() + (keep_class_token ? 1 : 0); }
+};
+
+/// Whisper's encoder (arXiv:2212.04356).
+struct AudioConfig {
+  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0;
+  int64_t mel_bins = 80;
+  int64_t positions = 1500;  ///< of a clip, each of 20 ms
+  double norm_eps = 1e-5;
+  Activation activation = Activation::Gelu;
+
+  /// Of log-mel features in a clip: the second convolution makes one position of two.
+  int64_t columns() const { return 2 * positions; }
+};
+
+/// What an encoder makes of an item: so many tokens, of which the last ones become features.
+struct ItemShape {
+  int64_t tokens = 0, features = 0;
+};
+
+struct ProjectorConfig {
+  Activation activation = Activation::Gelu;
+  bool bias = true;
+};
+
+/// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
+struct RopeConfig {
+  double theta = 10000;
+  std::string type = "default";  ///< default, linear, llama3
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double original_max_positions = 8192;
+};
+
+struct TextConfig {
+  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t vocabulary = 0, max_positions = 0;
+  double norm_eps = 1e-6;
+  bool attention_bias = false, mlp_bias = false, tied_embeddings = false;
+  RopeConfig rope;
+  bool learned_positions = false;  ///< a table of max_positions rows in place of rotation
+  bool layer_norms = false;        ///< with bias, in place of RMS norms
+  Activation activation = Activation::Silu;
+  double init_std = 0.02;           ///< of initial matrices
+  std::vector<int64_t> end_tokens;  ///< that end a generated text
+};
+
+/// Heads of attention in a module.
+struct HeadShape {
+  int64_t query = 0, key_value = 0, dim = 0;
+};
+
+struct ModelSpec {
+  std::string family;  ///< the config's model_type
+  TextConfig text;
+  std::optional<VisionConfig> vision;
+  std::optional<AudioConfig> audio;
+  ProjectorConfig projector;  ///< of each encoder
+  int64_t image_token = -1, audio_token = -1;
+  std::vector<ParamSpec> params;
+  std::vector<UnitSpec> units;  ///< in the order of a forward walk
+  /// What the config says and training does not do, for the user to read.
+  std::vector<std::string> notes;
+
+  int64_t num_parameters() const;
+  /// The encoders that there are, "vision" before "audio", and all modules, "llm" last.
+  std::vector<std::string> encoders() const;
+  std::vector<std::string> modules() const;
+  ItemShape item_shape(const std::string& encoder) const;
+  HeadShape heads(const std::string& module) const;
+  int64_t hidden(const std::string& module) const;
+  /// Whether a unit's output goes to another module: rows of the language model's width.
+  bool makes_features(int unit) const;
+  /// The token in whose place a feature of the encoder is put.
+  int64_t placeholder(const std::string& encoder) const;
+  bool is_placeholder(int64_t token) const;
+  /// Index of the parameter called `name`, or -1.
+  int param_index(const std::string& name) const;
+};
+
+/// Which parts of a model train; the rest is frozen.
+struct Trainable {
+  bool vision = true;
+  bool vision_projector = true;
+  bool llm = true;
+  bool audio = true;
+  bool audio_projector = true;
+};
+
+/// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed
+/// values; a family or an option that is not built is refused.
+ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});
+
+}  // namespace zea

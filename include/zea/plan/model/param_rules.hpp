@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Learning rate and weight decay of each parameter: the deck's values, changed by its rules
+// "pattern = value". By default vectors (norms, biases) do not decay.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/deck/options.hpp"
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea {
+
+struct ParamRule {
+  double lr_factor = 1;
+  double weight_decay = 0;
+
+  bool operator==(const ParamRule&) const = default;
+};
+
+/// Whether `pattern`, in which * stands for any characters, is all of `name`.
+bool matches(const std::string& pattern, const std::string& name);
+
+/// One rule per parameter of the model. Faults (a rule that is not "pattern = number", a value
+/// below 0, a pattern that matches no parameter) are appended to `faults`.
+std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptions& optim,
+                                        std::vector<std::string>& faults);
+
+}  // namespace zea

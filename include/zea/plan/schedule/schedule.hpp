@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schedule of a step: the units of a place in the order of its passes, and the communication
+// placed between these computations as early as the data and the deck's prefetching allow. A buffer
+// is unsharded or reduced if and only if some rank of its shard group has work there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "zea/plan/mesh/sharding.hpp"
+#include "zea/plan/schedule/action.hpp"
+#include "zea/plan/schedule/pipeline.hpp"
+#include "zea/plan/steps/step_plan.hpp"
+
+namespace zea {
+
+/// All that a schedule is made from.
+struct ScheduleInput {
+  const ModelSpec& model;
+  const std::vector<FlatGroup>& groups;
+  const std::vector<int>& bundles;         ///< of each unit
+  const std::vector<Sharding>& shardings;  ///< of each group
+  const StepPlan& step;
+  const Pipeline& pipeline;
+  int place = 0;  ///< this rank's in the pipeline
+  /// For each group: the replicas (of StepPlan) in this rank's shard group, and in all its
+  /// replicas.
+  std::vector<std::vector<int>> shard_peers = {};
+  std::vector<std::vector<int>> all_peers = {};
+  int replica = 0;  ///< this rank's
+  bool forward_only = false;
+  /// Of each encoder: the ranks of the replica that its items are dealt to, and which of them this
+  /// one is.
+  struct ItemShare {
+    int ranks = 1;
+    int rank = 0;
+  };
+  std::map<std::string, ItemShare> item_shares = {};
+  bool moves_features = false;  ///< the ranks of this place exchange them between modules
+};
+
+/// Whether `unit` has work in a microbatch: those of an encoder only where there are items of it.
+bool unit_runs(const UnitSpec& unit, const MicrobatchPlan& microbatch);
+
+/// The units with a backward in a microbatch: those that run and have a trainable parameter, in
+/// themselves or in a unit upstream that runs too.
+std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchPlan& microbatch);
+
+std::vector<Action> make_schedule(const ScheduleInput& input);
+
+/// Buffers whose gradient some rank of the whole job has in this step; the others are not stepped.
+std::vector<bool> groups_with_gradient(const ScheduleInput& input);
+
+/// Memory for what exists for a few units at a time: each buffer has a slot of its own choice, and
+/// buffers that may exist at the same time have different ones.
+struct SlotPlan {
+  std::vector<int> slot_of_group;  ///< -1: needs none
+  std::vector<int64_t> bytes;      ///< of each slot
+
+  int64_t total_bytes() const;
+};
+
+struct SlotPlans {
+  SlotPlan gathered;   ///< parameters while they are gathered
+  SlotPlan gradients;  ///< gradients before they are reduced to shards
+  SlotPlan wire;       ///< such a gradient in the type in which it travels, where that is another
+};
+
+/// Bytes of a group in each kind of slot; 0 in `wire` where it needs none.
+struct SlotBytes {
+  int64_t gathered;
+  int64_t gradient;
+  int64_t wire;
+};
+
+/// Slots for any step of the model at `place`: from a walk in which every unit has work.
+SlotPlans make_slot_plans(const ModelSpec& model, const std::vector<FlatGroup>& groups,
+                          const std::vector<int>& bundles, const std::vector<Sharding>& shardings,
+                          const Pipeline& pipeline, int place, const std::vector<SlotBytes>& bytes);
+
+}  // namespace zea

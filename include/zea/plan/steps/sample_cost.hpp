@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sample costs the ranks that work on it, from its counts alone: tokens, the square of their
+// number in attention, targets, images and clips of sound, weighed by the model's shapes and by
+// what of it trains. Modules on ranks of their own have costs of their own, since they work at the
+// same time.
+#pragma once
+
+#include <vector>
+
+#include "zea/plan/mesh/axis.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/tokens/sample_index.hpp"
+#include "zea/plan/units/unit_cost.hpp"
+
+namespace zea {
+
+/// Multiplications, or time, of each rank of some modules; by default tokens count, and nothing
+/// else does.
+struct SampleCosts {
+  double token = 1;
+  double pair = 0;  ///< of a token with one that it attends to
+  double target = 0;
+  double image = 0;
+  double clip = 0;
+
+  bool operator==(const SampleCosts&) const = default;
+};
+
+/// Of each set of ranks of a replica: modules that share ranks have one entry together. `known` are
+/// the costs of all units in a microbatch of `tokens` on the ranks of a stage, where they are
+/// better than estimates from shapes: those are scaled by them.
+std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
+                                      const std::vector<UnitCost>& known = {}, int64_t tokens = 0);
+
+double sample_cost(const SampleIndex& sample, const SampleCosts& costs);
+
+}  // namespace zea

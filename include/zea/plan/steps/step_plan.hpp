@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second pure plan: for one step, which samples form which rows, which replica and microbatch
+// each row goes to, how many targets there are, and which modules run where. Every rank computes it
+// alike from the data set's index alone, so no collective ever depends on what one rank saw.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zea/plan/steps/sample_cost.hpp"
+#include "zea/plan/tokens/sample_index.hpp"
+
+namespace zea {
+
+/// What goes through the model at once on one replica.
+struct MicrobatchPlan {
+  std::vector<int64_t> samples;  ///< ids, in row order
+  int64_t rows = 0;
+  int64_t tokens = 0;
+  int64_t targets = 0;
+  ItemCounts items;
+
+  bool empty() const { return samples.empty(); }
+};
+
+struct StepPlan {
+  int64_t step = 0;
+  int64_t samples = 0;
+  int64_t tokens = 0;
+  int64_t targets = 0;  ///< of the global batch: the N of the loss
+  /// [replica][microbatch]; every replica has the same number of microbatches, the last ones
+  /// possibly empty.
+  std::vector<std::vector<MicrobatchPlan>> replicas;
+
+  int num_microbatches() const {
+    return replicas.empty() ? 0 : static_cast<int>(replicas.front().size());
+  }
+};
+
+struct StepPlanOptions {
+  int replicas = 1;
+  int64_t row_tokens = 2048;
+  int64_t rows_per_microbatch = 1;
+  bool packing = true;
+  /// By cost, the costliest first; false: in order, in turn, rows filled one after the other.
+  bool balance = true;
+  /// Of each set of ranks of a replica that works beside the others.
+  std::vector<SampleCosts> costs = {SampleCosts{}};
+};
+
+/// Deals `samples` (ids, in the order of the global batch) to replicas, and those of a replica to
+/// as few microbatches as first fit needs on the fullest of them, so that all replicas, and all
+/// microbatches of a replica, cost about the same; microbatches come costliest first, the samples
+/// of a row in the order of the global batch. Pure and deterministic. Throws DataError when a
+/// sample is longer than a row.
+StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
+                        const std::vector<SampleIndex>& index, const StepPlanOptions& options);
+
+}  // namespace zea

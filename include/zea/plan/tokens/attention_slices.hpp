@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention read off what tokens see: a row is taken apart into rectangles of queries and keys that
+// are visible throughout, and causal squares. No tile that is masked throughout is among them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zea/core/attention_slice.hpp"
+#include "zea/plan/tokens/token_distribution.hpp"
+#include "zea/plan/tokens/visibility.hpp"
+
+namespace zea {
+
+/// The slices between the tokens `queries` and `keys` of a row (ascending runs; positions in a
+/// slice count the tokens of these runs). Every visible pair lies in exactly one slice.
+std::vector<AttentionSlice> attention_slices(const Visibility& row,
+                                             const std::vector<TokenRange>& queries,
+                                             const std::vector<TokenRange>& keys);
+
+}  // namespace zea

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the tokens of a microbatch lie on the ranks that share it: dealt to cp ranks by the
+// distribution, and under sequence parallel in slices to the tp ranks of each. Pure values that
+// every rank of a replica works out alike.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "zea/plan/mesh/axis.hpp"
+#include "zea/plan/tokens/context_plan.hpp"
+#include "zea/plan/tokens/row_exchange.hpp"
+
+namespace zea {
+
+/// How the tokens of a module lie on the tp and cp ranks of its grid.
+struct TokenSharding {
+  bool sequence_parallel = false;  ///< tp ranks hold slices of them between layers
+  ContextOptions context;          ///< which cp rank owns which, and how they attend
+};
+
+/// The ranks that share a microbatch. One rank by default.
+struct ReplicaLayout {
+  MeshShape grids;  ///< of one replica; empty: one rank
+  std::map<std::string, TokenSharding> tokens;
+  /// Along pp: where each encoder makes its features, and where "llm" merges them and has its head.
+  std::map<std::string, int> feature_stages;
+  int head_stage = 0;
+  int rank = 0;  ///< this one's place in it
+
+  int ranks() const { return grids.modules.empty() ? 1 : grids.ranks_per_replica(); }
+  /// Whether a rank holds a part of `module`, whether that makes or takes features, and whether it
+  /// has the model's head.
+  bool has(int rank_in_replica, const std::string& module) const;
+  bool has_features(int rank_in_replica, const std::string& module) const;
+  bool has_head(int rank_in_replica) const;
+  /// All zero, and a grid of one rank, where there are no grids.
+  Coordinate place(int rank_in_replica, const std::string& module) const;
+  ModuleGrid grid(const std::string& module) const;
+  TokenSharding sharding(const std::string& module) const;
+};
+
+/// Rows of each of `parts` slices of `rows` rows, which differ by one at most.
+std::vector<int64_t> slice_rows(int64_t rows, int parts);
+
+/// The rows [begin, begin + count) of what `runs` hold.
+RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count);
+
+/// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
+class TokenLayout {
+ public:
+  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp);
+
+  /// Of each cp rank.
+  const std::vector<RowRuns>& owned() const { return owned_; }
+  /// Rows of each tp rank of a cp rank's tokens; empty where each holds all of them.
+  std::vector<int64_t> shares(int cp_rank) const;
+  /// What a rank holds between layers.
+  RowRuns held(int cp_rank, int tp_rank) const;
+
+ private:
+  std::vector<RowRuns> owned_;
+  int slices_;
+};
+
+}  // namespace zea

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan for people: what `zea -n` prints.
+#include <algorithm>
+#include <cstdio>
+
+#include "plan/mesh/module_sharding.hpp"
+#include "zea/plan/describe/describe_pipeline.hpp"
+#include "zea/plan/estimate/memory_estimate.hpp"
+#include "zea/plan/estimate/traffic.hpp"
+
+namespace zea {
+namespace {
+
+std::string mebibytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+std::string pad(std::string text, size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text;
+}
+
+std::string rank_line(const Plan& plan, int rank) {
+  std::string line = "  rank " + std::to_string(rank) + ":";
+  for (const ModuleGrid& grid : plan.mesh.modules) {
+    if (!plan.mesh.has(rank, grid.module)) continue;
+    const Coordinate place = plan.mesh.coordinate(rank, grid.module);
+    line += "  " + grid.module + "(";
+    for (int a = 0; a < kNumAxes; ++a) {
+      const Axis axis = static_cast<Axis>(a);
+      line += std::string(a ? " " : "") + axis_name(axis) + "=" + std::to_string(place.along(axis));
+    }
+    line += ")";
+  }
+  return line + "\n";
+}
+
+std::string rank_map(const Plan& plan) {
+  constexpr int kShown = 16;
+  const int ranks = plan.world_size();
+  std::string text = "ranks\n";
+  for (int rank = 0; rank < std::min(ranks, kShown); ++rank) text += rank_line(plan, rank);
+  if (ranks > kShown + 1)
+    text += "  ... " + std::to_string(ranks - kShown - 1) + " more in the same order\n";
+  if (ranks > kShown) text += rank_line(plan, ranks - 1);
+  return text;
+}
+
+/// How each module lies on the ranks of a replica, where there are several.
+std::string module_lines(const Plan& plan) {
+  std::string text;
+  for (const ModuleGrid& grid : plan.mesh.modules) {
+    if (grid.ranks() == 1) continue;
+    const ModuleMeshOptions& mesh = mesh_of(plan.options, grid.module);
+    text += "  " + grid.module + ": tp " + std::to_string(grid.tp);
+    if (grid.tp > 1)
+      text += plan.token_shardings.at(grid.module).sequence_parallel ? " (sequence parallel)"
+                                                                     : " (every rank all tokens)";
+    text += " x cp " + std::to_string(grid.cp);
+    // Where all ranks exchange heads, makespan_min has nothing to balance.
+    const bool deals_evenly = grid.cp_inner == grid.cp && mesh.cp_distribution == "makespan_min";
+    if (grid.cp > 1)
+      text +=
+          " (" + mesh.cp_mode + ", " + (deals_evenly ? "equal runs" : mesh.cp_distribution) + ")";
+    text += " x dp_module " + std::to_string(grid.dp_module) + "\n";
+  }
+  return text.empty() ? text : "modules, on the ranks of a replica\n" + text;
+}
+
+std::string unit_table(const Plan& plan) {
+  std::string text = "units\n  " + pad("name", 20) + pad("kind", 17) + pad("parameters", 13) +
+                     pad("trained", 13) + "strategy\n";
+  for (const UnitSpec& unit : plan.model.units) {
+    int64_t all = 0, trained = 0;
+    for (int param : unit.params) {
+      const int64_t elements = num_elements(plan.model.params[param].shape);
+      all += elements;
+      if (plan.model.params[param].trainable) trained += elements;
+    }
+    const ModuleMeshOptions& mesh = mesh_of(plan.options, unit.module);
+    text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 17) +
+            pad(std::to_string(all), 13) + pad(std::to_string(trained), 13) + mesh.strategy + "\n";
+  }
+  return text;
+}
+
+/// What every microbatch adds that a step may have beyond those foretold.
+std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& foretold,
+                          int64_t microbatches, NarrowProducts products) {
+  if (microbatches >= most_microbatches(plan)) return "";
+  const auto with_another = estimate_places(plan, microbatches + 1, products);
+  int64_t further = 0;
+  for (size_t p = 0; p < foretold.size(); ++p)
+    further = std::max(further, with_another[p].total() - foretold[p].total());
+  return " (each further one: " + mebibytes(further) + ")";
+}
+
+/// Of the ranks of each place.
+std::string memory_lines(const Plan& plan, NarrowProducts products) {
+  const int64_t microbatches = foretold_microbatches(plan);
+  const auto foretold = estimate_places(plan, microbatches, products);
+  std::string text =
+      "bytes per rank, of all tensors, at most: with " + std::to_string(microbatches) +
+      (microbatches == 1 ? " microbatch" : " microbatches") + " of full rows in a step" +
+      further_bytes(plan, foretold, microbatches, products) + "\n";
+  for (size_t p = 0; p < foretold.size(); ++p)
+    text += (plan.pipeline.is_one_place() ? "  " : "  " + plan.pipeline.places[p].name + ": ") +
+            describe(foretold[p]) + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string describe(const MemoryEstimate& memory) {
+  return "parameters " + mebibytes(memory.parameters) + ", gradients " +
+         mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.moments) +
+         ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
+         ", activations " + mebibytes(memory.activations) + "; peak " + mebibytes(memory.total()) +
+         " at " + memory.peak_at;
+}
+
+std::string describe(const Plan& plan, NarrowProducts products) {
+  int64_t trained = 0;
+  for (const ParamSpec& param : plan.model.params)
+    if (param.trainable) trained += num_elements(param.shape);
+  std::string text = "plan: " + plan.model.family + ", " +
+                     std::to_string(plan.model.num_parameters()) + " parameters (" +
+                     std::to_string(trained) + " trained), " + std::to_string(plan.world_size()) +
+                     " ranks = dp_replicate " + std::to_string(plan.mesh.dp_replicate) +
+                     " x dp_shard " + std::to_string(plan.mesh.dp_shard) + ", precision " +
+                     plan.options.precision.preset + "\n";
+  for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
+  for (const std::string& note : plan.notes) text += "note: " + note + "\n";
+  text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
+  text += memory_lines(plan, products);
+  if (plan.world_size() > 1)
+    text +=
+        "bytes that rank 0 sends in a step of one microbatch of full rows of text, by group of "
+        "ranks\n  " +
+        describe(traffic_of_full_step(plan, 0)) + "\n";
+  return text;
+}
+
+}  // namespace zea

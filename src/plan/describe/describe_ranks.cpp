@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/describe/describe_ranks.hpp"
+
+#include <algorithm>
+
+#include "plan/mesh/module_grid.hpp"
+#include "plan/mesh/rank_blocks.hpp"
+#include "zea/plan/estimate/node_traffic.hpp"
+
+namespace zea {
+namespace {
+
+using Ranks = std::vector<int>;
+
+/// "3", "3-6", "0-2 11-13".
+std::string runs_text(const Ranks& ranks) {
+  std::string text;
+  for (size_t begin = 0; begin < ranks.size();) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += (begin ? " " : "") + std::to_string(ranks[begin]);
+    if (end - begin > 1) text += "-" + std::to_string(ranks[end - 1]);
+    begin = end;
+  }
+  return text;
+}
+
+/// The modules of which a rank has a part, with their stages: "vision+llm.pp0".
+std::string parts_of(const MeshShape& shape, int rank) {
+  std::string text;
+  for (const ModuleGrid& grid : shape.modules) {
+    if (!shape.has(rank, grid.module)) continue;
+    text += (text.empty() ? "" : "+") + grid.module;
+    if (grid.pp > 1) text += ".pp" + std::to_string(shape.coordinate(rank, grid.module).pp);
+  }
+  return text;
+}
+
+/// The parts of one replica among `ranks`, each with its ranks: "vision 0-1, audio 2".
+std::string replica_text(const MeshShape& shape, const Ranks& ranks) {
+  std::string text;
+  for (size_t begin = 0; begin < ranks.size();) {
+    const std::string parts = parts_of(shape, ranks[begin]);
+    size_t end = begin + 1;
+    while (end < ranks.size() && parts_of(shape, ranks[end]) == parts) ++end;
+    text += (begin ? ", " : "") + parts + " " +
+            runs_text(Ranks(ranks.begin() + begin, ranks.begin() + end));
+    begin = end;
+  }
+  return text;
+}
+
+/// Neighbouring replicas that are here as a whole, or the part of one.
+std::string node_text(const MeshShape& shape, const Ranks& ranks) {
+  const int size = shape.ranks_per_replica();
+  std::string text;
+  int whole_from = -1, whole_to = -1;
+  const auto end_whole = [&] {
+    if (whole_from < 0) return;
+    text += std::string(text.empty() ? "" : "; ") +
+            (whole_from == whole_to
+                 ? "replica " + std::to_string(whole_from)
+                 : "replicas " + std::to_string(whole_from) + "-" + std::to_string(whole_to)) +
+            ": all of it, ranks " + std::to_string(whole_from * size) + "-" +
+            std::to_string((whole_to + 1) * size - 1);
+    whole_from = -1;
+  };
+  for (size_t begin = 0; begin < ranks.size();) {
+    const int replica = ranks[begin] / size;
+    size_t end = begin;
+    while (end < ranks.size() && ranks[end] / size == replica) ++end;
+    if (static_cast<int>(end - begin) == size) {
+      if (whole_from >= 0 && whole_to + 1 != replica) end_whole();
+      if (whole_from < 0) whole_from = replica;
+      whole_to = replica;
+    } else {
+      end_whole();
+      text += (text.empty() ? "" : "; ") + ("replica " + std::to_string(replica)) + ": " +
+              replica_text(shape, Ranks(ranks.begin() + begin, ranks.begin() + end));
+    }
+    begin = end;
+  }
+  end_whole();
+  return text;
+}
+
+std::string node_line(const MeshShape& shape, const RankOrder& order, int node) {
+  Ranks logical, world;
+  for (int rank = 0; rank < shape.world_size(); ++rank) {
+    if (order.node_of_logical[rank] == node) logical.push_back(rank);
+    if (order.node_of_logical[order.logical_of_world[rank]] == node) world.push_back(rank);
+  }
+  std::string line = "  node " + std::to_string(node) + ", ";
+  if (!order.is_identity()) line += "MPI ranks " + runs_text(world) + ", ";
+  return line + node_text(shape, logical) + "\n";
+}
+
+std::string node_map(const MeshShape& shape, const RankOrder& order) {
+  constexpr int kShown = 16;
+  const int nodes = order.nodes();
+  std::string text =
+      "nodes" + std::string(order.is_chosen ? ", with the order of mesh.order" : "") + "\n";
+  for (int node = 0; node < std::min(nodes, kShown); ++node) text += node_line(shape, order, node);
+  if (nodes > kShown + 1) text += "  ... " + std::to_string(nodes - kShown - 1) + " more\n";
+  if (nodes > kShown) text += node_line(shape, order, nodes - 1);
+  return text;
+}
+
+}  // namespace
+
+std::string describe_ranks(const Plan& plan, const RankOrder& order) {
+  if (order.nodes() <= 1 && order.is_identity()) return "";
+  std::string text = node_map(plan.mesh, order);
+  if (order.nodes() > 1) {
+    const Traffic crossing = traffic_between_nodes(plan, order);
+    text +=
+        "bytes that cross nodes, of all ranks, in a step of one microbatch of full rows with an "
+        "item of each encoder, by group of ranks (what a rank sends there, in proportion to its "
+        "peers on other nodes)\n  " +
+        (crossing.empty() ? "none" : describe(crossing)) + "\n";
+  }
+  for (const std::string& warning : tp_warnings(plan.mesh, order))
+    text += "warning: " + warning + "\n";
+  const auto can_exchange = [&](const ModuleGrid& grid, int ranks) {
+    return detail::can_exchange_heads(plan.model.heads(grid.module), grid.tp, ranks);
+  };
+  for (const std::string& warning : ulysses_warnings(plan.mesh, order, can_exchange))
+    text += "warning: " + warning + "\n";
+  return text;
+}
+
+}  // namespace zea

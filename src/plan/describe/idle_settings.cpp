@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "idle_settings.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "plan/mesh/module_sharding.hpp"
+
+namespace zea::detail {
+namespace {
+
+const Sharding& sharding_of(const Plan& plan, const std::string& module) {
+  const auto of_module = std::ranges::find(plan.groups, module, &FlatGroup::module);
+  return plan.shardings[static_cast<size_t>(of_module - plan.groups.begin())];
+}
+
+/// A buffer of its own for several units: it is gathered for each of them, whatever wraps them.
+bool is_shared(const FlatGroup& group) {
+  return group.bundle < 0 && !group.units.empty();
+}
+
+bool has_shared(const Plan& plan, const std::string& module) {
+  return std::ranges::any_of(plan.groups, [&](const FlatGroup& group) {
+    return group.module == module && is_shared(group);
+  });
+}
+
+/// Whether the language model, which is walked last, is one buffer: then its backward follows its
+/// forward with nothing else between them.
+bool turns_at_once(const Plan& plan, const std::string& module) {
+  if (module != "llm" || !plan.pipeline.is_one_place() || has_shared(plan, module)) return false;
+  std::set<int> bundles;
+  for (size_t u = 0; u < plan.model.units.size(); ++u)
+    if (plan.model.units[u].module == module && !plan.model.units[u].params.empty())
+      bundles.insert(plan.bundles[u]);
+  return bundles.size() == 1;
+}
+
+/// Why nothing of a module is gathered for its backward; empty where something is.
+std::string why_not_in_backward(const Plan& plan, const std::string& module) {
+  const Sharding& sharding = sharding_of(plan, module);
+  if (sharding.keeps_for_step)
+    return "where modules or stages have ranks of their own: units stay gathered for all "
+           "microbatches of a step";
+  if (sharding.keeps_until_backward && !has_shared(plan, module))
+    return "where parameters stay gathered from forward to backward (strategy = \"" +
+           mesh_of(plan.options, module).strategy + "\", reshard_after_forward)";
+  if (turns_at_once(plan, module))
+    return "where the module is gathered as one (wrap_units = " +
+           std::to_string(mesh_of(plan.options, module).wrap_units) +
+           ") and walked last: it stays gathered from forward to backward";
+  return "";
+}
+
+/// Whether wherever the module stands, one gathering brings all that is needed there.
+bool is_gathered_at_once(const Plan& plan, const std::string& module) {
+  std::vector<std::set<int>> bundles(plan.pipeline.places.size());
+  std::set<int> places;
+  for (size_t u = 0; u < plan.model.units.size(); ++u) {
+    const int place = plan.pipeline.place_of_unit(static_cast<int>(u));
+    if (plan.model.units[u].module == module) places.insert(place);
+    if (!plan.model.units[u].params.empty()) bundles[place].insert(plan.bundles[u]);
+  }
+  return !has_shared(plan, module) &&
+         std::ranges::all_of(places, [&](int place) { return bundles[place].size() == 1; });
+}
+
+void note_prefetch(const Plan& plan, const std::string& module, std::vector<std::string>& notes) {
+  if (!sharding_of(plan, module).gathered()) return;
+  const ModuleMeshOptions& mesh = mesh_of(plan.options, module);
+  const ModuleMeshOptions defaults;
+  const std::string depth = "prefetch_depth = " + std::to_string(mesh.prefetch_depth),
+                    no_backward = why_not_in_backward(plan, module);
+  const auto add = [&](const std::string& setting, const std::string& why) {
+    notes.push_back("mesh." + module + "." + setting + " has no effect " + why);
+  };
+  const bool at_once = is_gathered_at_once(plan, module);
+  const std::string none_ahead = "where all that a rank needs is gathered as one (wrap_units = " +
+                                 std::to_string(mesh.wrap_units) +
+                                 "): there is nothing to gather ahead";
+  if (mesh.backward_prefetch != defaults.backward_prefetch && (at_once || !no_backward.empty()))
+    add("backward_prefetch = \"" + mesh.backward_prefetch + "\"",
+        no_backward.empty() ? none_ahead : no_backward);
+  if (mesh.forward_prefetch != defaults.forward_prefetch && at_once)
+    add("forward_prefetch = \"" + mesh.forward_prefetch + "\"", none_ahead);
+  if (mesh.prefetch_depth == defaults.prefetch_depth) return;
+  if (at_once)
+    add(depth, none_ahead);
+  else if (mesh.forward_prefetch == "none" && !no_backward.empty())
+    add(depth + " with forward_prefetch = \"none\"", no_backward);
+}
+
+void note_one_copy(const Plan& plan, std::vector<std::string>& notes) {
+  const bool has_copies = std::ranges::any_of(
+      plan.shardings, [](const Sharding& sharding) { return sharding.replicas > 1; });
+  if (plan.options.model.sync_module_states && !has_copies)
+    notes.push_back(
+        "model.sync_module_states = true has no effect where ranks hold one copy of each module "
+        "between them: there is no other to broadcast to, and every rank reads its own part");
+}
+
+}  // namespace
+
+std::vector<std::string> idle_settings(const Plan& plan) {
+  std::vector<std::string> notes;
+  for (const std::string& module : plan.model.modules()) note_prefetch(plan, module, notes);
+  note_one_copy(plan, notes);
+  return notes;
+}
+
+}  // namespace zea::detail

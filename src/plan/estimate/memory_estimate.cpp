@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/estimate/memory_estimate.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "paper_walk.hpp"
+
+namespace zea {
+namespace {
+
+int64_t bytes_of(DType dtype) {
+  return static_cast<int64_t>(element_bytes(dtype));
+}
+
+void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g) {
+  const FlatGroup& group = plan.groups[g];
+  const Sharding& sharding = plan.shardings[g];
+  const Precision& precision = plan.precision_of(group.module);
+  const int64_t padded = group.padded(sharding.shards), own = padded / sharding.shards;
+  const int64_t master = bytes_of(precision.master), param = bytes_of(precision.param);
+  estimate.parameters += own * master;
+  if (precision.param != precision.master && !group.units.empty())
+    estimate.parameters += own * param;
+  if (sharding.subgroup > 0 && !group.units.empty())
+    estimate.gathered += padded / sharding.subgroup * param;
+  if (!group.trainable) return;
+  estimate.moments += 2 * own * master;
+  estimate.gradients += own * master;
+  if (sharding.replicas > 1 && precision.reduce != precision.master)
+    estimate.gathered += own * bytes_of(precision.reduce);
+}
+
+/// The largest shard that arrives to be added to the owned gradient; one is under way at a time.
+/// The first of a step arrives in place where it travels in the owned type.
+int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
+  int64_t largest = 0;
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!plan.holds(world_rank, static_cast<int>(g))) continue;
+    const FlatGroup& group = plan.groups[g];
+    const Precision& precision = plan.precision_of(group.module);
+    const int shards = plan.shardings[g].shards;
+    if (!group.trainable || shards == 1) continue;
+    if (microbatches > 1 || precision.reduce != precision.master)
+      largest = std::max(largest, group.padded(shards) / shards * bytes_of(precision.reduce));
+  }
+  return largest;
+}
+
+/// The items of a microbatch that a rank encodes, at most: they are dealt to dp_module groups.
+ItemCounts own_items(const Plan& plan, const ItemCounts& all, int world_rank) {
+  ItemCounts own;
+  for (const std::string& encoder : plan.model.encoders()) {
+    if (!plan.mesh.has(world_rank, encoder)) continue;
+    const int64_t groups = plan.mesh.grid(encoder).dp_module;
+    const int64_t items = (all.of(encoder) + groups - 1) / groups;
+    own += encoder == "audio" ? ItemCounts(0, items) : ItemCounts(items, 0);
+  }
+  return own;
+}
+
+}  // namespace
+
+MicrobatchSizes full_microbatch(const Plan& plan) {
+  SampleIndex row{.tokens = plan.options.data.row_tokens, .targets = plan.options.data.row_tokens};
+  // Full of items: of every encoder in equal parts.
+  const auto encoders = static_cast<int64_t>(plan.model.encoders().size());
+  for (const std::string& encoder : plan.model.encoders()) {
+    const int64_t features = plan.model.item_shape(encoder).features;
+    const int64_t items =
+        std::max(row.tokens / encoders / features, std::min<int64_t>(1, row.tokens / features));
+    row.items += encoder == "audio" ? ItemCounts(0, items) : ItemCounts(items, 0);
+  }
+  return microbatch_sizes(plan.model,
+                          std::vector<SampleIndex>(plan.options.data.rows_per_microbatch, row));
+}
+
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchSizes>& microbatches,
+                               NarrowProducts products) {
+  MemoryEstimate estimate;
+  for (size_t g = 0; g < plan.groups.size(); ++g)
+    if (plan.holds(world_rank, static_cast<int>(g))) add_owned(estimate, plan, g);
+  const int place = plan.place_of(world_rank);
+  const SlotPlans& slots = plan.slots[place];
+  estimate.gathered += received_bytes(plan, world_rank, microbatches.size());
+  estimate.gathered +=
+      slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
+  std::map<std::string, UnitTypes> types;
+  for (const std::string& module : plan.model.modules())
+    if (plan.mesh.has(world_rank, module))
+      types[module] = detail::unit_types(plan, module, products);
+  int64_t inputs = 0;
+  for (const MicrobatchSizes& sizes : microbatches)
+    inputs += microbatch_bytes(
+        plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
+  detail::PaperWalk walk(plan, place, microbatches, products, inputs);
+  walk.run();
+  estimate.activations = walk.peak();
+  estimate.peak_at = walk.peak_at();
+  return estimate;
+}
+
+MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world_rank,
+                               const std::vector<SampleIndex>& index, NarrowProducts products) {
+  std::vector<MicrobatchSizes> microbatches;
+  for (const MicrobatchPlan& part : step.replicas[plan.replica_of(world_rank)]) {
+    std::vector<SampleIndex> samples;
+    for (int64_t id : part.samples) samples.push_back(index[id]);
+    microbatches.push_back(microbatch_sizes(plan.model, samples));
+  }
+  return estimate_memory(plan, world_rank, microbatches, products);
+}
+
+int64_t most_microbatches(const Plan& plan) {
+  const int64_t replicas = plan.mesh.replicas(), rows = plan.options.data.rows_per_microbatch;
+  const int64_t samples = (plan.options.schedule.global_batch + replicas - 1) / replicas;
+  return (samples + rows - 1) / rows;
+}
+
+int64_t foretold_microbatches(const Plan& plan) {
+  const auto places = static_cast<int64_t>(plan.pipeline.places.size());
+  return std::min(most_microbatches(plan), std::max<int64_t>(places, 2));
+}
+
+std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
+                                            NarrowProducts products) {
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), full_microbatch(plan));
+  std::vector<MemoryEstimate> estimates;
+  for (const PipelinePlace& place : plan.pipeline.places)
+    estimates.push_back(estimate_memory(plan, place.first_rank, full, products));
+  return estimates;
+}
+
+}  // namespace zea

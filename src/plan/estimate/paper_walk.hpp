@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's walk over a step at one place, on paper: what its activations hold when. Private to
+// plan/.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "zea/plan/plan.hpp"
+#include "zea/plan/units/unit_memory.hpp"
+
+namespace zea::detail {
+
+UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts products);
+
+class PaperWalk {
+ public:
+  /// `standing` bytes are there all the time: the inputs of all microbatches.
+  PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+            NarrowProducts products, int64_t standing);
+
+  void run();
+  int64_t peak() const { return peak_; }
+  const std::string& peak_at() const { return peak_at_; }
+
+ private:
+  /// A unit's output in a microbatch, made here or received.
+  struct Unit {
+    int holders = 0;  ///< of the output: consumers to come, the graph, inputs kept for backward
+    int readers = 0;  ///< here, whose backward is still to come
+    int64_t output = 0, saved = 0, gradient = 0;
+    bool needs_gradient = false, keeps_graph = false, is_there = false;
+  };
+
+  const UnitSpec& spec(size_t u) const { return plan_.model.units[u]; }
+  bool is_here(size_t u) const {
+    return plan_.pipeline.place_of_unit(static_cast<int>(u)) == place_;
+  }
+  Unit& at(size_t u) { return units_[microbatch_][u]; }
+  bool runs(size_t u) const;
+  bool trains(size_t u) const;
+  UnitMemory declared(size_t u, bool keeps_graph);
+  MicrobatchSizes module_sizes(size_t u) const;
+  void prepare();
+  void touch(int64_t bytes, const char* what, size_t u);
+  void let_go(size_t u);
+  void receive(size_t u);
+  void forward(size_t u);
+  void backward(size_t u, bool puts_off_weights);
+  void backward_weight(size_t u);
+  void add_gradient(size_t u, int source, int64_t bytes);
+
+  const Plan& plan_;
+  const int place_;
+  const std::vector<MicrobatchSizes>& microbatches_;
+  const NarrowProducts products_;
+  std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
+  std::vector<int> readers_;              ///< of each unit's output, at this place
+  size_t microbatch_ = 0;                 ///< under way
+  int64_t live_, peak_ = 0;
+  std::string peak_at_;
+};
+
+}  // namespace zea::detail

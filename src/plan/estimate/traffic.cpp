@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/estimate/traffic.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "unit_traffic.hpp"
+#include "zea/plan/mesh/reduction.hpp"
+
+namespace zea {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+class StepTraffic {
+ public:
+  StepTraffic(const Plan& plan, const std::vector<MicrobatchRows>& rows, int world_rank)
+      : plan_(plan), rows_(rows), rank_(world_rank) {}
+
+  void add(const Action& action) {
+    switch (action.kind) {
+      case ActionKind::Unshard:
+        return add_unshard(action.group);
+      case ActionKind::UnshardSubgroup:
+        return add_subgroup_unshard(action.group);
+      case ActionKind::ReduceShard:
+        return add_shard_reduction(action.group);
+      case ActionKind::ReduceReplicas:
+        return add_replica_reduction(action.group);
+      case ActionKind::Forward:
+        return add_unit(action, false);
+      case ActionKind::Backward:
+      case ActionKind::BackwardInput:
+        if (plan_.recomputes(action.unit)) add_unit(action, false);
+        return add_unit(action, true);
+      case ActionKind::Send:
+        return add_send(action);
+      case ActionKind::SendGradient:
+        return add_send_gradient(action);
+      case ActionKind::Move:
+        return add_move(action, rows_of_features(action).features);
+      case ActionKind::MoveBack:
+        return add_move(action, rows_of_features(action).feature_gradients);
+      case ActionKind::Reshard:
+      case ActionKind::ReshardSubgroup:
+      case ActionKind::BackwardWeight:
+      case ActionKind::Receive:
+      case ActionKind::ReceiveGradient:
+        return;
+    }
+  }
+
+  /// What several tp ranks or several stages hold is summed over its holders, once per step.
+  void add_holder_sums(const std::vector<bool>& groups_with_gradient) {
+    std::map<std::string, int64_t> whole, repeated, tied;  // elements of each module
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (!groups_with_gradient[g]) continue;
+      const FlatRange range = range_of(static_cast<int>(g));
+      if (plan_.stages_of_group(static_cast<int>(g)).size() > 1)
+        tied[plan_.groups[g].module] += range.end - range.begin;
+      for (const FlatPart& part : parts_in_range(plan_.groups[g], range)) {
+        const ParamCut& cut = plan_.cuts[part.param];
+        if (cut.holders > 1)
+          (cut.dim < 0 ? whole : repeated)[plan_.groups[g].module] += part.elements;
+      }
+    }
+    for (const ModuleGrid& grid : plan_.mesh.modules) {
+      if (!plan_.mesh.has(rank_, grid.module)) continue;
+      const Coordinate place = plan_.mesh.coordinate(rank_, grid.module);
+      const int tp = place.tp, holders = grid.kv_holders;
+      const auto stage = std::find(grid.tied_stages.begin(), grid.tied_stages.end(), place.pp);
+      if (tied[grid.module] > 0)
+        add(group_name(grid.module, "tied"), plan_.precision.master,
+            sent_by_all_reduce(tied[grid.module], static_cast<int>(grid.tied_stages.size()),
+                               static_cast<int>(stage - grid.tied_stages.begin())));
+      add(group_name(grid.module, {Axis::Tp}), plan_.precision.master,
+          sent_by_all_reduce(whole[grid.module], grid.tp, tp));
+      add(group_name(grid.module, "kv_holders"), plan_.precision.master,
+          sent_by_all_reduce(repeated[grid.module], holders, tp % holders));
+    }
+  }
+
+  Traffic take() { return std::move(traffic_); }
+
+ private:
+  void add(const std::string& group, DType dtype, int64_t elements) {
+    if (elements > 0) traffic_[group] += elements * static_cast<int64_t>(element_bytes(dtype));
+  }
+
+  const EncoderRows& rows_of_features(const Action& move) const {
+    return rows_[move.microbatch].encoders.at(plan_.model.units[move.unit].module);
+  }
+
+  const Precision& precision(int group) const {
+    return plan_.precision_of(plan_.groups[group].module);
+  }
+
+  FlatRange range_of(int group) const {
+    return shard_range(plan_.groups[group], plan_.shard_of(rank_, group),
+                       plan_.shardings[group].shards);
+  }
+
+  Ids equal_counts(int group) const {
+    const FlatRange range = range_of(group);
+    return Ids(plan_.shardings[group].shards, range.end - range.begin);
+  }
+
+  void add_unshard(int group) {
+    add(group_name(plan_.groups[group].module, shard_axes()), precision(group).param,
+        sent_by_all_gather(equal_counts(group), plan_.shard_of(rank_, group)));
+  }
+
+  void add_subgroup_unshard(int group) {
+    const Sharding& sharding = plan_.shardings[group];
+    const Ids counts(sharding.subgroup,
+                     plan_.groups[group].padded(sharding.shards) / sharding.subgroup);
+    add(group_name(plan_.groups[group].module, "shard_subgroup"), precision(group).param,
+        sent_by_all_gather(counts, 0));
+  }
+
+  void add_shard_reduction(int group) {
+    add(group_name(plan_.groups[group].module, shard_axes()), precision(group).reduce,
+        sent_by_reduce_scatter(equal_counts(group), plan_.shard_of(rank_, group)));
+  }
+
+  void add_replica_reduction(int group) {
+    const std::string& module = plan_.groups[group].module;
+    const std::vector<Axis> axes =
+        plan_.shardings[group].gathered() ? std::vector<Axis>{Axis::DpReplicate} : token_axes();
+    const std::vector<int> ranks = plan_.mesh.group(rank_, module, axes);
+    const auto place = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+    const FlatRange range = range_of(group);
+    add(group_name(module, axes), precision(group).reduce,
+        sent_by_all_reduce(range.end - range.begin, static_cast<int>(ranks.size()),
+                           static_cast<int>(place)));
+  }
+
+  void add_move(const Action& action, const Ids& rows) {
+    const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(rank_)];
+    const Ids own(rows.begin() + here.first_rank, rows.begin() + here.first_rank + here.ranks);
+    add(group_name("llm", stage_axes()),
+        plan_.precision_of(plan_.model.units[action.unit].module).output,
+        sent_by_all_to_all(own, plan_.rank_in_replica(rank_) - here.first_rank) *
+            plan_.model.text.hidden);
+  }
+
+  void add_send(const Action& action) {
+    const auto& places = plan_.pipeline.places;
+    add_rows(link_name(places[plan_.place_of(rank_)], places[action.place]) + " outputs", action,
+             plan_.model.makes_features(action.unit) ? sum(rows_of_features(action).features)
+                                                     : rows_here(action));
+  }
+
+  void add_send_gradient(const Action& action) {
+    const auto& places = plan_.pipeline.places;
+    add_rows(link_name(places[action.place], places[plan_.place_of(rank_)]) + " gradients", action,
+             plan_.model.makes_features(action.unit)
+                 ? sum(rows_of_features(action).feature_gradients)
+                 : rows_here(action));
+  }
+
+  /// Between places.
+  void add_rows(const std::string& link, const Action& action, int64_t rows) {
+    const std::string& module = plan_.model.units[action.unit].module;
+    const Precision& precision = plan_.precision_of(module);
+    if (plan_.model.makes_features(action.unit))
+      add(link, precision.output, rows * plan_.model.text.hidden);
+    else
+      add(link, precision.param, rows * plan_.model.hidden(module));
+  }
+
+  static int64_t sum(const Ids& rows) {
+    return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  }
+
+  /// That this rank holds between the layers of the unit's module.
+  int64_t rows_here(const Action& action) const {
+    const std::string& module = plan_.model.units[action.unit].module;
+    const TpRows& held = rows_[action.microbatch].of(module).held;
+    if (held.shares.empty()) return 0;
+    return held.dealt ? held.shares[plan_.mesh.coordinate(rank_, module).tp] : held.shares[0];
+  }
+
+  void add_unit(const Action& action, bool backward) {
+    add_traffic(traffic_, detail::traffic_of_unit(plan_, action.unit, rows_[action.microbatch],
+                                                  rank_, backward));
+  }
+
+  const Plan& plan_;
+  const std::vector<MicrobatchRows>& rows_;
+  int rank_;
+  Traffic traffic_;
+};
+
+}  // namespace
+
+std::string group_name(const std::string& module, std::vector<Axis> axes) {
+  std::sort(axes.begin(), axes.end());
+  std::string name;
+  for (Axis axis : axes) name.append(name.empty() ? "" : "+").append(axis_name(axis));
+  return group_name(module, name);
+}
+
+std::string group_name(const std::string& module, const std::string& special) {
+  return module + "." + special;
+}
+
+Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
+                        const std::vector<MicrobatchRows>& rows, int world_rank) {
+  const ScheduleInput input = plan.schedule_input(step, world_rank, false);
+  StepTraffic traffic(plan, rows, world_rank);
+  for (const Action& action : make_schedule(input)) traffic.add(action);
+  traffic.add_holder_sums(groups_with_gradient(input));
+  return traffic.take();
+}
+
+Traffic traffic_of_full_step(const Plan& plan, int world_rank) {
+  const int64_t rows = plan.options.data.rows_per_microbatch;
+  const int64_t row_tokens = plan.options.data.row_tokens;
+  MicrobatchPlan full;
+  full.rows = rows;
+  full.tokens = rows * row_tokens;
+  full.targets = rows * (row_tokens - 1);
+  for (int64_t row = 0; row < rows; ++row) full.samples.push_back(row);
+  StepPlan step;
+  step.replicas.assign(static_cast<size_t>(plan.mesh.replicas()), {full});
+  step.tokens = full.tokens * plan.mesh.replicas();
+  step.targets = full.targets * plan.mesh.replicas();
+  return traffic_of_step(plan, step,
+                         {rows_of_microbatch(full_text_rows(rows, row_tokens), plan.model,
+                                             plan.replica_layout(world_rank), false)},
+                         world_rank);
+}
+
+}  // namespace zea

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh_shape.hpp"
+
+#include <algorithm>
+
+#include "module_grid.hpp"
+#include "module_sharding.hpp"
+#include "zea/plan/mesh/world_sizes.hpp"
+
+namespace zea::detail {
+namespace {
+
+void add_product_fault(Faults& faults, const MeshOptions& mesh, int replica_ranks, int world_size) {
+  const std::string replicate = std::to_string(mesh.dp_replicate),
+                    shard = std::to_string(mesh.dp_shard);
+  faults.add("the mesh does not fit: dp_replicate (" + replicate + ") x dp_shard (" + shard +
+             ") x ranks of a replica (" + std::to_string(replica_ranks) +
+             ") must be the world size " + std::to_string(world_size) +
+             "; set one of mesh.dp_replicate, mesh.dp_shard to -1 to let it take the rest, or "
+             "start another number of ranks: " +
+             nearest_world_sizes(replica_ranks, mesh.dp_replicate, mesh.dp_shard, world_size));
+}
+
+/// The data-parallel degrees, of which one may take the replicas that are left.
+void resolve_replicas(Faults& faults, const MeshOptions& mesh, int replica_ranks, int world_size,
+                      MeshShape& shape) {
+  int64_t replicate = mesh.dp_replicate, shard = mesh.dp_shard;
+  if (replicate == 0 || shard == 0 || (replicate == -1 && shard == -1)) {
+    faults.add("mesh.dp_replicate = " + std::to_string(replicate) + ", mesh.dp_shard = " +
+               std::to_string(shard) + ": each must be 1 or more, and one of them may be -1");
+    return;
+  }
+  const int64_t replicas = world_size / replica_ranks;
+  if (shard == -1) shard = std::max<int64_t>(1, replicas / replicate);
+  if (replicate == -1) replicate = std::max<int64_t>(1, replicas / shard);
+  if (replicate * shard * replica_ranks != world_size)
+    add_product_fault(faults, mesh, replica_ranks, world_size);
+  shape.dp_replicate = static_cast<int>(replicate);
+  shape.dp_shard = static_cast<int>(shard);
+}
+
+void check_schedule(const Options& options, Faults& faults) {
+  const MeshOptions& mesh = options.mesh;
+  const bool interleaves = mesh.schedule == "interleaved_1f1b";
+  const int64_t stages = options.mesh_llm.virtual_stages;
+  const std::string found = "mesh.schedule = \"" + mesh.schedule + "\"";
+  if (interleaves && stages == 1)
+    faults.add(found + " needs virtual stages; set mesh.llm.virtual_stages to 2 or more");
+  if (!interleaves && stages > 1)
+    faults.add("mesh.llm.virtual_stages = " + std::to_string(stages) + " with " + found +
+               ", which has none; use \"interleaved_1f1b\"");
+  if (interleaves && pipeline_ranks(options.mesh_llm) == 1)
+    faults.add(found +
+               " with mesh.llm.pp = 1: there are no ranks between which stages take turns; "
+               "raise pp, or use \"1f1b\"");
+  if (!is_pipelined(options) && mesh.schedule != MeshOptions{}.schedule)
+    faults.note(found +
+                " has no effect: all modules stand on the same ranks, which take one "
+                "microbatch after the other");
+}
+
+/// Encoders that share ranks with the language model stand in its first stage.
+void add_shared(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
+  const int64_t stage_ranks = degrees_product(options.mesh_llm);
+  const std::string whose = pipeline_ranks(options.mesh_llm) > 1
+                                ? "the first stage of [mesh.llm], which are its tp x cp"
+                                : "a replica, which are tp x cp of [mesh.llm]";
+  for (const std::string& module : model.encoders()) {
+    const ModuleMeshOptions& own = mesh_of(options, module);
+    if (pipeline_ranks(own) > 1)
+      faults.add("mesh." + module + " has " + std::to_string(pipeline_ranks(own)) +
+                 " stages with mesh.placement = \"shared\", in which encoders stand in the first "
+                 "stage of the language model; allowed: 1, or another placement");
+    shape.modules.push_back(make_module_grid(module, own, model, stage_ranks, whose, faults));
+  }
+}
+
+/// Whether the deck says on how many ranks an encoder stands.
+void check_layout(const Options& options, const std::string& module, Faults& faults) {
+  const ModuleMeshOptions& own = mesh_of(options, module);
+  if (pipeline_ranks(own) > 1 || degrees_product(own) > 1 || own.dp_module > 0) return;
+  faults.add("mesh.placement = \"" + options.mesh.placement + "\", but [mesh." + module +
+             "] gives no layout: say on how many ranks it stands, by pp, tp, cp or dp_module "
+             "(dp_module = 1: one rank)");
+}
+
+int64_t own_stage_ranks(const ModuleMeshOptions& options) {
+  return degrees_product(options) * std::max<int64_t>(1, options.dp_module);
+}
+
+/// All encoders on the same ranks: the one with most decides how many.
+int add_colocated(MeshShape& shape, const Options& options, const ModelSpec& model,
+                  Faults& faults) {
+  int64_t stage_ranks = 1, stages = 0;
+  const std::vector<std::string> encoders = model.encoders();
+  for (const std::string& module : encoders) {
+    const ModuleMeshOptions& own = mesh_of(options, module);
+    check_layout(options, module, faults);
+    stage_ranks = std::max(stage_ranks, own_stage_ranks(own));
+    if (stages != 0 && pipeline_ranks(own) != stages)
+      faults.add("mesh." + module + " has " + std::to_string(pipeline_ranks(own)) +
+                 " stages and mesh." + encoders.front() + " " + std::to_string(stages) +
+                 "; with mesh.placement = \"colocated\" encoders have equally many");
+    stages = pipeline_ranks(own);
+  }
+  for (const std::string& module : encoders)
+    shape.modules.push_back(make_module_grid(module, mesh_of(options, module), model, stage_ranks,
+                                             "a stage of the encoders", faults));
+  return static_cast<int>(stage_ranks * stages);
+}
+
+int add_disjoint(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
+  int first = 0;
+  for (const std::string& module : model.encoders()) {
+    const ModuleMeshOptions& own = mesh_of(options, module);
+    check_layout(options, module, faults);
+    ModuleGrid grid =
+        make_module_grid(module, own, model, own_stage_ranks(own), "its stage", faults);
+    grid.first_rank = first;
+    first += grid.ranks();
+    shape.modules.push_back(grid);
+  }
+  return first;
+}
+
+/// The grids of all modules in a replica; the language model's is the last.
+void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
+  int first = 0;
+  if (options.mesh.placement == "shared")
+    add_shared(shape, options, model, faults);
+  else if (model.encoders().empty())
+    faults.add("mesh.placement = \"" + options.mesh.placement + "\", but the model (" +
+               model.family + ") has no encoder to place; leave it out");
+  else
+    first = options.mesh.placement == "colocated" ? add_colocated(shape, options, model, faults)
+                                                  : add_disjoint(shape, options, model, faults);
+  if (options.mesh_llm.dp_module > 1)
+    faults.add("mesh.llm.dp_module = " + std::to_string(options.mesh_llm.dp_module) +
+               ": only encoders deal items to their ranks; allowed: 0, 1");
+  ModuleMeshOptions own = options.mesh_llm;
+  own.dp_module = 0;
+  ModuleGrid llm = make_module_grid("llm", own, model, degrees_product(own), "its stage", faults);
+  llm.first_rank = first;
+  shape.modules.push_back(llm);
+}
+
+}  // namespace
+
+bool is_pipelined(const Options& options) {
+  return options.mesh.placement != "shared" || pipeline_ranks(options.mesh_llm) > 1;
+}
+
+MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model,
+                          int world_size) {
+  for (const std::string& module : model.modules())
+    check_degrees(module, mesh_of(options, module), model, faults);
+  check_schedule(options, faults);
+  MeshShape shape;
+  add_grids(shape, options, model, faults);
+  resolve_replicas(faults, options.mesh, shape.ranks_per_replica(), world_size, shape);
+  const RunKind run{options.run.device, is_pipelined(options)};
+  for (ModuleGrid& grid : shape.modules) {
+    const ModuleMeshOptions& of_module = mesh_of(options, grid.module);
+    check_sharding(of_module, shape, grid, run, faults);
+    grid.shard_subgroup = make_sharding(of_module, shape, grid, run.is_pipelined).subgroup;
+  }
+  return shape;
+}
+
+}  // namespace zea::detail

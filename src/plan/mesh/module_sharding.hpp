@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a module's deck section to its sharding and wrapping, refusing what does not go together.
+#pragma once
+
+#include <string>
+
+#include "plan/faults.hpp"
+#include "zea/deck/options.hpp"
+#include "zea/plan/mesh/axis.hpp"
+#include "zea/plan/mesh/module_mesh.hpp"
+#include "zea/plan/mesh/sharding.hpp"
+
+namespace zea::detail {
+
+/// What of the whole run decides about a module's sharding.
+struct RunKind {
+  std::string device;         ///< run.device
+  bool is_pipelined = false;  ///< modules or stages have ranks of their own
+};
+
+/// Adds a fault, with its reason, for every setting of the module's section that another one makes
+/// impossible or that the strategy has no use for. Of `mesh` only the data-parallel degrees are
+/// read.
+void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, const ModuleGrid& grid,
+                    const RunKind& run, Faults& faults);
+
+Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
+                       const ModuleGrid& grid, bool is_pipelined);
+
+/// `gradient_bytes` is the size of one element of a gradient.
+Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);
+
+}  // namespace zea::detail

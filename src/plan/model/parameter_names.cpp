@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/model/parameter_names.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace zea {
+namespace {
+
+struct Prefix {
+  const char* from;
+  const char* to;
+};
+
+/// The first prefix that fits is replaced; longer ones stand before those that they contain.
+constexpr std::array<Prefix, 8> kPrefixes{{{"vision_tower.vision_model.", "vision_tower."},
+                                           {"language_model.model.", "language_model.model."},
+                                           {"language_model.lm_head.", "language_model.lm_head."},
+                                           {"language_model.", "language_model.model."},
+                                           {"lm_head.", "language_model.lm_head."},
+                                           {"layers.", "language_model.model.layers."},
+                                           {"embed_tokens.", "language_model.model.embed_tokens."},
+                                           {"norm.", "language_model.model.norm."}}};
+
+/// The running model's outermost "model.", which files do not have.
+std::string without_outer_model(const std::string& name) {
+  constexpr const char* kOuter = "model.";
+  return name.starts_with(kOuter) ? name.substr(std::string(kOuter).size()) : name;
+}
+
+std::string canonical_llava_name(const std::string& name) {
+  const std::string inner = without_outer_model(name);
+  for (const Prefix& prefix : kPrefixes)
+    if (inner.starts_with(prefix.from))
+      return prefix.to + inner.substr(std::string(prefix.from).size());
+  for (const char* known :
+       {"vision_tower.", "multi_modal_projector.", "audio_tower.", "audio_projector."})
+    if (inner.starts_with(known)) return inner;
+  return name;
+}
+
+/// The first files, and those of the model without its head, leave "transformer." out.
+std::string canonical_gpt2_name(const std::string& name) {
+  for (const char* bare : {"h.", "wte.", "wpe.", "ln_f."})
+    if (name.starts_with(bare)) return "transformer." + name;
+  return name;
+}
+
+}  // namespace
+
+std::string canonical_parameter_name(const std::string& family, const std::string& name) {
+  if (family == "llava") return canonical_llava_name(name);
+  if (family == "gpt2") return canonical_gpt2_name(name);
+  return name;
+}
+
+bool is_computed_buffer(const std::string& name) {
+  constexpr std::array kSuffixes{".position_ids", ".rotary_emb.inv_freq", ".attn.bias",
+                                 ".attn.masked_bias"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](const char* suffix) { return name.ends_with(suffix); });
+}
+
+}  // namespace zea

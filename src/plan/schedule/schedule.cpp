@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/schedule/schedule.hpp"
+
+#include <algorithm>
+
+#include "walk.hpp"
+
+namespace zea {
+namespace {
+
+using detail::Accumulation;
+using detail::Stay;
+using detail::Walk;
+
+/// What stands around one computation.
+struct Surroundings {
+  std::vector<Stay> unshard_before, reshard, unshard_after;
+  std::vector<Action> reduce;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const ScheduleInput& input)
+      : input_(input), walk_(input), around_(walk_.size()) {
+    for (size_t g = 0; g < input.groups.size(); ++g) {
+      const int group = static_cast<int>(g);
+      if (input.shardings[g].gathered()) place_stays(group);
+      if (input.groups[g].trainable && !input.forward_only) place_reductions(group);
+    }
+  }
+
+  std::vector<Action> actions() {
+    for (size_t i = 0; i < walk_.size(); ++i) {
+      const detail::Compute& compute = walk_[i];
+      unshard(around_[i].unshard_before);
+      compute_here(i);
+      for (const Stay& stay : around_[i].reshard)
+        actions_.push_back({stay.to_subgroup ? ActionKind::ReshardSubgroup : ActionKind::Reshard,
+                            -1, stay.group, compute.microbatch});
+      unshard(around_[i].unshard_after);
+      actions_.insert(actions_.end(), around_[i].reduce.begin(), around_[i].reduce.end());
+    }
+    return std::move(actions_);
+  }
+
+ private:
+  void place_stays(int group) {
+    for (const Stay& stay : walk_.stays(group)) {
+      const Walk::Place place = walk_.unshard_place(stay);
+      Surroundings& around = around_[place.index];
+      (place.after ? around.unshard_after : around.unshard_before).push_back(stay);
+      around_[stay.last].reshard.push_back(stay);
+    }
+  }
+
+  void place_reductions(int group) {
+    const Sharding& sharding = input_.shardings[group];
+    if (sharding.gathered())
+      for (const Accumulation& sum : walk_.accumulations(group))
+        around_[sum.last].reduce.push_back(
+            {ActionKind::ReduceShard, -1, group, walk_[sum.last].microbatch});
+    if (sharding.replicas == 1) return;
+    // Once per step, where the last rank of the job that has work makes its backward.
+    if (const auto last = walk_.last_backward(group))
+      around_[*last].reduce.push_back(
+          {ActionKind::ReduceReplicas, -1, group, walk_[*last].microbatch});
+  }
+
+  /// What other modules made comes before the forward that reads it; its gradient goes back after
+  /// the backward. All ranks of the replica take part, those without items, too.
+  void compute_here(size_t i) {
+    const detail::Compute& compute = walk_[i];
+    const bool back = compute.kind != ActionKind::Forward;
+    const auto move = [&](ActionKind kind) {
+      for (int unit : walk_.moved_units(i))
+        actions_.push_back({kind, unit, -1, compute.microbatch});
+    };
+    const auto add = [&](const std::vector<Action>& transfers) {
+      actions_.insert(actions_.end(), transfers.begin(), transfers.end());
+    };
+    add(walk_.transfers_before(i));
+    if (!back) move(ActionKind::Move);
+    if (walk_.runs_here(i))
+      actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
+    if (back) move(ActionKind::MoveBack);
+    add(walk_.transfers_after(i));
+  }
+
+  /// Those that are needed first are gathered first.
+  void unshard(std::vector<Stay>& stays) {
+    std::stable_sort(stays.begin(), stays.end(),
+                     [](const Stay& a, const Stay& b) { return a.first < b.first; });
+    for (const Stay& stay : stays)
+      actions_.push_back({stay.from_subgroup ? ActionKind::UnshardSubgroup : ActionKind::Unshard,
+                          -1, stay.group, walk_[stay.first].microbatch});
+  }
+
+  const ScheduleInput& input_;
+  Walk walk_;
+  std::vector<Surroundings> around_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace
+
+std::vector<Action> make_schedule(const ScheduleInput& input) {
+  return Scheduler(input).actions();
+}
+
+std::vector<bool> groups_with_gradient(const ScheduleInput& input) {
+  const Walk walk(input);
+  std::vector<bool> has(input.groups.size());
+  for (size_t group = 0; group < has.size(); ++group)
+    has[group] =
+        input.groups[group].trainable && walk.last_backward(static_cast<int>(group)).has_value();
+  return has;
+}
+
+}  // namespace zea

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots by greedy colouring: buffers are vertices, and an edge joins two that may exist at the same
+// time.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "walk.hpp"
+#include "zea/plan/schedule/schedule.hpp"
+
+namespace zea {
+namespace {
+
+using detail::Accumulation;
+using detail::Stay;
+using detail::Walk;
+
+/// Time on paper: each computation has a moment for each thing that happens around it.
+constexpr int64_t kMoments = 5;
+enum Moment : int64_t { kUnshardBefore, kCompute, kReshard, kUnshardAfter, kReduce };
+
+int64_t at(size_t index, Moment moment) {
+  return static_cast<int64_t>(index) * kMoments + moment;
+}
+
+/// From its first moment up to, not including, its last.
+struct Life {
+  int64_t begin;
+  int64_t end;
+};
+using Lives = std::vector<std::vector<Life>>;  ///< of each group
+
+bool meet(const std::vector<Life>& a, const std::vector<Life>& b) {
+  for (const Life& x : a)
+    for (const Life& y : b)
+      if (x.begin < y.end && y.begin < x.end) return true;
+  return false;
+}
+
+/// Each group in turn takes the first slot in which nobody meets it.
+SlotPlan assign_in_order(const Lives& lives, const std::vector<int64_t>& bytes,
+                         const std::vector<int>& order) {
+  SlotPlan plan;
+  plan.slot_of_group.assign(lives.size(), -1);
+  std::vector<std::vector<int>> members;
+  for (int group : order) {
+    if (lives[group].empty()) continue;
+    const auto fits = [&](const std::vector<int>& slot) {
+      return std::none_of(slot.begin(), slot.end(),
+                          [&](int other) { return meet(lives[group], lives[other]); });
+    };
+    const auto slot = std::find_if(members.begin(), members.end(), fits);
+    plan.slot_of_group[group] = static_cast<int>(slot - members.begin());
+    if (slot == members.end()) {
+      members.push_back({group});
+      plan.bytes.push_back(bytes[group]);
+    } else {
+      slot->push_back(group);
+      plan.bytes[slot - members.begin()] =
+          std::max(plan.bytes[slot - members.begin()], bytes[group]);
+    }
+  }
+  return plan;
+}
+
+/// Largest first is best where a few buffers are large, walking order where all are alike.
+SlotPlan assign_slots(const Lives& lives, const std::vector<int64_t>& bytes) {
+  std::vector<int> order(lives.size());
+  std::iota(order.begin(), order.end(), 0);
+  const SlotPlan walking = assign_in_order(lives, bytes, order);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return bytes[a] > bytes[b]; });
+  const SlotPlan largest_first = assign_in_order(lives, bytes, order);
+  return largest_first.total_bytes() < walking.total_bytes() ? largest_first : walking;
+}
+
+/// One gradient travels at a time, so all that need it have the same slot.
+SlotPlan one_slot(const Lives& lives, const std::vector<int64_t>& bytes) {
+  SlotPlan plan;
+  for (size_t group = 0; group < lives.size(); ++group) {
+    const bool needs = !lives[group].empty() && bytes[group] > 0;
+    plan.slot_of_group.push_back(needs ? 0 : -1);
+    if (needs) plan.bytes = {std::max(plan.total_bytes(), bytes[group])};
+  }
+  return plan;
+}
+
+/// With the walk's first moment at `start`.
+void add_gathered_lives(const Walk& walk, int64_t start, Lives& lives) {
+  for (size_t g = 0; g < lives.size(); ++g) {
+    if (!walk.input().shardings[g].gathered()) continue;
+    for (const Stay& stay : walk.stays(static_cast<int>(g))) {
+      const Walk::Place place = walk.unshard_place(stay);
+      lives[g].push_back({start + at(place.index, place.after ? kUnshardAfter : kUnshardBefore),
+                          start + at(stay.last, kReshard)});
+    }
+  }
+}
+
+/// A gradient lives from its first backward until the next one starts to be reduced: then the
+/// engine finishes its own reduction.
+Lives gradient_lives(const Walk& walk) {
+  std::vector<Accumulation> all;
+  const size_t groups = walk.input().groups.size();
+  for (size_t g = 0; g < groups; ++g)
+    if (walk.input().groups[g].trainable && walk.input().shardings[g].gathered())
+      for (const Accumulation& sum : walk.accumulations(static_cast<int>(g))) all.push_back(sum);
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Accumulation& a, const Accumulation& b) { return a.last < b.last; });
+  Lives lives(groups);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int64_t end =
+        i + 1 < all.size() ? at(all[i + 1].last, kReduce) : std::numeric_limits<int64_t>::max();
+    lives[all[i].group].push_back({at(all[i].first, kCompute), end});
+  }
+  return lives;
+}
+
+}  // namespace
+
+int64_t SlotPlan::total_bytes() const {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+}
+
+SlotPlans make_slot_plans(const ModelSpec& model, const std::vector<FlatGroup>& groups,
+                          const std::vector<int>& bundles, const std::vector<Sharding>& shardings,
+                          const Pipeline& pipeline, int place,
+                          const std::vector<SlotBytes>& bytes) {
+  // So many microbatches with work for every unit that what lies beside what does not change after
+  // them: virtual stages take turns after as many microbatches as there are places.
+  StepPlan busy;
+  busy.replicas = {std::vector<MicrobatchPlan>(
+      2 * pipeline.places.size(),
+      MicrobatchPlan{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {1, 1}})};
+  ScheduleInput input{.model = model,
+                      .groups = groups,
+                      .bundles = bundles,
+                      .shardings = shardings,
+                      .step = busy,
+                      .pipeline = pipeline,
+                      .place = place};
+  input.shard_peers.assign(groups.size(), {0});
+  input.all_peers = input.shard_peers;
+  const Walk walk(input);
+  std::vector<int64_t> gathered, gradients, wire;
+  for (const SlotBytes& group : bytes) {
+    gathered.push_back(group.gathered);
+    gradients.push_back(group.gradient);
+    wire.push_back(group.wire);
+  }
+  const Lives reduced = gradient_lives(walk);
+  // An evaluation meets others than training: it comes after it on paper.
+  Lives kept(groups.size());
+  add_gathered_lives(walk, 0, kept);
+  ScheduleInput evaluation = input;
+  evaluation.forward_only = true;
+  add_gathered_lives(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
+  return {assign_slots(kept, gathered), assign_slots(reduced, gradients), one_slot(reduced, wire)};
+}
+
+}  // namespace zea

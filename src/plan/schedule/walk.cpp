@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "walk.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "zea/core/error.hpp"
+#include "zea/plan/tokens/deal.hpp"
+
+namespace zea {
+namespace detail {
+
+namespace {
+
+ActionKind kind_of(PassKind pass) {
+  switch (pass) {
+    case PassKind::Forward:
+      return ActionKind::Forward;
+    case PassKind::Backward:
+      return ActionKind::Backward;
+    case PassKind::BackwardInput:
+      return ActionKind::BackwardInput;
+    case PassKind::BackwardWeight:
+      return ActionKind::BackwardWeight;
+  }
+  throw InternalError("unknown pass");
+}
+
+bool is_backward(ActionKind kind) {
+  return kind != ActionKind::Forward;
+}
+
+}  // namespace
+
+Walk::Walk(const ScheduleInput& input)
+    : input_(input),
+      computes_of_unit_(input.model.units.size()),
+      readers_(input.model.units.size()),
+      received_(input.model.units.size()) {
+  for (const auto& microbatches : input.step.replicas) {
+    has_backward_.emplace_back();
+    for (const MicrobatchPlan& microbatch : microbatches)
+      has_backward_.back().push_back(units_with_backward(input.model, microbatch));
+  }
+  for (size_t u = 0; u < readers_.size(); ++u)
+    for (const UnitInput& source : input.model.units[u].inputs)
+      readers_[source.unit].push_back(static_cast<int>(u));
+  find_received_units();
+  for (const Pass& pass : passes_of_place(input.pipeline, input.model, input.place,
+                                          input.step.num_microbatches(), input.forward_only))
+    add_pass(pass);
+}
+
+void Walk::add_pass(const Pass& pass) {
+  const ActionKind kind = kind_of(pass.kind);
+  std::vector<int> units = input_.pipeline.stages[pass.stage].units;
+  if (is_backward(kind)) std::reverse(units.begin(), units.end());
+  for (int unit : units) {
+    computes_of_unit_[unit].push_back(computes_.size());
+    computes_.push_back({kind, unit, pass.microbatch});
+  }
+}
+
+bool Walk::runs_on(size_t i, const std::vector<int>& replicas) const {
+  const Compute& compute = computes_[i];
+  return std::any_of(replicas.begin(), replicas.end(), [&](int replica) {
+    return is_backward(compute.kind) ? has_backward_[replica][compute.microbatch][compute.unit]
+                                     : unit_runs(input_.model.units[compute.unit],
+                                                 input_.step.replicas[replica][compute.microbatch]);
+  });
+}
+
+bool Walk::has_items(const Compute& compute) const {
+  const std::string& module = input_.model.units[compute.unit].module;
+  const auto share = input_.item_shares.find(module);
+  if (share == input_.item_shares.end()) return true;
+  const MicrobatchPlan& microbatch = input_.step.replicas[input_.replica][compute.microbatch];
+  return !deal_items(microbatch.items.of(module), share->second.ranks)[share->second.rank].empty();
+}
+
+std::vector<int> Walk::moved_units(size_t i) const {
+  const Compute& compute = computes_[i];
+  const UnitSpec& unit = input_.model.units[compute.unit];
+  std::vector<int> moved;
+  if (!input_.moves_features || !runs_in_replica(i) || compute.kind == ActionKind::BackwardWeight)
+    return moved;
+  for (const UnitInput& input : unit.inputs) {
+    const UnitSpec& source = input_.model.units[input.unit];
+    if (source.module == unit.module || input_.pipeline.place_of_unit(input.unit) != input_.place)
+      continue;
+    if (!unit_runs(source, input_.step.replicas[input_.replica][compute.microbatch])) continue;
+    if (!is_backward(compute.kind) || has_gradient(input.unit, compute.microbatch))
+      moved.push_back(input.unit);
+  }
+  return moved;
+}
+
+bool Walk::has_gradient(int unit, int microbatch) const {
+  return has_backward_[input_.replica][microbatch][unit];
+}
+
+/// The unit here before which `source`'s output is received: its first reader, or that of a later
+/// unit of its stage, where that comes sooner (several taps): messages of one link have no names,
+/// so they are taken in the order in which they are made. -1: none here reads it.
+int Walk::receiving_unit(int source) const {
+  const auto first_reader = [&](int unit) {
+    for (int reader : readers_[unit])
+      if (input_.pipeline.place_of_unit(reader) == input_.place) return reader;
+    return -1;
+  };
+  int receiving = first_reader(source);
+  for (size_t u = source + 1; receiving >= 0 && u < readers_.size(); ++u) {
+    const auto later = static_cast<int>(u);
+    if (input_.pipeline.stage_of_unit[later] != input_.pipeline.stage_of_unit[source]) continue;
+    if (input_.model.units[later].module != input_.model.units[source].module) continue;
+    const int reader = first_reader(later);
+    if (reader >= 0 &&
+        input_.pipeline.stage_of_unit[reader] == input_.pipeline.stage_of_unit[receiving])
+      receiving = std::min(receiving, reader);
+  }
+  return receiving;
+}
+
+void Walk::find_received_units() {
+  for (size_t u = 0; u < readers_.size(); ++u) {
+    const auto source = static_cast<int>(u);
+    if (input_.pipeline.place_of_unit(source) == input_.place) continue;
+    if (const int unit = receiving_unit(source); unit >= 0) received_[unit].push_back(source);
+  }
+}
+
+/// Those that have work in this rank's replica.
+std::vector<int> Walk::received_units(const Compute& compute) const {
+  std::vector<int> units = received_[compute.unit];
+  std::erase_if(units, [&](int unit) {
+    return !unit_runs(input_.model.units[unit],
+                      input_.step.replicas[input_.replica][compute.microbatch]);
+  });
+  return units;
+}
+
+// What several units of this place read is received once, before the first of them, and its
+// gradient goes back once, after that one's backward, which is the last.
+std::vector<Action> Walk::transfers_before(size_t i) const {
+  const Compute& compute = computes_[i];
+  std::vector<Action> actions;
+  if (!runs_here(i) || compute.kind == ActionKind::BackwardWeight) return actions;
+  const auto add = [&](ActionKind kind, int unit, int place) {
+    actions.push_back({kind, unit, -1, compute.microbatch, place});
+  };
+  if (compute.kind == ActionKind::Forward) {
+    for (int unit : received_units(compute))
+      add(ActionKind::Receive, unit, input_.pipeline.place_of_unit(unit));
+    return actions;
+  }
+  for (int place : reading_places(compute.unit))
+    add(ActionKind::ReceiveGradient, compute.unit, place);
+  return actions;
+}
+
+std::vector<Action> Walk::transfers_after(size_t i) const {
+  const Compute& compute = computes_[i];
+  std::vector<Action> actions;
+  if (!runs_here(i) || compute.kind == ActionKind::BackwardWeight) return actions;
+  const auto add = [&](ActionKind kind, int unit, int place) {
+    actions.push_back({kind, unit, -1, compute.microbatch, place});
+  };
+  if (compute.kind == ActionKind::Forward) {
+    for (int place : reading_places(compute.unit)) add(ActionKind::Send, compute.unit, place);
+    return actions;
+  }
+  for (int unit : received_units(compute))
+    if (has_gradient(unit, compute.microbatch))
+      add(ActionKind::SendGradient, unit, input_.pipeline.place_of_unit(unit));
+  std::reverse(actions.begin(), actions.end());  // as their units' backwards follow each other
+  return actions;
+}
+
+std::vector<int> Walk::reading_places(int unit) const {
+  std::set<int> places;
+  for (int reader : readers_[unit]) places.insert(input_.pipeline.place_of_unit(reader));
+  places.erase(input_.place);
+  return {places.begin(), places.end()};
+}
+
+std::vector<size_t> Walk::all_uses(int group) const {
+  std::vector<size_t> found;
+  for (int unit : input_.groups[group].units)
+    found.insert(found.end(), computes_of_unit_[unit].begin(), computes_of_unit_[unit].end());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<size_t> Walk::uses(int group) const {
+  std::vector<size_t> found = all_uses(group);
+  std::erase_if(found, [&](size_t i) { return !runs_on(i, input_.shard_peers[group]); });
+  return found;
+}
+
+/// Nothing but the units of one bundle lies between them.
+bool Walk::is_contiguous(size_t a, size_t b, int bundle) const {
+  for (size_t i = a + 1; i < b; ++i)
+    if (bundle < 0 || input_.bundles[computes_[i].unit] != bundle) return false;
+  return true;
+}
+
+bool Walk::is_between_forward_and_backward(size_t a, size_t b) const {
+  return !input_.forward_only && computes_[a].kind == ActionKind::Forward &&
+         computes_[a].microbatch == computes_[b].microbatch;
+}
+
+std::vector<Stay> Walk::stays(int group) const {
+  const Sharding& sharding = input_.shardings[group];
+  std::vector<Stay> found;
+  for (size_t use : uses(group)) {
+    const bool follows = !found.empty();
+    const bool waits = follows && is_between_forward_and_backward(found.back().last, use);
+    if (follows && (sharding.keeps_for_step ||
+                    is_contiguous(found.back().last, use, input_.groups[group].bundle) ||
+                    (waits && sharding.keeps_until_backward))) {
+      found.back().last = use;
+      continue;
+    }
+    const bool subgroup = waits && sharding.subgroup > 0;
+    if (subgroup) found.back().to_subgroup = true;
+    found.push_back({.group = group, .first = use, .last = use, .from_subgroup = subgroup});
+  }
+  return found;
+}
+
+std::vector<Accumulation> Walk::accumulations(int group) const {
+  const bool each = input_.shardings[group].reduces_each_microbatch;
+  std::vector<Accumulation> found;
+  for (size_t use : uses(group)) {
+    if (!is_backward(computes_[use].kind)) continue;
+    const bool same_microbatch =
+        !found.empty() && computes_[found.back().last].microbatch == computes_[use].microbatch;
+    const bool joins = !found.empty() &&
+                       (!each || (same_microbatch && is_contiguous(found.back().last, use,
+                                                                   input_.groups[group].bundle)));
+    if (joins)
+      found.back().last = use;
+    else
+      found.push_back({group, use, use});
+  }
+  return found;
+}
+
+std::optional<size_t> Walk::last_backward(int group) const {
+  const std::vector<size_t> all = all_uses(group);
+  for (auto use = all.rbegin(); use != all.rend(); ++use)
+    if (is_backward(computes_[*use].kind) && runs_on(*use, input_.all_peers[group])) return *use;
+  return std::nullopt;
+}
+
+Walk::Place Walk::unshard_place(const Stay& stay) const {
+  const Sharding& sharding = input_.shardings[stay.group];
+  const Prefetch prefetch = computes_[stay.first].kind == ActionKind::Forward
+                                ? sharding.forward_prefetch
+                                : sharding.backward_prefetch;
+  if (prefetch == Prefetch::None) return {stay.first, false};
+  // Not before the buffer was dropped after its use before this one. Whether that use has work does
+  // not count, so that a buffer never lives where a walk with work for every unit does not have it.
+  const std::vector<size_t> all = all_uses(stay.group);
+  const auto own = std::lower_bound(all.begin(), all.end(), stay.first);
+  const bool is_first = own == all.begin();
+  const size_t before = is_first ? 0 : *(own - 1);
+  const std::optional<size_t> ahead = units_before(stay.first, sharding.prefetch_depth);
+  if (!ahead) return {is_first ? 0 : before + 1, false};
+  if (prefetch == Prefetch::Post) return {std::max(*ahead, before), true};
+  return {is_first ? *ahead : std::max(*ahead, before + 1), false};
+}
+
+std::optional<size_t> Walk::units_before(size_t index, int units) const {
+  while (index-- > 0) {
+    const bool counts = !input_.model.units[computes_[index].unit].params.empty();
+    if (counts && --units == 0) return index;
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+bool unit_runs(const UnitSpec& unit, const MicrobatchPlan& microbatch) {
+  return unit.module == "llm" ? !microbatch.empty() : microbatch.items.of(unit.module) > 0;
+}
+
+std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchPlan& microbatch) {
+  std::vector<bool> has(model.units.size(), false);
+  for (size_t u = 0; u < has.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
+    if (!unit_runs(unit, microbatch)) continue;
+    has[u] = std::any_of(unit.params.begin(), unit.params.end(),
+                         [&](int param) { return model.params[param].trainable; }) ||
+             std::any_of(unit.inputs.begin(), unit.inputs.end(),
+                         [&](const UnitInput& input) { return has[input.unit]; });
+  }
+  return has;
+}
+
+}  // namespace zea

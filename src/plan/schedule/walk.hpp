@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The computations of a step at one place of the pipeline, in order, as all its ranks in all
+// replicas make them: which have work in each, when each buffer has to be gathered for it, and when
+// its gradient is whole.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "zea/plan/schedule/schedule.hpp"
+
+namespace zea::detail {
+
+/// One computation on a unit that some ranks of the job may make.
+struct Compute {
+  ActionKind kind;  ///< Forward, Backward, BackwardInput, BackwardWeight
+  int unit;
+  int microbatch;
+};
+
+/// A run of computations, `first` to `last` of the walk, for which a buffer stays gathered.
+struct Stay {
+  int group;
+  size_t first;
+  size_t last;
+  bool from_subgroup = false;  ///< gathered from the smaller group
+  bool to_subgroup = false;    ///< dropped to it afterwards
+};
+
+/// A run of backwards that add to one gradient before it is reduced.
+struct Accumulation {
+  int group;
+  size_t first;
+  size_t last;
+};
+
+class Walk {
+ public:
+  explicit Walk(const ScheduleInput& input);
+
+  size_t size() const { return computes_.size(); }
+  const Compute& operator[](size_t i) const { return computes_[i]; }
+  const ScheduleInput& input() const { return input_; }
+  bool runs_in_replica(size_t i) const { return runs_on(i, {input_.replica}); }
+  /// Of an encoder's units: whether this rank has items.
+  bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
+  /// The units of other modules at this place whose outputs computation `i` reads, or whose
+  /// outputs' gradients it makes, where they have work in this rank's replica.
+  std::vector<int> moved_units(size_t i) const;
+  /// Sends and receives before and after computation `i`, where this rank has work in it.
+  std::vector<Action> transfers_before(size_t i) const;
+  std::vector<Action> transfers_after(size_t i) const;
+
+  /// When `group`, which is cut into shards, is gathered; in order.
+  std::vector<Stay> stays(int group) const;
+  /// The reductions of a trainable buffer to its shards; in order.
+  std::vector<Accumulation> accumulations(int group) const;
+  /// The last backward of the job that adds to a trainable buffer, if any does.
+  std::optional<size_t> last_backward(int group) const;
+  /// Where the gathering for a stay starts.
+  struct Place {
+    size_t index;
+    bool after;  ///< the computation; else before it
+  };
+  Place unshard_place(const Stay& stay) const;
+
+ private:
+  void add_pass(const Pass& pass);
+  bool has_items(const Compute& compute) const;
+  bool runs_on(size_t i, const std::vector<int>& replicas) const;
+  /// Whether a gradient of `unit`'s output is made in this rank's replica.
+  bool has_gradient(int unit, int microbatch) const;
+  /// The unit here before which `source`'s output is received; -1: none reads it.
+  int receiving_unit(int source) const;
+  void find_received_units();
+  std::vector<int> received_units(const Compute& compute) const;
+  /// The other places that read a unit's output.
+  std::vector<int> reading_places(int unit) const;
+  /// The computations of the units that read `group`, whether or not they have work; in order.
+  std::vector<size_t> all_uses(int group) const;
+  /// Those that some rank of its shard group makes.
+  std::vector<size_t> uses(int group) const;
+  /// The computation so many units with parameters before `index`, if there are so many.
+  std::optional<size_t> units_before(size_t index, int units) const;
+  bool is_contiguous(size_t a, size_t b, int bundle) const;
+  bool is_between_forward_and_backward(size_t a, size_t b) const;
+
+  const ScheduleInput& input_;
+  std::vector<std::vector<std::vector<bool>>> has_backward_;  ///< [replica][microbatch][unit]
+  std::vector<Compute> computes_;
+  std::vector<std::vector<size_t>> computes_of_unit_;
+  std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending
+  /// For each unit here those of other places whose outputs are received before it, ascending.
+  std::vector<std::vector<int>> received_;
+};
+
+}  // namespace zea::detail

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/steps/step_plan.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "balance.hpp"
+#include "row_packing.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+using detail::Costs;
+using detail::Ids;
+using detail::Rows;
+
+void check_lengths(const Ids& samples, const std::vector<SampleIndex>& index, int64_t row_tokens) {
+  for (int64_t id : samples)
+    if (index[id].tokens > row_tokens)
+      throw DataError("sample " + std::to_string(id) + " has " + std::to_string(index[id].tokens) +
+                      " tokens, more than data.row_tokens = " + std::to_string(row_tokens) +
+                      "; raise data.row_tokens or leave the sample out");
+}
+
+class StepPlanner {
+ public:
+  StepPlanner(const Ids& samples, const std::vector<SampleIndex>& index,
+              const StepPlanOptions& options)
+      : samples_(samples), index_(index), options_(options) {}
+
+  /// Of each replica its microbatches: as many on all of them, the last ones possibly empty.
+  std::vector<std::vector<Rows>> deal() const {
+    std::vector<std::vector<Rows>> replicas;
+    size_t most = 0;
+    const std::vector<Ids> shares = deal_to_replicas();
+    for (const Ids& share : shares) {
+      replicas.push_back(detail::pack_in_order(share, index_, options_));
+      most = std::max(most, replicas.back().size());
+    }
+    for (size_t replica = 0; replica < replicas.size(); ++replica) {
+      if (options_.balance) balance(shares[replica], static_cast<int>(most), replicas[replica]);
+      replicas[replica].resize(most);
+    }
+    return replicas;
+  }
+
+ private:
+  Costs costs_of(int64_t id) const {
+    Costs costs;
+    for (const SampleCosts& of_set : options_.costs)
+      costs.push_back(sample_cost(index_[id], of_set));
+    return costs;
+  }
+
+  /// The samples of each replica, in the order of the global batch.
+  std::vector<Ids> deal_to_replicas() const {
+    const auto count = static_cast<int64_t>(samples_.size());
+    std::vector<Costs> costs;
+    for (const int64_t id : samples_) costs.push_back(costs_of(id));
+    std::vector<Ids> shares = options_.balance
+                                  ? *detail::deal_longest_first(costs, options_.replicas)
+                                  : detail::deal_in_turn(count, options_.replicas);
+    for (Ids& share : shares)
+      for (int64_t& position : share) position = samples_[position];
+    return shares;
+  }
+
+  /// Makes the microbatches alike. Where rows are so full that samples do not fit that way, the
+  /// longest go first; where that does not help either, microbatches stay as they are.
+  void balance(const Ids& share, int microbatches, std::vector<Rows>& packed) const {
+    std::vector<Costs> costs, lengths;
+    for (const int64_t id : share) {
+      costs.push_back(costs_of(id));
+      lengths.push_back({static_cast<double>(index_[id].tokens)});
+    }
+    for (const std::vector<Costs>& weights : {costs, lengths})
+      if (auto balanced = detail::pack_by_cost(share, weights, index_, options_, microbatches)) {
+        packed = std::move(*balanced);
+        break;
+      }
+    sort_by_load(packed);
+  }
+
+  /// So that microbatches of all replicas that run at the same time are alike.
+  void sort_by_load(std::vector<Rows>& microbatches) const {
+    std::vector<std::pair<double, Rows>> loaded;
+    for (Rows& rows : microbatches) {
+      double load = 0;
+      for (const Ids& row : rows)
+        for (const int64_t id : row)
+          for (const double cost : costs_of(id)) load += cost;
+      loaded.emplace_back(load, std::move(rows));
+    }
+    std::stable_sort(loaded.begin(), loaded.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (size_t m = 0; m < microbatches.size(); ++m) microbatches[m] = std::move(loaded[m].second);
+  }
+
+  const Ids& samples_;
+  const std::vector<SampleIndex>& index_;
+  const StepPlanOptions& options_;
+};
+
+MicrobatchPlan count_microbatch(const Rows& rows, const std::vector<SampleIndex>& index) {
+  MicrobatchPlan microbatch;
+  microbatch.rows = static_cast<int64_t>(rows.size());
+  for (const Ids& row : rows)
+    for (const int64_t id : row) {
+      microbatch.samples.push_back(id);
+      microbatch.tokens += index[id].tokens;
+      microbatch.targets += index[id].targets;
+      microbatch.items += index[id].items;
+    }
+  return microbatch;
+}
+
+}  // namespace
+
+StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
+                        const std::vector<SampleIndex>& index, const StepPlanOptions& options) {
+  check_lengths(samples, index, options.row_tokens);
+  StepPlan plan;
+  plan.step = step;
+  plan.samples = static_cast<int64_t>(samples.size());
+  for (const std::vector<Rows>& microbatches : StepPlanner(samples, index, options).deal()) {
+    plan.replicas.emplace_back();
+    for (const Rows& rows : microbatches) {
+      const MicrobatchPlan microbatch = count_microbatch(rows, index);
+      plan.tokens += microbatch.tokens;
+      plan.targets += microbatch.targets;
+      plan.replicas.back().push_back(microbatch);
+    }
+  }
+  return plan;
+}
+
+}  // namespace zea

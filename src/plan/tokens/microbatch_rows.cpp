@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/tokens/microbatch_rows.hpp"
+
+#include <numeric>
+
+#include "zea/plan/tokens/deal.hpp"
+#include "zea/plan/tokens/item_row.hpp"
+
+namespace zea {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+/// Those tokens of `runs` for which `number` gives a number of 0 or more, by these numbers, which
+/// ascend with the tokens.
+template <class Number>
+RowRuns numbered(const RowRuns& runs, Number number) {
+  RowRuns found;
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end; ++token) {
+      const int64_t row = number(token);
+      if (row < 0) continue;
+      if (!found.empty() && found.back().end == row)
+        ++found.back().end;
+      else
+        found.push_back({row, row + 1});
+    }
+  return found;
+}
+
+/// Rows of each tp rank of `cp_rank` that `number` numbers.
+template <class Number>
+TpRows tp_rows(const TokenLayout& layout, int cp_rank, Number number) {
+  TpRows rows;
+  rows.dealt = !layout.shares(cp_rank).empty();
+  const size_t parts = rows.dealt ? layout.shares(cp_rank).size() : 1;
+  for (size_t t = 0; t < parts; ++t)
+    rows.shares.push_back(count_rows(numbered(layout.held(cp_rank, static_cast<int>(t)), number)));
+  return rows;
+}
+
+template <class Number>
+ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
+                       const TokenSharding& sharding, int cp_rank, Number reads) {
+  ModuleRows rows;
+  rows.held = tp_rows(layout, cp_rank, [](int64_t token) { return token; });
+  rows.read = tp_rows(layout, cp_rank, reads);
+  if (sharding.context.ranks > 1)
+    rows.context = make_context_plan(visible, layout.owned(), sharding.context, cp_rank);
+  return rows;
+}
+
+/// The feature that a token of `items` becomes, by its number in the microbatch; -1: none.
+auto feature_of(const Ids& items, const ItemShape& shape) {
+  return [&items, shape](int64_t token) {
+    const int64_t place = token % shape.tokens - (shape.tokens - shape.features);
+    return place < 0 ? -1 : items[token / shape.tokens] * shape.features + place;
+  };
+}
+
+Ids rows_sent(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed, int rank) {
+  Ids rows;
+  for (const RowRuns& runs : plan_row_exchange(held, needed, rank).sends)
+    rows.push_back(count_rows(runs));
+  return rows;
+}
+
+/// For each placeholder of `modality` its number among them; -1 for the other tokens.
+Ids placeholder_numbers(const std::vector<MaskWord>& words, int64_t modality) {
+  Ids numbers;
+  int64_t next = 0;
+  for (MaskWord word : words) numbers.push_back(word_modality(word) == modality ? next++ : -1);
+  return numbers;
+}
+
+EncoderRows encoder_rows(const std::string& encoder, const MicrobatchTokens& tokens,
+                         const TokenLayout& text, const ItemShape& shape,
+                         const ReplicaLayout& replica) {
+  const std::vector<Ids> dealt =
+      deal_items(tokens.items.of(encoder), replica.grid(encoder).dp_module);
+  const Ids placeholders = placeholder_numbers(tokens.words, modality_of(encoder));
+  EncoderRows rows;
+  std::vector<RowRuns> made, taken;
+  for (int rank = 0; rank < replica.ranks(); ++rank) {
+    made.emplace_back();
+    taken.emplace_back();
+    if (replica.has_features(rank, "llm")) {
+      const Coordinate taker = replica.place(rank, "llm");
+      taken.back() = numbered(text.held(taker.cp, taker.tp),
+                              [&](int64_t token) { return placeholders[token]; });
+    }
+    if (!replica.has(rank, encoder)) continue;
+    const Coordinate place = replica.place(rank, encoder);
+    const Ids& items = dealt[place.dp_module];
+    const ItemRow row(static_cast<int64_t>(items.size()), shape.tokens, encoder, replica);
+    const auto feature = feature_of(items, shape);
+    if (replica.has_features(rank, encoder))
+      made.back() = numbered(row.layout().held(place.cp, place.tp), feature);
+    if (rank == replica.rank && !items.empty())
+      rows.items =
+          module_rows(row.visible(), row.layout(), replica.sharding(encoder), place.cp, feature);
+  }
+  rows.features = rows_sent(made, taken, replica.rank);
+  rows.feature_gradients = rows_sent(taken, made, replica.rank);
+  return rows;
+}
+
+}  // namespace
+
+int64_t TpRows::all() const {
+  return std::accumulate(shares.begin(), shares.end(), int64_t{0});
+}
+
+const ModuleRows& MicrobatchRows::of(const std::string& module) const {
+  static const ModuleRows kNone;
+  if (module == "llm") return text;
+  const auto found = encoders.find(module);
+  return found == encoders.end() ? kNone : found->second.items;
+}
+
+MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens) {
+  MicrobatchTokens tokens;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t token = 0; token < row_tokens; ++token) {
+      tokens.words.push_back(make_mask_word(row, kModalityText, 0));
+      tokens.is_target.push_back(token + 1 < row_tokens);
+    }
+  return tokens;
+}
+
+MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
+                                  const ReplicaLayout& replica, bool images_both_ways) {
+  const Visibility visible = visible_text(tokens.words, images_both_ways);
+  const TokenLayout text(visible, replica.sharding("llm"), replica.grid("llm").tp);
+  MicrobatchRows rows;
+  if (replica.has(replica.rank, "llm"))
+    rows.text =
+        module_rows(visible, text, replica.sharding("llm"), replica.place(replica.rank, "llm").cp,
+                    [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
+  for (const std::string& encoder : model.encoders())
+    if (tokens.items.of(encoder) > 0)
+      rows.encoders[encoder] =
+          encoder_rows(encoder, tokens, text, model.item_shape(encoder), replica);
+  return rows;
+}
+
+}  // namespace zea
