@@ -29,14 +29,14 @@ at::Tensor pixels_of(const LoadedMicrobatch& loaded, const Ids& images,
 void fill_images(Microbatch& out, const LoadedMicrobatch& loaded, const VisionConfig& vision,
                  const Ids& items, const RowRuns& here, const MicrobatchOptions& options) {
   const at::Tensor patches = extract_patches(pixels_of(loaded, items, vision), vision);
-  const int64_t tokens = vision.tokens();
+  const int64_t tokens = vision.tokens(), classes = vision.class_tokens();
   Ids class_rows, patch_rows, own_patches;
   int64_t row = 0;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token, ++row) {
-      const int64_t position = token % tokens;
-      (position == 0 ? class_rows : patch_rows).push_back(row);
-      if (position > 0) own_patches.push_back(token / tokens * vision.patches() + position - 1);
+      const int64_t patch = token % tokens - classes;
+      (patch < 0 ? class_rows : patch_rows).push_back(row);
+      if (patch >= 0) own_patches.push_back(token / tokens * vision.patches() + patch);
     }
   const bool all = static_cast<int64_t>(own_patches.size()) == patches.size(0);
   out.patches = (all ? patches : patches.index_select(0, index_tensor(own_patches, at::kCPU)))

@@ -11,10 +11,10 @@ namespace {
 /// Inverse frequency of each pair of coordinates.
 std::vector<double> rotary_frequencies(const TextConfig& text) {
   const RopeConfig& rope = text.rope;
-  std::vector<double> frequencies(text.head_dim / 2);
+  std::vector<double> frequencies(text.block.heads.dim / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    double frequency =
-        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(text.head_dim));
+    double frequency = std::pow(
+        rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(text.block.heads.dim));
     if (rope.type == "linear") frequency /= rope.factor;
     if (rope.type == "llama3") {
       // Long waves are stretched by `factor`, short ones kept, those between interpolated

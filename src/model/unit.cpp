@@ -1,54 +1,173 @@
 // SPDX-License-Identifier: Apache-2.0
+// The operations of a unit's forward on tensors: functions of its parameters, its inputs and the
+// microbatch.
 #include "zea/model/unit.hpp"
 
-#include "unit_kinds.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/model/unit_forward.hpp"
 
 namespace zea {
+namespace {
+
+class TensorOps {
+ public:
+  using Value = at::Tensor;
+  using NormedSum = zea::NormedSum;
+
+  TensorOps(const ModelSpec& model, const UnitSpec& unit, const std::vector<Parameter*>& parameters,
+            const UnitInputs& inputs, const Microbatch& microbatch, HeadOutput head,
+            const Layers& layers)
+      : model_(model),
+        unit_(unit),
+        parameters_(parameters),
+        inputs_(inputs),
+        microbatch_(microbatch),
+        head_(head),
+        layers_(layers) {
+    ZEA_ASSERT(parameters.size() == unit.roles.size());
+  }
+
+  at::Tensor input(size_t i) const { return *inputs_[i]; }
+  bool has_input(size_t i) const { return inputs_[i].has_value(); }
+  bool has(const std::string& role) const { return unit_.has(role); }
+  at::Tensor source() const {
+    return unit_.kind == UnitKind::AudioEmbed ? microbatch_.columns : microbatch_.patches;
+  }
+
+  at::Tensor linear(const at::Tensor& x, const std::string& role) const {
+    return zea::linear(x, weight(role), bias(role));
+  }
+  at::Tensor activated_linear(const at::Tensor& x, const std::string& role,
+                              Activation activation) const {
+    return activate_biased(zea::linear(x, weight(role), nullptr), bias(role), activation);
+  }
+  at::Tensor column_linear(const at::Tensor& x, const std::string& role, UnitRows rows,
+                           WeightOrder order) const {
+    return layers_.column_linear(x, weight(role), bias(role), shares(rows), order);
+  }
+  at::Tensor activated_column_linear(const at::Tensor& x, const std::string& role,
+                                     Activation activation, UnitRows rows,
+                                     WeightOrder order) const {
+    return activate_biased(layers_.column_linear(x, weight(role), nullptr, shares(rows), order),
+                           bias(role), activation);
+  }
+  at::Tensor row_linear(const at::Tensor& x, const std::string& role, UnitRows rows,
+                        WeightOrder order) const {
+    return layers_.row_linear(x, weight(role), bias(role), shares(rows), order);
+  }
+  at::Tensor query_value_biases(const at::Tensor& qkv) const {
+    return add_query_value_biases(qkv, parameter("q.bias"), parameter("v.bias"));
+  }
+  at::Tensor rotary(const at::Tensor& qkv, const BlockSpec& block) const {
+    const HeadShape heads = heads_here(qkv, block);
+    return zea::rotary(by_head(qkv, heads), microbatch_.rotary_cosines, microbatch_.rotary_sines,
+                       heads.query + heads.key_value);
+  }
+  at::Tensor attention(const at::Tensor& qkv, const BlockSpec& block) const {
+    const HeadShape heads = heads_here(qkv, block);
+    const TokenAttention& tokens = unit_.module == "llm"
+                                       ? microbatch_.text_attention
+                                       : microbatch_.encoder(unit_.module).attention;
+    return layers_.attention(by_head(qkv, heads), tokens, heads.query, heads.key_value);
+  }
+  at::Tensor swiglu(const at::Tensor& x) const { return zea::swiglu(x); }
+  at::Tensor add(const at::Tensor& x, const at::Tensor& y) const { return x + y; }
+  at::Tensor norm(const at::Tensor& x, const std::string& role, const NormSpec& spec) const {
+    return spec.kind == NormKind::Layer ? layer_norm(x, weight(role), *bias(role), spec.eps)
+                                        : rms_norm(x, weight(role), spec.eps);
+  }
+  NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, const std::string& role,
+                     const NormSpec& spec) const {
+    return zea::norm_sum(x, added, weight(role), bias(role), spec.eps);
+  }
+  at::Tensor windows(const at::Tensor& columns) const {
+    return windows_of(columns, microbatch_.windows);
+  }
+  at::Tensor image_tokens(const at::Tensor& patches) const {
+    return zea::image_tokens(patches,
+                             {microbatch_.patch_rows, microbatch_.class_rows,
+                              microbatch_.encoder(unit_.module).positions},
+                             parameter("class_token"), parameter("positions"));
+  }
+  at::Tensor positions() const {
+    return embedding(
+        unit_.module == "llm" ? microbatch_.positions : microbatch_.encoder(unit_.module).positions,
+        parameter("positions"));
+  }
+  at::Tensor vocabulary() const {
+    return layers_.embedding(microbatch_.token_ids, parameter("vocabulary"), model_.text.vocabulary,
+                             microbatch_.text_shares);
+  }
+  at::Tensor features() const {
+    std::vector<at::Tensor> states;
+    for (const auto& input : inputs_) states.push_back(*input);
+    return joined_rows(states, microbatch_.encoder(unit_.module).feature_rows);
+  }
+  at::Tensor merged(const at::Tensor& text, size_t i) const {
+    const std::string& encoder = model_.units[unit_.inputs[i].unit].module;
+    return text.index_copy(0, microbatch_.encoder(encoder).placeholder_rows, *inputs_[i]);
+  }
+  at::Tensor copy(const at::Tensor& x) const { return x.clone(); }
+  /// Only rows that something is asked of go through the norm and the vocabulary.
+  at::Tensor asked_rows(const at::Tensor& x) const {
+    return x.index_select(0, of_last() ? microbatch_.last_rows : microbatch_.target_rows);
+  }
+  at::Tensor loss(const at::Tensor& x) const {
+    const RowShares& shares = of_last() ? microbatch_.last_shares : microbatch_.target_shares;
+    Parameter& vocabulary = parameter("vocabulary");
+    if (head_ == HeadOutput::Loss)
+      return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, model_.text.vocabulary,
+                                   shares);
+    return layers_.logits(x, vocabulary, model_.text.vocabulary, shares);
+  }
+
+ private:
+  Parameter& parameter(const std::string& role) const {
+    const int place = unit_.place_of(role);
+    if (place < 0) throw InternalError(unit_.name + " has no parameter \"" + role + "\"");
+    return *parameters_[place];
+  }
+  Parameter& weight(const std::string& role) const { return parameter(role + ".weight"); }
+  Parameter* bias(const std::string& role) const {
+    const int place = unit_.place_of(role + ".bias");
+    return place < 0 ? nullptr : parameters_[place];
+  }
+  const RowShares& shares(UnitRows rows) const {
+    if (unit_.module == "llm") return microbatch_.text_shares;
+    const EncoderPart& part = microbatch_.encoder(unit_.module);
+    return rows == UnitRows::Tokens ? part.shares : part.feature_shares;
+  }
+  bool of_last() const { return head_ == HeadOutput::LastLogits; }
+
+  /// Heads of the parameters at hand, which may be a part of the model's.
+  HeadShape heads_here(const at::Tensor& qkv, const BlockSpec& block) const {
+    const std::vector<int64_t>& out = weight("out").shape();
+    const int64_t attended = block.order == WeightOrder::OutIn ? out[1] : out[0];
+    const int64_t query = attended / block.heads.dim;
+    const int64_t all = qkv.dim() == 3 ? qkv.size(1) : qkv.size(1) / block.heads.dim;
+    return {query, (all - query) / 2, block.heads.dim};
+  }
+  /// (tokens, heads, head_dim) of that or of (tokens, heads * head_dim).
+  static at::Tensor by_head(const at::Tensor& x, const HeadShape& heads) {
+    return x.view({x.size(0), heads.query + 2 * heads.key_value, heads.dim});
+  }
+
+  const ModelSpec& model_;
+  const UnitSpec& unit_;
+  const std::vector<Parameter*>& parameters_;
+  const UnitInputs& inputs_;
+  const Microbatch& microbatch_;
+  const HeadOutput head_;
+  const Layers& layers_;
+};
+
+}  // namespace
 
 at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  const detail::UnitContext context{model, microbatch, layers};
-  detail::ParameterList next(parameters);
-  at::Tensor output;
-  switch (unit.kind) {
-    case UnitKind::PatchEmbed:
-      output = detail::patch_embed(context, next);
-      break;
-    case UnitKind::VisionBlock:
-      output = detail::vision_block(context, next, *inputs[0]);
-      break;
-    case UnitKind::Projector:
-      output = detail::projector(context, next, inputs);
-      break;
-    case UnitKind::AudioEmbed:
-      output = detail::audio_embed(context, next);
-      break;
-    case UnitKind::AudioBlock:
-      output = detail::audio_block(context, next, *inputs[0]);
-      break;
-    case UnitKind::AudioProjector:
-      output = detail::audio_projector(context, next, *inputs[0]);
-      break;
-    case UnitKind::TokenEmbed:
-      output = detail::token_embed(context, next);
-      break;
-    case UnitKind::Merge:
-      output = detail::merge(context, unit, inputs);
-      break;
-    case UnitKind::DecoderBlock:
-      output = detail::decoder_block(context, next, *inputs[0]);
-      break;
-    case UnitKind::Gpt2Block:
-      output = detail::gpt2_block(context, next, *inputs[0]);
-      break;
-    case UnitKind::Head:
-      output = detail::head(context, next, *inputs[0], head);
-      break;
-  }
-  next.check_all_used(unit.name);
-  return output;
+  TensorOps ops(model, unit, parameters, inputs, microbatch, head, layers);
+  return unit_forward(ops, model, unit);
 }
 
 }  // namespace zea

@@ -67,7 +67,7 @@ class CaseBuilder {
     param.trainable = trains;
     UnitSpec unit{module + "." + std::to_string(last_unit() + 1),
                   module,
-                  UnitKind::DecoderBlock,
+                  UnitKind::Block,
                   {static_cast<int>(case_.model.params.size())},
                   {}};
     for (int input : inputs) unit.inputs.push_back({input, false});
@@ -280,8 +280,7 @@ Case colocated_encoders(PipelineSchedule schedule) {
   const std::vector<std::vector<int>> inputs{{}, {0}, {0, 1}, {}, {3}, {2, 4}, {5}};
   for (size_t u = 0; u < inputs.size(); ++u) {
     c.model.params.emplace_back();
-    UnitSpec unit{
-        "u" + std::to_string(u), "any", UnitKind::DecoderBlock, {static_cast<int>(u)}, {}};
+    UnitSpec unit{"u" + std::to_string(u), "any", UnitKind::Block, {static_cast<int>(u)}, {}};
     for (int input : inputs[u]) unit.inputs.push_back({input, false});
     c.model.units.push_back(unit);
   }

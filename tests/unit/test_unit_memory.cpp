@@ -188,12 +188,11 @@ class Counted {
 /// Rows and width of what a unit gives.
 std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
                                          const MicrobatchSizes& sizes) {
-  if (unit.module == "llm") return {sizes.tokens, model.text.hidden};
+  if (unit.module == "llm") return {sizes.tokens, model.text.block.hidden};
   const ItemShape item = model.item_shape(unit.module);
   const int64_t items = sizes.items.of(unit.module);
-  if (unit.kind == UnitKind::Projector || unit.kind == UnitKind::AudioProjector)
-    return {items * item.features, model.text.hidden};
-  return {items * item.tokens, unit.module == "audio" ? model.audio->hidden : model.vision->hidden};
+  if (unit.kind == UnitKind::Projector) return {items * item.features, model.text.block.hidden};
+  return {items * item.tokens, model.hidden(unit.module)};
 }
 
 using UnitMemoryTest = testing::KernelTest<>;
@@ -228,9 +227,9 @@ struct Check {
         {.dtype = to_torch(type), .vision_dtype = to_torch(type), .audio_dtype = to_torch(type)});
     const MicrobatchSizes sizes = sizes_of(spec, loaded);
     ASSERT_EQ(sizes.targets, microbatch.targets);
-    std::set<UnitKind> seen;
+    std::set<std::pair<std::string, UnitKind>> seen;
     for (const UnitSpec& unit : spec.units)
-      if (runs(unit, sizes) && seen.insert(unit.kind).second)
+      if (runs(unit, sizes) && seen.insert({unit.module, unit.kind}).second)
         run_unit_of(spec, unit, sizes, microbatch, bytes);
   }
 
@@ -257,7 +256,7 @@ struct Check {
     const UnitMemory declared = unit_memory(spec, unit, sizes, types, call);
     const UnitMemory counted =
         Counted(spec, unit, type).run(inputs, microbatch, bytes, keeps_graph);
-    const std::string what = std::string(unit_kind_name(unit.kind)) + " of " + text();
+    const std::string what = unit.module + " " + unit_kind_name(unit.kind) + " of " + text();
     EXPECT_EQ(declared.output_bytes, counted.output_bytes) << what;
     const int64_t packed = undeclared_bytes(types, unit.kind);
     expect_near(declared.forward_peak_bytes, counted.forward_peak_bytes, packed,

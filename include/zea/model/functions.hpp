@@ -12,9 +12,6 @@
 
 namespace zea {
 
-/// How a weight lies in its file and buffer: (out, in), or (in, out) as GPT-2's.
-enum class WeightOrder { OutIn, InOut };
-
 /// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
 /// (out) may be null.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/model/passing_ops.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 
 namespace zea::detail {
@@ -11,11 +12,9 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// A column linear gathers rows of this width, or a row linear scatters them.
-struct Linear {
-  bool columns;
-  int64_t width;
-  bool trains;
+/// Whether a tensor's gradient is wanted.
+struct Graded {
+  bool needs_gradient = false;
 };
 
 /// Heads of one rank in attention.
@@ -23,38 +22,95 @@ struct AttentionShape {
   int64_t heads, kv_heads, dim;
 };
 
-class UnitTraffic {
+bool trains(const ModelSpec& model, const UnitSpec& unit) {
+  return std::any_of(unit.params.begin(), unit.params.end(),
+                     [&](int param) { return model.params[param].trainable; });
+}
+
+bool trains_upstream(const ModelSpec& model, const UnitSpec& unit) {
+  return std::any_of(unit.inputs.begin(), unit.inputs.end(), [&](const UnitInput& input) {
+    const UnitSpec& source = model.units[input.unit];
+    return trains(model, source) || trains_upstream(model, source);
+  });
+}
+
+/// Counts what each operation of a unit sends: in forward, or in the backward that belongs to it.
+class TrafficOps : public PassingOps<Graded> {
  public:
-  UnitTraffic(const Plan& plan, const UnitSpec& unit, int world_rank, bool backward)
-      : plan_(plan),
-        unit_(unit),
+  TrafficOps(const Plan& plan, const UnitSpec& unit, const ModuleRows& rows, int world_rank,
+             bool backward)
+      : PassingOps(unit),
+        plan_(plan),
+        rows_(rows),
         grid_(plan.mesh.grid(unit.module)),
         place_(plan.mesh.coordinate(world_rank, unit.module)),
         dtype_(plan.precision_of(unit.module).param),
+        upstream_(trains_upstream(plan.model, unit)),
         backward_(backward) {}
 
-  void add_linears(const TpRows& rows, bool needs_input_gradient) {
-    for (const Linear& linear : linears()) {
-      const bool sums = linear.columns == backward_;
-      if (sums && (!backward_ || needs_input_gradient)) add_sum(rows, linear.width);
-      if (!sums) add_gather(rows, linear.width);
-      if (linear.columns && backward_ && linear.trains) add_gather(rows, linear.width);
+  Graded input(size_t) { return {upstream_}; }
+  Graded features() { return {upstream_}; }
+  /// Gathers the rows that are multiplied; their gradient is summed.
+  Graded column_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {
+    const ParamSpec& weight = weight_of(role);
+    if (!is_cut(weight)) return {true};
+    const int64_t width = weight.shape[1];
+    if (!backward_)
+      add_gather(rows_of(kind), width);
+    else if (x.needs_gradient)
+      add_sum(rows_of(kind), width);
+    if (backward_ && weight.trainable) add_gather(rows_of(kind), width);
+    return {x.needs_gradient || weight.trainable};
+  }
+  Graded activated_column_linear(Graded x, const std::string& role, Activation, UnitRows kind,
+                                 WeightOrder order) {
+    return column_linear(x, role, kind, order);
+  }
+  /// Sums what is multiplied; the gradient of the sum is gathered.
+  Graded row_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {
+    const ParamSpec& weight = weight_of(role);
+    if (is_cut(weight))
+      backward_ ? add_gather(rows_of(kind), weight.shape[0])
+                : add_sum(rows_of(kind), weight.shape[0]);
+    return x;
+  }
+  Graded norm(Graded x, const std::string& role, const NormSpec&) {
+    return {x.needs_gradient || weight_of(role).trainable};
+  }
+  NormedSum norm_sum(Graded x, Graded, const std::string& role, const NormSpec& spec) {
+    return {x, norm(x, role, spec)};
+  }
+  Graded vocabulary() {
+    const int64_t hidden = plan_.model.hidden(unit_.module);
+    backward_ ? add_gather(rows_.held, hidden) : add_sum(rows_.held, hidden);
+    return {};
+  }
+  Graded loss(Graded x) {
+    const int64_t hidden = plan_.model.hidden(unit_.module);
+    add_gather(rows_.read, hidden);
+    if (backward_) {
+      add_sum(rows_.read, hidden);
+      return x;
     }
-  }
-
-  void add_embedding(const TpRows& rows) {
-    const int64_t hidden = plan_.model.text.hidden;
-    backward_ ? add_gather(rows, hidden) : add_sum(rows, hidden);
-  }
-
-  void add_cross_entropy(const TpRows& targets) {
-    add_gather(targets, plan_.model.text.hidden);
-    if (backward_) return add_sum(targets, plan_.model.text.hidden);
     // Of each row the log-sum-exp and the target's logit, as wide as sums are taken.
-    const Ids statistics(grid_.tp, 2 * targets.all());
-    add(Axis::Tp, sent_by_all_gather(statistics, place_.tp), wide());
+    const Ids statistics(grid_.tp, 2 * rows_.read.all());
+    send(Axis::Tp, sent_by_all_gather(statistics, place_.tp), wide());
+    return x;
+  }
+  Graded attention(Graded x, const BlockSpec& block) {
+    if (!rows_.context) return x;
+    // Heads after tp, and after an exchange of tokens for heads.
+    const int64_t kv_here = std::max<int64_t>(1, block.heads.key_value / grid_.tp);
+    const AttentionShape shape{block.heads.query / grid_.tp / grid_.cp_inner,
+                               std::max<int64_t>(1, kv_here / grid_.cp_inner), block.heads.dim};
+    add_head_exchange(*rows_.context, shape);
+    add_key_exchange(*rows_.context, shape);
+    return x;
   }
 
+  Traffic take() { return std::move(traffic_); }
+
+ private:
   /// Inside the inner group queries, keys and values go to heads and outputs come back; backward
   /// sends the gradients of both the other way.
   void add_head_exchange(const ContextPlan& context, const AttentionShape& shape) {
@@ -63,10 +119,10 @@ class UnitTraffic {
     const Ids own(grid_.cp_inner, context.inner_tokens[member]);
     const int64_t in = (shape.heads + 2 * shape.kv_heads) * shape.dim;
     const int64_t out = shape.heads * shape.dim;
-    add(group_name(unit_.module, "cp_inner"),
-        sent_by_all_to_all(times(own, backward_ ? out : in), member) +
-            sent_by_all_to_all(times(context.inner_tokens, backward_ ? in : out), member),
-        dtype_);
+    send(group_name(unit_.module, "cp_inner"),
+         sent_by_all_to_all(times(own, backward_ ? out : in), member) +
+             sent_by_all_to_all(times(context.inner_tokens, backward_ ? in : out), member),
+         dtype_);
   }
 
   /// Backward moves keys and values again, and their gradients back to their owners.
@@ -84,34 +140,26 @@ class UnitTraffic {
       const int64_t all = std::accumulate(keys.begin(), keys.end(), int64_t{0});
       sent = all - keys[(member + 1) % members];
       // Sums that travel are wide, or they would be rounded at every hop.
-      if (backward_) add(group_name(unit_.module, "cp_outer"), all - keys[member], wide());
+      if (backward_) send(group_name(unit_.module, "cp_outer"), all - keys[member], wide());
     }
-    add(group_name(unit_.module, "cp_outer"), sent, dtype_);
+    send(group_name(unit_.module, "cp_outer"), sent, dtype_);
   }
 
-  Traffic take() { return std::move(traffic_); }
-
- private:
-  /// The cut linears of the unit in order, fused ones as one.
-  std::vector<Linear> linears() const {
-    std::vector<Linear> found;
-    bool joined = false;
-    for (int index : unit_.params) {
-      const ParamSpec& param = plan_.model.params[index];
-      const int dim = param.shape.size() == 2 ? param.tp_cut.dim : -1;
-      if (dim >= 0 && !joined) found.push_back({dim == 0, param.shape[1 - dim], param.trainable});
-      joined = param.fused_with_next;
-    }
-    return found;
+  const ParamSpec& weight_of(const std::string& role) const {
+    return plan_.model.params[plan_.model.params_of(unit_, role + ".weight")[0]];
+  }
+  static bool is_cut(const ParamSpec& weight) { return weight.tp_cut.dim >= 0; }
+  const TpRows& rows_of(UnitRows kind) const {
+    return kind == UnitRows::Tokens ? rows_.held : rows_.read;
   }
 
   DType wide() const { return dtype_ == DType::Float64 ? DType::Float64 : DType::Float32; }
 
-  void add(const std::string& group, int64_t elements, DType dtype) {
+  void send(const std::string& group, int64_t elements, DType dtype) {
     if (elements > 0) traffic_[group] += elements * static_cast<int64_t>(element_bytes(dtype));
   }
-  void add(Axis axis, int64_t elements, DType dtype) {
-    add(group_name(unit_.module, {axis}), elements, dtype);
+  void send(Axis axis, int64_t elements, DType dtype) {
+    send(group_name(unit_.module, {axis}), elements, dtype);
   }
 
   static Ids times(const Ids& rows, int64_t width) {
@@ -121,78 +169,33 @@ class UnitTraffic {
   }
 
   void add_gather(const TpRows& rows, int64_t width) {
-    if (rows.dealt) add(Axis::Tp, sent_by_all_gather(times(rows.shares, width), place_.tp), dtype_);
+    if (rows.dealt)
+      send(Axis::Tp, sent_by_all_gather(times(rows.shares, width), place_.tp), dtype_);
   }
   void add_sum(const TpRows& rows, int64_t width) {
-    add(Axis::Tp,
-        rows.dealt ? sent_by_reduce_scatter(times(rows.shares, width), place_.tp)
-                   : sent_by_all_reduce(rows.all() * width, grid_.tp, place_.tp),
-        dtype_);
+    send(Axis::Tp,
+         rows.dealt ? sent_by_reduce_scatter(times(rows.shares, width), place_.tp)
+                    : sent_by_all_reduce(rows.all() * width, grid_.tp, place_.tp),
+         dtype_);
   }
 
   const Plan& plan_;
-  const UnitSpec& unit_;
+  const ModuleRows& rows_;
   const ModuleGrid& grid_;
   Coordinate place_;
   DType dtype_;
-  bool backward_;
+  bool upstream_, backward_;
   Traffic traffic_;
 };
-
-/// Heads after tp, and after an exchange of tokens for heads.
-AttentionShape attention_shape(const ModelSpec& model, const ModuleGrid& grid) {
-  const HeadShape heads = model.heads(grid.module);
-  const int64_t kv_here = std::max<int64_t>(1, heads.key_value / grid.tp);
-  return {heads.query / grid.tp / grid.cp_inner, std::max<int64_t>(1, kv_here / grid.cp_inner),
-          heads.dim};
-}
-
-bool trains(const ModelSpec& model, const UnitSpec& unit) {
-  return std::any_of(unit.params.begin(), unit.params.end(),
-                     [&](int param) { return model.params[param].trainable; });
-}
-
-bool trains_upstream(const ModelSpec& model, const UnitSpec& unit) {
-  return std::any_of(unit.inputs.begin(), unit.inputs.end(), [&](const UnitInput& input) {
-    const UnitSpec& source = model.units[input.unit];
-    return trains(model, source) || trains_upstream(model, source);
-  });
-}
 
 }  // namespace
 
 Traffic traffic_of_unit(const Plan& plan, int unit, const MicrobatchRows& rows, int world_rank,
                         bool backward) {
   const UnitSpec& spec = plan.model.units[unit];
-  const ModuleGrid& grid = plan.mesh.grid(spec.module);
-  const ModuleRows& tokens = rows.of(spec.module);
-  UnitTraffic traffic(plan, spec, world_rank, backward);
-  switch (spec.kind) {
-    case UnitKind::VisionBlock:
-    case UnitKind::AudioBlock:
-    case UnitKind::DecoderBlock:
-    case UnitKind::Gpt2Block:
-      traffic.add_linears(tokens.held, true);  // a norm stands before each column linear
-      if (!tokens.context) break;
-      traffic.add_head_exchange(*tokens.context, attention_shape(plan.model, grid));
-      traffic.add_key_exchange(*tokens.context, attention_shape(plan.model, grid));
-      break;
-    case UnitKind::Projector:
-    case UnitKind::AudioProjector:
-      traffic.add_linears(tokens.read, trains_upstream(plan.model, spec));
-      break;
-    case UnitKind::TokenEmbed:
-      traffic.add_embedding(tokens.held);
-      break;
-    case UnitKind::Head:
-      traffic.add_cross_entropy(tokens.read);
-      break;
-    case UnitKind::PatchEmbed:
-    case UnitKind::AudioEmbed:
-    case UnitKind::Merge:
-      break;
-  }
-  return traffic.take();
+  TrafficOps ops(plan, spec, rows.of(spec.module), world_rank, backward);
+  unit_forward(ops, plan.model, spec);
+  return ops.take();
 }
 
 }  // namespace zea::detail

@@ -25,11 +25,6 @@ const ParamSpec* uncuttable(const std::string& module, const ModelSpec& model, i
   return nullptr;
 }
 
-bool has_gpt2_blocks(const ModelSpec& model) {
-  return std::any_of(model.units.begin(), model.units.end(),
-                     [](const UnitSpec& unit) { return unit.kind == UnitKind::Gpt2Block; });
-}
-
 void check_tp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
               const ModelSpec& model, Faults& faults) {
   if (options.tp == 1) {
@@ -40,7 +35,7 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
     return;
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
-  if (module == "llm" && has_gpt2_blocks(model)) {
+  if (model.block(module).order == WeightOrder::InOut) {
     faults.add(found +
                ": tensor parallelism of gpt2 is not built: its queries, keys and values are "
                "one matrix of (in, out), which has no cut; allowed: 1 (cp and dp_shard work)");

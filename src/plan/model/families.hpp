@@ -1,29 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that the table of families in model_spec.cpp calls: from a config to units and
-// parameters. Names are those of the files that transformers' save_pretrained writes.
+// What a family is: a mapping from its config.json to the options of blocks, and from the names of
+// its parameters (those of the files that transformers' save_pretrained writes) to their roles.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
-#include "model_config.hpp"
+#include "config_reader.hpp"
 #include "spec_builder.hpp"
 
 namespace zea::detail {
 
-ModelSpec make_gpt2(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_llama(const ConfigReader& config, const Trainable& trainable);
-ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
+/// A language model, alone or in another family.
+struct Decoder {
+  TextConfig text;
+  BlockFamily blocks;
+  /// Of parameters, after what stands before all of them; `layers` goes before a block's number.
+  /// The head is outside `root`; `positions` is empty where none are learned.
+  struct Names {
+    std::string root, embed, positions, layers, norm, head;
+  } names;
+  std::vector<std::string> notes = {};
+};
+Decoder read_gpt2(const ConfigReader& config);
+Decoder read_llama(const ConfigReader& config);
 
-/// The units of a Llama decoder whose parameters' names start with `prefix`. `features` are the
-/// units that make what is merged into its text.
-void add_llama_decoder(SpecBuilder& builder, const TextConfig& text, const std::string& prefix,
-                       const std::vector<int>& features, bool trainable);
+/// Decoders with the keys and names of Llama's, each with its own defaults and biases.
+struct LlamaDefaults {
+  int64_t intermediate, vocabulary, positions, end_token;
+};
+Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
+                        const BlockBiases& biases);
 
+/// All of them, by the model_type of their configs.
+using ReadDecoder = Decoder (*)(const ConfigReader&);
+const std::map<std::string, ReadDecoder>& decoders();
+
+/// The units of the decoder. `features` are the units that make what is merged into its text.
+void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
+                 const std::vector<int>& features, bool trainable);
+
+/// A tower for images.
+struct VisionEncoder {
+  VisionConfig vision;
+  BlockFamily blocks;
+  /// Empty ones are not there.
+  struct Names {
+    std::string class_token, patch, positions, pre_norm, layers, post_norm;
+  } names;
+  bool patch_bias = false;
+  double class_std = 0, patch_std = 0.02, position_std = 0.02;
+};
+VisionEncoder read_clip(const ConfigReader& config);
+
+using ReadVisionEncoder = VisionEncoder (*)(const ConfigReader&);
+const std::map<std::string, ReadVisionEncoder>& vision_encoders();
+
+/// What transformers' towers for images have in common: the keys of their configs, with a family's
+/// defaults, and the names of a block's parameters.
+struct ImageTransformerDefaults {
+  int64_t patch;
+  double eps;
+  const char* activation;
+};
+VisionConfig read_image_transformer(const ConfigReader& config,
+                                    const ImageTransformerDefaults& defaults);
+BlockFamily image_transformer_blocks(const BlockInit& init);
+
+/// The tower's units, of parameters called `root`. Returns the unit that makes hidden state i for
+/// each i of 0..layers.
+std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& encoder,
+                                    const std::string& root, bool trainable);
+/// What a tower has behind its last block, carried where features are read before it.
+void add_unread_norm(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root);
+
+AudioConfig read_whisper(const ConfigReader& config);
 /// The units of model.audio: Whisper's encoder and its projector.
 void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable);
 /// linear, activation, linear to the language model's width, of parameters called `root`.
 void add_projector_linears(SpecBuilder& builder, const ModelSpec& model, const std::string& root,
                            int64_t width, bool trainable);
+
+/// LLaVA: encoders, their projectors and a decoder of the families above.
+ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 
 }  // namespace zea::detail

@@ -1,77 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Llama decoder (arXiv:2302.13971), alone or as the language model of another family.
+// The Llama decoder (arXiv:2302.13971), alone or as the language model of another family. Files
+// leave out what equals the defaults of transformers' LlamaConfig: those of llava-1.5-7b-hf do.
 #include "families.hpp"
 
 namespace zea::detail {
 namespace {
 
-void add_decoder_block(SpecBuilder& builder, const TextConfig& text, const std::string& layer,
-                       bool trainable) {
-  const int64_t q = text.heads * text.head_dim, kv = text.kv_heads * text.head_dim;
-  const TpCut heads = cut_outputs(text.heads), inner = cut_outputs(text.intermediate);
-  const TpCut kv_heads{.dim = 0, .blocks = text.kv_heads, .repeats = true};
-  builder.add_norm(layer + ".input_layernorm", text.hidden, trainable, false);
-  builder.add(layer + ".self_attn.q_proj.weight", {q, text.hidden}, trainable, text.init_std, heads,
-              true);
-  builder.add(layer + ".self_attn.k_proj.weight", {kv, text.hidden}, trainable, text.init_std,
-              kv_heads, true);
-  builder.add(layer + ".self_attn.v_proj.weight", {kv, text.hidden}, trainable, text.init_std,
-              kv_heads);
-  if (text.attention_bias) {
-    builder.add(layer + ".self_attn.q_proj.bias", {q}, trainable, 0, heads, true);
-    builder.add(layer + ".self_attn.k_proj.bias", {kv}, trainable, 0, kv_heads, true);
-    builder.add(layer + ".self_attn.v_proj.bias", {kv}, trainable, 0, kv_heads);
-  }
-  builder.add(layer + ".self_attn.o_proj.weight", {text.hidden, q}, trainable, text.init_std,
-              cut_inputs(text.heads));
-  if (text.attention_bias)
-    builder.add(layer + ".self_attn.o_proj.bias", {text.hidden}, trainable, 0);
-  builder.add_norm(layer + ".post_attention_layernorm", text.hidden, trainable, false);
-  const Shape up{text.intermediate, text.hidden};
-  builder.add(layer + ".mlp.gate_proj.weight", up, trainable, text.init_std, inner, true);
-  builder.add(layer + ".mlp.up_proj.weight", up, trainable, text.init_std, inner);
-  if (text.mlp_bias) {
-    builder.add(layer + ".mlp.gate_proj.bias", {text.intermediate}, trainable, 0, inner, true);
-    builder.add(layer + ".mlp.up_proj.bias", {text.intermediate}, trainable, 0, inner);
-  }
-  builder.add(layer + ".mlp.down_proj.weight", {text.hidden, text.intermediate}, trainable,
-              text.init_std, cut_inputs(text.intermediate));
-  if (text.mlp_bias) builder.add(layer + ".mlp.down_proj.bias", {text.hidden}, trainable, 0);
+RopeConfig read_rope(const ConfigReader& config) {
+  RopeConfig rope;
+  rope.theta = config.number("rope_theta", rope.theta);
+  // transformers 5 writes rope_parameters; 4 wrote rope_scaling beside rope_theta.
+  const bool is_new = config.has("rope_parameters"), is_old = config.has("rope_scaling");
+  if (!is_new && !is_old) return rope;
+  const ConfigReader scaling = config.object(is_new ? "rope_parameters" : "rope_scaling");
+  rope.theta = scaling.number("rope_theta", rope.theta);
+  rope.type = scaling.text("rope_type", scaling.text("type", "default"));
+  if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3")
+    scaling.refuse("rope_type", rope.type, "default, linear, llama3 (others are not built yet)");
+  rope.factor = scaling.number("factor", 1);
+  rope.low_freq_factor = scaling.number("low_freq_factor", rope.low_freq_factor);
+  rope.high_freq_factor = scaling.number("high_freq_factor", rope.high_freq_factor);
+  rope.original_max_positions =
+      scaling.number("original_max_position_embeddings", rope.original_max_positions);
+  return rope;
+}
+
+HeadShape read_heads(const ConfigReader& config, int64_t hidden) {
+  HeadShape heads;
+  heads.query = config.positive("num_attention_heads", 32);
+  heads.key_value = config.positive("num_key_value_heads", heads.query);
+  heads.dim = config.positive("head_dim", std::max<int64_t>(1, hidden / heads.query));
+  config.require_divisor("num_key_value_heads", heads.key_value, "num_attention_heads",
+                         heads.query);
+  if (heads.dim % 2 != 0) config.refuse("head_dim", std::to_string(heads.dim), "an even number");
+  return heads;
 }
 
 }  // namespace
 
-void add_llama_decoder(SpecBuilder& builder, const TextConfig& text, const std::string& prefix,
-                       const std::vector<int>& features, bool trainable) {
-  builder.start("llm.embed", "llm", UnitKind::TokenEmbed, {});
-  const int embed =
-      builder.add(prefix + "model.embed_tokens.weight", {text.vocabulary, text.hidden}, trainable,
-                  text.init_std, cut_vocabulary());
-  if (!features.empty()) {
-    std::vector<UnitInput> merged{{builder.last_unit(), false}};
-    for (int unit : features) merged.push_back({unit, true});
-    builder.start("llm.merge", "llm", UnitKind::Merge, std::move(merged));
-  }
-  for (int64_t layer = 0; layer < text.layers; ++layer) {
-    builder.start("llm.layers." + std::to_string(layer), "llm", UnitKind::DecoderBlock,
-                  {{builder.last_unit(), false}});
-    add_decoder_block(builder, text, prefix + "model.layers." + std::to_string(layer), trainable);
-  }
-  builder.start("llm.head", "llm", UnitKind::Head, {{builder.last_unit(), false}});
-  builder.add_norm(prefix + "model.norm", text.hidden, trainable, false);
-  if (text.tied_embeddings)
-    builder.use(embed);
-  else
-    builder.add(prefix + "lm_head.weight", {text.vocabulary, text.hidden}, trainable, text.init_std,
-                cut_vocabulary());
+Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
+                        const BlockBiases& biases) {
+  config.require_text("hidden_act", "silu");
+  config.require_no_dropout({"attention_dropout"});
+  TextConfig text;
+  BlockSpec& block = text.block;
+  block.hidden = config.positive("hidden_size", 4096);
+  block.intermediate = config.positive("intermediate_size", defaults.intermediate);
+  block.heads = read_heads(config, block.hidden);
+  block.norm = {NormKind::Rms, config.number("rms_norm_eps", 1e-6)};
+  block.rotary = block.gated = true;
+  block.activation = Activation::Silu;
+  text.layers = config.positive("num_hidden_layers", 32);
+  text.vocabulary = config.positive("vocab_size", defaults.vocabulary);
+  text.max_positions = config.positive("max_position_embeddings", defaults.positions);
+  text.init_std = config.number("initializer_range", text.init_std);
+  text.tied_embeddings = config.boolean("tie_word_embeddings", false);
+  text.rope = read_rope(config);
+  text.end_tokens = config.integers("eos_token_id", defaults.end_token);
+  const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",
+                                     .q = ".self_attn.q_proj",
+                                     .k = ".self_attn.k_proj",
+                                     .v = ".self_attn.v_proj",
+                                     .out = ".self_attn.o_proj",
+                                     .mlp_norm = ".post_attention_layernorm",
+                                     .gate = ".mlp.gate_proj",
+                                     .up = ".mlp.up_proj",
+                                     .down = ".mlp.down_proj"},
+                           .biases = biases,
+                           .init = {text.init_std, text.init_std, text.init_std, text.init_std}};
+  return {text,
+          blocks,
+          {.root = "model.",
+           .embed = "embed_tokens",
+           .positions = "",
+           .layers = "layers.",
+           .norm = "norm",
+           .head = "lm_head"}};
 }
 
-ModelSpec make_llama(const ConfigReader& config, const Trainable& trainable) {
-  ModelSpec model;
-  model.text = read_text_config(config, false);
-  SpecBuilder builder(model);
-  add_llama_decoder(builder, model.text, "", {}, trainable.llm);
-  return model;
+Decoder read_llama(const ConfigReader& config) {
+  config.pass_over({"pretraining_tp", "padding_idx"});
+  const bool biases = config.boolean("attention_bias", false);
+  return read_llama_like(
+      config, {.intermediate = 11008, .vocabulary = 32000, .positions = 2048, .end_token = 2},
+      {biases, biases, biases, biases, config.boolean("mlp_bias", false)});
 }
 
 }  // namespace zea::detail

@@ -1,69 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// LLaVA (arXiv:2310.03744): a CLIP vision transformer (arXiv:2103.00020), a projector, and a Llama
-// decoder into whose text the features are merged. With an "audio_config" beside the vision
-// encoder's, or in its place, the model hears, too; transformers passes over that key.
-#include <cmath>
+// LLaVA (arXiv:2310.03744): a vision transformer, a projector, and a decoder into whose text the
+// features are merged. With an "audio_config" beside the vision encoder's, or in its place, the
+// model hears, too; transformers passes over that key.
+#include <map>
 
 #include "families.hpp"
 
 namespace zea::detail {
 namespace {
 
-void add_vision_block(SpecBuilder& builder, const VisionConfig& vision, const std::string& layer,
-                      bool trainable) {
-  // CLIP's own initialisation (transformers CLIPPreTrainedModel._init_weights).
-  const double width = static_cast<double>(vision.hidden);
-  const double depth = 1 / std::sqrt(2.0 * vision.layers);
-  const double in_std = depth / std::sqrt(width), out_std = 1 / std::sqrt(width);
-  builder.add_norm(layer + ".layer_norm1", vision.hidden, trainable, true);
-  const Shape square{vision.hidden, vision.hidden};
-  const TpCut heads = cut_outputs(vision.heads), inner = cut_outputs(vision.intermediate);
-  for (const char* part : {"q_proj", "k_proj", "v_proj"})
-    builder.add(layer + ".self_attn." + part + ".weight", square, trainable, in_std, heads,
-                part[0] != 'v');
-  for (const char* part : {"q_proj", "k_proj", "v_proj"})
-    builder.add(layer + ".self_attn." + part + ".bias", {vision.hidden}, trainable, 0, heads,
-                part[0] != 'v');
-  builder.add(layer + ".self_attn.out_proj.weight", square, trainable, out_std,
-              cut_inputs(vision.heads));
-  builder.add(layer + ".self_attn.out_proj.bias", {vision.hidden}, trainable, 0);
-  builder.add_norm(layer + ".layer_norm2", vision.hidden, trainable, true);
-  builder.add(layer + ".mlp.fc1.weight", {vision.intermediate, vision.hidden}, trainable,
-              1 / std::sqrt(2 * width), inner);
-  builder.add(layer + ".mlp.fc1.bias", {vision.intermediate}, trainable, 0, inner);
-  builder.add(layer + ".mlp.fc2.weight", {vision.hidden, vision.intermediate}, trainable, in_std,
-              cut_inputs(vision.intermediate));
-  builder.add(layer + ".mlp.fc2.bias", {vision.hidden}, trainable, 0);
-}
+const std::string kTower = "vision_tower.";
 
-/// Returns the unit that makes hidden state `state` for each state 0..layers.
-std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionConfig& vision,
-                                    bool trainable) {
-  const std::string root = "vision_tower.";
-  builder.start("vision.embed", "vision", UnitKind::PatchEmbed, {});
-  const double std = 1 / std::sqrt(static_cast<double>(vision.hidden));
-  builder.add_class_token(root + "embeddings.class_embedding", vision.hidden, trainable, std);
-  builder.add(root + "embeddings.patch_embedding.weight",
-              {vision.hidden, vision.channels, vision.patch_size, vision.patch_size}, trainable,
-              0.02);
-  builder.add(root + "embeddings.position_embedding.weight", {vision.tokens(), vision.hidden},
-              trainable, 0.02);
-  builder.add_norm(root + "pre_layrnorm", vision.hidden, trainable, true);
-  std::vector<int> states{builder.last_unit()};
-  for (int64_t layer = 0; layer < vision.layers; ++layer) {
-    builder.start("vision.layers." + std::to_string(layer), "vision", UnitKind::VisionBlock,
-                  {{states.back(), false}});
-    add_vision_block(builder, vision, root + "encoder.layers." + std::to_string(layer), trainable);
-    states.push_back(builder.last_unit());
-  }
-  return states;
+const std::map<std::string, AudioConfig (*)(const ConfigReader&)> kAudioEncoders{
+    {"whisper", read_whisper}};
+
+/// Reads `config` as the family that it names, `usual` where it names none.
+template <class Families>
+auto read_part(const Families& families, const ConfigReader& config, const std::string& usual) {
+  const std::string type = config.text("model_type", usual);
+  const auto found = families.find(type);
+  if (found != families.end()) return found->second(config);
+  std::string names;
+  for (const auto& [name, read] : families) names += (names.empty() ? "" : ", ") + name;
+  config.refuse("model_type", type, names + " (others are not built yet)");
 }
 
 void add_projector(SpecBuilder& builder, const ModelSpec& model, const std::vector<int>& states,
                    bool trainable) {
   std::vector<UnitInput> taps;
   for (int64_t tap : model.vision->taps) taps.push_back({states[tap], false});
-  const int64_t width = model.vision->hidden * static_cast<int64_t>(taps.size());
+  const int64_t width = model.vision->block.hidden * static_cast<int64_t>(taps.size());
   builder.start("vision.projector", "vision", UnitKind::Projector, std::move(taps));
   add_projector_linears(builder, model, "multi_modal_projector.", width, trainable);
 }
@@ -98,15 +64,26 @@ int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
   return state;
 }
 
-VisionConfig read_vision(const ConfigReader& config) {
-  VisionConfig vision = read_vision_config(config.object("vision_config"));
+/// Features take the places of placeholders, which learned positions count, too.
+Decoder read_decoder(const ConfigReader& config) {
+  Decoder decoder = read_part(decoders(), config, "llama");
+  if (decoder.text.learned_positions)
+    config.refuse("model_type", config.text("model_type", ""),
+                  "a decoder with rotary positions (others are not built yet)");
+  return decoder;
+}
+
+VisionEncoder read_vision(const ConfigReader& config) {
+  VisionEncoder encoder =
+      read_part(vision_encoders(), config.object("vision_config"), "clip_vision_model");
+  VisionConfig& vision = encoder.vision;
   for (int64_t layer : config.integers("vision_feature_layer", -2))
     vision.taps.push_back(resolve_tap(config, layer, vision.layers));
   const std::string select = config.text("vision_feature_select_strategy", "default");
   if (select != "default" && select != "full")
     config.refuse("vision_feature_select_strategy", select, "default, full");
-  vision.keep_class_token = select == "full";
-  return vision;
+  vision.drops_first_token = select == "default";
+  return encoder;
 }
 
 /// The placeholder of a modality: an id that is not the other's.
@@ -119,13 +96,13 @@ int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback
 }
 
 /// Returns the unit that makes the features.
-int add_vision(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable) {
-  const std::vector<int> states = add_vision_encoder(builder, *model.vision, trainable.vision);
+int add_vision(SpecBuilder& builder, const ModelSpec& model, const VisionEncoder& encoder,
+               const Trainable& trainable) {
+  const std::vector<int> states = add_vision_encoder(builder, encoder, kTower, trainable.vision);
   add_projector(builder, model, states, trainable.vision_projector);
   const int features = builder.last_unit();
   // Carried: Llava reads hidden states before the encoder's last norm.
-  builder.start("vision.post_norm", "vision", UnitKind::VisionBlock, {});
-  builder.add_norm("vision_tower.post_layernorm", model.vision->hidden, false, true);
+  add_unread_norm(builder, encoder, kTower);
   return features;
 }
 
@@ -133,26 +110,36 @@ int add_vision(SpecBuilder& builder, const ModelSpec& model, const Trainable& tr
 
 void add_projector_linears(SpecBuilder& builder, const ModelSpec& model, const std::string& root,
                            int64_t width, bool trainable) {
-  const int64_t hidden = model.text.hidden;
-  builder.add(root + "linear_1.weight", {hidden, width}, trainable, 0.02, cut_outputs(hidden));
-  if (model.projector.bias)
-    builder.add(root + "linear_1.bias", {hidden}, trainable, 0, cut_outputs(hidden));
-  builder.add(root + "linear_2.weight", {hidden, hidden}, trainable, 0.02, cut_inputs(hidden));
-  if (model.projector.bias) builder.add(root + "linear_2.bias", {hidden}, trainable, 0);
+  const int64_t hidden = model.text.block.hidden;
+  const auto linear = [&](const std::string& name, int64_t in, const TpCut& cut) {
+    builder.add(name + ".weight", root + name + ".weight", {hidden, in}, trainable, 0.02, cut);
+    if (model.projector.bias)
+      builder.add(name + ".bias", root + name + ".bias", {hidden}, trainable, 0,
+                  cut.dim == 0 ? cut : TpCut{});
+  };
+  linear("linear_1", width, cut_outputs(hidden));
+  linear("linear_2", hidden, cut_inputs(hidden));
 }
 
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
+  config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
   ModelSpec model;
-  model.text =
-      read_text_config(config.object("text_config"), config.boolean("tie_word_embeddings", false));
-  const bool hears = config.has("audio_config");
-  if (!hears || config.has("vision_config")) {
-    model.vision = read_vision(config);
+  Decoder decoder = read_decoder(config.object("text_config"));
+  if (config.boolean("tie_word_embeddings", false)) decoder.text.tied_embeddings = true;
+  model.text = decoder.text;
+  std::optional<VisionEncoder> encoder;
+  const bool has_audio = config.has("audio_config");
+  if (config.has("vision_config") || !has_audio) {
+    encoder = read_vision(config);
+    model.vision = encoder->vision;
     model.image_token =
         read_token(config, "image_token_index", config.integer("image_token_id", 32000), -1);
+  } else {
+    config.pass_over({"image_token_id", "image_token_index", "vision_feature_layer",
+                      "vision_feature_select_strategy"});
   }
-  if (hears) {
-    model.audio = read_audio_config(config.object("audio_config"));
+  if (has_audio) {
+    model.audio = read_part(kAudioEncoders, config.object("audio_config"), "whisper");
     model.audio_token = read_token(config, "audio_token_index",
                                    config.integer("audio_token_id", -1), model.image_token);
   }
@@ -161,12 +148,12 @@ ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
 
   SpecBuilder builder(model);
   std::vector<int> features;
-  if (model.vision) features.push_back(add_vision(builder, model, trainable));
+  if (encoder) features.push_back(add_vision(builder, model, *encoder, trainable));
   if (model.audio) {
     add_audio_encoder(builder, model, trainable);
     features.push_back(builder.last_unit());
   }
-  add_llama_decoder(builder, model.text, "language_model.", features, trainable.llm);
+  add_decoder(builder, decoder, "language_model.", features, trainable.llm);
   drop_unread_units(model);
   return model;
 }

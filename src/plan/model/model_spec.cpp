@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of families: from a config to units and parameters. A family is one entry here and one
-// function, in a file of its own, that lists its parameters.
+// From a config to units and parameters. A family is a file of its own, and an entry in the table of
+// decoders (decoder_spec.cpp) or of towers for images (vision_spec.cpp).
 #include "zea/plan/model/model_spec.hpp"
 
-#include <map>
+#include <algorithm>
 
+#include "check_roles.hpp"
 #include "families.hpp"
 #include "zea/core/error.hpp"
 
@@ -13,25 +14,44 @@ namespace {
 
 using detail::ConfigReader;
 
-using MakeFamily = ModelSpec (*)(const ConfigReader&, const Trainable&);
-const std::map<std::string, MakeFamily> kFamilies{
-    {"gpt2", detail::make_gpt2}, {"llama", detail::make_llama}, {"llava", detail::make_llava}};
-
 /// "gpt2, llama, llava"
 std::string family_names() {
   std::string names;
-  for (const auto& [name, make] : kFamilies) names += (names.empty() ? "" : ", ") + name;
-  return names;
+  for (const auto& [name, read] : detail::decoders()) names += name + ", ";
+  return names + "llava";
+}
+
+ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
+                       const Trainable& trainable) {
+  const detail::Decoder decoder = read(config);
+  ModelSpec model;
+  model.text = decoder.text;
+  model.notes = decoder.notes;
+  detail::SpecBuilder builder(model);
+  detail::add_decoder(builder, decoder, "", {}, trainable.llm);
+  return model;
+}
+
+ModelSpec make_family(const std::string& family, const ConfigReader& config,
+                      const Trainable& trainable) {
+  if (family == "llava") return detail::make_llava(config, trainable);
+  const auto decoder = detail::decoders().find(family);
+  if (decoder == detail::decoders().end())
+    config.refuse("model_type", '"' + family + '"', family_names());
+  return make_decoder(config, decoder->second, trainable);
 }
 
 }  // namespace
 
 const char* unit_kind_name(UnitKind kind) {
-  constexpr const char* kNames[] = {"patch_embed", "vision_block", "projector",
-                                    "audio_embed", "audio_block",  "audio_projector",
-                                    "token_embed", "merge",        "decoder_block",
-                                    "gpt2_block",  "head"};
+  constexpr const char* kNames[] = {"patch_embed", "audio_embed", "block", "projector",
+                                    "token_embed", "merge",       "head"};
   return kNames[static_cast<int>(kind)];
+}
+
+int UnitSpec::place_of(const std::string& role) const {
+  const auto found = std::find(roles.begin(), roles.end(), role);
+  return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
 }
 
 int64_t ModelSpec::num_parameters() const {
@@ -53,13 +73,13 @@ std::vector<std::string> ModelSpec::modules() const {
   return names;
 }
 
-int64_t ModelSpec::hidden(const std::string& module) const {
-  if (module == "vision") return vision.value().hidden;
-  return module == "audio" ? audio.value().hidden : text.hidden;
+const BlockSpec& ModelSpec::block(const std::string& module) const {
+  if (module == "vision") return vision.value().block;
+  return module == "audio" ? audio.value().block : text.block;
 }
 
 bool ModelSpec::makes_features(int unit) const {
-  return units[unit].kind == UnitKind::Projector || units[unit].kind == UnitKind::AudioProjector;
+  return units[unit].kind == UnitKind::Projector;
 }
 
 ItemShape ModelSpec::item_shape(const std::string& encoder) const {
@@ -68,18 +88,22 @@ ItemShape ModelSpec::item_shape(const std::string& encoder) const {
   return {audio.value().positions, audio.value().positions};
 }
 
-HeadShape ModelSpec::heads(const std::string& module) const {
-  if (module == "vision") return {vision->heads, vision->heads, vision->hidden / vision->heads};
-  if (module == "audio") return {audio->heads, audio->heads, audio->hidden / audio->heads};
-  return {text.heads, text.kv_heads, text.head_dim};
-}
-
 int64_t ModelSpec::placeholder(const std::string& encoder) const {
   return encoder == "vision" ? image_token : audio_token;
 }
 
 bool ModelSpec::is_placeholder(int64_t token) const {
   return (vision && token == image_token) || (audio && token == audio_token);
+}
+
+std::vector<int> ModelSpec::params_of(const UnitSpec& unit, const std::string& role) const {
+  std::vector<int> found;
+  size_t place = 0;
+  for (int param : unit.params) {
+    if (unit.roles[place] == role) found.push_back(param);
+    if (!params[param].fused_with_next) ++place;
+  }
+  return found;
 }
 
 int ModelSpec::param_index(const std::string& name) const {
@@ -94,10 +118,10 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
     throw WeightsError("model config is not JSON; expected the text of a Hugging Face config.json");
   const ConfigReader config(json, "config");
   const std::string family = config.text("model_type", "");
-  const auto found = kFamilies.find(family);
-  if (found == kFamilies.end()) config.refuse("model_type", '"' + family + '"', family_names());
-  ModelSpec model = found->second(config, trainable);
+  ModelSpec model = make_family(family, config, trainable);
+  config.refuse_unknown();
   model.family = family;
+  for (const UnitSpec& unit : model.units) detail::check_roles(model, unit);
   return model;
 }
 

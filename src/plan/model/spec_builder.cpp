@@ -8,8 +8,8 @@ void SpecBuilder::start(const std::string& name, const std::string& module, Unit
   model_.units.push_back({name, module, kind, {}, std::move(inputs)});
 }
 
-int SpecBuilder::add(const std::string& name, Shape shape, bool trainable, double std,
-                     const TpCut& cut, bool fused_with_next) {
+int SpecBuilder::add(const std::string& role, const std::string& name, Shape shape, bool trainable,
+                     double std, const TpCut& cut) {
   ParamSpec param;
   param.name = name;
   param.module = model_.units.back().module;
@@ -17,26 +17,128 @@ int SpecBuilder::add(const std::string& name, Shape shape, bool trainable, doubl
   param.trainable = trainable;
   param.std = std;
   param.tp_cut = cut;
-  param.fused_with_next = fused_with_next;
   if (param.shape.size() == 1) param.init = Init::Zeros;
   model_.params.push_back(std::move(param));
   const int index = static_cast<int>(model_.params.size()) - 1;
-  model_.units.back().params.push_back(index);
+  use(role, index);
   return index;
 }
 
-void SpecBuilder::add_norm(const std::string& name, int64_t width, bool trainable, bool bias) {
-  model_.params[add(name + ".weight", {width}, trainable, 0)].init = Init::Ones;
-  if (bias) add(name + ".bias", {width}, trainable, 0);
+void SpecBuilder::use(const std::string& role, int param) {
+  model_.units.back().params.push_back(param);
+  model_.units.back().roles.push_back(role);
+}
+
+void SpecBuilder::add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
+                            double std) {
+  for (const Part& part : parts) {
+    ParamSpec& param = model_.params[add(role, part.name, part.shape, trainable, std, part.cut)];
+    param.fused_with_next = &part != &parts.back();
+    if (param.fused_with_next) model_.units.back().roles.pop_back();
+  }
+}
+
+void SpecBuilder::add_norm(const std::string& role, const std::string& name, NormKind kind,
+                           int64_t width, bool trainable) {
+  model_.params[add(role + ".weight", name + ".weight", {width}, trainable, 0)].init = Init::Ones;
+  if (kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
 }
 
 void SpecBuilder::add_class_token(const std::string& name, int64_t width, bool trainable,
                                   double std) {
-  model_.params[add(name, {width}, trainable, std)].init = Init::Normal;
+  model_.params[add("class_token", name, {width}, trainable, std)].init = Init::Normal;
 }
 
 void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int64_t width) {
-  model_.params[add(name, {positions, width}, false, 0)].init = Init::Sinusoids;
+  model_.params[add("positions", name, {positions, width}, false, 0)].init = Init::Sinusoids;
+}
+
+void SpecBuilder::add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
+                             const BlockFamily& family, const std::string& layers, bool trainable) {
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string number = std::to_string(i);
+    start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
+    add_block(block, family, layers + number, trainable);
+  }
+}
+
+void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
+                            const std::string& layer, bool trainable) {
+  const NormKind norm = block.norm.kind;
+  add_norm("attention_norm", layer + family.names.attention_norm, norm, block.hidden, trainable);
+  add_attention(block, family, layer, trainable);
+  add_norm("mlp_norm", layer + family.names.mlp_norm, norm, block.hidden, trainable);
+  add_feed_forward(block, family, layer, trainable);
+}
+
+void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& family,
+                                const std::string& layer, bool trainable) {
+  const BlockNames& names = family.names;
+  const BlockBiases& biases = family.biases;
+  const int64_t q = block.heads.query * block.heads.dim,
+                kv = block.heads.key_value * block.heads.dim;
+  if (names.qkv.empty()) {
+    const TpCut heads = cut_outputs(block.heads.query);
+    TpCut kv_heads = cut_outputs(block.heads.key_value);
+    kv_heads.repeats = true;
+    const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
+    add_fused("qkv.weight",
+              {{query + ".weight", {q, block.hidden}, heads},
+               {key + ".weight", {kv, block.hidden}, kv_heads},
+               {value + ".weight", {kv, block.hidden}, kv_heads}},
+              trainable, family.init.qkv);
+    if (biases.k) {
+      add_fused("qkv.bias",
+                {{query + ".bias", {q}, heads},
+                 {key + ".bias", {kv}, kv_heads},
+                 {value + ".bias", {kv}, kv_heads}},
+                trainable, 0);
+    } else {
+      if (biases.q) add("q.bias", query + ".bias", {q}, trainable, 0, heads);
+      if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
+    }
+  } else {
+    add_linear("qkv", layer + names.qkv, block, q + 2 * kv, block.hidden, {}, biases.q, trainable,
+               family.init.qkv);
+  }
+  add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(block.heads.query),
+             biases.out, trainable, family.init.out);
+}
+
+void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& family,
+                                   const std::string& layer, bool trainable) {
+  const BlockNames& names = family.names;
+  const bool bias = family.biases.mlp;
+  const int64_t inner = block.intermediate;
+  const TpCut cut = cut_outputs(inner);
+  if (block.gated) {
+    const std::string gate = layer + names.gate, up = layer + names.up;
+    const Shape shape{inner, block.hidden};
+    add_fused("up.weight", {{gate + ".weight", shape, cut}, {up + ".weight", shape, cut}},
+              trainable, family.init.up);
+    if (bias)
+      add_fused("up.bias", {{gate + ".bias", {inner}, cut}, {up + ".bias", {inner}, cut}},
+                trainable, 0);
+  } else {
+    add_linear("up", layer + names.up, block, inner, block.hidden, cut, bias, trainable,
+               family.init.up);
+  }
+  add_linear("down", layer + names.down, block, block.hidden, inner, cut_inputs(inner), bias,
+             trainable, family.init.down);
+}
+
+/// Tensor parallelism has no cut for weights of (in, out) yet, nor for thirds of one matrix, so
+/// those are declared as replicated.
+void SpecBuilder::add_linear(const std::string& role, const std::string& name,
+                             const BlockSpec& block, int64_t out, int64_t in, const TpCut& cut,
+                             bool bias, bool trainable, double std) {
+  const bool out_in = block.order == WeightOrder::OutIn;
+  const TpCut of_weight = out_in ? cut : TpCut{};
+  add(role + ".weight", name + ".weight", out_in ? Shape{out, in} : Shape{in, out}, trainable, std,
+      of_weight);
+  if (bias)
+    add(role + ".bias", name + ".bias", {out}, trainable, 0,
+        of_weight.dim == 0 ? of_weight : TpCut{});
 }
 
 }  // namespace zea::detail

@@ -20,6 +20,35 @@ inline TpCut cut_vocabulary() {
   return {.dim = 0, .pads = true};
 }
 
+/// What a family calls the parameters of a transformer block after the layer's name, without
+/// ".weight" and ".bias"; empty: it has none of the kind.
+struct BlockNames {
+  std::string attention_norm;
+  std::string q, k, v;
+  std::string qkv = {};  ///< in place of these: one matrix of all three
+  std::string out;
+  std::string mlp_norm;
+  std::string gate = {};  ///< of gated blocks
+  std::string up, down;
+};
+
+/// Which projections of a block have biases.
+struct BlockBiases {
+  bool q = false, k = false, v = false, out = false, mlp = false;
+};
+
+/// Standard deviations of a block's initial matrices.
+struct BlockInit {
+  double qkv, out, up, down;
+};
+
+/// What the blocks of a module have in common.
+struct BlockFamily {
+  BlockNames names;
+  BlockBiases biases;
+  BlockInit init;
+};
+
 class SpecBuilder {
  public:
   explicit SpecBuilder(ModelSpec& model) : model_(model) {}
@@ -29,18 +58,42 @@ class SpecBuilder {
              std::vector<UnitInput> inputs);
   int last_unit() const { return static_cast<int>(model_.units.size()) - 1; }
 
-  /// Returns the parameter's index. Vectors start as zeros, the rest as normal numbers of `std`.
-  int add(const std::string& name, Shape shape, bool trainable, double std, const TpCut& cut = {},
-          bool fused_with_next = false);
-  void add_norm(const std::string& name, int64_t width, bool trainable, bool bias);
+  /// Adds the parameter `name`, which the unit's forward calls `role`. Returns its index. Vectors
+  /// start as zeros, the rest as normal numbers of `std`.
+  int add(const std::string& role, const std::string& name, Shape shape, bool trainable, double std,
+          const TpCut& cut = {});
+  /// Adds parameters that lie one after the other and have one role.
+  struct Part {
+    std::string name;
+    Shape shape;
+    TpCut cut;
+  };
+  void add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
+                 double std);
+  void add_norm(const std::string& role, const std::string& name, NormKind kind, int64_t width,
+                bool trainable);
   /// A vector of normal numbers.
   void add_class_token(const std::string& name, int64_t width, bool trainable, double std);
   /// A table of sines and cosines, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
   /// The unit reads a parameter that an earlier one has, too.
-  void use(int param) { model_.units.back().params.push_back(param); }
+  void use(const std::string& role, int param);
+  /// The parameters of a transformer block whose names begin with `layer`.
+  void add_block(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                 bool trainable);
+  /// Blocks called "<module>.layers.0" and so on, each reading the one before, the first one the
+  /// last unit. `layers` begins the names of their parameters.
+  void add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
+                  const BlockFamily& family, const std::string& layers, bool trainable);
 
  private:
+  void add_attention(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                     bool trainable);
+  void add_feed_forward(const BlockSpec& block, const BlockFamily& family, const std::string& layer,
+                        bool trainable);
+  void add_linear(const std::string& role, const std::string& name, const BlockSpec& block,
+                  int64_t out, int64_t in, const TpCut& cut, bool bias, bool trainable, double std);
+
   ModelSpec& model_;
 };
 

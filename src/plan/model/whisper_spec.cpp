@@ -8,53 +8,69 @@ namespace zea::detail {
 namespace {
 
 constexpr double kStd = 0.02;  // WhisperConfig.init_std
+const std::string kRoot = "audio_tower.";
 
 void add_embed(SpecBuilder& builder, const AudioConfig& audio, bool trainable) {
   builder.start("audio.embed", "audio", UnitKind::AudioEmbed, {});
-  const std::string root = "audio_tower.";
-  builder.add(root + "conv1.weight", {audio.hidden, audio.mel_bins, 3}, trainable, kStd);
-  builder.add(root + "conv1.bias", {audio.hidden}, trainable, 0);
-  builder.add(root + "conv2.weight", {audio.hidden, audio.hidden, 3}, trainable, kStd);
-  builder.add(root + "conv2.bias", {audio.hidden}, trainable, 0);
-  builder.add_sinusoids(root + "embed_positions.weight", audio.positions, audio.hidden);
-}
-
-void add_block(SpecBuilder& builder, const AudioConfig& audio, const std::string& layer,
-               bool trainable) {
-  const Shape square{audio.hidden, audio.hidden};
-  const TpCut heads = cut_outputs(audio.heads), inner = cut_outputs(audio.intermediate);
-  builder.add_norm(layer + ".self_attn_layer_norm", audio.hidden, trainable, true);
-  for (const char* part : {"q_proj", "k_proj", "v_proj"})
-    builder.add(layer + ".self_attn." + part + ".weight", square, trainable, kStd, heads,
-                part[0] != 'v');
-  for (const char* part : {"q_proj", "v_proj"})
-    builder.add(layer + ".self_attn." + part + ".bias", {audio.hidden}, trainable, 0, heads);
-  builder.add(layer + ".self_attn.out_proj.weight", square, trainable, kStd,
-              cut_inputs(audio.heads));
-  builder.add(layer + ".self_attn.out_proj.bias", {audio.hidden}, trainable, 0);
-  builder.add_norm(layer + ".final_layer_norm", audio.hidden, trainable, true);
-  builder.add(layer + ".fc1.weight", {audio.intermediate, audio.hidden}, trainable, kStd, inner);
-  builder.add(layer + ".fc1.bias", {audio.intermediate}, trainable, 0, inner);
-  builder.add(layer + ".fc2.weight", {audio.hidden, audio.intermediate}, trainable, kStd,
-              cut_inputs(audio.intermediate));
-  builder.add(layer + ".fc2.bias", {audio.hidden}, trainable, 0);
+  const int64_t hidden = audio.block.hidden;
+  const auto convolution = [&](const std::string& name, int64_t channels) {
+    builder.add(name + ".weight", kRoot + name + ".weight", {hidden, channels, 3}, trainable, kStd);
+    builder.add(name + ".bias", kRoot + name + ".bias", {hidden}, trainable, 0);
+  };
+  convolution("conv1", audio.mel_bins);
+  convolution("conv2", hidden);
+  builder.add_sinusoids(kRoot + "embed_positions.weight", audio.positions, hidden);
 }
 
 }  // namespace
 
+AudioConfig read_whisper(const ConfigReader& config) {
+  config.require_no_dropout(
+      {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop"});
+  config.require_boolean("scale_embedding", false);
+  // Of its decoder and of training by its authors' recipe.
+  config.pass_over({"apply_spec_augment", "classifier_proj_size", "decoder_attention_heads",
+                    "decoder_ffn_dim", "decoder_layerdrop", "decoder_layers", "init_std",
+                    "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob",
+                    "mask_time_length", "mask_time_min_masks", "mask_time_prob",
+                    "max_target_positions", "median_filter_width", "num_hidden_layers",
+                    "tie_word_embeddings", "use_weighted_layer_sum", "vocab_size"});
+  AudioConfig audio;
+  BlockSpec& block = audio.block;
+  block.hidden = config.positive("d_model", 384);
+  block.intermediate = config.positive("encoder_ffn_dim", 1536);
+  block.activation = config.activation("activation_function", "gelu");
+  audio.layers = config.positive("encoder_layers", 4);
+  audio.mel_bins = config.positive("num_mel_bins", 80);
+  audio.positions = config.positive("max_source_positions", 1500);
+  const int64_t heads = config.positive("encoder_attention_heads", 6);
+  config.require_divisor("encoder_attention_heads", heads, "d_model", block.hidden);
+  if (block.hidden % 2 != 0 || block.hidden < 4)
+    config.refuse("d_model", std::to_string(block.hidden),
+                  "an even number of 4 or more (sines and cosines of positions)");
+  block.heads = {heads, heads, block.hidden / heads};
+  return audio;
+}
+
 void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable) {
   const AudioConfig& audio = *model.audio;
   add_embed(builder, audio, trainable.audio);
-  for (int64_t layer = 0; layer < audio.layers; ++layer) {
-    const std::string number = std::to_string(layer);
-    builder.start("audio.layers." + number, "audio", UnitKind::AudioBlock,
-                  {{builder.last_unit(), false}});
-    add_block(builder, audio, "audio_tower.layers." + number, trainable.audio);
-  }
-  builder.start("audio.projector", "audio", UnitKind::AudioProjector,
-                {{builder.last_unit(), false}});
-  builder.add_norm("audio_tower.layer_norm", audio.hidden, trainable.audio, true);
-  add_projector_linears(builder, model, "audio_projector.", audio.hidden,
+  const BlockFamily blocks{.names = {.attention_norm = ".self_attn_layer_norm",
+                                     .q = ".self_attn.q_proj",
+                                     .k = ".self_attn.k_proj",
+                                     .v = ".self_attn.v_proj",
+                                     .out = ".self_attn.out_proj",
+                                     .mlp_norm = ".final_layer_norm",
+                                     .up = ".fc1",
+                                     .down = ".fc2"},
+                           .biases = {.q = true, .v = true, .out = true, .mlp = true},
+                           .init = {kStd, kStd, kStd, kStd}};
+  builder.add_blocks("audio", audio.layers, audio.block, blocks, kRoot + "layers.",
+                     trainable.audio);
+  builder.start("audio.projector", "audio", UnitKind::Projector, {{builder.last_unit(), false}});
+  builder.add_norm("norm", kRoot + "layer_norm", NormKind::Layer, audio.block.hidden,
+                   trainable.audio);
+  add_projector_linears(builder, model, "audio_projector.", audio.block.hidden,
                         trainable.audio_projector);
 }
 

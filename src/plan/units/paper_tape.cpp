@@ -11,10 +11,6 @@ int PaperTape::input(int64_t bytes, bool needs_gradient) {
   return static_cast<int>(tensors_.size()) - 1;
 }
 
-int PaperTape::call(const PaperFunction& function, std::initializer_list<int> inputs) {
-  return call(function, std::vector<int>(inputs));
-}
-
 int PaperTape::call(const PaperFunction& function, const std::vector<int>& inputs) {
   touch(std::max(function.forward_peak, function.output + function.saved));
   const int output = static_cast<int>(tensors_.size());
@@ -34,7 +30,9 @@ int PaperTape::call(const PaperFunction& function, const std::vector<int>& input
 }
 
 void PaperTape::drop(int tensor) {
-  locals_.erase(std::find(locals_.begin(), locals_.end(), tensor));
+  const auto local = std::find(locals_.begin(), locals_.end(), tensor);
+  if (local == locals_.end()) return;
+  locals_.erase(local);
   let_go(tensor);
 }
 
@@ -42,9 +40,8 @@ UnitMemory PaperTape::finish(int output) {
   UnitMemory memory;
   memory.output_bytes = tensors_[output].bytes;
   memory.forward_peak_bytes = peak_;
-  for (int local : std::vector<int>(locals_))
-    if (local != output) drop(local);
-  // From here on the output is the caller's.
+  // From here on the output is the caller's, and it is all that is left of what the unit held.
+  locals_.clear();
   live_ -= tensors_[output].bytes;
   tensors_[output].is_input = true;
   memory.saved_bytes = peak_ = live_;

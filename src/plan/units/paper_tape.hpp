@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autograd's memory on paper: a unit kind is written down once more as calls of functions that
-// declare their bytes, and the tape counts what lives when. Tensors live while a local variable or
+// Autograd's memory on paper: a unit calls functions that declare their bytes, and the tape counts
+// what lives when. Tensors live while a local variable or
 // the graph holds them; gradients are added in place where nobody else holds them, as libtorch's
 // engine does.
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 #include "zea/plan/units/unit_memory.hpp"
@@ -34,9 +33,8 @@ class PaperTape {
   /// A tensor that the caller holds throughout: nothing is counted.
   int input(int64_t bytes, bool needs_gradient);
   /// Runs a function; its output is a local variable of the unit until drop or finish.
-  int call(const PaperFunction& function, std::initializer_list<int> inputs);
   int call(const PaperFunction& function, const std::vector<int>& inputs);
-  /// A temporary that dies before the unit returns.
+  /// The unit holds `tensor` no longer; of inputs, and of what is gone, nothing.
   void drop(int tensor);
   int64_t bytes(int tensor) const { return tensors_[tensor].bytes; }
   bool needs_gradient(int tensor) const { return tensors_[tensor].needs_gradient; }

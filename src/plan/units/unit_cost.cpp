@@ -7,67 +7,112 @@
 
 #include <algorithm>
 
+#include "plan/model/passing_ops.hpp"
+
 namespace zea {
 namespace {
 
 constexpr int64_t kTrainedBytes = 16;  ///< parameter, gradient and two moments, in fp32
 constexpr int64_t kFrozenBytes = 4;
 
-/// Of all items, or of the text.
-struct UnitRows {
+struct RowCount {
   int64_t rows = 0;
-  int64_t attended = 0;  ///< pairs of a query and a key that it sees
 };
 
-bool is_block(const UnitSpec& unit) {
-  return unit.kind == UnitKind::VisionBlock || unit.kind == UnitKind::AudioBlock ||
-         unit.kind == UnitKind::DecoderBlock || unit.kind == UnitKind::Gpt2Block;
-}
-
-bool is_projector(const UnitSpec& unit) {
-  return unit.kind == UnitKind::Projector || unit.kind == UnitKind::AudioProjector;
-}
-
-UnitRows rows_of(const ModelSpec& model, const UnitSpec& unit, int64_t tokens) {
-  if (unit.module == "llm") return {tokens, is_block(unit) ? tokens * (tokens + 1) / 2 : 0};
-  const ItemShape item = model.item_shape(unit.module);
-  // As many as fit into the text, one at least.
-  const int64_t items = std::max<int64_t>(1, item.features > 0 ? tokens / item.features : 0);
-  const int64_t length = is_projector(unit) ? item.features : item.tokens;
-  return {items * length, is_block(unit) ? items * length * length : 0};
-}
-
-double with_attention(const ModelSpec& model, const UnitSpec& unit, int64_t pairs) {
-  const HeadShape heads = model.heads(unit.module);
-  return 2.0 * static_cast<double>(pairs) * static_cast<double>(heads.query * heads.dim);
-}
-
-/// Tables are looked up, not multiplied; the first of two convolutions over sound makes two rows of
-/// each.
-double with_weights(const ModelSpec& model, const UnitSpec& unit, int64_t rows) {
-  const bool looks_up = unit.kind == UnitKind::TokenEmbed || unit.kind == UnitKind::Merge;
-  if (looks_up) return static_cast<double>(rows) * static_cast<double>(model.text.hidden);
-  const bool convolves = unit.kind == UnitKind::PatchEmbed || unit.kind == UnitKind::AudioEmbed;
-  bool is_first = true;
-  int64_t products = 0;
-  for (int param : unit.params) {
-    const Shape& shape = model.params[param].shape;
-    if (convolves && shape.size() == 2) continue;
-    const bool doubles = unit.kind == UnitKind::AudioEmbed && shape.size() > 2 && is_first;
-    if (shape.size() > 2) is_first = false;
-    products += rows * num_elements(shape) * (doubles ? 2 : 1);
+/// Counts multiplications of a unit's forward for `tokens` of text.
+class CostOps : public detail::PassingOps<RowCount> {
+ public:
+  CostOps(const ModelSpec& model, const UnitSpec& unit, int64_t tokens)
+      : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
+    if (unit.module == "llm") {
+      rows_ = features_ = tokens;
+      pairs_ = tokens * (tokens + 1) / 2;
+      return;
+    }
+    const ItemShape item = model.item_shape(unit.module);
+    // As many as fit into the text, one at least.
+    const int64_t items = std::max<int64_t>(1, item.features > 0 ? tokens / item.features : 0);
+    rows_ = items * item.tokens;
+    features_ = items * item.features;
+    pairs_ = rows_ * item.tokens;
   }
-  return static_cast<double>(products);
-}
+
+  double with_weights() const { return static_cast<double>(products_); }
+  double with_attention() const { return attention_; }
+
+  RowCount input(size_t) { return {rows_}; }
+  RowCount source() {
+    if (unit_.kind == UnitKind::AudioEmbed) return {2 * rows_};
+    return {rows_ * model_.vision->patches() / model_.vision->tokens()};
+  }
+  RowCount linear(RowCount x, const std::string& role) {
+    multiply(x.rows, role + ".weight");
+    multiply(x.rows, role + ".bias");
+    return x;
+  }
+  RowCount activated_linear(RowCount x, const std::string& role, Activation) {
+    return linear(x, role);
+  }
+  RowCount column_linear(RowCount x, const std::string& role, UnitRows, WeightOrder) {
+    return linear(x, role);
+  }
+  RowCount row_linear(RowCount x, const std::string& role, UnitRows, WeightOrder) {
+    return linear(x, role);
+  }
+  RowCount activated_column_linear(RowCount x, const std::string& role, Activation, UnitRows,
+                                   WeightOrder) {
+    return linear(x, role);
+  }
+  RowCount query_value_biases(RowCount x) {
+    multiply(x.rows, "q.bias");
+    multiply(x.rows, "v.bias");
+    return x;
+  }
+  RowCount attention(RowCount x, const BlockSpec& block) {
+    attention_ += 2.0 * static_cast<double>(pairs_) *
+                  static_cast<double>(block.heads.query * block.heads.dim);
+    return x;
+  }
+  RowCount norm(RowCount x, const std::string& role, const NormSpec&) { return linear(x, role); }
+  NormedSum norm_sum(RowCount x, RowCount, const std::string& role, const NormSpec& spec) {
+    return {x, norm(x, role, spec)};
+  }
+  RowCount windows(RowCount x) { return {x.rows / 2}; }
+  RowCount image_tokens(RowCount) { return copied(rows_); }
+  RowCount vocabulary() { return copied(rows_); }
+  RowCount features() { return {features_}; }
+  RowCount merged(RowCount text, size_t) { return copied(text.rows); }
+  RowCount loss(RowCount x) {
+    multiply(x.rows, "vocabulary");
+    return x;
+  }
+
+ private:
+  void multiply(int64_t rows, const std::string& role) {
+    for (int param : model_.params_of(unit_, role))
+      products_ += rows * num_elements(model_.params[param].shape);
+  }
+  RowCount copied(int64_t rows) {
+    products_ += rows * hidden_;
+    return {rows};
+  }
+
+  const ModelSpec& model_;
+  const int64_t hidden_;
+  int64_t rows_, features_;
+  int64_t pairs_;  ///< of a query and a key that it sees
+  int64_t products_ = 0;
+  double attention_ = 0;
+};
 
 }  // namespace
 
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens) {
   std::vector<UnitCost> costs;
   for (const UnitSpec& unit : model.units) {
-    const UnitRows rows = rows_of(model, unit, tokens);
-    const double weights = with_weights(model, unit, rows.rows);
-    const double attention = with_attention(model, unit, rows.attended);
+    CostOps ops(model, unit, tokens);
+    unit_forward(ops, model, unit);
+    const double weights = ops.with_weights(), attention = ops.with_attention();
     UnitCost cost;
     cost.forward = weights + attention;
     cost.backward_input = unit.inputs.empty() ? 0 : weights + 2 * attention;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit kinds once more, on paper: each mirrors its forward in model/*_units.cpp, line by line.
+// The forward of a unit (unit_forward.hpp) on paper, and then its backward.
 #include "zea/plan/units/unit_memory.hpp"
 
 #include <algorithm>
+#include <memory>
 
 #include "paper_functions.hpp"
-#include "zea/core/error.hpp"
 #include "zea/plan/model/param_cut.hpp"
+#include "zea/plan/model/unit_forward.hpp"
 #include "zea/plan/tokens/mask_word.hpp"
 
 namespace zea {
@@ -18,356 +19,257 @@ int64_t part_of(int64_t count, int64_t parts) {
   return (count + parts - 1) / parts;
 }
 
-/// A unit's parameters as this tp rank has them, taken one after the other; fused ones are one.
-class PaperParameters {
+/// A tensor of rows on paper: the tape lets go of it when nobody holds it.
+class PaperValue {
  public:
-  PaperParameters(const ModelSpec& model, const UnitSpec& unit, int tp)
-      : model_(model), unit_(unit), tp_(tp) {}
+  PaperValue() = default;
+  PaperValue(PaperTape& tape, int tensor, int64_t rows)
+      : held_(std::make_shared<const Held>(tape, tensor)), rows_(rows) {}
 
-  PaperWeight operator()() {
-    const ParamSpec* spec = &take();
-    const Shape shape = cut_of(*spec, tp_).shape;
-    PaperWeight weight{shape[0], num_elements(shape) / shape[0], spec->trainable};
-    while (spec->fused_with_next) {
-      spec = &take();
-      weight.out += cut_of(*spec, tp_).shape[0];
-    }
-    weight.has_bias = position_ < unit_.params.size() &&
-                      model_.params[unit_.params[position_]].name.ends_with(".bias");
-    return weight;
-  }
-  /// A weight of (in, out).
-  PaperWeight in_out() {
-    const PaperWeight weight = (*this)();
-    return {weight.in, weight.out, weight.trains, weight.has_bias};
-  }
-  void skip_if(bool present) {
-    if (present) (*this)();
-  }
+  bool is_none() const { return held_ == nullptr; }
+  int tensor() const { return held_->tensor; }
+  int64_t rows() const { return rows_; }
 
  private:
-  const ParamSpec& take() {
-    ZEA_ASSERT(position_ < unit_.params.size());
-    return model_.params[unit_.params[position_++]];
-  }
+  struct Held {
+    Held(PaperTape& on, int which) : tape(on), tensor(which) {}
+    ~Held() { tape.drop(tensor); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
 
-  const ModelSpec& model_;
-  const UnitSpec& unit_;
-  int tp_;
-  size_t position_ = 0;
+    PaperTape& tape;
+    const int tensor;
+  };
+
+  std::shared_ptr<const Held> held_;
+  int64_t rows_ = 0;
 };
 
-class PaperUnit {
+/// The operations of a unit's forward as calls of functions that declare their bytes.
+class PaperOps {
  public:
-  PaperUnit(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
-            const UnitTypes& types, const UnitCall& call, const UnitShare& share)
+  using Value = PaperValue;
+  struct NormedSum {
+    PaperValue sum, normed;
+  };
+
+  PaperOps(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
+           const UnitTypes& types, const UnitCall& call, const UnitShare& share)
       : model_(model),
         unit_(unit),
         sizes_(sizes),
         call_(call),
         share_(share),
         bytes_(types),
-        next_(model, unit, share.tp),
         tape_(call.keeps_graph) {}
 
   UnitMemory run() {
-    switch (unit_.kind) {
-      case UnitKind::PatchEmbed:
-        return tape_.finish(patch_embed());
-      case UnitKind::VisionBlock:
-        return tape_.finish(vision_block());
-      case UnitKind::Projector:
-        return tape_.finish(projector());
-      case UnitKind::AudioEmbed:
-        return tape_.finish(audio_embed());
-      case UnitKind::AudioBlock:
-        return tape_.finish(audio_block());
-      case UnitKind::AudioProjector:
-        return tape_.finish(audio_projector());
-      case UnitKind::TokenEmbed:
-        return tape_.finish(token_embed());
-      case UnitKind::Merge:
-        return tape_.finish(merge());
-      case UnitKind::DecoderBlock:
-        return tape_.finish(decoder_block());
-      case UnitKind::Gpt2Block:
-        return tape_.finish(gpt2_block());
-      case UnitKind::Head:
-        return tape_.finish(head());
+    const PaperValue output = unit_forward(*this, model_, unit_);
+    return tape_.finish(output.tensor());
+  }
+
+  PaperValue input(size_t i) {
+    const UnitSpec& source = model_.units[unit_.inputs[i].unit];
+    const bool is_feature = model_.makes_features(unit_.inputs[i].unit);
+    const int64_t rows =
+        is_feature ? features_of(source.module).here : tokens_of(source.module).here;
+    const int64_t width = is_feature ? model_.text.block.hidden : model_.hidden(source.module);
+    const bool needs = i < call_.inputs_need_gradient.size() && call_.inputs_need_gradient[i];
+    return {tape_, tape_.input(rows * width * bytes_.param, needs), rows};
+  }
+  bool has_input(size_t i) const { return call_.inputs_present.empty() || call_.inputs_present[i]; }
+  bool has(const std::string& role) const { return unit_.has(role); }
+  /// The microbatch's, which are not counted here: patches, or two columns of sound for each row.
+  PaperValue source() {
+    const int64_t rows = tokens().here;
+    return {tape_, tape_.input(0, false),
+            unit_.kind == UnitKind::AudioEmbed
+                ? 2 * rows
+                : rows * model_.vision->patches() / model_.vision->tokens()};
+  }
+
+  PaperValue linear(const PaperValue& x, const std::string& role) {
+    return call(paper_linear(x.rows(), weight(role), bytes_), {x}, x.rows());
+  }
+  PaperValue activated_linear(const PaperValue& x, const std::string& role, Activation activation) {
+    return activated(linear(x, role), weight(role).out, activation);
+  }
+  PaperValue column_linear(const PaperValue& x, const std::string& role, UnitRows kind,
+                           WeightOrder order) {
+    const PaperRows rows = rows_of(kind);
+    PaperFunction f = paper_column_linear(rows, weight(role, order), bytes_);
+    // These are added in place; their gradients are made before the matrix's.
+    if (has("q.bias"))
+      f.backward_working =
+          std::max(f.backward_working, paper_biases_working(rows.all, weight("q", order), bytes_));
+    return call(f, {x}, rows.all);
+  }
+  PaperValue activated_column_linear(const PaperValue& x, const std::string& role,
+                                     Activation activation, UnitRows kind, WeightOrder order) {
+    return activated(column_linear(x, role, kind, order), weight(role, order).out, activation);
+  }
+  PaperValue row_linear(const PaperValue& x, const std::string& role, UnitRows kind,
+                        WeightOrder order) {
+    const PaperRows rows = rows_of(kind);
+    return call(paper_row_linear(rows, weight(role, order), bytes_), {x}, rows.here);
+  }
+  PaperValue query_value_biases(const PaperValue& qkv) { return qkv; }
+  PaperValue rotary(const PaperValue& qkv, const BlockSpec&) {
+    return call(paper_rotary(qkv.rows(), weight("qkv").out, bytes_), {qkv}, qkv.rows());
+  }
+  PaperValue attention(const PaperValue& qkv, const BlockSpec& block) {
+    return call(attention_function(block.heads), {qkv}, qkv.rows());
+  }
+  PaperValue swiglu(const PaperValue& x) {
+    return call(paper_swiglu(x.rows(), weight("up").out / 2, bytes_), {x}, x.rows());
+  }
+  PaperValue add(const PaperValue& x, const PaperValue& y) {
+    return call(paper_sum(tape_.bytes(x.tensor())), {x, y}, x.rows());
+  }
+  PaperValue norm(const PaperValue& x, const std::string& role, const NormSpec& spec) {
+    const PaperWeight of = weight(role);
+    return call(spec.kind == NormKind::Layer ? paper_layer_norm(x.rows(), of.out, of.trains, bytes_)
+                                             : paper_rms_norm(x.rows(), of.out, of.trains, bytes_),
+                {x}, x.rows());
+  }
+  NormedSum norm_sum(const PaperValue& x, const PaperValue& added, const std::string& role,
+                     const NormSpec& spec) {
+    const PaperValue sum = added.is_none() ? x : add(x, added);
+    return {sum, norm(sum, role, spec)};
+  }
+  PaperValue windows(const PaperValue& columns) {
+    const int64_t rows = columns.rows() / 2;
+    return call(paper_windows(rows, model_.hidden(unit_.module), bytes_), {columns}, rows);
+  }
+  PaperValue image_tokens(const PaperValue& patches) {
+    const int64_t rows = tokens().here, length = model_.item_shape(unit_.module).tokens;
+    const bool trains = weight("class_token").trains || weight("positions").trains;
+    return call(paper_class_and_positions(part_of(rows, length), length,
+                                          model_.hidden(unit_.module), trains, bytes_),
+                {patches}, rows);
+  }
+  PaperValue positions() { return table("positions", {}); }
+  PaperValue vocabulary() { return table("vocabulary", tokens()); }
+  PaperValue features() {
+    std::vector<PaperValue> states;
+    for (size_t i = 0; i < unit_.inputs.size(); ++i) states.push_back(input(i));
+    const PaperRows rows = rows_of(UnitRows::Features);
+    if (states.size() == 1 && rows.here == states[0].rows()) return states[0];
+    return call(paper_rows(rows.here * model_.hidden(unit_.module) * bytes_.param *
+                           static_cast<int64_t>(states.size())),
+                states, rows.here);
+  }
+  PaperValue merged(const PaperValue& text, size_t i) {
+    return call(paper_rows(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
+  }
+  PaperValue copy(const PaperValue& x) {
+    return call(paper_sum(tape_.bytes(x.tensor())), {x}, x.rows());
+  }
+  PaperValue asked_rows(const PaperValue& x) {
+    const int64_t rows = targets().here;
+    return call(paper_rows(rows * model_.hidden(unit_.module) * bytes_.param), {x}, rows);
+  }
+  PaperValue loss(const PaperValue& x) {
+    const PaperRows rows = targets();
+    const PaperWeight vocabulary = weight("vocabulary");
+    const bool has_backward =
+        call_.keeps_graph && (vocabulary.trains || tape_.needs_gradient(x.tensor()));
+    PaperFunction f =
+        paper_cross_entropy(rows.all, vocabulary, has_backward && share_.tp == 1, bytes_);
+    if (rows.are_dealt()) {
+      const int64_t gathered = rows.all * vocabulary.in * bytes_.param;
+      f.forward_peak += gathered;
+      f.backward_working += 2 * gathered;
+      f.gradient_working += 2 * gathered;
     }
-    throw InternalError("unknown unit kind");
+    return call(f, {x}, rows.all);
   }
 
  private:
-  PaperRows rows_of(int64_t tokens) const {
-    const int64_t all = part_of(tokens, share_.cp);
+  PaperRows share_of(int64_t rows) const {
+    const int64_t all = part_of(rows, share_.cp);
     return {all, share_.sequence_parallel ? part_of(all, share_.tp) : all};
   }
-  PaperRows text_rows() const { return rows_of(sizes_.tokens); }
-  PaperRows item_rows(const std::string& encoder) const {
-    return rows_of(sizes_.items.of(encoder) * model_.item_shape(encoder).tokens);
+  PaperRows tokens_of(const std::string& module) const {
+    if (module == "llm") return share_of(sizes_.tokens);
+    return share_of(sizes_.items.of(module) * model_.item_shape(module).tokens);
   }
-  PaperRows feature_rows(const std::string& encoder) const {
-    return rows_of(sizes_.items.of(encoder) * model_.item_shape(encoder).features);
+  PaperRows features_of(const std::string& encoder) const {
+    return share_of(sizes_.items.of(encoder) * model_.item_shape(encoder).features);
   }
-
-  int input(size_t i, int64_t rows, int64_t width) {
-    const bool needs = i < call_.inputs_need_gradient.size() && call_.inputs_need_gradient[i];
-    return tape_.input(rows * width * bytes_.param, needs);
-  }
-  bool present(size_t i) const { return call_.inputs_present.empty() || call_.inputs_present[i]; }
-  int column(int x, const PaperRows& rows, const PaperWeight& weight) {
-    return tape_.call(paper_column_linear(rows, weight, bytes_), {x});
-  }
-  int row(int x, const PaperRows& rows, const PaperWeight& weight) {
-    return tape_.call(paper_row_linear(rows, weight, bytes_), {x});
-  }
-  int sum(int x, int y) {
-    const int result = tape_.call(paper_sum(tape_.bytes(x)), {x, y});
-    tape_.drop(y);
-    return result;
-  }
-  /// The same of a local variable, which stays.
-  int sum_of_local(int x, int y) { return tape_.call(paper_sum(tape_.bytes(x)), {x, y}); }
-  int layer_norm(int x, int64_t rows) {
-    const PaperWeight weight = next_();
-    next_();
-    return tape_.call(paper_layer_norm(rows, weight.out, weight.trains, bytes_), {x});
-  }
-  int rms_norm(int x, int64_t rows) {
-    const PaperWeight weight = next_();
-    return tape_.call(paper_rms_norm(rows, weight.out, weight.trains, bytes_), {x});
-  }
-  /// `heads`: of the model; `batches`: as the library attends where tokens are not dealt.
-  int attention(int qkv, int64_t tokens, PaperHeads heads,
-                const std::vector<AttentionSizes>& batches) {
-    heads.query /= share_.tp;
-    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.tp);
-    if (share_.cp == 1)
-      return tape_.call(bytes_.on_device ? paper_library_attention(tokens, batches, heads, bytes_)
-                                         : paper_attention(tokens, heads, bytes_),
-                        {qkv});
-    const int64_t own = part_of(tokens, share_.cp), group = own * share_.cp_inner;
-    const bool is_all = share_.cp == share_.cp_inner;
-    heads.query /= share_.cp_inner;
-    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
-    const int64_t keys = is_all ? 0 : share_.gathers_keys ? tokens : group;
-    const bool passes_keys = !is_all && !share_.gathers_keys;
-    return tape_.call(paper_context_attention({own, group, keys, passes_keys}, heads, bytes_),
-                      {qkv});
-  }
-  /// activate(linear(x)): the linear's output is a temporary of the expression.
-  int activated(int x, const PaperRows& rows, const PaperWeight& weight, Activation activation) {
-    const int wide = column(x, rows, weight);
-    const int y = tape_.call(paper_activation(rows.all, weight.out, activation, bytes_), {wide});
-    tape_.drop(wide);
-    return y;
+  PaperRows tokens() const { return tokens_of(unit_.module); }
+  PaperRows targets() const { return share_of(sizes_.targets); }
+  PaperRows rows_of(UnitRows kind) const {
+    return kind == UnitRows::Tokens ? tokens() : features_of(unit_.module);
   }
 
-  int patch_embed() {
-    const VisionConfig& vision = *model_.vision;
-    const PaperRows rows = item_rows("vision");
-    const int64_t patches_here = rows.here * vision.patches() / vision.tokens();
-    const PaperWeight class_token = next_(), patch = next_(), positions = next_();
-    const int x = tape_.input(0, false);
-    const int patches = tape_.call(paper_linear(patches_here, patch, bytes_), {x});
-    const int tokens = tape_.call(
-        paper_class_and_positions(part_of(rows.here, vision.tokens()), vision.tokens(),
-                                  vision.hidden, class_token.trains || positions.trains, bytes_),
-        {patches});
-    tape_.drop(patches);
-    return layer_norm(tokens, rows.here);
+  /// The part of a weight, or of the vector of that role, that this tp rank has; fused ones are
+  /// one.
+  PaperWeight weight(const std::string& role, WeightOrder order = WeightOrder::OutIn) const {
+    const bool is_matrix = unit_.has(role + ".weight");
+    const bool has_bias = unit_.has(role + ".bias");
+    const std::vector<int> params = model_.params_of(unit_, is_matrix  ? role + ".weight"
+                                                            : has_bias ? role + ".bias"
+                                                                       : role);
+    PaperWeight weight{.trains = model_.params[params[0]].trainable,
+                       .has_bias = is_matrix && has_bias};
+    for (int param : params) {
+      const Shape shape = cut_of(model_.params[param], share_.tp).shape;
+      weight.out += shape[0];
+      weight.in = num_elements(shape) / shape[0];
+    }
+    if (order == WeightOrder::InOut && is_matrix) std::swap(weight.out, weight.in);
+    return weight;
   }
 
-  int vision_block() {
-    const VisionConfig& vision = *model_.vision;
-    const PaperRows rows = item_rows("vision");
-    const int x = input(0, rows.here, vision.hidden);
-    const int normed = layer_norm(x, rows.here);
-    const int qkv = column(normed, rows, next_());
-    next_();
-    const int attended =
-        attention(qkv, sizes_.items.images * vision.tokens(),
-                  {vision.heads, vision.heads, vision.hidden / vision.heads}, sizes_.images);
-    return feed_forward(x, attended, rows, vision.activation);
-  }
-
-  /// The rest of an encoder's block, from what it attended to.
-  int feed_forward(int x, int attended, const PaperRows& rows, Activation activation) {
-    const PaperWeight out = next_();
-    next_();
-    const int y = sum_of_local(x, row(attended, rows, out));
-    const int normed = layer_norm(y, rows.here);
-    const PaperWeight first = next_();
-    next_();
-    const int inner = activated(normed, rows, first, activation);
-    const PaperWeight second = next_();
-    next_();
-    return sum(y, row(inner, rows, second));
-  }
-
-  int projector() {
-    const VisionConfig& vision = *model_.vision;
-    const PaperRows rows = feature_rows("vision");
-    std::vector<int> taps;
-    for (size_t i = 0; i < unit_.inputs.size(); ++i)
-      taps.push_back(input(i, item_rows("vision").here, vision.hidden));
-    int x = taps[0];
-    const bool copies = taps.size() > 1 || !vision.keep_class_token;
-    if (copies)
-      x = tape_.call(
-          paper_rows(rows.here * vision.hidden * bytes_.param * static_cast<int64_t>(taps.size())),
-          taps);
-    return projected(x, rows);
-  }
-
-  int projected(int x, const PaperRows& rows) {
-    const PaperWeight first = next_();
-    next_.skip_if(model_.projector.bias);
-    const int inner = activated(x, rows, first, model_.projector.activation);
-    const PaperWeight second = next_();
-    next_.skip_if(model_.projector.bias);
-    return row(inner, rows, second);
-  }
-
-  /// gelu(linear(x)), as the convolutions are.
-  int convolved(int x, int64_t rows) {
-    const PaperWeight weight = next_();
-    next_();
-    const int wide = tape_.call(paper_linear(rows, weight, bytes_), {x});
-    const int y = tape_.call(paper_activation(rows, weight.out, Activation::Gelu, bytes_), {wide});
-    tape_.drop(wide);
-    return y;
-  }
-
-  int audio_embed() {
-    const int64_t rows = item_rows("audio").here;
-    const int columns = convolved(tape_.input(0, false), 2 * rows);
-    const int windows = tape_.call(paper_windows(rows, model_.audio->hidden, bytes_), {columns});
-    const int tokens = convolved(windows, rows);
-    tape_.drop(windows);
-    return sum(tokens, tape_.call(paper_embedding(rows, next_(), bytes_), {}));
-  }
-
-  int audio_block() {
-    const AudioConfig& audio = *model_.audio;
-    const PaperRows rows = item_rows("audio");
-    const int x = input(0, rows.here, audio.hidden);
-    const int normed = layer_norm(x, rows.here);
-    PaperWeight qkv_weight = next_();
-    qkv_weight.has_bias = false;
-    PaperFunction projection = paper_column_linear(rows, qkv_weight, bytes_);
-    const PaperWeight query_bias = next_();
-    next_();
-    // Added in place, so there is no tensor more; their gradients are made before the matrix's.
-    projection.backward_working =
-        std::max(projection.backward_working, paper_biases_working(rows.all, query_bias, bytes_));
-    const int qkv = tape_.call(projection, {normed});
-    const int attended =
-        attention(qkv, sizes_.items.clips * audio.positions,
-                  {audio.heads, audio.heads, audio.hidden / audio.heads}, sizes_.clips);
-    return feed_forward(x, attended, rows, audio.activation);
-  }
-
-  int audio_projector() {
-    const PaperRows rows = feature_rows("audio");
-    const int x = input(0, rows.here, model_.audio->hidden);
-    return projected(layer_norm(x, rows.here), rows);
-  }
-
-  int token_embed() {
-    const PaperRows rows = text_rows();
-    const PaperWeight table = next_();
-    PaperFunction f = paper_embedding(rows.here, table, bytes_);
-    if (rows.are_dealt()) {
-      const int64_t all = rows.all * table.in * bytes_.param;
+  /// Rows of a table, looked up for all rows and then dealt.
+  PaperValue table(const std::string& role, const PaperRows& dealt) {
+    const PaperWeight of = weight(role);
+    const int64_t rows = tokens().here;
+    PaperFunction f = paper_embedding(rows, of, bytes_);
+    if (dealt.are_dealt()) {
+      const int64_t all = dealt.all * of.in * bytes_.param;
       f.forward_peak = f.output + all;
       f.backward_working += all;
     }
-    const int tokens = tape_.call(f, {});
-    if (!model_.text.learned_positions) return tokens;
-    return sum(tokens, tape_.call(paper_embedding(rows.here, next_(), bytes_), {}));
+    return call(f, {}, rows);
   }
 
-  int merge() {
-    const int text = input(0, text_rows().here, model_.text.hidden);
-    int merged = text;
-    for (size_t i = 1; i < unit_.inputs.size(); ++i) {
-      if (!present(i)) continue;
-      const std::string& encoder = model_.units[unit_.inputs[i].unit].module;
-      const int features = input(i, feature_rows(encoder).here, model_.text.hidden);
-      const int before = merged;
-      merged = tape_.call(paper_rows(tape_.bytes(text)), {before, features});
-      if (before != text) tape_.drop(before);
-    }
-    return merged == text ? tape_.call(paper_sum(tape_.bytes(text)), {text}) : merged;
+  PaperValue activated(const PaperValue& wide, int64_t width, Activation activation) {
+    return call(paper_activation(wide.rows(), width, activation, bytes_), {wide}, wide.rows());
   }
 
-  int decoder_block() {
-    const TextConfig& text = model_.text;
-    const PaperRows rows = text_rows();
-    const int x = input(0, rows.here, text.hidden);
-    const int normed = rms_norm(x, rows.here);
-    const PaperWeight qkv_weight = next_();
-    next_.skip_if(text.attention_bias);
-    const int qkv = column(normed, rows, qkv_weight);
-    const int rotated = tape_.call(paper_rotary(rows.all, qkv_weight.out, bytes_), {qkv});
-    const int attended =
-        attention(rotated, sizes_.tokens, {text.heads, text.kv_heads, text.head_dim}, sizes_.text);
-    const PaperWeight out = next_();
-    next_.skip_if(text.attention_bias);
-    const int y = sum_of_local(x, row(attended, rows, out));
-    const int normed2 = rms_norm(y, rows.here);
-    const PaperWeight gate_up = next_();
-    next_.skip_if(text.mlp_bias);
-    const int wide = column(normed2, rows, gate_up);
-    const int inner = tape_.call(paper_swiglu(rows.all, gate_up.out / 2, bytes_), {wide});
-    tape_.drop(wide);
-    const PaperWeight down = next_();
-    next_.skip_if(text.mlp_bias);
-    return sum(y, row(inner, rows, down));
+  PaperFunction attention_function(HeadShape of_model) const {
+    PaperHeads heads{of_model.query / share_.tp,
+                     std::max<int64_t>(1, of_model.key_value / share_.tp), of_model.dim};
+    const int64_t rows = all_tokens();
+    if (share_.cp == 1)
+      return bytes_.on_device ? paper_library_attention(rows, batches(), heads, bytes_)
+                              : paper_attention(rows, heads, bytes_);
+    const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
+    const bool is_all = share_.cp == share_.cp_inner;
+    heads.query /= share_.cp_inner;
+    heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
+    const int64_t keys = is_all ? 0 : share_.gathers_keys ? rows : group;
+    const bool passes_keys = !is_all && !share_.gathers_keys;
+    return paper_context_attention({own, group, keys, passes_keys}, heads, bytes_);
+  }
+  /// Of all ranks that share them.
+  int64_t all_tokens() const {
+    return unit_.module == "llm"
+               ? sizes_.tokens
+               : sizes_.items.of(unit_.module) * model_.item_shape(unit_.module).tokens;
+  }
+  const std::vector<AttentionSizes>& batches() const {
+    if (unit_.module == "llm") return sizes_.text;
+    return unit_.module == "audio" ? sizes_.clips : sizes_.images;
   }
 
-  int gpt2_block() {
-    const TextConfig& text = model_.text;
-    const PaperRows rows = text_rows();
-    const int x = input(0, rows.here, text.hidden);
-    const int normed = layer_norm(x, rows.here);
-    const int qkv = column(normed, rows, next_.in_out());
-    next_();
-    const int attended =
-        attention(qkv, sizes_.tokens, {text.heads, text.heads, text.head_dim}, sizes_.text);
-    const PaperWeight out = next_.in_out();
-    next_();
-    const int y = sum_of_local(x, row(attended, rows, out));
-    const int normed2 = layer_norm(y, rows.here);
-    const PaperWeight up = next_.in_out();
-    next_();
-    const int inner = activated(normed2, rows, up, text.activation);
-    const PaperWeight down = next_.in_out();
-    next_();
-    return sum(y, row(inner, rows, down));
-  }
-
-  int head() {
-    const TextConfig& text = model_.text;
-    const PaperRows rows = rows_of(sizes_.targets);
-    const int x = input(0, text_rows().here, text.hidden);
-    const int asked = tape_.call(paper_rows(rows.here * text.hidden * bytes_.param), {x});
-    const int normed = text.layer_norms ? layer_norm(asked, rows.here) : rms_norm(asked, rows.here);
-    tape_.drop(asked);
-    const PaperWeight vocabulary = next_();
-    const bool has_backward =
-        call_.keeps_graph && (vocabulary.trains || tape_.needs_gradient(normed));
-    PaperFunction loss =
-        paper_cross_entropy(rows.all, vocabulary, has_backward && share_.tp == 1, bytes_);
-    if (rows.are_dealt()) {
-      const int64_t gathered = rows.all * text.hidden * bytes_.param;
-      loss.forward_peak += gathered;
-      loss.backward_working += 2 * gathered;
-      loss.gradient_working += 2 * gathered;
-    }
-    return tape_.call(loss, {normed});
+  PaperValue call(const PaperFunction& function, const std::vector<PaperValue>& inputs,
+                  int64_t rows) {
+    std::vector<int> tensors;
+    for (const PaperValue& input : inputs) tensors.push_back(input.tensor());
+    return {tape_, tape_.call(function, tensors), rows};
   }
 
   const ModelSpec& model_;
@@ -376,7 +278,6 @@ class PaperUnit {
   const UnitCall& call_;
   const UnitShare& share_;
   ElementBytes bytes_;
-  PaperParameters next_;
   PaperTape tape_;
 };
 
@@ -427,7 +328,7 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
 
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
                        const UnitTypes& types, const UnitCall& call, const UnitShare& share) {
-  return PaperUnit(model, unit, sizes, types, call, share).run();
+  return PaperOps(model, unit, sizes, types, call, share).run();
 }
 
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
@@ -448,7 +349,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
     bytes += model.text.learned_positions
                  ? kIndex * sizes.tokens
-                 : sizes.tokens * model.text.head_dim * element_bytes("llm");
+                 : sizes.tokens * model.text.block.heads.dim * element_bytes("llm");
   }
   if (const auto& v = model.vision; v && has("vision"))
     bytes += kIndex * (sizes.items.images * v->features() + rows_of(sizes.images)) +

@@ -40,17 +40,13 @@ struct ParamSpec {
 };
 
 enum class UnitKind {
-  PatchEmbed,  ///< pixels -> patches + class token + positions, normalised
-  VisionBlock,
-  Projector,   ///< features of the taps -> rows of the language model's width
+  PatchEmbed,  ///< pixels -> patches + positions, with a class token and a norm where there are
   AudioEmbed,  ///< log-mel columns -> two convolutions + positions
-  AudioBlock,
-  AudioProjector,  ///< final norm, features -> rows of the language model's width
+  Block,       ///< a transformer block
+  Projector,   ///< features of an encoder -> rows of the language model's width
   TokenEmbed,
-  Merge,         ///< text embeddings with features put in the places of placeholders
-  DecoderBlock,  ///< Llama's
-  Gpt2Block,
-  Head,  ///< final norm, vocabulary, loss
+  Merge,  ///< text embeddings with features put in the places of placeholders
+  Head,   ///< final norm, vocabulary, loss
 };
 
 const char* unit_kind_name(UnitKind kind);
@@ -65,36 +61,71 @@ struct UnitSpec {
   std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
   std::string module;  ///< "vision", "audio" or "llm"
   UnitKind kind;
-  std::vector<int>
-      params;  ///< indices in ModelSpec::params, in the order the unit's kind wants them
+  std::vector<int> params;  ///< indices in ModelSpec::params
   std::vector<UnitInput> inputs;
+  /// What the unit's forward (unit_forward.hpp) calls its parameters, in their order, fused ones
+  /// being one: "qkv.weight", "qkv.bias".
+  std::vector<std::string> roles = {};
+
+  /// The place of a parameter in `roles`; -1: the unit has none of that role.
+  int place_of(const std::string& role) const;
+  bool has(const std::string& role) const { return place_of(role) >= 0; }
 };
 
 /// "gelu", "quick_gelu", "gelu_pytorch_tanh", "relu" or "silu".
 enum class Activation { Gelu, QuickGelu, GeluTanh, Relu, Silu };
 
+/// How a weight lies in its file and buffer: (out, in), or (in, out) as GPT-2's.
+enum class WeightOrder { OutIn, InOut };
+
+/// Over the last dim: with mean and bias (arXiv:1607.06450), or by the root mean square
+/// (arXiv:1910.07467).
+enum class NormKind { Layer, Rms };
+
+struct NormSpec {
+  NormKind kind = NormKind::Layer;
+  double eps = 1e-5;
+};
+
+/// Heads of attention in a module.
+struct HeadShape {
+  int64_t query = 0, key_value = 0, dim = 0;
+};
+
+/// A transformer block: norm, attention, norm, feed-forward, with a residual path around each half.
+/// Biases are where the unit has parameters for them.
+struct BlockSpec {
+  int64_t hidden = 0, intermediate = 0;
+  HeadShape heads;
+  NormSpec norm;
+  bool rotary = false;  ///< positions turn queries and keys
+  bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu
+  Activation activation = Activation::Gelu;
+  WeightOrder order = WeightOrder::OutIn;
+};
+
 struct VisionConfig {
-  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0;
+  BlockSpec block;
+  int64_t layers = 0;
   int64_t image_size = 0, patch_size = 0, channels = 3;
-  double norm_eps = 1e-5;
-  Activation activation = Activation::QuickGelu;
+  bool class_token = true;
   std::vector<int64_t>
       taps;  ///< indices of hidden states that the projector reads; 0 is after the embedding
-  bool keep_class_token = false;
+  bool drops_first_token = true;  ///< before the projector
 
   int64_t patches() const { return (image_size / patch_size) * (image_size / patch_size); }
-  int64_t tokens() const { return patches() + 1; }
+  int64_t class_tokens() const { return class_token ? 1 : 0; }
+  int64_t tokens() const { return class_tokens() + patches(); }
   /// Rows that one image contributes to the language model.
-  int64_t features() const { return patches() + (keep_class_token ? 1 : 0); }
+  int64_t features() const { return tokens() - (drops_first_token ? 1 : 0); }
 };
 
 /// Whisper's encoder (arXiv:2212.04356).
 struct AudioConfig {
-  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0;
+  BlockSpec block;
+  int64_t layers = 0;
   int64_t mel_bins = 80;
   int64_t positions = 1500;  ///< of a clip, each of 20 ms
-  double norm_eps = 1e-5;
-  Activation activation = Activation::Gelu;
 
   /// Of log-mel features in a clip: the second convolution makes one position of two.
   int64_t columns() const { return 2 * positions; }
@@ -120,21 +151,14 @@ struct RopeConfig {
 };
 
 struct TextConfig {
-  int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  BlockSpec block;
+  int64_t layers = 0;
   int64_t vocabulary = 0, max_positions = 0;
-  double norm_eps = 1e-6;
-  bool attention_bias = false, mlp_bias = false, tied_embeddings = false;
+  bool tied_embeddings = false;
   RopeConfig rope;
-  bool learned_positions = false;  ///< a table of max_positions rows in place of rotation
-  bool layer_norms = false;        ///< with bias, in place of RMS norms
-  Activation activation = Activation::Silu;
+  bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
   double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text
-};
-
-/// Heads of attention in a module.
-struct HeadShape {
-  int64_t query = 0, key_value = 0, dim = 0;
 };
 
 struct ModelSpec {
@@ -154,13 +178,16 @@ struct ModelSpec {
   std::vector<std::string> encoders() const;
   std::vector<std::string> modules() const;
   ItemShape item_shape(const std::string& encoder) const;
-  HeadShape heads(const std::string& module) const;
-  int64_t hidden(const std::string& module) const;
+  const BlockSpec& block(const std::string& module) const;
+  HeadShape heads(const std::string& module) const { return block(module).heads; }
+  int64_t hidden(const std::string& module) const { return block(module).hidden; }
   /// Whether a unit's output goes to another module: rows of the language model's width.
   bool makes_features(int unit) const;
   /// The token in whose place a feature of the encoder is put.
   int64_t placeholder(const std::string& encoder) const;
   bool is_placeholder(int64_t token) const;
+  /// The parameters of a unit that have `role`, several where they are fused; empty: none.
+  std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;
   /// Index of the parameter called `name`, or -1.
   int param_index(const std::string& name) const;
 };

@@ -2,7 +2,9 @@
 // Reading a Hugging Face config.json with errors that name the key. Private to plan/.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,7 +12,8 @@
 
 namespace zea::detail {
 
-/// A JSON object of a config, with its path for messages.
+/// A JSON object of a config, with its path for messages. Readers of the objects in it remember
+/// together which keys were asked for.
 class ConfigReader {
  public:
   ConfigReader(const nlohmann::json& object, std::string path);
@@ -27,17 +30,25 @@ class ConfigReader {
   Activation activation(const char* key, const char* fallback) const;
   /// Throws unless the key is absent or equals `only`: an option that is not built.
   void require_text(const char* key, const std::string& only) const;
+  void require_boolean(const char* key, bool only) const;
+  /// Keys of rates that must be 0: training runs without dropout.
+  void require_no_dropout(const std::vector<const char*>& keys) const;
+  /// A divisor of what `of` has.
+  void require_divisor(const char* key, int64_t value, const char* of, int64_t multiple) const;
+  /// Keys that change nothing of what zea computes.
+  void pass_over(const std::vector<const char*>& keys) const;
+  /// Throws where this object, or one that was read in it, has a key that nobody asked for.
+  void refuse_unknown() const;
   [[noreturn]] void refuse(const std::string& key, const std::string& found,
                            const std::string& allowed) const;
 
  private:
+  ConfigReader(const nlohmann::json& object, std::string path,
+               std::shared_ptr<std::set<std::string>> asked);
+
   const nlohmann::json& object_;
   std::string path_;
+  std::shared_ptr<std::set<std::string>> asked_;  ///< paths of keys
 };
-
-/// Embeddings are tied when this config or the one around it (`tied_outside`) says so.
-TextConfig read_text_config(const ConfigReader& config, bool tied_outside);
-VisionConfig read_vision_config(const ConfigReader& config);
-AudioConfig read_audio_config(const ConfigReader& config);
 
 }  // namespace zea::detail

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward of every unit kind, written once, over operations that it is given: on tensors it is
+// the forward (model/unit.cpp), on paper it is what a unit holds (units/unit_memory.cpp),
+// multiplies (units/unit_cost.cpp) and sends (estimate/unit_traffic.cpp). Parameters go by role; a
+// bias, norm or class token is there where the unit has a parameter of that role.
+//
+// Ops::Value is a tensor of rows, or what stands for it; a default one is none. A value lives as
+// long as a variable here holds it, which is what the estimate of memory counts. Ops has
+//   input(i), has_input(i)              outputs of other units, in the order of UnitSpec::inputs
+//   has(role)                           whether the unit has that parameter
+//   source()                            what the unit reads of the microbatch: patches, columns
+//   linear(x, role), activated_linear(x, role, activation)
+//   column_linear(x, role, rows, order), row_linear(x, role, rows, order),
+//   activated_column_linear(x, role, activation, rows, order)     of layers that tp ranks share
+//   query_value_biases(qkv)             adds "q.bias" and "v.bias"
+//   rotary(qkv, block), attention(qkv, block), swiglu(x), add(x, y)
+//   norm(x, role, spec), norm_sum(x, added, role, spec)           x + added, and its norm
+//   windows(x)                          three rows side by side, of every other one
+//   image_tokens(patches)               with "class_token" and "positions"
+//   positions(), vocabulary()           rows of these tables
+//   features()                          of all inputs, the rows that become features
+//   merged(text, i)                     input i in the places of its placeholders
+//   copy(x), asked_rows(x), loss(x)     rows with a target; their loss under "vocabulary"
+#pragma once
+
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea {
+
+/// Which rows of its module a linear works on.
+enum class UnitRows { Tokens, Features };
+
+template <class Ops>
+typename Ops::Value patch_embed(Ops& ops, const NormSpec& norm) {
+  auto x = ops.linear(ops.source(), "patch");
+  x = ops.has("class_token") ? ops.image_tokens(x) : ops.add(x, ops.positions());
+  return ops.has("norm.weight") ? ops.norm(x, "norm", norm) : x;
+}
+
+template <class Ops>
+typename Ops::Value audio_embed(Ops& ops) {
+  const auto columns = ops.activated_linear(ops.source(), "conv1", Activation::Gelu);
+  const auto x = ops.activated_linear(ops.windows(columns), "conv2", Activation::Gelu);
+  return ops.add(x, ops.positions());
+}
+
+template <class Ops>
+typename Ops::Value token_embed(Ops& ops) {
+  const auto x = ops.vocabulary();
+  return ops.has("positions") ? ops.add(x, ops.positions()) : x;
+}
+
+template <class Ops>
+typename Ops::Value merge(Ops& ops, size_t num_inputs) {
+  auto x = ops.input(0);
+  bool is_copy = false;
+  for (size_t i = 1; i < num_inputs; ++i) {
+    if (!ops.has_input(i)) continue;
+    x = ops.merged(x, i);
+    is_copy = true;
+  }
+  return is_copy ? x : ops.copy(x);
+}
+
+template <class Ops>
+typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block) {
+  constexpr UnitRows kRows = UnitRows::Tokens;
+  const auto [x, normed] = ops.norm_sum(ops.input(0), {}, "attention_norm", block.norm);
+  auto qkv = ops.column_linear(normed, "qkv", kRows, block.order);
+  if (ops.has("q.bias")) qkv = ops.query_value_biases(qkv);
+  if (block.rotary) qkv = ops.rotary(qkv, block);
+  const auto attended = ops.attention(qkv, block);
+  const auto change = ops.row_linear(attended, "out", kRows, block.order);
+  const auto [y, normed_again] = ops.norm_sum(x, change, "mlp_norm", block.norm);
+  const auto inner =
+      block.gated
+          ? ops.swiglu(ops.column_linear(normed_again, "up", kRows, block.order))
+          : ops.activated_column_linear(normed_again, "up", block.activation, kRows, block.order);
+  return ops.add(y, ops.row_linear(inner, "down", kRows, block.order));
+}
+
+template <class Ops>
+typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorConfig& config) {
+  constexpr UnitRows kRows = UnitRows::Features;
+  constexpr WeightOrder kOrder = WeightOrder::OutIn;
+  auto x = ops.features();
+  if (ops.has("norm.weight")) x = ops.norm(x, "norm", norm);
+  const auto inner = ops.activated_column_linear(x, "linear_1", config.activation, kRows, kOrder);
+  return ops.row_linear(inner, "linear_2", kRows, kOrder);
+}
+
+template <class Ops>
+typename Ops::Value head(Ops& ops, const NormSpec& norm) {
+  const auto x = ops.norm(ops.asked_rows(ops.input(0)), "norm", norm);
+  return ops.loss(x);
+}
+
+template <class Ops>
+typename Ops::Value unit_forward(Ops& ops, const ModelSpec& model, const UnitSpec& unit) {
+  const BlockSpec& block = model.block(unit.module);
+  switch (unit.kind) {
+    case UnitKind::PatchEmbed:
+      return patch_embed(ops, block.norm);
+    case UnitKind::AudioEmbed:
+      return audio_embed(ops);
+    case UnitKind::Block:
+      return transformer_block(ops, block);
+    case UnitKind::Projector:
+      return projector(ops, block.norm, model.projector);
+    case UnitKind::TokenEmbed:
+      return token_embed(ops);
+    case UnitKind::Merge:
+      return merge(ops, unit.inputs.size());
+    case UnitKind::Head:
+      return head(ops, block.norm);
+  }
+  return {};
+}
+
+}  // namespace zea

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check_roles.hpp"
+
+#include <algorithm>
+
+#include "passing_ops.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea::detail {
+namespace {
+
+struct Nothing {};
+
+}  // namespace
+
+void check_roles(const ModelSpec& model, const UnitSpec& unit) {
+  PassingOps<Nothing> ops(unit);
+  unit_forward(ops, model, unit);
+  for (const std::string& role : ops.used())
+    if (!unit.has(role))
+      throw InternalError(unit.name + " reads a parameter \"" + role + "\" that it does not have");
+  for (const std::string& role : unit.roles)
+    if (!ops.used().contains(role))
+      throw InternalError(unit.name + " has a parameter \"" + role + "\" that it does not read");
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config_reader.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "zea/core/error.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// What transformers writes into any config, of files, generation and training heads.
+constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
+                                    "_commit_hash",
+                                    "_name_or_path",
+                                    "architectures",
+                                    "auto_map",
+                                    "bad_words_ids",
+                                    "begin_suppress_tokens",
+                                    "bos_token_id",
+                                    "chunk_size_feed_forward",
+                                    "cross_attention_hidden_size",
+                                    "decoder_start_token_id",
+                                    "diversity_penalty",
+                                    "do_sample",
+                                    "dtype",
+                                    "early_stopping",
+                                    "encoder_no_repeat_ngram_size",
+                                    "eos_token_id",
+                                    "exponential_decay_length_penalty",
+                                    "finetuning_task",
+                                    "forced_bos_token_id",
+                                    "forced_eos_token_id",
+                                    "id2label",
+                                    "initializer_factor",
+                                    "initializer_range",
+                                    "is_decoder",
+                                    "is_encoder_decoder",
+                                    "label2id",
+                                    "length_penalty",
+                                    "max_length",
+                                    "min_length",
+                                    "model_type",
+                                    "no_repeat_ngram_size",
+                                    "num_beam_groups",
+                                    "num_beams",
+                                    "num_return_sequences",
+                                    "output_attentions",
+                                    "output_hidden_states",
+                                    "output_scores",
+                                    "pad_token_id",
+                                    "prefix",
+                                    "problem_type",
+                                    "pruned_heads",
+                                    "remove_invalid_values",
+                                    "repetition_penalty",
+                                    "return_dict",
+                                    "return_dict_in_generate",
+                                    "sep_token_id",
+                                    "suppress_tokens",
+                                    "task_specific_params",
+                                    "temperature",
+                                    "tf_legacy_loss",
+                                    "tie_encoder_decoder",
+                                    "tokenizer_class",
+                                    "top_k",
+                                    "top_p",
+                                    "torch_dtype",
+                                    "torchscript",
+                                    "transformers_version",
+                                    "typical_p",
+                                    "use_bfloat16",
+                                    "use_cache"};
+
+}  // namespace
+
+ConfigReader::ConfigReader(const nlohmann::json& object, std::string path)
+    : ConfigReader(object, std::move(path), std::make_shared<std::set<std::string>>()) {}
+
+ConfigReader::ConfigReader(const nlohmann::json& object, std::string path,
+                           std::shared_ptr<std::set<std::string>> asked)
+    : object_(object), path_(std::move(path)), asked_(std::move(asked)) {
+  if (!object_.is_object())
+    throw WeightsError("model config: " + path_ + " is not an object; found " + object_.dump());
+}
+
+void ConfigReader::refuse(const std::string& key, const std::string& found,
+                          const std::string& allowed) const {
+  throw WeightsError("model config: " + path_ + "." + key + " = " + found +
+                     "; allowed: " + allowed);
+}
+
+bool ConfigReader::has(const char* key) const {
+  asked_->insert(path_ + "." + key);
+  const auto found = object_.find(key);
+  return found != object_.end() && !found->is_null();
+}
+
+ConfigReader ConfigReader::object(const char* key) const {
+  if (!has(key)) refuse(key, "nothing", "an object");
+  return ConfigReader(object_.at(key), path_ + "." + key, asked_);
+}
+
+void ConfigReader::pass_over(const std::vector<const char*>& keys) const {
+  for (const char* key : keys) asked_->insert(path_ + "." + key);
+}
+
+void ConfigReader::refuse_unknown() const {
+  for (const auto& [key, value] : object_.items()) {
+    const std::string path = path_ + "." + key;
+    const bool is_usual =
+        std::find(kOfEveryConfig.begin(), kOfEveryConfig.end(), key) != kOfEveryConfig.end();
+    if (value.is_null() || is_usual) continue;
+    if (!asked_->contains(path))
+      throw WeightsError("model config: " + path + " = " + value.dump() +
+                         " is a key that zea does not know, so it cannot tell whether the model "
+                         "would be another; leave it out if it changes nothing");
+    const auto inside = asked_->lower_bound(path + ".");
+    if (value.is_object() && inside != asked_->end() && inside->starts_with(path + "."))
+      ConfigReader(value, path, asked_).refuse_unknown();
+  }
+}
+
+int64_t ConfigReader::integer(const char* key, int64_t fallback) const {
+  if (!has(key)) return fallback;
+  const auto& value = object_.at(key);
+  if (!value.is_number_integer()) refuse(key, value.dump(), "an integer");
+  return value.get<int64_t>();
+}
+
+int64_t ConfigReader::positive(const char* key, int64_t fallback) const {
+  const int64_t value = integer(key, fallback);
+  if (value < 1 || value > (int64_t{1} << 40)) refuse(key, std::to_string(value), "1 or more");
+  return value;
+}
+
+std::vector<int64_t> ConfigReader::integers(const char* key, int64_t fallback) const {
+  if (!has(key)) return {fallback};
+  const auto& value = object_.at(key);
+  if (!value.is_array()) return {integer(key, fallback)};
+  std::vector<int64_t> list;
+  for (const auto& element : value) {
+    if (!element.is_number_integer()) refuse(key, value.dump(), "an integer or a list of integers");
+    list.push_back(element.get<int64_t>());
+  }
+  if (list.empty()) refuse(key, "[]", "an integer or a list of integers");
+  return list;
+}
+
+double ConfigReader::number(const char* key, double fallback) const {
+  if (!has(key)) return fallback;
+  const auto& value = object_.at(key);
+  if (!value.is_number()) refuse(key, value.dump(), "a number");
+  return value.get<double>();
+}
+
+bool ConfigReader::boolean(const char* key, bool fallback) const {
+  if (!has(key)) return fallback;
+  const auto& value = object_.at(key);
+  if (!value.is_boolean()) refuse(key, value.dump(), "true or false");
+  return value.get<bool>();
+}
+
+std::string ConfigReader::text(const char* key, const std::string& fallback) const {
+  if (!has(key)) return fallback;
+  const auto& value = object_.at(key);
+  if (!value.is_string()) refuse(key, value.dump(), "a string");
+  return value.get<std::string>();
+}
+
+Activation ConfigReader::activation(const char* key, const char* fallback) const {
+  const std::string name = text(key, fallback);
+  if (name == "gelu") return Activation::Gelu;
+  if (name == "quick_gelu") return Activation::QuickGelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::GeluTanh;
+  if (name == "relu") return Activation::Relu;
+  if (name == "silu" || name == "swish") return Activation::Silu;
+  refuse(key, name, "gelu, quick_gelu, gelu_pytorch_tanh, relu, silu");
+}
+
+void ConfigReader::require_text(const char* key, const std::string& only) const {
+  const std::string found = text(key, only);
+  if (found != only) refuse(key, found, only + " (others are not built yet)");
+}
+
+void ConfigReader::require_boolean(const char* key, bool only) const {
+  if (boolean(key, only) != only)
+    refuse(key, only ? "false" : "true",
+           std::string(only ? "true" : "false") + " (the other is not built yet)");
+}
+
+void ConfigReader::require_no_dropout(const std::vector<const char*>& keys) const {
+  for (const char* key : keys) {
+    const double rate = number(key, 0);
+    if (rate != 0) refuse(key, std::to_string(rate), "0");
+  }
+}
+
+void ConfigReader::require_divisor(const char* key, int64_t value, const char* of,
+                                   int64_t multiple) const {
+  if (multiple % value != 0)
+    refuse(key, std::to_string(value),
+           "a divisor of " + std::string(of) + " = " + std::to_string(multiple));
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The units of a decoder: embedding, the merge of features into the text, blocks, head.
+#include "families.hpp"
+
+namespace zea::detail {
+
+const std::map<std::string, ReadDecoder>& decoders() {
+  static const std::map<std::string, ReadDecoder> families{{"gpt2", read_gpt2},
+                                                           {"llama", read_llama}};
+  return families;
+}
+
+void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
+                 const std::vector<int>& features, bool trainable) {
+  const TextConfig& text = decoder.text;
+  const Decoder::Names& names = decoder.names;
+  const std::string root = prefix + names.root;
+  const int64_t hidden = text.block.hidden;
+  builder.start("llm.embed", "llm", UnitKind::TokenEmbed, {});
+  const int embed =
+      builder.add("vocabulary", root + names.embed + ".weight", {text.vocabulary, hidden},
+                  trainable, text.init_std, cut_vocabulary());
+  if (!names.positions.empty())
+    builder.add("positions", root + names.positions + ".weight", {text.max_positions, hidden},
+                trainable, text.init_std);
+  if (!features.empty()) {
+    std::vector<UnitInput> merged{{builder.last_unit(), false}};
+    for (int unit : features) merged.push_back({unit, true});
+    builder.start("llm.merge", "llm", UnitKind::Merge, std::move(merged));
+  }
+  builder.add_blocks("llm", text.layers, text.block, decoder.blocks, root + names.layers,
+                     trainable);
+  builder.start("llm.head", "llm", UnitKind::Head, {{builder.last_unit(), false}});
+  builder.add_norm("norm", root + names.norm, text.block.norm.kind, hidden, trainable);
+  if (text.tied_embeddings)
+    builder.use("vocabulary", embed);
+  else
+    builder.add("vocabulary", prefix + names.head + ".weight", {text.vocabulary, hidden}, trainable,
+                text.init_std, cut_vocabulary());
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations of unit_forward.hpp that note which parameters they are asked for and give back their
+// first operand. What counts something of a unit is derived from it and counts in the operations
+// that matter to it. Private to plan/.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "zea/plan/model/unit_forward.hpp"
+
+namespace zea::detail {
+
+template <class V>
+class PassingOps {
+ public:
+  using Value = V;
+  struct NormedSum {
+    Value sum, normed;
+  };
+
+  explicit PassingOps(const UnitSpec& unit) : unit_(unit) {}
+
+  Value input(size_t) { return {}; }
+  bool has_input(size_t) const { return true; }
+  bool has(const std::string& role) const { return unit_.has(role); }
+  Value source() { return {}; }
+  Value linear(const Value& x, const std::string& role) {
+    use_linear(role);
+    return x;
+  }
+  Value activated_linear(const Value& x, const std::string& role, Activation) {
+    return linear(x, role);
+  }
+  Value column_linear(const Value& x, const std::string& role, UnitRows, WeightOrder) {
+    return linear(x, role);
+  }
+  Value row_linear(const Value& x, const std::string& role, UnitRows, WeightOrder) {
+    return linear(x, role);
+  }
+  Value activated_column_linear(const Value& x, const std::string& role, Activation, UnitRows,
+                                WeightOrder) {
+    return linear(x, role);
+  }
+  Value query_value_biases(const Value& x) {
+    use("q.bias");
+    use("v.bias");
+    return x;
+  }
+  Value rotary(const Value& x, const BlockSpec&) { return x; }
+  Value attention(const Value& x, const BlockSpec&) { return x; }
+  Value swiglu(const Value& x) { return x; }
+  Value add(const Value& x, const Value&) { return x; }
+  Value norm(const Value& x, const std::string& role, const NormSpec& spec) {
+    use(role + ".weight");
+    if (spec.kind == NormKind::Layer) use(role + ".bias");
+    return x;
+  }
+  NormedSum norm_sum(const Value& x, const Value&, const std::string& role, const NormSpec& spec) {
+    return {x, norm(x, role, spec)};
+  }
+  Value windows(const Value& x) { return x; }
+  Value image_tokens(const Value& x) {
+    use("class_token");
+    use("positions");
+    return x;
+  }
+  Value positions() {
+    use("positions");
+    return {};
+  }
+  Value vocabulary() {
+    use("vocabulary");
+    return {};
+  }
+  Value features() { return {}; }
+  Value merged(const Value& text, size_t) { return text; }
+  Value copy(const Value& x) { return x; }
+  Value asked_rows(const Value& x) { return x; }
+  Value loss(const Value& x) {
+    use("vocabulary");
+    return x;
+  }
+
+  const std::set<std::string>& used() const { return used_; }
+
+ protected:
+  void use(const std::string& role) { used_.insert(role); }
+  void use_linear(const std::string& role) {
+    use(role + ".weight");
+    if (has(role + ".bias")) use(role + ".bias");
+  }
+
+  const UnitSpec& unit_;
+
+ private:
+  std::set<std::string> used_;
+};
+
+}  // namespace zea::detail

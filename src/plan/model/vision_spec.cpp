@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The units of a tower for images: patches, blocks.
+#include "families.hpp"
+
+namespace zea::detail {
+
+const std::map<std::string, ReadVisionEncoder>& vision_encoders() {
+  static const std::map<std::string, ReadVisionEncoder> families{{"clip_vision_model", read_clip}};
+  return families;
+}
+
+VisionConfig read_image_transformer(const ConfigReader& config,
+                                    const ImageTransformerDefaults& defaults) {
+  VisionConfig vision;
+  BlockSpec& block = vision.block;
+  block.hidden = config.positive("hidden_size", 768);
+  block.intermediate = config.positive("intermediate_size", 3072);
+  block.norm = {NormKind::Layer, config.number("layer_norm_eps", defaults.eps)};
+  block.activation = config.activation("hidden_act", defaults.activation);
+  vision.layers = config.positive("num_hidden_layers", 12);
+  vision.image_size = config.positive("image_size", 224);
+  vision.patch_size = config.positive("patch_size", defaults.patch);
+  vision.channels = config.positive("num_channels", 3);
+  const int64_t heads = config.positive("num_attention_heads", 12);
+  config.require_divisor("num_attention_heads", heads, "hidden_size", block.hidden);
+  config.require_divisor("patch_size", vision.patch_size, "image_size", vision.image_size);
+  if (vision.channels != 3)
+    config.refuse("num_channels", std::to_string(vision.channels), "3 (images are read as RGB)");
+  block.heads = {heads, heads, block.hidden / heads};
+  return vision;
+}
+
+BlockFamily image_transformer_blocks(const BlockInit& init) {
+  return {.names = {.attention_norm = ".layer_norm1",
+                    .q = ".self_attn.q_proj",
+                    .k = ".self_attn.k_proj",
+                    .v = ".self_attn.v_proj",
+                    .out = ".self_attn.out_proj",
+                    .mlp_norm = ".layer_norm2",
+                    .up = ".mlp.fc1",
+                    .down = ".mlp.fc2"},
+          .biases = {true, true, true, true, true},
+          .init = init};
+}
+
+std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& encoder,
+                                    const std::string& root, bool trainable) {
+  const VisionConfig& vision = encoder.vision;
+  const VisionEncoder::Names& names = encoder.names;
+  const int64_t hidden = vision.block.hidden;
+  builder.start("vision.embed", "vision", UnitKind::PatchEmbed, {});
+  if (vision.class_token)
+    builder.add_class_token(root + names.class_token, hidden, trainable, encoder.class_std);
+  builder.add("patch.weight", root + names.patch + ".weight",
+              {hidden, vision.channels, vision.patch_size, vision.patch_size}, trainable,
+              encoder.patch_std);
+  if (encoder.patch_bias)
+    builder.add("patch.bias", root + names.patch + ".bias", {hidden}, trainable, 0);
+  builder.add("positions", root + names.positions + ".weight", {vision.tokens(), hidden}, trainable,
+              encoder.position_std);
+  if (!names.pre_norm.empty())
+    builder.add_norm("norm", root + names.pre_norm, vision.block.norm.kind, hidden, trainable);
+  std::vector<int> states{builder.last_unit()};
+  builder.add_blocks("vision", vision.layers, vision.block, encoder.blocks, root + names.layers,
+                     trainable);
+  for (int64_t layer = 0; layer < vision.layers; ++layer) states.push_back(states.back() + 1);
+  return states;
+}
+
+void add_unread_norm(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root) {
+  const VisionConfig& vision = encoder.vision;
+  builder.start("vision.post_norm", "vision", UnitKind::Block, {});
+  builder.add_norm("norm", root + encoder.names.post_norm, vision.block.norm.kind,
+                   vision.block.hidden, false);
+}
+
+}  // namespace zea::detail
