@@ -17,11 +17,15 @@ MAY_INCLUDE = {
     "io": ["core", "plan"],
     "data": ["core", "plan", "io"],
     "kernels": ["core"],
-    "model": ["core", "plan", "data", "kernels"],
-    "parallel": ["core", "plan", "comm", "model", "kernels"],
+    "model": ["core", "plan", "kernels"],
+    "batch": ["core", "plan", "data", "model"],
+    "parallel": ["core", "plan", "comm", "model", "batch", "kernels"],
     "optim": ["core", "deck", "plan", "kernels", "parallel"],
     "checkpoint": ["core", "plan", "comm", "io", "parallel"],
-    "train": ["core", "deck", "plan", "comm", "io", "data", "model", "parallel", "optim", "checkpoint"],
+    "watch": ["core", "comm", "io"],
+    "train": [
+        *["core", "deck", "plan", "comm", "io", "data", "model", "batch", "parallel", "optim", "checkpoint", "watch"]
+    ],
 }
 # Rooms of plan/: each may include itself and those before it. "plan" is plan.hpp, which puts a Plan together.
 PLAN_ROOMS = ["model", "mesh", "tokens", "units", "steps", "buffers", "schedule", "plan", "estimate", "describe"]
