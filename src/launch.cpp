@@ -28,7 +28,7 @@
 #include "zea/train/run_directory.hpp"
 #include "zea/train/trainer.hpp"
 #include "zea/train/training_data.hpp"
-#include "zea/train/watchdog.hpp"
+#include "zea/watch/watchdog.hpp"
 
 namespace zea {
 namespace {

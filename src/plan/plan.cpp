@@ -2,14 +2,12 @@
 #include "zea/plan/plan.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 
 #include "faults.hpp"
-#include "module_precision.hpp"
-#include "plan/describe/idle_settings.hpp"
 #include "plan/mesh/mesh_shape.hpp"
 #include "plan/mesh/module_sharding.hpp"
+#include "plan/model/precision.hpp"
 #include "plan/schedule/make_pipeline.hpp"
 #include "plan/tokens/token_sharding.hpp"
 
@@ -47,6 +45,67 @@ void note_no_weights(Faults& faults, const ModelOptions& model) {
   if (!model.strict) faults.note("model.strict = false" + no_effect);
 }
 
+void check_device(Faults& faults, const Options& options) {
+  if (options.run.device == "cuda" && options.precision.preset == "fp64")
+    faults.add(
+        "run.device = \"cuda\" with precision.preset = \"fp64\": the attention kernels of GPUs "
+        "have "
+        "no fp64; use fp32 or bf16, or the CPU");
+}
+
+void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
+  for (const char* encoder : {"vision", "audio"})
+    check_absent_encoder(faults, options, model, encoder);
+  const auto trainable = [](const ParamSpec& param) { return param.trainable; };
+  if (options.run.mode == "train" && std::ranges::none_of(model.params, trainable))
+    faults.add(
+        "every module is frozen, so there is nothing to train; set one of model.vision.train, "
+        "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
+        "run.mode to evaluate");
+  detail::check_precision(faults, options, model);
+  note_no_weights(faults, options.model);
+}
+
+ModelSpec model_of(const Options& options, const std::string& config_json) {
+  return make_model_spec(config_json, {.vision = options.vision.train,
+                                       .vision_projector = options.vision.train_projector,
+                                       .llm = options.llm.train,
+                                       .audio = options.audio.train,
+                                       .audio_projector = options.audio.train_projector});
+}
+
+std::vector<ParamRule> rules_of(Faults& faults, const Options& options, const ModelSpec& model) {
+  std::vector<std::string> sentences;
+  std::vector<ParamRule> rules = make_param_rules(model, options.optim, sentences);
+  for (const std::string& sentence : sentences) faults.add(sentence);
+  return rules;
+}
+
+ParamCuts make_cuts(const ModelSpec& model, const MeshShape& mesh) {
+  ParamCuts cuts;
+  for (const ParamSpec& param : model.params)
+    cuts.push_back(cut_of(param, mesh.grid(param.module).tp));
+  return cuts;
+}
+
+std::map<std::string, TokenSharding> make_token_shardings(const Options& options,
+                                                          const ModelSpec& model,
+                                                          const MeshShape& mesh) {
+  std::map<std::string, TokenSharding> shardings;
+  for (const ModuleGrid& grid : mesh.modules)
+    shardings[grid.module] =
+        detail::make_token_sharding(grid.module, mesh_of(options, grid.module), model);
+  return shardings;
+}
+
+Wrappings make_wrappings(const Options& options, const MeshShape& mesh, DType master) {
+  const auto bytes = static_cast<int64_t>(element_bytes(master));
+  Wrappings wrappings;
+  for (const ModuleGrid& grid : mesh.modules)
+    wrappings[grid.module] = detail::make_wrapping(mesh_of(options, grid.module), bytes);
+  return wrappings;
+}
+
 std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,
                                      const std::vector<FlatGroup>& groups) {
   std::vector<Sharding> shardings;
@@ -56,18 +115,6 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
                                               detail::is_pipelined(options)));
   return shardings;
 }
-
-Wrappings make_wrappings(const Plan& plan) {
-  const auto bytes = static_cast<int64_t>(element_bytes(plan.precision.master));
-  Wrappings wrappings;
-  for (const ModuleGrid& grid : plan.mesh.modules)
-    wrappings[grid.module] = detail::make_wrapping(mesh_of(plan.options, grid.module), bytes);
-  return wrappings;
-}
-
-}  // namespace
-
-namespace {
 
 /// This rank's place among the ranks of its module that see other tokens, of one dp_replicate.
 int token_place(const MeshShape& mesh, int world_rank, const std::string& module) {
@@ -115,9 +162,7 @@ StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
 }
 
 int Plan::stage_of_unit(int unit) const {
-  const ModuleGrid& grid = mesh.grid(model.units[unit].module);
-  const PipelinePlace& place = pipeline.places[pipeline.place_of_unit(unit)];
-  return grid.stage_at(place.first_rank);
+  return pipeline.stage_in_module(unit, mesh.grid(model.units[unit].module));
 }
 
 std::vector<int> Plan::stages_of_group(int group) const {
@@ -160,15 +205,10 @@ ReplicaLayout Plan::replica_layout(int world_rank) const {
 }
 
 ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool forward_only) const {
-  ScheduleInput input{.model = model,
-                      .groups = groups,
-                      .bundles = bundles,
-                      .shardings = shardings,
-                      .step = step,
-                      .pipeline = pipeline,
-                      .place = place_of(world_rank),
-                      .replica = replica_of(world_rank),
-                      .forward_only = forward_only};
+  ScheduleInput input{schedule_parts(), step};
+  input.place = place_of(world_rank);
+  input.replica = replica_of(world_rank);
+  input.forward_only = forward_only;
   std::vector<int> everyone(mesh.replicas());
   for (int replica = 0; replica < mesh.replicas(); ++replica) everyone[replica] = replica;
   const int first = replica_of(world_rank) / mesh.dp_shard * mesh.dp_shard;
@@ -187,76 +227,42 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
   return input;
 }
 
-std::vector<SlotPlans> make_slots(const Plan& plan) {
-  std::vector<SlotBytes> bytes;
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const Precision& precision = plan.precision_of(plan.groups[g].module);
-    const int64_t elements = plan.groups[g].padded(plan.shardings[g].shards);
-    const auto bytes_in = [&](DType dtype) {
-      return elements * static_cast<int64_t>(element_bytes(dtype));
-    };
-    bytes.push_back({bytes_in(precision.param), bytes_in(precision.master),
-                     precision.reduce == precision.master ? 0 : bytes_in(precision.reduce)});
-  }
-  std::vector<SlotPlans> slots;
-  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
-    slots.push_back(make_slot_plans(plan.model, plan.groups, plan.bundles, plan.shardings,
-                                    plan.pipeline, static_cast<int>(place), bytes));
-  return slots;
-}
-
 Plan make_plan(const Options& options, const std::string& config_json, int world_size,
                const std::string& profile) {
   Faults faults;
-  Plan plan;
-  plan.options = options;
-  plan.config_json = config_json;
-  plan.precision = detail::make_precision(options.precision, options.precision_llm);
-  plan.precisions = {
-      {"vision", detail::make_precision(options.precision, options.precision_vision)},
-      {"audio", detail::make_precision(options.precision, options.precision_audio)},
-      {"llm", plan.precision}};
-  plan.model = make_model_spec(config_json, {.vision = options.vision.train,
-                                             .vision_projector = options.vision.train_projector,
-                                             .llm = options.llm.train,
-                                             .audio = options.audio.train,
-                                             .audio_projector = options.audio.train_projector});
-  plan.mesh = detail::make_mesh_shape(faults, options, plan.model, world_size);
-  if (options.run.device == "cuda" && options.precision.preset == "fp64")
-    faults.add(
-        "run.device = \"cuda\" with precision.preset = \"fp64\": the attention kernels of GPUs "
-        "have "
-        "no fp64; use fp32 or bf16, or the CPU");
-  std::vector<std::string> rule_faults;
-  plan.param_rules = make_param_rules(plan.model, options.optim, rule_faults);
-  for (const std::string& fault : rule_faults) faults.add(fault);
-  for (const char* encoder : {"vision", "audio"})
-    check_absent_encoder(faults, options, plan.model, encoder);
-  const auto trainable = [](const ParamSpec& param) { return param.trainable; };
-  if (options.run.mode == "train" &&
-      std::none_of(plan.model.params.begin(), plan.model.params.end(), trainable))
-    faults.add(
-        "every module is frozen, so there is nothing to train; set one of model.vision.train, "
-        "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
-        "run.mode to evaluate");
-  detail::check_precision(faults, options, plan.model);
-  note_no_weights(faults, options.model);
+  const ModelSpec model = model_of(options, config_json);
+  const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
+  check_device(faults, options);
+  const std::vector<ParamRule> rules = rules_of(faults, options, model);
+  check_model_options(faults, options, model);
   faults.throw_if_any();
-  detail::make_pipeline(faults, plan, profile);
-  faults.throw_if_any();
-  const Wrappings wrappings = make_wrappings(plan);
-  for (const ParamSpec& param : plan.model.params)
-    plan.cuts.push_back(cut_of(param, plan.mesh.grid(param.module).tp));
-  for (const ModuleGrid& grid : plan.mesh.modules)
-    plan.token_shardings[grid.module] =
-        detail::make_token_sharding(grid.module, mesh_of(options, grid.module), plan.model);
-  plan.bundles = bundles_of_units(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
-  plan.groups = make_flat_layout(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
-  plan.shardings = make_shardings(options, plan.mesh, plan.groups);
-  plan.slots = make_slots(plan);
-  plan.notes = faults.notes();
-  std::ranges::move(detail::idle_settings(plan), std::back_inserter(plan.notes));
-  return plan;
+  const Precisions precisions = detail::make_precisions(options);
+  const auto [unit_costs, pipeline, mesh] =
+      detail::make_pipeline(faults, {options, model, unlinked, precisions, profile});
+  const Precision& precision = precisions.at("llm");
+  const ParamCuts cuts = make_cuts(model, mesh);
+  const Wrappings wrappings = make_wrappings(options, mesh, precision.master);
+  const std::vector<int> bundles = bundles_of_units(model, wrappings, cuts, pipeline.stage_of_unit);
+  const std::vector<FlatGroup> groups =
+      make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
+  const std::vector<Sharding> shardings = make_shardings(options, mesh, groups);
+  return Plan{.options = options,
+              .config_json = config_json,
+              .mesh = mesh,
+              .precision = precision,
+              .precisions = precisions,
+              .model = model,
+              .param_rules = rules,
+              .cuts = cuts,
+              .token_shardings = make_token_shardings(options, model, mesh),
+              .bundles = bundles,
+              .groups = groups,
+              .shardings = shardings,
+              .pipeline = pipeline,
+              .unit_costs = unit_costs,
+              .has_measured_costs = !profile.empty(),
+              .slots = make_slots({model, groups, bundles, shardings, pipeline}, precisions),
+              .notes = faults.notes()};
 }
 
 }  // namespace zea

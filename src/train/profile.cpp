@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "full_microbatch.hpp"
+#include "zea/batch/make_microbatch.hpp"
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/model/unit.hpp"
 #include "zea/parallel/device.hpp"

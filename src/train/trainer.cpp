@@ -7,8 +7,8 @@
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/core/stopwatch.hpp"
-#include "zea/train/chrome_trace.hpp"
 #include "zea/train/gather_text.hpp"
+#include "zea/watch/chrome_trace.hpp"
 
 namespace zea {
 namespace {

@@ -323,7 +323,7 @@ TEST(DataParallel, OneRankOffloadsToo) {
   const TinyResult here = run_tiny(alone, make_mpi_collectives, dataset, run);
   run.adjust = [](Plan& plan) {
     for (Sharding& sharding : plan.shardings) sharding.offloads = true;
-    plan.slots = make_slots(plan);
+    plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
   };
   const TinyResult offloaded = run_tiny(alone, make_mpi_collectives, dataset, run);
   EXPECT_EQ(offloaded.losses, here.losses);

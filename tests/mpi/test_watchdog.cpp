@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watchdog of ranks that hang on purpose, on one node and where each rank is a node of its own:
 // who is named, and that a rank that is slow is left alone.
-#include "zea/train/watchdog.hpp"
+#include "zea/watch/watchdog.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>

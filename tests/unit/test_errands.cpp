@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What may block for ever blocks nobody else.
-#include "zea/train/errands.hpp"
+#include "zea/watch/errands.hpp"
 
 #include <gtest/gtest.h>
 

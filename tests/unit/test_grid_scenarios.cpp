@@ -2,6 +2,7 @@
 // The scenarios of the grids are what they say they are: on paper, every rank's part of every
 // microbatch of their five steps, on the very grids that they are tried on.
 #include "support/grid_scenarios.hpp"
+#include "zea/batch/make_microbatch.hpp"
 
 #include <gtest/gtest.h>
 

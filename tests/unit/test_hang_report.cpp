@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One node writes the report, and the others learn whether it is whole.
-#include "zea/train/hang_report.hpp"
+#include "zea/watch/hang_report.hpp"
 
 #include <gtest/gtest.h>
 

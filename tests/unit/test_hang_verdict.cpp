@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who keeps a run from going on, from what its ranks did last; and the reports that travel.
-#include "zea/train/hang_verdict.hpp"
+#include "zea/watch/hang_verdict.hpp"
 
 #include <gtest/gtest.h>
 

@@ -8,6 +8,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/describe/idle_settings.hpp"
 
 namespace zea {
 namespace {
@@ -340,7 +341,7 @@ std::vector<std::vector<Action>> all_actions(const Plan& plan) {
 }
 
 bool is_noted(const Plan& plan, const std::string& setting) {
-  return std::ranges::any_of(plan.notes, [&](const std::string& note) {
+  return std::ranges::any_of(idle_settings(plan), [&](const std::string& note) {
     return note.starts_with("mesh.llm." + setting + " has no effect");
   });
 }
@@ -442,7 +443,7 @@ TEST(Plan, NotesABroadcastOfWeightsWhereThereIsOneCopy) {
     options.mesh.dp_replicate = replicate;
     options.mesh_llm.strategy = options.mesh_vision.strategy = strategy;
     const Plan plan = make_plan(options, tiny_llava_config(), ranks);
-    return std::ranges::any_of(plan.notes, [](const std::string& note) {
+    return std::ranges::any_of(idle_settings(plan), [](const std::string& note) {
       return note.starts_with("model.sync_module_states = true has no effect");
     });
   };

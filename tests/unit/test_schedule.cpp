@@ -257,7 +257,7 @@ TEST(Schedule, WithoutSyncGradientsAreReducedAfterTheLastMicrobatch) {
 TEST(Slots, ARankThatOffloadsHoldsAFewUnits) {
   Plan plan = make_plan(Options{}, tiny_llava_config({.layers = 6}), 1);
   for (Sharding& sharding : plan.shardings) sharding.offloads = true;
-  EXPECT_LE(make_slots(plan)[0].gathered.bytes.size(), 3);
+  EXPECT_LE(make_slots(plan.schedule_parts(), plan.precisions)[0].gathered.bytes.size(), 3);
 }
 
 TEST(Schedule, ForwardPrefetchPostGathersAfterTheUnitBefore) {

@@ -169,7 +169,7 @@ Plan random_plan(Random& random) {
       const auto& mesh = vision ? options.mesh_vision : options.mesh_llm;
       plan.shardings[g].offloads = mesh.strategy != "no_shard";
     }
-    plan.slots = make_slots(plan);
+    plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
   }
   return plan;
 }

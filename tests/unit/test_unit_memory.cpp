@@ -14,6 +14,7 @@
 
 #include "support/kernel_test.hpp"
 #include "support/tiny_llava.hpp"
+#include "zea/batch/make_microbatch.hpp"
 #include "zea/kernels/matmul.hpp"
 #include "zea/model/unit.hpp"
 #include "zea/parallel/sharded_group.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What units read of a microbatch besides their inputs: one const struct per microbatch, made on
-// the host from the loaded samples and moved to the device once. Tokens of all samples lie one
+// What units read of a microbatch besides their inputs: one const struct per microbatch, which
+// batch/ makes from the loaded samples. Tokens of all samples lie one
 // after the other; there is no batch dim. Where several ranks share a microbatch it holds this
 // rank's part: "cp tokens" are those of its cp share, "rows here" those that it holds between
 // layers (a slice of the cp tokens under sequence parallel, else all of them).
@@ -9,11 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "zea/data/loader.hpp"
 #include "zea/model/layers.hpp"
-#include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/tokens/mask_word.hpp"
-#include "zea/plan/tokens/token_layout.hpp"
+#include "zea/plan/tokens/sample_index.hpp"
 
 namespace zea {
 
@@ -82,19 +80,5 @@ struct Microbatch {
     return module == "audio" ? clips : images;
   }
 };
-
-struct MicrobatchOptions {
-  at::ScalarType dtype = at::kFloat;         ///< the language model computes in
-  at::ScalarType vision_dtype = at::kFloat;  ///< the vision encoder computes in
-  at::ScalarType audio_dtype = at::kFloat;   ///< the audio encoder computes in
-  at::Device device = at::kCPU;
-  bool images_both_ways = false;  ///< features of an image see all of it in the language model
-  ReplicaLayout replica = {};     ///< the ranks that share the microbatch
-};
-
-/// Throws DataError where the placeholders of a sample do not match its items, or an id or a
-/// position lies beyond the model's.
-Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
-                           const MicrobatchOptions& options);
 
 }  // namespace zea

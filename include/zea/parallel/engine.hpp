@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "zea/batch/make_microbatch.hpp"
 #include "zea/comm/mesh.hpp"
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/model/unit.hpp"

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "zea/core/dtype.hpp"
 #include "zea/core/kernel_sizes.hpp"
 #include "zea/deck/options.hpp"
 #include "zea/plan/buffers/flat_layout.hpp"
 #include "zea/plan/mesh/axis.hpp"
 #include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/model/param_rules.hpp"
+#include "zea/plan/model/precision.hpp"
 #include "zea/plan/schedule/pipeline.hpp"
 #include "zea/plan/schedule/schedule.hpp"
 #include "zea/plan/tokens/token_layout.hpp"
@@ -22,20 +22,12 @@
 
 namespace zea {
 
-/// Element types of a module.
-struct Precision {
-  DType param = DType::Float32;   ///< gathered parameters and the module's computation
-  DType master = DType::Float32;  ///< sharded parameters, moments and gradients; of all modules
-  DType reduce = DType::Float32;  ///< gradients between ranks
-  DType output = DType::Float32;  ///< what the module gives to another: features
-};
-
 struct Plan {
   Options options;
   std::string config_json;
   MeshShape mesh;
   Precision precision;  ///< of the language model; its master type is that of all
-  std::map<std::string, Precision> precisions;  ///< of each module
+  Precisions precisions;
   ModelSpec model;
   std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
   ParamCuts cuts;                                        ///< of each parameter, over tp
@@ -47,7 +39,7 @@ struct Plan {
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
   std::vector<SlotPlans> slots;      ///< of each place
-  std::vector<std::string> notes;    ///< on what the deck says and has no effect
+  std::vector<std::string> notes;    ///< on what the deck says and the plan does not use
 
   int world_size() const { return mesh.world_size(); }
   const Precision& precision_of(const std::string& module) const { return precisions.at(module); }
@@ -85,11 +77,9 @@ struct Plan {
                      const std::vector<SampleIndex>& index) const;
   /// How this rank and those that it shares microbatches with hold their tokens.
   ReplicaLayout replica_layout(int world_rank) const;
+  ScheduleParts schedule_parts() const { return {model, groups, bundles, shardings, pipeline}; }
   ScheduleInput schedule_input(const StepPlan& step, int world_rank, bool forward_only) const;
 };
-
-/// The slots of each place of a plan whose groups and shardings are decided.
-std::vector<SlotPlans> make_slots(const Plan& plan);
 
 /// Throws PlanError with every fault, one per line: impossible meshes print each factor of the
 /// product, and what is not built yet is named.

@@ -12,8 +12,8 @@
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/io/event_file.hpp"
 #include "zea/plan/units/collective_volume.hpp"
-#include "zea/train/slow_ranks.hpp"
 #include "zea/train/train_step.hpp"
+#include "zea/watch/slow_ranks.hpp"
 
 namespace zea {
 

@@ -15,9 +15,9 @@
 #include "zea/train/evaluate.hpp"
 #include "zea/train/memory_watch.hpp"
 #include "zea/train/metrics.hpp"
-#include "zea/train/slow_ranks.hpp"
 #include "zea/train/stop_request.hpp"
 #include "zea/train/train_step.hpp"
+#include "zea/watch/slow_ranks.hpp"
 
 namespace zea {
 

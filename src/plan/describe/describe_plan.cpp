@@ -5,6 +5,7 @@
 
 #include "plan/mesh/module_sharding.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
+#include "zea/plan/describe/idle_settings.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 
@@ -133,6 +134,7 @@ std::string describe(const Plan& plan, NarrowProducts products) {
                      plan.options.precision.preset + "\n";
   for (const std::string& note : plan.model.notes) text += "note: " + note + "\n";
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
+  for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
   text += memory_lines(plan, products);
   if (plan.world_size() > 1)

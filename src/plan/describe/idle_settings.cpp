@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "idle_settings.hpp"
+#include "zea/plan/describe/idle_settings.hpp"
 
 #include <algorithm>
 #include <set>
 
 #include "plan/mesh/module_sharding.hpp"
 
-namespace zea::detail {
+namespace zea {
 namespace {
 
 const Sharding& sharding_of(const Plan& plan, const std::string& module) {
@@ -108,4 +108,4 @@ std::vector<std::string> idle_settings(const Plan& plan) {
   return notes;
 }
 
-}  // namespace zea::detail
+}  // namespace zea

@@ -22,46 +22,46 @@ PipelineSchedule schedule_of(const std::string& name) {
 
 /// What a rank owns of a parameter: masters, their copy in another compute type, and where it
 /// trains gradients and both moments.
-int64_t owned_bytes(const Plan& plan, const ParamSpec& spec) {
-  const ModuleGrid& grid = plan.mesh.grid(spec.module);
+int64_t owned_bytes(const PipelineParts& parts, const ParamSpec& spec) {
+  const ModuleGrid& grid = parts.mesh.grid(spec.module);
   const Sharding sharding =
-      make_sharding(mesh_of(plan.options, spec.module), plan.mesh, grid, true);
-  const Precision& precision = plan.precision_of(spec.module);
+      make_sharding(mesh_of(parts.options, spec.module), parts.mesh, grid, true);
+  const Precision& precision = parts.precisions.at(spec.module);
   auto bytes = static_cast<int64_t>(element_bytes(precision.master)) * (spec.trainable ? 4 : 1);
   if (precision.param != precision.master)
     bytes += static_cast<int64_t>(element_bytes(precision.param));
   return num_elements(cut_of(spec, grid.tp).shape) * bytes / sharding.shards;
 }
 
-int64_t owned_bytes(const Plan& plan, const std::set<int>& params) {
+int64_t owned_bytes(const PipelineParts& parts, const std::set<int>& params) {
   int64_t bytes = 0;
-  for (int param : params) bytes += owned_bytes(plan, plan.model.params[param]);
+  for (int param : params) bytes += owned_bytes(parts, parts.model.params[param]);
   return bytes;
 }
 
 /// Of a full microbatch on one rank, were everything trained.
-std::vector<UnitCost> plain_costs(Faults& faults, const Plan& plan, const std::string& profile) {
-  const Options& options = plan.options;
+std::vector<UnitCost> plain_costs(Faults& faults, const PipelineParts& parts) {
+  const Options& options = parts.options;
   const int64_t rows = options.data.rows_per_microbatch;
-  if (profile.empty()) return estimated_costs(plan.model, options.data.row_tokens * rows);
+  if (parts.profile.empty()) return estimated_costs(parts.model, options.data.row_tokens * rows);
   std::vector<std::string> notes;
   const auto costs = measured_costs(
-      plan.model, profile, options.mesh.profile,
+      parts.model, parts.profile, options.mesh.profile,
       {options.data.row_tokens, rows, options.precision.preset, options.run.device}, notes);
   for (const std::string& note : notes) faults.note(note);
   return costs;
 }
 
 /// Of a full microbatch, on the ranks that share each unit.
-std::vector<UnitCost> unit_costs(Faults& faults, const Plan& plan, const std::string& profile) {
-  std::vector<UnitCost> costs = frozen_aware(plan.model, plain_costs(faults, plan, profile));
+std::vector<UnitCost> unit_costs(Faults& faults, const PipelineParts& parts) {
+  std::vector<UnitCost> costs = frozen_aware(parts.model, plain_costs(faults, parts));
   for (size_t u = 0; u < costs.size(); ++u) {
-    const int ranks = plan.mesh.grid(plan.model.units[u].module).stage_ranks();
+    const int ranks = parts.mesh.grid(parts.model.units[u].module).stage_ranks();
     costs[u].forward /= ranks;
     costs[u].backward_input /= ranks;
     costs[u].backward_weight /= ranks;
-    const std::vector<int>& params = plan.model.units[u].params;
-    costs[u].bytes = owned_bytes(plan, {params.begin(), params.end()});
+    const std::vector<int>& params = parts.model.units[u].params;
+    costs[u].bytes = owned_bytes(parts, {params.begin(), params.end()});
   }
   return costs;
 }
@@ -81,11 +81,12 @@ std::string number_text(double number) {
 
 class PipelineBuilder {
  public:
-  PipelineBuilder(Faults& faults, const Plan& plan) : faults_(faults), plan_(plan) {}
+  PipelineBuilder(Faults& faults, const PipelineParts& parts, const std::vector<UnitCost>& costs)
+      : faults_(faults), parts_(parts), costs_(costs) {}
 
   Pipeline build() {
-    pipeline_.schedule = schedule_of(plan_.options.mesh.schedule);
-    for (const ModuleGrid& grid : plan_.mesh.modules) add_stages(grid, add_places(grid));
+    pipeline_.schedule = schedule_of(parts_.options.mesh.schedule);
+    for (const ModuleGrid& grid : parts_.mesh.modules) add_stages(grid, add_places(grid));
     return finish();
   }
 
@@ -138,28 +139,28 @@ class PipelineBuilder {
 
   std::vector<int> units_of(const std::string& module) const {
     std::vector<int> units;
-    for (size_t u = 0; u < plan_.model.units.size(); ++u)
-      if (plan_.model.units[u].module == module) units.push_back(static_cast<int>(u));
+    for (size_t u = 0; u < parts_.model.units.size(); ++u)
+      if (parts_.model.units[u].module == module) units.push_back(static_cast<int>(u));
     return units;
   }
 
   /// Units of each stage of a module.
   std::vector<int> counts(const ModuleGrid& grid, const std::vector<int>& units) {
-    const ModuleMeshOptions& mesh = mesh_of(plan_.options, grid.module);
+    const ModuleMeshOptions& mesh = mesh_of(parts_.options, grid.module);
     std::vector<std::string> sentences;
     if (!mesh.stages.empty())
-      return stages_of_template(plan_.model, grid.module, mesh.stages, sentences);
+      return stages_of_template(parts_.model, grid.module, mesh.stages, sentences);
     std::vector<UnitCost> costs;
-    for (int unit : units) costs.push_back(plan_.unit_costs[unit]);
-    if (grid.module == "llm" && plan_.options.mesh.placement == "shared")
-      for (size_t u = 0; u < plan_.model.units.size(); ++u)
-        if (plan_.model.units[u].module != "llm") add_cost(costs.front(), plan_.unit_costs[u]);
+    for (int unit : units) costs.push_back(costs_[unit]);
+    if (grid.module == "llm" && parts_.options.mesh.placement == "shared")
+      for (size_t u = 0; u < parts_.model.units.size(); ++u)
+        if (parts_.model.units[u].module != "llm") add_cost(costs.front(), costs_[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
-    const auto limit = static_cast<int64_t>(plan_.options.mesh.memory_mib * (1 << 20));
+    const auto limit = static_cast<int64_t>(parts_.options.mesh.memory_mib * (1 << 20));
     const std::vector<int> split = split_evenly(costs, stages, limit);
     if (split.empty())
       faults_.add("mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
-                  " stages of mesh.memory_mib = " + number_text(plan_.options.mesh.memory_mib) +
+                  " stages of mesh.memory_mib = " + number_text(parts_.options.mesh.memory_mib) +
                   "; raise it, pp, tp, or the ranks that share a copy");
     return split;
   }
@@ -167,7 +168,7 @@ class PipelineBuilder {
   Pipeline finish() {
     std::sort(stages_.begin(), stages_.end(),
               [](const Stage& a, const Stage& b) { return a.units.front() < b.units.front(); });
-    pipeline_.stage_of_unit.assign(plan_.model.units.size(), -1);
+    pipeline_.stage_of_unit.assign(parts_.model.units.size(), -1);
     for (Stage& stage : stages_) {
       const auto number = static_cast<int>(pipeline_.stages.size());
       for (int unit : stage.units) pipeline_.stage_of_unit[unit] = number;
@@ -178,18 +179,18 @@ class PipelineBuilder {
   }
 
   Faults& faults_;
-  const Plan& plan_;
+  const PipelineParts& parts_;
+  const std::vector<UnitCost>& costs_;  ///< of each unit
   Pipeline pipeline_;
   std::vector<Stage> stages_;
 };
 
-std::vector<RankLink> links_of(const Plan& plan) {
+std::vector<RankLink> links_of(const Pipeline& pipeline, const ModelSpec& model) {
   std::set<std::pair<int, int>> pairs;
-  for (const PipelineEdge& edge : edges_of(plan.pipeline, plan.model))
-    pairs.insert({edge.from, edge.to});
+  for (const PipelineEdge& edge : edges_of(pipeline, model)) pairs.insert({edge.from, edge.to});
   std::vector<RankLink> links;
   for (const auto& [from, to] : pairs) {
-    const PipelinePlace &source = plan.pipeline.places[from], &target = plan.pipeline.places[to];
+    const PipelinePlace &source = pipeline.places[from], &target = pipeline.places[to];
     links.push_back({link_name(source, target),
                      {source.first_rank, source.ranks},
                      {target.first_rank, target.ranks}});
@@ -197,30 +198,32 @@ std::vector<RankLink> links_of(const Plan& plan) {
   return links;
 }
 
-/// Where units of one module that read the same parameters stand, where these are several stages.
-void set_tied_stages(Plan& plan) {
-  std::vector<std::set<int>> stages(plan.model.params.size());
-  for (size_t u = 0; u < plan.model.units.size(); ++u)
-    for (int param : plan.model.units[u].params)
-      stages[param].insert(plan.stage_of_unit(static_cast<int>(u)));
-  for (ModuleGrid& grid : plan.mesh.modules)
-    for (size_t p = 0; p < stages.size(); ++p)
-      if (stages[p].size() > 1 && plan.model.params[p].module == grid.module)
-        grid.tied_stages = {stages[p].begin(), stages[p].end()};
+/// Along pp of a module: where units that read the same parameters stand, where these are several.
+std::vector<int> tied_stages_of(const Pipeline& pipeline, const ModelSpec& model,
+                                const ModuleGrid& grid) {
+  std::vector<std::set<int>> stages(model.params.size());
+  for (size_t u = 0; u < model.units.size(); ++u)
+    for (int param : model.units[u].params)
+      if (model.units[u].module == grid.module && model.params[param].module == grid.module)
+        stages[param].insert(pipeline.stage_in_module(static_cast<int>(u), grid));
+  std::vector<int> tied;
+  for (const std::set<int>& of_param : stages)
+    if (of_param.size() > 1) tied = {of_param.begin(), of_param.end()};
+  return tied;
 }
 
 /// A template, several modules on the same ranks, or no stages at all: whatever stands on a rank
 /// must keep the limit.
-void check_memory(Faults& faults, const Plan& plan) {
-  const double limit_mib = plan.options.mesh.memory_mib;
-  for (const PipelinePlace& place : plan.pipeline.places) {
+void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pipeline) {
+  const double limit_mib = parts.options.mesh.memory_mib;
+  for (const PipelinePlace& place : pipeline.places) {
     std::set<int> params;
     for (int stage : place.stages)
-      for (int unit : plan.pipeline.stages[stage].units)
-        params.insert(plan.model.units[unit].params.begin(), plan.model.units[unit].params.end());
-    const double mib = static_cast<double>(owned_bytes(plan, params)) / (1 << 20);
+      for (int unit : pipeline.stages[stage].units)
+        params.insert(parts.model.units[unit].params.begin(), parts.model.units[unit].params.end());
+    const double mib = static_cast<double>(owned_bytes(parts, params)) / (1 << 20);
     if (limit_mib == 0 || mib <= limit_mib) continue;
-    const std::string where = plan.pipeline.places.size() > 1 ? " of " + place.name : "";
+    const std::string where = pipeline.places.size() > 1 ? " of " + place.name : "";
     faults.add("mesh.memory_mib = " + number_text(limit_mib) +
                ", but the parameters, gradients and optimizer state of a rank" + where + " are " +
                number_text(mib) + " MiB; raise it, pp, tp, or the ranks that share a copy");
@@ -229,19 +232,22 @@ void check_memory(Faults& faults, const Plan& plan) {
 
 }  // namespace
 
-void make_pipeline(Faults& faults, Plan& plan, const std::string& profile) {
-  plan.has_measured_costs = !profile.empty();
-  plan.unit_costs = unit_costs(faults, plan, profile);
-  if (!is_pipelined(plan.options)) {
-    plan.pipeline = one_place(plan.model, plan.mesh.ranks_per_replica());
-    check_memory(faults, plan);
-    return;
-  }
-  plan.pipeline = PipelineBuilder(faults, plan).build();
+PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts) {
+  const std::vector<UnitCost> costs = unit_costs(faults, parts);
+  const bool is_pipelined_run = is_pipelined(parts.options);
+  const Pipeline pipeline = is_pipelined_run
+                                ? PipelineBuilder(faults, parts, costs).build()
+                                : one_place(parts.model, parts.mesh.ranks_per_replica());
   faults.throw_if_any();
-  check_memory(faults, plan);
-  plan.mesh.links = links_of(plan);
-  set_tied_stages(plan);
+  check_memory(faults, parts, pipeline);
+  faults.throw_if_any();
+  MeshShape mesh = parts.mesh;
+  if (is_pipelined_run) {
+    mesh.links = links_of(pipeline, parts.model);
+    for (ModuleGrid& grid : mesh.modules)
+      grid.tied_stages = tied_stages_of(pipeline, parts.model, grid);
+  }
+  return {costs, pipeline, mesh};
 }
 
 }  // namespace zea::detail

@@ -2,14 +2,34 @@
 // From a deck to the stages of a run and where they stand.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "plan/faults.hpp"
-#include "zea/plan/plan.hpp"
+#include "zea/deck/options.hpp"
+#include "zea/plan/mesh/axis.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/model/precision.hpp"
+#include "zea/plan/schedule/pipeline.hpp"
+#include "zea/plan/units/unit_cost.hpp"
 
 namespace zea::detail {
 
-/// Sets the costs of the units, the pipeline, and of the mesh its links and tied stages. The plan
-/// has its options, model and mesh. Adds a fault where stages cannot be cut as the deck asks.
-/// `profile`: measured costs as mesh.profile holds them; empty: none.
-void make_pipeline(Faults& faults, Plan& plan, const std::string& profile);
+struct PipelineParts {
+  const Options& options;
+  const ModelSpec& model;
+  const MeshShape& mesh;
+  const Precisions& precisions;
+  const std::string& profile;  ///< measured costs as mesh.profile holds them; empty: none
+};
+
+struct PlacedPipeline {
+  std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
+  Pipeline pipeline;
+  MeshShape mesh;  ///< that of the parts, with its links and tied stages
+};
+
+/// Throws PlanError where stages cannot be cut as the deck asks.
+PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts);
 
 }  // namespace zea::detail

@@ -115,46 +115,62 @@ Lives gradient_lives(const Walk& walk) {
   return lives;
 }
 
+/// Of each buffer in each kind of slot; 0 on the wire where it needs none.
+struct BufferBytes {
+  std::vector<int64_t> gathered, gradients, wire;
+};
+
+BufferBytes bytes_of(const ScheduleParts& parts, const Precisions& precisions) {
+  BufferBytes bytes;
+  for (size_t g = 0; g < parts.groups.size(); ++g) {
+    const Precision& precision = precisions.at(parts.groups[g].module);
+    const int64_t elements = parts.groups[g].padded(parts.shardings[g].shards);
+    const auto bytes_in = [&](DType dtype) {
+      return elements * static_cast<int64_t>(element_bytes(dtype));
+    };
+    bytes.gathered.push_back(bytes_in(precision.param));
+    bytes.gradients.push_back(bytes_in(precision.master));
+    bytes.wire.push_back(precision.reduce == precision.master ? 0 : bytes_in(precision.reduce));
+  }
+  return bytes;
+}
+
+SlotPlans slots_of_place(const ScheduleInput& input, const BufferBytes& bytes) {
+  const Walk walk(input);
+  const Lives reduced = gradient_lives(walk);
+  // An evaluation meets others than training: it comes after it on paper.
+  Lives kept(input.groups.size());
+  add_gathered_lives(walk, 0, kept);
+  ScheduleInput evaluation = input;
+  evaluation.forward_only = true;
+  add_gathered_lives(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
+  return {assign_slots(kept, bytes.gathered), assign_slots(reduced, bytes.gradients),
+          one_slot(reduced, bytes.wire)};
+}
+
 }  // namespace
 
 int64_t SlotPlan::total_bytes() const {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
-SlotPlans make_slot_plans(const ModelSpec& model, const std::vector<FlatGroup>& groups,
-                          const std::vector<int>& bundles, const std::vector<Sharding>& shardings,
-                          const Pipeline& pipeline, int place,
-                          const std::vector<SlotBytes>& bytes) {
+std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& precisions) {
+  const BufferBytes bytes = bytes_of(parts, precisions);
   // So many microbatches with work for every unit that what lies beside what does not change after
   // them: virtual stages take turns after as many microbatches as there are places.
   StepPlan busy;
   busy.replicas = {std::vector<MicrobatchPlan>(
-      2 * pipeline.places.size(),
+      2 * parts.pipeline.places.size(),
       MicrobatchPlan{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {1, 1}})};
-  ScheduleInput input{.model = model,
-                      .groups = groups,
-                      .bundles = bundles,
-                      .shardings = shardings,
-                      .step = busy,
-                      .pipeline = pipeline,
-                      .place = place};
-  input.shard_peers.assign(groups.size(), {0});
+  ScheduleInput input{parts, busy};
+  input.shard_peers.assign(parts.groups.size(), {0});
   input.all_peers = input.shard_peers;
-  const Walk walk(input);
-  std::vector<int64_t> gathered, gradients, wire;
-  for (const SlotBytes& group : bytes) {
-    gathered.push_back(group.gathered);
-    gradients.push_back(group.gradient);
-    wire.push_back(group.wire);
+  std::vector<SlotPlans> slots;
+  for (size_t place = 0; place < parts.pipeline.places.size(); ++place) {
+    input.place = static_cast<int>(place);
+    slots.push_back(slots_of_place(input, bytes));
   }
-  const Lives reduced = gradient_lives(walk);
-  // An evaluation meets others than training: it comes after it on paper.
-  Lives kept(groups.size());
-  add_gathered_lives(walk, 0, kept);
-  ScheduleInput evaluation = input;
-  evaluation.forward_only = true;
-  add_gathered_lives(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
-  return {assign_slots(kept, gathered), assign_slots(reduced, gradients), one_slot(reduced, wire)};
+  return slots;
 }
 
 }  // namespace zea

@@ -45,6 +45,10 @@ struct Pipeline {
 
   bool is_one_place() const { return places.size() == 1; }
   int place_of_unit(int unit) const { return stages[stage_of_unit[unit]].place; }
+  /// Where a unit runs along pp of its module, whose grid is `grid`.
+  int stage_in_module(int unit, const ModuleGrid& grid) const {
+    return grid.stage_at(places[place_of_unit(unit)].first_rank);
+  }
   /// Of a rank of the replica.
   int place_of_rank(int rank) const;
 };

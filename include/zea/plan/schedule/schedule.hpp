@@ -9,21 +9,25 @@
 #include <string>
 #include <vector>
 
-#include "zea/plan/mesh/sharding.hpp"
+#include "zea/plan/buffers/flat_layout.hpp"
+#include "zea/plan/model/precision.hpp"
 #include "zea/plan/schedule/action.hpp"
 #include "zea/plan/schedule/pipeline.hpp"
 #include "zea/plan/steps/step_plan.hpp"
 
 namespace zea {
 
-/// All that a schedule is made from.
-struct ScheduleInput {
+/// What the schedules of all ranks and steps are made from.
+struct ScheduleParts {
   const ModelSpec& model;
   const std::vector<FlatGroup>& groups;
   const std::vector<int>& bundles;         ///< of each unit
   const std::vector<Sharding>& shardings;  ///< of each group
-  const StepPlan& step;
   const Pipeline& pipeline;
+};
+
+struct ScheduleInput : ScheduleParts {
+  const StepPlan& step;
   int place = 0;  ///< this rank's in the pipeline
   /// For each group: the replicas (of StepPlan) in this rank's shard group, and in all its
   /// replicas.
@@ -68,16 +72,7 @@ struct SlotPlans {
   SlotPlan wire;       ///< such a gradient in the type in which it travels, where that is another
 };
 
-/// Bytes of a group in each kind of slot; 0 in `wire` where it needs none.
-struct SlotBytes {
-  int64_t gathered;
-  int64_t gradient;
-  int64_t wire;
-};
-
-/// Slots for any step of the model at `place`: from a walk in which every unit has work.
-SlotPlans make_slot_plans(const ModelSpec& model, const std::vector<FlatGroup>& groups,
-                          const std::vector<int>& bundles, const std::vector<Sharding>& shardings,
-                          const Pipeline& pipeline, int place, const std::vector<SlotBytes>& bytes);
+/// Of each place, slots for any step of the model: from a walk in which every unit has work.
+std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& precisions);
 
 }  // namespace zea

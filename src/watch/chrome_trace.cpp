@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/chrome_trace.hpp"
+#include "zea/watch/chrome_trace.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that a plan accepts and that change nothing in it: told as notes, once buffers and
-// stages stand.
+// Settings that a plan accepts and that change nothing in it, told as notes.
 #pragma once
 
 #include <string>
@@ -8,9 +7,9 @@
 
 #include "zea/plan/plan.hpp"
 
-namespace zea::detail {
+namespace zea {
 
 /// A note on each setting of prefetching, or of reading weights, that has no effect in `plan`.
 std::vector<std::string> idle_settings(const Plan& plan);
 
-}  // namespace zea::detail
+}  // namespace zea

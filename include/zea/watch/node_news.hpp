@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "zea/train/rank_report.hpp"
+#include "zea/watch/rank_report.hpp"
 
 namespace zea {
 

@@ -17,8 +17,8 @@
 
 #include "zea/comm/node_memory.hpp"
 #include "zea/core/action_record.hpp"
-#include "zea/train/errands.hpp"
-#include "zea/train/node_news.hpp"
+#include "zea/watch/errands.hpp"
+#include "zea/watch/node_news.hpp"
 
 namespace zea {
 

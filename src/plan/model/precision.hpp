@@ -2,12 +2,14 @@
 // From a deck's precision sections to the element types of each module.
 #pragma once
 
-#include "faults.hpp"
-#include "zea/plan/plan.hpp"
+#include "plan/faults.hpp"
+#include "zea/deck/options.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/model/precision.hpp"
 
 namespace zea::detail {
 
-Precision make_precision(const PrecisionOptions& all, const ModulePrecisionOptions& module);
+Precisions make_precisions(const Options& options);
 
 /// Adds a fault for every type that the preset or the modules' types make impossible.
 void check_precision(Faults& faults, const Options& options, const ModelSpec& model);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/rank_report.hpp"
+#include "zea/watch/rank_report.hpp"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/hang_report.hpp"
+#include "zea/watch/hang_report.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

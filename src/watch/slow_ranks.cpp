@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/slow_ranks.hpp"
+#include "zea/watch/slow_ranks.hpp"
 
 #include <algorithm>
 #include <cstdio>

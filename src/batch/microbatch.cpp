@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From loaded samples to this rank's part of a microbatch: first all samples on the host, then what
 // the layout gives to this rank.
-#include "zea/model/microbatch.hpp"
+#include "zea/batch/make_microbatch.hpp"
 
 #include "microbatch_parts.hpp"
 #include "zea/core/error.hpp"

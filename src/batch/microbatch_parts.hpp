@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that a microbatch is made of. Private to model/.
+// The parts that a microbatch is made of. Private to batch/.
 #pragma once
 
 #include <map>
 #include <string>
 #include <vector>
 
-#include "zea/model/microbatch.hpp"
+#include "zea/batch/make_microbatch.hpp"
 
 namespace zea::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "module_precision.hpp"
+#include "precision.hpp"
 
 #include <algorithm>
 
@@ -16,6 +16,18 @@ const ModulePrecisionOptions& of(const Options& options, const std::string& modu
   return module == "vision" ? options.precision_vision : options.precision_llm;
 }
 
+Precision make_precision(const Options& options, const std::string& name) {
+  const std::string& preset = options.precision.preset;
+  const ModulePrecisionOptions& module = of(options, name);
+  Precision precision;
+  precision.master = preset == "fp64" ? DType::Float64 : DType::Float32;
+  precision.param =
+      named_dtype(module.param_dtype, preset == "bf16" ? DType::BFloat16 : precision.master);
+  precision.reduce = named_dtype(module.reduce_dtype, precision.master);
+  precision.output = named_dtype(module.output_dtype, precision.param);
+  return precision;
+}
+
 /// What a module gives out changes its type where another module takes it; nowhere else.
 bool has_reader_elsewhere(const ModelSpec& model, const std::string& module) {
   const auto reads = [&](const UnitInput& input) {
@@ -28,7 +40,7 @@ bool has_reader_elsewhere(const ModelSpec& model, const std::string& module) {
 
 void check_output(Faults& faults, const Options& options, const ModelSpec& model,
                   const std::string& module) {
-  const Precision precision = make_precision(options.precision, of(options, module));
+  const Precision precision = make_precision(options, module);
   if (precision.output == precision.param || options.precision.preset == "fp64" ||
       has_reader_elsewhere(model, module))
     return;
@@ -42,15 +54,11 @@ void check_output(Faults& faults, const Options& options, const ModelSpec& model
 
 }  // namespace
 
-Precision make_precision(const PrecisionOptions& all, const ModulePrecisionOptions& module) {
-  const bool is_fp64 = all.preset == "fp64";
-  Precision precision;
-  precision.master = is_fp64 ? DType::Float64 : DType::Float32;
-  precision.param =
-      named_dtype(module.param_dtype, all.preset == "bf16" ? DType::BFloat16 : precision.master);
-  precision.reduce = named_dtype(module.reduce_dtype, precision.master);
-  precision.output = named_dtype(module.output_dtype, precision.param);
-  return precision;
+Precisions make_precisions(const Options& options) {
+  Precisions precisions;
+  for (const char* module : {"vision", "audio", "llm"})
+    precisions[module] = make_precision(options, module);
+  return precisions;
 }
 
 void check_precision(Faults& faults, const Options& options, const ModelSpec& model) {
@@ -80,9 +88,9 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
       faults.add(
           "precision." + module +
           ".cast_forward_inputs = false: nothing comes to it from another module; leave it out");
-  const DType wanted = make_precision(options.precision, options.precision_llm).param;
+  const DType wanted = make_precision(options, "llm").param;
   for (const std::string& encoder : model.encoders()) {
-    const DType features = make_precision(options.precision, of(options, encoder)).output;
+    const DType features = make_precision(options, encoder).output;
     if (!options.precision_llm.cast_forward_inputs && features != wanted)
       faults.add("precision.llm.cast_forward_inputs = false, but the " + encoder +
                  " module gives out " + dtype_name(features) +

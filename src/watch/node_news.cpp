@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/node_news.hpp"
+#include "zea/watch/node_news.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

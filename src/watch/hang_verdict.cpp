@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/hang_verdict.hpp"
+#include "zea/watch/hang_verdict.hpp"
 
 #include <algorithm>
 #include <cstdio>

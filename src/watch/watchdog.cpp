@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/train/watchdog.hpp"
+#include "zea/watch/watchdog.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -7,8 +7,8 @@
 
 #include "zea/core/error.hpp"
 #include "zea/core/host_name.hpp"
-#include "zea/train/hang_report.hpp"
-#include "zea/train/hang_verdict.hpp"
+#include "zea/watch/hang_report.hpp"
+#include "zea/watch/hang_verdict.hpp"
 
 namespace zea {
 namespace {

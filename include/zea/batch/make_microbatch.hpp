@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// From loaded samples to what units read: on the host, then moved to the device once. Where several
+// ranks share a microbatch, this rank's part of it.
+#pragma once
+
+#include "zea/data/loader.hpp"
+#include "zea/model/microbatch.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/tokens/token_layout.hpp"
+
+namespace zea {
+
+struct MicrobatchOptions {
+  at::ScalarType dtype = at::kFloat;         ///< the language model computes in
+  at::ScalarType vision_dtype = at::kFloat;  ///< the vision encoder computes in
+  at::ScalarType audio_dtype = at::kFloat;   ///< the audio encoder computes in
+  at::Device device = at::kCPU;
+  bool images_both_ways = false;  ///< features of an image see all of it in the language model
+  ReplicaLayout replica = {};     ///< the ranks that share the microbatch
+};
+
+/// Throws DataError where the placeholders of a sample do not match its items, or an id or a
+/// position lies beyond the model's.
+Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                           const MicrobatchOptions& options);
+
+}  // namespace zea
