@@ -1,76 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/comm/counted_collectives.hpp"
 
+#include <numeric>
+
+#include "zea/core/error.hpp"
 #include "zea/plan/units/collective_volume.hpp"
 
 namespace zea {
 namespace {
 
-class CountedCollectives : public Collectives {
+/// Of the buffers of `call`, by this rank to others.
+int64_t sent_bytes_of(const CollectiveCall& call, int rank, int size) {
+  const auto bytes = [](int64_t elements, DType dtype) {
+    return elements * static_cast<int64_t>(element_bytes(dtype));
+  };
+  switch (call.kind) {
+    case CallKind::AllReduce:
+      return bytes(sent_by_all_reduce(call.count, size, rank), call.dtype);
+    case CallKind::AllGather:
+      return bytes(sent_by_all_gather(call.counts, rank), call.dtype);
+    case CallKind::ReduceScatter:
+      return bytes(sent_by_reduce_scatter(call.counts, rank), call.dtype);
+    case CallKind::AllToAll:
+      return bytes(sent_by_all_to_all(call.counts, rank), call.dtype);
+    case CallKind::Broadcast:
+      return bytes(sent_by_broadcast(call.count, size, rank == call.peer), call.dtype);
+    case CallKind::Gather:
+      return bytes(sent_by_gather(call.counts, rank, call.peer), call.dtype);
+    case CallKind::Scatter:
+      return bytes(sent_by_scatter(call.counts, rank, call.peer), call.dtype);
+    case CallKind::Send:
+      return call.peer == rank ? 0 : bytes(call.count, call.dtype);
+    case CallKind::Exchange:
+      return std::accumulate(
+          call.sends.begin(), call.sends.end(), int64_t{0},
+          [&](int64_t sum, const Message& message) {
+            return message.peer == rank ? sum : sum + bytes(message.count, message.dtype);
+          });
+    case CallKind::Recv:
+    case CallKind::Barrier:
+      return 0;
+  }
+  throw InternalError("unknown kind of call");
+}
+
+class CountedCollectives : public WrappedCollectives {
  public:
   CountedCollectives(Collectives& real, int64_t& sent_bytes)
-      : real_(real), rank_(real.rank()), size_(real.size()), sent_bytes_(sent_bytes) {}
+      : WrappedCollectives(real), sent_bytes_(sent_bytes) {}
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const char* name() const override { return real_.name(); }
-  std::string note() const override { return real_.note(); }
-
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override {
-    add(sent_by_all_reduce(count, size_, rank_), dtype);
-    return real_.all_reduce(data, count, dtype, op);
+  Pending start(const CollectiveCall& call) override {
+    sent_bytes_ += sent_bytes_of(call, rank(), size());
+    return inner_.start(call);
   }
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override {
-    add(sent_by_all_gather(counts, rank_), dtype);
-    return real_.all_gather(send, receive, counts, dtype);
-  }
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override {
-    add(sent_by_reduce_scatter(counts, rank_), dtype);
-    return real_.reduce_scatter(send, receive, counts, dtype);
-  }
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override {
-    add(sent_by_all_to_all(send_counts, rank_), dtype);
-    return real_.all_to_all(send, send_counts, receive, receive_counts, dtype);
-  }
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override {
-    add(sent_by_broadcast(count, size_, rank_ == root), dtype);
-    return real_.broadcast(data, count, dtype, root);
-  }
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override {
-    add(sent_by_gather(counts, rank_, root), dtype);
-    return real_.gather(send, receive, counts, dtype, root);
-  }
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override {
-    add(sent_by_scatter(counts, rank_, root), dtype);
-    return real_.scatter(send, receive, counts, dtype, root);
-  }
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override {
-    if (destination != rank_) add(count, dtype);
-    return real_.send(data, count, dtype, destination);
-  }
-  Pending recv(void* data, int64_t count, DType dtype, int source) override {
-    return real_.recv(data, count, dtype, source);
-  }
-  Pending exchange(const std::vector<Message>& sends,
-                   const std::vector<Message>& receives) override {
-    for (const Message& message : sends)
-      if (message.peer != rank_) add(message.count, message.dtype);
-    return real_.exchange(sends, receives);
-  }
-  std::shared_ptr<void> allocate(int64_t bytes) override { return real_.allocate(bytes); }
-  void barrier() override { real_.barrier(); }
 
  private:
-  void add(int64_t elements, DType dtype) {
-    sent_bytes_ += elements * static_cast<int64_t>(element_bytes(dtype));
-  }
-
-  Collectives& real_;
-  const int rank_, size_;
   int64_t& sent_bytes_;
 };
 

@@ -20,6 +20,16 @@ std::string describe_group(const std::string& name, const std::vector<int>& rank
   return text + ")";
 }
 
+/// "all_gather 120 float32", "send to rank 3 40 bfloat16".
+std::string describe_call(const CollectiveCall& call, const AwaitedPeers& peers) {
+  std::string text = call_name(call.kind);
+  if (call.kind == CallKind::Send) text += " to rank";
+  if (call.kind == CallKind::Recv) text += " from rank";
+  if (call.kind == CallKind::Exchange) text += " with ranks";
+  for (int peer : peers.world_ranks) text += " " + std::to_string(peer);
+  return text + " " + std::to_string(call.count) + " " + dtype_name(call.dtype);
+}
+
 /// Ends the call in the record when the real work ends, whoever finds out.
 class RecordedWork : public Pending::Work {
  public:
@@ -60,110 +70,49 @@ class RecordedWork : public Pending::Work {
   bool is_done_ = false;
 };
 
-class RecordedCollectives : public Collectives {
+class RecordedCollectives : public WrappedCollectives {
  public:
   RecordedCollectives(Collectives& real, ActionRecord& record, const std::string& name,
                       const std::vector<int>& world_ranks)
-      : real_(real),
+      : WrappedCollectives(real),
         record_(record),
         world_ranks_(world_ranks),
         group_(record.add_group(describe_group(name, world_ranks))) {}
 
-  int rank() const override { return real_.rank(); }
-  int size() const override { return real_.size(); }
-  const char* name() const override { return real_.name(); }
-  std::string note() const override { return real_.note(); }
+  Pending start(const CollectiveCall& call) override {
+    if (call.kind == CallKind::Barrier) {
+      record_whole(call_name(call.kind), [&] { inner_.start(call).wait(); });
+      return {};
+    }
+    AwaitedPeers peers = peers_of(call);
+    ActionRecord::Call entry = record_.begin_call(group_, describe_call(call, peers));
+    Pending real = [&] {
+      const ActionRecord::Wait wait(record_, entry, peers, "start ");
+      return inner_.start(call);
+    }();
+    return Pending(std::make_unique<RecordedWork>(std::move(real), record_, std::move(entry),
+                                                  std::move(peers)));
+  }
 
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override {
-    return record("all_reduce", count, dtype, {},
-                  [&] { return real_.all_reduce(data, count, dtype, op); });
-  }
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override {
-    return record("all_gather", total(counts), dtype, {},
-                  [&] { return real_.all_gather(send, receive, counts, dtype); });
-  }
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override {
-    return record("reduce_scatter", total(counts), dtype, {},
-                  [&] { return real_.reduce_scatter(send, receive, counts, dtype); });
-  }
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override {
-    return record("all_to_all", total(send_counts), dtype, {}, [&] {
-      return real_.all_to_all(send, send_counts, receive, receive_counts, dtype);
-    });
-  }
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override {
-    return record("broadcast", count, dtype, {},
-                  [&] { return real_.broadcast(data, count, dtype, root); });
-  }
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override {
-    return record("gather", total(counts), dtype, {},
-                  [&] { return real_.gather(send, receive, counts, dtype, root); });
-  }
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override {
-    return record("scatter", total(counts), dtype, {},
-                  [&] { return real_.scatter(send, receive, counts, dtype, root); });
-  }
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override {
-    const int peer = world_ranks_[destination];
-    return record("send to rank " + std::to_string(peer), count, dtype, {{peer}},
-                  [&] { return real_.send(data, count, dtype, destination); });
-  }
-  Pending recv(void* data, int64_t count, DType dtype, int source) override {
-    const int peer = world_ranks_[source];
-    return record("recv from rank " + std::to_string(peer), count, dtype, {{peer}},
-                  [&] { return real_.recv(data, count, dtype, source); });
-  }
-  Pending exchange(const std::vector<Message>& sends,
-                   const std::vector<Message>& receives) override {
-    AwaitedPeers peers;
-    int64_t count = 0;
-    for (const auto* messages : {&receives, &sends})
-      for (const Message& message : *messages) add_peer(peers, world_ranks_[message.peer]);
-    for (const Message& message : sends) count += message.count;
-    std::string what = "exchange with ranks";
-    for (int peer : peers.world_ranks) what += " " + std::to_string(peer);
-    const DType dtype = !sends.empty()      ? sends[0].dtype
-                        : !receives.empty() ? receives[0].dtype
-                                            : DType::UInt8;
-    return record(what, count, dtype, peers, [&] { return real_.exchange(sends, receives); });
-  }
   std::shared_ptr<void> allocate(int64_t bytes) override {
     std::shared_ptr<void> memory;
-    record_whole("allocate", [&] { memory = real_.allocate(bytes); });
+    record_whole("allocate", [&] { memory = inner_.allocate(bytes); });
     return memory;
-  }
-  void barrier() override {
-    record_whole("barrier", [&] { real_.barrier(); });
   }
 
  private:
-  static int64_t total(const Counts& counts) {
-    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  }
-
-  void add_peer(AwaitedPeers& peers, int peer) const {
-    auto& ranks = peers.world_ranks;
-    if (peer == world_ranks_[real_.rank()] ||
-        std::find(ranks.begin(), ranks.end(), peer) != ranks.end())
-      return;
-    ranks.push_back(peer);
-  }
-
-  template <class Start>
-  Pending record(const std::string& what, int64_t count, DType dtype, AwaitedPeers peers,
-                 Start&& start) {
-    ActionRecord::Call call =
-        record_.begin_call(group_, what + " " + std::to_string(count) + " " + dtype_name(dtype));
-    Pending real = [&] {
-      const ActionRecord::Wait wait(record_, call, peers, "start ");
-      return start();
-    }();
-    return Pending(std::make_unique<RecordedWork>(std::move(real), record_, std::move(call),
-                                                  std::move(peers)));
+  /// Those of messages, by their world ranks; of an exchange each once, without this rank.
+  AwaitedPeers peers_of(const CollectiveCall& call) const {
+    std::vector<int> ranks;
+    if (call.kind == CallKind::Send || call.kind == CallKind::Recv)
+      ranks.push_back(world_ranks_[call.peer]);
+    for (const auto* messages : {&call.receives, &call.sends})
+      for (const Message& message : *messages) {
+        const int peer = world_ranks_[message.peer];
+        if (message.peer != rank() && std::find(ranks.begin(), ranks.end(), peer) == ranks.end())
+          ranks.push_back(peer);
+      }
+    return {std::move(ranks)};
   }
 
   /// A call that returns when it has ended.
@@ -177,7 +126,6 @@ class RecordedCollectives : public Collectives {
     record_.end_call(call);
   }
 
-  Collectives& real_;
   ActionRecord& record_;
   const std::vector<int> world_ranks_;
   const int group_;

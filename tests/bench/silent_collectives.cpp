@@ -12,45 +12,46 @@
 namespace zea::bench {
 namespace {
 
-class SilentCollectives : public Collectives {
+class SilentCollectives : public WrappedCollectives {
  public:
-  explicit SilentCollectives(std::unique_ptr<Collectives> real) : real_(std::move(real)) {}
+  explicit SilentCollectives(std::unique_ptr<Collectives> real)
+      : WrappedCollectives(*real), real_(std::move(real)) {}
 
-  int rank() const override { return real_->rank(); }
-  int size() const override { return real_->size(); }
   const char* name() const override { return "silent"; }
 
-  Pending all_reduce(void*, int64_t, DType, ReduceOp) override { return {}; }
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override {
-    int64_t& filled = filled_[receive];
-    const int64_t elements = before(counts, size());
-    const bool is_new = std::exchange(filled, std::max(filled, elements)) < elements;
-    for (int peer = 0; peer < size(); ++peer)
-      if (peer == rank() || is_new)
-        place(send, receive, before(counts, peer), std::min(counts[peer], counts[rank()]), dtype);
-    return {};
+  Pending start(const CollectiveCall& call) override {
+    switch (call.kind) {
+      case CallKind::AllReduce:
+      case CallKind::Broadcast:
+        return {};
+      case CallKind::AllGather:
+        gather(call);
+        return {};
+      case CallKind::ReduceScatter:
+        keep_own(call);
+        return {};
+      case CallKind::Barrier:
+        return inner_.start(call);
+      default:
+        throw InternalError("data-parallel training does not call this");
+    }
   }
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override {
-    const int64_t bytes = static_cast<int64_t>(element_bytes(dtype));
-    const auto* own = static_cast<const std::byte*>(send) + before(counts, rank()) * bytes;
-    std::memcpy(receive, own, counts[rank()] * bytes);
-    return {};
-  }
-  Pending broadcast(void*, int64_t, DType, int) override { return {}; }
-  Pending all_to_all(const void*, const Counts&, void*, const Counts&, DType) override {
-    throw not_here();
-  }
-  Pending gather(const void*, void*, const Counts&, DType, int) override { throw not_here(); }
-  Pending scatter(const void*, void*, const Counts&, DType, int) override { throw not_here(); }
-  Pending send(const void*, int64_t, DType, int) override { throw not_here(); }
-  Pending recv(void*, int64_t, DType, int) override { throw not_here(); }
-  std::shared_ptr<void> allocate(int64_t bytes) override { return real_->allocate(bytes); }
-  void barrier() override { real_->barrier(); }
 
  private:
-  static InternalError not_here() {
-    return InternalError("data-parallel training does not call this");
+  void gather(const CollectiveCall& call) {
+    const Counts& counts = call.counts;
+    int64_t& filled = filled_[call.receive];
+    const bool is_new = std::exchange(filled, std::max(filled, call.count)) < call.count;
+    for (int peer = 0; peer < size(); ++peer)
+      if (peer == rank() || is_new)
+        place(call.send, call.receive, before(counts, peer), std::min(counts[peer], counts[rank()]),
+              call.dtype);
+  }
+  void keep_own(const CollectiveCall& call) const {
+    const int64_t bytes = static_cast<int64_t>(element_bytes(call.dtype));
+    const auto* own =
+        static_cast<const std::byte*>(call.send) + before(call.counts, rank()) * bytes;
+    std::memcpy(call.receive, own, call.counts[rank()] * bytes);
   }
   static int64_t before(const Counts& counts, int peer) {
     return std::accumulate(counts.begin(), counts.begin() + peer, int64_t{0});

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <utility>
 
 namespace zea::testing {
@@ -39,78 +38,51 @@ class WorkAndThen : public Pending::Work {
   std::function<void()> then_;
 };
 
-class InPlaceCollectives : public Collectives {
+class InPlaceCollectives : public WrappedCollectives {
  public:
-  explicit InPlaceCollectives(std::unique_ptr<Collectives> inner) : inner_(std::move(inner)) {}
+  explicit InPlaceCollectives(std::unique_ptr<Collectives> inner)
+      : WrappedCollectives(*inner), owned_(std::move(inner)) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  const char* name() const override { return inner_->name(); }
-
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override {
-    const size_t bytes = count * element_bytes(dtype);
-    const auto shared = copied(data, bytes);
-    return and_then(inner_->all_reduce(shared.get(), count, dtype, op),
-                    [=] { copy(data, shared.get(), bytes); });
-  }
-
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override {
-    const size_t bytes = total(counts) * element_bytes(dtype);
-    const auto from = copied(send, counts[rank()] * element_bytes(dtype));
-    const auto to = inner_->allocate(bytes);
-    return and_then(inner_->all_gather(from.get(), to.get(), counts, dtype), [=] {
-      copy(receive, to.get(), bytes);
-      (void)from;
+  Pending start(const CollectiveCall& call) override {
+    const int64_t width = static_cast<int64_t>(element_bytes(call.dtype));
+    const int64_t bytes = call.count * width;
+    CollectiveCall moved = call;
+    std::shared_ptr<void> from, to;
+    switch (call.kind) {
+      case CallKind::AllReduce:
+        to = copied(call.receive, bytes);
+        break;
+      case CallKind::AllGather:
+        from = copied(call.send, call.counts[rank()] * width);
+        to = inner_.allocate(bytes);
+        break;
+      case CallKind::ReduceScatter:
+        from = copied(call.send, bytes);
+        break;
+      default:
+        return inner_.start(call);
+    }
+    if (from) moved.send = from.get();
+    if (to) moved.receive = to.get();
+    return and_then(inner_.start(moved), [from, to, receive = call.receive, bytes] {
+      if (to) copy(receive, to.get(), bytes);
     });
   }
 
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override {
-    const auto from = copied(send, total(counts) * element_bytes(dtype));
-    return and_then(inner_->reduce_scatter(from.get(), receive, counts, dtype),
-                    [=] { (void)from; });
-  }
-
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override {
-    return inner_->all_to_all(send, send_counts, receive, receive_counts, dtype);
-  }
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override {
-    return inner_->broadcast(data, count, dtype, root);
-  }
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override {
-    return inner_->gather(send, receive, counts, dtype, root);
-  }
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override {
-    return inner_->scatter(send, receive, counts, dtype, root);
-  }
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override {
-    return inner_->send(data, count, dtype, destination);
-  }
-  Pending recv(void* data, int64_t count, DType dtype, int source) override {
-    return inner_->recv(data, count, dtype, source);
-  }
-  void barrier() override { inner_->barrier(); }
-
  private:
-  static int64_t total(const Counts& counts) {
-    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  }
   static void copy(void* to, const void* from, size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
   static Pending and_then(Pending pending, std::function<void()> then) {
     return Pending(std::make_unique<WorkAndThen>(std::move(pending), std::move(then)));
   }
-  std::shared_ptr<void> copied(const void* data, size_t bytes) {
-    auto memory = inner_->allocate(static_cast<int64_t>(bytes));
+  std::shared_ptr<void> copied(const void* data, int64_t bytes) {
+    auto memory = inner_.allocate(bytes);
     copy(memory.get(), data, bytes);
     return memory;
   }
 
-  std::unique_ptr<Collectives> inner_;
+  std::unique_ptr<Collectives> owned_;
 };
 
 }  // namespace

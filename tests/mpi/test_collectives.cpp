@@ -99,6 +99,19 @@ std::unique_ptr<Collectives> make_cut_in_pieces(const Communicator& communicator
   return make_chunked_mpi_collectives(communicator, 7);
 }
 
+/// Writes down what is asked and passes it on.
+class SeenCollectives : public WrappedCollectives {
+ public:
+  using WrappedCollectives::WrappedCollectives;
+
+  Pending start(const CollectiveCall& call) override {
+    kinds.push_back(call.kind);
+    return inner_.start(call);
+  }
+
+  std::vector<CallKind> kinds;
+};
+
 class CollectivesTest : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
@@ -359,6 +372,56 @@ TEST_P(CollectivesTest, TestFinishesAndAllowsUse) {
 
 TEST_P(CollectivesTest, BarrierWaitsForAll) {
   for (int i = 0; i < 3; ++i) all().barrier();
+}
+
+TEST_P(CollectivesTest, AWrapperSeesEveryKindOfCall) {
+  const Counts ones(size(), 1);
+  const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
+  std::vector<float> own(1), received(1), from(size()), to(size());
+  SeenCollectives seen(all());
+  Pending sending;
+  const DType type = DType::Float32;
+
+  switch (CallKind{}) {  // all of them: a kind that has no case does not compile
+    case CallKind::AllReduce:
+      seen.all_reduce(own.data(), 1, type, ReduceOp::Sum).wait();
+      [[fallthrough]];
+    case CallKind::AllGather:
+      seen.all_gather(own.data(), to.data(), ones, type).wait();
+      [[fallthrough]];
+    case CallKind::ReduceScatter:
+      seen.reduce_scatter(from.data(), received.data(), ones, type).wait();
+      [[fallthrough]];
+    case CallKind::AllToAll:
+      seen.all_to_all(from.data(), ones, to.data(), ones, type).wait();
+      [[fallthrough]];
+    case CallKind::Broadcast:
+      seen.broadcast(own.data(), 1, type, 0).wait();
+      [[fallthrough]];
+    case CallKind::Gather:
+      seen.gather(own.data(), to.data(), ones, type, 0).wait();
+      [[fallthrough]];
+    case CallKind::Scatter:
+      seen.scatter(from.data(), received.data(), ones, type, 0).wait();
+      [[fallthrough]];
+    case CallKind::Send:
+      sending = seen.send(own.data(), 1, type, next);
+      [[fallthrough]];
+    case CallKind::Recv:
+      seen.recv(received.data(), 1, type, before).wait();
+      sending.wait();
+      [[fallthrough]];
+    case CallKind::Exchange:
+      seen.exchange({{own.data(), 1, type, next}}, {{received.data(), 1, type, before}}).wait();
+      [[fallthrough]];
+    case CallKind::Barrier:
+      seen.barrier();
+  }
+
+  std::vector<CallKind> every;
+  for (int kind = 0; kind <= static_cast<int>(CallKind::Barrier); ++kind)
+    every.push_back(static_cast<CallKind>(kind));
+  EXPECT_EQ(seen.kinds, every);
 }
 
 }  // namespace

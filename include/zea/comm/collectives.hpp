@@ -56,6 +56,38 @@ struct Message {
   int peer;
 };
 
+enum class CallKind {
+  AllReduce,
+  AllGather,
+  ReduceScatter,
+  AllToAll,
+  Broadcast,
+  Gather,
+  Scatter,
+  Send,
+  Recv,
+  Exchange,
+  Barrier
+};
+
+/// As the methods of Collectives are called: "all_reduce", ..., "barrier".
+const char* call_name(CallKind kind);
+
+/// What is asked of a communicator, as a value. Fields that a kind does not need keep their
+/// defaults.
+struct CollectiveCall {
+  CallKind kind;
+  const void* send = nullptr;  ///< only read
+  void* receive = nullptr;  ///< written; all_reduce and broadcast, which are in place, read it, too
+  int64_t count = 0;        ///< elements in all; of an exchange, those sent
+  Counts counts{};          ///< of each rank, where they may differ; all_to_all: sent to each
+  Counts receive_counts{};  ///< all_to_all
+  DType dtype = DType::UInt8;
+  ReduceOp op = ReduceOp::Sum;               ///< all_reduce
+  int peer = -1;                             ///< root, destination or source
+  std::vector<Message> sends{}, receives{};  ///< exchange
+};
+
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -66,40 +98,58 @@ class Collectives {
   /// One sentence for the log where ranks share a node but could not meet in shared memory, equal
   /// on all ranks; empty where there is nothing to say.
   virtual std::string note() const { return {}; }
+  /// Every call below goes through this. Backends start it, wrappers look at it or change it.
+  virtual Pending start(const CollectiveCall& call) = 0;
 
   /// In place. bf16 and fp16 sums are taken in fp32, in rank order (two levels: node by node; NCCL:
   /// in its own way). All ranks get the same bits.
-  virtual Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) = 0;
+  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op);
   /// Rank r contributes counts[r] elements; every rank receives all, packed. `send` may lie inside
   /// `receive` at its place.
-  virtual Pending all_gather(const void* send, void* receive, const Counts& counts,
-                             DType dtype) = 0;
+  Pending all_gather(const void* send, void* receive, Counts counts, DType dtype);
   /// Sums `send` (sum of counts elements) over ranks; rank r receives its counts[r] elements.
   /// Buffers do not overlap.
-  virtual Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                                 DType dtype) = 0;
-  virtual Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                             const Counts& receive_counts, DType dtype) = 0;
-  virtual Pending broadcast(void* data, int64_t count, DType dtype, int root) = 0;
+  Pending reduce_scatter(const void* send, void* receive, Counts counts, DType dtype);
+  Pending all_to_all(const void* send, Counts send_counts, void* receive, Counts receive_counts,
+                     DType dtype);
+  Pending broadcast(void* data, int64_t count, DType dtype, int root);
   /// Root receives all ranks' elements, packed in rank order; on other ranks `receive` is ignored.
-  virtual Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                         int root) = 0;
+  Pending gather(const void* send, void* receive, Counts counts, DType dtype, int root);
   /// Root sends counts[r] elements of `send`, packed in rank order, to rank r; elsewhere `send` is
   /// ignored.
-  virtual Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                          int root) = 0;
-  virtual Pending send(const void* data, int64_t count, DType dtype, int destination) = 0;
-  virtual Pending recv(void* data, int64_t count, DType dtype, int source) = 0;
+  Pending scatter(const void* send, void* receive, Counts counts, DType dtype, int root);
+  Pending send(const void* data, int64_t count, DType dtype, int destination);
+  Pending recv(void* data, int64_t count, DType dtype, int source);
   /// Sends and receives that go on together. On a device, opposite messages of a pair must be
   /// posted this way: two separate calls run one after the other on the stream of the communicator
   /// and would wait for each other.
-  virtual Pending exchange(const std::vector<Message>& sends, const std::vector<Message>& receives);
+  Pending exchange(std::vector<Message> sends, std::vector<Message> receives);
+  /// Returns when every rank has entered it. Host only: it does not order device streams.
+  void barrier();
+
   /// Zeroed memory for buffers of these collectives, aligned to a page. Where ranks share a node it
   /// lies where its peers can reach it in place, so that calls over it copy less; elsewhere it is
   /// ordinary memory. Collective; ranks may ask for different sizes. Freed with its last reference.
   virtual std::shared_ptr<void> allocate(int64_t bytes);
-  /// Returns when every rank has entered it. Host only: it does not order device streams.
-  virtual void barrier() = 0;
+
+ protected:
+  /// An exchange as messages of its own, receives first.
+  Pending start_apart(const CollectiveCall& exchange);
+};
+
+/// Stands before other collectives, which outlive it: a wrapper says what it does in start().
+class WrappedCollectives : public Collectives {
+ public:
+  explicit WrappedCollectives(Collectives& inner) : inner_(inner) {}
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  const char* name() const override { return inner_.name(); }
+  std::string note() const override { return inner_.note(); }
+  std::shared_ptr<void> allocate(int64_t bytes) override { return inner_.allocate(bytes); }
+
+ protected:
+  Collectives& inner_;
 };
 
 }  // namespace zea

@@ -60,15 +60,15 @@ void copy_elements(void* to, const void* from, int64_t count, DType dtype) {
   if (count > 0 && to != from) std::memmove(to, from, count * element_bytes(dtype));
 }
 
-Pending pending(std::unique_ptr<HostWork> work) {
-  return Pending(std::move(work));
-}
-
 }  // namespace
 
 char* MpiCollectives::Packed::at(int rank) const {
   const int64_t before = std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
   return data + before * static_cast<int64_t>(element_bytes(dtype));
+}
+
+MpiCollectives::Packed MpiCollectives::sent(const CollectiveCall& call) {
+  return {static_cast<char*>(const_cast<void*>(call.send)), call.counts, call.dtype};
 }
 
 MpiCollectives::MpiCollectives(const Communicator& communicator, int64_t max_message_elements,
@@ -77,135 +77,87 @@ MpiCollectives::MpiCollectives(const Communicator& communicator, int64_t max_mes
       max_message_elements_(max_message_elements),
       note_(std::move(note)) {}
 
-std::unique_ptr<HostWork> MpiCollectives::new_work() const {
-  return std::make_unique<HostWork>(communicator_.progress());
-}
-
 // Every collective has a tag of its own, so that the phases of several under way do not mix.
 Channel MpiCollectives::next_channel() {
   sequence_ = sequence_ % kMaxTag + 1;
   return {communicator_.handle(), sequence_, max_message_elements_, false};
 }
 
-Pending MpiCollectives::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) {
+Channel MpiCollectives::message_channel() const {
+  return {communicator_.handle(), kMessageTag, max_message_elements_, false};
+}
+
+Pending MpiCollectives::start(const CollectiveCall& call) {
+  if (call.kind == CallKind::Exchange) return start_apart(call);
+  auto work = std::make_unique<HostWork>(communicator_.progress());
+  post(*work, call);
+  return Pending(std::move(work));
+}
+
+void MpiCollectives::post(HostWork& work, const CollectiveCall& call) {
+  switch (call.kind) {
+    case CallKind::AllReduce:
+      return post_all_reduce(work, call);
+    case CallKind::AllGather:
+      return post_all_gather(work, call);
+    case CallKind::ReduceScatter:
+      return post_reduce_scatter(work, call);
+    case CallKind::AllToAll:
+      return post_all_to_all(work, call);
+    case CallKind::Broadcast:
+      return post_broadcast(work, call);
+    case CallKind::Gather:
+      return post_gather(work, call);
+    case CallKind::Scatter:
+      return post_scatter(work, call);
+    case CallKind::Send:
+      return post_send(work, message_channel(), call.send, call.count, call.dtype, call.peer);
+    case CallKind::Recv:
+      return post_receive(work, message_channel(), call.receive, call.count, call.dtype, call.peer);
+    case CallKind::Exchange:
+      break;  // messages of its own
+    case CallKind::Barrier:
+      return check_mpi(MPI_Ibarrier(communicator_.handle(), work.new_request()), "MPI_Ibarrier");
+  }
+  throw InternalError("MPI posts no " + std::string(call_name(call.kind)));
+}
+
+void MpiCollectives::post_all_reduce(HostWork& work, const CollectiveCall& call) {
   const Channel channel = next_channel();
-  auto work = new_work();
-  char* bytes = static_cast<char*>(data);
-  const bool is_small = count * static_cast<int64_t>(element_bytes(dtype)) <= kMaxTreeBytes;
-  if (size() == 1 || count == 0) return pending(std::move(work));
+  char* data = static_cast<char*>(call.receive);
+  const DType dtype = call.dtype;
+  const bool is_small = call.count * static_cast<int64_t>(element_bytes(dtype)) <= kMaxTreeBytes;
+  if (size() == 1 || call.count == 0) return;
   // MPI's own maximum and minimum of floating numbers lose NaNs.
-  const bool is_exact = op == ReduceOp::Sum || !is_floating(dtype);
-  if (is_small && is_exact && native_type(dtype) != MPI_DATATYPE_NULL) {
-    post_tree_reduce(*work, bytes, count, dtype, op);
-    return pending(std::move(work));
-  }
-  const Counts counts = even_cuts(count, size());
-  const Packed all{bytes, counts, dtype};
-  post_reduce(*work, channel, all, all.at(rank()), op);
-  work->then([this, bytes, counts, dtype, channel](HostWork& self) {
-    post_gather_in_place(self, channel, {bytes, counts, dtype});
+  const bool is_exact = call.op == ReduceOp::Sum || !is_floating(dtype);
+  if (is_small && is_exact && native_type(dtype) != MPI_DATATYPE_NULL)
+    return post_tree_reduce(work, data, call.count, dtype, call.op);
+  const Counts counts = even_cuts(call.count, size());
+  const Packed all{data, counts, dtype};
+  post_reduce(work, channel, all, all.at(rank()), call.op);
+  work.then([this, data, counts, dtype, channel](HostWork& self) {
+    post_gather_in_place(self, channel, {data, counts, dtype});
   });
-  return pending(std::move(work));
 }
 
-Pending MpiCollectives::all_gather(const void* send, void* receive, const Counts& counts,
-                                   DType dtype) {
+void MpiCollectives::post_all_gather(HostWork& work, const CollectiveCall& call) {
   const Channel channel = next_channel();
-  auto work = new_work();
-  const Packed all{static_cast<char*>(receive), counts, dtype};
-  copy_elements(all.at(rank()), send, counts[rank()], dtype);
-  post_gather_in_place(*work, channel, all);
-  return pending(std::move(work));
+  const Packed all{static_cast<char*>(call.receive), call.counts, call.dtype};
+  copy_elements(all.at(rank()), call.send, call.counts[rank()], call.dtype);
+  post_gather_in_place(work, channel, all);
 }
 
-Pending MpiCollectives::reduce_scatter(const void* send, void* receive, const Counts& counts,
-                                       DType dtype) {
+void MpiCollectives::post_reduce_scatter(HostWork& work, const CollectiveCall& call) {
   const Channel channel = next_channel();
-  auto work = new_work();
-  char* bytes = static_cast<char*>(const_cast<void*>(send));
-  if (size() == 1) {
-    copy_elements(receive, send, counts[0], dtype);
-    return pending(std::move(work));
-  }
-  post_reduce(*work, channel, {bytes, counts, dtype}, receive, ReduceOp::Sum);
-  return pending(std::move(work));
+  if (size() == 1) return copy_elements(call.receive, call.send, call.count, call.dtype);
+  post_reduce(work, channel, sent(call), call.receive, ReduceOp::Sum);
 }
 
-Pending MpiCollectives::all_to_all(const void* send, const Counts& send_counts, void* receive,
-                                   const Counts& receive_counts, DType dtype) {
+void MpiCollectives::post_all_to_all(HostWork& work, const CollectiveCall& call) {
   const Channel channel = next_channel();
-  auto work = new_work();
-  const Packed from{static_cast<char*>(const_cast<void*>(send)), send_counts, dtype};
-  const Packed to{static_cast<char*>(receive), receive_counts, dtype};
-  copy_elements(to.at(rank()), from.at(rank()), send_counts[rank()], dtype);
-  post_all_to_all(*work, channel, from, to);
-  return pending(std::move(work));
-}
-
-Pending MpiCollectives::broadcast(void* data, int64_t count, DType dtype, int root) {
-  auto work = new_work();
-  const int64_t bytes = static_cast<int64_t>(element_bytes(dtype));
-  const int64_t step = piece_elements({MPI_COMM_NULL, 0, max_message_elements_, false}, dtype);
-  for (int64_t first = 0; first < count; first += step)
-    check_mpi(MPI_Ibcast(static_cast<char*>(data) + first * bytes,
-                         static_cast<int>(std::min(step, count - first) * bytes), MPI_BYTE, root,
-                         communicator_.handle(), work->new_request()),
-              "MPI_Ibcast");
-  return pending(std::move(work));
-}
-
-Pending MpiCollectives::gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                               int root) {
-  const Channel channel = next_channel();
-  auto work = new_work();
-  if (rank() != root) {
-    post_send(*work, channel, send, counts[rank()], dtype, root);
-    return pending(std::move(work));
-  }
-  const Packed all{static_cast<char*>(receive), counts, dtype};
-  copy_elements(all.at(root), send, counts[root], dtype);
-  for (int r = 0; r < size(); ++r)
-    if (r != root) post_receive(*work, channel, all.at(r), counts[r], dtype, r);
-  return pending(std::move(work));
-}
-
-Pending MpiCollectives::scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                                int root) {
-  const Channel channel = next_channel();
-  auto work = new_work();
-  if (rank() != root) {
-    post_receive(*work, channel, receive, counts[rank()], dtype, root);
-    return pending(std::move(work));
-  }
-  const Packed all{static_cast<char*>(const_cast<void*>(send)), counts, dtype};
-  copy_elements(receive, all.at(root), counts[root], dtype);
-  for (int r = 0; r < size(); ++r)
-    if (r != root) post_send(*work, channel, all.at(r), counts[r], dtype, r);
-  return pending(std::move(work));
-}
-
-Pending MpiCollectives::send(const void* data, int64_t count, DType dtype, int destination) {
-  auto work = new_work();
-  const Channel channel{communicator_.handle(), kMessageTag, max_message_elements_, false};
-  post_send(*work, channel, data, count, dtype, destination);
-  return pending(std::move(work));
-}
-
-Pending MpiCollectives::recv(void* data, int64_t count, DType dtype, int source) {
-  auto work = new_work();
-  const Channel channel{communicator_.handle(), kMessageTag, max_message_elements_, false};
-  post_receive(*work, channel, data, count, dtype, source);
-  return pending(std::move(work));
-}
-
-void MpiCollectives::barrier() {
-  auto work = new_work();
-  check_mpi(MPI_Ibarrier(communicator_.handle(), work->new_request()), "MPI_Ibarrier");
-  work->wait();
-}
-
-void MpiCollectives::post_all_to_all(HostWork& work, const Channel& channel, const Packed& from,
-                                     const Packed& to) const {
+  const Packed from = sent(call);
+  const Packed to{static_cast<char*>(call.receive), call.receive_counts, call.dtype};
+  copy_elements(to.at(rank()), from.at(rank()), from.counts[rank()], call.dtype);
   for (int step = 1; step < size(); ++step) {
     const int source = (rank() - step + size()) % size();
     post_receive(work, channel, to.at(source), to.counts[source], to.dtype, source);
@@ -214,6 +166,39 @@ void MpiCollectives::post_all_to_all(HostWork& work, const Channel& channel, con
     const int peer = (rank() + step) % size();
     post_send(work, channel, from.at(peer), from.counts[peer], from.dtype, peer);
   }
+}
+
+void MpiCollectives::post_broadcast(HostWork& work, const CollectiveCall& call) const {
+  const int64_t bytes = static_cast<int64_t>(element_bytes(call.dtype));
+  const int64_t step = piece_elements(message_channel(), call.dtype);
+  for (int64_t first = 0; first < call.count; first += step)
+    check_mpi(MPI_Ibcast(static_cast<char*>(call.receive) + first * bytes,
+                         static_cast<int>(std::min(step, call.count - first) * bytes), MPI_BYTE,
+                         call.peer, communicator_.handle(), work.new_request()),
+              "MPI_Ibcast");
+}
+
+void MpiCollectives::post_gather(HostWork& work, const CollectiveCall& call) {
+  const Channel channel = next_channel();
+  const Counts& counts = call.counts;
+  const int root = call.peer;
+  if (rank() != root) return post_send(work, channel, call.send, counts[rank()], call.dtype, root);
+  const Packed all{static_cast<char*>(call.receive), counts, call.dtype};
+  copy_elements(all.at(root), call.send, counts[root], call.dtype);
+  for (int r = 0; r < size(); ++r)
+    if (r != root) post_receive(work, channel, all.at(r), counts[r], call.dtype, r);
+}
+
+void MpiCollectives::post_scatter(HostWork& work, const CollectiveCall& call) {
+  const Channel channel = next_channel();
+  const Counts& counts = call.counts;
+  const int root = call.peer;
+  if (rank() != root)
+    return post_receive(work, channel, call.receive, counts[rank()], call.dtype, root);
+  const Packed all = sent(call);
+  copy_elements(call.receive, all.at(root), counts[root], call.dtype);
+  for (int r = 0; r < size(); ++r)
+    if (r != root) post_send(work, channel, all.at(r), counts[r], call.dtype, r);
 }
 
 void MpiCollectives::post_gather_in_place(HostWork& work, const Channel& channel,
@@ -242,7 +227,7 @@ void MpiCollectives::post_reduce(HostWork& work, const Channel& channel, const P
 void MpiCollectives::post_tree_reduce(HostWork& work, char* data, int64_t count, DType dtype,
                                       ReduceOp op) const {
   const int64_t bytes = static_cast<int64_t>(element_bytes(dtype));
-  const int64_t step = piece_elements({MPI_COMM_NULL, 0, max_message_elements_, false}, dtype);
+  const int64_t step = piece_elements(message_channel(), dtype);
   for (int64_t first = 0; first < count; first += step)
     check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data + first * bytes,
                              static_cast<int>(std::min(step, count - first)), native_type(dtype),

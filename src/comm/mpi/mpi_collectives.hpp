@@ -22,20 +22,7 @@ class MpiCollectives : public Collectives {
   const char* name() const override { return "mpi"; }
   std::string note() const override { return note_; }
 
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override;
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override;
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override;
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override;
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
-  Pending recv(void* data, int64_t count, DType dtype, int source) override;
-  void barrier() override;
+  Pending start(const CollectiveCall& call) override;
 
  private:
   /// A buffer packed in rank order.
@@ -46,13 +33,19 @@ class MpiCollectives : public Collectives {
 
     char* at(int rank) const;
   };
+  static Packed sent(const CollectiveCall& call);
 
-  std::unique_ptr<HostWork> new_work() const;
   Channel next_channel();
-  /// Posts the pieces that this rank sends of `from`, and those it receives into `to`; one with
-  /// itself is left out.
-  void post_all_to_all(HostWork& work, const Channel& channel, const Packed& from,
-                       const Packed& to) const;
+  /// Of send and recv.
+  Channel message_channel() const;
+  void post(HostWork& work, const CollectiveCall& call);
+  void post_all_reduce(HostWork& work, const CollectiveCall& call);
+  void post_all_gather(HostWork& work, const CollectiveCall& call);
+  void post_reduce_scatter(HostWork& work, const CollectiveCall& call);
+  void post_all_to_all(HostWork& work, const CollectiveCall& call);
+  void post_broadcast(HostWork& work, const CollectiveCall& call) const;
+  void post_gather(HostWork& work, const CollectiveCall& call);
+  void post_scatter(HostWork& work, const CollectiveCall& call);
   void post_gather_in_place(HostWork& work, const Channel& channel, const Packed& all) const;
   /// Fetches this rank's piece of `all` from every rank and reduces it into `result`, window by
   /// window.

@@ -2,7 +2,6 @@
 // Collectives on device memory. Calls go to a stream of their own, after what the compute stream
 // holds at that time; a wait lets the compute stream wait, never the host. Sums of bf16 and fp16
 // are NCCL's: rounded at every hop.
-#include <functional>
 #include <memory>
 #include <numeric>
 
@@ -107,26 +106,13 @@ class NcclCollectives : public Collectives {
   int size() const override { return communicator_.size(); }
   const char* name() const override { return "nccl"; }
 
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override;
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override;
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override;
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override;
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
-  Pending recv(void* data, int64_t count, DType dtype, int source) override;
-  Pending exchange(const std::vector<Message>& sends,
-                   const std::vector<Message>& receives) override;
-  void barrier() override { host_->barrier(); }
+  Pending start(const CollectiveCall& call) override;
 
  private:
-  /// Puts what `calls` makes into the communication stream, as one group.
-  Pending submit(const std::function<void()>& calls);
+  /// Puts the call into the communication stream.
+  void submit(const CollectiveCall& call) const;
+  void submit_all_gather(const CollectiveCall& call) const;
+  void submit_reduce_scatter(const CollectiveCall& call) const;
   void call_send(const void* data, int64_t count, DType dtype, int peer) const;
   void call_recv(void* data, int64_t count, DType dtype, int peer) const;
 
@@ -139,12 +125,61 @@ class NcclCollectives : public Collectives {
   ComputeStream compute_stream_;
 };
 
-Pending NcclCollectives::submit(const std::function<void()>& calls) {
+Pending NcclCollectives::start(const CollectiveCall& call) {
+  if (call.kind == CallKind::Barrier) return host_->start(call);
   order_streams(nccl_->events(), static_cast<cudaStream_t>(compute_stream_()), stream());
   NcclGroup group;
-  calls();
+  submit(call);
   group.end();
   return Pending(std::make_unique<NcclWork>(nccl_, compute_stream_));
+}
+
+void NcclCollectives::submit(const CollectiveCall& call) const {
+  const auto& [kind, send, receive, count, counts, receive_counts, dtype, op, peer, sends,
+               receives] = call;
+  switch (kind) {
+    case CallKind::AllReduce:
+      return check_nccl(
+          ncclAllReduce(receive, receive, count, nccl_type(dtype), nccl_op(op), nccl(), stream()),
+          "ncclAllReduce");
+    case CallKind::AllGather:
+      return submit_all_gather(call);
+    case CallKind::ReduceScatter:
+      return submit_reduce_scatter(call);
+    case CallKind::AllToAll:
+      for (int r = 0; r < size(); ++r) {
+        call_send(at(send, counts, r, dtype), counts[r], dtype, r);
+        call_recv(at(receive, receive_counts, r, dtype), receive_counts[r], dtype, r);
+      }
+      return;
+    case CallKind::Broadcast:
+      return check_nccl(
+          ncclBroadcast(receive, receive, count, nccl_type(dtype), peer, nccl(), stream()),
+          "ncclBroadcast");
+    case CallKind::Gather:
+      call_send(send, counts[rank()], dtype, peer);
+      for (int r = 0; r < size() && rank() == peer; ++r)
+        call_recv(at(receive, counts, r, dtype), counts[r], dtype, r);
+      return;
+    case CallKind::Scatter:
+      call_recv(receive, counts[rank()], dtype, peer);
+      for (int r = 0; r < size() && rank() == peer; ++r)
+        call_send(at(send, counts, r, dtype), counts[r], dtype, r);
+      return;
+    case CallKind::Send:
+      return call_send(send, count, dtype, peer);
+    case CallKind::Recv:
+      return call_recv(receive, count, dtype, peer);
+    case CallKind::Exchange:
+      for (const Message& message : sends)
+        call_send(message.data, message.count, message.dtype, message.peer);
+      for (const Message& message : receives)
+        call_recv(message.data, message.count, message.dtype, message.peer);
+      return;
+    case CallKind::Barrier:
+      break;  // the host's
+  }
+  throw InternalError("NCCL starts no " + std::string(call_name(kind)));
 }
 
 void NcclCollectives::call_send(const void* data, int64_t count, DType dtype, int peer) const {
@@ -157,97 +192,31 @@ void NcclCollectives::call_recv(void* data, int64_t count, DType dtype, int peer
   check_nccl(ncclRecv(data, count, nccl_type(dtype), peer, nccl(), stream()), "ncclRecv");
 }
 
-Pending NcclCollectives::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) {
-  return submit([&] {
-    check_nccl(ncclAllReduce(data, data, count, nccl_type(dtype), nccl_op(op), nccl(), stream()),
-               "ncclAllReduce");
-  });
+void NcclCollectives::submit_all_gather(const CollectiveCall& call) const {
+  const Counts& counts = call.counts;
+  const ncclDataType_t type = nccl_type(call.dtype);
+  if (are_equal(counts))
+    return check_nccl(ncclAllGather(call.send, call.receive, counts[0], type, nccl(), stream()),
+                      "ncclAllGather");
+  for (int r = 0; r < size(); ++r)
+    if (counts[r] > 0)
+      check_nccl(ncclBroadcast(call.send, at(call.receive, counts, r, call.dtype), counts[r], type,
+                               r, nccl(), stream()),
+                 "ncclBroadcast");
 }
 
-Pending NcclCollectives::all_gather(const void* send, void* receive, const Counts& counts,
-                                    DType dtype) {
-  return submit([&] {
-    if (are_equal(counts)) {
-      check_nccl(ncclAllGather(send, receive, counts[0], nccl_type(dtype), nccl(), stream()),
-                 "ncclAllGather");
-      return;
-    }
-    for (int r = 0; r < size(); ++r)
-      if (counts[r] > 0)
-        check_nccl(ncclBroadcast(send, at(receive, counts, r, dtype), counts[r], nccl_type(dtype),
-                                 r, nccl(), stream()),
-                   "ncclBroadcast");
-  });
-}
-
-Pending NcclCollectives::reduce_scatter(const void* send, void* receive, const Counts& counts,
-                                        DType dtype) {
-  return submit([&] {
-    if (are_equal(counts)) {
-      check_nccl(
-          ncclReduceScatter(send, receive, counts[0], nccl_type(dtype), ncclSum, nccl(), stream()),
-          "ncclReduceScatter");
-      return;
-    }
-    for (int r = 0; r < size(); ++r)
-      if (counts[r] > 0)
-        check_nccl(ncclReduce(at(send, counts, r, dtype), receive, counts[r], nccl_type(dtype),
-                              ncclSum, r, nccl(), stream()),
-                   "ncclReduce");
-  });
-}
-
-Pending NcclCollectives::all_to_all(const void* send, const Counts& send_counts, void* receive,
-                                    const Counts& receive_counts, DType dtype) {
-  return submit([&] {
-    for (int r = 0; r < size(); ++r) {
-      call_send(at(send, send_counts, r, dtype), send_counts[r], dtype, r);
-      call_recv(at(receive, receive_counts, r, dtype), receive_counts[r], dtype, r);
-    }
-  });
-}
-
-Pending NcclCollectives::broadcast(void* data, int64_t count, DType dtype, int root) {
-  return submit([&] {
-    check_nccl(ncclBroadcast(data, data, count, nccl_type(dtype), root, nccl(), stream()),
-               "ncclBroadcast");
-  });
-}
-
-Pending NcclCollectives::gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                                int root) {
-  return submit([&] {
-    call_send(send, counts[rank()], dtype, root);
-    if (rank() != root) return;
-    for (int r = 0; r < size(); ++r) call_recv(at(receive, counts, r, dtype), counts[r], dtype, r);
-  });
-}
-
-Pending NcclCollectives::scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                                 int root) {
-  return submit([&] {
-    call_recv(receive, counts[rank()], dtype, root);
-    if (rank() != root) return;
-    for (int r = 0; r < size(); ++r) call_send(at(send, counts, r, dtype), counts[r], dtype, r);
-  });
-}
-
-Pending NcclCollectives::send(const void* data, int64_t count, DType dtype, int destination) {
-  return submit([&] { call_send(data, count, dtype, destination); });
-}
-
-Pending NcclCollectives::recv(void* data, int64_t count, DType dtype, int source) {
-  return submit([&] { call_recv(data, count, dtype, source); });
-}
-
-Pending NcclCollectives::exchange(const std::vector<Message>& sends,
-                                  const std::vector<Message>& receives) {
-  return submit([&] {
-    for (const Message& message : sends)
-      call_send(message.data, message.count, message.dtype, message.peer);
-    for (const Message& message : receives)
-      call_recv(message.data, message.count, message.dtype, message.peer);
-  });
+void NcclCollectives::submit_reduce_scatter(const CollectiveCall& call) const {
+  const Counts& counts = call.counts;
+  const ncclDataType_t type = nccl_type(call.dtype);
+  if (are_equal(counts))
+    return check_nccl(
+        ncclReduceScatter(call.send, call.receive, counts[0], type, ncclSum, nccl(), stream()),
+        "ncclReduceScatter");
+  for (int r = 0; r < size(); ++r)
+    if (counts[r] > 0)
+      check_nccl(ncclReduce(at(call.send, counts, r, call.dtype), call.receive, counts[r], type,
+                            ncclSum, r, nccl(), stream()),
+                 "ncclReduce");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct NodeCall {
   /// Gathers: all cuts. Else: this rank's.
   std::byte* receive = nullptr;
   /// Where the cut of each rank begins, in elements, and where the last one ends.
-  std::vector<int64_t> begins;
+  std::vector<int64_t> begins{};
   DType dtype = DType::Float32;
   ReduceOp op = ReduceOp::Sum;
   /// Reduces only: leaves sums of bf16 and fp16 in `receive` as fp32.

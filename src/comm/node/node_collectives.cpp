@@ -39,53 +39,52 @@ std::string NodeCollectives::note() const {
          buffers_->why_not();
 }
 
-Pending NodeCollectives::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) {
-  NodeCall call;
-  call.reduces = true;
-  call.gathers = true;
-  call.send = static_cast<const std::byte*>(data);
-  call.receive = static_cast<std::byte*>(data);
-  call.begins = begins_of(even_line_cuts(count, dtype, size()));
-  call.dtype = dtype;
-  call.op = op;
-  return start(std::move(call));
+Pending NodeCollectives::start(const CollectiveCall& call) {
+  switch (call.kind) {
+    case CallKind::AllReduce:
+      return meet({.reduces = true,
+                   .gathers = true,
+                   .send = static_cast<const std::byte*>(call.receive),
+                   .receive = static_cast<std::byte*>(call.receive),
+                   .begins = begins_of(even_line_cuts(call.count, call.dtype, size())),
+                   .dtype = call.dtype,
+                   .op = call.op});
+    case CallKind::AllGather:
+      return meet(all_gather_of(call));
+    case CallKind::ReduceScatter:
+      return reduce_to_cuts(call.send, call.receive, call.counts, call.dtype, {});
+    default:
+      return mpi_->start(call);
+  }
 }
 
-Pending NodeCollectives::all_gather(const void* send, void* receive, const Counts& counts,
-                                    DType dtype) {
+NodeCall NodeCollectives::all_gather_of(const CollectiveCall& asked) const {
   NodeCall call;
   call.gathers = true;
-  call.send = static_cast<const std::byte*>(send);
-  call.receive = static_cast<std::byte*>(receive);
-  call.begins = begins_of(counts);
-  call.dtype = dtype;
+  call.send = static_cast<const std::byte*>(asked.send);
+  call.receive = static_cast<std::byte*>(asked.receive);
+  call.begins = begins_of(asked.counts);
+  call.dtype = asked.dtype;
   std::byte* own = call.receive + call.begin_bytes(rank());
   const int64_t bytes = call.bytes(rank());
-  const bool helps = !buffers_->find(send, bytes).memory && buffers_->find(own, bytes).memory;
-  if (bytes > 0 && own != send && helps) std::memcpy(own, send, bytes);
+  const bool helps = !buffers_->find(call.send, bytes).memory && buffers_->find(own, bytes).memory;
+  if (bytes > 0 && own != call.send && helps) std::memcpy(own, call.send, bytes);
   if (helps) call.send = own;  // where peers can read it
-  return start(std::move(call));
-}
-
-Pending NodeCollectives::reduce_scatter(const void* send, void* receive, const Counts& counts,
-                                        DType dtype) {
-  return reduce_to_cuts(send, receive, counts, dtype, {});
+  return call;
 }
 
 Pending NodeCollectives::reduce_to_cuts(const void* send, void* receive, const Counts& counts,
                                         DType dtype, Manner manner) {
-  NodeCall call;
-  call.reduces = true;
-  call.send = static_cast<const std::byte*>(send);
-  call.receive = static_cast<std::byte*>(receive);
-  call.begins = begins_of(counts);
-  call.dtype = dtype;
-  call.op = manner.op;
-  call.keeps_wide = manner.keeps_wide;
-  return start(std::move(call));
+  return meet({.reduces = true,
+               .send = static_cast<const std::byte*>(send),
+               .receive = static_cast<std::byte*>(receive),
+               .begins = begins_of(counts),
+               .dtype = dtype,
+               .op = manner.op,
+               .keeps_wide = manner.keeps_wide});
 }
 
-Pending NodeCollectives::start(NodeCall call) {
+Pending NodeCollectives::meet(NodeCall call) {
   if (call.most_sent_bytes() == 0) return Pending();
   SharedPlace place;
   if (call.most_sent_bytes() > NodeBoard::kInlineBytes)
@@ -97,33 +96,6 @@ Pending NodeCollectives::start(NodeCall call) {
 std::shared_ptr<void> NodeCollectives::allocate(int64_t bytes) {
   std::shared_ptr<void> memory = buffers_->allocate(*mpi_, bytes);
   return memory ? memory : Collectives::allocate(bytes);
-}
-
-Pending NodeCollectives::all_to_all(const void* send, const Counts& send_counts, void* receive,
-                                    const Counts& receive_counts, DType dtype) {
-  return mpi_->all_to_all(send, send_counts, receive, receive_counts, dtype);
-}
-
-Pending NodeCollectives::broadcast(void* data, int64_t count, DType dtype, int root) {
-  return mpi_->broadcast(data, count, dtype, root);
-}
-
-Pending NodeCollectives::gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                                int root) {
-  return mpi_->gather(send, receive, counts, dtype, root);
-}
-
-Pending NodeCollectives::scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                                 int root) {
-  return mpi_->scatter(send, receive, counts, dtype, root);
-}
-
-Pending NodeCollectives::send(const void* data, int64_t count, DType dtype, int destination) {
-  return mpi_->send(data, count, dtype, destination);
-}
-
-Pending NodeCollectives::recv(void* data, int64_t count, DType dtype, int source) {
-  return mpi_->recv(data, count, dtype, source);
 }
 
 }  // namespace zea

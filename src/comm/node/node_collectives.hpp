@@ -26,34 +26,22 @@ class NodeCollectives : public Collectives {
   const char* name() const override { return "node"; }
   std::string note() const override;
 
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
-  /// `receive` may be this rank's cut of `send`.
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override;
+  Pending start(const CollectiveCall& call) override;
+  std::shared_ptr<void> allocate(int64_t bytes) override;
   /// What else a reduction to one cut for each rank can be asked.
   struct Manner {
     ReduceOp op = ReduceOp::Sum;
     bool keeps_wide = false;  ///< `receive` gets the sums of bf16 or fp16 as fp32
   };
+  /// A reduce_scatter whose `receive` may be this rank's cut of `send`.
   Pending reduce_to_cuts(const void* send, void* receive, const Counts& counts, DType dtype,
                          Manner manner);
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override;
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override;
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override;
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
-  Pending recv(void* data, int64_t count, DType dtype, int source) override;
-  std::shared_ptr<void> allocate(int64_t bytes) override;
-  void barrier() override { mpi_->barrier(); }
 
  private:
   NodeCollectives(std::shared_ptr<Progress> progress, std::unique_ptr<Collectives> mpi,
                   std::shared_ptr<NodeBoard> board, std::shared_ptr<SharedBuffers> buffers);
-  Pending start(NodeCall call);
+  NodeCall all_gather_of(const CollectiveCall& call) const;
+  Pending meet(NodeCall call);
 
   std::shared_ptr<Progress> progress_;
   std::unique_ptr<Collectives> mpi_;

@@ -59,8 +59,21 @@ std::unique_ptr<TwoLevelCollectives> TwoLevelCollectives::build(const Communicat
   return nullptr;
 }
 
-Pending TwoLevelCollectives::start(ChainedWork::Stages stages) {
-  return Pending(std::make_unique<ChainedWork>(progress_, order_, std::move(stages)));
+Pending TwoLevelCollectives::start(const CollectiveCall& call) {
+  const auto chain = [&](ChainedWork::Stages stages) {
+    return Pending(std::make_unique<ChainedWork>(progress_, order_, std::move(stages)));
+  };
+  switch (call.kind) {
+    case CallKind::AllReduce:
+      return chain(is_narrow(call.dtype) && call.op == ReduceOp::Sum ? wide_all_reduce_stages(call)
+                                                                     : all_reduce_stages(call));
+    case CallKind::AllGather:
+      return chain(all_gather_stages(call));
+    case CallKind::ReduceScatter:
+      return chain(reduce_scatter_stages(call));
+    default:
+      return mpi_->start(call);
+  }
 }
 
 Counts TwoLevelCollectives::counts_on_node(const Counts& counts, int node) const {
@@ -75,115 +88,91 @@ Counts TwoLevelCollectives::counts_at_place(const Counts& counts) const {
   return at_place;
 }
 
-Pending TwoLevelCollectives::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) {
-  std::byte* bytes = static_cast<std::byte*>(data);
-  const Counts counts = even_line_cuts(count, dtype, ranks_per_node());
-  if (is_narrow(dtype) && op == ReduceOp::Sum) return all_reduce_wide(bytes, counts, dtype);
-  std::byte* cut = bytes + begins_of(counts)[place()] * width_of(dtype);
-  return start(
-      {[=, this] {
-         return one(into_node_->reduce_to_cuts(bytes, cut, counts, dtype, {op, false}));
-       },
-       [=, this] { return one(between_nodes_->all_reduce(cut, counts[place()], dtype, op)); },
-       [=, this] { return one(out_of_node_->all_gather(cut, bytes, counts, dtype)); }});
+ChainedWork::Stages TwoLevelCollectives::all_reduce_stages(const CollectiveCall& call) {
+  const Counts counts = even_line_cuts(call.count, call.dtype, ranks_per_node());
+  std::byte* data = static_cast<std::byte*>(call.receive);
+  std::byte* cut = data + begins_of(counts)[place()] * width_of(call.dtype);
+  return {[=, this] {
+            return one(into_node_->reduce_to_cuts(data, cut, counts, call.dtype, {call.op, false}));
+          },
+          [=, this] {
+            return one(between_nodes_->all_reduce(cut, counts[place()], call.dtype, call.op));
+          },
+          [=, this] { return one(out_of_node_->all_gather(cut, data, counts, call.dtype)); }};
 }
 
-Pending TwoLevelCollectives::all_reduce_wide(std::byte* data, const Counts& counts, DType dtype) {
-  std::byte* cut = data + begins_of(counts)[place()] * width_of(dtype);
+ChainedWork::Stages TwoLevelCollectives::wide_all_reduce_stages(const CollectiveCall& call) {
+  const Counts counts = even_line_cuts(call.count, call.dtype, ranks_per_node());
+  std::byte* data = static_cast<std::byte*>(call.receive);
+  std::byte* cut = data + begins_of(counts)[place()] * width_of(call.dtype);
   const auto sums = std::make_shared<std::vector<float>>(counts[place()]);
-  return start({[=, this] {
-                  return one(into_node_->reduce_to_cuts(data, sums->data(), counts, dtype,
-                                                        {ReduceOp::Sum, true}));
-                },
-                [=, this] {
-                  return one(between_nodes_->all_reduce(sums->data(), counts[place()],
-                                                        DType::Float32, ReduceOp::Sum));
-                },
-                [=, this] {
-                  convert_elements(DType::Float32, sums->data(), dtype, cut, counts[place()]);
-                  return one(out_of_node_->all_gather(cut, data, counts, dtype));
-                }});
+  return {[=, this] {
+            return one(into_node_->reduce_to_cuts(data, sums->data(), counts, call.dtype,
+                                                  {ReduceOp::Sum, true}));
+          },
+          [=, this] {
+            return one(between_nodes_->all_reduce(sums->data(), counts[place()], DType::Float32,
+                                                  ReduceOp::Sum));
+          },
+          [=, this] {
+            convert_elements(DType::Float32, sums->data(), call.dtype, cut, counts[place()]);
+            return one(out_of_node_->all_gather(cut, data, counts, call.dtype));
+          }};
 }
 
 // A node's ranks are neighbours, so what the ranks of one node shall receive is one range of
 // `send`: one reduction inside the node for each node.
-Pending TwoLevelCollectives::reduce_scatter(const void* send, void* receive, const Counts& counts,
-                                            DType dtype) {
-  const bool widens = is_narrow(dtype);
-  const DType between = widens ? DType::Float32 : dtype;
-  const Counts at_place = counts_at_place(counts);
+ChainedWork::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveCall& call) {
+  const bool widens = is_narrow(call.dtype);
+  const DType between = widens ? DType::Float32 : call.dtype;
+  const Counts at_place = counts_at_place(call.counts);
   const std::vector<int64_t> begins = begins_of(at_place);
+  const int64_t own_count = call.counts[rank()];
   const auto sums = std::make_shared<std::vector<std::byte>>(begins.back() * width_of(between));
   const auto own =
-      std::make_shared<std::vector<std::byte>>(widens ? counts[rank()] * width_of(between) : 0);
-  void* result = widens ? own->data() : receive;
-  const std::byte* from = static_cast<const std::byte*>(send);
-  return start(
-      {[=, this] {
-         std::vector<Pending> parts;
-         for (int node = 0; node < num_nodes(); ++node) {
-           const int64_t first = begins_of(counts)[node * ranks_per_node()] * width_of(dtype);
-           parts.push_back(into_node_->reduce_to_cuts(
-               from + first, sums->data() + begins[node] * width_of(between),
-               counts_on_node(counts, node), dtype, {ReduceOp::Sum, widens}));
-         }
-         return parts;
-       },
-       [=, this] {
-         return one(between_nodes_->reduce_scatter(sums->data(), result, at_place, between));
-       },
-       [=, this] {
-         if (widens) convert_elements(between, own->data(), dtype, receive, counts[rank()]);
-         return nothing();
-       }});
+      std::make_shared<std::vector<std::byte>>(widens ? own_count * width_of(between) : 0);
+  void* result = widens ? own->data() : call.receive;
+  const std::byte* from = static_cast<const std::byte*>(call.send);
+  return {
+      [=, this] {
+        std::vector<Pending> parts;
+        for (int node = 0; node < num_nodes(); ++node) {
+          const int64_t first = begins_of(call.counts)[node * ranks_per_node()];
+          parts.push_back(into_node_->reduce_to_cuts(
+              from + first * width_of(call.dtype), sums->data() + begins[node] * width_of(between),
+              counts_on_node(call.counts, node), call.dtype, {ReduceOp::Sum, widens}));
+        }
+        return parts;
+      },
+      [=, this] {
+        return one(between_nodes_->reduce_scatter(sums->data(), result, at_place, between));
+      },
+      [=] {
+        if (widens) convert_elements(between, own->data(), call.dtype, call.receive, own_count);
+        return nothing();
+      }};
 }
 
-Pending TwoLevelCollectives::all_gather(const void* send, void* receive, const Counts& counts,
-                                        DType dtype) {
-  const Counts at_place = counts_at_place(counts);
+ChainedWork::Stages TwoLevelCollectives::all_gather_stages(const CollectiveCall& call) {
+  const Counts at_place = counts_at_place(call.counts);
   const std::vector<int64_t> begins = begins_of(at_place);
-  const auto cuts = std::make_shared<std::vector<std::byte>>(begins.back() * width_of(dtype));
-  std::byte* to = static_cast<std::byte*>(receive);
-  return start(
-      {nothing,
-       [=, this] { return one(between_nodes_->all_gather(send, cuts->data(), at_place, dtype)); },
-       [=, this] {
-         std::vector<Pending> parts;
-         for (int node = 0; node < num_nodes(); ++node) {
-           const int64_t first = begins_of(counts)[node * ranks_per_node()];
-           parts.push_back(out_of_node_->all_gather(cuts->data() + begins[node] * width_of(dtype),
-                                                    to + first * width_of(dtype),
-                                                    counts_on_node(counts, node), dtype));
-         }
-         return parts;
-       }});
-}
-
-Pending TwoLevelCollectives::all_to_all(const void* send, const Counts& send_counts, void* receive,
-                                        const Counts& receive_counts, DType dtype) {
-  return mpi_->all_to_all(send, send_counts, receive, receive_counts, dtype);
-}
-
-Pending TwoLevelCollectives::broadcast(void* data, int64_t count, DType dtype, int root) {
-  return mpi_->broadcast(data, count, dtype, root);
-}
-
-Pending TwoLevelCollectives::gather(const void* send, void* receive, const Counts& counts,
-                                    DType dtype, int root) {
-  return mpi_->gather(send, receive, counts, dtype, root);
-}
-
-Pending TwoLevelCollectives::scatter(const void* send, void* receive, const Counts& counts,
-                                     DType dtype, int root) {
-  return mpi_->scatter(send, receive, counts, dtype, root);
-}
-
-Pending TwoLevelCollectives::send(const void* data, int64_t count, DType dtype, int destination) {
-  return mpi_->send(data, count, dtype, destination);
-}
-
-Pending TwoLevelCollectives::recv(void* data, int64_t count, DType dtype, int source) {
-  return mpi_->recv(data, count, dtype, source);
+  const auto cuts = std::make_shared<std::vector<std::byte>>(begins.back() * width_of(call.dtype));
+  std::byte* to = static_cast<std::byte*>(call.receive);
+  return {
+      nothing,
+      [=, this] {
+        return one(between_nodes_->all_gather(call.send, cuts->data(), at_place, call.dtype));
+      },
+      [=, this] {
+        std::vector<Pending> parts;
+        for (int node = 0; node < num_nodes(); ++node) {
+          const int64_t first = begins_of(call.counts)[node * ranks_per_node()];
+          parts.push_back(out_of_node_->all_gather(
+              cuts->data() + begins[node] * width_of(call.dtype), to + first * width_of(call.dtype),
+              counts_on_node(call.counts, node), call.dtype));
+        }
+        return parts;
+      }};
 }
 
 }  // namespace zea

@@ -25,21 +25,8 @@ class TwoLevelCollectives : public Collectives {
   const char* name() const override { return "two-level"; }
   std::string note() const override { return into_node_->note(); }
 
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override;
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override;
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override;
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override;
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
-  Pending recv(void* data, int64_t count, DType dtype, int source) override;
+  Pending start(const CollectiveCall& call) override;
   std::shared_ptr<void> allocate(int64_t bytes) override { return into_node_->allocate(bytes); }
-  void barrier() override { mpi_->barrier(); }
 
  private:
   struct Parts {
@@ -55,8 +42,10 @@ class TwoLevelCollectives : public Collectives {
   int num_nodes() const { return between_nodes_->size(); }
   Counts counts_on_node(const Counts& counts, int node) const;
   Counts counts_at_place(const Counts& counts) const;
-  Pending start(ChainedWork::Stages stages);
-  Pending all_reduce_wide(std::byte* data, const Counts& counts, DType dtype);
+  ChainedWork::Stages all_reduce_stages(const CollectiveCall& call);
+  ChainedWork::Stages wide_all_reduce_stages(const CollectiveCall& call);
+  ChainedWork::Stages reduce_scatter_stages(const CollectiveCall& call);
+  ChainedWork::Stages all_gather_stages(const CollectiveCall& call);
 
   std::shared_ptr<Progress> progress_;
   std::unique_ptr<Collectives> mpi_;

@@ -13,10 +13,7 @@ namespace {
 constexpr int kHeaderTag = 1;
 
 const char* kind_name(CallKind kind) {
-  constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter",
-                                    "all_to_all", "broadcast",  "gather",
-                                    "scatter",    "barrier",    "message"};
-  return kNames[static_cast<int>(kind)];
+  return kind == CallKind::Send ? "message" : call_name(kind);
 }
 
 std::string rank_list(const std::vector<int>& ranks) {

@@ -13,18 +13,6 @@
 
 namespace zea {
 
-enum class CallKind : int32_t {
-  AllReduce,
-  AllGather,
-  ReduceScatter,
-  AllToAll,
-  Broadcast,
-  Gather,
-  Scatter,
-  Barrier,
-  Message
-};
-
 /// What a rank calls, as it travels.
 struct CallHeader {
   uint64_t sequence = 0;
@@ -32,7 +20,7 @@ struct CallHeader {
   int64_t count = 0;          ///< elements in all
   int64_t sends_to_peer = 0;  ///< all_to_all: to the rank that receives this header
   int64_t expects_from_peer = 0;
-  CallKind kind = CallKind::Barrier;
+  CallKind kind = CallKind::Barrier;  ///< messages: that of sends
   int32_t dtype = 0;
   int32_t op = -1;
   int32_t root = -1;

@@ -3,6 +3,7 @@
 // sends, rendezvous messages. It is slow on purpose: tests of layouts run under it.
 #include <cstring>
 #include <numeric>
+#include <span>
 
 #include "mpi/message.hpp"
 #include "strict/roll_call.hpp"
@@ -17,8 +18,80 @@ constexpr auto kPatience = std::chrono::seconds(60);
 constexpr int kMessageHeaderTag = 2;
 constexpr int kStrictMessageTag = 3;
 
-int64_t total(const Counts& counts) {
+int64_t total(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+CallHeader make_header(CallKind kind, int64_t count, DType dtype) {
+  CallHeader header;
+  header.kind = kind;
+  header.count = count;
+  header.dtype = static_cast<int32_t>(dtype);
+  return header;
+}
+
+bool has_counts(CallKind kind) {
+  return kind != CallKind::AllReduce && kind != CallKind::Broadcast && kind != CallKind::Barrier;
+}
+
+bool has_root(CallKind kind) {
+  return kind == CallKind::Broadcast || kind == CallKind::Gather || kind == CallKind::Scatter;
+}
+
+/// What the ranks of a collective must agree on.
+CallHeader header_of(const CollectiveCall& call) {
+  CallHeader header = make_header(call.kind, call.count, call.dtype);
+  if (call.kind == CallKind::AllReduce) header.op = static_cast<int32_t>(call.op);
+  if (has_root(call.kind)) header.root = call.peer;
+  if (call.kind == CallKind::AllToAll)
+    header.count = 0;  // each rank has its own
+  else
+    header.counts_hash = hash_bytes(call.counts.data(), call.counts.size() * sizeof(int64_t));
+  return header;
+}
+
+/// Bytes of a call's buffers that a rank sends and receives; those in place are received.
+struct CallBytes {
+  size_t sent = 0, received = 0;
+};
+
+CallBytes bytes_of(const CollectiveCall& call, int rank) {
+  const size_t width = element_bytes(call.dtype);
+  const size_t all = call.count * width;
+  const size_t own = call.counts.empty() ? 0 : call.counts[rank] * width;
+  const bool is_root = rank == call.peer;
+  switch (call.kind) {
+    case CallKind::AllReduce:
+    case CallKind::Recv:
+      return {0, all};
+    case CallKind::AllGather:
+      return {own, all};
+    case CallKind::ReduceScatter:
+      return {all, own};
+    case CallKind::AllToAll:
+      return {all, total(call.receive_counts) * width};
+    case CallKind::Broadcast:
+      return is_root ? CallBytes{all, 0} : CallBytes{0, all};
+    case CallKind::Gather:
+      return {own, is_root ? all : 0};
+    case CallKind::Scatter:
+      return {is_root ? all : 0, own};
+    case CallKind::Send:
+      return {all, 0};
+    case CallKind::Exchange:
+    case CallKind::Barrier:
+      return {};
+  }
+  throw InternalError("unknown kind of call");
+}
+
+void check_apart(const CollectiveCall& call, const CallBytes& bytes) {
+  const char* send = static_cast<const char*>(call.send);
+  const char* receive = static_cast<const char*>(call.receive);
+  if (bytes.sent > 0 && bytes.received > 0 && send < receive + bytes.received &&
+      receive < send + bytes.sent)
+    throw CommError("the buffers sent and received of " +
+                    describe(make_header(call.kind, 0, DType::UInt8)) + " overlap");
 }
 
 class StrictCollectives : public Collectives {
@@ -33,35 +106,19 @@ class StrictCollectives : public Collectives {
   int size() const override { return communicator_.size(); }
   const char* name() const override { return "strict"; }
 
-  Pending all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) override;
-  Pending all_gather(const void* send, void* receive, const Counts& counts, DType dtype) override;
-  Pending reduce_scatter(const void* send, void* receive, const Counts& counts,
-                         DType dtype) override;
-  Pending all_to_all(const void* send, const Counts& send_counts, void* receive,
-                     const Counts& receive_counts, DType dtype) override;
-  Pending broadcast(void* data, int64_t count, DType dtype, int root) override;
-  Pending gather(const void* send, void* receive, const Counts& counts, DType dtype,
-                 int root) override;
-  Pending scatter(const void* send, void* receive, const Counts& counts, DType dtype,
-                  int root) override;
-  Pending send(const void* data, int64_t count, DType dtype, int destination) override;
-  Pending recv(void* data, int64_t count, DType dtype, int source) override;
-  void barrier() override;
+  Pending start(const CollectiveCall& call) override;
 
  private:
-  std::unique_ptr<StrictWork> meet(CallHeader header);
-  std::unique_ptr<StrictWork> meet(CallKind kind, const Counts& counts, DType dtype, int root = -1);
-  std::unique_ptr<StrictWork> new_work(const CallHeader& header, int peer);
+  Pending start_collective(const CollectiveCall& call);
+  Pending start_send(const CollectiveCall& call);
+  Pending start_recv(const CollectiveCall& call);
+  /// The roll call before a collective.
+  std::unique_ptr<StrictWork> meet(const CollectiveCall& call);
+  std::unique_ptr<StrictWork> new_work(const CollectiveCall& message);
   void check_new_call();
   void check_counts(const Counts& counts) const;
   void check_root(int root) const;
-  void check_apart(const void* send, size_t send_bytes, const void* receive, size_t receive_bytes,
-                   CallKind kind) const;
   Channel channel(int tag) const { return {communicator_.handle(), tag, INT32_MAX, true}; }
-  size_t place_of(int rank, const Counts& counts, DType dtype) const {
-    return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0}) *
-           element_bytes(dtype);
-  }
 
   Communicator communicator_;
   std::unique_ptr<Collectives> inner_;
@@ -69,14 +126,6 @@ class StrictCollectives : public Collectives {
   RollCall roll_call_;
   uint64_t sequence_ = 0;
 };
-
-CallHeader make_header(CallKind kind, int64_t count, DType dtype) {
-  CallHeader header;
-  header.kind = kind;
-  header.count = count;
-  header.dtype = static_cast<int32_t>(dtype);
-  return header;
-}
 
 void StrictCollectives::check_new_call() {
   if (state_->faults.empty()) return;
@@ -99,154 +148,76 @@ void StrictCollectives::check_root(int root) const {
                     std::to_string(size()) + " ranks of communicator " + communicator_.name());
 }
 
-void StrictCollectives::check_apart(const void* send, size_t send_bytes, const void* receive,
-                                    size_t receive_bytes, CallKind kind) const {
-  const char* s = static_cast<const char*>(send);
-  const char* r = static_cast<const char*>(receive);
-  if (send_bytes > 0 && receive_bytes > 0 && s < r + receive_bytes && r < s + send_bytes)
-    throw CommError("the buffers sent and received of " +
-                    describe(make_header(kind, 0, DType::UInt8)) + " overlap");
+Pending StrictCollectives::start(const CollectiveCall& call) {
+  if (call.kind == CallKind::Send) return start_send(call);
+  if (call.kind == CallKind::Recv) return start_recv(call);
+  if (call.kind == CallKind::Exchange) return start_apart(call);
+  return start_collective(call);
 }
 
-std::unique_ptr<StrictWork> StrictCollectives::meet(CallHeader header) {
+std::unique_ptr<StrictWork> StrictCollectives::meet(const CollectiveCall& call) {
+  const bool is_all_to_all = call.kind == CallKind::AllToAll;
+  if (has_counts(call.kind)) check_counts(call.counts);
+  if (is_all_to_all) check_counts(call.receive_counts);
+  if (has_root(call.kind)) check_root(call.peer);
   check_new_call();
+  CallHeader header = header_of(call);
   header.sequence = ++sequence_;
-  roll_call_.check(std::vector<CallHeader>(size(), header));
+  std::vector<CallHeader> to_rank(size(), header);
+  for (int r = 0; r < size() && is_all_to_all; ++r) {
+    to_rank[r].sends_to_peer = call.counts[r];
+    to_rank[r].expects_from_peer = call.receive_counts[r];
+  }
+  roll_call_.check(to_rank);
   return std::make_unique<StrictWork>(describe(header) + " on " + communicator_.name(), state_);
 }
 
-std::unique_ptr<StrictWork> StrictCollectives::meet(CallKind kind, const Counts& counts,
-                                                    DType dtype, int root) {
-  check_counts(counts);
-  if (root >= 0) check_root(root);
-  CallHeader header = make_header(kind, total(counts), dtype);
-  header.counts_hash = hash_bytes(counts.data(), counts.size() * sizeof(int64_t));
-  header.root = root;
-  return meet(header);
-}
-
-Pending StrictCollectives::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op) {
-  CallHeader header = make_header(CallKind::AllReduce, count, dtype);
-  header.op = static_cast<int32_t>(op);
-  auto work = meet(header);
-  void* hidden = work->hide(data, count * element_bytes(dtype));
-  work->start(inner_->all_reduce(hidden, count, dtype, op));
+Pending StrictCollectives::start_collective(const CollectiveCall& call) {
+  auto work = meet(call);
+  if (call.kind == CallKind::Barrier) return Pending(std::move(work));  // the roll call was one
+  const CallBytes bytes = bytes_of(call, rank());
+  const bool in_place = call.kind == CallKind::AllGather &&
+                        call.send == static_cast<char*>(call.receive) +
+                                         total({call.counts.data(), static_cast<size_t>(rank())}) *
+                                             element_bytes(call.dtype);
+  if (!in_place) check_apart(call, bytes);
+  CollectiveCall hidden = call;
+  if (bytes.received > 0)
+    hidden.receive = work->hide(call.receive, bytes.received, call.send, in_place ? bytes.sent : 0);
+  work->watch(call.kind == CallKind::Broadcast ? call.receive : call.send, bytes.sent);
+  work->start(inner_->start(hidden));
   return Pending(std::move(work));
 }
 
-Pending StrictCollectives::all_gather(const void* send, void* receive, const Counts& counts,
-                                      DType dtype) {
-  auto work = meet(CallKind::AllGather, counts, dtype);
-  const size_t own_bytes = counts[rank()] * element_bytes(dtype);
-  const size_t all_bytes = total(counts) * element_bytes(dtype);
-  const bool in_place = send == static_cast<char*>(receive) + place_of(rank(), counts, dtype);
-  if (!in_place) check_apart(send, own_bytes, receive, all_bytes, CallKind::AllGather);
-  void* hidden = work->hide(receive, all_bytes, send, in_place ? own_bytes : 0);
-  work->watch(send, own_bytes);
-  work->start(inner_->all_gather(send, hidden, counts, dtype));
-  return Pending(std::move(work));
-}
-
-Pending StrictCollectives::reduce_scatter(const void* send, void* receive, const Counts& counts,
-                                          DType dtype) {
-  auto work = meet(CallKind::ReduceScatter, counts, dtype);
-  const size_t all_bytes = total(counts) * element_bytes(dtype);
-  const size_t own_bytes = counts[rank()] * element_bytes(dtype);
-  check_apart(send, all_bytes, receive, own_bytes, CallKind::ReduceScatter);
-  work->watch(send, all_bytes);
-  void* hidden = work->hide(receive, own_bytes);
-  work->start(inner_->reduce_scatter(send, hidden, counts, dtype));
-  return Pending(std::move(work));
-}
-
-Pending StrictCollectives::all_to_all(const void* send, const Counts& send_counts, void* receive,
-                                      const Counts& receive_counts, DType dtype) {
+std::unique_ptr<StrictWork> StrictCollectives::new_work(const CollectiveCall& message) {
   check_new_call();
-  check_counts(send_counts);
-  check_counts(receive_counts);
-  CallHeader header = make_header(CallKind::AllToAll, 0, dtype);
-  header.sequence = ++sequence_;
-  std::vector<CallHeader> to_rank(size(), header);
-  for (int r = 0; r < size(); ++r) {
-    to_rank[r].sends_to_peer = send_counts[r];
-    to_rank[r].expects_from_peer = receive_counts[r];
-  }
-  roll_call_.check(to_rank);
-  auto work =
-      std::make_unique<StrictWork>(describe(header) + " on " + communicator_.name(), state_);
-  const size_t send_bytes = total(send_counts) * element_bytes(dtype);
-  const size_t receive_bytes = total(receive_counts) * element_bytes(dtype);
-  check_apart(send, send_bytes, receive, receive_bytes, CallKind::AllToAll);
-  work->watch(send, send_bytes);
-  void* hidden = work->hide(receive, receive_bytes);
-  work->start(inner_->all_to_all(send, send_counts, hidden, receive_counts, dtype));
-  return Pending(std::move(work));
+  check_root(message.peer);
+  return std::make_unique<StrictWork>(
+      "a message of " + std::to_string(message.count) + " " + dtype_name(message.dtype) +
+          " between rank " + std::to_string(rank()) + " and rank " + std::to_string(message.peer) +
+          " of " + communicator_.name(),
+      state_);
 }
 
-Pending StrictCollectives::broadcast(void* data, int64_t count, DType dtype, int root) {
-  check_root(root);
-  CallHeader header = make_header(CallKind::Broadcast, count, dtype);
-  header.root = root;
-  auto work = meet(header);
-  const size_t bytes = count * element_bytes(dtype);
-  if (rank() == root) work->watch(data, bytes);
-  void* place = rank() == root ? data : work->hide(data, bytes);
-  work->start(inner_->broadcast(place, count, dtype, root));
-  return Pending(std::move(work));
-}
-
-Pending StrictCollectives::gather(const void* send, void* receive, const Counts& counts,
-                                  DType dtype, int root) {
-  auto work = meet(CallKind::Gather, counts, dtype, root);
-  const size_t own_bytes = counts[rank()] * element_bytes(dtype);
-  const size_t all_bytes = rank() == root ? total(counts) * element_bytes(dtype) : 0;
-  check_apart(send, own_bytes, receive, all_bytes, CallKind::Gather);
-  work->watch(send, own_bytes);
-  void* hidden = work->hide(receive, all_bytes);
-  work->start(inner_->gather(send, hidden, counts, dtype, root));
-  return Pending(std::move(work));
-}
-
-Pending StrictCollectives::scatter(const void* send, void* receive, const Counts& counts,
-                                   DType dtype, int root) {
-  auto work = meet(CallKind::Scatter, counts, dtype, root);
-  const size_t all_bytes = rank() == root ? total(counts) * element_bytes(dtype) : 0;
-  const size_t own_bytes = counts[rank()] * element_bytes(dtype);
-  check_apart(send, all_bytes, receive, own_bytes, CallKind::Scatter);
-  work->watch(send, all_bytes);
-  void* hidden = work->hide(receive, own_bytes);
-  work->start(inner_->scatter(send, hidden, counts, dtype, root));
-  return Pending(std::move(work));
-}
-
-std::unique_ptr<StrictWork> StrictCollectives::new_work(const CallHeader& header, int peer) {
-  check_new_call();
-  check_root(peer);
-  return std::make_unique<StrictWork>(std::string("a message of ") + std::to_string(header.count) +
-                                          " " + dtype_name(static_cast<DType>(header.dtype)) +
-                                          " between rank " + std::to_string(rank()) + " and rank " +
-                                          std::to_string(peer) + " of " + communicator_.name(),
-                                      state_);
-}
-
-Pending StrictCollectives::send(const void* data, int64_t count, DType dtype, int destination) {
-  const CallHeader header = make_header(CallKind::Message, count, dtype);
-  auto work = new_work(header, destination);
-  work->watch(data, count * element_bytes(dtype));
+Pending StrictCollectives::start_send(const CollectiveCall& call) {
+  const CallHeader header = make_header(call.kind, call.count, call.dtype);
+  auto work = new_work(call);
+  work->watch(call.send, call.count * element_bytes(call.dtype));
   auto messages = std::make_unique<HostWork>(communicator_.progress());
   std::byte* travelling = messages->scratch(sizeof header);
   std::memcpy(travelling, &header, sizeof header);
   post_send(*messages, channel(kMessageHeaderTag), travelling, sizeof header, DType::UInt8,
-            destination);
-  post_send(*messages, channel(kStrictMessageTag), data, count, dtype, destination);
+            call.peer);
+  post_send(*messages, channel(kStrictMessageTag), call.send, call.count, call.dtype, call.peer);
   work->start(Pending(std::move(messages)));
   return Pending(std::move(work));
 }
 
-Pending StrictCollectives::recv(void* data, int64_t count, DType dtype, int source) {
-  const CallHeader expected = make_header(CallKind::Message, count, dtype);
-  auto work = new_work(expected, source);
-  void* hidden = work->hide(data, count * element_bytes(dtype));
+Pending StrictCollectives::start_recv(const CollectiveCall& call) {
+  const CallHeader expected = make_header(CallKind::Send, call.count, call.dtype);
+  const int source = call.peer;
+  auto work = new_work(call);
+  void* hidden = work->hide(call.receive, call.count * element_bytes(call.dtype));
   // Both are posted at once, so that messages match in the order of the calls.
   auto heading = std::make_unique<HostWork>(communicator_.progress());
   std::byte* arriving = heading->scratch(sizeof expected);
@@ -261,15 +232,10 @@ Pending StrictCollectives::recv(void* data, int64_t count, DType dtype, int sour
                       describe(expected));
   });
   auto body = std::make_unique<HostWork>(communicator_.progress());
-  post_receive(*body, channel(kStrictMessageTag), hidden, count, dtype, source);
+  post_receive(*body, channel(kStrictMessageTag), hidden, call.count, call.dtype, source);
   work->start(Pending(std::move(heading)));
   work->start(Pending(std::move(body)));
   return Pending(std::move(work));
-}
-
-void StrictCollectives::barrier() {
-  const auto work = meet(make_header(CallKind::Barrier, 0, DType::UInt8));
-  work->wait();
 }
 
 }  // namespace
