@@ -228,6 +228,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
         "have "
         "no fp64; use fp32 or bf16, or the CPU");
   std::vector<std::string> rule_faults;
+  plan.optimizer = make_optimizer_spec(options.optim, rule_faults);
   plan.param_rules = make_param_rules(plan.model, options.optim, rule_faults);
   for (const std::string& fault : rule_faults) faults.add(fault);
   for (const char* encoder : {"vision", "audio"})

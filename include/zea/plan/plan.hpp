@@ -12,6 +12,7 @@
 #include "zea/core/kernel_sizes.hpp"
 #include "zea/deck/options.hpp"
 #include "zea/plan/buffers/flat_layout.hpp"
+#include "zea/plan/buffers/optimizer_spec.hpp"
 #include "zea/plan/mesh/axis.hpp"
 #include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/model/param_rules.hpp"
@@ -25,7 +26,7 @@ namespace zea {
 /// Element types of a module.
 struct Precision {
   DType param = DType::Float32;   ///< gathered parameters and the module's computation
-  DType master = DType::Float32;  ///< sharded parameters, moments and gradients; of all modules
+  DType master = DType::Float32;  ///< sharded parameters and gradients; of all modules
   DType reduce = DType::Float32;  ///< gradients between ranks
   DType output = DType::Float32;  ///< what the module gives to another: features
 };
@@ -37,6 +38,7 @@ struct Plan {
   Precision precision;  ///< of the language model; its master type is that of all
   std::map<std::string, Precision> precisions;  ///< of each module
   ModelSpec model;
+  OptimizerSpec optimizer;
   std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
   ParamCuts cuts;                                        ///< of each parameter, over tp
   std::map<std::string, TokenSharding> token_shardings;  ///< of each module
