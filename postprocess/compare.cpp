@@ -89,12 +89,19 @@ class Comparison {
     choose_pieces();
     compare_pieces();
     for (const auto& [what, difference] : differences_) print(what, difference);
-    std::printf("%zu tensors%s compared, %lld %s\n", compared_, state_a_ ? " and moments" : "",
+    std::printf("%zu tensors%s compared, %lld %s\n", compared_, state_a_ ? " and their states" : "",
                 static_cast<long long>(faults_), faults_ == 1 ? "difference" : "differences");
     return faults_ == 0;
   }
 
  private:
+  /// "exp_avg+exp_avg_sq"
+  static std::string joined(const std::vector<std::string>& states) {
+    std::string text;
+    for (const std::string& state : states) text += (text.empty() ? "" : "+") + state;
+    return text.empty() ? "none" : text;
+  }
+
   static const StateSource& state_of(const WeightsSource& source) {
     const auto* state = dynamic_cast<const StateSource*>(&source);
     if (state) return *state;
@@ -137,8 +144,9 @@ class Comparison {
     choose(tensor, kStateParameter, tensor.dtype, other);
     if (!state_a_) return;
     const std::vector<std::string> states = state_a_->states(tensor.name);
-    if (states != state_b_->states(tensor.name))
-      return fault(tensor.name + ": only one of them has moments");
+    const std::vector<std::string> others = state_b_->states(tensor.name);
+    if (states != others)
+      return fault(tensor.name + ": optimizer state " + joined(states) + ", " + joined(others));
     for (const std::string& state : states)
       choose(tensor, state, state_a_->state_dtype(tensor.name, state),
              state_b_->state_dtype(tensor.name, state));
@@ -189,7 +197,7 @@ class Comparison {
 
   const CompareOptions& options_;
   std::unique_ptr<WeightsSource> a_, b_;
-  const StateSource* state_a_ = nullptr;  ///< null unless moments are compared
+  const StateSource* state_a_ = nullptr;  ///< null unless optimizer state is compared
   const StateSource* state_b_ = nullptr;
   std::vector<Piece> pieces_;
   size_t compared_ = 0;
@@ -211,7 +219,7 @@ int main(int argc, char** argv) {
   app.add_option("a", options.a, "One of them")->required();
   app.add_option("b", options.b, "The other")->required();
   app.add_flag("--optimizer", options.with_optimizer,
-               "Compare moments, position, run and deck as well");
+               "Compare optimizer state, position, run and deck as well");
   app.add_flag("--progress", options.show_progress,
                "Show progress also where there is no terminal");
   options.copy.add_limits_to(app);

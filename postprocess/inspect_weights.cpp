@@ -61,7 +61,7 @@ void inspect_state(const StateSource& state, const InspectOptions& options) {
   if (options.deck) print_deck(state);
   if (!options.check) return;
   state.check_all();
-  std::printf("checked: every tensor and moment is there and every hash is right\n");
+  std::printf("checked: every tensor and state is there and every hash is right\n");
 }
 
 }  // namespace

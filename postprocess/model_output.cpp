@@ -48,13 +48,13 @@ ModelOutput::ModelOutput(OutputOptions options, const std::string& config,
     : options_(std::move(options)), config_(config), tensors_(tensors) {
   for (const TensorInfo& tensor : tensors_) {
     pieces_.push_back(make_whole_piece(tensor, kStateParameter, kStateFile, tensor.name));
-    if (options_.state) add_moments(tensor);
+    if (options_.state) add_states(tensor);
   }
   check_free_bytes(without_trailing_slash(options_.target), bytes());
   open();
 }
 
-void ModelOutput::add_moments(const TensorInfo& tensor) {
+void ModelOutput::add_states(const TensorInfo& tensor) {
   for (const std::string& state : options_.state->states(tensor.name)) {
     const DType dtype = options_.state->state_dtype(tensor.name, state);
     pieces_.push_back(make_whole_piece({tensor.name, tensor.shape, dtype}, state, kStateFile,

@@ -18,7 +18,7 @@ namespace zea {
 struct OutputOptions {
   std::string target;
   int64_t max_shard_bytes = 50'000'000'000;  ///< of each safetensors file in a directory
-  const StateSource* state = nullptr;        ///< whose moments and position come along; or none
+  const StateSource* state = nullptr;        ///< whose states and position come along; or none
 };
 
 class ModelOutput {
@@ -29,7 +29,7 @@ class ModelOutput {
   ModelOutput(OutputOptions options, const std::string& config,
               const std::vector<TensorInfo>& tensors);
 
-  /// All that is to be written, tensors and moments.
+  /// All that is to be written, tensors and states.
   std::vector<Piece>& pieces() { return pieces_; }
   int64_t bytes() const;
   /// Several threads may write.
@@ -42,7 +42,7 @@ class ModelOutput {
   void open();
   void open_weights_file();
   void open_directory();
-  void add_moments(const TensorInfo& tensor);
+  void add_states(const TensorInfo& tensor);
   Manifest manifest() const;
 
   OutputOptions options_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint cut anew for another number of ranks, without ranks: the same tensors, moments and
+// A checkpoint cut anew for another number of ranks, without ranks: the same tensors, states and
 // position in as many shard files as are asked for.
 #pragma once
 

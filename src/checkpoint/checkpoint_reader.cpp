@@ -24,35 +24,43 @@ void check_same_on_all(Collectives& control, const StateSource& source) {
         ": the ranks opened different checkpoints; name one that all of them can read");
 }
 
-void read_moments(Engine& engine, int group_index, const StateSource& source) {
+/// Another optimizer's is no damage: an older checkpoint of the run has it, too.
+void check_same_optimizer(const Plan& plan, const StateSource& source) {
+  for (const ParamSpec& param : plan.model.params) {
+    const std::vector<std::string> states = source.states(param.name);
+    const std::string why = states.empty() ? "" : plan.optimizer.why_not_from(states);
+    if (!why.empty()) throw PlanError(source.describe() + ": " + why);
+  }
+}
+
+void read_states(Engine& engine, const ShardedGroup& group, const StateSource& source) {
   const Plan& plan = engine.plan();
-  const ShardedGroup& group = *engine.groups()[group_index];
-  auto boxes = detail::held_boxes(plan, group_index, engine.world_rank(), group.range());
+  auto boxes = detail::held_boxes(plan, group.index(), engine.world_rank(), group.range());
   std::erase_if(boxes, [&](const detail::HeldBox& box) {
     return source.states(plan.model.params[box.param].name).empty();
   });
   ActionRecord& record = engine.mesh().record();
-  const ActionRecord::Action action(record, "read moments");
-  const auto read_state = [&](const at::Tensor& values, const char* state) {
-    detail::fill_boxes(values, group.range(), boxes, [&](const detail::HeldBox& box, void* target) {
-      const ParamSpec& param = plan.model.params[box.param];
-      source.read_state(param.name, state, param.shape, box.extent, plan.precision.master, target);
-      record.moved();
-    });
-  };
-  read_state(group.exp_avg(), kStateExpAvg);
-  read_state(group.exp_avg_sq(), kStateExpAvgSq);
+  const ActionRecord::Action action(record, "read optimizer state");
+  for (const StateSpec& state : plan.optimizer.states)
+    detail::fill_boxes(engine.state(group, state.name), group.range(), boxes,
+                       [&](const detail::HeldBox& box, void* target) {
+                         const ParamSpec& param = plan.model.params[box.param];
+                         source.read_state(param.name, state.name, param.shape, box.extent,
+                                           state.type(plan.precision.master), target);
+                         record.moved();
+                       });
 }
 
 }  // namespace
 
 TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source) {
   check_same_on_all(control, source);
+  const bool trains = engine.plan().options.run.mode == "train";
   agree(control, [&] {
+    if (trains) check_same_optimizer(engine.plan(), source);
     load_weights(engine, source);
-    for (size_t g = 0; g < engine.groups().size(); ++g)
-      if (engine.groups()[g] && engine.groups()[g]->trainable())
-        read_moments(engine, static_cast<int>(g), source);
+    for (const auto& group : engine.groups())
+      if (trains && group && group->trainable()) read_states(engine, *group, source);
   });
   if (engine.plan().options.model.sync_module_states) engine.broadcast_weights();
   return source.position();

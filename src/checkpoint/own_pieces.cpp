@@ -16,16 +16,15 @@ constexpr int64_t kMetadataBytesPerPiece = 2048;
 constexpr int64_t kMetadataBytesPerFile = 16384;
 
 struct State {
-  const char* name;
+  std::string name;
   const at::Tensor& values;
 };
 
-std::vector<State> states_of(const ShardedGroup& group) {
+std::vector<State> states_of(const Engine& engine, const ShardedGroup& group) {
   std::vector<State> states{{kStateParameter, group.master()}};
-  if (group.trainable()) {
-    states.push_back({kStateExpAvg, group.exp_avg()});
-    states.push_back({kStateExpAvgSq, group.exp_avg_sq()});
-  }
+  if (group.trainable())
+    for (const StateSpec& state : engine.plan().optimizer.states)
+      states.push_back({state.name, engine.state(group, state.name)});
   return states;
 }
 
@@ -37,7 +36,7 @@ int64_t own_file_bytes(Engine& engine, bool with_frozen) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
     if (!plan.groups[g].trainable && !with_frozen) continue;
-    const auto num_states = static_cast<int64_t>(states_of(*engine.groups()[g]).size());
+    const auto num_states = static_cast<int64_t>(states_of(engine, *engine.groups()[g]).size());
     for (const HeldBox& box : own_boxes(plan, static_cast<int>(g), engine.world_rank()))
       bytes += num_states * (ShardWriter::piece_bytes(box.extent, plan.precision.master) +
                              kMetadataBytesPerPiece);
@@ -52,7 +51,7 @@ std::vector<OwnPiece> own_pieces(Engine& engine) {
     if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
     const ShardedGroup& group = *engine.groups()[g];
     const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
-    for (const State& state : states_of(group))
+    for (const State& state : states_of(engine, group))
       for (const HeldBox& box : boxes)
         pieces.push_back(
             {&plan.model.params[box.param], state.name, box.extent,

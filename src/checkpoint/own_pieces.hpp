@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank puts into a checkpoint: its own cut of every buffer, parameters and moments, box by
-// box; of what several tp ranks hold, the first one's. What never changes has a file of its own.
+// What one rank puts into a checkpoint: its own cut of every buffer, parameters and optimizer
+// state, box by box; of what several tp ranks hold, the first one's. What never changes has a file
+// of its own.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "zea/parallel/engine.hpp"
@@ -12,7 +14,7 @@ namespace zea::detail {
 /// One box of one state of one parameter, where training keeps it.
 struct OwnPiece {
   const ParamSpec* param;
-  const char* state;
+  std::string state;
   Extent extent;
   at::Tensor values;  ///< 1-d, packed; a view of the live shard, on its device
   bool changes;       ///< optimizer steps change it

@@ -12,6 +12,7 @@
 #include "strict_json.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
+#include "zea/plan/buffers/optimizer_spec.hpp"
 
 namespace zea {
 namespace {
@@ -137,6 +138,12 @@ Piece parse_piece(const Json& value, const std::string& where) {
           parse_texts(json_member(value, "hashes", where), where)};
 }
 
+bool is_optimizer_state(const std::string& name) {
+  return std::ranges::any_of(optimizers(), [&](const OptimizerSpec& optimizer) {
+    return std::ranges::count(optimizer.states, name, &StateSpec::name) > 0;
+  });
+}
+
 using TensorsByName = std::map<std::string, const ManifestTensor*>;
 
 void check_piece(const Piece& piece, const TensorsByName& tensors,
@@ -151,8 +158,7 @@ void check_piece(const Piece& piece, const TensorsByName& tensors,
       piece.extent.length.size() != all.offset.size() ||
       intersect(piece.extent, all) != piece.extent)
     throw WeightsError(about + "lies outside tensor \"" + piece.tensor + "\"");
-  if (piece.state != kStateParameter && piece.state != kStateExpAvg &&
-      piece.state != kStateExpAvgSq)
+  if (piece.state != kStateParameter && !is_optimizer_state(piece.state))
     throw WeightsError(about + "has the unknown state \"" + piece.state + "\"");
   const int64_t bytes = checked_bytes(piece.extent.length, piece.dtype, where);
   const auto blocks = static_cast<size_t>((bytes + kHashBlockBytes - 1) / kHashBlockBytes);
@@ -193,6 +199,18 @@ bool covers(const Shape& shape, std::vector<const Piece*> pieces) {
       if (!intersect(pieces[i]->extent, pieces[j]->extent).empty()) return false;
   }
   return elements == num_elements(shape);
+}
+
+/// All that the optimizer keeps whose state is there; and the parameter itself.
+std::set<std::string> states_of(const std::vector<Piece>& pieces) {
+  std::set<std::string> found;
+  for (const Piece& piece : pieces) found.insert(piece.state);
+  for (const OptimizerSpec& optimizer : optimizers()) {
+    std::set<std::string> kept{kStateParameter};
+    for (const StateSpec& state : optimizer.states) kept.insert(state.name);
+    if (std::ranges::includes(kept, found)) return kept;
+  }
+  throw WeightsError("the pieces hold the states of several optimizers");
 }
 
 }  // namespace
@@ -248,9 +266,10 @@ Manifest read_manifest(const std::string& directory) {
 void check_coverage(const Manifest& manifest) {
   std::map<std::pair<std::string, std::string>, std::vector<const Piece*>> pieces;
   for (const Piece& piece : manifest.pieces) pieces[{piece.tensor, piece.state}].push_back(&piece);
+  const std::set<std::string> states = states_of(manifest.pieces);
   for (const ManifestTensor& tensor : manifest.tensors)
-    for (const char* state : {kStateParameter, kStateExpAvg, kStateExpAvgSq}) {
-      const bool wanted = tensor.trained || state == std::string(kStateParameter);
+    for (const std::string& state : states) {
+      const bool wanted = tensor.trained || state == kStateParameter;
       const auto found = pieces.find({tensor.name, state});
       const bool present = found != pieces.end();
       if (wanted && present && covers(tensor.shape, found->second)) continue;

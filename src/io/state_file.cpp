@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A weights file with the state of a run: its manifest is that of a checkpoint whose only file it
-// is, so boxes, moments and hashes are read as those of shards.
+// is, so boxes, states and hashes are read as those of shards.
 #include <filesystem>
 
 #include "piece_reader.hpp"

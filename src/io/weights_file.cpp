@@ -26,7 +26,7 @@ void check_format(const H5File& file) {
 }
 
 bool is_state(const std::string& dataset) {
-  return dataset == kStateManifest || dataset.starts_with(kMomentsGroup);
+  return dataset == kStateManifest || dataset.starts_with(kOptimizerGroup);
 }
 
 class WeightsFile : public WeightsSource {
@@ -78,7 +78,7 @@ H5File create_anew(const std::string& path) {
 }  // namespace
 
 std::string state_dataset(const std::string& tensor, const std::string& state) {
-  return state == kStateParameter ? tensor : kMomentsGroup + state + "/" + tensor;
+  return state == kStateParameter ? tensor : kOptimizerGroup + state + "/" + tensor;
 }
 
 std::unique_ptr<WeightsSource> open_weights_file(const std::string& path) {

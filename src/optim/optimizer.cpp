@@ -2,10 +2,20 @@
 #include "zea/optim/optimizer.hpp"
 
 #include <cmath>
+#include <map>
+
+#include "zea/kernels/flat_kernels.hpp"
 
 namespace zea {
+namespace {
 
-Optimizer::Optimizer(Engine& engine) : engine_(engine) {
+const std::map<std::string, UpdateFunction> kUpdates{
+    {"adamw", update_adamw}, {"adam", update_adam}, {"sgd", update_sgd}};
+
+}  // namespace
+
+Optimizer::Optimizer(Engine& engine)
+    : engine_(engine), update_(kUpdates.at(engine.plan().optimizer.name)) {
   const Plan& plan = engine.plan();
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const int group = static_cast<int>(g);
@@ -67,16 +77,19 @@ int Optimizer::non_finite_group() const {
   return -1;
 }
 
-void Optimizer::step(const std::vector<bool>& groups_with_gradient, AdamwUpdate update) {
+void Optimizer::step(const std::vector<bool>& groups_with_gradient, Update update) {
   const double lr = update.lr;
+  const Plan& plan = engine_.plan();
   for (const Cut& cut : cuts_) {
     if (!groups_with_gradient[cut.group]) continue;
     const ShardedGroup& group = *engine_.groups()[cut.group];
     const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, cut.begin, cut.elements); };
     update.lr = lr * cut.rule.lr_factor;
     update.weight_decay = cut.rule.weight_decay;
-    adamw(of(group.master()), of(group.gradient()), of(group.exp_avg()), of(group.exp_avg_sq()),
-          update);
+    OwnedRun run{of(group.master()), of(group.gradient()), {}};
+    for (const StateSpec& state : plan.optimizer.states)
+      run.states.push_back(of(engine_.state(group, state.name)));
+    update_(run, plan.options.optim, update);
   }
   for (auto& group : engine_.groups())
     if (group && group->trainable()) group->publish();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "zea/core/error.hpp"
 #include "zea/parallel/tensor_layers.hpp"
 
 namespace zea {
@@ -18,6 +19,7 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
       transfers_(plan, mesh, device) {
   build_slots();
   build_groups();
+  build_states();
   build_units();
   build_layers();
 }
@@ -60,6 +62,22 @@ void Engine::build_groups() {
     groups_.push_back(
         std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
   }
+}
+
+void Engine::build_states() {
+  for (const auto& group : groups_) {
+    std::vector<Buffer>& states = states_.emplace_back();
+    if (!group || !group->trainable()) continue;
+    for (const StateSpec& state : plan_.optimizer.states)
+      states.push_back(group->owned(to_torch(state.type(plan_.precision.master))));
+  }
+}
+
+const at::Tensor& Engine::state(const ShardedGroup& group, const std::string& name) const {
+  const std::vector<Buffer>& states = states_[group.index()];
+  for (size_t s = 0; s < states.size(); ++s)
+    if (plan_.optimizer.states[s].name == name) return states[s].tensor();
+  throw InternalError(group.layout().name + " has no " + name);
 }
 
 void Engine::build_units() {

@@ -54,8 +54,6 @@ void ShardedGroup::build_owned() {
   if (!subgroup_counts_.empty() && is_read)
     between_ = on_device(subgroup_counts_[0], param, context_.shard_subgroup);
   if (!layout_.trainable) return;
-  exp_avg_ = owned(master, nullptr);
-  exp_avg_sq_ = owned(master, nullptr);
   gradient_ = owned(master, travels_as_is() ? context_.replicas : nullptr);
   if (context_.replicas && !travels_as_is())
     own_wire_ =

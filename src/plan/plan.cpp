@@ -74,6 +74,13 @@ ModelSpec model_of(const Options& options, const std::string& config_json) {
                                        .audio_projector = options.audio.train_projector});
 }
 
+OptimizerSpec optimizer_of(Faults& faults, const OptimOptions& options) {
+  std::vector<std::string> sentences;
+  OptimizerSpec optimizer = make_optimizer_spec(options, sentences);
+  for (const std::string& sentence : sentences) faults.add(sentence);
+  return optimizer;
+}
+
 std::vector<ParamRule> rules_of(Faults& faults, const Options& options, const ModelSpec& model) {
   std::vector<std::string> sentences;
   std::vector<ParamRule> rules = make_param_rules(model, options.optim, sentences);
@@ -233,12 +240,13 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   const ModelSpec model = model_of(options, config_json);
   const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
   check_device(faults, options);
+  const OptimizerSpec optimizer = optimizer_of(faults, options.optim);
   const std::vector<ParamRule> rules = rules_of(faults, options, model);
   check_model_options(faults, options, model);
   faults.throw_if_any();
   const Precisions precisions = detail::make_precisions(options);
   const auto [unit_costs, pipeline, mesh] =
-      detail::make_pipeline(faults, {options, model, unlinked, precisions, profile});
+      detail::make_pipeline(faults, {options, model, unlinked, precisions, optimizer, profile});
   const Precision& precision = precisions.at("llm");
   const ParamCuts cuts = make_cuts(model, mesh);
   const Wrappings wrappings = make_wrappings(options, mesh, precision.master);
@@ -252,6 +260,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
               .precision = precision,
               .precisions = precisions,
               .model = model,
+              .optimizer = optimizer,
               .param_rules = rules,
               .cuts = cuts,
               .token_shardings = make_token_shardings(options, model, mesh),

@@ -71,13 +71,9 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
 
   const OptimOptions& optim = plan.options.optim;
   report.lr = learning_rate(optim, step.step + 1, plan.options.schedule.steps);
-  AdamwUpdate update{.lr = report.lr,
-                     .beta1 = optim.betas[0],
-                     .beta2 = optim.betas[1],
-                     .eps = optim.eps,
-                     .decoupled = optim.kind == "adamw",
-                     .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
-                     .step = ++optimizer_step};
+  const Update update{.lr = report.lr,
+                      .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
+                      .step = ++optimizer_step};
   if (before_update_) {
     const ActionRecord::Action action(record, "keep values for the checkpoint");
     before_update_();

@@ -63,7 +63,8 @@ struct Running {
 
   void fill() {
     for (const auto& group : engine.groups())
-      for (const at::Tensor& values : {group->master(), group->exp_avg(), group->exp_avg_sq()})
+      for (const at::Tensor& values :
+           {group->master(), engine.state(*group, "exp_avg"), engine.state(*group, "exp_avg_sq")})
         values.uniform_(0, 1);
   }
 };

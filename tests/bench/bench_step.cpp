@@ -30,6 +30,7 @@
 #include "zea/data/sampler.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/open_source.hpp"
+#include "zea/kernels/flat_kernels.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 #include "zea/train/train_step.hpp"
 #include "zea/train/training_data.hpp"

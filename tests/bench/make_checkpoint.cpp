@@ -59,7 +59,7 @@ void write_shard(const std::string& directory, int64_t rank, int64_t ranks, Mani
   ShardWriter writer(directory, shard_file_name(rank), manifest.run_id, manifest.position.step);
   std::vector<float> values(kHashBlockBytes / sizeof(float));
   for (const ManifestTensor& tensor : manifest.tensors)
-    for (const char* state : {kStateParameter, kStateExpAvg, kStateExpAvgSq}) {
+    for (const char* state : {kStateParameter, "exp_avg", "exp_avg_sq"}) {
       if (!tensor.trained && state != std::string(kStateParameter)) continue;
       const int64_t elements = num_elements(tensor.shape);
       for (const Extent& box :

@@ -43,9 +43,11 @@ class CudaTraining : public ::testing::Test {
     TinyRun training(testing::world().communicator(), collectives_of(device_), dataset, run);
     for (const auto& group : training.engine().groups()) {
       if (!group) continue;
-      for (const at::Tensor& state :
-           {group->master(), group->exp_avg(), group->exp_avg_sq(), group->gradient()}) {
-        if (!state.defined()) continue;  // of a buffer that does not train
+      std::vector<at::Tensor> held{group->master()};
+      if (group->trainable())
+        held.insert(held.end(), {training.engine().state(*group, "exp_avg"),
+                                 training.engine().state(*group, "exp_avg_sq"), group->gradient()});
+      for (const at::Tensor& state : held) {
         EXPECT_EQ(state.is_cpu(), on_host) << group->layout().name;
         EXPECT_EQ(state.is_cpu() && state.is_pinned(), pinned) << group->layout().name;
       }

@@ -61,7 +61,7 @@ TEST(Checkpoint, HoldsTheGlobalTensorsOnceAndInEqualParts) {
       for (const ParamSpec& param : running.plan.model.params) {
         if (!param.trainable) continue;
         std::vector<float> found(num_elements(param.shape)), wanted(found);
-        source.read_state(param.name, kStateExpAvg, param.shape, whole(param.shape), DType::Float32,
+        source.read_state(param.name, "exp_avg", param.shape, whole(param.shape), DType::Float32,
                           found.data());
         moments.read(param.name, param.shape, whole(param.shape), DType::Float32, wanted.data());
         EXPECT_EQ(found, wanted) << param.name;
@@ -116,7 +116,7 @@ TEST(Checkpoint, GivesZeroMomentsToWhatItDidNotTrain) {
   });
   run_on(layout, {}, [&](Running& running) {
     for (const auto& group : running.engine.groups())
-      if (group->trainable()) group->exp_avg().fill_(5);
+      if (group->trainable()) running.engine.state(*group, "exp_avg").fill_(5);
     running.control->barrier();
 
     read_checkpoint(running.engine, *running.control, CheckpointSource(shared / "step-00000007"));
@@ -128,7 +128,8 @@ TEST(Checkpoint, GivesZeroMomentsToWhatItDidNotTrain) {
       for (const FlatPart& part : parts_in_range(group->layout(), group->range()))
         if (running.plan.model.params[part.param].name.starts_with("vision_tower."))
           wanted.narrow(0, part.flat_begin - group->range().begin, part.elements).zero_();
-      EXPECT_TRUE(at::equal(group->exp_avg(), wanted)) << group->layout().name;
+      EXPECT_TRUE(at::equal(running.engine.state(*group, "exp_avg"), wanted))
+          << group->layout().name;
     }
   });
 }

@@ -22,7 +22,8 @@ using WriterOnAllRanks = FilledRun;
 void change(Running& running, double by) {
   for (const auto& group : running.engine.groups()) {
     if (!group->trainable()) continue;
-    for (const at::Tensor& values : {group->master(), group->exp_avg(), group->exp_avg_sq()})
+    for (const at::Tensor& values : {group->master(), running.engine.state(*group, "exp_avg"),
+                                     running.engine.state(*group, "exp_avg_sq")})
       values.add_(by);
   }
 }

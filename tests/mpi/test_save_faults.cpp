@@ -65,7 +65,9 @@ class SaveFaults : public ::testing::Test {
   void for_each_value(Visit visit) {
     for (const auto& group : engine_.groups()) {
       std::vector<at::Tensor> states{group->master()};
-      if (group->trainable()) states.insert(states.end(), {group->exp_avg(), group->exp_avg_sq()});
+      if (group->trainable())
+        states.insert(states.end(),
+                      {engine_.state(*group, "exp_avg"), engine_.state(*group, "exp_avg_sq")});
       for (const at::Tensor& state : states)
         for (const FlatParam& member : group->layout().params)
           visit(state.narrow(0, member.offset, member.elements), group->trainable());

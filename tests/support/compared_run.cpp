@@ -47,7 +47,7 @@ ComparedResult run_compared(const Communicator& ranks, const MakeCollectives& ma
   TinyRun run(ranks, make, dataset, options);
   ComparedResult result;
   run.train(1, result);
-  result.first_moment = run.moments(kStateExpAvg);
+  result.first_moment = run.state("exp_avg");
   run.train(options.steps - 1, result);
   result.weights = run.weights();
   result.eval_loss = run.evaluate();

@@ -28,7 +28,10 @@ void expect_zero_padding(TinyRun& run) {
             .narrow(0, part.flat_begin - group.range().begin + box.begin - part.param_begin,
                     box.extent.elements())
             .zero_();
-    for (const at::Tensor& values : {group.master(), group.exp_avg(), group.exp_avg_sq()})
+    std::vector<at::Tensor> all{group.master()};
+    for (const StateSpec& state : plan.optimizer.states)
+      all.push_back(run.engine().state(group, state.name));
+    for (const at::Tensor& values : all)
       EXPECT_EQ((values * padding).abs().max().item<double>(), 0) << group.layout().name;
   }
 }
@@ -59,8 +62,7 @@ StoppedRun run_through(const Communicator& ranks, const MakeCollectives& make,
       run.engine(), run.control(),
       {.directory = directory, .run_id = "run-1", .position = run.position(), .deck = "[run]\n"});
   stopped.weights = run.weights();
-  stopped.exp_avg = run.moments(kStateExpAvg);
-  stopped.exp_avg_sq = run.moments(kStateExpAvgSq);
+  stopped.states = run.states();
   run.train(kStepsAfterStop, after);
   stopped.losses_after = after.losses;
   stopped.final_weights = run.weights();
@@ -71,16 +73,17 @@ void expect_resumes(const Communicator& ranks, const MakeCollectives& make, cons
                     const TinyRunOptions& options, const StoppedRun& expected) {
   TinyRun run(ranks, make, dataset, options);
   run.position() = read_checkpoint(run.engine(), run.control(), *open_state(expected.checkpoint));
-  const Tensors weights = run.weights(), exp_avg = run.moments(kStateExpAvg),
-                exp_avg_sq = run.moments(kStateExpAvgSq);
+  const Tensors weights = run.weights();
+  const std::map<std::string, Tensors> states = run.states();
   TinyResult after;
   run.train(kStepsAfterStop, after);
   const Tensors final_weights = run.weights();
   expect_zero_padding(run);
   if (ranks.rank() != 0) return;
   EXPECT_EQ(max_difference(weights, expected.weights), 0);
-  EXPECT_EQ(max_difference(exp_avg, expected.exp_avg), 0);
-  EXPECT_EQ(max_difference(exp_avg_sq, expected.exp_avg_sq), 0);
+  ASSERT_EQ(states.size(), expected.states.size());
+  for (const auto& [name, values] : expected.states)
+    EXPECT_EQ(max_difference(states.at(name), values), 0) << name;
   EXPECT_LE(max_difference(final_weights, expected.final_weights), kSameTraining);
   ASSERT_EQ(after.losses.size(), expected.losses_after.size());
   for (size_t step = 0; step < after.losses.size(); ++step)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that writes a checkpoint in the middle, and the same run going on from there on another
-// layout: every weight and moment has the same bits, and training continues in fp64 as if it had
+// layout: every weight and state has the same bits, and training continues in fp64 as if it had
 // never stopped.
 #pragma once
 
@@ -16,7 +16,8 @@ inline constexpr int64_t kStepsBeforeStop = 3, kStepsAfterStop = 3;
 /// What the run that did not stop has at its checkpoint and at its end, on all of its ranks.
 struct StoppedRun {
   std::string checkpoint = {};
-  Tensors weights = {}, exp_avg = {}, exp_avg_sq = {};
+  Tensors weights = {};
+  std::map<std::string, Tensors> states = {};
   Tensors final_weights = {};
   std::vector<double> losses_after = {};
 };

@@ -151,8 +151,8 @@ inline void fill(Running& running) {
   for (const auto& group : running.engine.groups()) {
     group->master().copy_(expected(running, *group, kMasterSeed));
     if (!group->trainable()) continue;
-    group->exp_avg().copy_(expected(running, *group, kExpAvgSeed));
-    group->exp_avg_sq().copy_(expected(running, *group, kExpAvgSqSeed));
+    running.engine.state(*group, "exp_avg").copy_(expected(running, *group, kExpAvgSeed));
+    running.engine.state(*group, "exp_avg_sq").copy_(expected(running, *group, kExpAvgSqSeed));
   }
 }
 
@@ -161,8 +161,12 @@ inline void expect_filled(Running& running, const std::string& what) {
     const std::string where = what + ": " + group->layout().name;
     EXPECT_TRUE(at::equal(group->master(), expected(running, *group, kMasterSeed))) << where;
     if (!group->trainable()) continue;
-    EXPECT_TRUE(at::equal(group->exp_avg(), expected(running, *group, kExpAvgSeed))) << where;
-    EXPECT_TRUE(at::equal(group->exp_avg_sq(), expected(running, *group, kExpAvgSqSeed))) << where;
+    EXPECT_TRUE(
+        at::equal(running.engine.state(*group, "exp_avg"), expected(running, *group, kExpAvgSeed)))
+        << where;
+    EXPECT_TRUE(at::equal(running.engine.state(*group, "exp_avg_sq"),
+                          expected(running, *group, kExpAvgSqSeed)))
+        << where;
   }
 }
 

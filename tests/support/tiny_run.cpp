@@ -10,6 +10,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/data/sampler.hpp"
+#include "zea/kernels/flat_kernels.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 #include "zea/train/training_data.hpp"
 
@@ -115,10 +116,16 @@ Tensors TinyRun::weights() {
   return collect([](const ShardedGroup& group) { return group.master(); });
 }
 
-Tensors TinyRun::moments(const std::string& state) {
+Tensors TinyRun::state(const std::string& name) {
   return collect([&](const ShardedGroup& group) {
-    return state == kStateExpAvg ? group.exp_avg() : group.exp_avg_sq();
+    return group.trainable() ? engine_.state(group, name) : at::Tensor();
   });
+}
+
+std::map<std::string, Tensors> TinyRun::states() {
+  std::map<std::string, Tensors> all;
+  for (const StateSpec& spec : plan_.optimizer.states) all[spec.name] = state(spec.name);
+  return all;
 }
 
 TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,

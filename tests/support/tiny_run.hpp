@@ -39,7 +39,7 @@ struct TinyRunOptions {
   std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
 };
 
-/// Every parameter, or one of the optimizer's moments, in full.
+/// Every parameter, or one of the optimizer's states, in full.
 using Tensors = std::map<std::string, std::vector<double>>;
 
 /// A run that can be stopped, saved and resumed in between. Making it and all calls are collective.
@@ -54,8 +54,10 @@ class TinyRun {
   /// The loss over the whole data set.
   double evaluate();
   Tensors weights();
-  /// "exp_avg" or "exp_avg_sq"; zero where nothing is trained.
-  Tensors moments(const std::string& state);
+  /// Of the plan's optimizer, by name; zero where nothing is trained.
+  Tensors state(const std::string& name);
+  /// All of them.
+  std::map<std::string, Tensors> states();
 
   Engine& engine() { return engine_; }
   Collectives& control() { return *control_; }

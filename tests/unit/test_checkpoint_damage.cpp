@@ -36,7 +36,7 @@ class CheckpointDamage : public ::testing::Test {
     manifest.config = "{}";
     manifest.world_size = kShards;
     manifest.tensors = {{kTensor, kShape, DType::Float32, true}};
-    for (const char* state : {kStateParameter, kStateExpAvg, kStateExpAvgSq})
+    for (const char* state : {kStateParameter, "exp_avg", "exp_avg_sq"})
       for (int64_t i = 0; i < num_elements(kShape); ++i)
         // Zeros, too, as moments of rows that were never used: where a weak checksum is blind.
         values_[state].push_back(i % 5 < 2 ? 0.0f : static_cast<float>(random_() % 10007) * 0.25f);

@@ -55,7 +55,7 @@ class Checkpoint : public testing::Test {
   void add_tensor(const std::string& name, const Shape& shape, bool trained) {
     Tensor tensor{name, shape, trained, {}};
     std::vector<const char*> states{kStateParameter};
-    if (trained) states.insert(states.end(), {kStateExpAvg, kStateExpAvgSq});
+    if (trained) states.insert(states.end(), {"exp_avg", "exp_avg_sq"});
     for (const char* state : states) {
       std::vector<float>& values = tensor.states[state];
       for (int64_t i = 0; i < num_elements(shape); ++i)
@@ -185,7 +185,7 @@ TEST_F(Checkpoint, RefusesWrongRequests) {
   EXPECT_TRUE(contains(error_of_read("matrx", kStateParameter, {37, 23}), "nearest: \"matrix\""));
   EXPECT_TRUE(contains(error_of_read("matrix", kStateParameter, {23, 37}),
                        "(37, 23); the model wants (23, 37)"));
-  EXPECT_TRUE(contains(error_of_read("conv", kStateExpAvg, {5, 3, 4, 2}), "has no exp_avg"));
+  EXPECT_TRUE(contains(error_of_read("conv", "exp_avg", {5, 3, 4, 2}), "has no exp_avg"));
 }
 
 TEST_F(Checkpoint, NoFlippedBitIsSilent) {

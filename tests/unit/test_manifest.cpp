@@ -24,7 +24,7 @@ Manifest example() {
   manifest.world_size = 2;
   manifest.files = {{"rank-00000.h5", "0a"}, {"rank-00001.h5", "0b"}};
   manifest.tensors = {{"w", {4, 3}, DType::Float32, true}, {"empty", {0}, DType::BFloat16, false}};
-  for (const char* state : {kStateParameter, kStateExpAvg, kStateExpAvgSq}) {
+  for (const char* state : {kStateParameter, "exp_avg", "exp_avg_sq"}) {
     manifest.pieces.push_back(piece_of(state, {{0, 0}, {1, 3}}, "rank-00000.h5"));
     manifest.pieces.push_back(piece_of(state, {{1, 0}, {3, 3}}, "rank-00001.h5"));
   }

@@ -189,7 +189,7 @@ TEST(Plan, FullShardDividesTheOwnedBytes) {
   const MemoryEstimate one = estimate(1), four = estimate(4);
   EXPECT_EQ(one.gathered, 0);
   EXPECT_GT(four.gathered, 0);
-  EXPECT_NEAR(static_cast<double>(four.moments) / static_cast<double>(one.moments), 0.25, 0.05);
+  EXPECT_NEAR(static_cast<double>(four.states) / static_cast<double>(one.states), 0.25, 0.05);
 }
 
 /// A setting that cannot work, and the parts of the sentence that refuses it.

@@ -30,8 +30,8 @@ class StateFileTest : public testing::Test {
     manifest.files = {{kStateFile, ""}};
     manifest.tensors = {{"a", {2, 3}, DType::Float32, true}, {"b", {4}, DType::Float32, false}};
     add(writer, manifest, {"a", {2, 3}, DType::Float32}, kStateParameter, 0);
-    add(writer, manifest, {"a", {2, 3}, DType::Float32}, kStateExpAvg, 10);
-    add(writer, manifest, {"a", {2, 3}, DType::Float64}, kStateExpAvgSq, 20);
+    add(writer, manifest, {"a", {2, 3}, DType::Float32}, "exp_avg", 10);
+    add(writer, manifest, {"a", {2, 3}, DType::Float64}, "exp_avg_sq", 20);
     add(writer, manifest, {"b", {4}, DType::Float32}, kStateParameter, 30);
     writer.add_companion("tokenizer.json", "{}");
     if (change) change(manifest);
@@ -72,16 +72,16 @@ TEST_F(StateFileTest, GivesBackStateAndPosition) {
   EXPECT_EQ(source->run_id(), "run-1");
   EXPECT_EQ(source->position().samples, 50);
   EXPECT_EQ(source->deck(), "[run]\n");
-  EXPECT_EQ(source->states("a"), (std::vector<std::string>{kStateExpAvg, kStateExpAvgSq}));
-  EXPECT_EQ(source->state_dtype("a", kStateExpAvgSq), DType::Float64);
+  EXPECT_EQ(source->states("a"), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(source->state_dtype("a", "exp_avg_sq"), DType::Float64);
   EXPECT_TRUE(source->states("b").empty());
   EXPECT_EQ(source->companion("tokenizer.json"), "{}");
   std::vector<float> values(2);
-  source->read_state("a", kStateExpAvgSq, {2, 3}, {{1, 1}, {1, 2}}, DType::Float32, values.data());
+  source->read_state("a", "exp_avg_sq", {2, 3}, {{1, 1}, {1, 2}}, DType::Float32, values.data());
   EXPECT_EQ(values, (std::vector<float>{24, 25}));
   source->check_all();
   EXPECT_TRUE(contains(error_of([&] {
-                         source->read_state("b", kStateExpAvg, {4}, whole({4}), DType::Float32,
+                         source->read_state("b", "exp_avg", {4}, whole({4}), DType::Float32,
                                             values.data());
                        }),
                        "tensor \"b\" has no exp_avg"));
@@ -102,8 +102,8 @@ TEST_F(StateFileTest, IsAWeightsFileToOthers) {
 TEST_F(StateFileTest, FindsDamageAnywhereInTheData) {
   write();
   const std::string good = read_bytes(path_);
-  std::vector<std::string> datasets = {"a", "b", state_dataset("a", kStateExpAvg),
-                                       state_dataset("a", kStateExpAvgSq)};
+  std::vector<std::string> datasets = {"a", "b", state_dataset("a", "exp_avg"),
+                                       state_dataset("a", "exp_avg_sq")};
   for (const std::string& dataset : datasets) {
     write_bytes(path_, good);
     flip_bit(path_, static_cast<uint64_t>(H5File::open(path_).data_offset(dataset)) + 3);
@@ -161,7 +161,7 @@ TEST_F(StateFileTest, IsReadByManyThreads) {
         for (int i = 0; i < 200; ++i) {
           std::vector<float> values(1);
           const int64_t at = (i + static_cast<int64_t>(t)) % 6;
-          source->read_state("a", i % 2 ? kStateExpAvg : kStateExpAvgSq, {2, 3},
+          source->read_state("a", i % 2 ? "exp_avg" : "exp_avg_sq", {2, 3},
                              {{at / 3, at % 3}, {1, 1}}, DType::Float32, values.data());
           wrong[t] += values[0] != static_cast<float>((i % 2 ? 10 : 20) + at);
         }

@@ -8,10 +8,10 @@
 
 namespace zea {
 
-/// Reads this rank's ranges of masters and moments, and publishes them; returns where the run
-/// stood. Moments are zero for parameters that the run did not train. Collective over
-/// `control`: all ranks throw WeightsError or none does, also when they were given different
-/// checkpoints.
+/// Reads this rank's ranges of masters and, to train on, of optimizer state, and publishes them;
+/// returns where the run stood. State is zero for parameters that the run did not train. Collective
+/// over `control`: all ranks throw WeightsError or none does, also when they were given different
+/// checkpoints; PlanError when another optimizer's state is there.
 TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source);
 
 }  // namespace zea

@@ -172,6 +172,7 @@ struct OptimOptions {
   std::string decay = "cosine";
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
+  double momentum = 0.9;
   double weight_decay = 0;
   std::vector<std::string> lr_factors;
   std::vector<std::string> weight_decays;
@@ -180,15 +181,18 @@ struct OptimOptions {
   template <class Visitor>
   void visit(Visitor&& key) {
     key(kind, {"kind",
-               "adamw decays weights beside the update, adam adds the decay to the gradient",
-               {"adamw", "adam"}});
+               "adamw decays weights beside the update, adam and sgd (with momentum) add the decay "
+               "to the gradient",
+               {"adamw", "adam", "sgd"}});
     key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
     key(min_lr, {"min_lr", "learning rate at the last step", {}, 0, 1e3});
     key(warmup_steps,
         {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
     key(decay, {"decay", "shape of the fall from lr to min_lr", {"cosine", "linear", "constant"}});
-    key(betas, {"betas", "decay of the first and second moment", {}, 0, 1});
-    key(eps, {"eps", "added to the root of the second moment", {}, 0, 1});
+    key(betas, {"betas", "adam, adamw: decay of the first and second moment", {}, 0, 1});
+    key(eps, {"eps", "adam, adamw: added to the root of the second moment", {}, 0, 1});
+    key(momentum,
+        {"momentum", "sgd: what is kept of the sum of gradients so far; 0: nothing", {}, 0, 1});
     key(weight_decay, {"weight_decay", "decay of parameters of two or more dims", {}, 0, 10});
     key(lr_factors,
         {"lr_factors",

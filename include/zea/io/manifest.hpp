@@ -14,10 +14,8 @@
 
 namespace zea {
 
-/// What a piece holds of its parameter.
-inline constexpr const char* kStateParameter = "parameter";  ///< master value
-inline constexpr const char* kStateExpAvg = "exp_avg";       ///< AdamW's first moment
-inline constexpr const char* kStateExpAvgSq = "exp_avg_sq";  ///< AdamW's second moment
+/// What a piece holds of its parameter: the master value, or one of its optimizer's states.
+inline constexpr const char* kStateParameter = "parameter";
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kManifestFormat = "zea.checkpoint";
@@ -56,7 +54,7 @@ struct ManifestTensor {
 /// All that resume needs beyond tensors.
 struct TrainPosition {
   int64_t step = 0;            ///< optimizer steps done
-  int64_t optimizer_step = 0;  ///< AdamW's own count: steps that were not skipped
+  int64_t optimizer_step = 0;  ///< the optimizer's own count: steps that were not skipped
   int64_t samples = 0;         ///< samples consumed (the position of the data)
   int64_t tokens = 0;          ///< tokens that went through the language model
   int64_t target_tokens = 0;
@@ -87,7 +85,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where);
 Manifest read_manifest(const std::string& directory);
 
 /// Throws WeightsError naming the tensor unless the parameter pieces of every tensor cover it
-/// exactly once, and so do the moments of every trained one.
+/// exactly once, and so does each state that there is of every trained one.
 void check_coverage(const Manifest& manifest);
 
 /// Elements of `dtype` in one hashed block.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moving tensors and moments from a source to files piece by piece, by several threads: memory is
-// bounded by buffers, not by the model.
+// Moving tensors and optimizer state from a source to files piece by piece, by several threads:
+// memory is bounded by buffers, not by the model.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ struct CopyLimits {
 Piece make_whole_piece(const TensorInfo& tensor, const std::string& state, const std::string& file,
                        const std::string& dataset);
 
-/// Reads packed elements [first, first + count) of `piece` as its type, moments from `state`.
+/// Reads packed elements [first, first + count) of `piece` as its type, a state from `state`.
 void read_part(const WeightsSource& source, const StateSource* state, const Piece& piece,
                int64_t first, int64_t count, char* target);
 
-/// Reads every piece from `source` as the piece's type, in any order. Moments are read from
+/// Reads every piece from `source` as the piece's type, in any order. States are read from
 /// `state`, which may be null where no piece has any. The first exception of a thread ends all.
 void copy_pieces(const WeightsSource& source, const StateSource* state, std::vector<Piece>& pieces,
                  const CopyLimits& limits, const TakePart& take);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a run needs to go on: the weights, the optimizer's moments, where the run stood and its
+// All that a run needs to go on: the weights, the optimizer's state, where the run stood and its
 // deck. A checkpoint's directory is one, and so is a weights file that zea-consolidate --optimizer
 // wrote.
 #pragma once
@@ -23,7 +23,7 @@ class StateSource : public WeightsSource {
   virtual std::vector<std::string> states(const std::string& name) const = 0;
   /// Element type of one of them.
   virtual DType state_dtype(const std::string& name, const std::string& state) const = 0;
-  /// As read(), for one of the kState... kinds.
+  /// As read(), for one of states() or kStateParameter.
   virtual void read_state(const std::string& name, const std::string& state, const Shape& shape,
                           const Extent& extent, DType dtype, void* target) const = 0;
   /// Reads everything and checks it against its hashes. Throws WeightsError at the first fault.

@@ -4,10 +4,10 @@
 // The group __files__ holds the bytes of what else belongs to the model (tokenizer.json,
 // preprocessor_config.json), one uint8 dataset each.
 //
-// A file may hold the state of the run as well, so that the run can go on from it: AdamW's moments
-// as __optimizer__/exp_avg/<name> and __optimizer__/exp_avg_sq/<name>, and in the uint8 dataset
+// A file may hold the state of the run as well, so that the run can go on from it: the optimizer's
+// as __optimizer__/<state>/<name> (AdamW's: exp_avg, exp_avg_sq), and in the uint8 dataset
 // __manifest__ the text of a checkpoint's manifest (io/manifest.hpp) whose one file, "self", is
-// this one: position, run, deck, and the hashes of all weights and moments. state_source.hpp reads
+// this one: position, run, deck, and the hashes of all weights and states. state_source.hpp reads
 // it; readers of weights alone pass it over.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace zea {
 inline constexpr const char* kWeightsFormat = "zea.weights";
 inline constexpr const char* kWeightsVersion = "1";
 inline constexpr const char* kStateManifest = "__manifest__";
-inline constexpr const char* kMomentsGroup = "__optimizer__/";
+inline constexpr const char* kOptimizerGroup = "__optimizer__/";
 
 /// The dataset that holds a state of a tensor, and the name that its manifest calls the file by.
 std::string state_dataset(const std::string& tensor, const std::string& state);
@@ -46,8 +46,7 @@ class WeightsWriter {
   /// may.
   void write(const std::string& name, int64_t first, int64_t count, const void* data);
   void add_companion(const std::string& name, const std::string& text);
-  /// Adds what makes a run's state of weights and moments that were added. The pieces of `manifest`
-  /// name their datasets.
+  /// Adds what makes a run's state of what was added. The pieces of `manifest` name their datasets.
   void add_state(const Manifest& manifest);
   void finish();
 

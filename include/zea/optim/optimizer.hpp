@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW over the shards that a rank owns. Gradients arrive as sums; 1/N and clipping are folded
-// into the update.
+// The plan's optimizer over the shards that a rank owns. Gradients arrive as sums; 1/N and clipping
+// are folded into the update.
 #pragma once
 
 #include <vector>
 
-#include "zea/kernels/flat_kernels.hpp"
+#include "zea/optim/update.hpp"
 #include "zea/parallel/engine.hpp"
 
 namespace zea {
@@ -20,7 +20,7 @@ class Optimizer {
 
   /// Updates the buffers that have a gradient in this step; the plan's rules give each
   /// parameter its factor of `update.lr` and its weight decay.
-  void step(const std::vector<bool>& groups_with_gradient, AdamwUpdate update);
+  void step(const std::vector<bool>& groups_with_gradient, Update update);
 
   /// The first buffer of this rank whose gradient is not finite; -1 when all are.
   int non_finite_group() const;
@@ -43,6 +43,7 @@ class Optimizer {
   void add_counted(int group);
 
   Engine& engine_;
+  UpdateFunction update_;
   std::vector<Cut> cuts_;
   std::vector<Counted> counted_;
 };

@@ -34,6 +34,8 @@ class Engine {
   int world_rank() const { return world_rank_; }
   /// By index in the plan; null where this rank has no part of a buffer (Plan::holds).
   std::vector<std::unique_ptr<ShardedGroup>>& groups() { return groups_; }
+  /// What the plan's optimizer keeps under this name beside the master of a buffer that trains.
+  const at::Tensor& state(const ShardedGroup& group, const std::string& name) const;
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options() const;
   /// Gives every copy of the model the weights of the first one. Collective.
@@ -68,6 +70,7 @@ class Engine {
 
   void build_slots();
   void build_groups();
+  void build_states();
   void build_units();
   void build_layers();
   void run_action(const Action& action);
@@ -103,6 +106,7 @@ class Engine {
   Ledger ledger_;
   std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
   std::vector<std::unique_ptr<ShardedGroup>> groups_;
+  std::vector<std::vector<Buffer>> states_;  ///< of each buffer, as OptimizerSpec lists them
   std::vector<std::vector<int>> unit_groups_;
   std::vector<std::vector<Parameter*>> unit_parameters_;
   std::vector<int> readers_;         ///< units at this place that read each unit's output

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flat buffer at run time: the shard of masters, moments and gradient that this rank owns, and
-// the parameters that units see while the buffer is gathered. It unshards, reshards and reduces
-// when told; it does not know the schedule.
+// A flat buffer at run time: the shard of masters and gradient that this rank owns, and the
+// parameters that units see while the buffer is gathered. It unshards, reshards and reduces when
+// told; it knows neither the schedule nor the optimizer.
 #pragma once
 
 #include <memory>
@@ -34,14 +34,15 @@ class ShardedGroup {
   ShardedGroup(const Plan& plan, int group, int world_rank, const ShardedGroupContext& context);
 
   const FlatGroup& layout() const { return layout_; }
+  int index() const { return group_; }  ///< in the plan
   bool trainable() const { return layout_.trainable; }
   FlatRange range() const { return range_; }
 
-  /// (range) 1-d, in the master type. Moments and gradient exist only where the buffer trains.
+  /// (range) 1-d, in the master type. The gradient exists only where the buffer trains.
   const at::Tensor& master() const { return master_.tensor(); }
-  const at::Tensor& exp_avg() const { return exp_avg_.tensor(); }
-  const at::Tensor& exp_avg_sq() const { return exp_avg_sq_.tensor(); }
   const at::Tensor& gradient() const { return gradient_.tensor(); }
+  /// Zeros as long as the master, where it lies; memory that the ranks of `reach` read, if any.
+  Buffer owned(at::ScalarType type, Collectives* reach = nullptr);
 
   /// The run of fused parameters that starts at ModelSpec parameter `param`; null when it starts
   /// elsewhere.
@@ -80,7 +81,6 @@ class ShardedGroup {
 
   void build_owned();
   void build_runs(const Plan& plan);
-  Buffer owned(at::ScalarType type, Collectives* reach);
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
   /// From a group of one where `from` is null.
   void gather(Collectives* from, const at::Tensor& own, const Counts& counts);
@@ -100,7 +100,7 @@ class ShardedGroup {
   FlatRange range_;
   std::vector<FusedRun> runs_;
   std::vector<int> run_of_param_;  ///< by position in layout_.params; -1 inside a run
-  Buffer master_, exp_avg_, exp_avg_sq_, gradient_;
+  Buffer master_, gradient_;
   Buffer published_;  ///< the shard in the compute type, where that differs
   Buffer between_;    ///< this rank's part of the subgroup's copy
   Buffer own_wire_;   ///< the gradient as it travels between replicas, where that differs

@@ -11,6 +11,7 @@
 #include "zea/core/kernel_sizes.hpp"
 #include "zea/deck/options.hpp"
 #include "zea/plan/buffers/flat_layout.hpp"
+#include "zea/plan/buffers/optimizer_spec.hpp"
 #include "zea/plan/mesh/axis.hpp"
 #include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/model/param_rules.hpp"
@@ -29,6 +30,7 @@ struct Plan {
   Precision precision;  ///< of the language model; its master type is that of all
   Precisions precisions;
   ModelSpec model;
+  OptimizerSpec optimizer;
   std::vector<ParamRule> param_rules;                    ///< of each parameter of the model
   ParamCuts cuts;                                        ///< of each parameter, over tp
   std::map<std::string, TokenSharding> token_shardings;  ///< of each module

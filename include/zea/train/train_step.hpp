@@ -36,7 +36,7 @@ class TrainStep {
   TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
             std::function<void()> before_update = {});
 
-  /// Runs `step` on this rank's microbatches. `optimizer_step` counts AdamW's updates from 1 and is
+  /// Runs `step` on this rank's microbatches. `optimizer_step` counts updates from 1 and is
   /// advanced unless the step is skipped. Collective. Throws NonFiniteError, on all ranks, before
   /// anything is updated.
   StepReport run(const StepPlan& step, const std::vector<Microbatch>& microbatches,

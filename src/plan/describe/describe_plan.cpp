@@ -116,7 +116,7 @@ std::string memory_lines(const Plan& plan, NarrowProducts products) {
 
 std::string describe(const MemoryEstimate& memory) {
   return "parameters " + mebibytes(memory.parameters) + ", gradients " +
-         mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.moments) +
+         mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.states) +
          ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
          ", activations " + mebibytes(memory.activations) + "; peak " + mebibytes(memory.total()) +
          " at " + memory.peak_at;

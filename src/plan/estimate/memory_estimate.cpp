@@ -25,7 +25,7 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g) {
   if (sharding.subgroup > 0 && !group.units.empty())
     estimate.gathered += padded / sharding.subgroup * param;
   if (!group.trainable) return;
-  estimate.moments += 2 * own * master;
+  estimate.states += own * plan.optimizer.state_bytes(precision.master);
   estimate.gradients += own * master;
   if (sharding.replicas > 1 && precision.reduce != precision.master)
     estimate.gathered += own * bytes_of(precision.reduce);

@@ -21,13 +21,15 @@ PipelineSchedule schedule_of(const std::string& name) {
 }
 
 /// What a rank owns of a parameter: masters, their copy in another compute type, and where it
-/// trains gradients and both moments.
+/// trains gradients and the optimizer's state.
 int64_t owned_bytes(const PipelineParts& parts, const ParamSpec& spec) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
   const Sharding sharding =
       make_sharding(mesh_of(parts.options, spec.module), parts.mesh, grid, true);
   const Precision& precision = parts.precisions.at(spec.module);
-  auto bytes = static_cast<int64_t>(element_bytes(precision.master)) * (spec.trainable ? 4 : 1);
+  const auto master = static_cast<int64_t>(element_bytes(precision.master));
+  int64_t bytes = master;
+  if (spec.trainable) bytes += master + parts.optimizer.state_bytes(precision.master);
   if (precision.param != precision.master)
     bytes += static_cast<int64_t>(element_bytes(precision.param));
   return num_elements(cut_of(spec, grid.tp).shape) * bytes / sharding.shards;

@@ -7,6 +7,7 @@
 
 #include "plan/faults.hpp"
 #include "zea/deck/options.hpp"
+#include "zea/plan/buffers/optimizer_spec.hpp"
 #include "zea/plan/mesh/axis.hpp"
 #include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/model/precision.hpp"
@@ -20,6 +21,7 @@ struct PipelineParts {
   const ModelSpec& model;
   const MeshShape& mesh;
   const Precisions& precisions;
+  const OptimizerSpec& optimizer;
   const std::string& profile;  ///< measured costs as mesh.profile holds them; empty: none
 };
 

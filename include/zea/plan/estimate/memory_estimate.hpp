@@ -15,13 +15,13 @@ namespace zea {
 /// Bytes of one rank.
 struct MemoryEstimate {
   int64_t parameters = 0;   ///< masters, and the copy in the compute type where that is another
-  int64_t moments = 0;      ///< AdamW's state
+  int64_t states = 0;       ///< of the optimizer
   int64_t gradients = 0;    ///< owned
   int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients
   int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries
   std::string peak_at;      ///< where in the step that is: "backward llm.head"
 
-  int64_t total() const { return parameters + moments + gradients + gathered + activations; }
+  int64_t total() const { return parameters + states + gradients + gathered + activations; }
 };
 
 /// The largest microbatch that the deck allows: full rows of one sample each, with as many items as

@@ -25,7 +25,7 @@ struct Sharding {
   int prefetch_depth = 1;
   /// Gradients are reduced to their shards after every microbatch; false: once per step.
   bool reduces_each_microbatch = true;
-  /// Masters, moments and owned gradients lie in host memory while a device computes.
+  /// Masters, optimizer state and owned gradients lie in host memory while a device computes.
   bool offloads = false;
   bool pins_memory = false;  ///< that host memory is pinned
 

@@ -11,7 +11,7 @@ namespace zea {
 
 struct Precision {
   DType param = DType::Float32;   ///< gathered parameters and the module's computation
-  DType master = DType::Float32;  ///< sharded parameters, moments and gradients; of all modules
+  DType master = DType::Float32;  ///< sharded parameters and gradients; of all modules
   DType reduce = DType::Float32;  ///< gradients between ranks
   DType output = DType::Float32;  ///< what the module gives to another: features
 };
