@@ -18,23 +18,45 @@ namespace {
 
 using detail::Faults;
 
-/// A model takes no settings of an encoder that it does not have.
-void check_absent_encoder(Faults& faults, const Options& options, const ModelSpec& model,
-                          const std::string& encoder) {
-  const bool hears = encoder == "audio";
-  if (hears ? model.audio.has_value() : model.vision.has_value()) return;
-  const auto add = [&](const char* section) {
-    faults.add("[" + std::string(section) + encoder + "] is set, but the model (" + model.family +
-               ") has no " + encoder + " encoder; leave the section out");
+std::string module_names(const ModelSpec& model) {
+  std::string names;
+  for (const std::string& module : model.modules()) names += (names.empty() ? "" : ", ") + module;
+  return names;
+}
+
+/// A model takes no settings of a module that it does not have. Every deck has the sections that
+/// `defaults` has; others the user has written.
+template <class Settings>
+void check_absent(Faults& faults, const ModelSpec& model, const std::string& prefix,
+                  const ByModule<Settings>& sections, const ByModule<Settings>& defaults) {
+  for (const auto& [module, settings] : sections) {
+    if (model.has(module) || (settings == Settings{} && defaults.has(module))) continue;
+    faults.add("[" + prefix + module + "] is set, but the model (" + model.family + ") has no " +
+               module + " encoder; leave the section out (its modules are " + module_names(model) +
+               ")");
+  }
+}
+
+void check_absent_modules(Faults& faults, const Options& options, const ModelSpec& model) {
+  const Options defaults;
+  check_absent(faults, model, "mesh.", options.meshes, defaults.meshes);
+  check_absent(faults, model, "model.", options.encoders, defaults.encoders);
+  check_absent(faults, model, "precision.", options.precisions, defaults.precisions);
+  const auto sees = [&](const std::string& encoder) {
+    return model.modality(encoder) == Modality::Image;
   };
-  if (mesh_of(options, encoder) != ModuleMeshOptions{}) add("mesh.");
-  if ((hears ? options.audio : options.vision) != EncoderOptions{}) add("model.");
-  if ((hears ? options.precision_audio : options.precision_vision) != ModulePrecisionOptions{})
-    add("precision.");
-  if (!hears && options.llm.image_attention != LlmOptions{}.image_attention)
+  if (options.llm.image_attention != defaults.llm.image_attention &&
+      std::ranges::none_of(model.encoders(), sees))
     faults.add("model.llm.image_attention = \"" + options.llm.image_attention +
                "\", but the model (" + model.family +
                ") has no vision encoder, so there are no images; leave it out");
+}
+
+Trainable trainable_of(const Options& options) {
+  Trainable trainable{.llm = options.llm.train};
+  for (const auto& [encoder, section] : options.encoders)
+    trainable.encoders[encoder] = {section.train, section.train_projector};
+  return trainable;
 }
 
 /// What is said of weights has no meaning where there are none.
@@ -51,7 +73,7 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
                                      const std::vector<FlatGroup>& groups) {
   std::vector<Sharding> shardings;
   for (const FlatGroup& group : groups)
-    shardings.push_back(detail::make_sharding(mesh_of(options, group.module), mesh,
+    shardings.push_back(detail::make_sharding(options.meshes[group.module], mesh,
                                               mesh.grid(group.module),
                                               detail::is_pipelined(options)));
   return shardings;
@@ -61,7 +83,7 @@ Wrappings make_wrappings(const Plan& plan) {
   const auto bytes = static_cast<int64_t>(element_bytes(plan.precision.master));
   Wrappings wrappings;
   for (const ModuleGrid& grid : plan.mesh.modules)
-    wrappings[grid.module] = detail::make_wrapping(mesh_of(plan.options, grid.module), bytes);
+    wrappings[grid.module] = detail::make_wrapping(plan.options.meshes[grid.module], bytes);
   return wrappings;
 }
 
@@ -181,7 +203,7 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
   }
   input.moves_features = pipeline.places[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
-    if (grid.module != "llm" && mesh.has(world_rank, grid.module))
+    if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.dp_module,
                                         mesh.coordinate(world_rank, grid.module).dp_module};
   return input;
@@ -211,16 +233,10 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   Plan plan;
   plan.options = options;
   plan.config_json = config_json;
-  plan.precision = detail::make_precision(options.precision, options.precision_llm);
-  plan.precisions = {
-      {"vision", detail::make_precision(options.precision, options.precision_vision)},
-      {"audio", detail::make_precision(options.precision, options.precision_audio)},
-      {"llm", plan.precision}};
-  plan.model = make_model_spec(config_json, {.vision = options.vision.train,
-                                             .vision_projector = options.vision.train_projector,
-                                             .llm = options.llm.train,
-                                             .audio = options.audio.train,
-                                             .audio_projector = options.audio.train_projector});
+  plan.model = make_model_spec(config_json, trainable_of(options));
+  for (const std::string& module : plan.model.modules())
+    plan.precisions[module] = detail::make_precision(options.precision, options.precisions[module]);
+  plan.precision = plan.precisions[kDecoder];
   plan.mesh = detail::make_mesh_shape(faults, options, plan.model, world_size);
   if (options.run.device == "cuda" && options.precision.preset == "fp64")
     faults.add(
@@ -230,8 +246,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   std::vector<std::string> rule_faults;
   plan.param_rules = make_param_rules(plan.model, options.optim, rule_faults);
   for (const std::string& fault : rule_faults) faults.add(fault);
-  for (const char* encoder : {"vision", "audio"})
-    check_absent_encoder(faults, options, plan.model, encoder);
+  check_absent_modules(faults, options, plan.model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == "train" &&
       std::none_of(plan.model.params.begin(), plan.model.params.end(), trainable))
@@ -249,7 +264,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
     plan.cuts.push_back(cut_of(param, plan.mesh.grid(param.module).tp));
   for (const ModuleGrid& grid : plan.mesh.modules)
     plan.token_shardings[grid.module] =
-        detail::make_token_sharding(grid.module, mesh_of(options, grid.module), plan.model);
+        detail::make_token_sharding(grid.module, options.meshes[grid.module], plan.model);
   plan.bundles = bundles_of_units(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
   plan.groups = make_flat_layout(plan.model, wrappings, plan.cuts, plan.pipeline.stage_of_unit);
   plan.shardings = make_shardings(options, plan.mesh, plan.groups);

@@ -40,7 +40,7 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
     return;
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
-  if (module == "llm" && has_gpt2_blocks(model)) {
+  if (module == kDecoder && has_gpt2_blocks(model)) {
     faults.add(found +
                ": tensor parallelism of gpt2 is not built: its queries, keys and values are "
                "one matrix of (in, out), which has no cut; allowed: 1 (cp and dp_shard work)");
@@ -118,7 +118,7 @@ void check_stages(const std::string& module, const ModuleMeshOptions& options,
   const auto stages = static_cast<int64_t>(options.stages.size());
   const auto units = std::count_if(model.units.begin(), model.units.end(),
                                    [&](const UnitSpec& unit) { return unit.module == module; });
-  if (options.virtual_stages > 1 && module != "llm")
+  if (options.virtual_stages > 1 && module != kDecoder)
     faults.add(key + "virtual_stages = " + std::to_string(options.virtual_stages) +
                ": only the language model has virtual stages; leave it out");
   if (stages == 0) {

@@ -3,6 +3,7 @@
 // function, in a file of its own, that lists its parameters.
 #include "zea/plan/model/model_spec.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "families.hpp"
@@ -49,8 +50,17 @@ std::vector<std::string> ModelSpec::encoders() const {
 
 std::vector<std::string> ModelSpec::modules() const {
   std::vector<std::string> names = encoders();
-  names.push_back("llm");
+  names.push_back(kDecoder);
   return names;
+}
+
+bool ModelSpec::has(const std::string& module) const {
+  const std::vector<std::string> names = modules();
+  return std::count(names.begin(), names.end(), module) > 0;
+}
+
+Modality ModelSpec::modality(const std::string& encoder) const {
+  return encoder == "vision" ? Modality::Image : Modality::Audio;
 }
 
 int64_t ModelSpec::hidden(const std::string& module) const {

@@ -44,18 +44,18 @@ void add_block(SpecBuilder& builder, const AudioConfig& audio, const std::string
 
 void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable) {
   const AudioConfig& audio = *model.audio;
-  add_embed(builder, audio, trainable.audio);
+  add_embed(builder, audio, trainable.of("audio").encoder);
   for (int64_t layer = 0; layer < audio.layers; ++layer) {
     const std::string number = std::to_string(layer);
     builder.start("audio.layers." + number, "audio", UnitKind::AudioBlock,
                   {{builder.last_unit(), false}});
-    add_block(builder, audio, "audio_tower.layers." + number, trainable.audio);
+    add_block(builder, audio, "audio_tower.layers." + number, trainable.of("audio").encoder);
   }
   builder.start("audio.projector", "audio", UnitKind::AudioProjector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("audio_tower.layer_norm", audio.hidden, trainable.audio, true);
+  builder.add_norm("audio_tower.layer_norm", audio.hidden, trainable.of("audio").encoder, true);
   add_projector_linears(builder, model, "audio_projector.", audio.hidden,
-                        trainable.audio_projector);
+                        trainable.of("audio").projector);
 }
 
 }  // namespace zea::detail

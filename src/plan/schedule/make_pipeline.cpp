@@ -24,8 +24,7 @@ PipelineSchedule schedule_of(const std::string& name) {
 /// trains gradients and both moments.
 int64_t owned_bytes(const Plan& plan, const ParamSpec& spec) {
   const ModuleGrid& grid = plan.mesh.grid(spec.module);
-  const Sharding sharding =
-      make_sharding(mesh_of(plan.options, spec.module), plan.mesh, grid, true);
+  const Sharding sharding = make_sharding(plan.options.meshes[spec.module], plan.mesh, grid, true);
   const Precision& precision = plan.precision_of(spec.module);
   auto bytes = static_cast<int64_t>(element_bytes(precision.master)) * (spec.trainable ? 4 : 1);
   if (precision.param != precision.master)
@@ -145,7 +144,7 @@ class PipelineBuilder {
 
   /// Units of each stage of a module.
   std::vector<int> counts(const ModuleGrid& grid, const std::vector<int>& units) {
-    const ModuleMeshOptions& mesh = mesh_of(plan_.options, grid.module);
+    const ModuleMeshOptions& mesh = plan_.options.meshes[grid.module];
     std::vector<std::string> sentences;
     if (!mesh.stages.empty())
       return stages_of_template(plan_.model, grid.module, mesh.stages, sentences);
