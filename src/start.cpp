@@ -126,9 +126,8 @@ Options read_options(const CommandLine& line, const StateSource* checkpoint, int
 /// What a new run starts from, as far as the deck wants it.
 std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
   const ModelOptions& model = options.model;
-  const LoadOptions loading{.modules = model.load_modules,
-                            .strict = model.strict,
-                            .seed = static_cast<uint64_t>(options.run.seed)};
+  LoadOptions loading{.strict = model.strict, .seed = static_cast<uint64_t>(options.run.seed)};
+  if (model.load_modules != ModelOptions{}.load_modules) loading.modules = model.load_modules;
   return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_source(model.weights),
                                        model.config.empty() ? "" : read_text(model.config),
                                        loading);

@@ -5,13 +5,11 @@
 #include <numeric>
 #include <set>
 
-#include "zea/plan/mesh/module_mesh.hpp"
-
 namespace zea::detail {
 namespace {
 
 std::string describe_module(const Plan& plan, const ModuleGrid& grid) {
-  std::string text = grid.module + " " + mesh_of(plan.options, grid.module).strategy;
+  std::string text = grid.module + " " + plan.options.meshes[grid.module].strategy;
   if (grid.pp > 1) text += " pp " + std::to_string(grid.pp);
   if (grid.tp > 1) text += " tp " + std::to_string(grid.tp);
   if (grid.cp > 1) text += " cp " + std::to_string(grid.cp);

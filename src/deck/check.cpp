@@ -28,12 +28,17 @@ void check_files(const Options& options, Faults& faults) {
     needs_eval("eval.generate_tokens", toml_text(options.eval.generate_tokens));
 }
 
-void check_load_modules(const ModelOptions& model, Faults& faults) {
-  for (const std::string& module : model.load_modules)
-    if (module != "vision" && module != "audio" && module != "projector" && module != "llm")
+/// Modules are those that the deck has sections of.
+void check_load_modules(const Options& options, Faults& faults) {
+  std::vector<std::string> parts;
+  for (const auto& [encoder, section] : options.encoders) parts.push_back(encoder);
+  parts.insert(parts.end(), {"projector", kDecoder});
+  std::string allowed;
+  for (const std::string& part : parts) allowed += (allowed.empty() ? "" : ", ") + toml_text(part);
+  for (const std::string& module : options.model.load_modules)
+    if (std::count(parts.begin(), parts.end(), module) == 0)
       faults.push_back({{"model.load_modules"},
-                        "model.load_modules holds \"" + module +
-                            "\"; allowed: \"vision\", \"audio\", \"projector\", \"llm\""});
+                        "model.load_modules holds \"" + module + "\"; allowed: " + allowed});
 }
 
 void check_mesh(const MeshOptions& mesh, Faults& faults) {
@@ -118,7 +123,7 @@ void check_adam(const OptimOptions& optim, Faults& faults) {
 std::vector<OptionFault> check_options(const Options& options) {
   Faults faults;
   check_files(options, faults);
-  check_load_modules(options.model, faults);
+  check_load_modules(options, faults);
   check_mesh(options.mesh, faults);
   check_order(options.mesh.order, faults);
   check_channels("data.image_mean", options.data.image_mean, faults);

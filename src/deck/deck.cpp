@@ -65,15 +65,16 @@ class DeckReader {
  public:
   DeckReader(const DeckReader&) = delete;  // keys_ points into options_
   DeckReader& operator=(const DeckReader&) = delete;
-  explicit DeckReader(std::string name) : name_(std::move(name)), keys_(list_keys(options_)) {
-    for (const Key& key : keys_) paths_.push_back(key.path());
-  }
+  explicit DeckReader(std::string name) : name_(std::move(name)) { list_names(); }
 
   void read_text(const std::string& text);
   void read_override(const std::string& text);
   Options finish();
 
  private:
+  void list_names();
+  void find_module(const std::string& section, const std::vector<std::string>& keys);
+  bool is_section(const std::string& path) const;
   void read_table(const toml::table& table, const std::string& section);
   void read_entry(const std::string& path, const toml::key& name, const toml::node& node);
   void read_unknown_section(const std::string& path, const toml::key& name,
@@ -101,8 +102,7 @@ class DeckReader {
   std::string name_;
   Options options_;
   std::vector<Key> keys_;
-  std::vector<std::string> paths_;
-  const std::vector<std::string> sections_ = list_sections();
+  std::vector<std::string> paths_, sections_;
   std::string override_;  ///< the one being read; empty while the file is
   size_t order_ = 0;
   bool is_toml_ =
@@ -111,6 +111,24 @@ class DeckReader {
   std::set<std::string> suspects_;             ///< keys that have a fault already
   std::map<std::string, std::string> places_;  ///< of each key that was given
 };
+
+void DeckReader::list_names() {
+  keys_ = list_keys(options_);
+  sections_ = list_sections(options_);
+  paths_.clear();
+  for (const Key& key : keys_) paths_.push_back(key.path());
+}
+
+/// A deck may have sections of any module: whether the model has it, the plan knows.
+void DeckReader::find_module(const std::string& section, const std::vector<std::string>& keys) {
+  if (is_section(section)) return;
+  add_module_section(options_, section, keys);
+  list_names();
+}
+
+bool DeckReader::is_section(const std::string& path) const {
+  return std::count(sections_.begin(), sections_.end(), path) > 0;
+}
 
 void DeckReader::read_text(const std::string& text) {
   if (text.size() > kMaxDeckBytes)
@@ -135,10 +153,12 @@ void DeckReader::read_override(const std::string& text) {
   ++order_;
   const size_t equals = text.find('=');
   const std::string path = text.substr(0, equals);
-  const Key* key = find_key(path);
-  const toml::key name(path.substr(path.rfind('.') + 1));
+  const std::string leaf = path.substr(path.rfind('.') + 1);
+  const toml::key name(leaf);
   if (equals == std::string::npos)
     return fault_at({}, "an override is section.key=value; there is no = here");
+  find_module(path.substr(0, path.rfind('.')), {leaf});
+  const Key* key = find_key(path);
   if (key == nullptr) return fault_unknown_key(path, name);
   const std::string value = text.substr(equals + 1);
   const bool is_quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
@@ -165,11 +185,14 @@ void DeckReader::read_entry(const std::string& path, const toml::key& name,
   if (name.str().find('.') != std::string_view::npos)
     return fault_at(name.source(), "\"" + shown(std::string(name.str())) +
                                        "\" is one quoted name; sections are written [mesh.llm]");
-  const bool is_section = std::count(sections_.begin(), sections_.end(), path) > 0;
-  const Key* key = find_key(path);
-  if (key != nullptr) return read_value(*key, node);
-  if (is_section && node.is_table()) return read_table(*node.as_table(), path);
-  if (is_section)
+  if (const Key* key = find_key(path)) return read_value(*key, node);
+  if (const toml::table* table = node.as_table()) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : *table) keys.emplace_back(key.str());
+    find_module(path, keys);
+  }
+  if (is_section(path) && node.is_table()) return read_table(*node.as_table(), path);
+  if (is_section(path))
     return fault_at(name.source(), path + " is a section, not " + type_words(node) + "; write [" +
                                        path + "] and its keys below");
   if (node.is_table()) return read_unknown_section(path, name, *node.as_table());

@@ -60,11 +60,28 @@ std::vector<Key> list_keys(Options& options) {
   return keys;
 }
 
-std::vector<std::string> list_sections() {
+std::vector<std::string> list_sections(Options& options) {
   std::vector<std::string> sections;
-  Options options;
   options.visit_sections([&](const char* section, auto&) { sections.emplace_back(section); });
   return sections;
+}
+
+void add_module_section(Options& options, const std::string& section,
+                        const std::vector<std::string>& keys) {
+  const auto [prefix, module] = split_path(section);
+  constexpr const char* kNameLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  if (module.empty() || module.find_first_not_of(kNameLetters) != std::string::npos) return;
+  const auto add_to = [&, &name = module](auto& settings) {
+    bool is_known = keys.empty();
+    settings.begin()->second.visit([&](auto&, const KeyInfo& info) {
+      is_known |= std::count(keys.begin(), keys.end(), info.name) > 0;
+    });
+    if (is_known) settings[name];
+  };
+  if (prefix == "model") add_to(options.encoders);
+  if (prefix == "mesh") add_to(options.meshes);
+  if (prefix == "precision") add_to(options.precisions);
 }
 
 std::vector<std::string> nearest_paths(const std::string& path,

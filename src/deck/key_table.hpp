@@ -29,7 +29,12 @@ struct Key {
 std::vector<Key> list_keys(Options& options);
 
 /// Every section in the order of the documentation.
-std::vector<std::string> list_sections();
+std::vector<std::string> list_sections(Options& options);
+
+/// Gives the module in a section's name ("model.X", "mesh.X", "precision.X") that section, unless
+/// none of `keys` is one of such sections.
+void add_module_section(Options& options, const std::string& section,
+                        const std::vector<std::string>& keys);
 
 /// The dotted paths among `paths` nearest to `path`: by edits of the last word, another prefix
 /// counting a little more than one edit. Ties are all returned; nothing near gives an empty list.

@@ -64,13 +64,13 @@ std::string load_module(const ModelSpec& model, int param) {
 }
 
 TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
-                          const std::vector<std::string>& modules) {
+                          const std::optional<std::vector<std::string>>& parts) {
   TensorMatch match;
   std::map<std::string, TensorInfo> tensors = by_model_name(model, source);
   for (size_t p = 0; p < model.params.size(); ++p) {
     const ParamSpec& param = model.params[p];
     const auto tensor = tensors.extract(param.name);
-    if (!contains(modules, load_module(model, static_cast<int>(p)))) continue;
+    if (parts && !contains(*parts, load_module(model, static_cast<int>(p)))) continue;
     if (tensor.empty()) {
       match.missing.push_back(param.name + " " + shape_text(param.shape));
       continue;
@@ -111,7 +111,7 @@ void ModelSource::load_what_fits(const LoadOptions& options) {
   if (options.strict) check_match(match, model_, *source_);
   note_ = match.faults();
   loaded_ = std::move(match.found);
-  if (loaded_.empty() && !options.modules.empty())
+  if (loaded_.empty() && options.modules != std::vector<std::string>{})
     throw WeightsError(describe() + ": none of its tensors is one of this " + model_.family +
                        " model:" + note_);
 }

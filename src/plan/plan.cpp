@@ -16,23 +16,39 @@ namespace {
 
 using detail::Faults;
 
-/// A model takes no settings of an encoder that it does not have.
-void check_absent_encoder(Faults& faults, const Options& options, const ModelSpec& model,
-                          const std::string& encoder) {
-  const bool hears = encoder == "audio";
-  if (hears ? model.audio.has_value() : model.vision.has_value()) return;
-  const auto add = [&](const char* section) {
-    faults.add("[" + std::string(section) + encoder + "] is set, but the model (" + model.family +
-               ") has no " + encoder + " encoder; leave the section out");
+/// A model takes no settings of a module that it does not have. Every deck has the sections that
+/// `defaults` has; others the user has written.
+template <class Settings>
+void check_absent(Faults& faults, const ModelSpec& model, const std::string& prefix,
+                  const ByModule<Settings>& sections, const ByModule<Settings>& defaults) {
+  for (const auto& [module, settings] : sections) {
+    if (model.has(module) || (settings == Settings{} && defaults.has(module))) continue;
+    faults.add("[" + prefix + module + "] is set, but the model (" + model.family + ") has no " +
+               module + " encoder; leave the section out (its modules are " + model.module_names() +
+               ")");
+  }
+}
+
+void check_absent_modules(Faults& faults, const Options& options, const ModelSpec& model) {
+  const Options defaults;
+  check_absent(faults, model, "mesh.", options.meshes, defaults.meshes);
+  check_absent(faults, model, "model.", options.encoders, defaults.encoders);
+  check_absent(faults, model, "precision.", options.precisions, defaults.precisions);
+  const auto sees = [&](const std::string& encoder) {
+    return model.modality(encoder) == Modality::Image;
   };
-  if (mesh_of(options, encoder) != ModuleMeshOptions{}) add("mesh.");
-  if ((hears ? options.audio : options.vision) != EncoderOptions{}) add("model.");
-  if ((hears ? options.precision_audio : options.precision_vision) != ModulePrecisionOptions{})
-    add("precision.");
-  if (!hears && options.llm.image_attention != LlmOptions{}.image_attention)
+  if (options.llm.image_attention != defaults.llm.image_attention &&
+      std::ranges::none_of(model.encoders(), sees))
     faults.add("model.llm.image_attention = \"" + options.llm.image_attention +
                "\", but the model (" + model.family +
                ") has no vision encoder, so there are no images; leave it out");
+}
+
+Trainable trainable_of(const Options& options) {
+  Trainable trainable{.llm = options.llm.train};
+  for (const auto& [encoder, section] : options.encoders)
+    trainable.encoders[encoder] = {section.train, section.train_projector};
+  return trainable;
 }
 
 /// What is said of weights has no meaning where there are none.
@@ -54,8 +70,7 @@ void check_device(Faults& faults, const Options& options) {
 }
 
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
-  for (const char* encoder : {"vision", "audio"})
-    check_absent_encoder(faults, options, model, encoder);
+  check_absent_modules(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == "train" && std::ranges::none_of(model.params, trainable))
     faults.add(
@@ -64,14 +79,6 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
         "run.mode to evaluate");
   detail::check_precision(faults, options, model);
   note_no_weights(faults, options.model);
-}
-
-ModelSpec model_of(const Options& options, const std::string& config_json) {
-  return make_model_spec(config_json, {.vision = options.vision.train,
-                                       .vision_projector = options.vision.train_projector,
-                                       .llm = options.llm.train,
-                                       .audio = options.audio.train,
-                                       .audio_projector = options.audio.train_projector});
 }
 
 OptimizerSpec optimizer_of(Faults& faults, const OptimOptions& options) {
@@ -101,7 +108,7 @@ std::map<std::string, TokenSharding> make_token_shardings(const Options& options
   std::map<std::string, TokenSharding> shardings;
   for (const ModuleGrid& grid : mesh.modules)
     shardings[grid.module] =
-        detail::make_token_sharding(grid.module, mesh_of(options, grid.module), model);
+        detail::make_token_sharding(grid.module, options.meshes[grid.module], model);
   return shardings;
 }
 
@@ -109,7 +116,7 @@ Wrappings make_wrappings(const Options& options, const MeshShape& mesh, DType ma
   const auto bytes = static_cast<int64_t>(element_bytes(master));
   Wrappings wrappings;
   for (const ModuleGrid& grid : mesh.modules)
-    wrappings[grid.module] = detail::make_wrapping(mesh_of(options, grid.module), bytes);
+    wrappings[grid.module] = detail::make_wrapping(options.meshes[grid.module], bytes);
   return wrappings;
 }
 
@@ -117,7 +124,7 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
                                      const std::vector<FlatGroup>& groups) {
   std::vector<Sharding> shardings;
   for (const FlatGroup& group : groups)
-    shardings.push_back(detail::make_sharding(mesh_of(options, group.module), mesh,
+    shardings.push_back(detail::make_sharding(options.meshes[group.module], mesh,
                                               mesh.grid(group.module),
                                               detail::is_pipelined(options)));
   return shardings;
@@ -228,7 +235,7 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
   }
   input.moves_features = pipeline.places[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
-    if (grid.module != "llm" && mesh.has(world_rank, grid.module))
+    if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.dp_module,
                                         mesh.coordinate(world_rank, grid.module).dp_module};
   return input;
@@ -237,17 +244,17 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
 Plan make_plan(const Options& options, const std::string& config_json, int world_size,
                const std::string& profile) {
   Faults faults;
-  const ModelSpec model = model_of(options, config_json);
+  const ModelSpec model = make_model_spec(config_json, trainable_of(options));
   const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
   check_device(faults, options);
   const OptimizerSpec optimizer = optimizer_of(faults, options.optim);
   const std::vector<ParamRule> rules = rules_of(faults, options, model);
   check_model_options(faults, options, model);
   faults.throw_if_any();
-  const Precisions precisions = detail::make_precisions(options);
+  const Precisions precisions = detail::make_precisions(options, model);
   const auto [unit_costs, pipeline, mesh] =
       detail::make_pipeline(faults, {options, model, unlinked, precisions, optimizer, profile});
-  const Precision& precision = precisions.at("llm");
+  const Precision& precision = precisions.at(kDecoder);
   const ParamCuts cuts = make_cuts(model, mesh);
   const Wrappings wrappings = make_wrappings(options, mesh, precision.master);
   const std::vector<int> bundles = bundles_of_units(model, wrappings, cuts, pipeline.stage_of_unit);

@@ -42,8 +42,8 @@ void wait_for(const at::Tensor& tensor) {
 /// One rank, everything trained: what of it is frozen is told apart later.
 Plan plan_of_one_rank(Options options, const std::string& config_json) {
   options.mesh = {};
-  options.mesh_vision = options.mesh_audio = options.mesh_llm = {};
-  options.vision = options.audio = {};
+  for (auto& [module, mesh] : options.meshes) mesh = {};
+  for (auto& [encoder, section] : options.encoders) section = {};
   options.llm.train = true;
   return make_plan(options, config_json, 1);
 }

@@ -211,11 +211,11 @@ class Run {
     for (const std::string& own : overrides_of(variant_)) overrides.push_back(own);
     overrides.push_back("precision.preset=" + parts[1]);
     Options options = read_deck(arguments.deck, overrides);
-    options.mesh_llm.strategy = parts[0];
+    options.meshes["llm"].strategy = parts[0];
     const std::string config = open_source(options.model.weights)->config_json();
     const ModelSpec model = make_model_spec(config);
-    if (model.vision) options.mesh_vision.strategy = parts[0];
-    if (model.audio) options.mesh_audio.strategy = parts[0];
+    if (model.vision) options.meshes["vision"].strategy = parts[0];
+    if (model.audio) options.meshes["audio"].strategy = parts[0];
     return make_plan(options, config, ranks);
   }
 

@@ -17,7 +17,7 @@ TinyRunOptions make_run(const std::string& strategy) {
   run.steps = 5;
   run.deck.data.row_tokens = 24;
   run.deck.schedule = {.steps = 5, .global_batch = 8};
-  run.deck.mesh_vision.strategy = run.deck.mesh_llm.strategy = strategy;
+  run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = strategy;
   return run;
 }
 
@@ -83,7 +83,7 @@ TEST_F(CudaTraining, OffloadKeepsTheStateInHostMemory) {
   run.deck.run.device = "cuda";
   expect_state_lies(run, false, false);
   for (bool pinned : {false, true}) {
-    for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+    for (ModuleMeshOptions* mesh : {&run.deck.meshes["vision"], &run.deck.meshes["llm"]}) {
       mesh->cpu_offload = true;
       mesh->pin_memory = AutoOption::of(pinned);
     }
@@ -96,7 +96,7 @@ TEST_F(CudaTraining, OffloadEqualsNoOffloadWithAccumulation) {
     TinyRunOptions run = make_run("full_shard");
     run.deck.run.device = "cuda";
     const TinyResult here = on_gpu(run);
-    for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+    for (ModuleMeshOptions* mesh : {&run.deck.meshes["vision"], &run.deck.meshes["llm"]}) {
       mesh->cpu_offload = true;
       mesh->pin_memory = AutoOption::of(pinned);
     }

@@ -23,12 +23,12 @@ struct Layout {
 };
 
 void each(TinyRunOptions& run, void (*change)(ModuleMeshOptions&)) {
-  change(run.deck.mesh_vision);
-  change(run.deck.mesh_llm);
+  change(run.deck.meshes["vision"]);
+  change(run.deck.meshes["llm"]);
 }
 
 void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
-  for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
+  for (ModuleMeshOptions* mesh : {&run.deck.meshes["vision"], &run.deck.meshes["llm"]}) {
     mesh->cp = cp;
     mesh->cp_mode = mode;
     if (mesh->cp_mode != "ulysses") mesh->cp_block = 8;
@@ -54,7 +54,7 @@ const Layout kLayouts[] = {
      [](TinyRunOptions& run) {
        run.deck.mesh.dp_replicate = 2;
        run.deck.precision.preset = "bf16";
-       run.deck.precision_llm.reduce_dtype = "bf16";
+       run.deck.precisions["llm"].reduce_dtype = "bf16";
        each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "hybrid_shard"; });
      }},
     {"resharded to groups of two",
@@ -82,21 +82,21 @@ const Layout kLayouts[] = {
     {"tp 4 of llm alone, repeated KV heads",
      4,
      {"llm.tp", "llm.kv_holders", "llm.dp_module+cp+tp"},
-     [](TinyRunOptions& run) { run.deck.mesh_llm.tp = 4; }},
+     [](TinyRunOptions& run) { run.deck.meshes["llm"].tp = 4; }},
     {"tp 2, checkpointed, frozen vision",
      2,
      {"llm.tp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
        run.deck.model.activation_checkpointing = 2;
-       run.deck.vision.train = false;
+       run.deck.encoders["vision"].train = false;
      }},
     {"tp 2, only the projector trains",
      2,
      {"llm.tp", "vision.tp", "llm.dp_module+cp+tp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
-       run.deck.vision.train = run.deck.llm.train = false;
+       run.deck.encoders["vision"].train = run.deck.llm.train = false;
      }},
     {"cp 2, allgather_kv",
      2,
@@ -111,7 +111,7 @@ const Layout kLayouts[] = {
      {"llm.tp", "llm.kv_holders", "llm.dp_replicate+dp_shard+dp_module+cp"},
      [](TinyRunOptions& run) {
        run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1});
-       run.deck.mesh_llm.tp = 2;
+       run.deck.meshes["llm"].tp = 2;
      }},
     {"cp 2, images see all of themselves",
      2,
@@ -130,21 +130,21 @@ const Layout kLayouts[] = {
      {"llm.cp_inner", "llm.cp_outer"},
      [](TinyRunOptions& run) {
        use_cp(run, "ulysses_ring", 4);
-       run.deck.mesh_vision.cp_ulysses_ranks = run.deck.mesh_llm.cp_ulysses_ranks = 2;
+       run.deck.meshes["vision"].cp_ulysses_ranks = run.deck.meshes["llm"].cp_ulysses_ranks = 2;
      }},
     {"tp 2 x cp 2, vision dealt to all ranks",
      4,
      {"llm.tp", "llm.cp_outer", "llm.dp_module+cp+tp", "vision.dp_replicate+dp_shard+dp_module+cp"},
      [](TinyRunOptions& run) {
-       run.deck.mesh_llm.tp = run.deck.mesh_llm.cp = 2;
-       run.deck.mesh_llm.cp_block = 8;
+       run.deck.meshes["llm"].tp = run.deck.meshes["llm"].cp = 2;
+       run.deck.meshes["llm"].cp_block = 8;
      }},
     {"images and sound, tp 2 of llm and audio, vision dealt",
      2,
      {"llm.tp", "audio.tp"},
      [](TinyRunOptions& run) {
        run.config_json = tiny_llava_config({.audio = true});
-       run.deck.mesh_llm.tp = run.deck.mesh_audio.tp = 2;
+       run.deck.meshes["llm"].tp = run.deck.meshes["audio"].tp = 2;
      }},
     {"sound, cp 2",
      2,
@@ -152,7 +152,7 @@ const Layout kLayouts[] = {
      [](TinyRunOptions& run) {
        run.config_json = tiny_llava_config({.audio = true});
        use_cp(run, "allgather_kv", 2);
-       run.deck.mesh_audio = run.deck.mesh_vision;
+       run.deck.meshes["audio"] = run.deck.meshes["vision"];
      }},
     {"vision on a rank of its own, two stages, bf16",
      3,
@@ -160,8 +160,8 @@ const Layout kLayouts[] = {
       "llm.pp0>llm.pp1 gradients"},
      [](TinyRunOptions& run) {
        run.deck.mesh.placement = "disjoint";
-       run.deck.mesh_vision.dp_module = 1;
-       run.deck.mesh_llm.pp = 2;
+       run.deck.meshes["vision"].dp_module = 1;
+       run.deck.meshes["llm"].pp = 2;
        run.deck.precision.preset = "bf16";
      }},
     {"two stages of tp 2, tied embeddings, weight gradients put off",
@@ -169,7 +169,7 @@ const Layout kLayouts[] = {
      {"llm.tp", "llm.tied", "llm.pp0>llm.pp1 outputs"},
      [](TinyRunOptions& run) {
        run.config_json = tiny_llava_config({.tied = true});
-       run.deck.mesh_llm.tp = run.deck.mesh_llm.pp = 2;
+       run.deck.meshes["llm"].tp = run.deck.meshes["llm"].pp = 2;
        run.deck.mesh.schedule = "zero_bubble";
      }},
     {"tp 2 x full_shard 2, bf16",
@@ -190,7 +190,7 @@ TinyRunOptions make_run(const Layout& layout) {
   run.deck.precision.preset = "fp64";
   run.deck.data.row_tokens = 40;
   run.deck.schedule = {.steps = 2, .global_batch = 7};
-  run.deck.mesh_vision.strategy = run.deck.mesh_llm.strategy = "no_shard";
+  run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = "no_shard";
   layout.refine(run);
   return run;
 }

@@ -25,13 +25,13 @@ TinyRunOptions make_run(const std::string& strategy, int64_t steps = 1) {
   run.deck.data.row_tokens = 20;
   run.deck.data.packing = false;
   run.deck.schedule = {.steps = steps, .global_batch = 8};
-  run.deck.mesh_vision.strategy = run.deck.mesh_llm.strategy = strategy;
+  run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = strategy;
   return run;
 }
 
 void refine(TinyRunOptions& run, const std::function<void(ModuleMeshOptions&)>& change) {
-  change(run.deck.mesh_vision);
-  change(run.deck.mesh_llm);
+  change(run.deck.meshes["vision"]);
+  change(run.deck.meshes["llm"]);
 }
 
 Plan plan_of(const TinyRunOptions& run) {
@@ -204,7 +204,7 @@ TEST(DataParallel, ReduceDtypeIsTheTypeOnTheWire) {
     if (strategy == std::string("hybrid_shard")) run.deck.mesh.dp_replicate = 2;
     TinyResult exact, rounded;
     record_of(run, &exact);
-    run.deck.precision_vision.reduce_dtype = run.deck.precision_llm.reduce_dtype = "bf16";
+    run.deck.precisions["vision"].reduce_dtype = run.deck.precisions["llm"].reduce_dtype = "bf16";
     int64_t reductions = 0;
     for (const RecordedCall& call : record_of(run, &rounded))
       if (call.call == "reduce_scatter" || call.call == "all_reduce") {
@@ -235,11 +235,11 @@ TEST(DataParallel, AdamDecaysThroughTheGradientAndAdamwBesideIt) {
 
 TEST(DataParallel, EveryModuleHasItsOwnTypes) {
   TinyRunOptions run = make_run("full_shard", 3);
-  run.deck.mesh_llm.wrap_units = 0;
+  run.deck.meshes["llm"].wrap_units = 0;
   TinyResult exact, mixed;
   record_of(run, &exact);
-  run.deck.precision_llm.param_dtype = "bf16";
-  run.deck.precision_vision.reduce_dtype = "bf16";
+  run.deck.precisions["llm"].param_dtype = "bf16";
+  run.deck.precisions["vision"].reduce_dtype = "bf16";
   const Record record = record_of(run, &mixed);
   const Plan plan = plan_of(run);
   // A call is known by its size, since the language model is wrapped as a whole.
@@ -267,7 +267,7 @@ TEST(DataParallel, OffloadEqualsNoOffloadWithAccumulation) {
     for (const char* reduce : {"preset", "bf16"}) {
       TinyRunOptions run = make_run(strategy, 4);
       if (strategy == std::string("hybrid_shard")) run.deck.mesh.dp_replicate = 2;
-      run.deck.precision_llm.reduce_dtype = reduce;
+      run.deck.precisions["llm"].reduce_dtype = reduce;
       TinyResult here, offloaded;
       record_of(run, &here);
       run.adjust = [](Plan& plan) {
@@ -292,7 +292,8 @@ TEST(DataParallel, OffloadEqualsNoOffloadWithWhateverElseIsAsked) {
   const OffloadCase cases[] = {
       {"published in bf16",
        [](TinyRunOptions& run) {
-         run.deck.precision_vision.param_dtype = run.deck.precision_llm.param_dtype = "bf16";
+         run.deck.precisions["vision"].param_dtype = run.deck.precisions["llm"].param_dtype =
+             "bf16";
        }},
       {"subgroup",
        each([](ModuleMeshOptions& mesh) { mesh.reshard_after_forward = AutoOption::of_count(2); })},
@@ -350,10 +351,10 @@ TEST(DataParallel, OneRankThatAddsEachMicrobatchOffloadsToo) {
 
 TEST(DataParallel, OutputDtypeIsThatOfTheFeaturesThatCross) {
   TinyRunOptions run = make_run("no_shard");
-  run.deck.precision_llm.param_dtype = "fp32";
+  run.deck.precisions["llm"].param_dtype = "fp32";
   TinyResult exact, crossed;
   record_of(run, &exact);
-  run.deck.precision_vision.output_dtype = "bf16";
+  run.deck.precisions["vision"].output_dtype = "bf16";
   record_of(run, &crossed);
   EXPECT_NE(crossed.losses[0], exact.losses[0]) << "features are rounded";
   EXPECT_NEAR(crossed.losses[0], exact.losses[0], 1e-2);

@@ -28,11 +28,11 @@ const Grid kGrids[] = {{1, 1, 1, true}, {2, 1, 1, true},  {2, 2, 2, true, "no_sh
 Plan plan_of(const Grid& grid, bool trains_vision = true) {
   Options options;
   options.precision.preset = "fp64";
-  options.vision.train = trains_vision;
-  options.mesh_llm.tp = grid.llm_tp;
-  options.mesh_llm.cp = grid.llm_cp;
-  options.mesh_vision.tp = grid.vision_tp;
-  for (ModuleMeshOptions* mesh : {&options.mesh_llm, &options.mesh_vision}) {
+  options.encoders["vision"].train = trains_vision;
+  options.meshes["llm"].tp = grid.llm_tp;
+  options.meshes["llm"].cp = grid.llm_cp;
+  options.meshes["vision"].tp = grid.vision_tp;
+  for (ModuleMeshOptions* mesh : {&options.meshes["llm"], &options.meshes["vision"]}) {
     mesh->strategy = grid.strategy;
     if (mesh->tp > 1) mesh->sequence_parallel = AutoOption::of(grid.sequence_parallel);
   }

@@ -108,15 +108,16 @@ TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
   run.config_json = tiny_llava_config(scenario.model);
   run.evaluates = true;
   run.deck.precision.preset = "fp64";
-  run.deck.vision = {.train = scenario.train_vision, .train_projector = scenario.train_projector};
+  run.deck.encoders["vision"] = {.train = scenario.train_vision,
+                                 .train_projector = scenario.train_projector};
   run.deck.llm.train = scenario.train_llm;
   run.deck.mesh.dp_replicate = layout.dp_replicate;
-  run.deck.mesh_vision.strategy = layout.vision;
-  run.deck.mesh_llm.strategy = layout.llm;
+  run.deck.meshes["vision"].strategy = layout.vision;
+  run.deck.meshes["llm"].strategy = layout.llm;
   if (layout.refine)
-    for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm})
+    for (ModuleMeshOptions* mesh : {&run.deck.meshes["vision"], &run.deck.meshes["llm"]})
       layout.refine(*mesh);
-  if (scenario.model.audio) run.deck.mesh_audio = run.deck.mesh_vision;
+  if (scenario.model.audio) run.deck.meshes["audio"] = run.deck.meshes["vision"];
   run.deck.data.packing = layout.packing;
   run.deck.data.row_tokens = layout.row_tokens;
   run.deck.data.rows_per_microbatch = layout.rows_per_microbatch;

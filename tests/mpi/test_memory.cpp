@@ -71,16 +71,17 @@ struct Layout {
 };
 
 const Layout kLayouts[] = {
-    {"no_shard", [](Options& o) { o.mesh_vision.strategy = o.mesh_llm.strategy = "no_shard"; }},
+    {"no_shard",
+     [](Options& o) { o.meshes["vision"].strategy = o.meshes["llm"].strategy = "no_shard"; }},
     {"full_shard", [](Options&) {}},
     {"shard_grad_op",
-     [](Options& o) { o.mesh_vision.strategy = o.mesh_llm.strategy = "shard_grad_op"; }},
+     [](Options& o) { o.meshes["vision"].strategy = o.meshes["llm"].strategy = "shard_grad_op"; }},
     {"hybrid_shard",
      [](Options& o) {
        o.mesh.dp_replicate = 2;
-       o.mesh_vision.strategy = o.mesh_llm.strategy = "hybrid_shard";
+       o.meshes["vision"].strategy = o.meshes["llm"].strategy = "hybrid_shard";
      }},
-    {"mixed", [](Options& o) { o.mesh_vision.strategy = "no_shard"; }},
+    {"mixed", [](Options& o) { o.meshes["vision"].strategy = "no_shard"; }},
     {"checkpointing", [](Options& o) { o.model.activation_checkpointing = 1; }},
     {"checkpointing every second", [](Options& o) { o.model.activation_checkpointing = 2; }},
     {"accumulation", [](Options& o) { o.data.row_tokens /= 3; }},
@@ -95,38 +96,38 @@ const Layout kLayouts[] = {
 
 /// Grids, whose attention and traffic between ranks take memory that is declared less finely.
 const Layout kGrids[] = {
-    {"tp 2", [](Options& o) { o.mesh_llm.tp = o.mesh_vision.tp = 2; }},
+    {"tp 2", [](Options& o) { o.meshes["llm"].tp = o.meshes["vision"].tp = 2; }},
     {"tp 2, every rank all tokens",
      [](Options& o) {
-       o.mesh_llm.tp = 2;
-       o.mesh_llm.sequence_parallel = AutoOption::of(false);
+       o.meshes["llm"].tp = 2;
+       o.meshes["llm"].sequence_parallel = AutoOption::of(false);
      }},
-    {"cp 2, gathered", [](Options& o) { o.mesh_llm.cp = 2; }},
+    {"cp 2, gathered", [](Options& o) { o.meshes["llm"].cp = 2; }},
     {"cp 4, ring",
      [](Options& o) {
-       o.mesh_llm.cp = 4;
-       o.mesh_llm.cp_mode = "ring";
+       o.meshes["llm"].cp = 4;
+       o.meshes["llm"].cp_mode = "ring";
      }},
     {"tp 2 x cp 2, ulysses, bf16",
      [](Options& o) {
        o.precision.preset = "bf16";
-       o.mesh_llm.tp = o.mesh_llm.cp = 2;
-       o.mesh_llm.cp_mode = "ulysses";
+       o.meshes["llm"].tp = o.meshes["llm"].cp = 2;
+       o.meshes["llm"].cp_mode = "ulysses";
      }},
 };
 
 /// Pipelines of four ranks, each of which is compared with its own prediction.
 const Layout kPipelines[] = {
-    {"pp 4", [](Options& o) { o.mesh_llm.pp = 4; }},
+    {"pp 4", [](Options& o) { o.meshes["llm"].pp = 4; }},
     {"pp 2, zero_bubble, two replicas",
      [](Options& o) {
-       o.mesh_llm.pp = 2;
+       o.meshes["llm"].pp = 2;
        o.mesh.schedule = "zero_bubble";
      }},
     {"vision apart on two ranks",
      [](Options& o) {
        o.mesh.placement = "disjoint";
-       o.mesh_vision.dp_module = o.mesh_llm.pp = 2;
+       o.meshes["vision"].dp_module = o.meshes["llm"].pp = 2;
      }},
 };
 
@@ -213,7 +214,7 @@ void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
   run.deck.data.row_tokens = size.row_tokens;
   run.deck.schedule = {.steps = 2, .global_batch = size.batch};
   layout.set(run.deck);
-  if (size.audio) run.deck.mesh_audio = run.deck.mesh_vision;
+  if (size.audio) run.deck.meshes["audio"] = run.deck.meshes["vision"];
   const Plan plan = make_plan(run.deck, run.config_json, 4);
   const MemoryDataset dataset = make_tiny_dataset(plan.model, 400, size.images, 3);
   const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
@@ -223,7 +224,7 @@ void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
       static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
   // What is foretold is for equal shares of a row: context parallelism deals some ranks fewer
   // tokens, which then take less; the fullest rank is what it has to fit.
-  const bool deals_tokens = plan.options.mesh_llm.cp > 1;
+  const bool deals_tokens = plan.options.meshes["llm"].cp > 1;
   const double fullest =
       deals_tokens ? static_cast<double>(told.total()) / largest_of_ranks(got.tensor_peak_bytes)
                    : ratio;

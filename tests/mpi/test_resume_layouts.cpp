@@ -86,8 +86,8 @@ TinyRunOptions options_of(const Layout& layout) {
   run.deck.mesh.dp_replicate = layout.dp_replicate;
   run.deck.mesh.placement = layout.placement;
   run.deck.mesh.schedule = layout.schedule;
-  for (ModuleMeshOptions* mesh : {&run.deck.mesh_vision, &run.deck.mesh_llm}) {
-    const Degrees& degrees = mesh == &run.deck.mesh_llm ? layout.llm : layout.vision;
+  for (ModuleMeshOptions* mesh : {&run.deck.meshes["vision"], &run.deck.meshes["llm"]}) {
+    const Degrees& degrees = mesh == &run.deck.meshes["llm"] ? layout.llm : layout.vision;
     mesh->strategy = layout.strategy;
     mesh->wrap_units = layout.wrap_units;
     mesh->tp = degrees.tp;

@@ -55,7 +55,7 @@ class SaveFaults : public ::testing::Test {
 
   static Plan make_tiny_plan() {
     Options options;
-    options.vision.train = false;
+    options.encoders["vision"].train = false;
     return make_plan(options, testing::tiny_llava_config({.layers = 1, .vision_layers = 2}), 1);
   }
 

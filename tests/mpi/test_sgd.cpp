@@ -29,7 +29,7 @@ TinyRunOptions make_run(const std::string& kind, const std::string& strategy) {
   run.deck.optim.kind = kind;
   run.deck.optim.lr = 0.1;
   run.deck.optim.lr_factors = {"vision = 0.5", "*.layers.1.* = 0.7"};
-  run.deck.mesh_vision.strategy = run.deck.mesh_llm.strategy = strategy;
+  run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = strategy;
   if (strategy.starts_with("hybrid")) run.deck.mesh.dp_replicate = 2;
   return run;
 }
@@ -104,7 +104,7 @@ TEST(Sgd, IsTheSameOnEveryLayout) {
       EXPECT_NEAR(got.losses[step], expected.losses[step], kTolerance);
   }
   TinyRunOptions grid = make_run("sgd", "full_shard");
-  grid.deck.mesh_llm.tp = grid.deck.mesh_vision.tp = 2;
+  grid.deck.meshes["llm"].tp = grid.deck.meshes["vision"].tp = 2;
   const TinyResult got =
       run_tiny(testing::world().communicator(), make_host_collectives, dataset, grid);
   EXPECT_LE(max_difference(got.weights, expected.weights), kTolerance);
@@ -118,8 +118,8 @@ TEST(Sgd, GoesOnBitByBit) {
   narrow.adjust = narrow_state;
   for (const TinyRunOptions& run : {make_run("sgd", "full_shard"), make_run("sgd", "hybrid_shard"),
                                     make_run("adamw", "full_shard"), narrow}) {
-    const std::string directory =
-        shared / (run.deck.optim.kind + run.deck.mesh_llm.strategy + (run.adjust ? "narrow" : ""));
+    const std::string directory = shared / (run.deck.optim.kind + run.deck.meshes["llm"].strategy +
+                                            (run.adjust ? "narrow" : ""));
     const StoppedRun stopped = run_through(world, make_mpi_collectives, dataset, run, directory);
     TinyRun again(world, make_mpi_collectives, dataset, run);
     again.position() =

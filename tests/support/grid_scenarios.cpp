@@ -14,9 +14,9 @@ bool shards(const Grid& grid) {
 }
 
 void refine(Options& deck, void (*change)(ModuleMeshOptions&)) {
-  change(deck.mesh_vision);
-  change(deck.mesh_audio);
-  change(deck.mesh_llm);
+  change(deck.meshes["vision"]);
+  change(deck.meshes["audio"]);
+  change(deck.meshes["llm"]);
 }
 
 /// The first 14 samples, which two steps of 7 take in order, have no image.
@@ -54,7 +54,9 @@ const GridScenario kScenarios[] = {
     {"one KV head, tied, frozen vision",
      {.tied = true, .kv_heads = 1},
      {1, 0, 0, 0, 0},
-     [](Options& deck) { deck.vision.train = deck.vision.train_projector = false; },
+     [](Options& deck) {
+       deck.encoders["vision"].train = deck.encoders["vision"].train_projector = false;
+     },
      [](const Grid& grid) { return grid.llm.tp > 1; }},
     {"two KV heads on four ranks, with biases",
      {.kv_heads = 2, .biases = true},
@@ -69,7 +71,7 @@ const GridScenario kScenarios[] = {
     {"frozen vision and llm, trained projector",
      {},
      {1, 1, 0},
-     [](Options& deck) { deck.vision.train = deck.llm.train = false; }},
+     [](Options& deck) { deck.encoders["vision"].train = deck.llm.train = false; }},
     {"frozen llm", {}, {1, 0, 1}, [](Options& deck) { deck.llm.train = false; }},
     {"images that see all of themselves",
      {.image_size = 12},
@@ -137,7 +139,7 @@ const GridScenario kScenarios[] = {
      {.audio = true},
      {0, 1},
      [](Options& deck) {
-       deck.audio.train = false;
+       deck.encoders["audio"].train = false;
        deck.model.activation_checkpointing = 1;
      },
      nullptr,
@@ -205,8 +207,8 @@ TinyRunOptions run_of(const GridScenario& scenario, const Grid& grid) {
   run.deck.schedule = {.steps = run.steps, .global_batch = 7};
   apply(grid, run.deck);
   if (scenario.set) scenario.set(run.deck);
-  if (scenario.gpt2 || !scenario.model.vision) run.deck.mesh_vision = {};
-  if (scenario.gpt2 || !scenario.model.audio) run.deck.mesh_audio = {};
+  if (scenario.gpt2 || !scenario.model.vision) run.deck.meshes["vision"] = {};
+  if (scenario.gpt2 || !scenario.model.audio) run.deck.meshes["audio"] = {};
   return run;
 }
 

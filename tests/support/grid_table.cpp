@@ -72,106 +72,106 @@ const Grid kGrids[] = {
 const RefusedGrid kRefused[] = {
     {"ulysses among 3 ranks with 4 heads", 3,
      [](Options& o) {
-       o.mesh_llm.cp = 3;
-       o.mesh_llm.cp_mode = kUlysses;
+       o.meshes["llm"].cp = 3;
+       o.meshes["llm"].cp_mode = kUlysses;
      },
      "mesh.llm.cp = 3 with cp_mode = \"ulysses\": each rank takes an equal part of the 4 heads (2 "
      "KV heads) of 1 tp ranks; allowed: 1, 2, 4, or cp_mode = \"allgather_kv\" or \"ring\""},
     {"ulysses with a head per tp rank", 8,
      [](Options& o) {
-       o.mesh_llm.tp = 4;
-       o.mesh_llm.cp = 2;
-       o.mesh_llm.cp_mode = kUlysses;
+       o.meshes["llm"].tp = 4;
+       o.meshes["llm"].cp = 2;
+       o.meshes["llm"].cp_mode = kUlysses;
      },
      "mesh.llm.cp = 2 with cp_mode = \"ulysses\": each rank takes an equal part of the 4 heads (2 "
      "KV heads) of 4 tp ranks; allowed: 1, or cp_mode"},
     {"ulysses inside a ring, with a head per tp rank", 8,
      [](Options& o) {
-       o.mesh_llm.tp = 4;
-       o.mesh_llm.cp = 4;
-       o.mesh_llm.cp_mode = kTwoLevel;
-       o.mesh_llm.cp_ulysses_ranks = 2;
+       o.meshes["llm"].tp = 4;
+       o.meshes["llm"].cp = 4;
+       o.meshes["llm"].cp_mode = kTwoLevel;
+       o.meshes["llm"].cp_ulysses_ranks = 2;
      },
      "mesh.llm.cp_ulysses_ranks = 2 with cp_mode = \"ulysses_ring\": each rank takes an equal "
      "part"},
-    {"tp 3 with 4 heads", 3, [](Options& o) { o.mesh_llm.tp = 3; },
+    {"tp 3 with 4 heads", 3, [](Options& o) { o.meshes["llm"].tp = 3; },
      "mesh.llm.tp = 3 does not divide the 4 heads or rows of "
      "language_model.model.layers.0.self_attn.q_proj.weight; allowed: 1, 2, 4"},
-    {"more tp ranks than heads", 8, [](Options& o) { o.mesh_llm.tp = 8; },
+    {"more tp ranks than heads", 8, [](Options& o) { o.meshes["llm"].tp = 8; },
      "mesh.llm.tp = 8 does not divide the 4 heads or rows of"},
     {"vision tp beyond its heads", 8,
      [](Options& o) {
-       o.mesh_llm.tp = 4;
-       o.mesh_llm.cp = 2;
-       o.mesh_vision.tp = 8;
+       o.meshes["llm"].tp = 4;
+       o.meshes["llm"].cp = 2;
+       o.meshes["vision"].tp = 8;
      },
      "mesh.vision.tp = 8 does not divide the 4 heads or rows of "
      "vision_tower.encoder.layers.0.self_attn.q_proj.weight; allowed: 1, 2, 4"},
-    {"vision on more ranks than a replica has", 2, [](Options& o) { o.mesh_vision.tp = 2; },
+    {"vision on more ranks than a replica has", 2, [](Options& o) { o.meshes["vision"].tp = 2; },
      "mesh.vision: tp (2) x cp (1) must divide the 1 ranks of a replica, which are tp x cp of "
      "[mesh.llm]; its items are dealt to what is left over"},
     {"vision on a part that does not divide", 6,
      [](Options& o) {
-       o.mesh_llm.tp = 2;
-       o.mesh_llm.cp = 3;
-       o.mesh_vision.tp = 4;
+       o.meshes["llm"].tp = 2;
+       o.meshes["llm"].cp = 3;
+       o.meshes["vision"].tp = 4;
      },
      "mesh.vision: tp (4) x cp (1) must divide the 6 ranks of a replica"},
-    {"replicas that do not fill the ranks", 8, [](Options& o) { o.mesh_llm.cp = 3; },
+    {"replicas that do not fill the ranks", 8, [](Options& o) { o.meshes["llm"].cp = 3; },
      "x ranks of a replica (3) must be the world size 8"},
     {"two levels of one group", 2,
      [](Options& o) {
-       o.mesh_llm.cp = 2;
-       o.mesh_llm.cp_mode = kTwoLevel;
-       o.mesh_llm.cp_ulysses_ranks = 2;
+       o.meshes["llm"].cp = 2;
+       o.meshes["llm"].cp_mode = kTwoLevel;
+       o.meshes["llm"].cp_ulysses_ranks = 2;
      },
      "mesh.llm.cp_mode = \"ulysses_ring\" with cp = 2 and cp_ulysses_ranks = 2: groups of 2 or "
      "more "
      "must divide cp and be smaller; for one group use \"ulysses\""},
     {"two levels without groups", 4,
      [](Options& o) {
-       o.mesh_llm.cp = 4;
-       o.mesh_llm.cp_mode = kTwoLevel;
+       o.meshes["llm"].cp = 4;
+       o.meshes["llm"].cp_mode = kTwoLevel;
      },
      "mesh.llm.cp_mode = \"ulysses_ring\" with cp = 4 and cp_ulysses_ranks = 0"},
     {"groups of a single level", 4,
      [](Options& o) {
-       o.mesh_llm.cp = 4;
-       o.mesh_llm.cp_mode = kRing;
-       o.mesh_llm.cp_ulysses_ranks = 2;
+       o.meshes["llm"].cp = 4;
+       o.meshes["llm"].cp_mode = kRing;
+       o.meshes["llm"].cp_ulysses_ranks = 2;
      },
      "mesh.llm.cp_ulysses_ranks = 2 with cp_mode = \"ring\", which has one level; leave it out"},
     {"a block where no blocks are dealt", 2,
      [](Options& o) {
-       o.mesh_llm.cp = 2;
-       o.mesh_llm.cp_distribution = kUniform;
-       o.mesh_llm.cp_block = 64;
+       o.meshes["llm"].cp = 2;
+       o.meshes["llm"].cp_distribution = kUniform;
+       o.meshes["llm"].cp_block = 64;
      },
      "mesh.llm.cp_block = 64 with cp_distribution = \"uniform\", which deals no blocks; leave it "
      "out, or use \"makespan_min\""},
     {"a block where heads are exchanged", 2,
      [](Options& o) {
-       o.mesh_llm.cp = 2;
-       o.mesh_llm.cp_mode = kUlysses;
-       o.mesh_llm.cp_block = 64;
+       o.meshes["llm"].cp = 2;
+       o.meshes["llm"].cp_mode = kUlysses;
+       o.meshes["llm"].cp_block = 64;
      },
      "mesh.llm.cp_block = 64 with cp_mode = \"ulysses\", in which ranks share attention by heads "
      "and hold runs of equal length, not blocks; leave it out"},
     {"full_shard over replicas", 4,
      [](Options& o) {
-       o.mesh_llm.cp = 2;
+       o.meshes["llm"].cp = 2;
        o.mesh.dp_replicate = 2;
      },
      "mesh.llm.strategy = \"full_shard\" has one copy over all data-parallel ranks"},
     {"a subgroup beyond the ranks that share a copy", 4,
      [](Options& o) {
-       o.mesh_llm.cp = 2;
-       o.mesh_llm.reshard_after_forward = AutoOption::of_count(4);
+       o.meshes["llm"].cp = 2;
+       o.meshes["llm"].reshard_after_forward = AutoOption::of_count(4);
      },
      "mesh.llm.reshard_after_forward = 4 must divide the 4 ranks that share a copy (mesh.dp_shard "
      "= "
      "2, times dp_module x cp of the module) and be smaller"},
-    {"tensor parallel GPT-2", 2, [](Options& o) { o.mesh_llm.tp = 2; },
+    {"tensor parallel GPT-2", 2, [](Options& o) { o.meshes["llm"].tp = 2; },
      "mesh.llm.tp = 2: tensor parallelism of gpt2 is not built", true},
     {"both ways in a model without images", 2,
      [](Options& o) { o.llm.image_attention = "bidirectional"; },
@@ -218,13 +218,13 @@ const std::vector<Grid>& grids() {
 void apply(const Grid& grid, Options& deck) {
   const bool is_hybrid = std::string(grid.strategy).starts_with("hybrid");
   deck.mesh.dp_replicate = is_hybrid ? grid.replicas : 1;
-  apply(grid.llm, grid.strategy, deck.mesh_llm);
+  apply(grid.llm, grid.strategy, deck.meshes["llm"]);
   apply(grid.vision.value_or(grid.llm), grid.vision ? grid.vision_strategy : grid.strategy,
-        deck.mesh_vision);
-  deck.mesh_audio = deck.mesh_vision;
+        deck.meshes["vision"]);
+  deck.meshes["audio"] = deck.meshes["vision"];
   if (!grid.audio) return;
-  deck.mesh_audio = {};
-  apply(*grid.audio, grid.audio_strategy, deck.mesh_audio);
+  deck.meshes["audio"] = {};
+  apply(*grid.audio, grid.audio_strategy, deck.meshes["audio"]);
 }
 
 TinyLlava model_for(const Grid& grid, TinyLlava model) {

@@ -93,113 +93,113 @@ const PipelineLayout kLayouts[] = {
 const RefusedPipeline kRefused[] = {
     {"a stage that lacks units", 2,
      [](Options& o) {
-       o.mesh_llm.stages = {{"llm.embed", "llm.merge"}, {"llm.layers.1..llm.head"}};
+       o.meshes["llm"].stages = {{"llm.embed", "llm.merge"}, {"llm.layers.1..llm.head"}};
      },
      "llm.layers.0"},
     {"a unit in two stages", 2,
      [](Options& o) {
-       o.mesh_llm.stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.1..llm.head"}};
+       o.meshes["llm"].stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.1..llm.head"}};
      },
      "mesh.llm.stages has llm.layers.1 twice, in stage 0 and in stage 1"},
     {"a unit that is none", 2,
      [](Options& o) {
-       o.mesh_llm.stages = {{"llm.embed..llm.layers.1"}, {"llm.layer.2..llm.head"}};
+       o.meshes["llm"].stages = {{"llm.embed..llm.layers.1"}, {"llm.layer.2..llm.head"}};
      },
      "llm.layer.2"},
     {"a stage without units", 2,
      [](Options& o) {
-       o.mesh_llm.stages = {{"llm.embed..llm.head"}, {}};
+       o.meshes["llm"].stages = {{"llm.embed..llm.head"}, {}};
      },
      "stage 1 of mesh.llm.stages has no units"},
     {"pp that is not the template's", 3,
      [](Options& o) {
-       o.mesh_llm.pp = 3;
-       o.mesh_llm.stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.2..llm.head"}};
+       o.meshes["llm"].pp = 3;
+       o.meshes["llm"].stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.2..llm.head"}};
      },
      "mesh.llm.pp = 3, but mesh.llm.stages has 2 stages; leave pp out"},
-    {"more stages than units", 8, [](Options& o) { o.mesh_llm.pp = 8; },
+    {"more stages than units", 8, [](Options& o) { o.meshes["llm"].pp = 8; },
      "mesh.llm.pp = 8 with virtual_stages = 1 asks for 8 stages, but the module has 7 units; "
      "allowed: up to 7"},
     {"a world that does not fit", 8,
      [](Options& o) {
        o.mesh.placement = kDisjoint;
-       o.mesh_llm.pp = 2;
-       o.mesh_vision.dp_module = 1;
+       o.meshes["llm"].pp = 2;
+       o.meshes["vision"].dp_module = 1;
      },
      "x ranks of a replica (3) must be the world size 8"},
     {"a world that does not fit, and those that do", 8,
      [](Options& o) {
        o.mesh.placement = kDisjoint;
-       o.mesh_llm.pp = 2;
-       o.mesh_vision.dp_module = 1;
+       o.meshes["llm"].pp = 2;
+       o.meshes["vision"].dp_module = 1;
      },
      "the nearest world sizes that fit are 6 and 9"},
     {"an encoder without a layout", 3,
      [](Options& o) {
        o.mesh.placement = kDisjoint;
-       o.mesh_llm.pp = 2;
+       o.meshes["llm"].pp = 2;
      },
      "mesh.placement = \"disjoint\", but [mesh.vision] gives no layout: say on how many ranks it "
      "stands"},
     {"encoders together without a layout", 3,
      [](Options& o) {
        o.mesh.placement = kColocated;
-       o.mesh_llm.pp = 2;
+       o.meshes["llm"].pp = 2;
      },
      "mesh.placement = \"colocated\", but [mesh.vision] gives no layout"},
     {"virtual stages of 1F1B", 2,
      [](Options& o) {
-       o.mesh_llm.pp = 2;
-       o.mesh_llm.virtual_stages = 2;
+       o.meshes["llm"].pp = 2;
+       o.meshes["llm"].virtual_stages = 2;
      },
      "mesh.llm.virtual_stages = 2 with mesh.schedule = \"1f1b\", which has none; use "
      "\"interleaved_1f1b\""},
     {"interleaving without virtual stages", 2,
      [](Options& o) {
-       o.mesh_llm.pp = 2;
+       o.meshes["llm"].pp = 2;
        o.mesh.schedule = kInterleaved;
      },
      "mesh.schedule = \"interleaved_1f1b\" needs virtual stages"},
     {"interleaving on one rank", 2,
      [](Options& o) {
        o.mesh.placement = kDisjoint;
-       o.mesh_vision.dp_module = 1;
-       o.mesh_llm.virtual_stages = 2;
+       o.meshes["vision"].dp_module = 1;
+       o.meshes["llm"].virtual_stages = 2;
        o.mesh.schedule = kInterleaved;
      },
      "with mesh.llm.pp = 1: there are no ranks between which stages take turns"},
     {"virtual stages of an encoder", 3,
      [](Options& o) {
        o.mesh.placement = kDisjoint;
-       o.mesh_vision.virtual_stages = 2;
-       o.mesh_vision.dp_module = 1;
-       o.mesh_llm.pp = 2;
+       o.meshes["vision"].virtual_stages = 2;
+       o.meshes["vision"].dp_module = 1;
+       o.meshes["llm"].pp = 2;
      },
      "mesh.vision.virtual_stages = 2: only the language model has virtual stages"},
     {"stages of an encoder that shares ranks", 2,
      [](Options& o) {
-       o.mesh_llm.pp = 2;
-       o.mesh_vision.pp = 2;
+       o.meshes["llm"].pp = 2;
+       o.meshes["vision"].pp = 2;
      },
      "mesh.vision has 2 stages with mesh.placement = \"shared\", in which encoders stand in the "
      "first stage of the language model"},
     {"parameters dropped between microbatches", 4,
      [](Options& o) {
-       o.mesh_llm.pp = 2;
-       o.mesh_llm.reshard_after_forward = AutoOption::of(true);
+       o.meshes["llm"].pp = 2;
+       o.meshes["llm"].reshard_after_forward = AutoOption::of(true);
      },
      "mesh.llm.reshard_after_forward = true where modules or stages have ranks of their own: units "
      "stay gathered for the microbatches of a step"},
     {"reductions of every microbatch", 4,
      [](Options& o) {
-       o.mesh_llm.pp = 2;
-       o.mesh_llm.sync_grad_accum = AutoOption::of(true);
+       o.meshes["llm"].pp = 2;
+       o.meshes["llm"].sync_grad_accum = AutoOption::of(true);
      },
      "mesh.llm.sync_grad_accum = true where modules or stages have ranks of their own"},
     {"no encoder to place", 2, [](Options& o) { o.mesh.placement = kDisjoint; },
      "mesh.placement = \"disjoint\", but the model (gpt2) has no encoder to place; leave it out",
      true},
-    {"items dealt to ranks of the llm", 2, [](Options& o) { o.mesh_llm.dp_module = 2; },
+    {"items dealt to ranks of the llm", 2, [](Options& o) { o.meshes["llm"].dp_module = 2; },
      "mesh.llm.dp_module = 2: only encoders deal items to their ranks"},
 };
 
@@ -258,23 +258,23 @@ void apply(const PipelineModule& module, const char* strategy, ModuleMeshOptions
 }
 
 void apply_template(const PipelineLayout& layout, Options& deck) {
-  deck.mesh_llm.stages = {{"llm.embed", "llm.merge"}, {"llm.layers.0..llm.layers.2"}};
-  if (layout.llm.pp == 2) deck.mesh_llm.stages.pop_back();
-  deck.mesh_llm.stages.push_back(
+  deck.meshes["llm"].stages = {{"llm.embed", "llm.merge"}, {"llm.layers.0..llm.layers.2"}};
+  if (layout.llm.pp == 2) deck.meshes["llm"].stages.pop_back();
+  deck.meshes["llm"].stages.push_back(
       {layout.llm.pp == 2 ? "llm.layers.0..llm.head" : "llm.layers.3..llm.head"});
-  deck.mesh_llm.pp = 1;
+  deck.meshes["llm"].pp = 1;
   if (layout.vision.pp == 2) {
-    deck.mesh_vision.stages = {{"vision.embed..vision.layers.1"}, {"vision.projector"}};
-    deck.mesh_vision.pp = 1;
+    deck.meshes["vision"].stages = {{"vision.embed..vision.layers.1"}, {"vision.projector"}};
+    deck.meshes["vision"].pp = 1;
   }
 }
 
 void freeze(Frozen frozen, Options& deck) {
-  deck.vision.train =
+  deck.encoders["vision"].train =
       frozen != Encoders && frozen != EncodersAndLlm && frozen != EncodersAndProjectors;
-  deck.vision.train_projector = frozen != Projectors && frozen != EncodersAndProjectors;
+  deck.encoders["vision"].train_projector = frozen != Projectors && frozen != EncodersAndProjectors;
   deck.llm.train = frozen != Llm && frozen != EncodersAndLlm;
-  deck.audio = deck.vision;
+  deck.encoders["audio"] = deck.encoders["vision"];
 }
 
 void twist_data(Twist twist, Options& deck) {
@@ -342,7 +342,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.has_encoder()) freeze(layout.frozen, deck);
-  if (!layout.has_audio()) deck.audio = {};
+  if (!layout.has_audio()) deck.encoders["audio"] = {};
   return deck;
 }
 
@@ -352,20 +352,20 @@ Options deck_of(const PipelineLayout& layout) {
   deck.mesh.schedule = layout.schedule;
   deck.mesh.dp_replicate = layout.dp_replicate;
   deck.mesh.dp_shard = layout.dp_shard;
-  apply(layout.llm, layout.strategy, deck.mesh_llm);
+  apply(layout.llm, layout.strategy, deck.meshes["llm"]);
   const bool own_ranks = layout.placement != std::string(kShared);
   if (layout.has_encoder()) {
-    apply(layout.vision, layout.vision_strategy, deck.mesh_vision);
-    if (own_ranks) deck.mesh_vision.dp_module = layout.vision.dp_module;
+    apply(layout.vision, layout.vision_strategy, deck.meshes["vision"]);
+    if (own_ranks) deck.meshes["vision"].dp_module = layout.vision.dp_module;
   }
   if (layout.has_audio()) {
-    apply(layout.audio, layout.vision_strategy, deck.mesh_audio);
-    if (own_ranks) deck.mesh_audio.dp_module = layout.audio.dp_module;
+    apply(layout.audio, layout.vision_strategy, deck.meshes["audio"]);
+    if (own_ranks) deck.meshes["audio"].dp_module = layout.audio.dp_module;
   }
   if (layout.twist == Broadcast) deck.model.sync_module_states = true;
   if (layout.twist == Template) apply_template(layout, deck);
-  for (ModuleMeshOptions* mesh : {&deck.mesh_llm, &deck.mesh_vision}) {
-    if (mesh == &deck.mesh_vision && !layout.has_encoder()) continue;
+  for (ModuleMeshOptions* mesh : {&deck.meshes["llm"], &deck.meshes["vision"]}) {
+    if (mesh == &deck.meshes["vision"] && !layout.has_encoder()) continue;
     if (layout.twist == WrappedByTwo) mesh->wrap_units = 2;
     if (layout.twist == WrappedAll) mesh->wrap_units = 0;
     if (layout.twist == BufferOfEach) mesh->flatten_parameters = false;

@@ -72,14 +72,14 @@ inline std::string config_of(const Deck& deck) {
 inline Plan make_tiny_plan(const Layout& layout, const Deck& deck) {
   Options options;
   options.mesh.dp_replicate = layout.dp_replicate;
-  options.mesh_vision.strategy = layout.vision;
-  options.mesh_llm.strategy = layout.llm;
-  options.mesh_vision.tp = layout.vision_grid.tp;
-  options.mesh_vision.cp = layout.vision_grid.cp;
-  options.mesh_llm.tp = layout.llm_grid.tp;
-  options.mesh_llm.cp = layout.llm_grid.cp;
+  options.meshes["vision"].strategy = layout.vision;
+  options.meshes["llm"].strategy = layout.llm;
+  options.meshes["vision"].tp = layout.vision_grid.tp;
+  options.meshes["vision"].cp = layout.vision_grid.cp;
+  options.meshes["llm"].tp = layout.llm_grid.tp;
+  options.meshes["llm"].cp = layout.llm_grid.cp;
   options.precision.preset = deck.precision;
-  options.vision.train = deck.train_vision;
+  options.encoders["vision"].train = deck.train_vision;
   options.llm.train = deck.train_llm;
   options.model.sync_module_states = deck.reads_once;
   return make_plan(options, config_of(deck), layout.ranks);

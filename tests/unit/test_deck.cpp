@@ -89,8 +89,8 @@ TEST(Deck, ReadsEveryTypeAndKeepsDefaults) {
   EXPECT_EQ(options.data.row_tokens, 64);
   EXPECT_EQ(options.data.image_mean, (std::vector<double>{0, 0.5, 1}));
   EXPECT_EQ(options.optim.lr, 1.0);
-  EXPECT_EQ(options.mesh_llm.tp, 2);
-  EXPECT_EQ(options.mesh_vision.tp, 1);
+  EXPECT_EQ(options.meshes["llm"].tp, 2);
+  EXPECT_EQ(options.meshes["vision"].tp, 1);
   EXPECT_EQ(options.run.directory, "a b");
   EXPECT_EQ(options.schedule.steps, 100);
 }
@@ -276,12 +276,12 @@ TEST(Deck, SettingsMayBeLeftOpen) {
       kMinimal + "[mesh.llm]\nreshard_after_forward = 2\nsync_grad_accum = false\n", "x.toml",
       {"mesh.vision.reshard_after_forward=true", "mesh.vision.sync_grad_accum=auto"});
 
-  EXPECT_EQ(options.mesh_llm.reshard_after_forward, AutoOption::of_count(2));
-  EXPECT_EQ(options.mesh_llm.sync_grad_accum, AutoOption::of(false));
-  EXPECT_EQ(options.mesh_vision.reshard_after_forward, AutoOption::of(true));
-  EXPECT_TRUE(options.mesh_vision.sync_grad_accum.is_auto());
-  EXPECT_EQ(parse_deck(echo_deck(options), "echo", {}).mesh_llm, options.mesh_llm);
-  EXPECT_EQ(parse_deck(echo_deck(options), "echo", {}).mesh_vision, options.mesh_vision);
+  EXPECT_EQ(options.meshes["llm"].reshard_after_forward, AutoOption::of_count(2));
+  EXPECT_EQ(options.meshes["llm"].sync_grad_accum, AutoOption::of(false));
+  EXPECT_EQ(options.meshes["vision"].reshard_after_forward, AutoOption::of(true));
+  EXPECT_TRUE(options.meshes["vision"].sync_grad_accum.is_auto());
+  EXPECT_EQ(parse_deck(echo_deck(options), "echo", {}).meshes["llm"], options.meshes["llm"]);
+  EXPECT_EQ(parse_deck(echo_deck(options), "echo", {}).meshes["vision"], options.meshes["vision"]);
 
   const struct {
     const char* line;
@@ -344,6 +344,35 @@ TEST(Deck, RefusesWhatIsNotADeck) {
   for (int i = 0; i < 400000; ++i) deep += ".a";
   EXPECT_TRUE(contains(faults_of(deep + " = 1"), "over 1000 dots"));
   EXPECT_LE(count_lines(faults_of(std::string(9000, '\n') + "\"a\\nb\" = 1\n")), 3u);
+}
+
+TEST(Deck, HasSectionsOfAnyModule) {
+  const Options options =
+      parse_deck(kMinimal + "[mesh.thermal]\ntp = 2\n[model.thermal]\n", "x.toml",
+                 {"precision.x-ray_2.param_dtype=bf16", "model.load_modules=[\"thermal\"]"});
+
+  EXPECT_EQ(options.meshes["thermal"].tp, 2);
+  EXPECT_TRUE(options.encoders.has("thermal"));
+  EXPECT_EQ(options.precisions["x-ray_2"].param_dtype, "bf16");
+  EXPECT_FALSE(options.meshes.has("x-ray_2"));
+  EXPECT_EQ(options.meshes["x-ray_2"], ModuleMeshOptions{});
+  const std::string echo = echo_deck(options);
+  EXPECT_EQ(echo_deck(parse_deck(echo, "echo", {})), echo);
+
+  const struct {
+    const char* lines;
+    const char* fault;
+  } cases[] = {
+      {"[mesh.thermal]\ntp = 0", "mesh.thermal.tp = 0 is out of range; allowed: 1 to 4096"},
+      {"[mesh.thermal]\ntp = 1\ntpp = 2",
+       "mesh.thermal.tpp is not a key; did you mean mesh.thermal.pp or mesh.thermal.tp?"},
+      {"[mesh.thermal]\ntrain = true", "[mesh.thermal] is not a section; "},
+      {"[model.thermal]\nimage_attention = 'causal'", "[model.thermal] is not a section; "},
+      {"[mesh.'a b']\ntp = 2", "[mesh.a b] is not a section; "},
+      {"[data.thermal]\ntp = 2", "[data.thermal] is not a section; "},
+  };
+  for (const auto& [lines, fault] : cases)
+    EXPECT_TRUE(contains(faults_beside_minimal(lines), fault)) << faults_beside_minimal(lines);
 }
 
 TEST(Deck, ReadsFilesAndSaysWhyItCannot) {

@@ -17,7 +17,7 @@ namespace {
 Plan plan_of(const std::string& schedule, int llm_stages, int ranks) {
   Options options;
   options.mesh.schedule = schedule;
-  options.mesh_llm.pp = llm_stages;
+  options.meshes["llm"].pp = llm_stages;
   return make_plan(options, testing::tiny_llava_config({.layers = 4}), ranks);
 }
 

@@ -37,7 +37,7 @@ TEST(DescribeRanks, SaysNothingOfOneNode) {
 }
 
 TEST(DescribeRanks, NamesWholeReplicasOfEachNode) {
-  const Plan plan = plan_of([](Options& options) { options.mesh_llm.tp = 2; }, 12);
+  const Plan plan = plan_of([](Options& options) { options.meshes["llm"].tp = 2; }, 12);
   const std::string text = text_of(plan, 4);
   EXPECT_TRUE(contains(text, "node 0, replicas 0-1: all of it, ranks 0-3\n")) << text;
   EXPECT_TRUE(contains(text, "node 2, replicas 4-5: all of it, ranks 8-11\n")) << text;
@@ -46,7 +46,7 @@ TEST(DescribeRanks, NamesWholeReplicasOfEachNode) {
 }
 
 TEST(DescribeRanks, NamesPartsOfReplicasAndWarnsWhereTpCrosses) {
-  const Plan plan = plan_of([](Options& options) { options.mesh_llm.tp = 4; }, 8);
+  const Plan plan = plan_of([](Options& options) { options.meshes["llm"].tp = 4; }, 8);
   const std::string text = text_of(plan, 2);
   EXPECT_TRUE(contains(text, "node 1, replica 0: vision+llm 2-3\n")) << text;
   EXPECT_TRUE(contains(text, "warning: 2 of 2 tp groups of llm cross nodes")) << text;
@@ -69,7 +69,7 @@ TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
   const Plan plan = plan_of(
       [&](Options& options) {
         text_only(options);
-        options.mesh_llm.tp = 2;
+        options.meshes["llm"].tp = 2;
       },
       4);
   const Traffic sent = traffic_of_full_step(plan, 0);
@@ -100,8 +100,8 @@ TEST(NodeTraffic, CountsFeaturesThatGoToTheLanguageModel) {
         options.run.mode = "train";
         options.data.train = "train.h5";
         options.mesh.placement = "disjoint";
-        options.mesh_vision.dp_module = 1;
-        options.mesh_vision.strategy = options.mesh_llm.strategy = "no_shard";
+        options.meshes["vision"].dp_module = 1;
+        options.meshes["vision"].strategy = options.meshes["llm"].strategy = "no_shard";
       },
       2);
   const Traffic crossing = between_nodes(plan, 1);

@@ -11,6 +11,7 @@ namespace zea {
 namespace {
 
 using testing::tiny_llava_config;
+using Names = std::vector<std::string>;
 
 const std::string kNorm = "language_model.model.norm.weight";
 const std::string kHead = "language_model.lm_head.weight";
@@ -132,7 +133,7 @@ TEST_F(ModelSourceTest, ListsEveryFaultAtOnce) {
 TEST_F(ModelSourceTest, LoadsTheModulesThatAreAskedFor) {
   remove(kNorm);  // of a module that is not asked for
   for (const char* module : {"vision", "projector"}) {
-    const ModelSource source = open({.modules = {module}, .seed = 3});
+    const ModelSource source = open({.modules = Names{module}, .seed = 3});
     for (size_t p = 0; p < model_.params.size(); ++p) {
       const ParamSpec& param = model_.params[p];
       const bool is_projector = param.name.starts_with("multi_modal_projector.");
@@ -141,7 +142,7 @@ TEST_F(ModelSourceTest, LoadsTheModulesThatAreAskedFor) {
       EXPECT_EQ(is_drawn(source, param.name, 3), !wanted) << param.name;
     }
   }
-  EXPECT_TRUE(contains(error_of([&] { open({.modules = {"llm"}}); }), "missing: " + kNorm));
+  EXPECT_TRUE(contains(error_of([&] { open({.modules = Names{"llm"}}); }), "missing: " + kNorm));
 }
 
 TEST_F(ModelSourceTest, SaysWhatItCannotDo) {
@@ -149,7 +150,8 @@ TEST_F(ModelSourceTest, SaysWhatItCannotDo) {
                        "list: has no config.json; name the model's in model.config"));
   tensors_ = {{"x", {2}, DType::Float32}};
   EXPECT_TRUE(contains(error_of([&] { open({.strict = false}); }), "none of its tensors"));
-  const std::string where = error_of([&] { read(open({.modules = {}, .strict = false}), kNorm); });
+  const std::string where =
+      error_of([&] { read(open({.modules = Names{}, .strict = false}), kNorm); });
   EXPECT_EQ(where, "");  // nothing is wanted: all is drawn
 }
 

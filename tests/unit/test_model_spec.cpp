@@ -48,7 +48,7 @@ TEST(ModelSpec, InputsComeBeforeTheirReaders) {
 
 TEST(ModelSpec, FreezesModulesAndProjectorApart) {
   const ModelSpec model = make_model_spec(
-      tiny_llava_config(), {.vision = false, .vision_projector = true, .llm = false});
+      tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}, .llm = false});
   for (const ParamSpec& param : model.params)
     EXPECT_EQ(param.trainable, param.name.starts_with("multi_modal_projector.")) << param.name;
 }

@@ -21,10 +21,10 @@ struct Degrees {
 
 Options deck_of(Degrees llm, Degrees vision) {
   Options deck;
-  deck.mesh_llm.tp = llm.tp;
-  deck.mesh_llm.cp = llm.cp;
-  deck.mesh_vision.tp = vision.tp;
-  deck.mesh_vision.cp = vision.cp;
+  deck.meshes["llm"].tp = llm.tp;
+  deck.meshes["llm"].cp = llm.cp;
+  deck.meshes["vision"].tp = vision.tp;
+  deck.meshes["vision"].cp = vision.cp;
   return deck;
 }
 
@@ -114,7 +114,7 @@ TEST(ModuleGrid, SequenceParallelComesWithTensorParallel) {
   Options deck = deck_of({2, 1}, {1, 1});
   EXPECT_TRUE(is_sliced(deck, 2, "llm"));
   EXPECT_FALSE(is_sliced(deck, 2, "vision"));
-  deck.mesh_llm.sequence_parallel = AutoOption::of(false);
+  deck.meshes["llm"].sequence_parallel = AutoOption::of(false);
   EXPECT_FALSE(is_sliced(deck, 2, "llm"));
   EXPECT_FALSE(is_sliced(Options{}, 1, "llm"));
 }
@@ -144,8 +144,8 @@ TEST(ModuleGrid, ModesSayHowManyRanksExchangeHeadsAndHowKeysTravel) {
                {"ulysses_ring", 2, 2, KeyExchange::Ring}};
   for (const auto& one : cases) {
     Options deck = deck_of({1, 4}, {1, 1});
-    deck.mesh_llm.cp_mode = one.mode;
-    deck.mesh_llm.cp_ulysses_ranks = one.asked;
+    deck.meshes["llm"].cp_mode = one.mode;
+    deck.meshes["llm"].cp_ulysses_ranks = one.asked;
     const Plan plan = make_plan(deck, tiny_llava_config(kModel), 4);
     const ContextOptions& context = plan.token_shardings.at("llm").context;
     EXPECT_EQ(context.inner, one.inner) << one.mode;
@@ -163,11 +163,11 @@ TEST(ModuleGrid, SentencesNameTheAllowedValues) {
                  "vision_tower.encoder.layers.0.self_attn.q_proj.weight; allowed: 1, 2",
                  {});
   Options deck = deck_of({1, 3}, {1, 1});
-  deck.mesh_llm.cp_mode = "ulysses";
+  deck.meshes["llm"].cp_mode = "ulysses";
   expect_refused(deck, 3, "allowed: 1, 2, 4, or cp_mode = \"allgather_kv\" or \"ring\"");
   EXPECT_EQ(refusal(deck, 3, {.kv_heads = 3, .heads = 6}), "accepted");
   deck = deck_of({2, 2}, {1, 1});
-  deck.mesh_llm.cp_mode = "ulysses";
+  deck.meshes["llm"].cp_mode = "ulysses";
   EXPECT_EQ(refusal(deck, 4), "accepted");
 }
 
@@ -191,8 +191,8 @@ TEST(ModuleGrid, AVocabularyIsPaddedWhereItMust) {
 
 TEST(ModuleGrid, FaultsOfBothModulesAreShownTogether) {
   Options deck = deck_of({3, 2}, {1, 4});
-  deck.mesh_vision.cp_mode = "ulysses_ring";
-  deck.mesh_llm.cp_ulysses_ranks = 2;
+  deck.meshes["vision"].cp_mode = "ulysses_ring";
+  deck.meshes["llm"].cp_ulysses_ranks = 2;
   deck.mesh.placement = "disjoint";
   const std::string said = refusal(deck, 7);
   for (const char* part :
@@ -202,7 +202,7 @@ TEST(ModuleGrid, FaultsOfBothModulesAreShownTogether) {
 
 TEST(ModuleGrid, Gpt2TakesContextAndDataParallelism) {
   Options deck;
-  deck.mesh_llm.cp = 4;
+  deck.meshes["llm"].cp = 4;
   const Plan plan = make_plan(deck, tiny_gpt2_config(), 8);
   EXPECT_EQ(plan.mesh.dp_shard, 2);
   EXPECT_EQ(plan.mesh.grid("llm").cp, 4);

@@ -35,8 +35,8 @@ TEST(Plan, PrintsEveryFactorOfAMeshThatDoesNotFit) {
 
 TEST(Plan, NamesTheWorldSizesThatFitModulesOnRanksOfTheirOwn) {
   Options options;
-  options.mesh_vision.pp = 2;
-  options.mesh_llm.pp = 3;
+  options.meshes["vision"].pp = 2;
+  options.meshes["llm"].pp = 3;
   options.mesh.placement = "disjoint";
   const std::string text = refusal(options, 12);
   for (const char* part : {"ranks of a replica (5)", "world size 12", "10 and 15"})
@@ -46,7 +46,7 @@ TEST(Plan, NamesTheWorldSizesThatFitModulesOnRanksOfTheirOwn) {
 
 TEST(Plan, RefusesToTrainNothing) {
   Options options;
-  options.vision = {.train = false, .train_projector = false};
+  options.encoders["vision"] = {.train = false, .train_projector = false};
   options.llm.train = false;
   EXPECT_NE(refusal(options, 1).find("nothing to train"), std::string::npos);
 }
@@ -70,16 +70,16 @@ RandomLayout random_layout(std::mt19937_64& random, int most) {
     Options& options = layout.options;
     options.mesh.dp_replicate = one_of({1, 2, 3});
     const int shard = one_of({1, 2, 3});
-    options.mesh_llm.tp = one_of({1, 2, 4});
-    options.mesh_llm.cp = one_of({1, 2, 3});
-    options.mesh_vision.tp = one_of({1, 2, 4});
-    options.mesh_vision.cp = one_of({1, 2, 3});
-    const auto replica = static_cast<int>(options.mesh_llm.tp * options.mesh_llm.cp);
-    const auto vision = static_cast<int>(options.mesh_vision.tp * options.mesh_vision.cp);
+    options.meshes["llm"].tp = one_of({1, 2, 4});
+    options.meshes["llm"].cp = one_of({1, 2, 3});
+    options.meshes["vision"].tp = one_of({1, 2, 4});
+    options.meshes["vision"].cp = one_of({1, 2, 3});
+    const auto replica = static_cast<int>(options.meshes["llm"].tp * options.meshes["llm"].cp);
+    const auto vision = static_cast<int>(options.meshes["vision"].tp * options.meshes["vision"].cp);
     layout.ranks = static_cast<int>(options.mesh.dp_replicate) * shard * replica;
     if (replica % vision != 0 || layout.ranks > most) continue;
-    options.mesh_llm.strategy = strategy(static_cast<int>(options.mesh.dp_replicate));
-    options.mesh_vision.strategy = strategy(static_cast<int>(options.mesh.dp_replicate));
+    options.meshes["llm"].strategy = strategy(static_cast<int>(options.mesh.dp_replicate));
+    options.meshes["vision"].strategy = strategy(static_cast<int>(options.mesh.dp_replicate));
     return layout;
   }
 }
@@ -98,7 +98,7 @@ std::string words_of(const Plan& plan) {
   for (const ModuleGrid& grid : plan.mesh.modules)
     words += ", " + grid.module + " dp_module " + std::to_string(grid.dp_module) + " cp " +
              std::to_string(grid.cp) + " tp " + std::to_string(grid.tp);
-  return words + ", " + plan.options.mesh_llm.strategy;
+  return words + ", " + plan.options.meshes["llm"].strategy;
 }
 
 /// Each tp rank's pieces: its buffer is cut into as many parts as ranks hold the same pieces.
@@ -171,8 +171,8 @@ TEST(Plan, ForetellsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
   EXPECT_EQ(foretold_microbatches(make_plan(options, tiny_llava_config(), 1)), 1);
   options.data.rows_per_microbatch = 1;
   options.mesh.placement = "disjoint";
-  options.mesh_vision.dp_module = 1;
-  options.mesh_llm.pp = 2;
+  options.meshes["vision"].dp_module = 1;
+  options.meshes["llm"].pp = 2;
   const Plan plan = make_plan(options, tiny_llava_config(), 3);
   EXPECT_EQ(foretold_microbatches(plan), 3);
   const std::string text = describe(plan);
@@ -205,64 +205,64 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
         "hybrid_shard"}},
       {[](Options& o) {
          o.mesh.dp_replicate = 2;
-         o.mesh_llm.strategy = "shard_grad_op";
+         o.meshes["llm"].strategy = "shard_grad_op";
        },
        {"hybrid_shard_zero2"}},
       {[](Options& o) {
-         o.mesh_llm.strategy = "shard_grad_op";
-         o.mesh_llm.reshard_after_forward = AutoOption::of(true);
+         o.meshes["llm"].strategy = "shard_grad_op";
+         o.meshes["llm"].reshard_after_forward = AutoOption::of(true);
        },
        {"mesh.llm.reshard_after_forward", "keeps parameters gathered", "full_shard"}},
-      {[](Options& o) { o.mesh_llm.reshard_after_forward = AutoOption::of_count(3); },
+      {[](Options& o) { o.meshes["llm"].reshard_after_forward = AutoOption::of_count(3); },
        {"reshard_after_forward = 3", "must divide the 4 ranks", "mesh.dp_shard = 4"}},
-      {[](Options& o) { o.mesh_llm.reshard_after_forward = AutoOption::of_count(4); },
+      {[](Options& o) { o.meshes["llm"].reshard_after_forward = AutoOption::of_count(4); },
        {"reshard_after_forward = 4", "smaller"}},
       {[](Options& o) {
-         o.mesh_llm.forward_prefetch = o.mesh_llm.backward_prefetch = "none";
-         o.mesh_llm.prefetch_depth = 2;
+         o.meshes["llm"].forward_prefetch = o.meshes["llm"].backward_prefetch = "none";
+         o.meshes["llm"].prefetch_depth = 2;
        },
        {"mesh.llm.prefetch_depth = 2"}},
-      {[](Options& o) { o.mesh_llm.forward_prefetch = "post"; },
+      {[](Options& o) { o.meshes["llm"].forward_prefetch = "post"; },
        {"mesh.llm.forward_prefetch = \"post\"", "prefetch_depth of 2 or more"}},
-      {[](Options& o) { o.precision_vision.cast_forward_inputs = false; },
+      {[](Options& o) { o.precisions["vision"].cast_forward_inputs = false; },
        {"precision.vision.cast_forward_inputs = false", "nothing comes to it"}},
-      {[](Options& o) { o.mesh_llm.bucket_mib = 1; }, {"mesh.llm.bucket_mib", "wrap_units"}},
+      {[](Options& o) { o.meshes["llm"].bucket_mib = 1; }, {"mesh.llm.bucket_mib", "wrap_units"}},
       {[](Options& o) {
-         o.mesh_llm.strategy = "no_shard";
-         o.mesh_llm.wrap_units = 2;
-         o.mesh_llm.prefetch_depth = 2;
-         o.mesh_llm.flatten_parameters = false;
-         o.mesh_llm.forward_prefetch = "post";
-         o.mesh_llm.backward_prefetch = "none";
-         o.mesh_llm.reshard_after_forward = AutoOption::of(true);
-         o.mesh_llm.sync_grad_accum = AutoOption::of(true);
+         o.meshes["llm"].strategy = "no_shard";
+         o.meshes["llm"].wrap_units = 2;
+         o.meshes["llm"].prefetch_depth = 2;
+         o.meshes["llm"].flatten_parameters = false;
+         o.meshes["llm"].forward_prefetch = "post";
+         o.meshes["llm"].backward_prefetch = "none";
+         o.meshes["llm"].reshard_after_forward = AutoOption::of(true);
+         o.meshes["llm"].sync_grad_accum = AutoOption::of(true);
        },
        {"mesh.llm.wrap_units", "mesh.llm.prefetch_depth", "mesh.llm.flatten_parameters",
         "mesh.llm.forward_prefetch", "mesh.llm.backward_prefetch", "mesh.llm.reshard_after_forward",
         "mesh.llm.sync_grad_accum", "no_shard"}},
-      {[](Options& o) { o.mesh_llm.cpu_offload = true; },
+      {[](Options& o) { o.meshes["llm"].cpu_offload = true; },
        {"mesh.llm.cpu_offload = true", "run.device = \"cpu\"", "no GPU to offload from"}},
       {[](Options& o) {
          o.run.device = "cuda";
-         o.mesh_llm.strategy = "no_shard";
-         o.mesh_llm.cpu_offload = true;
+         o.meshes["llm"].strategy = "no_shard";
+         o.meshes["llm"].cpu_offload = true;
        },
        {"mesh.llm.cpu_offload = true", "whole copy computes where it lies"}},
-      {[](Options& o) { o.mesh_llm.pin_memory = AutoOption::of(true); },
+      {[](Options& o) { o.meshes["llm"].pin_memory = AutoOption::of(true); },
        {"mesh.llm.pin_memory", "without cpu_offload"}},
       {[](Options& o) { o.precision.master_dtype = "bf16"; },
        {"precision.master_dtype = \"bf16\"", "lose every update"}},
       {[](Options& o) {
          o.precision.preset = "fp64";
-         o.precision_llm.param_dtype = "bf16";
+         o.precisions["llm"].param_dtype = "bf16";
        },
        {"precision.llm.param_dtype = \"bf16\"", "everything is fp64"}},
       {[](Options& o) {
-         o.precision_llm.param_dtype = "bf16";
-         o.precision_llm.cast_forward_inputs = false;
+         o.precisions["llm"].param_dtype = "bf16";
+         o.precisions["llm"].cast_forward_inputs = false;
        },
        {"precision.llm.cast_forward_inputs = false", "float32", "bfloat16"}},
-      {[](Options& o) { o.precision_llm.output_dtype = "bf16"; },
+      {[](Options& o) { o.precisions["llm"].output_dtype = "bf16"; },
        {"precision.llm.output_dtype = \"bf16\"", "no other module takes", "param_dtype"}},
   };
   for (const Refused& entry : refused) {
@@ -276,8 +276,8 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
 
 TEST(Plan, TpRanksShareNoBuffers) {
   Options options;
-  options.mesh_llm.tp = 2;
-  options.mesh_llm.reshard_after_forward = AutoOption::of_count(4);
+  options.meshes["llm"].tp = 2;
+  options.meshes["llm"].reshard_after_forward = AutoOption::of_count(4);
   EXPECT_NE(refusal(options, 12)
                 .find("reshard_after_forward = 4 must divide the 6 ranks that share a copy"),
             std::string::npos);
@@ -286,9 +286,9 @@ TEST(Plan, TpRanksShareNoBuffers) {
 TEST(Plan, BuffersAreCutOverTheRanksThatHoldTheSamePieces) {
   Options options;
   options.mesh.dp_shard = 2;
-  options.mesh_llm.tp = 4;
-  options.mesh_llm.cp = 2;
-  options.mesh_vision.tp = 2;
+  options.meshes["llm"].tp = 4;
+  options.meshes["llm"].cp = 2;
+  options.meshes["vision"].tp = 2;
   const Plan plan = make_plan(options, tiny_llava_config({.kv_heads = 2, .vocabulary = 41}), 16);
   const int k = plan.model.param_index("language_model.model.layers.0.self_attn.k_proj.weight");
   EXPECT_EQ(plan.cuts[k].holders, 2);
@@ -302,9 +302,9 @@ TEST(Plan, BuffersAreCutOverTheRanksThatHoldTheSamePieces) {
 TEST(Plan, AcceptsInputsThatHaveTheirTypeAlready) {
   Options options;
   options.precision.preset = "bf16";
-  options.precision_vision.param_dtype = "fp32";
-  options.precision_vision.output_dtype = "bf16";
-  options.precision_llm.cast_forward_inputs = false;
+  options.precisions["vision"].param_dtype = "fp32";
+  options.precisions["vision"].output_dtype = "bf16";
+  options.precisions["llm"].cast_forward_inputs = false;
   EXPECT_EQ(refusal(options, 4), "accepted");
 }
 
@@ -317,13 +317,13 @@ TEST(Plan, OnlyEncodersHaveATypeOfWhatTheyGiveOut) {
        {std::string(kTextModel), testing::tiny_gpt2_config(), tiny_llava_config()}) {
     Options options;
     options.precision.preset = "bf16";
-    options.precision_llm.output_dtype = "bf16";  // as it is anyhow
+    options.precisions["llm"].output_dtype = "bf16";  // as it is anyhow
     EXPECT_NO_THROW(make_plan(options, config, 1));
-    options.precision_llm.output_dtype = "fp32";
+    options.precisions["llm"].output_dtype = "fp32";
     EXPECT_THROW(make_plan(options, config, 1), PlanError);
   }
   Options options;
-  options.precision_vision.output_dtype = "bf16";
+  options.precisions["vision"].output_dtype = "bf16";
   EXPECT_EQ(refusal(options, 1), "accepted");
 }
 
@@ -386,19 +386,19 @@ std::vector<Options> prefetching_decks(bool has_vision) {
             Options deck;
             deck.data.packing = false;
             deck.mesh.placement = placement;
-            deck.mesh_vision.dp_module = placement[0] == 'd' ? 1 : 0;
+            deck.meshes["vision"].dp_module = placement[0] == 'd' ? 1 : 0;
             deck.mesh.schedule = virtual_stages > 1 ? "interleaved_1f1b" : "1f1b";
-            deck.mesh_llm.strategy = strategy;
-            deck.mesh_llm.wrap_units = wrap;
-            deck.mesh_llm.pp = pp;
-            deck.mesh_llm.virtual_stages = virtual_stages;
+            deck.meshes["llm"].strategy = strategy;
+            deck.meshes["llm"].wrap_units = wrap;
+            deck.meshes["llm"].pp = pp;
+            deck.meshes["llm"].virtual_stages = virtual_stages;
             decks.push_back(deck);
           }
   return decks;
 }
 
 int ranks_of(const Options& deck) {
-  const auto llm_ranks = static_cast<int>(deck.mesh_llm.pp);
+  const auto llm_ranks = static_cast<int>(deck.meshes["llm"].pp);
   return 2 * (llm_ranks + (deck.mesh.placement == "disjoint" ? 1 : 0));
 }
 
@@ -416,9 +416,9 @@ TEST(Plan, NotesPrefetchingThatChangesNothing) {
     for (const Options& deck : prefetching_decks(config.find("vision") != std::string::npos))
       for (const Setting& setting : prefetch_settings()) {
         Options with = deck;
-        setting.set(with.mesh_llm);
+        setting.set(with.meshes["llm"]);
         Options without = with;
-        setting.unset(without.mesh_llm);
+        setting.unset(without.meshes["llm"]);
         const Plan plan = make_plan(with, config, ranks_of(deck));
         const bool changes =
             all_actions(plan) != all_actions(make_plan(without, config, ranks_of(deck)));
@@ -427,9 +427,9 @@ TEST(Plan, NotesPrefetchingThatChangesNothing) {
             (setting.text.starts_with("prefetch_depth") && is_noted(plan, "prefetch_depth = 3"));
         EXPECT_TRUE(noted != changes || (!noted && may_be_chance(config, setting)))
             << (noted ? "noted" : "not noted") << ": " << setting.text << ", "
-            << deck.mesh_llm.strategy << ", " << deck.mesh.placement << ", wrap_units "
-            << deck.mesh_llm.wrap_units << ", pp " << deck.mesh_llm.pp << " x "
-            << deck.mesh_llm.virtual_stages << ", " << config;
+            << deck.meshes["llm"].strategy << ", " << deck.mesh.placement << ", wrap_units "
+            << deck.meshes["llm"].wrap_units << ", pp " << deck.meshes["llm"].pp << " x "
+            << deck.meshes["llm"].virtual_stages << ", " << config;
         ++(noted ? idle : active);
       }
   EXPECT_GT(idle, 50);
@@ -441,7 +441,7 @@ TEST(Plan, NotesABroadcastOfWeightsWhereThereIsOneCopy) {
     Options options;
     options.model.sync_module_states = true;
     options.mesh.dp_replicate = replicate;
-    options.mesh_llm.strategy = options.mesh_vision.strategy = strategy;
+    options.meshes["llm"].strategy = options.meshes["vision"].strategy = strategy;
     const Plan plan = make_plan(options, tiny_llava_config(), ranks);
     return std::ranges::any_of(idle_settings(plan), [](const std::string& note) {
       return note.starts_with("model.sync_module_states = true has no effect");
@@ -458,8 +458,8 @@ TEST(Plan, RefusesSectionsOfAnAbsentVisionEncoder) {
       R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
           "num_attention_heads": 1, "vocab_size": 40})";
   Options options;
-  options.mesh_vision.wrap_units = 2;
-  options.precision_vision.param_dtype = "bf16";
+  options.meshes["vision"].wrap_units = 2;
+  options.precisions["vision"].param_dtype = "bf16";
   std::string text;
   try {
     make_plan(options, llama, 1);
@@ -468,6 +468,19 @@ TEST(Plan, RefusesSectionsOfAnAbsentVisionEncoder) {
   }
   EXPECT_NE(text.find("[mesh.vision] is set"), std::string::npos) << text;
   EXPECT_NE(text.find("[precision.vision] is set"), std::string::npos) << text;
+}
+
+TEST(Plan, RefusesSectionsOfModulesThatTheModelLacksWithThoseThatItHas) {
+  Options options;
+  options.meshes["thermal"];  // as it is in a deck that says nothing there but defaults
+  options.precisions["audio"];
+  const std::string text = refusal(options, 1);
+
+  EXPECT_NE(text.find("[mesh.thermal] is set, but the model (llava) has no thermal encoder; leave "
+                      "the section out (its modules are vision, llm)"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("audio"), std::string::npos) << text;
 }
 
 }  // namespace

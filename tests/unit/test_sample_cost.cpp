@@ -58,7 +58,7 @@ TEST(SampleCost, GrowsWithTheSquareOfTheTokens) {
 TEST(SampleCost, AFrozenEncoderCostsItsForwardOnly) {
   const double trained = sample_costs(make_model_spec(tiny_llava_config()), shared_mesh())[0].image;
   const ModelSpec frozen =
-      make_model_spec(tiny_llava_config(), {.vision = false, .vision_projector = true});
+      make_model_spec(tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}});
   EXPECT_LT(sample_costs(frozen, shared_mesh())[0].image, 0.6 * trained);
 }
 

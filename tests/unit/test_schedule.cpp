@@ -28,9 +28,9 @@ struct Case {
 Plan plan_of(const Case& c) {
   Options options;
   options.mesh.dp_replicate = c.dp_replicate;
-  options.mesh_vision.strategy = c.vision;
-  options.mesh_llm.strategy = c.llm;
-  options.vision.train = c.train_vision;
+  options.meshes["vision"].strategy = c.vision;
+  options.meshes["llm"].strategy = c.llm;
+  options.encoders["vision"].train = c.train_vision;
   options.llm.train = c.train_llm;
   options.data.row_tokens = 30;
   return make_plan(options, tiny_llava_config({.tied = c.tied}), c.ranks);
@@ -159,8 +159,8 @@ TEST(Schedule, GathersTheNextUnitBeforeThisOneRuns) {
 std::vector<std::string> actions_with(void (*refine)(ModuleMeshOptions&), int microbatches = 1) {
   Options options;
   options.data.packing = false;
-  refine(options.mesh_vision);
-  refine(options.mesh_llm);
+  refine(options.meshes["vision"]);
+  refine(options.meshes["llm"]);
   const Plan plan = make_plan(options, tiny_llava_config(), 4);
   const std::vector<SampleIndex> index(4 * microbatches, SampleIndex{10, 1, 3});
   std::vector<int64_t> ids(index.size());
@@ -274,7 +274,7 @@ TEST(Slots, TwoAreEnoughForUnitsOfOneSizeAndShardGradOpNeedsAll) {
   Options options;
   const Plan full = make_plan(options, tiny_llava_config({.layers = 6}), 4);
   EXPECT_EQ(full.slots[0].gathered.bytes.size(), 2);
-  options.mesh_llm.strategy = "shard_grad_op";
+  options.meshes["llm"].strategy = "shard_grad_op";
   const Plan zero2 = make_plan(options, tiny_llava_config({.layers = 6}), 4);
   EXPECT_GE(zero2.slots[0].gathered.bytes.size(), 8);
   EXPECT_GT(zero2.slots[0].gathered.total_bytes(), full.slots[0].gathered.total_bytes());

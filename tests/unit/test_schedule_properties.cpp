@@ -78,7 +78,7 @@ ModuleMeshOptions random_mesh(Random& random, const ModuleMeshOptions& degrees, 
 
 /// Modules or stages on ranks of their own. Sets the degrees; returns the ranks of a replica.
 int choose_pipeline(Random& random, bool has_vision, Options& options) {
-  ModuleMeshOptions &llm = options.mesh_llm, &vision = options.mesh_vision;
+  ModuleMeshOptions &llm = options.meshes["llm"], &vision = options.meshes["vision"];
   options.mesh.placement =
       has_vision ? random.one_of<std::string>({"shared", "colocated", "disjoint"}) : "shared";
   const bool shared = options.mesh.placement == "shared";
@@ -110,14 +110,15 @@ Plan random_pipeline(Random& random) {
   options.mesh.dp_replicate = random.one_of<int64_t>({1, 1, 2});
   options.mesh.dp_shard = random.one_of<int64_t>({1, 2});
   const auto replicas = static_cast<int>(options.mesh.dp_replicate * options.mesh.dp_shard);
-  for (ModuleMeshOptions* mesh : {&options.mesh_llm, &options.mesh_vision}) {
-    if (mesh == &options.mesh_vision && !has_vision) continue;
+  for (ModuleMeshOptions* mesh : {&options.meshes["llm"], &options.meshes["vision"]}) {
+    if (mesh == &options.meshes["vision"] && !has_vision) continue;
     *mesh = random_mesh(random, *mesh, static_cast<int>(options.mesh.dp_replicate), 1);
     mesh->sync_grad_accum = {};
   }
   if (has_vision) {
-    options.vision = {.train = random.below(2) == 1, .train_projector = random.below(2) == 1};
-    options.llm.train = !options.vision.train_projector || random.below(2);
+    options.encoders["vision"] = {.train = random.below(2) == 1,
+                                  .train_projector = random.below(2) == 1};
+    options.llm.train = !options.encoders["vision"].train_projector || random.below(2);
   }
   options.data.row_tokens = 30;
   const bool tied = random.below(2) == 1;
@@ -148,11 +149,12 @@ Plan random_plan(Random& random) {
     const int shards = ranks / replicate / static_cast<int>(degrees.tp);
     return random_mesh(random, degrees, replicate, shards);
   };
-  options.mesh_llm = random_module(llm);
+  options.meshes["llm"] = random_module(llm);
   if (has_vision) {
-    options.mesh_vision = random_module(vision);
-    options.vision = {.train = random.below(2) == 1, .train_projector = random.below(2) == 1};
-    options.llm.train = !options.vision.train_projector || random.below(2);
+    options.meshes["vision"] = random_module(vision);
+    options.encoders["vision"] = {.train = random.below(2) == 1,
+                                  .train_projector = random.below(2) == 1};
+    options.llm.train = !options.encoders["vision"].train_projector || random.below(2);
   }
   options.data.row_tokens = 30;
   options.data.packing = random.below(2) == 1;
@@ -166,7 +168,7 @@ Plan random_plan(Random& random) {
   if (random.below(4) == 0) {
     for (size_t g = 0; g < plan.groups.size(); ++g) {
       const bool vision = plan.groups[g].module == "vision";
-      const auto& mesh = vision ? options.mesh_vision : options.mesh_llm;
+      const auto& mesh = vision ? options.meshes["vision"] : options.meshes["llm"];
       plan.shardings[g].offloads = mesh.strategy != "no_shard";
     }
     plan.slots = make_slots(plan.schedule_parts(), plan.precisions);

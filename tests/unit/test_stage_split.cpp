@@ -186,9 +186,9 @@ std::pair<bool, bool> backward_of(const Trainable& trainable, const std::string&
 
 TEST(FrozenAware, BackwardIsWhatTrainingNeeds) {
   using Parts = std::pair<bool, bool>;
-  const Trainable all, frozen_vision{.vision = false},
-      only_projector{.vision = false, .llm = false}, frozen_llm{.llm = false},
-      only_llm{.vision = false, .vision_projector = false};
+  const Trainable all, frozen_vision{.encoders = {{"vision", {.encoder = false}}}},
+      only_projector{.encoders = {{"vision", {.encoder = false}}}, .llm = false},
+      frozen_llm{.llm = false}, only_llm{.encoders = {{"vision", {false, false}}}};
 
   EXPECT_EQ(backward_of(all, "vision.layers.0"), Parts(true, true));
   EXPECT_EQ(backward_of(frozen_vision, "vision.layers.0"), Parts(false, false));

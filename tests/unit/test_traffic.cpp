@@ -54,7 +54,7 @@ constexpr int64_t kTokens = 32, kWidth = 24, kBytes = 4;
 Options text_deck() {
   Options options;
   options.data.row_tokens = kTokens;
-  options.mesh_llm.strategy = "no_shard";
+  options.meshes["llm"].strategy = "no_shard";
   return options;
 }
 
@@ -75,29 +75,29 @@ int64_t sent_by_layer(const Options& options, int ranks, const std::string& name
 
 TEST(Traffic, OfALayerUnderTensorParallelism) {
   Options options = text_deck();
-  options.mesh_llm.tp = 2;
+  options.meshes["llm"].tp = 2;
   // What both hold besides, two norms, is summed over them.
   const int64_t norms = 2 * kWidth * kBytes;
   // Half the rows, in both linear pairs: forward gathers and scatters, backward gathers dy and
   // scatters dx, and gathers the columns' input again.
   EXPECT_EQ(sent_by_layer(options, 2, "llm.tp"), 2 * 5 * (kTokens / 2) * kWidth * kBytes + norms);
 
-  options.mesh_llm.sequence_parallel = AutoOption::of(false);
+  options.meshes["llm"].sequence_parallel = AutoOption::of(false);
   // An all-reduce of all rows in both directions.
   EXPECT_EQ(sent_by_layer(options, 2, "llm.tp"), 2 * 2 * kTokens * kWidth * kBytes + norms);
 }
 
 TEST(Traffic, OfALayerUnderContextParallelism) {
   Options options = text_deck();
-  options.mesh_llm.cp = 2;
-  options.mesh_llm.cp_distribution = "uniform";
+  options.meshes["llm"].cp = 2;
+  options.meshes["llm"].cp_distribution = "uniform";
   const int64_t rows = kTokens / 2, keys = 2 * 2 * 6;  // of keys and values
-  options.mesh_llm.cp_mode = "allgather_kv";
+  options.meshes["llm"].cp_mode = "allgather_kv";
   // Gathered forward and backward, and the gradients of the other half sent home.
   EXPECT_EQ(sent_by_layer(options, 2, "llm.cp_outer"), 3 * rows * keys * kBytes);
-  options.mesh_llm.cp_mode = "ring";
+  options.meshes["llm"].cp_mode = "ring";
   EXPECT_EQ(sent_by_layer(options, 2, "llm.cp_outer"), 3 * rows * keys * kBytes);
-  options.mesh_llm.cp_mode = "ulysses";
+  options.meshes["llm"].cp_mode = "ulysses";
   // Half of the heads go, of queries, keys, values and outputs, and their gradients.
   EXPECT_EQ(sent_by_layer(options, 2, "llm.cp_inner"), 2 * rows * (24 + keys + 24) / 2 * kBytes);
 }
@@ -110,7 +110,7 @@ TEST(Traffic, OfALayerUnderDataParallelism) {
   EXPECT_GE(sent, weights * kBytes);
   EXPECT_LE(sent, padded);
 
-  options.mesh_llm.strategy = "full_shard";
+  options.meshes["llm"].strategy = "full_shard";
   const int64_t sharded = sent_by_layer(options, 2, "llm.dp_shard+dp_module+cp");
   // Half of it: gathered forward and backward, and scattered.
   EXPECT_GE(sharded, 3 * weights * kBytes / 2);

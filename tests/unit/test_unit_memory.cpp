@@ -285,8 +285,9 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
         for (const std::vector<int64_t>& lengths :
              {std::vector<int64_t>{163, 101, 158, 59}, {559, 301, 533}})
           for (const bool gradients : {true, false})
-            Check{model,    {trained, trained, trained, trained, trained}, type, lengths, true,
-                  gradients}
+            Check{model, {{{"vision", {trained, trained}}, {"audio", {trained, trained}}}, trained},
+                  type,  lengths,
+                  true,  gradients}
                 .run(bytes);
 }
 

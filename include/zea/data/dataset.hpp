@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "zea/plan/model/modality.hpp"
 #include "zea/plan/tokens/sample_index.hpp"
 
 namespace zea {
-
-enum class Modality : uint8_t { Image = 0, Audio = 1 };
 
 /// Encoded or raw bytes of one item.
 struct Item {

@@ -62,7 +62,7 @@ struct MeshOptions {
   }
 };
 
-/// Degrees and sharding of one module: [mesh.vision], [mesh.audio], [mesh.llm].
+/// Degrees and sharding of one module: [mesh.vision], [mesh.llm] and the like.
 struct ModuleMeshOptions {
   std::string strategy = "full_shard";
   AutoOption reshard_after_forward;
@@ -215,7 +215,8 @@ struct PrecisionOptions {
   }
 };
 
-/// Element types of one module: [precision.vision], [precision.audio], [precision.llm].
+/// Element types of one module: [precision.vision], [precision.llm] and the
+/// like.
 struct ModulePrecisionOptions {
   std::string param_dtype = "preset";
   std::string reduce_dtype = "preset";

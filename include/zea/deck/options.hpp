@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "zea/core/decoder.hpp"
+#include "zea/deck/by_module.hpp"
 #include "zea/deck/key_info.hpp"
 #include "zea/deck/module_options.hpp"
 
@@ -85,7 +87,7 @@ struct ModelOptions {
   }
 };
 
-/// An encoder and its projector: [model.vision], [model.audio].
+/// An encoder and its projector: [model.vision], [model.audio] and the like.
 struct EncoderOptions {
   bool train = true;
   bool train_projector = true;
@@ -99,6 +101,7 @@ struct EncoderOptions {
   }
 };
 
+/// The decoder: [model.llm].
 struct LlmOptions {
   bool train = true;
   std::string image_attention = "causal";
@@ -294,24 +297,20 @@ struct LogOptions {
   }
 };
 
-/// All sections of a deck, resolved.
+/// All sections of a deck, resolved. The encoders that stand here are those that `zea -h` shows; a
+/// deck may have sections of others.
 struct Options {
   RunOptions run;
   ModelOptions model;
-  EncoderOptions vision;
-  EncoderOptions audio;
+  ByModule<EncoderOptions> encoders{"vision", "audio"};
   LlmOptions llm;
   MeshOptions mesh;
-  ModuleMeshOptions mesh_vision;
-  ModuleMeshOptions mesh_audio;
-  ModuleMeshOptions mesh_llm;
+  ByModule<ModuleMeshOptions> meshes{"vision", "audio", kDecoder};
   DataOptions data;
   OptimOptions optim;
   ScheduleOptions schedule;
   PrecisionOptions precision;
-  ModulePrecisionOptions precision_vision;
-  ModulePrecisionOptions precision_audio;
-  ModulePrecisionOptions precision_llm;
+  ByModule<ModulePrecisionOptions> precisions{"vision", "audio", kDecoder};
   CheckpointOptions checkpoint;
   EvalOptions eval;
   LogOptions log;
@@ -319,22 +318,20 @@ struct Options {
   /// Calls `section(name, options)` for each section in the order of the documentation.
   template <class Visitor>
   void visit_sections(Visitor&& section) {
+    const auto of_modules = [&](const std::string& prefix, auto& settings) {
+      for (auto& [module, of_module] : settings) section((prefix + module).c_str(), of_module);
+    };
     section("run", run);
     section("model", model);
-    section("model.vision", vision);
-    section("model.audio", audio);
-    section("model.llm", llm);
+    of_modules("model.", encoders);
+    section(("model." + kDecoder).c_str(), llm);
     section("mesh", mesh);
-    section("mesh.vision", mesh_vision);
-    section("mesh.audio", mesh_audio);
-    section("mesh.llm", mesh_llm);
+    of_modules("mesh.", meshes);
     section("data", data);
     section("optim", optim);
     section("schedule", schedule);
     section("precision", precision);
-    section("precision.vision", precision_vision);
-    section("precision.audio", precision_audio);
-    section("precision.llm", precision_llm);
+    of_modules("precision.", precisions);
     section("checkpoint", checkpoint);
     section("eval", eval);
     section("log", log);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,23 +25,20 @@ struct TensorMatch {
   std::string faults() const;
 };
 
-/// The parts of a model as users call them.
-inline const std::vector<std::string> kLoadModules = {"vision", "audio", "projector", "llm"};
-
-/// The one that a parameter belongs to.
+/// The part of a model, as users call it, that a parameter belongs to: a module, or "projector".
 std::string load_module(const ModelSpec& model, int param);
 
-/// Only parameters of `modules` count. The head's matrix of a model with tied embeddings, and
+/// Only parameters of `parts` count, or all. The head's matrix of a model with tied embeddings, and
 /// buffers that are computed, may be there; they are passed over. Throws WeightsError when two
 /// tensors are the same parameter.
 TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
-                          const std::vector<std::string>& modules = kLoadModules);
+                          const std::optional<std::vector<std::string>>& parts = {});
 
 /// Throws one WeightsError with every fault of the match of `source`, unless there is none.
 void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source);
 
 struct LoadOptions {
-  std::vector<std::string> modules = kLoadModules;  ///< to load; others are drawn
+  std::optional<std::vector<std::string>> modules = {};  ///< to load, or all; others are drawn
   bool strict = true;                               ///< false: what does not fit is drawn, too
   uint64_t seed = 0;                                ///< of what is drawn
 };

@@ -54,7 +54,7 @@ std::string module_lines(const Plan& plan) {
   std::string text;
   for (const ModuleGrid& grid : plan.mesh.modules) {
     if (grid.ranks() == 1) continue;
-    const ModuleMeshOptions& mesh = mesh_of(plan.options, grid.module);
+    const ModuleMeshOptions& mesh = plan.options.meshes[grid.module];
     text += "  " + grid.module + ": tp " + std::to_string(grid.tp);
     if (grid.tp > 1)
       text += plan.token_shardings.at(grid.module).sequence_parallel ? " (sequence parallel)"
@@ -80,7 +80,7 @@ std::string unit_table(const Plan& plan) {
       all += elements;
       if (plan.model.params[param].trainable) trained += elements;
     }
-    const ModuleMeshOptions& mesh = mesh_of(plan.options, unit.module);
+    const ModuleMeshOptions& mesh = plan.options.meshes[unit.module];
     text += "  " + pad(unit.name, 20) + pad(unit_kind_name(unit.kind), 17) +
             pad(std::to_string(all), 13) + pad(std::to_string(trained), 13) + mesh.strategy + "\n";
   }

@@ -44,10 +44,10 @@ std::string why_not_in_backward(const Plan& plan, const std::string& module) {
            "microbatches of a step";
   if (sharding.keeps_until_backward && !has_shared(plan, module))
     return "where parameters stay gathered from forward to backward (strategy = \"" +
-           mesh_of(plan.options, module).strategy + "\", reshard_after_forward)";
+           plan.options.meshes[module].strategy + "\", reshard_after_forward)";
   if (turns_at_once(plan, module))
     return "where the module is gathered as one (wrap_units = " +
-           std::to_string(mesh_of(plan.options, module).wrap_units) +
+           std::to_string(plan.options.meshes[module].wrap_units) +
            ") and walked last: it stays gathered from forward to backward";
   return "";
 }
@@ -67,7 +67,7 @@ bool is_gathered_at_once(const Plan& plan, const std::string& module) {
 
 void note_prefetch(const Plan& plan, const std::string& module, std::vector<std::string>& notes) {
   if (!sharding_of(plan, module).gathered()) return;
-  const ModuleMeshOptions& mesh = mesh_of(plan.options, module);
+  const ModuleMeshOptions& mesh = plan.options.meshes[module];
   const ModuleMeshOptions defaults;
   const std::string depth = "prefetch_depth = " + std::to_string(mesh.prefetch_depth),
                     no_backward = why_not_in_backward(plan, module);

@@ -42,14 +42,14 @@ void resolve_replicas(Faults& faults, const MeshOptions& mesh, int replica_ranks
 void check_schedule(const Options& options, Faults& faults) {
   const MeshOptions& mesh = options.mesh;
   const bool interleaves = mesh.schedule == "interleaved_1f1b";
-  const int64_t stages = options.mesh_llm.virtual_stages;
+  const int64_t stages = options.meshes[kDecoder].virtual_stages;
   const std::string found = "mesh.schedule = \"" + mesh.schedule + "\"";
   if (interleaves && stages == 1)
     faults.add(found + " needs virtual stages; set mesh.llm.virtual_stages to 2 or more");
   if (!interleaves && stages > 1)
     faults.add("mesh.llm.virtual_stages = " + std::to_string(stages) + " with " + found +
                ", which has none; use \"interleaved_1f1b\"");
-  if (interleaves && pipeline_ranks(options.mesh_llm) == 1)
+  if (interleaves && pipeline_ranks(options.meshes[kDecoder]) == 1)
     faults.add(found +
                " with mesh.llm.pp = 1: there are no ranks between which stages take turns; "
                "raise pp, or use \"1f1b\"");
@@ -61,12 +61,12 @@ void check_schedule(const Options& options, Faults& faults) {
 
 /// Encoders that share ranks with the language model stand in its first stage.
 void add_shared(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
-  const int64_t stage_ranks = degrees_product(options.mesh_llm);
-  const std::string whose = pipeline_ranks(options.mesh_llm) > 1
+  const int64_t stage_ranks = degrees_product(options.meshes[kDecoder]);
+  const std::string whose = pipeline_ranks(options.meshes[kDecoder]) > 1
                                 ? "the first stage of [mesh.llm], which are its tp x cp"
                                 : "a replica, which are tp x cp of [mesh.llm]";
   for (const std::string& module : model.encoders()) {
-    const ModuleMeshOptions& own = mesh_of(options, module);
+    const ModuleMeshOptions& own = options.meshes[module];
     if (pipeline_ranks(own) > 1)
       faults.add("mesh." + module + " has " + std::to_string(pipeline_ranks(own)) +
                  " stages with mesh.placement = \"shared\", in which encoders stand in the first "
@@ -77,7 +77,7 @@ void add_shared(MeshShape& shape, const Options& options, const ModelSpec& model
 
 /// Whether the deck says on how many ranks an encoder stands.
 void check_layout(const Options& options, const std::string& module, Faults& faults) {
-  const ModuleMeshOptions& own = mesh_of(options, module);
+  const ModuleMeshOptions& own = options.meshes[module];
   if (pipeline_ranks(own) > 1 || degrees_product(own) > 1 || own.dp_module > 0) return;
   faults.add("mesh.placement = \"" + options.mesh.placement + "\", but [mesh." + module +
              "] gives no layout: say on how many ranks it stands, by pp, tp, cp or dp_module "
@@ -94,7 +94,7 @@ int add_colocated(MeshShape& shape, const Options& options, const ModelSpec& mod
   int64_t stage_ranks = 1, stages = 0;
   const std::vector<std::string> encoders = model.encoders();
   for (const std::string& module : encoders) {
-    const ModuleMeshOptions& own = mesh_of(options, module);
+    const ModuleMeshOptions& own = options.meshes[module];
     check_layout(options, module, faults);
     stage_ranks = std::max(stage_ranks, own_stage_ranks(own));
     if (stages != 0 && pipeline_ranks(own) != stages)
@@ -104,7 +104,7 @@ int add_colocated(MeshShape& shape, const Options& options, const ModelSpec& mod
     stages = pipeline_ranks(own);
   }
   for (const std::string& module : encoders)
-    shape.modules.push_back(make_module_grid(module, mesh_of(options, module), model, stage_ranks,
+    shape.modules.push_back(make_module_grid(module, options.meshes[module], model, stage_ranks,
                                              "a stage of the encoders", faults));
   return static_cast<int>(stage_ranks * stages);
 }
@@ -112,7 +112,7 @@ int add_colocated(MeshShape& shape, const Options& options, const ModelSpec& mod
 int add_disjoint(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
   int first = 0;
   for (const std::string& module : model.encoders()) {
-    const ModuleMeshOptions& own = mesh_of(options, module);
+    const ModuleMeshOptions& own = options.meshes[module];
     check_layout(options, module, faults);
     ModuleGrid grid =
         make_module_grid(module, own, model, own_stage_ranks(own), "its stage", faults);
@@ -134,12 +134,13 @@ void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model,
   else
     first = options.mesh.placement == "colocated" ? add_colocated(shape, options, model, faults)
                                                   : add_disjoint(shape, options, model, faults);
-  if (options.mesh_llm.dp_module > 1)
-    faults.add("mesh.llm.dp_module = " + std::to_string(options.mesh_llm.dp_module) +
+  if (options.meshes[kDecoder].dp_module > 1)
+    faults.add("mesh.llm.dp_module = " + std::to_string(options.meshes[kDecoder].dp_module) +
                ": only encoders deal items to their ranks; allowed: 0, 1");
-  ModuleMeshOptions own = options.mesh_llm;
+  ModuleMeshOptions own = options.meshes[kDecoder];
   own.dp_module = 0;
-  ModuleGrid llm = make_module_grid("llm", own, model, degrees_product(own), "its stage", faults);
+  ModuleGrid llm =
+      make_module_grid(kDecoder, own, model, degrees_product(own), "its stage", faults);
   llm.first_rank = first;
   shape.modules.push_back(llm);
 }
@@ -147,20 +148,20 @@ void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model,
 }  // namespace
 
 bool is_pipelined(const Options& options) {
-  return options.mesh.placement != "shared" || pipeline_ranks(options.mesh_llm) > 1;
+  return options.mesh.placement != "shared" || pipeline_ranks(options.meshes[kDecoder]) > 1;
 }
 
 MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model,
                           int world_size) {
   for (const std::string& module : model.modules())
-    check_degrees(module, mesh_of(options, module), model, faults);
+    check_degrees(module, options.meshes[module], model, faults);
   check_schedule(options, faults);
   MeshShape shape;
   add_grids(shape, options, model, faults);
   resolve_replicas(faults, options.mesh, shape.ranks_per_replica(), world_size, shape);
   const RunKind run{options.run.device, is_pipelined(options)};
   for (ModuleGrid& grid : shape.modules) {
-    const ModuleMeshOptions& of_module = mesh_of(options, grid.module);
+    const ModuleMeshOptions& of_module = options.meshes[grid.module];
     check_sharding(of_module, shape, grid, run, faults);
     grid.shard_subgroup = make_sharding(of_module, shape, grid, run.is_pipelined).subgroup;
   }

@@ -113,7 +113,7 @@ void check_stages(const std::string& module, const ModuleMeshOptions& options,
   const auto stages = static_cast<int64_t>(options.stages.size());
   const auto units = std::count_if(model.units.begin(), model.units.end(),
                                    [&](const UnitSpec& unit) { return unit.module == module; });
-  if (options.virtual_stages > 1 && module != "llm")
+  if (options.virtual_stages > 1 && module != kDecoder)
     faults.add(key + "virtual_stages = " + std::to_string(options.virtual_stages) +
                ": only the language model has virtual stages; leave it out");
   if (stages == 0) {

@@ -6,12 +6,6 @@
 
 namespace zea {
 
-const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
-  if (module == "audio") return options.mesh_audio;
-  if (module == "vision") return options.mesh_vision;
-  return options.mesh_llm;
-}
-
 namespace detail {
 namespace {
 

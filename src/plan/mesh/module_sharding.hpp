@@ -7,7 +7,6 @@
 #include "plan/faults.hpp"
 #include "zea/deck/options.hpp"
 #include "zea/plan/mesh/axis.hpp"
-#include "zea/plan/mesh/module_mesh.hpp"
 #include "zea/plan/mesh/sharding.hpp"
 
 namespace zea::detail {

@@ -25,7 +25,7 @@ const ModuleGrid& leading_module(const MeshShape& shape, int logical_rank) {
   const ModuleGrid* leading = nullptr;
   for (const ModuleGrid& grid : shape.modules) {
     if (!shape.has(logical_rank, grid.module)) continue;
-    if (grid.module == "llm") return grid;
+    if (grid.module == kDecoder) return grid;
     if (!leading || grid.tp > leading->tp) leading = &grid;
   }
   ZEA_ASSERT(leading != nullptr);

@@ -98,8 +98,9 @@ int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback
 /// Returns the unit that makes the features.
 int add_vision(SpecBuilder& builder, const ModelSpec& model, const VisionEncoder& encoder,
                const Trainable& trainable) {
-  const std::vector<int> states = add_vision_encoder(builder, encoder, kTower, trainable.vision);
-  add_projector(builder, model, states, trainable.vision_projector);
+  const std::vector<int> states =
+      add_vision_encoder(builder, encoder, kTower, trainable.of("vision").encoder);
+  add_projector(builder, model, states, trainable.of("vision").projector);
   const int features = builder.last_unit();
   // Carried: Llava reads hidden states before the encoder's last norm.
   add_unread_norm(builder, encoder, kTower);

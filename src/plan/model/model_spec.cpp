@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a config to units and parameters. A family is a file of its own, and an entry in the table of
-// decoders (decoder_spec.cpp) or of towers for images (vision_spec.cpp).
+// From a config to units and parameters. A family is a file of its own, and an entry in the table
+// of decoders (decoder_spec.cpp) or of towers for images (vision_spec.cpp).
 #include "zea/plan/model/model_spec.hpp"
 
 #include <algorithm>
@@ -69,13 +69,28 @@ std::vector<std::string> ModelSpec::encoders() const {
 
 std::vector<std::string> ModelSpec::modules() const {
   std::vector<std::string> names = encoders();
-  names.push_back("llm");
+  names.push_back(kDecoder);
   return names;
 }
 
 const BlockSpec& ModelSpec::block(const std::string& module) const {
   if (module == "vision") return vision.value().block;
   return module == "audio" ? audio.value().block : text.block;
+}
+
+std::string ModelSpec::module_names() const {
+  std::string names;
+  for (const std::string& module : modules()) names += (names.empty() ? "" : ", ") + module;
+  return names;
+}
+
+bool ModelSpec::has(const std::string& module) const {
+  const std::vector<std::string> names = modules();
+  return std::count(names.begin(), names.end(), module) > 0;
+}
+
+Modality ModelSpec::modality(const std::string& encoder) const {
+  return encoder == "vision" ? Modality::Image : Modality::Audio;
 }
 
 bool ModelSpec::makes_features(int unit) const {

@@ -31,12 +31,6 @@ std::optional<PatternRule> parse_rule(const std::string& text) {
   return good ? std::optional(rule) : std::nullopt;
 }
 
-std::string module_names(const ModelSpec& model) {
-  std::string names;
-  for (const std::string& module : model.modules()) names += (names.empty() ? "" : ", ") + module;
-  return names;
-}
-
 /// Calls `set` for every parameter that a rule of `key` matches, in the order of the rules.
 template <class Set>
 void apply_rules(const std::string& key, const std::vector<std::string>& texts,
@@ -57,7 +51,7 @@ void apply_rules(const std::string& key, const std::vector<std::string>& texts,
     }
     if (!found)
       faults.push_back(key + ": \"" + rule->pattern + "\" matches no parameter; use a module (" +
-                       module_names(model) + ") or a name such as " + model.params.front().name +
+                       model.module_names() + ") or a name such as " + model.params.front().name +
                        ", with * for any characters");
   }
 }

@@ -11,14 +11,9 @@ DType named_dtype(const std::string& name, DType preset) {
   return name == "bf16" ? DType::BFloat16 : DType::Float32;
 }
 
-const ModulePrecisionOptions& of(const Options& options, const std::string& module) {
-  if (module == "audio") return options.precision_audio;
-  return module == "vision" ? options.precision_vision : options.precision_llm;
-}
-
 Precision make_precision(const Options& options, const std::string& name) {
   const std::string& preset = options.precision.preset;
-  const ModulePrecisionOptions& module = of(options, name);
+  const ModulePrecisionOptions& module = options.precisions[name];
   Precision precision;
   precision.master = preset == "fp64" ? DType::Float64 : DType::Float32;
   precision.param =
@@ -44,19 +39,19 @@ void check_output(Faults& faults, const Options& options, const ModelSpec& model
   if (precision.output == precision.param || options.precision.preset == "fp64" ||
       has_reader_elsewhere(model, module))
     return;
-  faults.add("precision." + module + ".output_dtype = \"" + of(options, module).output_dtype +
-             "\": no other module takes what it gives out (the loss is computed from it where it "
-             "is made), so there is nothing to convert; leave it out, or choose the type that it "
-             "computes in by precision." +
-             module + ".param_dtype (a run that goes on: precision." + module +
-             ".output_dtype=preset)");
+  faults.add(
+      "precision." + module + ".output_dtype = \"" + options.precisions[module].output_dtype +
+      "\": no other module takes what it gives out (the loss is computed from it where it "
+      "is made), so there is nothing to convert; leave it out, or choose the type that it "
+      "computes in by precision." +
+      module + ".param_dtype (a run that goes on: precision." + module + ".output_dtype=preset)");
 }
 
 }  // namespace
 
-Precisions make_precisions(const Options& options) {
+Precisions make_precisions(const Options& options, const ModelSpec& model) {
   Precisions precisions;
-  for (const char* module : {"vision", "audio", "llm"})
+  for (const std::string& module : model.modules())
     precisions[module] = make_precision(options, module);
   return precisions;
 }
@@ -79,19 +74,20 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
     check_preset(name + ".output_dtype", module.output_dtype);
   };
   for (const std::string& module : model.modules()) {
-    check_module(module, of(options, module));
+    check_module(module, options.precisions[module]);
     check_output(faults, options, model, module);
   }
   // What takes features casts them: the language model, where there are encoders.
   for (const std::string& module : model.modules())
-    if ((module != "llm" || model.encoders().empty()) && !of(options, module).cast_forward_inputs)
+    if ((module != kDecoder || model.encoders().empty()) &&
+        !options.precisions[module].cast_forward_inputs)
       faults.add(
           "precision." + module +
           ".cast_forward_inputs = false: nothing comes to it from another module; leave it out");
-  const DType wanted = make_precision(options, "llm").param;
+  const DType wanted = make_precision(options, kDecoder).param;
   for (const std::string& encoder : model.encoders()) {
     const DType features = make_precision(options, encoder).output;
-    if (!options.precision_llm.cast_forward_inputs && features != wanted)
+    if (!options.precisions[kDecoder].cast_forward_inputs && features != wanted)
       faults.add("precision.llm.cast_forward_inputs = false, but the " + encoder +
                  " module gives out " + dtype_name(features) +
                  " and the language model computes in " + dtype_name(wanted) +

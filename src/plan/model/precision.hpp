@@ -9,7 +9,7 @@
 
 namespace zea::detail {
 
-Precisions make_precisions(const Options& options);
+Precisions make_precisions(const Options& options, const ModelSpec& model);
 
 /// Adds a fault for every type that the preset or the modules' types make impossible.
 void check_precision(Faults& faults, const Options& options, const ModelSpec& model);

@@ -54,7 +54,7 @@ AudioConfig read_whisper(const ConfigReader& config) {
 
 void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable) {
   const AudioConfig& audio = *model.audio;
-  add_embed(builder, audio, trainable.audio);
+  add_embed(builder, audio, trainable.of("audio").encoder);
   const BlockFamily blocks{.names = {.attention_norm = ".self_attn_layer_norm",
                                      .q = ".self_attn.q_proj",
                                      .k = ".self_attn.k_proj",
@@ -66,12 +66,12 @@ void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Train
                            .biases = {.q = true, .v = true, .out = true, .mlp = true},
                            .init = {kStd, kStd, kStd, kStd}};
   builder.add_blocks("audio", audio.layers, audio.block, blocks, kRoot + "layers.",
-                     trainable.audio);
+                     trainable.of("audio").encoder);
   builder.start("audio.projector", "audio", UnitKind::Projector, {{builder.last_unit(), false}});
   builder.add_norm("norm", kRoot + "layer_norm", NormKind::Layer, audio.block.hidden,
-                   trainable.audio);
+                   trainable.of("audio").encoder);
   add_projector_linears(builder, model, "audio_projector.", audio.block.hidden,
-                        trainable.audio_projector);
+                        trainable.of("audio").projector);
 }
 
 }  // namespace zea::detail

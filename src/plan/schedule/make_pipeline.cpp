@@ -25,7 +25,7 @@ PipelineSchedule schedule_of(const std::string& name) {
 int64_t owned_bytes(const PipelineParts& parts, const ParamSpec& spec) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
   const Sharding sharding =
-      make_sharding(mesh_of(parts.options, spec.module), parts.mesh, grid, true);
+      make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true);
   const Precision& precision = parts.precisions.at(spec.module);
   const auto master = static_cast<int64_t>(element_bytes(precision.master));
   int64_t bytes = master;
@@ -112,7 +112,7 @@ class PipelineBuilder {
                                     .first_rank = grid.first_rank + stage * grid.stage_ranks(),
                                     .ranks = grid.stage_ranks()});
       std::string& name = pipeline_.places[first + stage].name;
-      const bool joins_encoders = !is_new && grid.module != "llm";
+      const bool joins_encoders = !is_new && grid.module != kDecoder;
       name = (joins_encoders ? "encoders" : grid.module) + ".pp" + std::to_string(stage);
     }
     return first;
@@ -148,15 +148,15 @@ class PipelineBuilder {
 
   /// Units of each stage of a module.
   std::vector<int> counts(const ModuleGrid& grid, const std::vector<int>& units) {
-    const ModuleMeshOptions& mesh = mesh_of(parts_.options, grid.module);
+    const ModuleMeshOptions& mesh = parts_.options.meshes[grid.module];
     std::vector<std::string> sentences;
     if (!mesh.stages.empty())
       return stages_of_template(parts_.model, grid.module, mesh.stages, sentences);
     std::vector<UnitCost> costs;
     for (int unit : units) costs.push_back(costs_[unit]);
-    if (grid.module == "llm" && parts_.options.mesh.placement == "shared")
+    if (grid.module == kDecoder && parts_.options.mesh.placement == "shared")
       for (size_t u = 0; u < parts_.model.units.size(); ++u)
-        if (parts_.model.units[u].module != "llm") add_cost(costs.front(), costs_[u]);
+        if (parts_.model.units[u].module != kDecoder) add_cost(costs.front(), costs_[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
     const auto limit = static_cast<int64_t>(parts_.options.mesh.memory_mib * (1 << 20));
     const std::vector<int> split = split_evenly(costs, stages, limit);

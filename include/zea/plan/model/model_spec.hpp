@@ -4,11 +4,14 @@
 // torch nor weights. The model does not know its rank.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "zea/core/decoder.hpp"
 #include "zea/plan/model/extent.hpp"
+#include "zea/plan/model/modality.hpp"
 
 namespace zea {
 
@@ -25,7 +28,7 @@ struct TpCut {
 
 struct ParamSpec {
   std::string name;    ///< as in weights files
-  std::string module;  ///< "vision", "audio" or "llm"
+  std::string module;  ///< one of ModelSpec::modules()
   Shape shape;
   Init init = Init::Normal;
   double std = 0.02;
@@ -59,7 +62,7 @@ struct UnitInput {
 
 struct UnitSpec {
   std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
-  std::string module;  ///< "vision", "audio" or "llm"
+  std::string module;  ///< one of ModelSpec::modules()
   UnitKind kind;
   std::vector<int> params;  ///< indices in ModelSpec::params
   std::vector<UnitInput> inputs;
@@ -174,9 +177,12 @@ struct ModelSpec {
   std::vector<std::string> notes;
 
   int64_t num_parameters() const;
-  /// The encoders that there are, "vision" before "audio", and all modules, "llm" last.
+  /// The encoders that there are, in the order of their items, and all modules, kDecoder last.
   std::vector<std::string> encoders() const;
   std::vector<std::string> modules() const;
+  std::string module_names() const;  ///< "vision, llm"
+  bool has(const std::string& module) const;
+  Modality modality(const std::string& encoder) const;
   ItemShape item_shape(const std::string& encoder) const;
   const BlockSpec& block(const std::string& module) const;
   HeadShape heads(const std::string& module) const { return block(module).heads; }
@@ -194,11 +200,16 @@ struct ModelSpec {
 
 /// Which parts of a model train; the rest is frozen.
 struct Trainable {
-  bool vision = true;
-  bool vision_projector = true;
+  struct Encoder {
+    bool encoder = true, projector = true;
+  };
+  std::map<std::string, Encoder> encoders = {};  ///< by name; those that are not here train
   bool llm = true;
-  bool audio = true;
-  bool audio_projector = true;
+
+  Encoder of(const std::string& encoder) const {
+    const auto found = encoders.find(encoder);
+    return found == encoders.end() ? Encoder{} : found->second;
+  }
 };
 
 /// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed
