@@ -13,7 +13,7 @@
 #include "zea/plan/tokens/item_row.hpp"
 #include "zea/train/training_data.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_grid_scenarios {
 namespace {
 
 /// What happens in a scenario on one of its grids.
@@ -194,4 +194,4 @@ TEST(GridScenarios, ConcernGridsOfEveryKind) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_grid_scenarios

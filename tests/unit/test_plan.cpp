@@ -9,7 +9,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_plan {
 namespace {
 
 using testing::tiny_llava_config;
@@ -470,4 +470,4 @@ TEST(Plan, RefusesSectionsOfAnAbsentVisionEncoder) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_plan

@@ -19,7 +19,7 @@
 #include "zea/parallel/sharded_group.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 
-namespace zea {
+namespace zea::test_unit_memory {
 namespace {
 
 constexpr double kTolerance = 0.05;
@@ -303,4 +303,4 @@ TEST_F(UnitMemoryTest, AndWithoutAGraph) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_unit_memory
