@@ -8,7 +8,7 @@
 #include "support/tiny_run.hpp"
 #include "zea/parallel/device.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_cuda_training {
 namespace {
 
 TinyRunOptions make_run(const std::string& strategy) {
@@ -107,4 +107,4 @@ TEST_F(CudaTraining, OffloadEqualsNoOffloadWithAccumulation) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_cuda_training

@@ -14,7 +14,7 @@
 #include "zea/kernels/row_norms.hpp"
 #include "zea/parallel/device.hpp"
 
-namespace zea {
+namespace zea::test_device_kernels {
 namespace {
 
 class DeviceKernels : public ::testing::TestWithParam<at::ScalarType> {
@@ -203,4 +203,4 @@ INSTANTIATE_TEST_SUITE_P(Types, DeviceKernels,
                          [](const auto& info) { return at::toString(info.param); });
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_device_kernels

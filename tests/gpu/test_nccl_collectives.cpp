@@ -10,7 +10,7 @@
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_nccl_collectives {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -192,4 +192,4 @@ TEST_F(NcclTest, CommunicationWaitsForComputationAndTheOtherWayRound) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_nccl_collectives

@@ -5,7 +5,7 @@
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_no_nccl {
 namespace {
 
 TEST(NoNccl, IsRefusedWithAnError) {
@@ -15,4 +15,4 @@ TEST(NoNccl, IsRefusedWithAnError) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_no_nccl

@@ -9,7 +9,7 @@
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_balance {
 namespace {
 
 TinyRunOptions make_run(bool balance) {
@@ -68,4 +68,4 @@ TEST(Balance, IsWhatThePlanDeals) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_balance

@@ -12,7 +12,7 @@
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
-namespace zea {
+namespace zea::test_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -135,4 +135,4 @@ TEST(Checkpoint, GivesZeroMomentsToWhatItDidNotTrain) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_checkpoint

@@ -15,7 +15,7 @@
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
-namespace zea {
+namespace zea::test_checkpoint_faults {
 namespace {
 
 namespace fs = std::filesystem;
@@ -125,4 +125,4 @@ TEST(Agree, ThrowsOnAllRanksWhatOneRankThrew) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_checkpoint_faults

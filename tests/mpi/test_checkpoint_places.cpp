@@ -10,7 +10,7 @@
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
-namespace zea {
+namespace zea::test_checkpoint_places {
 namespace {
 
 namespace fs = std::filesystem;
@@ -63,4 +63,4 @@ TEST_F(CheckpointPlaces, RefusesAnythingOfSomebodyElseInItsWay) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_checkpoint_places

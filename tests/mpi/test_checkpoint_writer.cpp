@@ -12,7 +12,7 @@
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
-namespace zea {
+namespace zea::test_checkpoint_writer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -192,4 +192,4 @@ TEST_F(WriterOnAllRanks, FailsOnAllRanksWhenAThreadFails) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_checkpoint_writer

@@ -17,7 +17,7 @@
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/rank_state.hpp"
 
-namespace zea {
+namespace zea::test_collectives {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -425,4 +425,4 @@ TEST_P(CollectivesTest, AWrapperSeesEveryKindOfCall) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_collectives

@@ -13,7 +13,7 @@
 #include "support/random_row.hpp"
 #include "zea/comm/mesh.hpp"
 
-namespace zea {
+namespace zea::test_context_attention {
 namespace {
 
 using at::Tensor;
@@ -215,4 +215,4 @@ INSTANTIATE_TEST_SUITE_P(Collectives, ContextAttentionTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "strict" : "host"; });
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_context_attention

@@ -10,7 +10,7 @@
 #include "support/tiny_run.hpp"
 #include "zea/train/training_data.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_counted_traffic {
 namespace {
 
 using Refine = void (*)(TinyRunOptions&);
@@ -274,4 +274,4 @@ TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedApart) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_counted_traffic

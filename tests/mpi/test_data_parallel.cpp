@@ -14,7 +14,7 @@
 #include "support/tiny_run.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_data_parallel {
 namespace {
 
 /// Two microbatches for each of the four ranks in every step, each with an image.
@@ -400,4 +400,4 @@ TEST(DataParallel, SyncModuleStatesReadsOneCopyAndGivesItToAll) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_data_parallel

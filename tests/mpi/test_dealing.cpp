@@ -9,7 +9,7 @@
 #include "zea/plan/steps/step_plan.hpp"
 #include "zea/plan/tokens/context_plan.hpp"
 
-namespace zea {
+namespace zea::test_dealing {
 namespace {
 
 using Numbers = std::vector<int64_t>;
@@ -87,4 +87,4 @@ TEST_P(Dealing, IsTheSameOnAllRanksAndEveryTime) {
 INSTANTIATE_TEST_SUITE_P(Of, Dealing, ::testing::Values(&dealt_tokens, &dealt_samples));
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_dealing

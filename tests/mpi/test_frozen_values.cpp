@@ -10,7 +10,7 @@
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/shard_file.hpp"
 
-namespace zea {
+namespace zea::test_frozen_values {
 namespace {
 
 namespace fs = std::filesystem;
@@ -285,4 +285,4 @@ TEST(FrozenValues, OfAnotherRunAreNotLinked) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_frozen_values

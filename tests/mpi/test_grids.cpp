@@ -16,7 +16,7 @@
 #include "support/mpi_main.hpp"
 #include "support/recording_collectives.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_grids {
 namespace {
 
 /// The grids that were asked for; nothing: a few for each scenario.
@@ -201,4 +201,4 @@ TEST(GridsTeeth, TheAxesCommunicate) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_grids

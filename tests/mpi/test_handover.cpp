@@ -18,7 +18,7 @@
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_handover {
 namespace {
 
 constexpr int64_t kBytes = 10000;
@@ -69,7 +69,7 @@ class HandoverTest : public ::testing::Test {
   SegmentOffer own_;
   Descriptor file_;
   HandoverRanks ranks_;
-  std::vector<Segment> segments_;
+  std::vector<SharedSegment> segments_;
 };
 
 class EveryHandoverTest : public HandoverTest, public ::testing::WithParamInterface<int> {};
@@ -86,7 +86,7 @@ TEST_P(EveryHandoverTest, GivesTheMemoryOfEveryPeer) {
   int is_open = GetParam() != 1 || may_look_into(ranks_);
   mpi_->all_reduce(&is_open, 1, DType::Int32, ReduceOp::Min).wait();
   if (!is_open) GTEST_SKIP() << "ranks may not look into each other's processes here";
-  const Segment own(file_.number(), own_.bytes);
+  const SharedSegment own(file_.number(), own_.bytes);
   std::memset(own.data(), 1 + ranks_.rank, own_.bytes);
   {
     const auto handover = make_handover(GetParam(), ranks_);
@@ -158,4 +158,4 @@ TEST_F(HandoverTest, StrangersAreIgnored) {
 INSTANTIATE_TEST_SUITE_P(Ways, EveryHandoverTest, ::testing::Range(0, kNumHandovers));
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_handover

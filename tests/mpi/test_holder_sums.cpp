@@ -12,7 +12,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/parallel/engine.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_holder_sums {
 namespace {
 
 struct Grid {
@@ -172,4 +172,4 @@ TEST(HolderSums, AskNothingWithoutTensorParallelism) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_holder_sums

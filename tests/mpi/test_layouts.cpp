@@ -8,7 +8,7 @@
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_layouts {
 namespace {
 
 constexpr double kTolerance = 1e-10;
@@ -170,4 +170,4 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Layouts,
                          ::testing::Range(0, static_cast<int>(std::size(kScenarios))));
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_layouts

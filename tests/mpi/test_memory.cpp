@@ -14,7 +14,7 @@
 #include "zea/kernels/matmul.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_memory {
 namespace {
 
 /// Wide enough that alignment and padding do not count.
@@ -259,4 +259,4 @@ TEST(Memory, OfPipelinesItIsWithinFifteenPercent) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_memory

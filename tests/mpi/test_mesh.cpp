@@ -11,7 +11,7 @@
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_mesh {
 namespace {
 
 std::vector<MeshShape> layouts() {
@@ -199,4 +199,4 @@ TEST(Mesh, RefusesAnotherNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_mesh

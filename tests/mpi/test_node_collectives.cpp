@@ -18,7 +18,7 @@
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
 
-namespace zea {
+namespace zea::test_node_collectives {
 namespace {
 
 constexpr DType kAll[] = {DType::Float64, DType::Float32, DType::BFloat16, DType::Float16,
@@ -380,4 +380,4 @@ TEST_F(NodeCollectivesTest, RanksWithNetworksOfTheirOwnMeetToo) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_node_collectives

@@ -16,7 +16,7 @@
 #include "support/pipeline_table.hpp"
 #include "support/recording_collectives.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_pipelines {
 namespace {
 
 constexpr int64_t kSamples = 20, kSteps = 5;
@@ -250,4 +250,4 @@ TEST(PipelinesTeeth, ModulesOnRanksOfTheirOwnSendToEachOther) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_pipelines

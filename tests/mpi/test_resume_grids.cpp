@@ -13,7 +13,7 @@
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_resume_grids {
 namespace {
 
 /// A vocabulary that tp pads, embeddings that are the head, too, and KV heads that many ranks hold.
@@ -88,4 +88,4 @@ TEST_F(ResumeGrids, OneRankGoesOnWhereAnyGridStopped) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_resume_grids

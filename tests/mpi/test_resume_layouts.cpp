@@ -9,7 +9,7 @@
 #include "support/stopped_run.hpp"
 #include "support/tiny_llava.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_resume_layouts {
 namespace {
 
 /// Degrees of one module.
@@ -147,4 +147,4 @@ TEST_F(ResumeLayouts, PipelinesGoOnWhereOthersStopped) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_resume_layouts

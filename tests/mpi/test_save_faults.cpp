@@ -24,7 +24,7 @@
 #include "zea/checkpoint/retention.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
-namespace zea {
+namespace zea::test_save_faults {
 namespace {
 
 namespace fs = std::filesystem;
@@ -311,4 +311,4 @@ TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_save_faults

@@ -9,7 +9,7 @@
 
 #include "support/mpi_main.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_slow_ranks {
 namespace {
 
 /// Enough work to be judged.
@@ -105,4 +105,4 @@ TEST(FindSlowest, IsThatOfAllPairs) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_slow_ranks

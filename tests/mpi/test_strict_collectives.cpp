@@ -10,7 +10,7 @@
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_strict_collectives {
 namespace {
 
 class StrictTest : public ::testing::Test {
@@ -191,4 +191,4 @@ TEST_F(StrictTest, NamesMessagesThatDiffer) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_strict_collectives

@@ -9,7 +9,7 @@
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/parallel/tensor_layers.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_tensor_layers {
 namespace {
 
 using at::Tensor;
@@ -410,4 +410,4 @@ INSTANTIATE_TEST_SUITE_P(Tp, TensorLayersTest, ::testing::ValuesIn(kSetups), nam
 INSTANTIATE_TEST_SUITE_P(Tp, TensorHeadTest, ::testing::ValuesIn(kSetups), name_of);
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_tensor_layers

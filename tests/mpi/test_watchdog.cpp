@@ -17,7 +17,7 @@
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/stopwatch.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_watchdog {
 namespace {
 
 constexpr double kDeadline = 1;
@@ -307,4 +307,4 @@ INSTANTIATE_TEST_SUITE_P(Nodes, WatchdogTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "EachRankItsOwn" : "One"; });
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_watchdog

@@ -53,6 +53,10 @@ class Install(unittest.TestCase):
     def program(self, name):
         return self.prefix / "bin" / name
 
+    def test_license_and_changes(self):
+        names = {path.name for path in (self.prefix / "share" / "doc").rglob("*")}
+        self.assertLessEqual({"README.md", "CITATION.cff", "LICENSE", "CHANGELOG.md"}, names)
+
     def test_plans(self):
         deck = self.share / "inputs" / "fashion_captions_2m.toml"
         config = f"model.config={deck.with_suffix('.json')}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CITATION.cff, the Spack recipe and the Apptainer definition say what CMakeLists.txt says, and
+"""CITATION.cff, LICENSE, CHANGELOG.md, the Spack recipe and the Apptainer definition say what CMakeLists.txt says, and
 their linters have nothing to say: cffconvert, Spack's audit and shellcheck, each where it is there.
 
 usage: check_packaging.py ROOT
@@ -64,6 +64,26 @@ class Citation(unittest.TestCase):
         except ImportError:
             self.skipTest("no cffconvert")
         Checked(CITATION.read_text()).validate()
+
+
+class Files(unittest.TestCase):
+    def test_license_is_the_one_that_others_name(self):
+        text = (ROOT / "LICENSE").read_text()
+        self.assertRegex(text, r"^\s*Apache License\s+Version 2\.0, January 2004\n")
+        self.assertIn("END OF TERMS AND CONDITIONS", text)
+        self.assertIn("\nlicense: Apache-2.0\n", CITATION.read_text())
+        self.assertIn('license("Apache-2.0"', RECIPE.read_text())
+
+    def test_changelog_begins_with_what_is_next_and_names_the_version(self):
+        titles = re.findall(r"(?m)^## (.+)$", (ROOT / "CHANGELOG.md").read_text())
+        self.assertEqual(titles[0], "Unreleased")
+        for title in titles[1:]:
+            self.assertRegex(title, r"^\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d$")
+        self.assertIn(VERSION, (ROOT / "CHANGELOG.md").read_text())
+
+    def test_install_takes_them(self):
+        installed = re.search(r"(?m)^install\(FILES (.+) DESTINATION \$\{CMAKE_INSTALL_DOCDIR\}", CMAKE)[1]
+        self.assertLessEqual({"LICENSE", "CHANGELOG.md"}, set(installed.split()))
 
 
 class Recipe:

@@ -77,6 +77,14 @@ def includes(text):
     return re.findall(r'^#include [<"]([^>"]+)[>"]', text, re.MULTILINE)
 
 
+def test_faults(path, text):
+    """CTest runs the tests of every file, and one translation unit may be made of any of them."""
+    if not re.search(rf"\b{path.stem}\b", (path.parent / "CMakeLists.txt").read_text()):
+        yield "its folder's CMakeLists.txt does not list it"
+    if not re.search(rf"^namespace zea(::\w+)?::{path.stem} {{$", text, re.MULTILINE):
+        yield f"its namespace must be named after it: zea::{path.stem}"
+
+
 def faults_of(path, root):
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -89,6 +97,8 @@ def faults_of(path, root):
             yield f"line {number} has {len(line)} columns; at most {MAX_COLUMNS}"
     if EMPTY_NAMES.search(path.name):
         yield "its name says nothing"
+    if path.parent.parent == root / "tests" and path.match("test_*.cpp"):
+        yield from test_faults(path, text)
     folder = folder_of(path, root)
     if folder is None:
         return

@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <thread>
 
+#include "support/chosen_tests.hpp"
+
 namespace zea::testing {
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kSkipped = 77;
 constexpr auto kPatienceAfterFailure = std::chrono::seconds(10);
 
 World* current_world = nullptr;
@@ -47,15 +47,13 @@ class RankReporter : public ::testing::EmptyTestEventListener {
 };
 
 int run_tests() {
-  ::testing::UnitTest& tests = *::testing::UnitTest::GetInstance();
-  ::testing::TestEventListeners& listeners = tests.listeners();
+  ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world().rank() != 0) delete listeners.Release(listeners.default_result_printer());
   auto* reporter = new RankReporter(world().communicator());
   listeners.Append(reporter);
-  const int result = RUN_ALL_TESTS();
+  const int code = run_chosen_tests();
   delete listeners.Release(reporter);  // before MPI ends
-  if (result != 0 || tests.test_to_run_count() == 0) return kFailed;
-  return tests.skipped_test_count() == tests.test_to_run_count() ? kSkipped : 0;
+  return code;
 }
 
 /// Failed where any rank failed, else skipped where all skipped.
@@ -81,7 +79,7 @@ Communicator first_ranks(int size) {
 }  // namespace zea::testing
 
 int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
+  zea::testing::choose_tests(argc, argv);
   zea::World world(&argc, &argv);
   zea::testing::current_world = &world;
   return zea::testing::worst(zea::testing::run_tests());

@@ -12,7 +12,7 @@
 
 #include "zea/core/rank_state.hpp"
 
-namespace zea {
+namespace zea::test_action_record {
 namespace {
 
 class ActionRecordTest : public ::testing::Test {
@@ -164,4 +164,4 @@ TEST_F(ActionRecordTest, IsReadWholeWhileItIsWritten) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_action_record

@@ -9,7 +9,7 @@
 
 #include "support/random_row.hpp"
 
-namespace zea {
+namespace zea::test_attention_slices {
 namespace {
 
 using Runs = std::vector<TokenRange>;
@@ -122,4 +122,4 @@ TEST(Visibility, SoundStaysCausalWhereImagesDoNot) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_attention_slices

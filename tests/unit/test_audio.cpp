@@ -15,7 +15,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_audio {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -354,4 +354,4 @@ TEST(Audio, OtherFormatsAreNamed) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_audio

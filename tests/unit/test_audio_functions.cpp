@@ -7,7 +7,7 @@
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/model/functions.hpp"
 
-namespace zea {
+namespace zea::test_audio_functions {
 namespace {
 
 using at::Tensor;
@@ -92,4 +92,4 @@ TEST_F(AudioFunctionsTest, NoRowsPassThrough) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_audio_functions

@@ -11,7 +11,7 @@
 #include "support/grid_table.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_axis {
 namespace {
 
 std::vector<Axis> axes_of_mask(int mask) {
@@ -185,4 +185,4 @@ TEST(Axis, AskingForWhatIsNotThereIsOurBug) {
   EXPECT_THROW(shape.coordinate(0, "llm"), InternalError);
 }
 
-}  // namespace zea
+}  // namespace zea::test_axis

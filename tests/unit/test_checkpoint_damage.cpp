@@ -13,7 +13,7 @@
 #include "zea/io/durable_file.hpp"
 #include "zea/io/shard_file.hpp"
 
-namespace zea {
+namespace zea::test_checkpoint_damage {
 namespace {
 
 constexpr int kShards = 2;
@@ -146,4 +146,4 @@ TEST_F(CheckpointDamage, SwappedFilesAreNoticed) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_checkpoint_damage

@@ -13,7 +13,7 @@
 #include "zea/io/durable_file.hpp"
 #include "zea/io/shard_file.hpp"
 
-namespace zea {
+namespace zea::test_checkpoint_source {
 namespace {
 
 struct Tensor {
@@ -32,7 +32,7 @@ std::vector<float> cut_out(const std::vector<float>& all, const Shape& shape, co
 
 /// A checkpoint of random tensors, each cut at random places (after a cut of a dim, as under tensor
 /// parallelism).
-class Checkpoint : public testing::Test {
+class Checkpoint : public ::testing::Test {
  protected:
   static constexpr int kShards = 3;
 
@@ -371,4 +371,4 @@ TEST_F(Checkpoint, WritesAVirtualModel) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_checkpoint_source

@@ -8,7 +8,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_chrome_trace {
 namespace {
 
 constexpr auto kAction = TraceRow::Action;
@@ -59,4 +59,4 @@ TEST(ChromeTrace, EveryRankHasAFileOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_chrome_trace

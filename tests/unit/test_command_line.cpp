@@ -7,7 +7,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_command_line {
 namespace {
 
 CommandLine parsed(std::vector<const char*> arguments) {
@@ -119,4 +119,4 @@ TEST(CommandLine, HelpIsComplete) {
     EXPECT_TRUE(contains(help, part)) << part;
 }
 
-}  // namespace zea
+}  // namespace zea::test_command_line

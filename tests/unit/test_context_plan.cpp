@@ -10,7 +10,7 @@
 
 #include "support/random_row.hpp"
 
-namespace zea {
+namespace zea::test_context_plan {
 namespace {
 
 using Owned = std::vector<std::vector<TokenRange>>;
@@ -196,4 +196,4 @@ TEST(ContextPlan, MakespanMinIsNeverWorseThanTheOthers) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_context_plan

@@ -12,7 +12,7 @@
 #include "zea/data/memory_dataset.hpp"
 #include "zea/io/h5.hpp"
 
-namespace zea {
+namespace zea::test_dataset {
 namespace {
 
 constexpr int32_t kImage = 7;
@@ -46,7 +46,7 @@ void with_sound(Arrays& a) {
   a.item_rate = {0, 0, 8000};
 }
 
-class DatasetFile : public testing::Test {
+class DatasetFile : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = std::filesystem::temp_directory_path() /
@@ -345,4 +345,4 @@ TEST(MemoryDataset, CountsAndChecksAsTheFileDoes) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_dataset

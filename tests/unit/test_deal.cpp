@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace zea {
+namespace zea::test_deal {
 namespace {
 
 int64_t largest_load(const std::vector<int64_t>& costs,
@@ -67,4 +67,4 @@ TEST(Deal, GivesTheFirstOfEqualsFirst) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_deal

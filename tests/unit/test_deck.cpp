@@ -11,7 +11,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_deck {
 namespace {
 
 const std::string kMinimal = "[model]\nweights = \"w.h5\"\n[data]\ntrain = \"t.h5\"\n";
@@ -376,14 +376,14 @@ TEST(Deck, HasSectionsOfAnyModule) {
 }
 
 TEST(Deck, ReadsFilesAndSaysWhyItCannot) {
-  const std::string path = testing::TempDir() + "zea_test_deck.toml";
+  const std::string path = ::testing::TempDir() + "zea_test_deck.toml";
   std::ofstream(path) << kMinimal << "[run]\nthreads = 2\n";
 
   EXPECT_EQ(read_deck(path, {"run.seed=5"}).run.threads, 2);
   EXPECT_EQ(read_deck(path, {"run.seed=5"}).run.seed, 5);
 
   std::remove(path.c_str());
-  for (const std::string& unreadable : {path, testing::TempDir()}) try {
+  for (const std::string& unreadable : {path, ::testing::TempDir()}) try {
       read_deck(unreadable, {});
       FAIL() << unreadable;
     } catch (const DeckError& error) {
@@ -391,4 +391,4 @@ TEST(Deck, ReadsFilesAndSaysWhyItCannot) {
     }
 }
 
-}  // namespace zea
+}  // namespace zea::test_deck

@@ -7,7 +7,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_deferred_gradients {
 namespace {
 
 using at::Tensor;
@@ -152,4 +152,4 @@ TEST(DeferredGradients, NeedTheGradientsThatTheyAreAddedTo) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_deferred_gradients

@@ -11,7 +11,7 @@
 #include "zea/plan/model/stage_template.hpp"
 #include "zea/plan/schedule/simulate.hpp"
 
-namespace zea {
+namespace zea::test_describe_pipeline {
 namespace {
 
 Plan plan_of(const std::string& schedule, int llm_stages, int ranks) {
@@ -79,4 +79,4 @@ TEST(DescribePipeline, PassesAreThoseOfTheSimulation) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_describe_pipeline

@@ -10,7 +10,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/plan/estimate/traffic.hpp"
 
-namespace zea {
+namespace zea::test_describe_ranks {
 namespace {
 
 using testing::tiny_llava_config;
@@ -113,4 +113,4 @@ TEST(NodeTraffic, CountsFeaturesThatGoToTheLanguageModel) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_describe_ranks

@@ -12,7 +12,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_dtype {
 namespace {
 
 constexpr DType kAll[] = {DType::Float64, DType::Float32, DType::BFloat16, DType::Float16,
@@ -109,4 +109,4 @@ TEST(DType, IntegersAreCopiedButNotConverted) {
   EXPECT_THROW(converted<double>(DType::Int64, value, DType::Float64), InternalError);
 }
 
-}  // namespace zea
+}  // namespace zea::test_dtype

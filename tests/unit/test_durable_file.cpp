@@ -7,7 +7,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_durable_file {
 namespace {
 
 TEST(DurableFile, AppearsOnlyWhenFinished) {
@@ -90,4 +90,4 @@ TEST(ParentDirectory, IsThatOfThePath) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_durable_file

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace zea {
+namespace zea::test_errands {
 namespace {
 
 TEST(Errands, RunOneAfterTheOther) {
@@ -49,4 +49,4 @@ TEST(Errands, NobodyWaitsForOneThatHangs) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_errands

@@ -12,7 +12,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_event_file {
 namespace {
 
 std::string hex(const std::string& bytes) {
@@ -139,4 +139,4 @@ TEST(EventFile, SaysWhereItCannotBe) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_event_file

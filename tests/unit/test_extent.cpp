@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <random>
 
-namespace zea {
+namespace zea::test_extent {
 namespace {
 
 using Random = std::mt19937;
@@ -242,4 +242,4 @@ TEST(Extent, CoverageSeesGapsOverlapsAndWhatLiesOutside) {
   EXPECT_FALSE(covers_exactly_once({2, 2}, {Extent{{0, 0}, {1, 2}}, Extent{{0, 0}, {1, 2}}}));
 }
 
-}  // namespace zea
+}  // namespace zea::test_extent

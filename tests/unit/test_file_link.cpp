@@ -12,7 +12,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_file_link {
 namespace {
 
 namespace fs = std::filesystem;
@@ -23,7 +23,7 @@ void set_time(const std::string& path, const struct stat& before) {
   ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
 }
 
-struct FileLink : testing::Test {
+struct FileLink : ::testing::Test {
   FileLink() {
     write_bytes(from, "values");
     wanted = identity_of(from).value();
@@ -82,4 +82,4 @@ TEST_F(FileLink, FollowsNoSymbolicLink) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_file_link

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-namespace zea {
+namespace zea::test_flat_kernels {
 namespace {
 
 class FlatKernels : public ::testing::Test {
@@ -101,4 +101,4 @@ TEST_F(FlatKernels, SumOfSquaresShowsWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_flat_kernels

@@ -7,7 +7,7 @@
 
 #include "support/tiny_llava.hpp"
 
-namespace zea {
+namespace zea::test_flat_layout {
 namespace {
 
 using testing::tiny_llava_config;
@@ -163,4 +163,4 @@ TEST(FlatLayout, GivesEveryFusedRunItsOwnBufferWhereParametersAreNotFlattened) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_flat_layout

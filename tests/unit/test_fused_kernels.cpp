@@ -17,7 +17,7 @@
 #include "zea/kernels/row_norms.hpp"
 #include "zea/kernels/sum_kernels.hpp"
 
-namespace zea {
+namespace zea::test_fused_kernels {
 namespace {
 
 at::Tensor exact(const at::Tensor& x) {
@@ -189,4 +189,4 @@ INSTANTIATE_TEST_SUITE_P(Types, FusedKernels,
                          [](const auto& info) { return at::toString(info.param); });
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_fused_kernels

@@ -14,7 +14,7 @@
 #include "zea/plan/tokens/item_row.hpp"
 #include "zea/train/training_data.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_grid_scenarios {
 namespace {
 
 /// What happens in a scenario on one of its grids.
@@ -195,4 +195,4 @@ TEST(GridScenarios, ConcernGridsOfEveryKind) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_grid_scenarios

@@ -11,7 +11,7 @@
 #include "zea/core/error.hpp"
 #include "zea/plan/plan.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_grid_table {
 namespace {
 
 constexpr int kMostRanks = 8;
@@ -250,4 +250,4 @@ TEST(GridTable, RefusesTheRestWithASentence) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_grid_table

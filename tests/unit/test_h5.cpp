@@ -8,7 +8,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_h5 {
 namespace {
 
 std::vector<float> counting(int64_t count) {
@@ -17,7 +17,7 @@ std::vector<float> counting(int64_t count) {
   return values;
 }
 
-class H5 : public testing::Test {
+class H5 : public ::testing::Test {
  protected:
   TemporaryDirectory directory_;
   std::string path_ = directory_ / "file.h5";
@@ -197,4 +197,4 @@ TEST_F(H5, IsReadByManyThreads) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_h5

@@ -11,7 +11,7 @@
 #include "support/files.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_hang_report {
 namespace {
 
 class HangReportTest : public ::testing::Test {
@@ -49,4 +49,4 @@ TEST_F(HangReportTest, SaysWhatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_hang_report

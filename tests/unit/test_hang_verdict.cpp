@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zea {
+namespace zea::test_hang_verdict {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -174,4 +174,4 @@ TEST(RankReport, TravelsAsJson) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_hang_verdict

@@ -7,7 +7,7 @@
 #include <latch>
 #include <stdexcept>
 
-namespace zea::detail {
+namespace zea::detail::test_held_boxes {
 namespace {
 
 constexpr int64_t kWidth = 1000;
@@ -60,4 +60,4 @@ TEST(HeldBoxes, TellWhatFails) {
 }
 
 }  // namespace
-}  // namespace zea::detail
+}  // namespace zea::detail::test_held_boxes

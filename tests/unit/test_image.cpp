@@ -15,7 +15,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_image {
 namespace {
 
 constexpr int64_t kMaxPixels = 1000000;
@@ -245,4 +245,4 @@ TEST(Preprocess, AVeryLongImageIsCroppedWithoutResizingAllOfIt) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_image

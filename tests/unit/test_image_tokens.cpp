@@ -5,7 +5,7 @@
 
 #include "zea/model/functions.hpp"
 
-namespace zea {
+namespace zea::test_image_tokens {
 namespace {
 
 using at::Tensor;
@@ -124,4 +124,4 @@ TEST(JoinedRows, AreTheRowsOfEveryStateSideBySide) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_image_tokens

@@ -8,7 +8,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_initial_weights {
 namespace {
 
 const std::string kConfig = R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
@@ -85,4 +85,4 @@ TEST(InitialWeights, RefuseWhatTheModelDoesNotHave) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_initial_weights

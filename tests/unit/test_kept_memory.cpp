@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host tensors get memory that was freed before, if it is about as large; what lies idle is
 // bounded, and a tensor may outlive the allocator.
-#include "kept_memory.hpp"
+#include "kernels/kept_memory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea::detail {
+namespace zea::detail::test_kept_memory {
 namespace {
 
 constexpr size_t kKiB = 1024, kMiB = 1024 * kKiB;
@@ -114,4 +114,4 @@ TEST(KeptMemory, OfOneThreadMayBeFreedByAnotherAndAfterTheAllocator) {
 }
 
 }  // namespace
-}  // namespace zea::detail
+}  // namespace zea::detail::test_kept_memory

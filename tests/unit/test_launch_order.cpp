@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zea {
+namespace zea::test_launch_order {
 namespace {
 
 constexpr LaunchVersions kNew{.nccl = 22600, .cuda_runtime = 12030, .cuda_driver = 12030};
@@ -38,4 +38,4 @@ TEST(LaunchOrder, WhoTurnsTheOrderOffIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_launch_order

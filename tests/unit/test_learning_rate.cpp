@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zea {
+namespace zea::test_learning_rate {
 namespace {
 
 TEST(LearningRate, RisesLinearlyThenFallsToTheLeast) {
@@ -31,4 +31,4 @@ TEST(LearningRate, WithoutWarmUpStartsAtThePeak) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_learning_rate

@@ -6,14 +6,14 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "model/microbatch_parts.hpp"
-#include "plan/paper_functions.hpp"
+#include "plan/units/paper_functions.hpp"
 #include "support/kernel_test.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/slice_attention.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 #include "zea/plan/tokens/mask_word.hpp"
 
-namespace zea {
+namespace zea::test_library_memory {
 namespace {
 
 using namespace detail;
@@ -114,4 +114,4 @@ TEST_F(LibraryMemory, GatheredContextSumsInWideCopies) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_library_memory

@@ -9,7 +9,7 @@
 #include "zea/core/error.hpp"
 #include "zea/data/memory_dataset.hpp"
 
-namespace zea {
+namespace zea::test_loader {
 namespace {
 
 constexpr int32_t kImage = 9;
@@ -214,4 +214,4 @@ TEST(Loader, StopsAtOnceWhereverItIs) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_loader

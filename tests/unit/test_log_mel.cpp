@@ -12,7 +12,7 @@
 #include "data/power_spectrum.hpp"
 #include "zea/data/audio.hpp"
 
-namespace zea {
+namespace zea::test_log_mel {
 namespace {
 
 Audio sine(int64_t rate, double hertz, double seconds, double height = 0.5) {
@@ -176,4 +176,4 @@ TEST(LogMel, NothingLiesMoreThanEightyDecibelsBelowTheMaximum) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_log_mel

@@ -13,7 +13,7 @@
 #include "zea/kernels/logit_kernels.hpp"
 #include "zea/model/functions.hpp"
 
-namespace zea {
+namespace zea::test_logit_tiles {
 namespace {
 
 using at::Tensor;
@@ -138,4 +138,4 @@ INSTANTIATE_TEST_SUITE_P(Types, LogitTiles,
                          [](const auto& info) { return at::toString(info.param); });
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_logit_tiles

@@ -7,7 +7,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_manifest {
 namespace {
 
 Piece piece_of(const std::string& state, const Extent& extent, const std::string& file) {
@@ -156,4 +156,4 @@ TEST(Hash, IsXxh3OfEachBlock) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_manifest

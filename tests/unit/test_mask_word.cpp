@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-namespace zea {
+namespace zea::test_mask_word {
 namespace {
 
 TEST(MaskWord, KeepsItsThreeParts) {
@@ -59,4 +59,4 @@ TEST(MaskWord, EqualSegmentsMakeOneBatch) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_mask_word

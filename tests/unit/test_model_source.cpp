@@ -7,7 +7,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/io/initial_weights.hpp"
 
-namespace zea {
+namespace zea::test_model_source {
 namespace {
 
 using testing::tiny_llava_config;
@@ -156,4 +156,4 @@ TEST_F(ModelSourceTest, SaysWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_model_source

@@ -11,7 +11,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_model_spec {
 namespace {
 
 using testing::tiny_llava_config;
@@ -295,4 +295,4 @@ TEST(ModelSpec, RefusesTextThatIsNotJson) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_model_spec

@@ -7,7 +7,7 @@
 #include "zea/core/error.hpp"
 #include "zea/plan/plan.hpp"
 
-namespace zea {
+namespace zea::test_module_grid {
 namespace {
 
 using testing::tiny_gpt2_config;
@@ -210,4 +210,4 @@ TEST(ModuleGrid, Gpt2TakesContextAndDataParallelism) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_module_grid

@@ -7,7 +7,7 @@
 
 #include "zea/model/layers.hpp"
 
-namespace zea {
+namespace zea::test_no_rows {
 namespace {
 
 using at::Tensor;
@@ -93,4 +93,4 @@ INSTANTIATE_TEST_SUITE_P(Types, NoRowsTest,
                          [](const auto& info) { return std::string(at::toString(info.param)); });
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_no_rows

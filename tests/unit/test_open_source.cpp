@@ -8,10 +8,10 @@
 #include "zea/io/tensor_stream.hpp"
 #include "zea/io/weights_file.hpp"
 
-namespace zea {
+namespace zea::test_open_source {
 namespace {
 
-class OpenSource : public testing::Test {
+class OpenSource : public ::testing::Test {
  protected:
   void make_checkpoint(const std::string& name, bool complete) {
     std::filesystem::create_directories(directory_ / name);
@@ -71,4 +71,4 @@ TEST_F(OpenSource, StreamsThroughASmallBuffer) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_open_source

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace zea {
+namespace zea::test_parallel_for {
 namespace {
 
 TEST(ParallelFor, DoesEachItemOnceByNoMoreThreadsThanAsked) {
@@ -62,4 +62,4 @@ TEST(ParallelFor, BeginsNoItemAfterOneThatThrewAndTellsTheLowest) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_parallel_for

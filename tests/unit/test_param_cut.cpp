@@ -10,7 +10,7 @@
 #include <map>
 #include <random>
 
-namespace zea {
+namespace zea::test_param_cut {
 namespace {
 
 class Random {
@@ -213,4 +213,4 @@ TEST(ParamCut, OneRankHoldsAll) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_param_cut

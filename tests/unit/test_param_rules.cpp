@@ -5,7 +5,7 @@
 
 #include "support/tiny_llava.hpp"
 
-namespace zea {
+namespace zea::test_param_rules {
 namespace {
 
 using testing::tiny_llava_config;
@@ -60,4 +60,4 @@ TEST(ParamRules, FaultsNameTheRule) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_param_rules

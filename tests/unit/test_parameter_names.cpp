@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zea {
+namespace zea::test_parameter_names {
 namespace {
 
 struct Case {
@@ -71,4 +71,4 @@ TEST(ParameterNames, KnowsComputedBuffers) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_parameter_names

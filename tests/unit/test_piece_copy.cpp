@@ -12,7 +12,7 @@
 #include "zea/core/error.hpp"
 #include "zea/io/weights_file.hpp"
 
-namespace zea {
+namespace zea::test_piece_copy {
 namespace {
 
 /// Element i of every tensor is i.
@@ -111,4 +111,4 @@ TEST(PieceCopy, EndsWithTheFirstFailureOfAnyThread) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_piece_copy

@@ -13,7 +13,7 @@
 #include "zea/plan/schedule/pipeline.hpp"
 #include "zea/plan/schedule/simulate.hpp"
 
-namespace zea {
+namespace zea::test_pipeline_schedules {
 namespace {
 
 constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::GPipe, PipelineSchedule::OneFOneB,
@@ -374,4 +374,4 @@ TEST_F(WrongOrder, BackwardBeforeItsOwnForward) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_pipeline_schedules

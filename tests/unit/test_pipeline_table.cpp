@@ -12,7 +12,7 @@
 #include "zea/core/error.hpp"
 #include "zea/plan/plan.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_pipeline_table {
 namespace {
 
 constexpr int kMostRanks = 8;
@@ -113,4 +113,4 @@ TEST(PipelineTable, RefusesTheRestWithASentence) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_pipeline_table

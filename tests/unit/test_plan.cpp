@@ -10,7 +10,7 @@
 #include "zea/core/error.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
 
-namespace zea {
+namespace zea::test_plan {
 namespace {
 
 using testing::tiny_llava_config;
@@ -484,4 +484,4 @@ TEST(Plan, RefusesSectionsOfModulesThatTheModelLacksWithThoseThatItHas) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_plan

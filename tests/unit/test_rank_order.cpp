@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace zea {
+namespace zea::test_rank_order {
 namespace {
 
 using Ranks = std::vector<int>;
@@ -264,4 +264,4 @@ TEST(RankOrder, IsNoWorseThanNotReordering) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_rank_order

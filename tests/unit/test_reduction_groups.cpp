@@ -13,7 +13,7 @@
 
 #include "support/grid_table.hpp"
 
-namespace zea {
+namespace zea::test_reduction_groups {
 namespace {
 
 /// A share of the global batch's gradient: whose tokens, and which tp rank's slice of them or query
@@ -264,4 +264,4 @@ TEST(Reduction, ContextParallelGroupsAreRowsAndColumnsOfTheCpRanks) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_reduction_groups

@@ -8,7 +8,7 @@
 #include "support/files.hpp"
 #include "zea/io/manifest.hpp"
 
-namespace zea {
+namespace zea::test_retention {
 namespace {
 
 namespace fs = std::filesystem;
@@ -131,4 +131,4 @@ TEST(Retention, PassesOverCheckpointsThatCannotBeOpenedAndSaysSo) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_retention

@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace zea {
+namespace zea::test_row_exchange {
 namespace {
 
 using Rows = std::set<int64_t>;
@@ -108,4 +108,4 @@ TEST(RowExchange, FindsThePlacesOfRowsAmongTheHeld) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_row_exchange

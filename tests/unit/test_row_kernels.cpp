@@ -9,7 +9,7 @@
 #include "support/kernel_test.hpp"
 #include "zea/kernels/matmul.hpp"
 
-namespace zea {
+namespace zea::test_row_kernels {
 namespace {
 
 using RowKernels = testing::ElementTypes;
@@ -94,4 +94,4 @@ INSTANTIATE_TEST_SUITE_P(Types, RowKernels,
                          [](const auto& info) { return at::toString(info.param); });
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_row_kernels

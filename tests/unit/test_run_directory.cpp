@@ -23,7 +23,7 @@ extern "C" int unlink(const char* path) noexcept {
   return static_cast<int>(syscall(SYS_unlink, path));
 }
 
-namespace zea {
+namespace zea::test_run_directory {
 namespace {
 
 /// The directory of a run that another process locked and left without giving the lock back.
@@ -175,4 +175,4 @@ TEST(RunDirectory, IsTakenOverByOneOfManyThatStartAtOnce) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_run_directory

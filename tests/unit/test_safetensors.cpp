@@ -5,7 +5,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_safetensors {
 namespace {
 
 std::string with_length(const std::string& header, uint64_t length) {
@@ -18,7 +18,7 @@ std::string file_bytes(const std::string& header, size_t data_bytes) {
   return with_length(header, header.size()) + std::string(data_bytes, '\0');
 }
 
-class Safetensors : public testing::Test {
+class Safetensors : public ::testing::Test {
  protected:
   TemporaryDirectory directory_;
   std::string path_ = directory_ / "model.safetensors";
@@ -227,4 +227,4 @@ TEST_F(Safetensors, RefusesADirectoryWithoutWeights) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_safetensors

@@ -7,7 +7,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/plan/schedule/stage_split.hpp"
 
-namespace zea {
+namespace zea::test_sample_cost {
 namespace {
 
 using testing::tiny_llava_config;
@@ -88,4 +88,4 @@ TEST(SampleCost, FollowsMeasuredCosts) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_sample_cost

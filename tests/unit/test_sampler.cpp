@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zea {
+namespace zea::test_sampler {
 namespace {
 
 TEST(Sampler, WithoutShufflingTheFileIsReadInOrderAgainAndAgain) {
@@ -74,4 +74,4 @@ TEST(Sampler, AllOrdersOfFourAreEquallyLikely) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_sampler

@@ -12,7 +12,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/plan/plan.hpp"
 
-namespace zea {
+namespace zea::test_schedule {
 namespace {
 
 using testing::tiny_llava_config;
@@ -282,4 +282,4 @@ TEST(Slots, TwoAreEnoughForUnitsOfOneSizeAndShardGradOpNeedsAll) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_schedule

@@ -16,7 +16,7 @@
 #include "zea/plan/mesh/reduction.hpp"
 #include "zea/plan/plan.hpp"
 
-namespace zea {
+namespace zea::test_schedule_properties {
 namespace {
 
 using testing::tiny_llava_config;
@@ -449,4 +449,4 @@ TEST(ScheduleProperties, HoldForRandomPlansAndSteps) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_schedule_properties

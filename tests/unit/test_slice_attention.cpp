@@ -12,7 +12,7 @@
 #include "support/random_row.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 
-namespace zea {
+namespace zea::test_slice_attention {
 namespace {
 
 using at::Tensor;
@@ -173,4 +173,4 @@ TEST(SliceAttention, NeedsMemoryInProportionToTheTokens) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_slice_attention

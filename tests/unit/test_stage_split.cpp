@@ -11,8 +11,9 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/model/stage_template.hpp"
 
-namespace zea {
+namespace zea::test_stage_split {
 namespace {
 
 using testing::tiny_llava_config;
@@ -282,4 +283,4 @@ TEST_F(MeasuredCosts, OtherFilesAreRefused) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_stage_split

@@ -13,11 +13,11 @@
 #include "zea/io/piece_copy.hpp"
 #include "zea/io/weights_file.hpp"
 
-namespace zea {
+namespace zea::test_state_source {
 namespace {
 
 /// A weights file with the state of a run: "a" was trained, "b" was not.
-class StateFileTest : public testing::Test {
+class StateFileTest : public ::testing::Test {
  protected:
   void write(const std::function<void(Manifest&)>& change = {}) {
     WeightsWriter writer(path_, "{\"model_type\": \"x\"}");
@@ -171,4 +171,4 @@ TEST_F(StateFileTest, IsReadByManyThreads) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_state_source

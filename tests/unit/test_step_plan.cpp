@@ -9,7 +9,7 @@
 
 #include "zea/core/error.hpp"
 
-namespace zea {
+namespace zea::test_step_plan {
 namespace {
 
 std::vector<SampleIndex> make_index(int64_t samples, uint64_t seed) {
@@ -203,4 +203,4 @@ TEST(StepPlan, RefusesASampleLongerThanARow) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_step_plan

@@ -8,7 +8,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_stop_request {
 namespace {
 
 TEST(StopRequest, SignalsAskOnce) {
@@ -109,4 +109,4 @@ TEST(StopRequest, ASignalThatComesWhenTheRunIsOverEndsNothing) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_stop_request

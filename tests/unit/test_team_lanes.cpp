@@ -9,19 +9,19 @@
 #include <limits>
 #include <thread>
 
-#include "elements.hpp"
-#include "flat_functors.hpp"
-#include "gelu_functors.hpp"
-#include "logit_functors.hpp"
-#include "norm_functors.hpp"
-#include "row_functors.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/flat_functors.hpp"
+#include "kernels/gelu_functors.hpp"
+#include "kernels/logit_functors.hpp"
+#include "kernels/norm_functors.hpp"
+#include "kernels/row_functors.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/logit_kernels.hpp"
 #include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
 #include "zea/kernels/row_norms.hpp"
 
-namespace zea::detail {
+namespace zea::detail::test_team_lanes {
 namespace {
 
 struct SharedTeam {
@@ -320,4 +320,4 @@ INSTANTIATE_TEST_SUITE_P(TypesAndLanes, TeamLanes,
                          });
 
 }  // namespace
-}  // namespace zea::detail
+}  // namespace zea::detail::test_team_lanes

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zea {
+namespace zea::test_text {
 namespace {
 
 const std::vector<std::string> kClasses{"t-shirt", "shirt", "coat", "ankle boot"};
@@ -28,4 +28,4 @@ TEST(ClassNamedIn, TwoClassesAreNone) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_text

@@ -11,7 +11,7 @@
 
 #include "support/kernel_test.hpp"
 
-namespace zea {
+namespace zea::test_tiled_attention {
 namespace {
 
 using at::Tensor;
@@ -271,4 +271,4 @@ TEST_F(TiledAttention, ShowsWhatIsNoNumber) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_tiled_attention

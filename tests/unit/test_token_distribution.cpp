@@ -13,7 +13,7 @@
 #include "support/random_row.hpp"
 #include "zea/plan/tokens/context_plan.hpp"
 
-namespace zea {
+namespace zea::test_token_distribution {
 namespace {
 
 using testing::random_row;
@@ -274,4 +274,4 @@ TEST(TokenDistribution, WithoutAttentionTokensAreDealtEvenly) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_token_distribution

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <random>
 
-namespace zea {
+namespace zea::test_token_layout {
 namespace {
 
 std::vector<int64_t> rows_of(const RowRuns& runs) {
@@ -124,4 +124,4 @@ TEST(TokenLayout, ModulesOfAReplicaHaveGridsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_token_layout

@@ -7,7 +7,7 @@
 
 #include "support/tiny_llava.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_traffic {
 namespace {
 
 TEST(CollectiveVolume, SumsToTheTextbookOverRanks) {
@@ -150,4 +150,4 @@ TEST(MicrobatchRows, CountRowsOfImagesAndWhatTheyBecome) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_traffic

@@ -20,7 +20,7 @@
 #include "zea/parallel/sharded_group.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 
-namespace zea {
+namespace zea::test_unit_memory {
 namespace {
 
 constexpr double kTolerance = 0.05;
@@ -304,4 +304,4 @@ TEST_F(UnitMemoryTest, AndWithoutAGraph) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_unit_memory

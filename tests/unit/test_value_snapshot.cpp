@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-namespace zea {
+namespace zea::test_value_snapshot {
 namespace {
 
 using detail::OwnPiece;
@@ -197,4 +197,4 @@ TEST(ValueSnapshot, OffersMemoryToTheSystemAsItIsWritten) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_value_snapshot

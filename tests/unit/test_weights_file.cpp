@@ -11,7 +11,7 @@
 
 #include "support/files.hpp"
 
-namespace zea {
+namespace zea::test_weights_file {
 namespace {
 
 const std::vector<float> kValues{1, 2, 3, 4, 5, 6};
@@ -31,7 +31,7 @@ const std::string& external_link_bytes() {
 }
 const bool kMadeBeforeMain = !external_link_bytes().empty();
 
-class WeightsFileTest : public testing::Test {
+class WeightsFileTest : public ::testing::Test {
  protected:
   void write_good(const std::vector<float>& values = kValues, DType dtype = DType::Float32) {
     WeightsWriter writer(path_, "{\"model_type\":\"llava\"}");
@@ -326,4 +326,4 @@ TEST_F(WeightsFileTest, DamagedMetadataIsNeverReadAsGood) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_weights_file

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace zea {
+namespace zea::test_world_sizes {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -43,4 +43,4 @@ TEST(WorldSizes, AreNamedInAClause) {
 }
 
 }  // namespace
-}  // namespace zea
+}  // namespace zea::test_world_sizes

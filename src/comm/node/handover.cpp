@@ -99,7 +99,7 @@ void HandoverRanks::accept(int from, const Descriptor& received) const {
   const SegmentOffer& offer = offers[from];
   if (!is_segment_file(received.number(), offer.bytes, offer.mark))
     throw CommError("what was found for rank " + std::to_string(from) + " is not its memory");
-  (*segments)[from] = Segment(received.number(), offer.bytes);
+  (*segments)[from] = SharedSegment(received.number(), offer.bytes);
 }
 
 std::unique_ptr<Handover> make_handover(int way, const HandoverRanks& ranks) {

@@ -32,7 +32,7 @@ struct HandoverRanks {
   int rank = 0;
   int file = -1;  ///< this rank's
   std::vector<SegmentOffer> offers;
-  std::vector<Segment>* segments = nullptr;  ///< filled in for all but this rank
+  std::vector<SharedSegment>* segments = nullptr;  ///< filled in for all but this rank
 
   int size() const { return static_cast<int>(offers.size()); }
   /// Maps what is said to be a rank's file; throws CommError where it is not.

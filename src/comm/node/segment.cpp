@@ -70,7 +70,7 @@ Descriptor::~Descriptor() {
   if (is_open()) close(number_);
 }
 
-Segment::Segment(int file, int64_t bytes) : bytes_(bytes) {
+SharedSegment::SharedSegment(int file, int64_t bytes) : bytes_(bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED)
     throw_system_error("mapping " + std::to_string(bytes) + " bytes of shared memory", errno);
@@ -78,16 +78,16 @@ Segment::Segment(int file, int64_t bytes) : bytes_(bytes) {
   madvise(mapped, bytes, MADV_HUGEPAGE);  // a wish: kernels that do not grant it are as good
 }
 
-Segment::Segment(Segment&& other) noexcept
+SharedSegment::SharedSegment(SharedSegment&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
-Segment& Segment::operator=(Segment&& other) noexcept {
+SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
-Segment::~Segment() {
+SharedSegment::~SharedSegment() {
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 

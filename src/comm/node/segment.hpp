@@ -28,14 +28,14 @@ class Descriptor {
 };
 
 /// A mapping of shared memory; the memory lives as long as any process maps it.
-class Segment {
+class SharedSegment {
  public:
-  Segment() = default;
+  SharedSegment() = default;
   /// Maps `bytes` of an open file.
-  Segment(int file, int64_t bytes);
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&& other) noexcept;
-  ~Segment();
+  SharedSegment(int file, int64_t bytes);
+  SharedSegment(SharedSegment&& other) noexcept;
+  SharedSegment& operator=(SharedSegment&& other) noexcept;
+  ~SharedSegment();
 
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }

@@ -104,7 +104,7 @@ SharedMemory::Result SharedMemory::build(Collectives& ranks, int64_t bytes, int6
   std::string why = steps.take([&] {
     check_limit(bytes, limit);
     file = make_segment_file(bytes, spare, own.segment.mark);
-    memory->segments_[ranks.rank()] = Segment(file.number(), bytes);
+    memory->segments_[ranks.rank()] = SharedSegment(file.number(), bytes);
     own.segment.file = file.number();
   });
   if (!why.empty()) return {nullptr, why};

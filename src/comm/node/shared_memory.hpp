@@ -30,7 +30,7 @@ class SharedMemory {
   uint64_t id() const { return id_; }
 
  private:
-  std::vector<Segment> segments_;
+  std::vector<SharedSegment> segments_;
   uint64_t id_ = 0;
 };
 
