@@ -186,12 +186,11 @@ struct RunData {
 
 RunData open_data(const Plan& plan, WatchedRanks& ranks) {
   const ActionRecord::Action action(ranks.record, "open the data");
+  const Options& options = plan.options;
   RunData data;
-  agree(*ranks.control, [&] {
-    const Options& options = plan.options;
-    if (options.run.mode == "train") data.train = open_checked(options.data.train, plan);
-    data.eval = open_checked_eval(plan);
-  });
+  if (options.run.mode == "train")
+    data.train = open_checked(options.data.train, plan, *ranks.control);
+  data.eval = open_checked_eval(plan, *ranks.control);
   return data;
 }
 

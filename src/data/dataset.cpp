@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set in an HDF5 file. Everything is checked once, when it is opened, in chunks of bounded
-// memory; after that read() only copies. Small contents stay in memory, large ones are read sample
-// by sample.
+// A data set in an HDF5 file. Everything is checked once, when it is opened, tokens and loss masks
+// in chunks of bounded memory by the ranks together; after that read() only copies. Small contents
+// stay in memory, large ones are read sample by sample.
 #include "zea/data/dataset.hpp"
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <utility>
 
+#include "content_scan.hpp"
 #include "offsets.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/h5.hpp"
@@ -43,11 +45,11 @@ class Contents {
     return values;
   }
 
-  /// Calls `check(position, value)` for every element.
+  /// Calls `check(position, value)` for the elements [begin, end).
   template <class Check>
-  void for_each(const H5File& file, Check check) const {
-    for (int64_t begin = 0; begin < length_; begin += kChunkElements) {
-      const auto values = read(file, begin, std::min(length_, begin + kChunkElements));
+  void for_each(const H5File& file, int64_t begin, int64_t end, Check check) const {
+    for (; begin < end; begin += kChunkElements) {
+      const auto values = read(file, begin, std::min(end, begin + kChunkElements));
       for (size_t i = 0; i < values.size(); ++i) check(begin + static_cast<int64_t>(i), values[i]);
     }
   }
@@ -117,9 +119,13 @@ class FileDataset : public Dataset {
     check_structure();
     read_names();
     make_index();
-    check_tokens();
-    check_labels();
   }
+
+  /// Of the tokens of the samples that are this rank's to look at: about as many for each rank.
+  detail::ContentScan scan(int rank, int ranks) const;
+  /// Takes what all ranks have found. Throws what is wrong with the contents, the first fault.
+  void accept(const detail::ContentScan& found);
+  int64_t num_tokens() const { return tokens_.length(); }
 
   std::string describe() const override { return file_.path(); }
   const std::vector<SampleIndex>& index() const override { return index_; }
@@ -139,8 +145,11 @@ class FileDataset : public Dataset {
   bool is_clip(size_t item) const {
     return !item_modality_.empty() && item_modality_[item] == static_cast<uint8_t>(Modality::Audio);
   }
-  void check_tokens();
+  void scan_masks(size_t first, size_t last, detail::ContentScan& found) const;
+  void check_contents(const detail::ContentScan& found) const;
+  void check_placeholder_ids() const;
   void check_labels() const;
+  int64_t vocabulary() const { return static_cast<int64_t>(token_bytes_.size()); }
   void read_names();
   void make_index();
   int64_t sample_of(int64_t token_position) const;
@@ -254,31 +263,69 @@ void FileDataset::make_index() {
       index_[i].items += is_clip(static_cast<size_t>(item)) ? ItemCounts(0, 1) : ItemCounts(1, 0);
     if (index_[i].tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
   }
-  size_t sample = 0;
-  loss_mask_.for_each(file_, [&](int64_t position, uint8_t mask) {
-    if (position == token_offsets_[sample + 1]) ++sample;
-    if (mask > 1)
-      refuse("loss_mask of sample " + std::to_string(sample) + " is " + std::to_string(mask) +
-             " at token " + std::to_string(position - token_offsets_[sample]) + ", must be 0 or 1");
-    if (position != token_offsets_[sample]) index_[sample].targets += mask;
-  });
 }
 
-void FileDataset::check_tokens() {
-  const bool vocabulary_known = !token_bytes_.empty();
-  const auto vocabulary = static_cast<int64_t>(token_bytes_.size());
-  tokens_.for_each(file_, [&](int64_t position, int32_t token) {
-    max_token_ = std::max(max_token_, token);
-    if (token < 0 || (vocabulary_known && token >= vocabulary))
-      refuse("sample " + std::to_string(sample_of(position)) + " holds token id " +
-             std::to_string(token) + "; allowed are 0 to " +
-             (vocabulary_known ? std::to_string(vocabulary - 1) : "2^31 - 1"));
-  });
+detail::ContentScan FileDataset::scan(int rank, int ranks) const {
+  const auto first_of = [&](int number) {
+    const int64_t token = tokens_.length() * number / ranks;
+    return static_cast<size_t>(std::ranges::lower_bound(token_offsets_, token) -
+                               token_offsets_.begin());
+  };
+  const size_t first = first_of(rank), last = first_of(rank + 1);
+  detail::ContentScan found;
+  scan_masks(first, last, found);
+  const int64_t end = tokens_.length(), known = vocabulary();
+  tokens_.for_each(file_, token_offsets_[first], token_offsets_[last],
+                   [&](int64_t position, int32_t token) {
+                     found.max_token = std::max<int64_t>(found.max_token, token);
+                     if (token < 0 || (known > 0 && token >= known))
+                       found.bad_token = std::max(found.bad_token, end - position);
+                   });
+  return found;
+}
+
+/// A sample's first token is no target.
+void FileDataset::scan_masks(size_t first, size_t last, detail::ContentScan& found) const {
+  found.targets.assign(index_.size(), 0);
+  size_t sample = first;
+  loss_mask_.for_each(file_, token_offsets_[first], token_offsets_[last],
+                      [&](int64_t position, uint8_t mask) {
+                        if (position == token_offsets_[sample + 1]) ++sample;
+                        if (mask > 1)
+                          found.bad_mask = std::max(found.bad_mask, tokens_.length() - position);
+                        if (position != token_offsets_[sample]) found.targets[sample] += mask;
+                      });
+}
+
+void FileDataset::accept(const detail::ContentScan& found) {
+  check_contents(found);
+  max_token_ = static_cast<int32_t>(found.max_token);
+  for (size_t i = 0; i < index_.size(); ++i) index_[i].targets = found.targets[i];
+  check_placeholder_ids();
+  check_labels();
+}
+
+void FileDataset::check_contents(const detail::ContentScan& found) const {
+  const int64_t mask = tokens_.length() - found.bad_mask,
+                token = tokens_.length() - found.bad_token;
+  if (found.bad_mask > 0) {
+    const int64_t sample = sample_of(mask);
+    refuse("loss_mask of sample " + std::to_string(sample) + " is " +
+           std::to_string(loss_mask_.read(file_, mask, mask + 1)[0]) + " at token " +
+           std::to_string(mask - token_offsets_[static_cast<size_t>(sample)]) + ", must be 0 or 1");
+  }
+  if (found.bad_token > 0)
+    refuse("sample " + std::to_string(sample_of(token)) + " holds token id " +
+           std::to_string(tokens_.read(file_, token, token + 1)[0]) + "; allowed are 0 to " +
+           (vocabulary() > 0 ? std::to_string(vocabulary() - 1) : "2^31 - 1"));
+}
+
+void FileDataset::check_placeholder_ids() const {
   for (const auto& [name, token] :
        {std::pair("image_token", image_token_), std::pair("audio_token", audio_token_)})
-    if (vocabulary_known && token >= vocabulary)
+    if (vocabulary() > 0 && token >= vocabulary())
       refuse(std::string(name) + " is " + std::to_string(token) + ", outside its vocabulary of " +
-             std::to_string(vocabulary));
+             std::to_string(vocabulary()));
 }
 
 void FileDataset::check_labels() const {
@@ -329,10 +376,42 @@ Item FileDataset::read_item(int64_t number) const {
   return item;
 }
 
+/// What all ranks have found: of each value the largest, since it is 0 or -1 for what a rank did
+/// not look at.
+void join(detail::ContentScan& found, size_t samples, const SharedOpening& opening) {
+  std::vector<int64_t> values = std::move(found.targets);
+  values.resize(samples);
+  values.insert(values.end(), {found.max_token, found.bad_mask, found.bad_token});
+  opening.max(values);
+  found.max_token = values[samples];
+  found.bad_mask = values[samples + 1];
+  found.bad_token = values[samples + 2];
+  values.resize(samples);
+  found.targets = std::move(values);
+}
+
 }  // namespace
 
-std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes) {
-  return std::make_unique<FileDataset>(path, held_bytes);
+std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes,
+                                      const SharedOpening& opening) {
+  std::unique_ptr<FileDataset> dataset;
+  opening.agree([&] { dataset = std::make_unique<FileDataset>(path, held_bytes); });
+  const size_t samples = dataset->index().size();
+  const bool keeps = dataset->num_tokens() >= opening.kept_from_tokens;
+  std::string contents;
+  std::optional<detail::ContentScan> kept;
+  if (keeps && opening.rank == 0) {
+    contents = detail::describe_contents(path, samples);
+    kept = detail::read_kept_scan(path, contents, samples);
+  }
+  std::vector<int64_t> is_known{kept.has_value()};
+  opening.max(is_known);
+  detail::ContentScan found = kept.value_or(detail::ContentScan{});
+  if (is_known[0] == 0) opening.agree([&] { found = dataset->scan(opening.rank, opening.ranks); });
+  join(found, samples, opening);
+  opening.agree([&] { dataset->accept(found); });
+  if (keeps && is_known[0] == 0 && opening.rank == 0) detail::keep_scan(path, contents, found);
+  return dataset;
 }
 
 int64_t count_targets(const std::vector<uint8_t>& loss_mask) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading, decoding and preprocessing of microbatches, in the calling thread or some steps ahead in
-// one of its own.
+// Reading, decoding and preprocessing of microbatches, in the calling thread or, with the plans of
+// their steps, some steps ahead in one of its own.
 #include "zea/data/loader.hpp"
 
 #include <algorithm>
@@ -90,11 +90,11 @@ LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& op
 }
 
 Loader::Loader(const Dataset& dataset, LoaderOptions options,
-               std::function<StepIds(int64_t step)> ids_of_step, int64_t first_step,
+               std::function<RankStep(int64_t step)> plan_step, int64_t first_step,
                int64_t end_step, int64_t prefetch)
     : dataset_(dataset),
       options_(std::move(options)),
-      ids_of_step_(std::move(ids_of_step)),
+      plan_step_(std::move(plan_step)),
       first_step_(first_step),
       end_step_(end_step),
       prefetch_(static_cast<size_t>(std::max<int64_t>(prefetch, 1))),
@@ -105,12 +105,12 @@ Loader::~Loader() {
   thread_.join();
 }
 
-std::vector<LoadedMicrobatch> Loader::next() {
+LoadedStep Loader::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !ready_.empty() || finished_; });
   if (ready_.empty() && error_) std::rethrow_exception(error_);
   ZEA_ASSERT(!ready_.empty());  // next() was called more than end_step - first_step times
-  std::vector<LoadedMicrobatch> loaded = std::move(ready_.front());
+  LoadedStep loaded = std::move(ready_.front());
   ready_.pop_front();
   changed_.notify_all();
   return loaded;
@@ -130,15 +130,15 @@ void Loader::run(std::stop_token stop) {
   changed_.notify_all();
 }
 
-std::vector<LoadedMicrobatch> Loader::load_step(int64_t step, std::stop_token stop) const {
-  std::vector<LoadedMicrobatch> microbatches;
-  for (const auto& ids : ids_of_step_(step))
-    microbatches.push_back(load_until(dataset_, options_, ids, stop));
-  return microbatches;
+LoadedStep Loader::load_step(int64_t step, std::stop_token stop) const {
+  LoadedStep loaded{.plan = plan_step_(step)};
+  for (const MicrobatchPlan& microbatch : loaded.plan.microbatches)
+    loaded.microbatches.push_back(load_until(dataset_, options_, microbatch.samples, stop));
+  return loaded;
 }
 
 /// Waits for room; false when the loader is being destroyed.
-bool Loader::put(std::vector<LoadedMicrobatch> loaded, std::stop_token stop) {
+bool Loader::put(LoadedStep loaded, std::stop_token stop) {
   std::unique_lock lock(mutex_);
   const bool room = changed_.wait(lock, stop, [this] { return ready_.size() < prefetch_; });
   if (!room || stop.stop_requested()) return false;

@@ -161,6 +161,7 @@ FlatRange Plan::own_cut(int world_rank, int group) const {
 StepPlanOptions Plan::step_plan_options() const {
   StepPlanOptions step_options;
   step_options.replicas = mesh.replicas();
+  step_options.shard_group = mesh.dp_shard;
   step_options.row_tokens = options.data.row_tokens;
   step_options.rows_per_microbatch = options.data.rows_per_microbatch;
   step_options.packing = options.data.packing;
@@ -218,27 +219,19 @@ ReplicaLayout Plan::replica_layout(int world_rank) const {
   return layout;
 }
 
-ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool forward_only) const {
-  ScheduleInput input{schedule_parts(), step};
+RankStep Plan::rank_step(const StepPlan& step, int world_rank, bool forward_only) const {
+  const int replica = replica_of(world_rank);
+  const std::vector<MicrobatchPlan>& microbatches = step.replicas[replica];
+  ScheduleInput input{schedule_parts(), microbatches, step.group_kinds[replica / step.shard_group],
+                      step.kinds};
   input.place = place_of(world_rank);
-  input.replica = replica_of(world_rank);
   input.forward_only = forward_only;
-  std::vector<int> everyone(mesh.replicas());
-  for (int replica = 0; replica < mesh.replicas(); ++replica) everyone[replica] = replica;
-  const int first = replica_of(world_rank) / mesh.dp_shard * mesh.dp_shard;
-  const std::vector<int> shard_group(everyone.begin() + first,
-                                     everyone.begin() + first + mesh.dp_shard);
-  for (const Sharding& sharding : shardings) {
-    input.shard_peers.push_back(sharding.gathered() ? shard_group
-                                                    : std::vector<int>{replica_of(world_rank)});
-    input.all_peers.push_back(everyone);
-  }
   input.moves_features = pipeline.places[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.dp_module,
                                         mesh.coordinate(world_rank, grid.module).dp_module};
-  return input;
+  return {step.step, step.samples, step.tokens, step.targets, microbatches, make_schedule(input)};
 }
 
 Plan make_plan(const Options& options, const std::string& config_json, int world_size,

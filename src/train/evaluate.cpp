@@ -57,7 +57,7 @@ class Evaluator {
   }
 
  private:
-  WalkResult walk(const StepPlan& plan, const std::vector<LoadedMicrobatch>& loaded,
+  WalkResult walk(const RankStep& step, const std::vector<LoadedMicrobatch>& loaded,
                   HeadOutput head, double* targets) {
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded) {
@@ -67,8 +67,7 @@ class Evaluator {
       const Microbatch& made = microbatches.back();
       if (targets && made.counts) *targets += static_cast<double>(made.targets);
     }
-    const ScheduleInput input = engine_.plan().schedule_input(plan, engine_.world_rank(), true);
-    WalkResult result = engine_.run(make_schedule(input), microbatches, head);
+    WalkResult result = engine_.run(step.schedule.actions, microbatches, head);
     if (head == HeadOutput::LastLogits) best_ = best_tokens(result, microbatches, loaded);
     return result;
   }
@@ -104,18 +103,21 @@ class Evaluator {
     return {host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + host.numel()};
   }
 
-  std::vector<LoadedMicrobatch> load(const StepPlan& plan) const {
+  RankStep own_part(const StepPlan& step) const {
+    return engine_.plan().rank_step(step, engine_.world_rank(), true);
+  }
+
+  std::vector<LoadedMicrobatch> load(const RankStep& step) const {
     const ActionRecord::Action action(engine_.mesh().record(), "load");
     std::vector<LoadedMicrobatch> loaded;
-    for (const MicrobatchPlan& part :
-         plan.replicas[engine_.plan().replica_of(engine_.world_rank())])
+    for (const MicrobatchPlan& part : step.microbatches)
       loaded.push_back(load_microbatch(dataset_, loading_, part.samples));
     return loaded;
   }
 
   void add_loss(const Ids& ids) {
-    const StepPlan plan = engine_.plan().step_plan(0, ids, dataset_.index());
-    loss_sum_ += walk(plan, load(plan), HeadOutput::Loss, &targets_).loss_sum;
+    const RankStep step = own_part(engine_.plan().step_plan(0, ids, dataset_.index()));
+    loss_sum_ += walk(step, load(step), HeadOutput::Loss, &targets_).loss_sum;
   }
 
   /// A plan in which each sample has room for its prompt and all that may be generated.
@@ -127,8 +129,8 @@ class Evaluator {
   }
 
   void generate(const Ids& ids) {
-    const StepPlan plan = generation_plan(ids);
-    std::vector<LoadedMicrobatch> loaded = load(plan);
+    const RankStep step = own_part(generation_plan(ids));
+    std::vector<LoadedMicrobatch> loaded = load(step);
     std::vector<std::vector<Prediction>> predictions(loaded.size());
     std::vector<std::vector<bool>> ended(loaded.size());
     for (size_t m = 0; m < loaded.size(); ++m)
@@ -141,7 +143,7 @@ class Evaluator {
         predictions[m].push_back({sample.id, {}});
       }
     for (int64_t token = 0; token < options_.generate_tokens; ++token) {
-      walk(plan, loaded, HeadOutput::LastLogits, nullptr);
+      walk(step, loaded, HeadOutput::LastLogits, nullptr);
       double open = 0;
       for (size_t m = 0; m < loaded.size(); ++m)
         if (!loaded[m].samples.empty())

@@ -3,6 +3,8 @@
 
 #include <cstdio>
 
+#include "zea/train/gather_text.hpp"
+
 namespace zea {
 namespace {
 
@@ -16,31 +18,39 @@ MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<S
                          NarrowProducts products)
     : bytes_(bytes), engine_(engine), index_(index), products_(products) {}
 
-std::string MemoryWatch::foretell(const StepPlan& step) const {
-  MemoryEstimate most;
+// Every rank works out its own part; of a place, whose ranks are alike, the first one speaks.
+std::optional<std::string> MemoryWatch::foretell(const RankStep& step, Collectives& control) {
+  if (has_foretold_) return std::nullopt;
+  has_foretold_ = true;
   const Plan& plan = engine_.plan();
-  for (int replica = 0; replica < plan.mesh.replicas(); ++replica)
-    for (const PipelinePlace& place : plan.pipeline.places) {
-      const int rank = replica * plan.mesh.ranks_per_replica() + place.first_rank;
-      const MemoryEstimate estimate = estimate_memory(plan, step, rank, index_, products_);
-      if (estimate.total() > most.total()) most = estimate;
-    }
-  return "bytes in step " + std::to_string(step.step + 1) +
-         " on the rank that needs most: " + describe(most);
+  const int64_t rank = engine_.world_rank();
+  const PipelinePlace& place = plan.pipeline.places[plan.place_of(engine_.world_rank())];
+  MemoryEstimate own;
+  if (plan.rank_in_replica(engine_.world_rank()) == place.first_rank)
+    own = estimate_memory(plan, engine_.world_rank(), step.microbatches, index_, products_);
+  int64_t most = own.total();
+  control.all_reduce(&most, 1, DType::Int64, ReduceOp::Max).wait();
+  int64_t speaker = own.total() == most ? rank : plan.world_size();
+  control.all_reduce(&speaker, 1, DType::Int64, ReduceOp::Min).wait();
+  return gather_text(control, speaker != rank
+                                  ? ""
+                                  : "bytes in step " + std::to_string(step.step + 1) +
+                                        " on the rank that needs most: " + describe(own));
 }
 
 void MemoryWatch::begin_step() {
   bytes_.reset_peak();
 }
 
-void MemoryWatch::end_step(const StepPlan& step) {
+void MemoryWatch::end_step(const RankStep& step) {
   if (!engine_.microbatch_options().device.is_cpu()) return;
   const int64_t peak = bytes_.peak() + engine_.ledger().shared_bytes();
   if (peak <= peak_) return;
   peak_ = peak;
   step_ = step.step;
   foretold_ =
-      estimate_memory(engine_.plan(), step, engine_.world_rank(), index_, products_).total();
+      estimate_memory(engine_.plan(), engine_.world_rank(), step.microbatches, index_, products_)
+          .total();
 }
 
 std::string MemoryWatch::summary() const {

@@ -27,21 +27,18 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
       control_(control),
       before_update_(std::move(before_update)) {}
 
-StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& microbatches,
+StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& microbatches,
                           int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step) {
-  const Plan& plan = engine_.plan();
-  const ScheduleInput input = plan.schedule_input(step, engine_.world_rank(), false);
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
     for (auto& group : engine_.groups())
       if (group) group->zero_gradient();
   }
-  const WalkResult walk = engine_.run(make_schedule(input), microbatches);
-  const std::vector<bool> changed = groups_with_gradient(input);
+  const WalkResult walk = engine_.run(step.schedule.actions, microbatches);
   {
     const ActionRecord::Action action(record, "sum gradients over holders");
-    holder_sums_.run(changed);
+    holder_sums_.run(step.schedule.has_gradient);
   }
 
   double targets = 0;
@@ -69,17 +66,18 @@ StepReport TrainStep::run(const StepPlan& step, const std::vector<Microbatch>& m
   report.grad_norm = std::sqrt(sums[2]) / sums[1];
   check_finite(report, step.step);
 
-  const OptimOptions& optim = plan.options.optim;
-  report.lr = learning_rate(optim, step.step + 1, plan.options.schedule.steps);
-  const Update update{.lr = report.lr,
-                      .gradient_scale = clip_factor(optim.clip_norm, report.grad_norm) / sums[1],
-                      .step = ++optimizer_step};
+  const Options& options = engine_.plan().options;
+  report.lr = learning_rate(options.optim, step.step + 1, options.schedule.steps);
+  const Update update{
+      .lr = report.lr,
+      .gradient_scale = clip_factor(options.optim.clip_norm, report.grad_norm) / sums[1],
+      .step = ++optimizer_step};
   if (before_update_) {
     const ActionRecord::Action action(record, "keep values for the checkpoint");
     before_update_();
   }
   const ActionRecord::Action action(record, "optimizer");
-  optimizer_.step(changed, update);
+  optimizer_.step(step.schedule.has_gradient, update);
   return report;
 }
 

@@ -7,6 +7,7 @@
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/core/stopwatch.hpp"
+#include "zea/data/sampler.hpp"
 #include "zea/train/gather_text.hpp"
 #include "zea/watch/chrome_trace.hpp"
 
@@ -58,23 +59,17 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
 
 ExitCode Trainer::run() {
   const int64_t steps = options_.schedule.steps;
-  Sampler sampler = make_sampler(options_, parts_.train);
-  // The loader's thread makes the same plans from a sampler of its own.
-  auto loader_sampler = std::make_shared<Sampler>(make_sampler(options_, parts_.train));
-  const int replica = parts_.engine.plan().replica_of(parts_.engine.world_rank());
-  const auto ids_of_step = [this, loader_sampler, replica](int64_t step) {
-    const StepPlan plan = plan_step(*loader_sampler, step);
-    StepIds ids;
-    for (const MicrobatchPlan& part : plan.replicas[replica]) ids.push_back(part.samples);
-    return ids;
+  // In the loader's thread, once for each step.
+  const auto plan_step = [&plan = parts_.engine.plan(), &index = parts_.train.index(),
+                          rank = parts_.engine.world_rank(),
+                          sampler = make_sampler(options_, parts_.train)](int64_t step) mutable {
+    return plan.rank_step(plan.step_plan(step, sampler.global_batch(step), index), rank);
   };
-  Loader loader(parts_.train, parts_.loading, ids_of_step, position_.step, steps,
+  Loader loader(parts_.train, parts_.loading, plan_step, position_.step, steps,
                 options_.data.prefetch);
 
   try {
-    if (position_.step < steps && parts_.control.rank() == 0)
-      parts_.log.info(memory_.foretell(plan_step(sampler, position_.step)));
-    const ExitCode code = train(loader, sampler);
+    const ExitCode code = train(loader);
     log_summary();
     return code;
   } catch (const NonFiniteError&) {
@@ -84,10 +79,10 @@ ExitCode Trainer::run() {
   }
 }
 
-ExitCode Trainer::train(Loader& loader, Sampler& sampler) {
+ExitCode Trainer::train(Loader& loader) {
   const int64_t steps = options_.schedule.steps;
   while (position_.step < steps) {
-    const StepReport report = train_one(loader, sampler);
+    const StepReport report = train_one(loader);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
     if (report.flags.save > 0) parts_.stop.serve_save();
     if (report.flags.writing == 0) advance_save();
@@ -112,42 +107,38 @@ ExitCode Trainer::train(Loader& loader, Sampler& sampler) {
   return ExitCode::Done;
 }
 
-StepPlan Trainer::plan_step(Sampler& sampler, int64_t step) const {
-  return parts_.engine.plan().step_plan(step, sampler.global_batch(step), parts_.train.index());
-}
-
-StepReport Trainer::train_one(Loader& loader, Sampler& sampler) {
+StepReport Trainer::train_one(Loader& loader) {
   if (traces()) begin_trace();
   const Stopwatch whole;
   const double waited = record().wait_seconds();
   record().begin_step(position_.step + 1);
-  const StepPlan plan = plan_step(sampler, position_.step);
-  const StepReport report = run_step(loader, plan);
+  const LoadedStep step = load(loader);
+  if (const auto line = memory_.foretell(step.plan, parts_.control)) parts_.log.info(*line);
+  const StepReport report = run_step(step);
   if (traces()) end_trace();
   ++position_.step;
-  position_.samples += plan.samples;
-  position_.tokens += plan.tokens;
+  position_.samples += step.plan.samples;
+  position_.tokens += step.plan.tokens;
   position_.target_tokens += report.targets;
   ++interval_.steps;
   interval_.bad_items += report.bad_items;
   interval_.skipped += report.skipped;
-  interval_.tokens += plan.tokens;
-  interval_.samples += plan.samples;
+  interval_.tokens += step.plan.tokens;
+  interval_.samples += step.plan.samples;
   interval_.seconds += whole.seconds();
   interval_.own_seconds += whole.seconds() - (record().wait_seconds() - waited);
   seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
   return report;
 }
 
-StepReport Trainer::run_step(Loader& loader, const StepPlan& plan) {
+StepReport Trainer::run_step(const LoadedStep& step) {
   std::vector<Microbatch> microbatches;
   int64_t bad_items = 0;
   std::string bad_lines;
-  const std::vector<LoadedMicrobatch> loaded = load(loader);
   memory_.begin_step();
   // All ranks of a replica load the same samples; one of them tells what is bad.
   const bool reports = parts_.engine.mesh().replica().rank() == 0;
-  for (const LoadedMicrobatch& part : loaded) {
+  for (const LoadedMicrobatch& part : step.microbatches) {
     const ActionRecord::Action action(record(), "make microbatch");
     for (const BadItem& bad : part.bad)
       if (reports)
@@ -162,9 +153,9 @@ StepReport Trainer::run_step(Loader& loader, const StepPlan& plan) {
   asked.writing = writer_.is_writing();
   const Traffic sent_before = parts_.engine.mesh().traffic();
   const StepReport report =
-      step_.run(plan, microbatches, bad_items, asked, position_.optimizer_step);
+      step_.run(step.plan, microbatches, bad_items, asked, position_.optimizer_step);
   add_traffic(interval_.sent, traffic_between(sent_before, parts_.engine.mesh().traffic()));
-  memory_.end_step(plan);
+  memory_.end_step(step.plan);
   if (report.bad_items > 0) warn_of_bad_items(bad_lines);
   if (report.skipped)
     parts_.log.warn("step " + std::to_string(position_.step + 1) +
@@ -172,10 +163,10 @@ StepReport Trainer::run_step(Loader& loader, const StepPlan& plan) {
   return report;
 }
 
-std::vector<LoadedMicrobatch> Trainer::load(Loader& loader) {
+LoadedStep Trainer::load(Loader& loader) {
   const ActionRecord::Action action(record(), "load");
   const Stopwatch waiting;
-  std::vector<LoadedMicrobatch> loaded = loader.next();
+  LoadedStep loaded = loader.next();
   interval_.wait_seconds += waiting.seconds();
   return loaded;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "zea/checkpoint/agree.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -86,29 +87,52 @@ LoaderOptions loading_on(const Plan& plan, int world_rank) {
   return loading;
 }
 
-std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan) {
-  if (path.empty()) return nullptr;
-  std::unique_ptr<Dataset> dataset = open_dataset(path);
-  if (dataset->index().empty()) throw DataError(path + " holds no samples");
-  if (dataset->max_token() >= plan.model.text.vocabulary)
-    throw DataError(path + " has token id " + std::to_string(dataset->max_token()) +
+namespace {
+
+SharedOpening shared_by(Collectives& control) {
+  SharedOpening opening{.rank = control.rank(), .ranks = control.size()};
+  opening.agree = [&control](const auto& part) { agree(control, part); };
+  opening.max = [&control](std::vector<int64_t>& values) {
+    control
+        .all_reduce(values.data(), static_cast<int64_t>(values.size()), DType::Int64, ReduceOp::Max)
+        .wait();
+  };
+  return opening;
+}
+
+void check_against(const Dataset& dataset, const Plan& plan) {
+  const std::string path = dataset.describe();
+  if (dataset.index().empty()) throw DataError(path + " holds no samples");
+  if (dataset.max_token() >= plan.model.text.vocabulary)
+    throw DataError(path + " has token id " + std::to_string(dataset.max_token()) +
                     ", outside the model's vocabulary of " +
                     std::to_string(plan.model.text.vocabulary) +
                     "; pack the data with the model's tokenizer");
-  for (size_t id = 0; id < dataset->index().size(); ++id) {
-    const std::string fault = fault_of(dataset->index()[id], plan);
+  for (size_t id = 0; id < dataset.index().size(); ++id) {
+    const std::string fault = fault_of(dataset.index()[id], plan);
     if (!fault.empty()) throw DataError(path + ": sample " + std::to_string(id) + fault);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
+                                      Collectives& control) {
+  if (path.empty()) return nullptr;
+  std::unique_ptr<Dataset> dataset = open_dataset(path, kHeldBytes, shared_by(control));
+  agree(control, [&] { check_against(*dataset, plan); });
   return dataset;
 }
 
-std::unique_ptr<Dataset> open_checked_eval(const Plan& plan) {
-  std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan);
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control) {
+  std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control);
   if (!dataset || !generates(plan)) return dataset;
   const auto samples = static_cast<int64_t>(dataset->index().size());
   const int64_t asked = plan.options.eval.samples;
   const int64_t used = asked > 0 ? std::min(asked, samples) : samples;
-  for (int64_t id = 0; id < used; ++id) check_room_to_generate(*dataset, id, plan);
+  agree(control, [&] {
+    for (int64_t id = 0; id < used; ++id) check_room_to_generate(*dataset, id, plan);
+  });
   return dataset;
 }
 

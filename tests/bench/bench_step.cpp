@@ -140,18 +140,18 @@ class Run {
   void step(Counting& counting, bool is_timed) {
     counting.turn(is(variant_, "counted"));
     const std::vector<int64_t> ids = sampler_->global_batch(done_);
-    const StepPlan ahead = plan_.step_plan(done_, ids, dataset_->index());
+    const RankStep step =
+        plan_.rank_step(plan_.step_plan(done_, ids, dataset_->index()), mesh_->rank());
     std::vector<LoadedMicrobatch> loaded;
-    for (const MicrobatchPlan& part : ahead.replicas[plan_.replica_of(mesh_->rank())])
+    for (const MicrobatchPlan& part : step.microbatches)
       loaded.push_back(load_microbatch(*dataset_, loading(), part.samples));
     control_->barrier();
     const Clock::time_point start = Clock::now();
     const double cpu_start = cpu_seconds();
-    const StepPlan step_plan = plan_.step_plan(done_, ids, dataset_->index());
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded)
       microbatches.push_back(make_microbatch(part, plan_.model, engine_->microbatch_options()));
-    losses_.push_back(train_step_->run(step_plan, microbatches, 0, {}, optimizer_step_).loss);
+    losses_.push_back(train_step_->run(step, microbatches, 0, {}, optimizer_step_).loss);
     control_->barrier();
     all_seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     ++done_;

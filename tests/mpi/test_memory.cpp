@@ -164,8 +164,8 @@ MemoryEstimate predict(const Plan& plan, const MemoryDataset& dataset, int rank,
   MemoryEstimate largest;
   for (int64_t step = 0; step < steps; ++step) {
     const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
-    const MemoryEstimate estimate =
-        estimate_memory(plan, step_plan, rank, dataset.index(), narrow_products());
+    const MemoryEstimate estimate = estimate_memory(
+        plan, rank, step_plan.replicas[plan.replica_of(rank)], dataset.index(), narrow_products());
     if (estimate.total() > largest.total()) largest = estimate;
   }
   return largest;

@@ -101,7 +101,7 @@ void write_rows(H5File& out, const Step& step) {
 /// The logits of all ranks; those of tp ranks are equal, so the first one's count.
 void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& step) {
   const auto actions =
-      make_schedule(engine.plan().schedule_input(step.plan, engine.world_rank(), true));
+      engine.plan().rank_step(step.plan, engine.world_rank(), true).schedule.actions;
   const WalkResult result = engine.run(actions, step.microbatches, HeadOutput::TargetLogits);
   const Shape shape{static_cast<int64_t>(step.targets.size()), engine.plan().model.text.vocabulary};
   const at::Tensor logits = at::zeros(shape, at::kDouble);
@@ -151,11 +151,10 @@ void run_model(const World& world, const Options& options, const std::string& pa
   load_weights(engine, *weights);
 
   const Step step = make_step(engine, *dataset);
-  const ScheduleInput input = plan.schedule_input(step.plan, world.rank(), false);
-  const std::vector<bool> has_gradient = groups_with_gradient(input);
+  const Schedule schedule = plan.rank_step(step.plan, world.rank()).schedule;
   for (auto& group : engine.groups()) group->zero_gradient();
-  const double loss = engine.run(make_schedule(input), step.microbatches).loss_sum;
-  HolderSums(plan, mesh, engine.groups(), at::kCPU).run(has_gradient);
+  const double loss = engine.run(schedule.actions, step.microbatches).loss_sum;
+  HolderSums(plan, mesh, engine.groups(), at::kCPU).run(schedule.has_gradient);
 
   const auto all = make_mpi_collectives(world.communicator());
   std::optional<H5File> file;

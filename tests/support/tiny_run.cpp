@@ -65,14 +65,14 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
   const TensorBytes step_tensors;
   TrainStep train_step(engine_, *optimizer_, *control_);
   for (const int64_t end = position_.step + steps; position_.step < end; ++position_.step) {
-    const StepPlan step_plan =
-        plan_.step_plan(position_.step, sampler_.global_batch(position_.step), dataset_.index());
+    const RankStep step = plan_.rank_step(
+        plan_.step_plan(position_.step, sampler_.global_batch(position_.step), dataset_.index()),
+        mesh_.rank());
     std::vector<Microbatch> microbatches;
-    for (const MicrobatchPlan& part : step_plan.replicas[plan_.replica_of(mesh_.rank())])
+    for (const MicrobatchPlan& part : step.microbatches)
       microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading(), part.samples),
                                              plan_.model, engine_.microbatch_options()));
-    const StepReport report =
-        train_step.run(step_plan, microbatches, 0, {}, position_.optimizer_step);
+    const StepReport report = train_step.run(step, microbatches, 0, {}, position_.optimizer_step);
     result.losses.push_back(report.loss);
     result.grad_norms.push_back(report.grad_norm);
   }

@@ -2,111 +2,18 @@
 // A data set file as it should be, and every way in which its arrays can contradict each other.
 #include "zea/data/dataset.hpp"
 
-#include <filesystem>
-#include <functional>
-
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include "zea/core/error.hpp"
+#include "support/dataset_file.hpp"
 #include "zea/data/memory_dataset.hpp"
-#include "zea/io/h5.hpp"
 
 namespace zea::test_dataset {
 namespace {
 
-constexpr int32_t kImage = 7;
-
-/// Three samples: two with one raw 2 x 1 grey image, one with text only and one with two encoded
-/// images.
-struct Arrays {
-  std::string format = "zea.dataset", version = "1", image_token = "7";
-  std::vector<int64_t> token_offsets{0, 4, 6, 9};
-  std::vector<int32_t> tokens{7, 7, 1, 2, 3, 4, 7, 7, 5};
-  std::vector<uint8_t> loss_mask{0, 0, 1, 1, 1, 1, 0, 0, 0};
-  std::vector<int64_t> sample_item_offsets{0, 1, 1, 3};
-  std::vector<int64_t> item_offsets{0, 2, 5, 5};
-  std::vector<uint8_t> item_bytes{10, 20, 1, 2, 3};
-  std::vector<int32_t> item_shape{2, 1, 1, 0, 0, 0, 0, 0, 0};
-  std::vector<int32_t> labels{1, -1, 0};
-  std::vector<std::string> classes{"bag", "coat"};
-  std::vector<int64_t> token_byte_offsets{0, 1, 1, 3, 4, 5, 6, 7, 7};
-  std::vector<uint8_t> token_byte_values{'a', 'b', 'c', 'd', 'e', 'f', 'g'};
-  std::string audio_token;  ///< of version 2, as are the next two
-  std::vector<uint8_t> item_modality;
-  std::vector<int32_t> item_rate;
-};
-
-/// The last sample has an encoded image, and of sound an empty clip.
-void with_sound(Arrays& a) {
-  a.version = "2";
-  a.audio_token = "6";
-  a.tokens = {7, 7, 1, 2, 3, 4, 7, 6, 5};
-  a.item_modality = {0, 0, 1};
-  a.item_rate = {0, 0, 8000};
-}
-
-class DatasetFile : public ::testing::Test {
- protected:
-  void SetUp() override {
-    path_ = std::filesystem::temp_directory_path() /
-            ("zea_test_dataset_" + std::to_string(getpid()) + ".h5");
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-
-  std::string write(const Arrays& a) const {
-    std::filesystem::remove(path_);
-    H5File file = H5File::create(path_);
-    file.write_text_attribute("format", a.format);
-    file.write_text_attribute("version", a.version);
-    file.write_text_attribute("image_token", a.image_token);
-    put(file, "token_offsets", DType::Int64, a.token_offsets);
-    put(file, "tokens", DType::Int32, a.tokens);
-    put(file, "loss_mask", DType::UInt8, a.loss_mask);
-    put(file, "sample_item_offsets", DType::Int64, a.sample_item_offsets);
-    put(file, "item_offsets", DType::Int64, a.item_offsets);
-    put(file, "item_bytes", DType::UInt8, a.item_bytes);
-    file.write("item_shape", {static_cast<int64_t>(a.item_shape.size() / 3), 3}, DType::Int32,
-               a.item_shape.data());
-    if (!a.audio_token.empty()) file.write_text_attribute("audio_token", a.audio_token);
-    if (!a.item_modality.empty()) put(file, "item_modality", DType::UInt8, a.item_modality);
-    if (!a.item_rate.empty()) put(file, "item_rate", DType::Int32, a.item_rate);
-    if (!a.labels.empty()) put(file, "labels", DType::Int32, a.labels);
-    if (!a.classes.empty()) file.write_strings("classes", a.classes);
-    if (a.token_byte_offsets.empty()) return path_;
-    put(file, "token_byte_offsets", DType::Int64, a.token_byte_offsets);
-    put(file, "token_byte_values", DType::UInt8, a.token_byte_values);
-    return path_;
-  }
-
-  /// What opening says of the arrays after `damage`; empty when it opens.
-  std::string fault_after(const std::function<void(Arrays&)>& damage) const {
-    Arrays arrays;
-    damage(arrays);
-    try {
-      open_dataset(write(arrays));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::Data);
-      return error.what();
-    }
-    return "";
-  }
-
-  void expect_fault(const std::string& part, const std::function<void(Arrays&)>& damage) const {
-    const std::string fault = fault_after(damage);
-    EXPECT_NE(fault.find(part), std::string::npos) << "got: " << fault << "\nwant: " << part;
-    EXPECT_EQ(fault.find(path_.string()), 0u) << fault;
-  }
-
- private:
-  template <class T>
-  static void put(H5File& file, const std::string& name, DType dtype,
-                  const std::vector<T>& values) {
-    file.write(name, {static_cast<int64_t>(values.size())}, dtype, values.data());
-  }
-
-  std::filesystem::path path_;
-};
+using testing::Arrays;
+using testing::DatasetFile;
+using testing::kImage;
+using testing::with_sound;
 
 TEST_F(DatasetFile, GivesBackWhatWasWritten) {
   const std::string path = write({});

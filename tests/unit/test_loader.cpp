@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <set>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -43,8 +45,16 @@ std::string fault_of(Call call) {
   return "";
 }
 
-StepIds one_sample_per_step(int64_t step) {
-  return {{step}};
+/// A step of microbatches of these samples.
+RankStep step_of(int64_t step, const std::vector<std::vector<int64_t>>& ids) {
+  RankStep planned{.step = step};
+  for (const std::vector<int64_t>& of_microbatch : ids)
+    planned.microbatches.emplace_back().samples = of_microbatch;
+  return planned;
+}
+
+RankStep one_sample_per_step(int64_t step) {
+  return step_of(step, {{step}});
 }
 
 TEST(LoadMicrobatch, KeepsTheOrderOfIdsAndItems) {
@@ -158,12 +168,13 @@ TEST(Loader, GivesEveryStepOnceAndInOrder) {
   Loader loader(
       data, options_of(false),
       [](int64_t step) {
-        return StepIds{{step, step + 1}, {}, {step + 2}};
+        return step_of(step, {{step, step + 1}, {}, {step + 2}});
       },
       3, 17, 2);
 
   for (int64_t step = 3; step < 17; ++step) {
-    const auto microbatches = loader.next();
+    const auto [plan, microbatches] = loader.next();
+    EXPECT_EQ(plan.step, step);
     ASSERT_EQ(microbatches.size(), 3u);
     EXPECT_EQ(microbatches[0].samples[0].id, step);
     EXPECT_EQ(microbatches[0].samples[1].id, step + 1);
@@ -173,14 +184,34 @@ TEST(Loader, GivesEveryStepOnceAndInOrder) {
   EXPECT_THROW(loader.next(), InternalError);
 }
 
+TEST(Loader, PlansEachStepOnceInItsOwnThread) {
+  const MemoryDataset data(make_samples(8), kImage);
+  std::vector<int64_t> planned;
+  std::set<std::thread::id> threads;
+  {
+    Loader loader(
+        data, options_of(false),
+        [&](int64_t step) {
+          planned.push_back(step);
+          threads.insert(std::this_thread::get_id());
+          return one_sample_per_step(step);
+        },
+        0, 8, 2);
+    for (int64_t step = 0; step < 8; ++step) EXPECT_EQ(loader.next().plan.step, step);
+  }
+  EXPECT_EQ(planned, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(threads.size(), 1);
+  EXPECT_FALSE(threads.contains(std::this_thread::get_id()));
+}
+
 TEST(Loader, AnErrorComesWithItsStepAndStays) {
   auto samples = make_samples(6);
   samples[4].items[0].bytes.clear();
   const MemoryDataset data(samples, kImage);
   Loader loader(data, options_of(false), one_sample_per_step, 2, 6, 4);
 
-  EXPECT_EQ(loader.next()[0].samples[0].id, 2);
-  EXPECT_EQ(loader.next()[0].samples[0].id, 3);
+  EXPECT_EQ(loader.next().microbatches[0].samples[0].id, 2);
+  EXPECT_EQ(loader.next().microbatches[0].samples[0].id, 3);
   EXPECT_THROW(loader.next(), DataError);
   EXPECT_THROW(loader.next(), DataError);
 }

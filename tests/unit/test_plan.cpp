@@ -336,7 +336,7 @@ std::vector<std::vector<Action>> all_actions(const Plan& plan) {
   const StepPlan step = plan.step_plan(0, ids, index);
   std::vector<std::vector<Action>> all;
   for (int rank = 0; rank < plan.world_size(); ++rank)
-    all.push_back(make_schedule(plan.schedule_input(step, rank, false)));
+    all.push_back(plan.rank_step(step, rank, false).schedule.actions);
   return all;
 }
 

@@ -56,7 +56,7 @@ std::vector<Case> cases() {
 }
 
 std::vector<Action> actions_of(const Plan& plan, const StepPlan& step, int rank) {
-  return make_schedule(plan.schedule_input(step, rank, false));
+  return plan.rank_step(step, rank, false).schedule.actions;
 }
 
 StepPlan step_of(const Plan& plan, const Case& c) {
@@ -98,7 +98,7 @@ TEST(Schedule, EveryGradientIsReducedAfterItsLastBackward) {
     const auto unit_groups = groups_of_units(plan.model, plan.groups);
     for (int rank = 0; rank < c.ranks; ++rank) {
       const auto actions = actions_of(plan, step, rank);
-      const auto stepped = groups_with_gradient(plan.schedule_input(step, rank, false));
+      const auto stepped = plan.rank_step(step, rank, false).schedule.has_gradient;
       for (size_t group = 0; group < plan.groups.size(); ++group) {
         int open = 0, replicas = 0;
         for (const Action& action : actions) {
@@ -128,6 +128,22 @@ TEST(Schedule, EveryGradientIsReducedAfterItsLastBackward) {
   }
 }
 
+TEST(Schedule, OtherReplicasAreKnownByTheKindsOfTheirMicrobatchesAlone) {
+  for (const Case& c : cases()) {
+    const Plan plan = plan_of(c);
+    const StepPlan step = step_of(plan, c);
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      StepPlan own_alone = step;
+      for (int replica = 0; replica < plan.mesh.replicas(); ++replica)
+        if (replica != plan.replica_of(rank)) own_alone.replicas[replica].clear();
+      const Schedule all = plan.rank_step(step, rank).schedule;
+      const Schedule alone = plan.rank_step(own_alone, rank).schedule;
+      EXPECT_EQ(alone.actions, all.actions);
+      EXPECT_EQ(alone.has_gradient, all.has_gradient);
+    }
+  }
+}
+
 TEST(Schedule, AModuleWithoutItemsDoesNothing) {
   const Case c{2, 1, "full_shard", "full_shard", false, true, true, {{10, 0, 3}, {10, 0, 3}}};
   const Plan plan = plan_of(c);
@@ -137,7 +153,7 @@ TEST(Schedule, AModuleWithoutItemsDoesNothing) {
         action.unit >= 0 ? plan.model.units[action.unit].module : plan.groups[action.group].module;
     EXPECT_EQ(module, "llm");
   }
-  const auto stepped = groups_with_gradient(plan.schedule_input(step, 0, false));
+  const auto stepped = plan.rank_step(step, 0, false).schedule.has_gradient;
   for (size_t group = 0; group < plan.groups.size(); ++group)
     EXPECT_EQ(stepped[group], plan.groups[group].module == "llm" && plan.groups[group].trainable);
 }

@@ -125,6 +125,42 @@ TEST(StepPlan, NoReplicaWaitsWhereImagesAreSkewed) {
   EXPECT_GT(imbalance(loads_of(in_turn, index, kImagesAreDear)), 1.5);
 }
 
+// With one set of ranks takers are found by their load, with several by asking all of them: a set
+// that costs nothing changes no dealing. Few costs make many loads equal, tenths of them almost.
+TEST(StepPlan, WhoeverFindsTheLeastLoadedDealsAlike) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    auto index = make_index(64 + 8 * static_cast<int64_t>(seed), seed);
+    if (seed % 3 == 0)
+      for (SampleIndex& sample : index) sample.tokens = 1 + sample.tokens % 3;
+    const double token = seed % 2 == 0 ? 0.1 : 1;
+    const SampleCosts costs{.token = token, .pair = token / 7, .image = 3 * token};
+    StepPlanOptions options{
+        .replicas = 2 + static_cast<int>(seed % 9), .row_tokens = 64, .costs = {costs}};
+    const StepPlan by_load = make_step_plan(0, all_of(index), index, options);
+    options.costs.push_back({.token = 0});
+    const StepPlan by_asking = make_step_plan(0, all_of(index), index, options);
+    for (int replica = 0; replica < options.replicas; ++replica)
+      for (int m = 0; m < by_asking.num_microbatches(); ++m)
+        ASSERT_EQ(by_load.replicas[replica][m].samples, by_asking.replicas[replica][m].samples)
+            << "seed " << seed;
+  }
+}
+
+TEST(StepPlan, KindsAreThoseOfTheMicrobatchesThatRunAtTheSameTime) {
+  std::vector<SampleIndex> index(9, SampleIndex{10, {}, 3});
+  index[1].items = {2, 0};
+  index[7].items = {0, 1};
+  const StepPlan plan =
+      make_step_plan(0, all_of(index), index,
+                     {.replicas = 6, .shard_group = 3, .row_tokens = 10, .balance = false});
+
+  const MicrobatchKind none, text{true}, images{true, {1, 0}}, clips{true, {0, 1}};
+  ASSERT_EQ(plan.num_microbatches(), 2);
+  EXPECT_EQ(plan.group_kinds, (std::vector<std::vector<MicrobatchKinds>>{
+                                  {{text, images}, {text, clips}}, {{text}, {none}}}));
+  EXPECT_EQ(plan.kinds, (std::vector<MicrobatchKinds>{{text, images}, {text, clips, none}}));
+}
+
 TEST(StepPlan, MicrobatchesOfAReplicaAreAlikeAndNoMoreThanFirstFitNeeds) {
   const auto index = skewed_index(96);
   StepPlanOptions options{.replicas = 2, .row_tokens = 960, .costs = {kImagesAreDear}};

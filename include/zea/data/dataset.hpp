@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "zea/data/shared_opening.hpp"
 #include "zea/plan/model/modality.hpp"
 #include "zea/plan/tokens/sample_index.hpp"
 
@@ -52,11 +53,15 @@ class Dataset {
       const = 0;  ///< bytes of each token id; may be empty
 };
 
+inline constexpr int64_t kHeldBytes = int64_t{256} << 20;
+
 /// Opens a zea data set (jobs/dataset_writer.py describes its layout); checks every offset, length
 /// and id against the others. Arrays of up to `held_bytes` stay in memory, larger ones are read
-/// when needed. Throws DataError.
-std::unique_ptr<Dataset> open_dataset(const std::string& path,
-                                      int64_t held_bytes = int64_t{256} << 20);
+/// when needed. What the contents of a large one were found to be is kept beside it, in
+/// `path`.checked, and holds as long as the file is the same. Throws DataError. Collective over the
+/// ranks of `opening`.
+std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes = kHeldBytes,
+                                      const SharedOpening& opening = {});
 
 /// Tokens of a loss mask that are targets: those after the first with mask 1.
 int64_t count_targets(const std::vector<uint8_t>& loss_mask);

@@ -18,6 +18,7 @@
 #include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/image.hpp"
+#include "zea/plan/schedule/schedule.hpp"
 
 namespace zea {
 
@@ -37,8 +38,11 @@ struct LoadedMicrobatch {
   std::vector<BadItem> bad;
 };
 
-/// Sample ids of one rank in one step, per microbatch.
-using StepIds = std::vector<std::vector<int64_t>>;
+/// A step of one rank, planned and loaded.
+struct LoadedStep {
+  RankStep plan;
+  std::vector<LoadedMicrobatch> microbatches = {};
+};
 
 struct LoaderOptions {
   ImageOptions image;
@@ -59,38 +63,38 @@ LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& op
 
 class Loader {
  public:
-  /// Starts to prepare steps [first_step, end_step), at most `prefetch` ahead. `ids_of_step` is
-  /// called in order in the loader's own thread and must not share state with others; `dataset`
-  /// must outlive the loader.
+  /// Starts to prepare steps [first_step, end_step), at most `prefetch` ahead. `plan_step` is
+  /// called once for each, in order, in the loader's own thread and must not share state with
+  /// others; `dataset` must outlive the loader.
   Loader(const Dataset& dataset, LoaderOptions options,
-         std::function<StepIds(int64_t step)> ids_of_step, int64_t first_step, int64_t end_step,
+         std::function<RankStep(int64_t step)> plan_step, int64_t first_step, int64_t end_step,
          int64_t prefetch);
   ~Loader();  ///< Stops the thread after the item in work.
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// Microbatches of the next step; waits for them. Throws what the thread threw, when its step is
-  /// reached and from then on.
-  std::vector<LoadedMicrobatch> next();
+  /// The next step; waits for it. Throws what the thread threw, when its step is reached and from
+  /// then on.
+  LoadedStep next();
 
  private:
   void run(std::stop_token stop);
-  std::vector<LoadedMicrobatch> load_step(int64_t step, std::stop_token stop) const;
-  bool put(std::vector<LoadedMicrobatch> loaded, std::stop_token stop);
+  LoadedStep load_step(int64_t step, std::stop_token stop) const;
+  bool put(LoadedStep loaded, std::stop_token stop);
 
   const Dataset& dataset_;
   const LoaderOptions options_;
-  const std::function<StepIds(int64_t)> ids_of_step_;
+  const std::function<RankStep(int64_t)> plan_step_;
   const int64_t first_step_;
   const int64_t end_step_;
   const size_t prefetch_;
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<std::vector<LoadedMicrobatch>> ready_;  ///< guarded by mutex_
-  std::exception_ptr error_;                         ///< guarded by mutex_
-  bool finished_ = false;                            ///< guarded by mutex_
-  std::jthread thread_;                              ///< last: it uses all of the above
+  std::deque<LoadedStep> ready_;  ///< guarded by mutex_
+  std::exception_ptr error_;      ///< guarded by mutex_
+  bool finished_ = false;         ///< guarded by mutex_
+  std::jthread thread_;           ///< last: it uses all of the above
 };
 
 }  // namespace zea

@@ -80,7 +80,13 @@ struct Plan {
   /// How this rank and those that it shares microbatches with hold their tokens.
   ReplicaLayout replica_layout(int world_rank) const;
   ScheduleParts schedule_parts() const { return {model, groups, bundles, shardings, pipeline}; }
-  ScheduleInput schedule_input(const StepPlan& step, int world_rank, bool forward_only) const;
+  /// A step for estimates: one microbatch, the same on every replica.
+  StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch) const {
+    return count_step(std::vector(static_cast<size_t>(mesh.replicas()), std::vector{microbatch}),
+                      mesh.dp_shard);
+  }
+  /// What `world_rank` does in a step that is dealt so.
+  RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const;
 };
 
 /// Throws PlanError with every fault, one per line: impossible meshes print each factor of the

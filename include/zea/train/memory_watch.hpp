@@ -3,6 +3,7 @@
 // count is of host tensors, so on a device there is none.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,12 @@ class MemoryWatch {
   MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<SampleIndex>& index,
               NarrowProducts products);
 
-  /// What a step is going to take on the rank that needs most.
-  std::string foretell(const StepPlan& step) const;
+  /// Of the first step: what it is going to take on the rank that needs most, on the root rank.
+  /// Collective then.
+  std::optional<std::string> foretell(const RankStep& step, Collectives& control);
   /// Around a step, from before its microbatches are made.
   void begin_step();
-  void end_step(const StepPlan& step);
+  void end_step(const RankStep& step);
   /// The most that all tensors took in any step; 0: not counted.
   int64_t peak_bytes() const { return peak_; }
   /// Foretold and counted for the step that took most; empty: not counted.
@@ -34,6 +36,7 @@ class MemoryWatch {
   Engine& engine_;
   const std::vector<SampleIndex>& index_;
   const NarrowProducts products_;
+  bool has_foretold_ = false;
   int64_t peak_ = 0, foretold_ = 0, step_ = 0;
 };
 

@@ -39,7 +39,7 @@ class TrainStep {
   /// Runs `step` on this rank's microbatches. `optimizer_step` counts updates from 1 and is
   /// advanced unless the step is skipped. Collective. Throws NonFiniteError, on all ranks, before
   /// anything is updated.
-  StepReport run(const StepPlan& step, const std::vector<Microbatch>& microbatches,
+  StepReport run(const RankStep& step, const std::vector<Microbatch>& microbatches,
                  int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step);
 
  private:

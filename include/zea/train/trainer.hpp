@@ -10,7 +10,6 @@
 #include "zea/core/error.hpp"
 #include "zea/core/log.hpp"
 #include "zea/data/loader.hpp"
-#include "zea/data/sampler.hpp"
 #include "zea/io/manifest.hpp"
 #include "zea/train/evaluate.hpp"
 #include "zea/train/memory_watch.hpp"
@@ -57,10 +56,9 @@ class Trainer {
     Traffic sent;
   };
 
-  StepPlan plan_step(Sampler& sampler, int64_t step) const;
-  StepReport train_one(Loader& loader, Sampler& sampler);
-  StepReport run_step(Loader& loader, const StepPlan& plan);
-  std::vector<LoadedMicrobatch> load(Loader& loader);
+  StepReport train_one(Loader& loader);
+  StepReport run_step(const LoadedStep& step);
+  LoadedStep load(Loader& loader);
   ActionRecord& record() { return parts_.engine.mesh().record(); }
   bool traces() const { return position_.step + 1 == options_.log.trace_step; }
   void begin_trace();
@@ -71,7 +69,7 @@ class Trainer {
   void log_step(const StepReport& report, bool last);
   void log_summary() const;
   void run_evaluation();
-  ExitCode train(Loader& loader, Sampler& sampler);
+  ExitCode train(Loader& loader);
   void save(bool must);
   void advance_save();
   void finish_save(bool must);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "zea/comm/collectives.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/loader.hpp"
 #include "zea/plan/plan.hpp"
@@ -18,11 +19,12 @@ LoaderOptions loading_of(const Plan& plan);
 /// unless bad ones are masked, which all ranks have to know.
 LoaderOptions loading_on(const Plan& plan, int world_rank);
 
-/// Null where `path` is empty. Throws DataError naming the sample that the model or a row cannot
-/// take.
-std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan);
+/// Null where `path` is empty. Throws DataError, on all ranks, naming the sample that the model or
+/// a row cannot take. Collective over `control`, as is the next.
+std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
+                                      Collectives& control);
 
 /// data.eval, whose prompts must also leave the model room for eval.generate_tokens.
-std::unique_ptr<Dataset> open_checked_eval(const Plan& plan);
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control);
 
 }  // namespace zea

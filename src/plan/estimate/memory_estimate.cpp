@@ -101,10 +101,11 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
   return estimate;
 }
 
-MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world_rank,
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchPlan>& step,
                                const std::vector<SampleIndex>& index, NarrowProducts products) {
   std::vector<MicrobatchSizes> microbatches;
-  for (const MicrobatchPlan& part : step.replicas[plan.replica_of(world_rank)]) {
+  for (const MicrobatchPlan& part : step) {
     std::vector<SampleIndex> samples;
     for (int64_t id : part.samples) samples.push_back(index[id]);
     microbatches.push_back(microbatch_sizes(plan.model, samples));

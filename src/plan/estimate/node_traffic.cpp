@@ -99,11 +99,7 @@ StepPlan step_of(const Plan& plan, const MicrobatchTokens& tokens) {
   full.targets = std::count(tokens.is_target.begin(), tokens.is_target.end(), true);
   full.items = tokens.items;
   for (int64_t row = 0; row < full.rows; ++row) full.samples.push_back(row);
-  StepPlan step;
-  step.replicas.assign(static_cast<size_t>(plan.mesh.replicas()), {full});
-  step.tokens = full.tokens * plan.mesh.replicas();
-  step.targets = full.targets * plan.mesh.replicas();
-  return step;
+  return plan.same_on_all_replicas(full);
 }
 
 }  // namespace

@@ -207,10 +207,10 @@ std::string group_name(const std::string& module, const std::string& special) {
 
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank) {
-  const ScheduleInput input = plan.schedule_input(step, world_rank, false);
+  const Schedule schedule = plan.rank_step(step, world_rank).schedule;
   StepTraffic traffic(plan, rows, world_rank);
-  for (const Action& action : make_schedule(input)) traffic.add(action);
-  traffic.add_holder_sums(groups_with_gradient(input));
+  for (const Action& action : schedule.actions) traffic.add(action);
+  traffic.add_holder_sums(schedule.has_gradient);
   return traffic.take();
 }
 
@@ -222,11 +222,7 @@ Traffic traffic_of_full_step(const Plan& plan, int world_rank) {
   full.tokens = rows * row_tokens;
   full.targets = rows * (row_tokens - 1);
   for (int64_t row = 0; row < rows; ++row) full.samples.push_back(row);
-  StepPlan step;
-  step.replicas.assign(static_cast<size_t>(plan.mesh.replicas()), {full});
-  step.tokens = full.tokens * plan.mesh.replicas();
-  step.targets = full.targets * plan.mesh.replicas();
-  return traffic_of_step(plan, step,
+  return traffic_of_step(plan, plan.same_on_all_replicas(full),
                          {rows_of_microbatch(full_text_rows(rows, row_tokens), plan.model,
                                              plan.replica_layout(world_rank), false)},
                          world_rank);

@@ -21,7 +21,7 @@ struct Surroundings {
 class Scheduler {
  public:
   explicit Scheduler(const ScheduleInput& input)
-      : input_(input), walk_(input), around_(walk_.size()) {
+      : input_(input), walk_(input), around_(walk_.size()), has_gradient_(input.groups.size()) {
     for (size_t g = 0; g < input.groups.size(); ++g) {
       const int group = static_cast<int>(g);
       if (input.shardings[g].gathered()) place_stays(group);
@@ -29,7 +29,7 @@ class Scheduler {
     }
   }
 
-  std::vector<Action> actions() {
+  Schedule schedule() {
     for (size_t i = 0; i < walk_.size(); ++i) {
       const detail::Compute& compute = walk_[i];
       unshard(around_[i].unshard_before);
@@ -40,7 +40,7 @@ class Scheduler {
       unshard(around_[i].unshard_after);
       actions_.insert(actions_.end(), around_[i].reduce.begin(), around_[i].reduce.end());
     }
-    return std::move(actions_);
+    return {std::move(actions_), std::move(has_gradient_)};
   }
 
  private:
@@ -59,9 +59,10 @@ class Scheduler {
       for (const Accumulation& sum : walk_.accumulations(group))
         around_[sum.last].reduce.push_back(
             {ActionKind::ReduceShard, -1, group, walk_[sum.last].microbatch});
-    if (sharding.replicas == 1) return;
+    const auto last = walk_.last_backward(group);
+    has_gradient_[group] = last.has_value();
     // Once per step, where the last rank of the job that has work makes its backward.
-    if (const auto last = walk_.last_backward(group))
+    if (last && sharding.replicas > 1)
       around_[*last].reduce.push_back(
           {ActionKind::ReduceReplicas, -1, group, walk_[*last].microbatch});
   }
@@ -99,21 +100,13 @@ class Scheduler {
   Walk walk_;
   std::vector<Surroundings> around_;
   std::vector<Action> actions_;
+  std::vector<bool> has_gradient_;
 };
 
 }  // namespace
 
-std::vector<Action> make_schedule(const ScheduleInput& input) {
-  return Scheduler(input).actions();
-}
-
-std::vector<bool> groups_with_gradient(const ScheduleInput& input) {
-  const Walk walk(input);
-  std::vector<bool> has(input.groups.size());
-  for (size_t group = 0; group < has.size(); ++group)
-    has[group] =
-        input.groups[group].trainable && walk.last_backward(static_cast<int>(group)).has_value();
-  return has;
+Schedule make_schedule(const ScheduleInput& input) {
+  return Scheduler(input).schedule();
 }
 
 }  // namespace zea

@@ -158,13 +158,11 @@ std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& 
   const BufferBytes bytes = bytes_of(parts, precisions);
   // So many microbatches with work for every unit that what lies beside what does not change after
   // them: virtual stages take turns after as many microbatches as there are places.
-  StepPlan busy;
-  busy.replicas = {std::vector<MicrobatchPlan>(
+  const std::vector<MicrobatchPlan> busy(
       2 * parts.pipeline.places.size(),
-      MicrobatchPlan{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {1, 1}})};
-  ScheduleInput input{parts, busy};
-  input.shard_peers.assign(parts.groups.size(), {0});
-  input.all_peers = input.shard_peers;
+      MicrobatchPlan{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {1, 1}});
+  const std::vector<MicrobatchKinds> kinds(busy.size(), {busy[0].kind()});
+  ScheduleInput input{parts, busy, kinds, kinds};
   std::vector<SlotPlans> slots;
   for (size_t place = 0; place < parts.pipeline.places.size(); ++place) {
     input.place = static_cast<int>(place);

@@ -37,18 +37,33 @@ Walk::Walk(const ScheduleInput& input)
       computes_of_unit_(input.model.units.size()),
       readers_(input.model.units.size()),
       received_(input.model.units.size()) {
-  for (const auto& microbatches : input.step.replicas) {
-    has_backward_.emplace_back();
-    for (const MicrobatchPlan& microbatch : microbatches)
-      has_backward_.back().push_back(units_with_backward(input.model, microbatch));
+  for (size_t m = 0; m < input.microbatches.size(); ++m) {
+    work_[0].push_back(work_of({input.microbatches[m].kind()}));
+    work_[1].push_back(work_of(input.in_shard_group[m]));
+    work_[2].push_back(work_of(input.in_job[m]));
   }
   for (size_t u = 0; u < readers_.size(); ++u)
     for (const UnitInput& source : input.model.units[u].inputs)
       readers_[source.unit].push_back(static_cast<int>(u));
   find_received_units();
-  for (const Pass& pass : passes_of_place(input.pipeline, input.model, input.place,
-                                          input.step.num_microbatches(), input.forward_only))
+  for (const Pass& pass :
+       passes_of_place(input.pipeline, input.model, input.place,
+                       static_cast<int>(input.microbatches.size()), input.forward_only))
     add_pass(pass);
+}
+
+/// That of any of them.
+Walk::Work Walk::work_of(const MicrobatchKinds& kinds) const {
+  const std::vector<UnitSpec>& units = input_.model.units;
+  Work work{std::vector<bool>(units.size()), std::vector<bool>(units.size())};
+  for (const MicrobatchKind& kind : kinds) {
+    const std::vector<bool> backward = units_with_backward(input_.model, kind);
+    for (size_t u = 0; u < units.size(); ++u) {
+      work.forward[u] = work.forward[u] || unit_runs(units[u], kind);
+      work.backward[u] = work.backward[u] || backward[u];
+    }
+  }
+  return work;
 }
 
 void Walk::add_pass(const Pass& pass) {
@@ -61,20 +76,17 @@ void Walk::add_pass(const Pass& pass) {
   }
 }
 
-bool Walk::runs_on(size_t i, const std::vector<int>& replicas) const {
+bool Walk::runs_on(size_t i, Peers peers) const {
   const Compute& compute = computes_[i];
-  return std::any_of(replicas.begin(), replicas.end(), [&](int replica) {
-    return is_backward(compute.kind) ? has_backward_[replica][compute.microbatch][compute.unit]
-                                     : unit_runs(input_.model.units[compute.unit],
-                                                 input_.step.replicas[replica][compute.microbatch]);
-  });
+  const Work& work = work_[static_cast<size_t>(peers)][compute.microbatch];
+  return is_backward(compute.kind) ? work.backward[compute.unit] : work.forward[compute.unit];
 }
 
 bool Walk::has_items(const Compute& compute) const {
   const std::string& module = input_.model.units[compute.unit].module;
   const auto share = input_.item_shares.find(module);
   if (share == input_.item_shares.end()) return true;
-  const MicrobatchPlan& microbatch = input_.step.replicas[input_.replica][compute.microbatch];
+  const MicrobatchPlan& microbatch = input_.microbatches[compute.microbatch];
   return !deal_items(microbatch.items.of(module), share->second.ranks)[share->second.rank].empty();
 }
 
@@ -88,15 +100,11 @@ std::vector<int> Walk::moved_units(size_t i) const {
     const UnitSpec& source = input_.model.units[input.unit];
     if (source.module == unit.module || input_.pipeline.place_of_unit(input.unit) != input_.place)
       continue;
-    if (!unit_runs(source, input_.step.replicas[input_.replica][compute.microbatch])) continue;
-    if (!is_backward(compute.kind) || has_gradient(input.unit, compute.microbatch))
+    const Work& work = work_here(compute.microbatch);
+    if (is_backward(compute.kind) ? work.backward[input.unit] : work.forward[input.unit])
       moved.push_back(input.unit);
   }
   return moved;
-}
-
-bool Walk::has_gradient(int unit, int microbatch) const {
-  return has_backward_[input_.replica][microbatch][unit];
 }
 
 /// The unit here before which `source`'s output is received: its first reader, or that of a later
@@ -132,10 +140,8 @@ void Walk::find_received_units() {
 /// Those that have work in this rank's replica.
 std::vector<int> Walk::received_units(const Compute& compute) const {
   std::vector<int> units = received_[compute.unit];
-  std::erase_if(units, [&](int unit) {
-    return !unit_runs(input_.model.units[unit],
-                      input_.step.replicas[input_.replica][compute.microbatch]);
-  });
+  const Work& work = work_here(compute.microbatch);
+  std::erase_if(units, [&](int unit) { return !work.forward[unit]; });
   return units;
 }
 
@@ -170,7 +176,7 @@ std::vector<Action> Walk::transfers_after(size_t i) const {
     return actions;
   }
   for (int unit : received_units(compute))
-    if (has_gradient(unit, compute.microbatch))
+    if (work_here(compute.microbatch).backward[unit])
       add(ActionKind::SendGradient, unit, input_.pipeline.place_of_unit(unit));
   std::reverse(actions.begin(), actions.end());  // as their units' backwards follow each other
   return actions;
@@ -193,7 +199,8 @@ std::vector<size_t> Walk::all_uses(int group) const {
 
 std::vector<size_t> Walk::uses(int group) const {
   std::vector<size_t> found = all_uses(group);
-  std::erase_if(found, [&](size_t i) { return !runs_on(i, input_.shard_peers[group]); });
+  const Peers peers = input_.shardings[group].gathered() ? Peers::ShardGroup : Peers::Replica;
+  std::erase_if(found, [&](size_t i) { return !runs_on(i, peers); });
   return found;
 }
 
@@ -249,7 +256,7 @@ std::vector<Accumulation> Walk::accumulations(int group) const {
 std::optional<size_t> Walk::last_backward(int group) const {
   const std::vector<size_t> all = all_uses(group);
   for (auto use = all.rbegin(); use != all.rend(); ++use)
-    if (is_backward(computes_[*use].kind) && runs_on(*use, input_.all_peers[group])) return *use;
+    if (is_backward(computes_[*use].kind) && runs_on(*use, Peers::Job)) return *use;
   return std::nullopt;
 }
 
@@ -281,11 +288,11 @@ std::optional<size_t> Walk::units_before(size_t index, int units) const {
 
 }  // namespace detail
 
-bool unit_runs(const UnitSpec& unit, const MicrobatchPlan& microbatch) {
-  return unit.module == "llm" ? !microbatch.empty() : microbatch.items.of(unit.module) > 0;
+bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch) {
+  return unit.module == "llm" ? microbatch.has_samples : microbatch.items.of(unit.module) > 0;
 }
 
-std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchPlan& microbatch) {
+std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchKind& microbatch) {
   std::vector<bool> has(model.units.size(), false);
   for (size_t u = 0; u < has.size(); ++u) {
     const UnitSpec& unit = model.units[u];

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The computations of a step at one place of the pipeline, in order, as all its ranks in all
-// replicas make them: which have work in each, when each buffer has to be gathered for it, and when
-// its gradient is whole.
+// replicas make them: which have work here and which on any of the others, when each buffer has to
+// be gathered for it, and when its gradient is whole. Of other replicas it knows the kinds of their
+// microbatches alone, so it takes no longer where there are more of them.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -34,6 +36,9 @@ struct Accumulation {
   size_t last;
 };
 
+/// Whose work is asked for: of this rank's replica, of any in its shard group, or of the job.
+enum class Peers { Replica, ShardGroup, Job };
+
 class Walk {
  public:
   explicit Walk(const ScheduleInput& input);
@@ -41,7 +46,7 @@ class Walk {
   size_t size() const { return computes_.size(); }
   const Compute& operator[](size_t i) const { return computes_[i]; }
   const ScheduleInput& input() const { return input_; }
-  bool runs_in_replica(size_t i) const { return runs_on(i, {input_.replica}); }
+  bool runs_in_replica(size_t i) const { return runs_on(i, Peers::Replica); }
   /// Of an encoder's units: whether this rank has items.
   bool runs_here(size_t i) const { return runs_in_replica(i) && has_items(computes_[i]); }
   /// The units of other modules at this place whose outputs computation `i` reads, or whose
@@ -67,9 +72,13 @@ class Walk {
  private:
   void add_pass(const Pass& pass);
   bool has_items(const Compute& compute) const;
-  bool runs_on(size_t i, const std::vector<int>& replicas) const;
-  /// Whether a gradient of `unit`'s output is made in this rank's replica.
-  bool has_gradient(int unit, int microbatch) const;
+  bool runs_on(size_t i, Peers peers) const;
+  /// What work there is in a microbatch, of each unit.
+  struct Work {
+    std::vector<bool> forward, backward;
+  };
+  Work work_of(const MicrobatchKinds& kinds) const;
+  const Work& work_here(int microbatch) const { return work_[0][microbatch]; }
   /// The unit here before which `source`'s output is received; -1: none reads it.
   int receiving_unit(int source) const;
   void find_received_units();
@@ -86,7 +95,7 @@ class Walk {
   bool is_between_forward_and_backward(size_t a, size_t b) const;
 
   const ScheduleInput& input_;
-  std::vector<std::vector<std::vector<bool>>> has_backward_;  ///< [replica][microbatch][unit]
+  std::array<std::vector<Work>, 3> work_;  ///< [Peers][microbatch]
   std::vector<Compute> computes_;
   std::vector<std::vector<size_t>> computes_of_unit_;
   std::vector<std::vector<int>> readers_;  ///< of each unit's output, ascending

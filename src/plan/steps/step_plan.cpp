@@ -115,23 +115,43 @@ MicrobatchPlan count_microbatch(const Rows& rows, const std::vector<SampleIndex>
   return microbatch;
 }
 
+void add_kinds(MicrobatchKinds& kinds, const MicrobatchKinds& more) {
+  for (const MicrobatchKind& kind : more)
+    if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
+}
+
 }  // namespace
+
+StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group) {
+  StepPlan plan;
+  plan.replicas = std::move(replicas);
+  plan.shard_group = shard_group;
+  const std::vector<MicrobatchKinds> none(static_cast<size_t>(plan.num_microbatches()));
+  plan.group_kinds.assign(plan.replicas.size() / static_cast<size_t>(shard_group), none);
+  plan.kinds = none;
+  for (size_t r = 0; r < plan.replicas.size(); ++r)
+    for (size_t m = 0; m < none.size(); ++m) {
+      const MicrobatchPlan& microbatch = plan.replicas[r][m];
+      plan.samples += static_cast<int64_t>(microbatch.samples.size());
+      plan.tokens += microbatch.tokens;
+      plan.targets += microbatch.targets;
+      add_kinds(plan.group_kinds[r / static_cast<size_t>(shard_group)][m], {microbatch.kind()});
+    }
+  for (const std::vector<MicrobatchKinds>& group : plan.group_kinds)
+    for (size_t m = 0; m < none.size(); ++m) add_kinds(plan.kinds[m], group[m]);
+  return plan;
+}
 
 StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
                         const std::vector<SampleIndex>& index, const StepPlanOptions& options) {
   check_lengths(samples, index, options.row_tokens);
-  StepPlan plan;
-  plan.step = step;
-  plan.samples = static_cast<int64_t>(samples.size());
+  std::vector<std::vector<MicrobatchPlan>> replicas;
   for (const std::vector<Rows>& microbatches : StepPlanner(samples, index, options).deal()) {
-    plan.replicas.emplace_back();
-    for (const Rows& rows : microbatches) {
-      const MicrobatchPlan microbatch = count_microbatch(rows, index);
-      plan.tokens += microbatch.tokens;
-      plan.targets += microbatch.targets;
-      plan.replicas.back().push_back(microbatch);
-    }
+    replicas.emplace_back();
+    for (const Rows& rows : microbatches) replicas.back().push_back(count_microbatch(rows, index));
   }
+  StepPlan plan = count_step(std::move(replicas), options.shard_group);
+  plan.step = step;
   return plan;
 }
 

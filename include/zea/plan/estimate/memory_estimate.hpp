@@ -33,8 +33,9 @@ MicrobatchSizes full_microbatch(const Plan& plan);
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches,
                                NarrowProducts products = NarrowProducts::Library);
-/// Of the microbatches that its replica has in this step.
-MemoryEstimate estimate_memory(const Plan& plan, const StepPlan& step, int world_rank,
+/// Of the microbatches that its replica has in a step.
+MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
+                               const std::vector<MicrobatchPlan>& step,
                                const std::vector<SampleIndex>& index,
                                NarrowProducts products = NarrowProducts::Library);
 /// As many as samples of the global batch can make of a replica's step.

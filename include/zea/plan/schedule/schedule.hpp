@@ -27,13 +27,11 @@ struct ScheduleParts {
 };
 
 struct ScheduleInput : ScheduleParts {
-  const StepPlan& step;
+  const std::vector<MicrobatchPlan>& microbatches;  ///< of this rank's replica
+  /// What runs beside each of them: on the replicas of this rank's shard group, and on all.
+  const std::vector<MicrobatchKinds>& in_shard_group;
+  const std::vector<MicrobatchKinds>& in_job;
   int place = 0;  ///< this rank's in the pipeline
-  /// For each group: the replicas (of StepPlan) in this rank's shard group, and in all its
-  /// replicas.
-  std::vector<std::vector<int>> shard_peers = {};
-  std::vector<std::vector<int>> all_peers = {};
-  int replica = 0;  ///< this rank's
   bool forward_only = false;
   /// Of each encoder: the ranks of the replica that its items are dealt to, and which of them this
   /// one is.
@@ -46,16 +44,30 @@ struct ScheduleInput : ScheduleParts {
 };
 
 /// Whether `unit` has work in a microbatch: those of an encoder only where there are items of it.
-bool unit_runs(const UnitSpec& unit, const MicrobatchPlan& microbatch);
+bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch);
 
 /// The units with a backward in a microbatch: those that run and have a trainable parameter, in
 /// themselves or in a unit upstream that runs too.
-std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchPlan& microbatch);
+std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchKind& microbatch);
 
-std::vector<Action> make_schedule(const ScheduleInput& input);
+struct Schedule {
+  std::vector<Action> actions;
+  /// Of each buffer: whether some rank of the whole job has its gradient in this step; the others
+  /// are not stepped.
+  std::vector<bool> has_gradient;
+};
 
-/// Buffers whose gradient some rank of the whole job has in this step; the others are not stepped.
-std::vector<bool> groups_with_gradient(const ScheduleInput& input);
+Schedule make_schedule(const ScheduleInput& input);
+
+/// What one rank does in a step: planned once, before its samples are loaded.
+struct RankStep {
+  int64_t step = 0;
+  int64_t samples = 0;  ///< of the global batch, as are the following
+  int64_t tokens = 0;
+  int64_t targets = 0;
+  std::vector<MicrobatchPlan> microbatches = {};  ///< of this rank's replica
+  Schedule schedule = {};
+};
 
 /// Memory for what exists for a few units at a time: each buffer has a slot of its own choice, and
 /// buffers that may exist at the same time have different ones.

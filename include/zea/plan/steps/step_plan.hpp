@@ -13,6 +13,17 @@
 
 namespace zea {
 
+/// Which modules have work in a microbatch.
+struct MicrobatchKind {
+  bool has_samples = false;
+  ItemCounts items = {};  ///< 1 of each modality that it has items of
+
+  bool operator==(const MicrobatchKind&) const = default;
+};
+/// Those of the microbatches that run at the same time on some replicas, each once: all that a
+/// replica needs to know of the others.
+using MicrobatchKinds = std::vector<MicrobatchKind>;
+
 /// What goes through the model at once on one replica.
 struct MicrobatchPlan {
   std::vector<int64_t> samples;  ///< ids, in row order
@@ -22,6 +33,7 @@ struct MicrobatchPlan {
   ItemCounts items;
 
   bool empty() const { return samples.empty(); }
+  MicrobatchKind kind() const { return {!empty(), items.kinds()}; }
 };
 
 struct StepPlan {
@@ -32,14 +44,21 @@ struct StepPlan {
   /// [replica][microbatch]; every replica has the same number of microbatches, the last ones
   /// possibly empty.
   std::vector<std::vector<MicrobatchPlan>> replicas;
+  int shard_group = 1;  ///< neighbouring replicas that hold one copy of the parameters
+  std::vector<std::vector<MicrobatchKinds>> group_kinds;  ///< [shard group][microbatch]
+  std::vector<MicrobatchKinds> kinds;                     ///< [microbatch], of all replicas
 
   int num_microbatches() const {
     return replicas.empty() ? 0 : static_cast<int>(replicas.front().size());
   }
 };
 
+/// A step whose samples are dealt so: its sums, and the kinds of its microbatches.
+StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group);
+
 struct StepPlanOptions {
   int replicas = 1;
+  int shard_group = 1;  ///< neighbouring replicas that hold one copy of the parameters
   int64_t row_tokens = 2048;
   int64_t rows_per_microbatch = 1;
   bool packing = true;

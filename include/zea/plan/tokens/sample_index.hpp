@@ -17,6 +17,8 @@ struct ItemCounts {
   /// Of the encoder `module`: "vision", "audio"; 0 of others.
   int64_t of(const std::string& module) const;
   int64_t all() const { return images + clips; }
+  /// 1 of each modality that there are items of.
+  ItemCounts kinds() const { return {images > 0, clips > 0}; }
   ItemCounts& operator+=(const ItemCounts& other);
   bool operator==(const ItemCounts&) const = default;
 };

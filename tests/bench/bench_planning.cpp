@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What planning a step takes a rank, on paper: a model's config, one rank per replica, as many
+// samples for each whatever their number. Prints medians in milliseconds: drawing and dealing the
+// global batch, which is the same work for all ranks, and this rank's own part of the step.
+//
+// usage: bench_planning CONFIG.json [SAMPLES_PER_REPLICA]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "zea/core/stopwatch.hpp"
+#include "zea/data/sampler.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+namespace {
+
+Options deck_of(int replicas, int shards, int64_t samples) {
+  Options deck;
+  deck.mesh.dp_shard = shards;
+  deck.mesh.dp_replicate = replicas / shards;
+  deck.mesh_llm.strategy = deck.mesh_vision.strategy =
+      shards == replicas ? "full_shard" : "hybrid_shard";
+  deck.schedule.global_batch = replicas * samples;
+  deck.data.row_tokens = 2048;
+  return deck;
+}
+
+/// Every other sample has an image.
+std::vector<SampleIndex> index_of(int64_t samples) {
+  std::mt19937_64 random(1);
+  std::vector<SampleIndex> index;
+  for (int64_t i = 0; i < samples; ++i) {
+    const auto images = static_cast<int64_t>(random() % 2);
+    index.push_back({100 + static_cast<int64_t>(random() % 600), images, 50});
+  }
+  return index;
+}
+
+double median_ms(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return 1e3 * seconds[seconds.size() / 2];
+}
+
+void measure(const std::string& config, int replicas, int shards, int64_t samples) {
+  const Plan plan = make_plan(deck_of(replicas, shards, samples), config, replicas);
+  const int64_t batch = plan.options.schedule.global_batch;
+  const std::vector<SampleIndex> index = index_of(4 * batch);
+  Sampler sampler(4 * batch, batch, 1, true);
+  sampler.global_batch(0);
+  std::vector<double> dealing, own;
+  for (int64_t step = 0; step < 9; ++step) {
+    const Stopwatch deals;
+    const StepPlan dealt = plan.step_plan(step, sampler.global_batch(step), index);
+    dealing.push_back(deals.seconds());
+    const Stopwatch walks;
+    const RankStep part = plan.rank_step(dealt, 0);
+    own.push_back(walks.seconds());
+    if (part.schedule.actions.empty()) std::abort();
+  }
+  std::printf("%8d %8d %10.2f %10.2f\n", replicas, shards, median_ms(dealing), median_ms(own));
+}
+
+}  // namespace
+}  // namespace zea
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  std::stringstream config;
+  config << std::ifstream(argv[1]).rdbuf();
+  const int64_t samples = argc > 2 ? std::atoll(argv[2]) : 16;
+  std::printf("replicas   shards    dealing   own part\n");
+  for (const bool hybrid : {false, true})
+    for (const int replicas : {8, 64, 512, 4096})
+      zea::measure(config.str(), replicas, hybrid ? 8 : replicas, samples);
+}
