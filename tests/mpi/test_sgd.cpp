@@ -17,7 +17,7 @@
 #include "zea/optim/update.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 
-namespace zea::testing {
+namespace zea::testing::test_sgd {
 namespace {
 
 constexpr double kTolerance = 1e-10;
@@ -221,4 +221,4 @@ TEST(Sgd, KeysOfOthersAreRefused) {
 }
 
 }  // namespace
-}  // namespace zea::testing
+}  // namespace zea::testing::test_sgd
