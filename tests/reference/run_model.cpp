@@ -163,7 +163,7 @@ void run_model(const World& world, const Options& options, const std::string& pa
   const double targets = static_cast<double>(step.plan.targets);
   write(out, "loss", {1}, summed(*all, at::full({1}, loss / targets, at::kDouble)));
   write(out, "targets", {1}, at::full({1}, targets, at::kDouble));
-  write_gradients(out, engine, *all, has_gradient, targets);
+  write_gradients(out, engine, *all, schedule.has_gradient, targets);
   write_logits(out, engine, *all, step);
   if (!out) return;
   write_rows(*out, step);
