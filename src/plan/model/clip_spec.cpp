@@ -22,8 +22,8 @@ VisionEncoder read_clip(const ConfigReader& config) {
                    .patch = "embeddings.patch_embedding",
                    .positions = "embeddings.position_embedding",
                    .pre_norm = "pre_layrnorm",
-                   .layers = "encoder.layers.",
-                   .post_norm = "post_layernorm"};
+                   .layers = "encoder.layers."};
+  encoder.carried = post_layernorm(vision);
   return encoder;
 }
 

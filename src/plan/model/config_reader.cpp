@@ -189,6 +189,13 @@ void ConfigReader::require_boolean(const char* key, bool only) const {
            std::string(only ? "true" : "false") + " (the other is not built yet)");
 }
 
+void ConfigReader::require_each(const char* key, const std::string& only) const {
+  if (!has(key)) return;
+  for (const nlohmann::json& element : object_.at(key))
+    if (element != only)
+      refuse(key, element.dump(), '"' + only + "\" in every place (others are not built yet)");
+}
+
 void ConfigReader::require_no_dropout(const std::vector<const char*>& keys) const {
   for (const char* key : keys) {
     const double rate = number(key, 0);

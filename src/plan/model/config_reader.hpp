@@ -31,6 +31,8 @@ class ConfigReader {
   /// Throws unless the key is absent or equals `only`: an option that is not built.
   void require_text(const char* key, const std::string& only) const;
   void require_boolean(const char* key, bool only) const;
+  /// The same of every element of a list.
+  void require_each(const char* key, const std::string& only) const;
   /// Keys of rates that must be 0: training runs without dropout.
   void require_no_dropout(const std::vector<const char*>& keys) const;
   /// A divisor of what `of` has.

@@ -47,8 +47,15 @@ struct VisionEncoder {
   BlockFamily blocks;
   /// Empty ones are not there.
   struct Names {
-    std::string class_token, patch, positions, pre_norm, layers, post_norm;
+    std::string class_token, patch, positions, pre_norm, layers;
   } names;
+  /// What stands behind the last block. Features are read before it, so it is carried, never
+  /// trained.
+  struct Carried {
+    std::string name;
+    Shape shape;
+  };
+  std::vector<Carried> carried;
   bool patch_bias = false;
   double class_std = 0, patch_std = 0.02, position_std = 0.02;
 };
@@ -67,13 +74,13 @@ struct ImageTransformerDefaults {
 VisionConfig read_image_transformer(const ConfigReader& config,
                                     const ImageTransformerDefaults& defaults);
 BlockFamily image_transformer_blocks(const BlockInit& init);
+std::vector<VisionEncoder::Carried> post_layernorm(const VisionConfig& vision);
 
 /// The tower's units, of parameters called `root`. Returns the unit that makes hidden state i for
 /// each i of 0..layers.
 std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& encoder,
                                     const std::string& root, bool trainable);
-/// What a tower has behind its last block, carried where features are read before it.
-void add_unread_norm(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root);
+void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root);
 
 AudioConfig read_whisper(const ConfigReader& config);
 /// The units of model.audio: Whisper's encoder and its projector.

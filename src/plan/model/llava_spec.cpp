@@ -102,8 +102,7 @@ int add_vision(SpecBuilder& builder, const ModelSpec& model, const VisionEncoder
       add_vision_encoder(builder, encoder, kTower, trainable.of("vision").encoder);
   add_projector(builder, model, states, trainable.of("vision").projector);
   const int features = builder.last_unit();
-  // Carried: Llava reads hidden states before the encoder's last norm.
-  add_unread_norm(builder, encoder, kTower);
+  add_carried(builder, encoder, kTower);
   return features;
 }
 

@@ -18,6 +18,7 @@ int SpecBuilder::add(const std::string& role, const std::string& name, Shape sha
   param.std = std;
   param.tp_cut = cut;
   if (param.shape.size() == 1) param.init = Init::Zeros;
+  if (role.ends_with("norm.weight")) param.init = Init::Ones;
   model_.params.push_back(std::move(param));
   const int index = static_cast<int>(model_.params.size()) - 1;
   use(role, index);
@@ -40,7 +41,7 @@ void SpecBuilder::add_fused(const std::string& role, const std::vector<Part>& pa
 
 void SpecBuilder::add_norm(const std::string& role, const std::string& name, NormKind kind,
                            int64_t width, bool trainable) {
-  model_.params[add(role + ".weight", name + ".weight", {width}, trainable, 0)].init = Init::Ones;
+  add(role + ".weight", name + ".weight", {width}, trainable, 0);
   if (kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
 }
 

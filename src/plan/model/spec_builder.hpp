@@ -58,8 +58,8 @@ class SpecBuilder {
              std::vector<UnitInput> inputs);
   int last_unit() const { return static_cast<int>(model_.units.size()) - 1; }
 
-  /// Adds the parameter `name`, which the unit's forward calls `role`. Returns its index. Vectors
-  /// start as zeros, the rest as normal numbers of `std`.
+  /// Adds the parameter `name`, which the unit's forward calls `role`. Returns its index. Weights
+  /// of norms start as ones, other vectors as zeros, the rest as normal numbers of `std`.
   int add(const std::string& role, const std::string& name, Shape shape, bool trainable, double std,
           const TpCut& cut = {});
   /// Adds parameters that lie one after the other and have one role.

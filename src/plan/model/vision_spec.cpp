@@ -43,6 +43,11 @@ BlockFamily image_transformer_blocks(const BlockInit& init) {
           .init = init};
 }
 
+std::vector<VisionEncoder::Carried> post_layernorm(const VisionConfig& vision) {
+  const Shape hidden{vision.block.hidden};
+  return {{"post_layernorm.weight", hidden}, {"post_layernorm.bias", hidden}};
+}
+
 std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& encoder,
                                     const std::string& root, bool trainable) {
   const VisionConfig& vision = encoder.vision;
@@ -67,11 +72,10 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
   return states;
 }
 
-void add_unread_norm(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root) {
-  const VisionConfig& vision = encoder.vision;
-  builder.start("vision.post_norm", "vision", UnitKind::Block, {});
-  builder.add_norm("norm", root + encoder.names.post_norm, vision.block.norm.kind,
-                   vision.block.hidden, false);
+void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root) {
+  builder.start("vision.carried", "vision", UnitKind::Block, {});
+  for (const auto& [name, shape] : encoder.carried)
+    builder.add(name, root + name, shape, false, 0.02);
 }
 
 }  // namespace zea::detail
