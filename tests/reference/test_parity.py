@@ -26,6 +26,8 @@ try:
         LlamaForCausalLM,
         LlavaConfig,
         LlavaForConditionalGeneration,
+        Qwen2Config,
+        Qwen2ForCausalLM,
     )
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
@@ -102,6 +104,20 @@ CASES = {
     "llama": {"only_text": True},
     "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
     "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},
+    "qwen2": {"only_text": True, "qwen2": True},
+    "qwen2_tied": {"only_text": True, "qwen2": True, "text": {"tie_word_embeddings": True}},
+    "qwen2_under_llava": {"qwen2": True, "text": {"rms_norm_eps": 1e-2}},
+    "qwen2_tp2_cp2": {
+        "ranks": 4,
+        "qwen2": True,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "qwen2_tp4_one_kv_head": {
+        "ranks": 4,
+        "qwen2": True,
+        "text": {"num_key_value_heads": 1},
+        "deck": grid("llm", tp=4),
+    },
     "gpt2": {"gpt2": {}},
     "gpt2_untied": {"gpt2": {"tie_word_embeddings": False}},
     "gpt2_narrow_mlp": {"gpt2": {"n_inner": 40}},
@@ -180,7 +196,8 @@ def make_text_config(case):
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 128,
     }
-    return LlamaConfig(**{**options, **case.get("text", {})})
+    family = Qwen2Config if case.get("qwen2") else LlamaConfig
+    return family(**{**options, **case.get("text", {})})
 
 
 def make_gpt2_config(case):
@@ -199,7 +216,8 @@ def make_model(case):
     if "gpt2" in case:  # whose config has dropout
         return perturbed(GPT2LMHeadModel(make_gpt2_config(case["gpt2"])).eval())
     if case.get("only_text"):
-        return perturbed(LlamaForCausalLM(make_text_config(case)))
+        family = Qwen2ForCausalLM if case.get("qwen2") else LlamaForCausalLM
+        return perturbed(family(make_text_config(case)))
     vision = {
         "hidden_size": 24,
         "intermediate_size": 40,
@@ -437,6 +455,9 @@ class Parity(unittest.TestCase):
 
     def test_generation_of_llama(self):
         self.check_generation({"only_text": True})
+
+    def test_generation_of_qwen2(self):
+        self.check_generation({"only_text": True, "qwen2": True})
 
     def test_generation_of_llava(self):
         self.check_generation({})

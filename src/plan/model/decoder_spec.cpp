@@ -5,8 +5,8 @@
 namespace zea::detail {
 
 const std::map<std::string, ReadDecoder>& decoders() {
-  static const std::map<std::string, ReadDecoder> families{{"gpt2", read_gpt2},
-                                                           {"llama", read_llama}};
+  static const std::map<std::string, ReadDecoder> families{
+      {"gpt2", read_gpt2}, {"llama", read_llama}, {"qwen2", read_qwen2}};
   return families;
 }
 

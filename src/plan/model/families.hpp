@@ -25,6 +25,7 @@ struct Decoder {
 };
 Decoder read_gpt2(const ConfigReader& config);
 Decoder read_llama(const ConfigReader& config);
+Decoder read_qwen2(const ConfigReader& config);
 
 /// Decoders with the keys and names of Llama's, each with its own defaults and biases.
 struct LlamaDefaults {
