@@ -28,6 +28,7 @@ try:
         LlavaForConditionalGeneration,
         Qwen2Config,
         Qwen2ForCausalLM,
+        SiglipVisionConfig,
     )
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
@@ -61,6 +62,8 @@ def grid(module, **keys):
         keys["cp_block"] = 8
     return [f"mesh.{module}.{key}={json.dumps(value)}" for key, value in keys.items()]
 
+
+FULL = {"vision_feature_select_strategy": "full"}
 
 # What differs from the plain model: configs ("text", "vision", "llava"), whether config.json is
 # spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, and
@@ -117,6 +120,32 @@ CASES = {
         "qwen2": True,
         "text": {"num_key_value_heads": 1},
         "deck": grid("llm", tp=4),
+    },
+    "siglip": {"siglip": True, "llava": FULL},
+    # transformers drops the first token of any tower, also where it is a patch.
+    "siglip_without_its_first_patch": {"siglip": True},
+    "siglip_relu_and_eps": {
+        "siglip": True,
+        "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2},
+        "llava": {**FULL, "vision_feature_layer": [0, -1]},
+    },
+    "siglip_frozen": {"siglip": True, "llava": FULL, "frozen": ["vision"]},
+    "siglip_tp2_cp2_qwen2": {
+        "ranks": 4,
+        "siglip": True,
+        "qwen2": True,
+        "llava": FULL,
+        "vision": {"num_attention_heads": 4},
+        "deck": [
+            *grid("llm", tp=2, cp=2, cp_mode="ulysses"),
+            *grid("vision", tp=2, cp=2, cp_mode="ring"),
+        ],
+    },
+    "siglip_dealt_to_4": {
+        "ranks": 4,
+        "siglip": True,
+        "llava": FULL,
+        "deck": grid("llm", cp=4, cp_mode="ring"),
     },
     "gpt2": {"gpt2": {}},
     "gpt2_untied": {"gpt2": {"tie_word_embeddings": False}},
@@ -226,8 +255,9 @@ def make_model(case):
         "image_size": IMAGE_SIZE,
         "patch_size": 8,
     }
+    tower = SiglipVisionConfig if case.get("siglip") else CLIPVisionConfig
     config = LlavaConfig(
-        vision_config=CLIPVisionConfig(**{**vision, **case.get("vision", {})}),
+        vision_config=tower(**{**vision, **case.get("vision", {})}),
         text_config=make_text_config(case),
         image_token_index=IMAGE_TOKEN,
         **case.get("llava", {}),
@@ -392,9 +422,9 @@ class Parity(unittest.TestCase):
 
     def prepare(self, case):
         model = make_model(case)
-        features = PATCHES
-        if case.get("llava", {}).get("vision_feature_select_strategy") == "full":
-            features += 1
+        tokens = PATCHES if case.get("siglip") else PATCHES + 1
+        full = case.get("llava", {}).get("vision_feature_select_strategy") == "full"
+        features = tokens if full else tokens - 1
         for module in case.get("frozen", []):
             for name, parameter in model.named_parameters():
                 if file_name(name).startswith(FROZEN[module][0]):

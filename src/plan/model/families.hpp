@@ -61,6 +61,7 @@ struct VisionEncoder {
   double class_std = 0, patch_std = 0.02, position_std = 0.02;
 };
 VisionEncoder read_clip(const ConfigReader& config);
+VisionEncoder read_siglip(const ConfigReader& config);
 
 using ReadVisionEncoder = VisionEncoder (*)(const ConfigReader&);
 const std::map<std::string, ReadVisionEncoder>& vision_encoders();

@@ -5,7 +5,8 @@
 namespace zea::detail {
 
 const std::map<std::string, ReadVisionEncoder>& vision_encoders() {
-  static const std::map<std::string, ReadVisionEncoder> families{{"clip_vision_model", read_clip}};
+  static const std::map<std::string, ReadVisionEncoder> families{
+      {"clip_vision_model", read_clip}, {"siglip_vision_model", read_siglip}};
   return families;
 }
 

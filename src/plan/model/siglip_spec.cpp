@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// SigLIP's vision transformer (arXiv:2303.15343): no class token, no norm before the blocks, a bias
+// of the patches. Initial values have the variances of transformers' SiglipPreTrainedModel. Files
+// leave out what equals the defaults of SiglipVisionConfig.
+#include <cmath>
+
+#include "families.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// Of Xavier's uniform numbers (Glorot & Bengio 2010).
+double xavier_std(int64_t in, int64_t out) {
+  return std::sqrt(2.0 / static_cast<double>(in + out));
+}
+
+/// Pools all features into one, for which a language model has no use.
+void add_pooling_head(VisionEncoder& encoder) {
+  const int64_t hidden = encoder.vision.block.hidden, inner = encoder.vision.block.intermediate;
+  const std::vector<VisionEncoder::Carried> head{
+      {"head.probe", {1, 1, hidden}},
+      {"head.attention.in_proj_weight", {3 * hidden, hidden}},
+      {"head.attention.in_proj_bias", {3 * hidden}},
+      {"head.attention.out_proj.weight", {hidden, hidden}},
+      {"head.attention.out_proj.bias", {hidden}},
+      {"head.layernorm.weight", {hidden}},
+      {"head.layernorm.bias", {hidden}},
+      {"head.mlp.fc1.weight", {inner, hidden}},
+      {"head.mlp.fc1.bias", {inner}},
+      {"head.mlp.fc2.weight", {hidden, inner}},
+      {"head.mlp.fc2.bias", {hidden}}};
+  encoder.carried.insert(encoder.carried.end(), head.begin(), head.end());
+}
+
+}  // namespace
+
+VisionEncoder read_siglip(const ConfigReader& config) {
+  config.require_no_dropout({"attention_dropout"});
+  VisionEncoder encoder;
+  VisionConfig& vision = encoder.vision =
+      read_image_transformer(config, {.patch = 16, .eps = 1e-6, .activation = "gelu_pytorch_tanh"});
+  vision.class_token = false;
+  const int64_t hidden = vision.block.hidden, inner = vision.block.intermediate;
+  const double square = xavier_std(hidden, hidden), wide = xavier_std(hidden, inner);
+  encoder.blocks = image_transformer_blocks({square, square, wide, wide});
+  encoder.names = {.class_token = {},
+                   .patch = "embeddings.patch_embedding",
+                   .positions = "embeddings.position_embedding",
+                   .pre_norm = {},
+                   .layers = "encoder.layers."};
+  encoder.patch_bias = true;
+  encoder.patch_std =
+      1 / std::sqrt(static_cast<double>(vision.channels * vision.patch_size * vision.patch_size));
+  encoder.position_std = 1 / std::sqrt(static_cast<double>(hidden));
+  encoder.carried = post_layernorm(vision);
+  if (config.boolean("vision_use_head", true)) add_pooling_head(encoder);
+  return encoder;
+}
+
+}  // namespace zea::detail
