@@ -22,7 +22,7 @@ Options deck_of(int replicas, int shards, int64_t samples) {
   Options deck;
   deck.mesh.dp_shard = shards;
   deck.mesh.dp_replicate = replicas / shards;
-  deck.mesh_llm.strategy = deck.mesh_vision.strategy =
+  deck.meshes["llm"].strategy = deck.meshes["vision"].strategy =
       shards == replicas ? "full_shard" : "hybrid_shard";
   deck.schedule.global_batch = replicas * samples;
   deck.data.row_tokens = 2048;

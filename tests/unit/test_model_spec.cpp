@@ -80,10 +80,12 @@ TEST(ModelSpec, AModelMayHearAndNotSee) {
 }
 
 TEST(ModelSpec, FreezesTheAudioEncoderAndItsProjectorApart) {
-  const ModelSpec encoder =
-      make_model_spec(tiny_llava_config({.audio = true}), {false, false, false, true, false});
-  const ModelSpec projector =
-      make_model_spec(tiny_llava_config({.audio = true}), {false, false, false, false, true});
+  const auto only = [](bool encoder, bool projector) {
+    return make_model_spec(
+        tiny_llava_config({.audio = true}),
+        {.encoders = {{"vision", {false, false}}, {"audio", {encoder, projector}}}, .llm = false});
+  };
+  const ModelSpec encoder = only(true, false), projector = only(false, true);
   for (size_t p = 0; p < encoder.params.size(); ++p) {
     const std::string& name = encoder.params[p].name;
     EXPECT_EQ(projector.params[p].trainable, name.starts_with("audio_projector.")) << name;
