@@ -45,7 +45,7 @@ std::vector<UnitCost> plain_costs(Faults& faults, const Plan& plan, const std::s
   const int64_t rows = options.data.rows_per_microbatch;
   if (profile.empty()) return estimated_costs(plan.model, options.data.row_tokens * rows);
   std::vector<std::string> notes;
-  const auto costs = measured_costs(
+  std::vector<UnitCost> costs = measured_costs(
       plan.model, profile, options.mesh.profile,
       {options.data.row_tokens, rows, options.precision.preset, options.run.device}, notes);
   for (const std::string& note : notes) faults.note(note);
@@ -156,7 +156,7 @@ class PipelineBuilder {
         if (plan_.model.units[u].module != "llm") add_cost(costs.front(), plan_.unit_costs[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
     const auto limit = static_cast<int64_t>(plan_.options.mesh.memory_mib * (1 << 20));
-    const std::vector<int> split = split_evenly(costs, stages, limit);
+    std::vector<int> split = split_evenly(costs, stages, limit);
     if (split.empty())
       faults_.add("mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
                   " stages of mesh.memory_mib = " + number_text(plan_.options.mesh.memory_mib) +
