@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "zea/core/error.hpp"
+#include "zea/core/float16.hpp"
 
 namespace zea {
 namespace {
@@ -15,12 +16,12 @@ namespace {
 constexpr int64_t kBlock = 1024;
 
 /// How elements lie in buffers, and the type in which they are combined.
-template <class T, class W = T>
+template <class T>
 struct Plain {
   using Stored = T;
-  using Wide = W;
-  static Wide widen(Stored value) { return static_cast<Wide>(value); }
-  static Stored narrow(Wide value) { return static_cast<Stored>(value); }
+  using Wide = T;
+  static Wide widen(Stored value) { return value; }
+  static Stored narrow(Wide value) { return value; }
 };
 
 // Inline twins of the conversions in core/dtype.cpp, which as calls per element would keep the
@@ -39,7 +40,12 @@ struct BFloat16 {
   }
 };
 
-using Float16 = Plain<_Float16, float>;
+struct Float16 {
+  using Stored = uint16_t;
+  using Wide = float;
+  static Wide widen(Stored bits) { return float16_to_float(bits); }
+  static Stored narrow(Wide value) { return float_to_float16(value); }
+};
 
 template <class From>
 struct KeptWide {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "zea/core/error.hpp"
+#include "zea/core/float16.hpp"
 
 namespace zea {
 namespace {
@@ -32,9 +33,10 @@ const Entry& entry(DType dtype) {
   throw InternalError("unknown dtype");
 }
 
-// IEEE half, through the compiler's own type (GCC and Clang on x86-64 and aarch64).
-using Half = _Float16;
-
+// Tags that say what 16 bits are.
+struct Half {
+  uint16_t bits;
+};
 struct BFloat16 {
   uint16_t bits;
 };
@@ -59,6 +61,8 @@ double load(const void* source, int64_t i) {
   std::memcpy(&value, static_cast<const char*>(source) + i * sizeof(T), sizeof(T));
   if constexpr (std::is_same_v<T, BFloat16>)
     return bfloat16_to_float(value.bits);
+  else if constexpr (std::is_same_v<T, Half>)
+    return float16_to_float(value.bits);
   else
     return static_cast<double>(value);
 }
@@ -68,6 +72,8 @@ void store(void* target, int64_t i, double value) {
   T out;
   if constexpr (std::is_same_v<T, BFloat16>)
     out.bits = float_to_bfloat16(round_to_odd(value));
+  else if constexpr (std::is_same_v<T, Half>)
+    out.bits = float_to_float16(round_to_odd(value));
   else
     out = static_cast<T>(value);
   std::memcpy(static_cast<char*>(target) + i * sizeof(T), &out, sizeof(T));

@@ -76,7 +76,6 @@ StackedSlices::StackedSlices(const SliceStack& stack, int64_t heads, int64_t kv_
                              at::Device device)
     : stack_(stack),
       size_(static_cast<int64_t>(stack.slices.size())),
-      heads_(heads),
       kv_heads_(kv_heads),
       group_(heads / kv_heads) {
   if (size_ == 1) return;

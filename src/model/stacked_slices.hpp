@@ -54,7 +54,7 @@ class StackedSlices {
   at::Tensor make_mask(const at::Tensor& like) const;
 
   const SliceStack& stack_;
-  int64_t size_, heads_, kv_heads_, group_;
+  int64_t size_, kv_heads_, group_;
   at::Tensor query_places_;  ///< (size * queries) int64; undefined where all is a view
   at::Tensor key_places_;    ///< (size * keys) int64
   at::Tensor real_places_;   ///< undefined where no query is padding

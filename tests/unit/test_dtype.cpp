@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "zea/core/error.hpp"
+#include "zea/core/float16.hpp"
 
 namespace zea::test_dtype {
 namespace {
@@ -86,6 +87,30 @@ TEST(DType, Float16) {
   EXPECT_EQ(converted<uint16_t>(DType::Float32, 65519.0f, DType::Float16), 0x7bff);
   EXPECT_EQ(converted<uint16_t>(DType::Float32, std::ldexp(1.0f, -24), DType::Float16), 1);
   EXPECT_EQ(converted<float>(DType::Float16, uint16_t{0x3555}, DType::Float32), 0.333251953125f);
+}
+
+TEST(DType, EveryFloat16IsKeptAndEveryMiddleGoesToTheEvenOne) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float value = float16_to_float(static_cast<uint16_t>(bits));
+    if (std::isnan(value)) {
+      EXPECT_GT(bits & 0x7fffu, 0x7c00u);
+      EXPECT_TRUE(std::isnan(float16_to_float(float_to_float16(value))));
+      continue;
+    }
+    ASSERT_EQ(float_to_float16(value), bits);
+    if ((bits & 0x7fffu) >= 0x7bffu) continue;
+    const float next = float16_to_float(static_cast<uint16_t>(bits + 1));
+    const float middle = (value + next) / 2, away = std::nextafter(middle, next * 2);
+    ASSERT_EQ(float_to_float16(middle), bits + (bits & 1)) << value;
+    ASSERT_EQ(float_to_float16(away), bits + 1) << value;
+    ASSERT_EQ(float_to_float16(std::nextafter(middle, 0.0f)), bits) << value;
+    const double just_above = middle * (1 + 1e-15);
+    ASSERT_EQ(converted<uint16_t>(DType::Float64, just_above, DType::Float16), bits + 1) << value;
+  }
+  const uint16_t one_and_a_half = 0x3e00, smallest = 1, infinite = 0x7c00;
+  EXPECT_EQ(float16_to_float(one_and_a_half), 1.5f);
+  EXPECT_EQ(float16_to_float(smallest), std::ldexp(1.0f, -24));
+  EXPECT_TRUE(std::isinf(float16_to_float(infinite)));
 }
 
 TEST(DType, ConvertsArraysAndCopiesEqualTypes) {

@@ -45,6 +45,8 @@ class SafetensorsWriter {
 
  private:
   struct Place {
+    Place(int64_t offset, int64_t element_bytes, int64_t bytes)
+        : offset(offset), element_bytes(element_bytes), missing_bytes(bytes) {}
     int64_t offset, element_bytes;
     std::atomic<int64_t> missing_bytes;
   };

@@ -29,7 +29,7 @@ std::string without_outer_model(const std::string& name) {
 }
 
 std::string canonical_llava_name(const std::string& name) {
-  const std::string inner = without_outer_model(name);
+  std::string inner = without_outer_model(name);
   for (const Prefix& prefix : kPrefixes)
     if (inner.starts_with(prefix.from))
       return prefix.to + inner.substr(std::string(prefix.from).size());

@@ -47,7 +47,7 @@ std::vector<UnitCost> plain_costs(Faults& faults, const PipelineParts& parts) {
   const int64_t rows = options.data.rows_per_microbatch;
   if (parts.profile.empty()) return estimated_costs(parts.model, options.data.row_tokens * rows);
   std::vector<std::string> notes;
-  const auto costs = measured_costs(
+  std::vector<UnitCost> costs = measured_costs(
       parts.model, parts.profile, options.mesh.profile,
       {options.data.row_tokens, rows, options.precision.preset, options.run.device}, notes);
   for (const std::string& note : notes) faults.note(note);
@@ -159,7 +159,7 @@ class PipelineBuilder {
         if (parts_.model.units[u].module != kDecoder) add_cost(costs.front(), costs_[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
     const auto limit = static_cast<int64_t>(parts_.options.mesh.memory_mib * (1 << 20));
-    const std::vector<int> split = split_evenly(costs, stages, limit);
+    std::vector<int> split = split_evenly(costs, stages, limit);
     if (split.empty())
       faults_.add("mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
                   " stages of mesh.memory_mib = " + number_text(parts_.options.mesh.memory_mib) +

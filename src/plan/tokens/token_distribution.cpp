@@ -133,7 +133,7 @@ std::vector<std::vector<TokenRange>> distribute_samples(const Visibility& row, i
   TokenRange between{0, 0};  // samples that are not long
   for (int64_t begin = 0, end = 0; begin < row.tokens(); begin = end) {
     end = end_of_sample(row, begin);
-    if (end - begin >= 2 * ranks * options.block) {
+    if (end - begin >= int64_t{2} * ranks * options.block) {
       append_zigzag(owned, {begin, end});
       append_blocks(blocks, row, between, options);
       between = {end, end};
