@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "model/microbatch_parts.hpp"
+#include "batch/microbatch_parts.hpp"
 #include "plan/paper_functions.hpp"
 #include "support/kernel_test.hpp"
 #include "zea/model/functions.hpp"
