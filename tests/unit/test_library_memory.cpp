@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "batch/microbatch_parts.hpp"
-#include "plan/paper_functions.hpp"
+#include "plan/units/paper_functions.hpp"
 #include "support/kernel_test.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/slice_attention.hpp"
