@@ -6,9 +6,9 @@
 namespace zea::detail {
 namespace {
 
-DType named_dtype(const std::string& name, DType preset) {
-  if (name == "preset") return preset;
-  return name == "bf16" ? DType::BFloat16 : DType::Float32;
+DType dtype_of(DTypeOption option, DType preset) {
+  if (option == DTypeOption::Preset) return preset;
+  return option == DTypeOption::Bf16 ? DType::BFloat16 : DType::Float32;
 }
 
 const ModulePrecisionOptions& of(const Options& options, const std::string& module) {
@@ -29,7 +29,7 @@ bool has_reader_elsewhere(const ModelSpec& model, const std::string& module) {
 void check_output(Faults& faults, const Options& options, const ModelSpec& model,
                   const std::string& module) {
   const Precision precision = make_precision(options.precision, of(options, module));
-  if (precision.output == precision.param || options.precision.preset == "fp64" ||
+  if (precision.output == precision.param || options.precision.preset == PrecisionPreset::Fp64 ||
       has_reader_elsewhere(model, module))
     return;
   faults.add("precision." + module + ".output_dtype = \"" + of(options, module).output_dtype +
@@ -43,24 +43,24 @@ void check_output(Faults& faults, const Options& options, const ModelSpec& model
 }  // namespace
 
 Precision make_precision(const PrecisionOptions& all, const ModulePrecisionOptions& module) {
-  const bool is_fp64 = all.preset == "fp64";
+  const bool is_fp64 = all.preset == PrecisionPreset::Fp64;
   Precision precision;
   precision.master = is_fp64 ? DType::Float64 : DType::Float32;
-  precision.param =
-      named_dtype(module.param_dtype, all.preset == "bf16" ? DType::BFloat16 : precision.master);
-  precision.reduce = named_dtype(module.reduce_dtype, precision.master);
-  precision.output = named_dtype(module.output_dtype, precision.param);
+  precision.param = dtype_of(
+      module.param_dtype, all.preset == PrecisionPreset::Bf16 ? DType::BFloat16 : precision.master);
+  precision.reduce = dtype_of(module.reduce_dtype, precision.master);
+  precision.output = dtype_of(module.output_dtype, precision.param);
   return precision;
 }
 
 void check_precision(Faults& faults, const Options& options, const ModelSpec& model) {
-  if (options.precision.master_dtype == "bf16")
+  if (options.precision.master_dtype == DTypeOption::Bf16)
     faults.add(
         "precision.master_dtype = \"bf16\": masters in bf16 lose every update smaller than 1/256 "
         "of a weight, so training stalls; allowed: \"preset\", \"fp32\" (precision.*.param_dtype = "
         "\"bf16\" computes in bf16)");
-  const auto check_preset = [&](const std::string& key, const std::string& found) {
-    if (options.precision.preset == "fp64" && found != "preset")
+  const auto check_preset = [&](const std::string& key, const Choice<DTypeOption>& found) {
+    if (options.precision.preset == PrecisionPreset::Fp64 && found != DTypeOption::Preset)
       faults.add("precision." + key + " = \"" + found +
                  "\" with precision.preset = \"fp64\", in which everything is fp64; leave it out");
   };

@@ -222,7 +222,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
                                              .audio = options.audio.train,
                                              .audio_projector = options.audio.train_projector});
   plan.mesh = detail::make_mesh_shape(faults, options, plan.model, world_size);
-  if (options.run.device == "cuda" && options.precision.preset == "fp64")
+  if (options.run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
     faults.add(
         "run.device = \"cuda\" with precision.preset = \"fp64\": the attention kernels of GPUs "
         "have "
@@ -233,7 +233,7 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   for (const char* encoder : {"vision", "audio"})
     check_absent_encoder(faults, options, plan.model, encoder);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
-  if (options.run.mode == "train" &&
+  if (options.run.mode == RunMode::Train &&
       std::none_of(plan.model.params.begin(), plan.model.params.end(), trainable))
     faults.add(
         "every module is frozen, so there is nothing to train; set one of model.vision.train, "

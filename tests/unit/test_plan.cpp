@@ -398,7 +398,7 @@ std::vector<Options> prefetching_decks(bool has_vision) {
 
 int ranks_of(const Options& deck) {
   const auto llm_ranks = static_cast<int>(deck.mesh_llm.pp);
-  return 2 * (llm_ranks + (deck.mesh.placement == "disjoint" ? 1 : 0));
+  return 2 * (llm_ranks + (deck.mesh.placement == ModulePlacement::Disjoint ? 1 : 0));
 }
 
 /// Nothing changes by chance, too, which is not noted: where tiny stages have too few units for a
@@ -426,8 +426,8 @@ TEST(Plan, NotesPrefetchingThatChangesNothing) {
             (setting.text.starts_with("prefetch_depth") && is_noted(plan, "prefetch_depth = 3"));
         EXPECT_TRUE(noted != changes || (!noted && may_be_chance(config, setting)))
             << (noted ? "noted" : "not noted") << ": " << setting.text << ", "
-            << deck.mesh_llm.strategy << ", " << deck.mesh.placement << ", wrap_units "
-            << deck.mesh_llm.wrap_units << ", pp " << deck.mesh_llm.pp << " x "
+            << deck.mesh_llm.strategy.name() << ", " << deck.mesh.placement.name()
+            << ", wrap_units " << deck.mesh_llm.wrap_units << ", pp " << deck.mesh_llm.pp << " x "
             << deck.mesh_llm.virtual_stages << ", " << config;
         ++(noted ? idle : active);
       }

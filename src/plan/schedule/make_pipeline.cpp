@@ -13,13 +13,6 @@
 namespace zea::detail {
 namespace {
 
-PipelineSchedule schedule_of(const std::string& name) {
-  for (const PipelineSchedule schedule :
-       {PipelineSchedule::GPipe, PipelineSchedule::Interleaved, PipelineSchedule::ZeroBubble})
-    if (name == schedule_name(schedule)) return schedule;
-  return PipelineSchedule::OneFOneB;
-}
-
 /// What a rank owns of a parameter: masters, their copy in another compute type, and where it
 /// trains gradients and both moments.
 int64_t owned_bytes(const Plan& plan, const ParamSpec& spec) {
@@ -47,7 +40,8 @@ std::vector<UnitCost> plain_costs(Faults& faults, const Plan& plan, const std::s
   std::vector<std::string> notes;
   const auto costs = measured_costs(
       plan.model, profile, options.mesh.profile,
-      {options.data.row_tokens, rows, options.precision.preset, options.run.device}, notes);
+      {options.data.row_tokens, rows, options.precision.preset.name(), options.run.device.name()},
+      notes);
   for (const std::string& note : notes) faults.note(note);
   return costs;
 }
@@ -84,7 +78,7 @@ class PipelineBuilder {
   PipelineBuilder(Faults& faults, const Plan& plan) : faults_(faults), plan_(plan) {}
 
   Pipeline build() {
-    pipeline_.schedule = schedule_of(plan_.options.mesh.schedule);
+    pipeline_.schedule = plan_.options.mesh.schedule;
     for (const ModuleGrid& grid : plan_.mesh.modules) add_stages(grid, add_places(grid));
     return finish();
   }
@@ -151,7 +145,7 @@ class PipelineBuilder {
       return stages_of_template(plan_.model, grid.module, mesh.stages, sentences);
     std::vector<UnitCost> costs;
     for (int unit : units) costs.push_back(plan_.unit_costs[unit]);
-    if (grid.module == "llm" && plan_.options.mesh.placement == "shared")
+    if (grid.module == "llm" && plan_.options.mesh.placement == ModulePlacement::Shared)
       for (size_t u = 0; u < plan_.model.units.size(); ++u)
         if (plan_.model.units[u].module != "llm") add_cost(costs.front(), plan_.unit_costs[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
