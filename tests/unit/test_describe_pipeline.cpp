@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "support/tiny_llava.hpp"
+#include "zea/plan/model/stage_template.hpp"
 #include "zea/plan/schedule/simulate.hpp"
 
 namespace zea {
