@@ -145,7 +145,7 @@ void open_directory(const Start& start, WatchedRanks& ranks,
   agree_on_root(*ranks.control, [&] {
     directory.emplace(start.directory);
     if (ranks.watchdog) ranks.watchdog->clear_directory();
-    if (start.options.run.mode != "train") return;
+    if (start.options.run.mode != RunMode::Train) return;
     const std::string checkpoints = start.directory + "/checkpoints";
     if (!start.checkpoint) check_no_checkpoints(start.directory);
     directory->write_deck(echo_deck(start.options));
@@ -188,7 +188,7 @@ RunData open_data(const Plan& plan, WatchedRanks& ranks) {
   const ActionRecord::Action action(ranks.record, "open the data");
   const Options& options = plan.options;
   RunData data;
-  if (options.run.mode == "train")
+  if (options.run.mode == RunMode::Train)
     data.train = open_checked(options.data.train, plan, *ranks.control);
   data.eval = open_checked_eval(plan, *ranks.control);
   return data;
@@ -227,7 +227,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   WatchedRanks ranks(std::move(all), world, start, give_up);
   start_limit.reset();
   // From here on signals are requests, and the wall limit runs: loading may take long.
-  const bool trains = start.options.run.mode == "train";
+  const bool trains = start.options.run.mode == RunMode::Train;
   std::optional<StopRequest> stop;
   if (trains) stop.emplace(start.directory, ranks.is_root(), line.wall_seconds);
   const at::Device device = open_device_of(start, ranks, world);

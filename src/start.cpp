@@ -51,7 +51,7 @@ Options deck_of(const StateSource& checkpoint, const std::vector<std::string>& o
 
 /// A run goes on with the batches that it would have had: its position counts them.
 void check_same_batches(const Options& now, const StateSource& checkpoint) {
-  if (checkpoint.position().step == 0 || now.run.mode != "train") return;
+  if (checkpoint.position().step == 0 || now.run.mode != RunMode::Train) return;
   const Options then = deck_of(checkpoint);
   const auto refuse = [&](const std::string& key, const std::string& found,
                           const std::string& was) {

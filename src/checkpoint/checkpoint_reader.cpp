@@ -55,7 +55,7 @@ void read_states(Engine& engine, const ShardedGroup& group, const StateSource& s
 
 TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source) {
   check_same_on_all(control, source);
-  const bool trains = engine.plan().options.run.mode == "train";
+  const bool trains = engine.plan().options.run.mode == RunMode::Train;
   agree(control, [&] {
     if (trains) check_same_optimizer(engine.plan(), source);
     load_weights(engine, source);

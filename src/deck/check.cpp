@@ -13,7 +13,7 @@ using Faults = std::vector<OptionFault>;
 void check_files(const Options& options, Faults& faults) {
   if (options.model.weights.empty() && options.model.config.empty())
     faults.push_back({{"model.weights"}, "model.weights is not set; name the weights file (.h5)"});
-  if (options.run.mode == "train" && options.data.train.empty())
+  if (options.run.mode == RunMode::Train && options.data.train.empty())
     faults.push_back({{"data.train", "run.mode"},
                       "data.train is not set; run.mode = \"train\" needs a data set (.h5)"});
   if (!options.data.eval.empty()) return;
@@ -21,7 +21,7 @@ void check_files(const Options& options, Faults& faults) {
     faults.push_back(
         {{key, "data.eval"}, key + " = " + value + " needs a data set in data.eval (.h5)"});
   };
-  if (options.run.mode == "evaluate") needs_eval("run.mode", "\"evaluate\"");
+  if (options.run.mode == RunMode::Evaluate) needs_eval("run.mode", "\"evaluate\"");
   if (options.eval.every > 0) needs_eval("eval.every", toml_text(options.eval.every));
   if (options.eval.samples > 0) needs_eval("eval.samples", toml_text(options.eval.samples));
   if (options.eval.generate_tokens > 0)
@@ -76,7 +76,7 @@ void check_rates(const Options& options, Faults& faults) {
     faults.push_back({{"optim.min_lr", "optim.lr"},
                       "optim.min_lr = " + toml_text(optim.min_lr) +
                           " is above optim.lr = " + toml_text(optim.lr)});
-  else if (optim.decay == "constant" && optim.min_lr > 0 && optim.min_lr != optim.lr)
+  else if (optim.decay == RateDecay::Constant && optim.min_lr > 0 && optim.min_lr != optim.lr)
     faults.push_back({{"optim.min_lr", "optim.decay"},
                       "optim.min_lr = " + toml_text(optim.min_lr) +
                           " is never reached with optim.decay = \"constant\"; leave it out"});

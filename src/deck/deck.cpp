@@ -82,6 +82,7 @@ class DeckReader {
   void read_value(const Key& key, const toml::node& node);
 
   void store(std::string& member, const Key& key, const toml::node& node);
+  void store(AnyChoice& member, const Key& key, const toml::node& node);
   void store(bool& member, const Key& key, const toml::node& node);
   void store(int64_t& member, const Key& key, const toml::node& node);
   void store(double& member, const Key& key, const toml::node& node);
@@ -162,7 +163,8 @@ void DeckReader::read_override(const std::string& text) {
   if (key == nullptr) return fault_unknown_key(path, name);
   const std::string value = text.substr(equals + 1);
   const bool is_quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
-  const bool is_text = std::holds_alternative<std::string*>(key->member) && !is_quoted;
+  const bool is_text = !is_quoted && (std::holds_alternative<std::string*>(key->member) ||
+                                      std::holds_alternative<AnyChoice*>(key->member));
   if (is_text) return read_value(*key, toml::value<std::string>(value));
   try {
     const toml::table table = toml::parse("value = " + value);
@@ -229,6 +231,12 @@ void DeckReader::store(std::string& member, const Key& key, const toml::node& no
     return fault_at(node.source(), found + " is not allowed; use " + allowed_values(key));
   suspects_.erase(key.path());
   member = value;
+}
+
+void DeckReader::store(AnyChoice& member, const Key& key, const toml::node& node) {
+  std::string name = member.name();
+  store(name, key, node);
+  member.choose(name);
 }
 
 void DeckReader::store(bool& member, const Key& key, const toml::node& node) {

@@ -53,8 +53,10 @@ double path_distance(const DottedPath& asked, const DottedPath& known) {
 std::vector<Key> list_keys(Options& options) {
   std::vector<Key> keys;
   options.visit_sections([&](const char* section, auto& members) {
-    members.visit([&](auto& member, const KeyInfo& info) {
-      keys.push_back({section, info, &member});
+    members.visit([&](auto& member, KeyInfo info) {
+      if constexpr (requires { member.names(); })
+        info.allowed.assign(member.names().begin(), member.names().end());
+      keys.push_back({section, std::move(info), &member});
     });
   });
   return keys;

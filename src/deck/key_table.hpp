@@ -13,9 +13,9 @@
 namespace zea {
 
 /// Where the value of a key lives; the alternatives are all types that a key may have.
-using KeyMember =
-    std::variant<std::string*, bool*, int64_t*, double*, AutoOption*, std::vector<double>*,
-                 std::vector<std::string>*, std::vector<std::vector<std::string>>*>;
+using KeyMember = std::variant<std::string*, AnyChoice*, bool*, int64_t*, double*, AutoOption*,
+                               std::vector<double>*, std::vector<std::string>*,
+                               std::vector<std::vector<std::string>>*>;
 
 struct Key {
   std::string section;
@@ -50,6 +50,7 @@ std::string join_words(const std::vector<std::string>& words);
 
 /// A value as TOML writes it; parsing the text gives the same value back, bit for bit.
 std::string toml_text(const std::string& value);
+std::string toml_text(const AnyChoice& value);
 std::string toml_text(bool value);
 std::string toml_text(int64_t value);
 std::string toml_text(double value);

@@ -32,8 +32,9 @@ std::string escaped(unsigned char c) {
 
 const char* type_name(const KeyMember& member) {
   constexpr const char* kNames[] = {
-      "string",  "true or false",   "integer",         "number",
-      "setting", "list of numbers", "list of strings", "list of lists of strings"};
+      "string",          "string",          "true or false",
+      "integer",         "number",          "setting",
+      "list of numbers", "list of strings", "list of lists of strings"};
   static_assert(std::size(kNames) == std::variant_size_v<KeyMember>);
   return kNames[member.index()];
 }
@@ -44,6 +45,10 @@ std::string toml_text(const std::string& value) {
   std::string text = "\"";
   for (const char c : value) text += escaped(static_cast<unsigned char>(c));
   return text + "\"";
+}
+
+std::string toml_text(const AnyChoice& value) {
+  return toml_text(value.name());
 }
 
 std::string toml_text(bool value) {

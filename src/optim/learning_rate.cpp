@@ -10,11 +10,12 @@ namespace zea {
 double learning_rate(const OptimOptions& optim, int64_t step, int64_t steps) {
   if (step <= optim.warmup_steps)
     return optim.lr * static_cast<double>(step) / static_cast<double>(optim.warmup_steps);
-  if (optim.decay == "constant" || steps <= optim.warmup_steps) return optim.lr;
+  if (optim.decay == RateDecay::Constant || steps <= optim.warmup_steps) return optim.lr;
   const double done = static_cast<double>(step - optim.warmup_steps);
   const double progress = std::min(1.0, done / static_cast<double>(steps - optim.warmup_steps));
-  const double left =
-      optim.decay == "linear" ? 1 - progress : 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  const double left = optim.decay == RateDecay::Linear
+                          ? 1 - progress
+                          : 0.5 * (1 + std::cos(std::numbers::pi * progress));
   return optim.min_lr + (optim.lr - optim.min_lr) * left;
 }
 

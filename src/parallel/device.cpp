@@ -31,8 +31,8 @@ void* compute_stream() {
 
 }  // namespace
 
-at::Device open_device(const std::string& name, int local_rank, int local_size) {
-  if (name == "cpu") return at::kCPU;
+at::Device open_device(DeviceKind kind, int local_rank, int local_size) {
+  if (kind == DeviceKind::Cpu) return at::kCPU;
   if (!has_nccl())
     throw PlanError(
         "run.device = \"cuda\": this build has no NCCL; build with ZEA_ENABLE_NCCL=ON where nccl.h "

@@ -124,7 +124,7 @@ MicrobatchOptions Engine::microbatch_options() const {
           .vision_dtype = to_torch(plan_.precision_of("vision").param),
           .audio_dtype = to_torch(plan_.precision_of("audio").param),
           .device = device_,
-          .images_both_ways = plan_.options.llm.image_attention == "bidirectional",
+          .images_both_ways = plan_.options.llm.image_attention == ImageAttention::Bidirectional,
           .replica = plan_.replica_layout(world_rank_)};
 }
 

@@ -62,7 +62,7 @@ void note_no_weights(Faults& faults, const ModelOptions& model) {
 }
 
 void check_device(Faults& faults, const Options& options) {
-  if (options.run.device == "cuda" && options.precision.preset == "fp64")
+  if (options.run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
     faults.add(
         "run.device = \"cuda\" with precision.preset = \"fp64\": the attention kernels of GPUs "
         "have "
@@ -72,7 +72,7 @@ void check_device(Faults& faults, const Options& options) {
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
-  if (options.run.mode == "train" && std::ranges::none_of(model.params, trainable))
+  if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
     faults.add(
         "every module is frozen, so there is nothing to train; set one of model.vision.train, "
         "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "

@@ -210,7 +210,7 @@ Profile profile_units(const Options& options, const std::string& config_json) {
   const at::Device device = open_device(options.run.device, 0, 1);
   const std::vector<UnitCost> costs = Profiler(plan, device).measure();
   const ProfileConditions conditions{options.data.row_tokens, options.data.rows_per_microbatch,
-                                     options.precision.preset, options.run.device};
+                                     options.precision.preset.name(), options.run.device.name()};
   return {profile_json(plan.model, costs, conditions), table_of(plan.model, costs)};
 }
 

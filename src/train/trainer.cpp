@@ -257,7 +257,7 @@ void Trainer::try_to_save(bool must, const std::function<void()>& part) {
     part();
   } catch (const StorageError& error) {
     saved_step_ = -1;
-    if (must || options_.checkpoint.on_failure == "stop") throw;
+    if (must || options_.checkpoint.on_failure == SaveFailure::Stop) throw;
     const std::string what = error.what();
     parts_.log.warn(std::string("no checkpoint was written: ") +
                     (what.starts_with("rank ") ? "" : "rank 0: ") + what +
@@ -316,7 +316,7 @@ void Trainer::append_metrics(const Metrics& metrics) {
   try {
     parts_.metrics.append(metrics);
   } catch (const StorageError& error) {
-    if (options_.checkpoint.on_failure == "stop") throw;
+    if (options_.checkpoint.on_failure == SaveFailure::Stop) throw;
     parts_.log.warn(error.what());
   }
 }

@@ -29,7 +29,7 @@ std::string fault_of(const SampleIndex& sample, const Plan& plan) {
 }
 
 bool generates(const Plan& plan) {
-  const bool evaluates = plan.options.run.mode == "evaluate" || plan.options.eval.every > 0;
+  const bool evaluates = plan.options.run.mode == RunMode::Evaluate || plan.options.eval.every > 0;
   return evaluates && plan.options.eval.generate_tokens > 0 && plan.model.text.learned_positions;
 }
 
@@ -62,7 +62,7 @@ LoaderOptions loading_of(const Plan& plan) {
   loading.image.mean = data.image_mean;
   loading.image.std = data.image_std;
   loading.image.max_pixels = data.max_image_pixels;
-  loading.mask_bad_items = data.bad_items == "mask";
+  loading.mask_bad_items = data.bad_items == BadItems::Mask;
   return loading;
 }
 

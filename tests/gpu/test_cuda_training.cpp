@@ -29,7 +29,8 @@ class CudaTraining : public ::testing::Test {
  protected:
   void SetUp() override {
     if (num_cuda_devices() < testing::world().local_size()) GTEST_SKIP() << "fewer GPUs than ranks";
-    device_ = open_device("cuda", testing::world().local_rank(), testing::world().local_size());
+    device_ =
+        open_device(DeviceKind::Cuda, testing::world().local_rank(), testing::world().local_size());
   }
 
   TinyResult on_gpu(TinyRunOptions run) {

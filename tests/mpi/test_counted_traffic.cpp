@@ -31,7 +31,7 @@ void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
   for (ModuleMeshOptions* mesh : {&run.deck.meshes["vision"], &run.deck.meshes["llm"]}) {
     mesh->cp = cp;
     mesh->cp_mode = mode;
-    if (mesh->cp_mode != "ulysses") mesh->cp_block = 8;
+    if (mesh->cp_mode != CpMode::Ulysses) mesh->cp_block = 8;
   }
 }
 
@@ -223,9 +223,10 @@ Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step,
   const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
   std::vector<MicrobatchRows> rows;
   for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
-    rows.push_back(rows_of_microbatch(
-        tokens_of(load_microbatch(dataset, loading, part.samples), plan.model), plan.model,
-        plan.replica_layout(rank), plan.options.llm.image_attention == "bidirectional"));
+    rows.push_back(
+        rows_of_microbatch(tokens_of(load_microbatch(dataset, loading, part.samples), plan.model),
+                           plan.model, plan.replica_layout(rank),
+                           plan.options.llm.image_attention == ImageAttention::Bidirectional));
   return traffic_of_step(plan, step_plan, rows, rank);
 }
 

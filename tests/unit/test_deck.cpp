@@ -155,6 +155,26 @@ TEST(Deck, OneLetterTyposNameLineAndNearestKey) {
       << named << " of " << tried;
 }
 
+TEST(Deck, EveryNameOfAChoiceReadsBackAndNoOther) {
+  Options options;
+  int choices = 0;
+  options.visit_sections([&](const std::string& section, auto& members) {
+    members.visit([&](auto& member, const KeyInfo& info) {
+      if constexpr (requires { member.names(); })
+        for (const std::string name : member.names()) {
+          const std::string key = section + "." + info.name;
+          const Options read = parse_deck(kMinimal + "eval = \"e.h5\"", "x", {key + "=" + name});
+          EXPECT_TRUE(contains(echo_deck(read), std::string(info.name) + " = \"" + name + "\""));
+          member = name;
+          EXPECT_EQ(member.name(), name);
+          EXPECT_THROW(member = name + "s", InternalError);
+          ++choices;
+        }
+    });
+  });
+  EXPECT_GT(choices, 20);
+}
+
 TEST(Deck, EveryValueOfTheWrongTypeIsRefused) {
   for (const KeyName& key : all_keys()) {
     const std::string faults = faults_of("[" + key.section + "]\n" + key.name + " = 1979-05-27\n");

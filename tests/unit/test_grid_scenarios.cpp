@@ -77,7 +77,7 @@ class Facts {
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
       MicrobatchOptions options{
           .dtype = at::kDouble, .vision_dtype = at::kDouble, .audio_dtype = at::kDouble};
-      options.images_both_ways = plan_.options.llm.image_attention == "bidirectional";
+      options.images_both_ways = plan_.options.llm.image_attention == ImageAttention::Bidirectional;
       options.replica = plan_.replica_layout(rank);
       const Microbatch made = make_microbatch(loaded, plan_.model, options);
       look_at(made);

@@ -115,7 +115,7 @@ std::vector<Shape> shapes_for(PipelineSchedule schedule) {
 }
 
 std::string name_of(const Shape& shape, PipelineSchedule schedule, int microbatches) {
-  std::string text = std::string(schedule_name(schedule)) + ", encoders";
+  std::string text = Choice(schedule).name() + ", encoders";
   for (int encoder : shape.encoders) text += " " + std::to_string(encoder);
   return text + ", llm " + std::to_string(shape.places) + " x " + std::to_string(shape.chunks) +
          ", microbatches " + std::to_string(microbatches);
@@ -299,7 +299,7 @@ TEST(PipelineSchedules, SeveralMessagesOfAPassDoNotCross) {
   for (PipelineSchedule schedule : kSchedules)
     for (int microbatches : {1, 2, 5, 9}) {
       const Simulation simulation = simulate(colocated_encoders(schedule), microbatches, 0.2);
-      EXPECT_EQ(simulation.deadlock, "") << schedule_name(schedule);
+      EXPECT_EQ(simulation.deadlock, "") << Choice(schedule).name();
       for (const auto& place : simulation.places)
         EXPECT_EQ(place.size(),
                   microbatches * (schedule == PipelineSchedule::ZeroBubble ? 3u : 2u));

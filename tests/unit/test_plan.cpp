@@ -399,7 +399,7 @@ std::vector<Options> prefetching_decks(bool has_vision) {
 
 int ranks_of(const Options& deck) {
   const auto llm_ranks = static_cast<int>(deck.meshes["llm"].pp);
-  return 2 * (llm_ranks + (deck.mesh.placement == "disjoint" ? 1 : 0));
+  return 2 * (llm_ranks + (deck.mesh.placement == ModulePlacement::Disjoint ? 1 : 0));
 }
 
 /// Nothing changes by chance, too, which is not noted: where tiny stages have too few units for a

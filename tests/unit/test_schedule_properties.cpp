@@ -57,7 +57,7 @@ ModuleMeshOptions random_mesh(Random& random, const ModuleMeshOptions& degrees, 
   const std::vector<std::string> one_copy{"full_shard", "shard_grad_op", "no_shard"};
   const std::vector<std::string> copies{"hybrid_shard", "hybrid_shard_zero2", "no_shard"};
   mesh.strategy = random.one_of(dp_replicate > 1 ? copies : one_copy);
-  if (mesh.strategy == "no_shard") {
+  if (mesh.strategy == ShardingStrategy::NoShard) {
     mesh.bucket_mib = random.one_of<double>({0, 0.001, 0.01, 25});
     return mesh;
   }
@@ -65,13 +65,15 @@ ModuleMeshOptions random_mesh(Random& random, const ModuleMeshOptions& degrees, 
   mesh.prefetch_depth = random.one_of<int64_t>({1, 2, 3, 5, 64});
   mesh.backward_prefetch = random.one_of(prefetches);
   mesh.forward_prefetch = random.one_of(prefetches);
-  if (mesh.prefetch_depth == 1 && mesh.forward_prefetch == "post") mesh.forward_prefetch = "pre";
-  if (mesh.forward_prefetch == "none" && mesh.backward_prefetch == "none") mesh.prefetch_depth = 1;
+  if (mesh.prefetch_depth == 1 && mesh.forward_prefetch == Prefetch::Post)
+    mesh.forward_prefetch = "pre";
+  if (mesh.forward_prefetch == Prefetch::None && mesh.backward_prefetch == Prefetch::None)
+    mesh.prefetch_depth = 1;
   mesh.wrap_units = random.below(5);
   mesh.flatten_parameters = random.below(4) != 0;
   if (random.below(2)) mesh.sync_grad_accum = AutoOption::of(random.below(2) == 1);
   const int size = random.one_of(random.divisors(shards));
-  if (mesh.strategy.ends_with("_shard") && size > 1 && size < shards)
+  if (mesh.strategy.name().ends_with("_shard") && size > 1 && size < shards)
     mesh.reshard_after_forward = AutoOption::of_count(size);
   return mesh;
 }
@@ -81,7 +83,7 @@ int choose_pipeline(Random& random, bool has_vision, Options& options) {
   ModuleMeshOptions &llm = options.meshes["llm"], &vision = options.meshes["vision"];
   options.mesh.placement =
       has_vision ? random.one_of<std::string>({"shared", "colocated", "disjoint"}) : "shared";
-  const bool shared = options.mesh.placement == "shared";
+  const bool shared = options.mesh.placement == ModulePlacement::Shared;
   llm.tp = random.one_of<int64_t>({1, 1, 2});
   llm.cp = random.one_of<int64_t>({1, 1, 2});
   llm.pp = random.one_of<int64_t>({shared ? 2 : 1, 2, 3});
@@ -169,7 +171,7 @@ Plan random_plan(Random& random) {
     for (size_t g = 0; g < plan.groups.size(); ++g) {
       const bool vision = plan.groups[g].module == "vision";
       const auto& mesh = vision ? options.meshes["vision"] : options.meshes["llm"];
-      plan.shardings[g].offloads = mesh.strategy != "no_shard";
+      plan.shardings[g].offloads = mesh.strategy != ShardingStrategy::NoShard;
     }
     plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
   }

@@ -9,13 +9,14 @@
 
 #include "zea/deck/auto_option.hpp"
 #include "zea/deck/key_info.hpp"
+#include "zea/deck/named_values.hpp"
 
 namespace zea {
 
 /// Degrees of the whole mesh; -1 means all ranks that are left.
 struct MeshOptions {
-  std::string placement = "shared";
-  std::string schedule = "1f1b";
+  Choice<ModulePlacement> placement = ModulePlacement::Shared;
+  Choice<PipelineSchedule> schedule = PipelineSchedule::OneFOneB;
   std::string profile;
   double memory_mib = 0;
   std::vector<std::string> order;
@@ -30,14 +31,14 @@ struct MeshOptions {
          "first stage (shared), together on ranks of their own (colocated), or each on ranks of "
          "its "
          "own (disjoint: modality parallelism)",
-         {"shared", "colocated", "disjoint"}});
+         {}});
     key(schedule,
         {"schedule",
          "how the microbatches of a step follow each other where modules or stages have ranks of "
          "their own: all forwards first (gpipe), one forward and one backward in turn (1f1b), the "
          "same over virtual stages (interleaved_1f1b), or with weight gradients put off to where "
          "ranks would wait (zero_bubble)",
-         {"gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"}});
+         {}});
     key(profile,
         {"profile",
          "file of measured costs of the units, as zea --profile writes it, by which pp cuts stages "
@@ -64,10 +65,10 @@ struct MeshOptions {
 
 /// Degrees and sharding of one module: [mesh.vision], [mesh.llm] and the like.
 struct ModuleMeshOptions {
-  std::string strategy = "full_shard";
+  Choice<ShardingStrategy> strategy = ShardingStrategy::FullShard;
   AutoOption reshard_after_forward;
-  std::string forward_prefetch = "pre";
-  std::string backward_prefetch = "pre";
+  Choice<Prefetch> forward_prefetch = Prefetch::Pre;
+  Choice<Prefetch> backward_prefetch = Prefetch::Pre;
   int64_t prefetch_depth = 1;
   int64_t wrap_units = 1;
   bool flatten_parameters = true;
@@ -80,9 +81,9 @@ struct ModuleMeshOptions {
   std::vector<std::vector<std::string>> stages;
   int64_t dp_module = 0;
   int64_t cp = 1;
-  std::string cp_mode = "allgather_kv";
+  Choice<CpMode> cp_mode = CpMode::AllGatherKv;
   int64_t cp_ulysses_ranks = 0;
-  std::string cp_distribution = "makespan_min";
+  Choice<TokenDistribution> cp_distribution = TokenDistribution::MakespanMin;
   int64_t cp_block = 128;
   int64_t tp = 1;
   AutoOption sequence_parallel;
@@ -91,12 +92,11 @@ struct ModuleMeshOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(strategy,
-        {"strategy",
-         "how parameters lie on the data-parallel ranks: full_shard (ZeRO-3) and "
-         "shard_grad_op (ZeRO-2) have one copy over dp_shard, hybrid_shard and "
-         "hybrid_shard_zero2 one per dp_replicate, no_shard (DDP) one per rank",
-         {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}});
+    key(strategy, {"strategy",
+                   "how parameters lie on the data-parallel ranks: full_shard (ZeRO-3) and "
+                   "shard_grad_op (ZeRO-2) have one copy over dp_shard, hybrid_shard and "
+                   "hybrid_shard_zero2 one per dp_replicate, no_shard (DDP) one per rank",
+                   {}});
     key(reshard_after_forward,
         {"reshard_after_forward",
          "drop gathered parameters between forward and backward: true; false keeps them; a number "
@@ -108,12 +108,12 @@ struct ModuleMeshOptions {
         {"forward_prefetch",
          "gather the next unit before this one's forward (pre), after it (post), or when it is "
          "needed (none)",
-         {"none", "pre", "post"}});
+         {}});
     key(backward_prefetch,
         {"backward_prefetch",
          "gather the next unit before this one's backward (pre), after it beside the reduction of "
          "its gradient (post), or when it is needed (none)",
-         {"none", "pre", "post"}});
+         {}});
     key(prefetch_depth, {"prefetch_depth", "units to gather ahead", {}, 1, 64});
     key(wrap_units, {"wrap_units",
                      "units that are gathered and reduced as one; 0: the whole module",
@@ -166,7 +166,7 @@ struct ModuleMeshOptions {
          "how cp ranks attend to each other's tokens: keys and values gathered (allgather_kv) or "
          "passed around (ring), tokens exchanged for heads (ulysses), or ulysses inside groups of "
          "cp_ulysses_ranks and a ring between them",
-         {"allgather_kv", "ring", "ulysses", "ulysses_ring"}});
+         {}});
     key(cp_ulysses_ranks,
         {"cp_ulysses_ranks",
          "neighbouring cp ranks that exchange tokens for heads in cp_mode ulysses_ring: those of a "
@@ -182,7 +182,7 @@ struct ModuleMeshOptions {
          "run from the front and one from the back (zigzag), or one run (uniform); where heads are "
          "exchanged, ranks share attention by heads, so makespan_min deals to groups of such "
          "ranks, and the members of each (ulysses: all) get runs of equal length",
-         {"makespan_min", "zigzag", "uniform"}});
+         {}});
     key(cp_block, {"cp_block",
                    "tokens of a block that makespan_min deals; without effect, and refused, in "
                    "cp_mode ulysses and with zigzag or uniform",
@@ -199,44 +199,43 @@ struct ModuleMeshOptions {
 };
 
 struct PrecisionOptions {
-  std::string preset = "fp32";
-  std::string master_dtype = "preset";
+  Choice<PrecisionPreset> preset = PrecisionPreset::Fp32;
+  Choice<DTypeOption> master_dtype = DTypeOption::Preset;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(preset, {"preset",
                  "bf16: parameters and activations in bf16, masters, sums and moments in fp32",
-                 {"fp32", "bf16", "fp64"}});
+                 {}});
     key(master_dtype,
         {"master_dtype",
          "type of master weights, moments and accumulated gradients (fp64 with preset fp64, else "
          "fp32)",
-         {"preset", "fp32", "bf16"}});
+         {}});
   }
 };
 
 /// Element types of one module: [precision.vision], [precision.llm] and the
 /// like.
 struct ModulePrecisionOptions {
-  std::string param_dtype = "preset";
-  std::string reduce_dtype = "preset";
-  std::string output_dtype = "preset";
+  Choice<DTypeOption> param_dtype = DTypeOption::Preset;
+  Choice<DTypeOption> reduce_dtype = DTypeOption::Preset;
+  Choice<DTypeOption> output_dtype = DTypeOption::Preset;
   bool cast_forward_inputs = true;
 
   bool operator==(const ModulePrecisionOptions&) const = default;
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(param_dtype, {"param_dtype",
-                      "type of gathered parameters and of the module's computation",
-                      {"preset", "fp32", "bf16"}});
+    key(param_dtype,
+        {"param_dtype", "type of gathered parameters and of the module's computation", {}});
     key(reduce_dtype, {"reduce_dtype",
                        "type in which gradients travel between ranks; preset: that of the masters",
-                       {"preset", "fp32", "bf16"}});
+                       {}});
     key(output_dtype,
         {"output_dtype",
          "type of what the module gives to another: an encoder's features; preset: param_dtype",
-         {"preset", "fp32", "bf16"}});
+         {}});
     key(cast_forward_inputs,
         {"cast_forward_inputs",
          "convert what comes from another module to param_dtype; false: it must have it",

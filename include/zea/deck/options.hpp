@@ -13,26 +13,26 @@
 #include "zea/deck/by_module.hpp"
 #include "zea/deck/key_info.hpp"
 #include "zea/deck/module_options.hpp"
+#include "zea/deck/named_values.hpp"
 
 namespace zea {
 
 struct RunOptions {
-  std::string mode = "train";
+  Choice<RunMode> mode = RunMode::Train;
   std::string directory;
-  std::string device = "cpu";
+  Choice<DeviceKind> device = DeviceKind::Cpu;
   int64_t threads = 1;
   int64_t seed = 1;
   double watchdog_seconds = 600;
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(mode,
-        {"mode", "train, or evaluate the weights on data.eval and stop", {"train", "evaluate"}});
+    key(mode, {"mode", "train, or evaluate the weights on data.eval and stop", {}});
     key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
     key(device,
         {"device",
          "where tensors live and which collectives carry them: cuda is one rank per GPU, over NCCL",
-         {"cpu", "cuda"}});
+         {}});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
     key(watchdog_seconds,
@@ -104,7 +104,7 @@ struct EncoderOptions {
 /// The decoder: [model.llm].
 struct LlmOptions {
   bool train = true;
-  std::string image_attention = "causal";
+  Choice<ImageAttention> image_attention = ImageAttention::Causal;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -113,7 +113,7 @@ struct LlmOptions {
         {"image_attention",
          "what the features of an image see of that image in the language model: what precedes "
          "them (as models of transformers are trained), or all of it",
-         {"causal", "bidirectional"}});
+         {}});
   }
 };
 
@@ -125,7 +125,7 @@ struct DataOptions {
   bool packing = true;
   bool balance = true;
   bool shuffle = true;
-  std::string bad_items = "stop";
+  Choice<BadItems> bad_items = BadItems::Stop;
   std::vector<double> image_mean = {0.48145466, 0.4578275, 0.40821073};
   std::vector<double> image_std = {0.26862954, 0.26130258, 0.27577711};
   int64_t max_image_pixels = 100000000;
@@ -148,9 +148,8 @@ struct DataOptions {
                   {}});
     key(shuffle,
         {"shuffle", "draw each epoch in another order; false: as they lie in the file", {}});
-    key(bad_items, {"bad_items",
-                    "an item that does not decode: stop, or mask its sample's labels",
-                    {"stop", "mask"}});
+    key(bad_items,
+        {"bad_items", "an item that does not decode: stop, or mask its sample's labels", {}});
     key(image_mean, {"image_mean", "mean of each channel, of pixels in 0..1", {}});
     key(image_std,
         {"image_std", "standard deviation of each channel, of pixels in 0..1", {}, 1e-6});
@@ -172,7 +171,7 @@ struct OptimOptions {
   double lr = 1e-3;
   double min_lr = 0;
   int64_t warmup_steps = 0;
-  std::string decay = "cosine";
+  Choice<RateDecay> decay = RateDecay::Cosine;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double momentum = 0.9;
@@ -191,7 +190,7 @@ struct OptimOptions {
     key(min_lr, {"min_lr", "learning rate at the last step", {}, 0, 1e3});
     key(warmup_steps,
         {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
-    key(decay, {"decay", "shape of the fall from lr to min_lr", {"cosine", "linear", "constant"}});
+    key(decay, {"decay", "shape of the fall from lr to min_lr", {}});
     key(betas, {"betas", "adam, adamw: decay of the first and second moment", {}, 0, 1});
     key(eps, {"eps", "adam, adamw: added to the root of the second moment", {}, 0, 1});
     key(momentum,
@@ -230,7 +229,7 @@ struct CheckpointOptions {
   bool async = true;
   bool stage = false;
   double rate_limit_mib = 0;
-  std::string on_failure = "stop";
+  Choice<SaveFailure> on_failure = SaveFailure::Stop;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -252,7 +251,7 @@ struct CheckpointOptions {
     key(on_failure, {"on_failure",
                      "when a checkpoint cannot be written: stop (exit code 7) or continue, and try "
                      "again when the next one is due; the one at the end must be written",
-                     {"stop", "continue"}});
+                     {}});
   }
 };
 

@@ -15,7 +15,7 @@ namespace zea {
 /// libtorch's CUDA part is loaded only then, so a machine without CUDA needs none of it. Throws
 /// PlanError saying what is missing: this build's NCCL, CUDA's libraries, or a GPU for every rank
 /// of the node.
-at::Device open_device(const std::string& name, int local_rank, int local_size);
+at::Device open_device(DeviceKind kind, int local_rank, int local_size);
 
 /// Throws PlanError where places of the plan's pipeline would wait for each other on this device
 /// for ever: on GPUs that run one communicator at a time.

@@ -128,7 +128,7 @@ std::string describe_pipeline(const Plan& plan) {
   if (plan.pipeline.is_one_place()) return "";
   const std::string source =
       plan.has_measured_costs ? "measured: " + plan.options.mesh.profile : "estimated from shapes";
-  return std::string("pipeline ") + schedule_name(plan.pipeline.schedule) + ": " +
+  return "pipeline " + plan.options.mesh.schedule + ": " +
          std::to_string(plan.pipeline.places.size()) + " places in a replica; costs of a full " +
          "microbatch in " + cost_unit(plan).name + " (" + source + ")\n" + stage_table(plan) +
          balance(plan) + bubbles(plan) + picture(plan);

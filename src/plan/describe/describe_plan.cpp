@@ -61,10 +61,11 @@ std::string module_lines(const Plan& plan) {
                                                                      : " (every rank all tokens)";
     text += " x cp " + std::to_string(grid.cp);
     // Where all ranks exchange heads, makespan_min has nothing to balance.
-    const bool deals_evenly = grid.cp_inner == grid.cp && mesh.cp_distribution == "makespan_min";
+    const bool deals_evenly =
+        grid.cp_inner == grid.cp && mesh.cp_distribution == TokenDistribution::MakespanMin;
     if (grid.cp > 1)
-      text +=
-          " (" + mesh.cp_mode + ", " + (deals_evenly ? "equal runs" : mesh.cp_distribution) + ")";
+      text += " (" + mesh.cp_mode + ", " +
+              (deals_evenly ? "equal runs" : mesh.cp_distribution.name()) + ")";
     text += " x dp_module " + std::to_string(grid.dp_module) + "\n";
   }
   return text.empty() ? text : "modules, on the ranks of a replica\n" + text;

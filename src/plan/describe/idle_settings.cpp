@@ -86,7 +86,7 @@ void note_prefetch(const Plan& plan, const std::string& module, std::vector<std:
   if (mesh.prefetch_depth == defaults.prefetch_depth) return;
   if (at_once)
     add(depth, none_ahead);
-  else if (mesh.forward_prefetch == "none" && !no_backward.empty())
+  else if (mesh.forward_prefetch == Prefetch::None && !no_backward.empty())
     add(depth + " with forward_prefetch = \"none\"", no_backward);
 }
 

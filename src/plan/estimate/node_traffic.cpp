@@ -109,7 +109,7 @@ Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
   const int per_replica = plan.mesh.ranks_per_replica();
   const MicrobatchTokens tokens = full_rows(plan);
   const StepPlan step = step_of(plan, tokens);
-  const bool both_ways = plan.options.llm.image_attention == "bidirectional";
+  const bool both_ways = plan.options.llm.image_attention == ImageAttention::Bidirectional;
   for (int place = 0; place < per_replica; ++place) {
     const MicrobatchRows rows =
         rows_of_microbatch(tokens, plan.model, plan.replica_layout(place), both_ways);

@@ -41,7 +41,7 @@ void resolve_replicas(Faults& faults, const MeshOptions& mesh, int replica_ranks
 
 void check_schedule(const Options& options, Faults& faults) {
   const MeshOptions& mesh = options.mesh;
-  const bool interleaves = mesh.schedule == "interleaved_1f1b";
+  const bool interleaves = mesh.schedule == PipelineSchedule::Interleaved;
   const int64_t stages = options.meshes[kDecoder].virtual_stages;
   const std::string found = "mesh.schedule = \"" + mesh.schedule + "\"";
   if (interleaves && stages == 1)
@@ -126,14 +126,15 @@ int add_disjoint(MeshShape& shape, const Options& options, const ModelSpec& mode
 /// The grids of all modules in a replica; the language model's is the last.
 void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
   int first = 0;
-  if (options.mesh.placement == "shared")
+  if (options.mesh.placement == ModulePlacement::Shared)
     add_shared(shape, options, model, faults);
   else if (model.encoders().empty())
     faults.add("mesh.placement = \"" + options.mesh.placement + "\", but the model (" +
                model.family + ") has no encoder to place; leave it out");
   else
-    first = options.mesh.placement == "colocated" ? add_colocated(shape, options, model, faults)
-                                                  : add_disjoint(shape, options, model, faults);
+    first = options.mesh.placement == ModulePlacement::Colocated
+                ? add_colocated(shape, options, model, faults)
+                : add_disjoint(shape, options, model, faults);
   if (options.meshes[kDecoder].dp_module > 1)
     faults.add("mesh.llm.dp_module = " + std::to_string(options.meshes[kDecoder].dp_module) +
                ": only encoders deal items to their ranks; allowed: 0, 1");
@@ -148,7 +149,8 @@ void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model,
 }  // namespace
 
 bool is_pipelined(const Options& options) {
-  return options.mesh.placement != "shared" || pipeline_ranks(options.meshes[kDecoder]) > 1;
+  return options.mesh.placement != ModulePlacement::Shared ||
+         pipeline_ranks(options.meshes[kDecoder]) > 1;
 }
 
 MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpec& model,

@@ -70,19 +70,19 @@ void note_one_rank(const std::string& key, const ModuleMeshOptions& options, Fau
 void check_block(const std::string& key, const ModuleMeshOptions& options, Faults& faults) {
   if (options.cp_block == ModuleMeshOptions{}.cp_block) return;
   const std::string found = key + "cp_block = " + std::to_string(options.cp_block);
-  if (options.cp_mode == "ulysses")
+  if (options.cp_mode == CpMode::Ulysses)
     faults.add(found +
                " with cp_mode = \"ulysses\", in which ranks share attention by heads and hold "
                "runs of equal length, not blocks; leave it out (a run that goes on: " +
                key + "cp_block=" + std::to_string(ModuleMeshOptions{}.cp_block) + ")");
-  else if (options.cp_distribution != "makespan_min")
+  else if (options.cp_distribution != TokenDistribution::MakespanMin)
     faults.add(found + " with cp_distribution = \"" + options.cp_distribution +
                "\", which deals no blocks; leave it out, or use \"makespan_min\"");
 }
 
 void check_cp(const std::string& key, const std::string& module, const ModuleMeshOptions& options,
               const ModelSpec& model, Faults& faults) {
-  const bool two_level = options.cp_mode == "ulysses_ring";
+  const bool two_level = options.cp_mode == CpMode::UlyssesRing;
   const int64_t inner = options.cp_ulysses_ranks;
   if (!two_level && inner != 0)
     faults.add(key + "cp_ulysses_ranks = " + std::to_string(inner) + " with cp_mode = \"" +
@@ -94,7 +94,7 @@ void check_cp(const std::string& key, const std::string& module, const ModuleMes
         ": groups of 2 or more must divide cp and be smaller; for one group use \"ulysses\"");
     return;
   }
-  const bool exchanges = two_level || options.cp_mode == "ulysses";
+  const bool exchanges = two_level || options.cp_mode == CpMode::Ulysses;
   const HeadShape heads = model.heads(module);
   const int64_t ranks = two_level ? inner : options.cp;
   if (!exchanges || can_exchange_heads(heads, options.tp, ranks)) return;
@@ -143,8 +143,8 @@ bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks) {
 }
 
 int inner_ranks(const ModuleMeshOptions& options) {
-  if (options.cp_mode == "ulysses") return static_cast<int>(options.cp);
-  return options.cp_mode == "ulysses_ring" ? static_cast<int>(options.cp_ulysses_ranks) : 1;
+  if (options.cp_mode == CpMode::Ulysses) return static_cast<int>(options.cp);
+  return options.cp_mode == CpMode::UlyssesRing ? static_cast<int>(options.cp_ulysses_ranks) : 1;
 }
 
 int64_t degrees_product(const ModuleMeshOptions& options) {

@@ -2,7 +2,6 @@
 #include "module_sharding.hpp"
 
 #include <algorithm>
-#include <map>
 
 namespace zea {
 
@@ -17,15 +16,11 @@ struct Strategy {
   bool has_replicas = false;  ///< one copy per dp_replicate
 };
 
-Strategy strategy_of(const std::string& name) {
-  static const std::map<std::string, Strategy> kStrategies{
-      {"full_shard", {}},
-      {"shard_grad_op", {.reshards = false}},
-      {"hybrid_shard", {.has_replicas = true}},
-      {"hybrid_shard_zero2", {.reshards = false, .has_replicas = true}},
-      {"no_shard", {.shards = false, .has_replicas = true}},
-  };
-  return kStrategies.at(name);
+Strategy strategy_of(ShardingStrategy asked) {
+  using enum ShardingStrategy;
+  return {.shards = asked != NoShard,
+          .reshards = asked != ShardGradOp && asked != HybridShardZero2,
+          .has_replicas = asked != FullShard && asked != ShardGradOp};
 }
 
 /// The ranks of a module that see other tokens and can share one copy.
@@ -92,12 +87,13 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, con
                     " ranks that share a copy (mesh.dp_shard = " + std::to_string(mesh.dp_shard) +
                     (grid.dp_module * grid.cp > 1 ? ", times dp_module x cp of the module" : "") +
                     ") and be smaller; true reshards over all of it");
-  const bool none = options.forward_prefetch == "none" && options.backward_prefetch == "none";
+  const bool none =
+      options.forward_prefetch == Prefetch::None && options.backward_prefetch == Prefetch::None;
   faults.add_if(none && options.prefetch_depth != 1, "prefetch_depth",
                 " = " + std::to_string(options.prefetch_depth) +
                     " with forward_prefetch and backward_prefetch = \"none\"; set one of them");
   faults.add_if(
-      options.forward_prefetch == "post" && options.prefetch_depth == 1,
+      options.forward_prefetch == Prefetch::Post && options.prefetch_depth == 1,
       "forward_prefetch = \"post\"",
       " with prefetch_depth = 1 gathers a unit when nothing but it is left to do, as \"none\" "
       "does; use \"pre\", or a prefetch_depth of 2 or more");
@@ -118,9 +114,8 @@ void check_pipeline(const ModuleMeshOptions& options, ModuleFaults& faults) {
   faults.add_if(options.sync_grad_accum.is_yes(), "sync_grad_accum = true", why);
 }
 
-void check_offload(const ModuleMeshOptions& options, const std::string& device,
-                   ModuleFaults& faults) {
-  faults.add_if(options.cpu_offload && device == "cpu", "cpu_offload = true",
+void check_offload(const ModuleMeshOptions& options, DeviceKind device, ModuleFaults& faults) {
+  faults.add_if(options.cpu_offload && device == DeviceKind::Cpu, "cpu_offload = true",
                 " with run.device = \"cpu\": parameters are in host memory already, there is no "
                 "GPU to offload from; leave it out");
   faults.add_if(options.cpu_offload && !strategy_of(options.strategy).shards, "cpu_offload = true",
@@ -128,11 +123,6 @@ void check_offload(const ModuleMeshOptions& options, const std::string& device,
                 "strategy that shards");
   faults.add_if(!options.pin_memory.is_auto() && !options.cpu_offload, "pin_memory",
                 " is set without cpu_offload, so there is no memory to pin; leave it out");
-}
-
-Prefetch prefetch_of(const std::string& name) {
-  if (name == "none") return Prefetch::None;
-  return name == "pre" ? Prefetch::Pre : Prefetch::Post;
 }
 
 }  // namespace
@@ -161,8 +151,8 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
   sharding.subgroup = static_cast<int>(reshard.count());
   sharding.keeps_until_backward =
       !reshard.is_count() && !reshard.value_or(strategy_of(options.strategy).reshards);
-  sharding.forward_prefetch = prefetch_of(options.forward_prefetch);
-  sharding.backward_prefetch = prefetch_of(options.backward_prefetch);
+  sharding.forward_prefetch = options.forward_prefetch;
+  sharding.backward_prefetch = options.backward_prefetch;
   sharding.prefetch_depth = static_cast<int>(options.prefetch_depth);
   sharding.offloads = options.cpu_offload;
   sharding.pins_memory = options.cpu_offload && options.pin_memory.value_or(true);

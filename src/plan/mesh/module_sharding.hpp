@@ -13,7 +13,7 @@ namespace zea::detail {
 
 /// What of the whole run decides about a module's sharding.
 struct RunKind {
-  std::string device;         ///< run.device
+  DeviceKind device;          ///< run.device
   bool is_pipelined = false;  ///< modules or stages have ranks of their own
 };
 

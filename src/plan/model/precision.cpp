@@ -6,20 +6,20 @@
 namespace zea::detail {
 namespace {
 
-DType named_dtype(const std::string& name, DType preset) {
-  if (name == "preset") return preset;
-  return name == "bf16" ? DType::BFloat16 : DType::Float32;
+DType dtype_of(DTypeOption option, DType preset) {
+  if (option == DTypeOption::Preset) return preset;
+  return option == DTypeOption::Bf16 ? DType::BFloat16 : DType::Float32;
 }
 
 Precision make_precision(const Options& options, const std::string& name) {
-  const std::string& preset = options.precision.preset;
+  const PrecisionPreset preset = options.precision.preset;
   const ModulePrecisionOptions& module = options.precisions[name];
   Precision precision;
-  precision.master = preset == "fp64" ? DType::Float64 : DType::Float32;
-  precision.param =
-      named_dtype(module.param_dtype, preset == "bf16" ? DType::BFloat16 : precision.master);
-  precision.reduce = named_dtype(module.reduce_dtype, precision.master);
-  precision.output = named_dtype(module.output_dtype, precision.param);
+  precision.master = preset == PrecisionPreset::Fp64 ? DType::Float64 : DType::Float32;
+  precision.param = dtype_of(module.param_dtype,
+                             preset == PrecisionPreset::Bf16 ? DType::BFloat16 : precision.master);
+  precision.reduce = dtype_of(module.reduce_dtype, precision.master);
+  precision.output = dtype_of(module.output_dtype, precision.param);
   return precision;
 }
 
@@ -36,7 +36,7 @@ bool has_reader_elsewhere(const ModelSpec& model, const std::string& module) {
 void check_output(Faults& faults, const Options& options, const ModelSpec& model,
                   const std::string& module) {
   const Precision precision = make_precision(options, module);
-  if (precision.output == precision.param || options.precision.preset == "fp64" ||
+  if (precision.output == precision.param || options.precision.preset == PrecisionPreset::Fp64 ||
       has_reader_elsewhere(model, module))
     return;
   faults.add(
@@ -59,13 +59,13 @@ Precisions make_precisions(const Options& options, const ModelSpec& model) {
 }
 
 void check_precision(Faults& faults, const Options& options, const ModelSpec& model) {
-  if (options.precision.master_dtype == "bf16")
+  if (options.precision.master_dtype == DTypeOption::Bf16)
     faults.add(
         "precision.master_dtype = \"bf16\": masters in bf16 lose every update smaller than 1/256 "
         "of a weight, so training stalls; allowed: \"preset\", \"fp32\" (precision.*.param_dtype = "
         "\"bf16\" computes in bf16)");
-  const auto check_preset = [&](const std::string& key, const std::string& found) {
-    if (options.precision.preset == "fp64" && found != "preset")
+  const auto check_preset = [&](const std::string& key, const Choice<DTypeOption>& found) {
+    if (options.precision.preset == PrecisionPreset::Fp64 && found != DTypeOption::Preset)
       faults.add("precision." + key + " = \"" + found +
                  "\" with precision.preset = \"fp64\", in which everything is fp64; leave it out");
   };

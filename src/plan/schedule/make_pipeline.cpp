@@ -13,13 +13,6 @@
 namespace zea::detail {
 namespace {
 
-PipelineSchedule schedule_of(const std::string& name) {
-  for (const PipelineSchedule schedule :
-       {PipelineSchedule::GPipe, PipelineSchedule::Interleaved, PipelineSchedule::ZeroBubble})
-    if (name == schedule_name(schedule)) return schedule;
-  return PipelineSchedule::OneFOneB;
-}
-
 /// What a rank owns of a parameter: masters, their copy in another compute type, and where it
 /// trains gradients and the optimizer's state.
 int64_t owned_bytes(const PipelineParts& parts, const ParamSpec& spec) {
@@ -49,7 +42,8 @@ std::vector<UnitCost> plain_costs(Faults& faults, const PipelineParts& parts) {
   std::vector<std::string> notes;
   std::vector<UnitCost> costs = measured_costs(
       parts.model, parts.profile, options.mesh.profile,
-      {options.data.row_tokens, rows, options.precision.preset, options.run.device}, notes);
+      {options.data.row_tokens, rows, options.precision.preset.name(), options.run.device.name()},
+      notes);
   for (const std::string& note : notes) faults.note(note);
   return costs;
 }
@@ -87,7 +81,7 @@ class PipelineBuilder {
       : faults_(faults), parts_(parts), costs_(costs) {}
 
   Pipeline build() {
-    pipeline_.schedule = schedule_of(parts_.options.mesh.schedule);
+    pipeline_.schedule = parts_.options.mesh.schedule;
     for (const ModuleGrid& grid : parts_.mesh.modules) add_stages(grid, add_places(grid));
     return finish();
   }
@@ -154,7 +148,7 @@ class PipelineBuilder {
       return stages_of_template(parts_.model, grid.module, mesh.stages, sentences);
     std::vector<UnitCost> costs;
     for (int unit : units) costs.push_back(costs_[unit]);
-    if (grid.module == kDecoder && parts_.options.mesh.placement == "shared")
+    if (grid.module == kDecoder && parts_.options.mesh.placement == ModulePlacement::Shared)
       for (size_t u = 0; u < parts_.model.units.size(); ++u)
         if (parts_.model.units[u].module != kDecoder) add_cost(costs.front(), costs_[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);

@@ -8,11 +8,6 @@
 
 namespace zea {
 
-const char* schedule_name(PipelineSchedule schedule) {
-  constexpr const char* kNames[] = {"gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"};
-  return kNames[static_cast<int>(schedule)];
-}
-
 int Pipeline::place_of_rank(int rank) const {
   for (size_t p = 0; p < places.size(); ++p)
     if (rank >= places[p].first_rank && rank < places[p].first_rank + places[p].ranks)

@@ -6,11 +6,6 @@
 namespace zea::detail {
 namespace {
 
-TokenDistribution distribution_of(const std::string& name) {
-  if (name == "uniform") return TokenDistribution::Uniform;
-  return name == "zigzag" ? TokenDistribution::Zigzag : TokenDistribution::MakespanMin;
-}
-
 /// What a token's linear layers cost, in tiles of attention: multiplications of a block over those
 /// of a tile.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
@@ -32,9 +27,9 @@ ContextOptions make_context_options(const std::string& module, const ModuleMeshO
   ContextOptions context;
   context.ranks = static_cast<int>(options.cp);
   context.inner = inner_ranks(options);
-  const bool rings = options.cp_mode == "ring" || options.cp_mode == "ulysses_ring";
+  const bool rings = options.cp_mode == CpMode::Ring || options.cp_mode == CpMode::UlyssesRing;
   context.exchange = rings ? KeyExchange::Ring : KeyExchange::Gather;
-  context.distribution.kind = distribution_of(options.cp_distribution);
+  context.distribution.kind = options.cp_distribution;
   context.distribution.block = options.cp_block;
   context.distribution.linear_tiles_per_token =
       linear_tiles_per_token(module, model, options.cp_block);

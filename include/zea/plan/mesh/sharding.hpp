@@ -6,10 +6,9 @@
 
 #include <cstdint>
 
-namespace zea {
+#include "zea/deck/named_values.hpp"
 
-/// When the next buffer is gathered: when it is needed, before or after the unit that comes before.
-enum class Prefetch { None, Pre, Post };
+namespace zea {
 
 struct Sharding {
   int shards = 1;    ///< ranks that share one copy

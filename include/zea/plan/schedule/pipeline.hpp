@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "zea/deck/named_values.hpp"
 #include "zea/plan/mesh/axis.hpp"
 #include "zea/plan/model/model_spec.hpp"
 
@@ -25,17 +26,6 @@ struct PipelinePlace {
   int ranks = 1;
   std::vector<int> stages = {};  ///< that stand here, in the order of the walk
 };
-
-/// How passes of several microbatches follow each other.
-enum class PipelineSchedule {
-  GPipe,        ///< all forwards, then all backwards (arXiv:1811.06965)
-  OneFOneB,     ///< at most as many microbatches in flight as places follow (arXiv:1806.03377)
-  Interleaved,  ///< 1F1B over several stages per place (arXiv:2104.04473)
-  ZeroBubble,   ///< ZB-H1: weight gradients fill the gaps of 1F1B (arXiv:2401.10241)
-};
-
-/// "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble".
-const char* schedule_name(PipelineSchedule schedule);
 
 struct Pipeline {
   PipelineSchedule schedule = PipelineSchedule::OneFOneB;

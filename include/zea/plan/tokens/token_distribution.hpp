@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "zea/deck/named_values.hpp"
 #include "zea/plan/tokens/visibility.hpp"
 
 namespace zea {
@@ -18,14 +19,6 @@ struct TokenRange {
 
   int64_t length() const { return end - begin; }
   bool operator==(const TokenRange&) const = default;
-};
-
-enum class TokenDistribution {
-  Uniform,  ///< one run of equal length for each rank
-  Zigzag,   ///< one from the front and one from the back: balanced for one causal sample
-  /// Blocks by their cost, costliest first onto the least loaded rank: at most 4/3 - 1/(3 ranks)
-  /// times the best that blocks allow (Graham 1969).
-  MakespanMin,
 };
 
 struct DistributionOptions {
