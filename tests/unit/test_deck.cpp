@@ -373,7 +373,7 @@ TEST(Deck, HasSectionsOfAnyModule) {
 
   EXPECT_EQ(options.meshes["thermal"].tp, 2);
   EXPECT_TRUE(options.encoders.has("thermal"));
-  EXPECT_EQ(options.precisions["x-ray_2"].param_dtype, "bf16");
+  EXPECT_EQ(options.precisions["x-ray_2"].param_dtype, DTypeOption::Bf16);
   EXPECT_FALSE(options.meshes.has("x-ray_2"));
   EXPECT_EQ(options.meshes["x-ray_2"], ModuleMeshOptions{});
   const std::string echo = echo_deck(options);

@@ -427,7 +427,7 @@ TEST(Plan, NotesPrefetchingThatChangesNothing) {
             (setting.text.starts_with("prefetch_depth") && is_noted(plan, "prefetch_depth = 3"));
         EXPECT_TRUE(noted != changes || (!noted && may_be_chance(config, setting)))
             << (noted ? "noted" : "not noted") << ": " << setting.text << ", "
-            << deck.meshes["llm"].strategy << ", " << deck.mesh.placement << ", wrap_units "
+            << deck.meshes["llm"].strategy.name() << ", " << deck.mesh.placement.name() << ", wrap_units "
             << deck.meshes["llm"].wrap_units << ", pp " << deck.meshes["llm"].pp << " x "
             << deck.meshes["llm"].virtual_stages << ", " << config;
         ++(noted ? idle : active);

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models and decks under which zea is compared with transformers."""
+
+import json
+
+VOCABULARY, PATCHES = 96, 9
+LINEAR_ROPE = {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}
+# Short enough a context that waves are kept, interpolated and stretched.
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 500.0,
+}
+
+def grid(module, **keys):
+    """Overrides of [mesh.<module>], with blocks so short that every rank has some."""
+    deals_blocks = keys.get("cp_distribution", "makespan_min") == "makespan_min"
+    if keys.get("cp", 1) > 1 and keys.get("cp_mode") != "ulysses" and deals_blocks:
+        keys["cp_block"] = 8
+    return [f"mesh.{module}.{key}={json.dumps(value)}" for key, value in keys.items()]
+
+
+FULL = {"vision_feature_select_strategy": "full"}
+
+# What differs from the plain model: configs ("text", "vision", "llava"), whether config.json is
+# spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, and
+# whether images see all of themselves.
+CASES = {
+    "plain": {},
+    "tied": {"text": {"tie_word_embeddings": True}},
+    "tied_by_the_outer_config": {"llava": {"tie_word_embeddings": True}},
+    "one_kv_head": {"text": {"num_key_value_heads": 1}},
+    "all_kv_heads": {"text": {"num_key_value_heads": 4}},
+    "wide_heads": {"text": {"head_dim": 16}},
+    "class_token_kept": {"llava": {"vision_feature_select_strategy": "full"}},
+    "last_vision_layer": {"llava": {"vision_feature_layer": -1}},
+    "counted_vision_layer": {"llava": {"vision_feature_layer": 1}},
+    "several_vision_layers": {"llava": {"vision_feature_layer": [-3, -2]}},
+    "several_vision_layers_full": {
+        "llava": {"vision_feature_layer": [0, 3, 1], "vision_feature_select_strategy": "full"}
+    },
+    "decoder_biases": {"text": {"attention_bias": True, "mlp_bias": True}},
+    "no_projector_bias": {"llava": {"multimodal_projector_bias": False}},
+    "linear_rope": {"text": {"rope_parameters": LINEAR_ROPE}},
+    "llama3_rope": {"text": {"rope_parameters": LLAMA3_ROPE}},
+    "rope_of_an_older_config": {"text": {"rope_parameters": LLAMA3_ROPE}, "older": True},
+    "norm_eps": {"text": {"rms_norm_eps": 1e-2}, "vision": {"layer_norm_eps": 1e-2}},
+    "vision_gelu": {"vision": {"hidden_act": "gelu"}},
+    "vision_gelu_tanh": {"vision": {"hidden_act": "gelu_pytorch_tanh"}},
+    "projector_quick_gelu": {"llava": {"projector_hidden_act": "quick_gelu"}},
+    "projector_gelu_tanh": {"llava": {"projector_hidden_act": "gelu_pytorch_tanh"}},
+    "projector_relu": {"llava": {"projector_hidden_act": "relu"}},
+    "projector_silu": {"llava": {"projector_hidden_act": "silu"}},
+    "no_images": {"images": [0]},
+    "images_in_every_sample": {"images": [2, 1, 3]},
+    "frozen_vision": {"frozen": ["vision"]},
+    "frozen_llm": {"frozen": ["llm"]},
+    "frozen_llm_and_vision": {"frozen": ["llm", "vision"]},
+    # So large that the head takes its rows in several chunks.
+    "large_vocabulary": {"text": {"vocab_size": 131072}, "deck": ["data.row_tokens=4096"]},
+    "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+    "all_at_once": {"deck": ["data.row_tokens=4096"]},
+    "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+    "llama": {"only_text": True},
+    "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
+    "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},
+    "qwen2": {"only_text": True, "qwen2": True},
+    "qwen2_tied": {"only_text": True, "qwen2": True, "text": {"tie_word_embeddings": True}},
+    "qwen2_under_llava": {"qwen2": True, "text": {"rms_norm_eps": 1e-2}},
+    "qwen2_tp2_cp2": {
+        "ranks": 4,
+        "qwen2": True,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "qwen2_tp4_one_kv_head": {
+        "ranks": 4,
+        "qwen2": True,
+        "text": {"num_key_value_heads": 1},
+        "deck": grid("llm", tp=4),
+    },
+    "siglip": {"siglip": True, "llava": FULL},
+    # transformers drops the first token of any tower, also where it is a patch.
+    "siglip_without_its_first_patch": {"siglip": True},
+    "siglip_relu_and_eps": {
+        "siglip": True,
+        "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2},
+        "llava": {**FULL, "vision_feature_layer": [0, -1]},
+    },
+    "siglip_frozen": {"siglip": True, "llava": FULL, "frozen": ["vision"]},
+    "siglip_tp2_cp2_qwen2": {
+        "ranks": 4,
+        "siglip": True,
+        "qwen2": True,
+        "llava": FULL,
+        "vision": {"num_attention_heads": 4},
+        "deck": [
+            *grid("llm", tp=2, cp=2, cp_mode="ulysses"),
+            *grid("vision", tp=2, cp=2, cp_mode="ring"),
+        ],
+    },
+    "siglip_dealt_to_4": {
+        "ranks": 4,
+        "siglip": True,
+        "llava": FULL,
+        "deck": grid("llm", cp=4, cp_mode="ring"),
+    },
+    "gpt2": {"gpt2": {}},
+    "gpt2_untied": {"gpt2": {"tie_word_embeddings": False}},
+    "gpt2_narrow_mlp": {"gpt2": {"n_inner": 40}},
+    "gpt2_gelu": {"gpt2": {"activation_function": "gelu"}},
+    "gpt2_norm_eps": {"gpt2": {"layer_norm_epsilon": 1e-2}},
+    "gpt2_recomputed": {"gpt2": {}, "deck": ["model.activation_checkpointing=1"]},
+    "gpt2_one_sample_per_row": {"gpt2": {}, "deck": ["data.packing=false"]},
+    "both_ways": {"both_ways": True},
+    "both_ways_all_at_once": {"both_ways": True, "deck": ["data.row_tokens=4096"]},
+    "tp2_cp2": {"ranks": 4, "deck": grid("llm", tp=2, cp=2)},
+    "tp2_cp2_one_sample_per_row": {
+        "ranks": 4,
+        "deck": ["data.packing=false", *grid("llm", tp=2, cp=2, cp_mode="ring")],
+    },
+    "tp2_cp2_of_both_modules": {
+        "ranks": 4,
+        "vision": {"num_attention_heads": 4},
+        "deck": [
+            *grid("llm", tp=2, cp=2, cp_mode="ulysses", cp_distribution="zigzag"),
+            *grid("vision", tp=2, cp=2, cp_mode="ring", cp_distribution="uniform"),
+        ],
+    },
+    "tp4_padded_vocabulary": {
+        "ranks": 4,
+        "text": {"num_key_value_heads": 1, "vocab_size": VOCABULARY + 1},
+        "vision": {"num_attention_heads": 4},
+        "deck": [*grid("llm", tp=4), *grid("vision", tp=2)],
+    },
+    "tp2_cp2_tied_biases": {
+        "ranks": 4,
+        "text": {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+        "deck": [*grid("llm", tp=2, cp=2, sequence_parallel=False), *grid("vision", cp=2)],
+    },
+    "cp4_two_levels_frozen_vision": {
+        "ranks": 4,
+        "frozen": ["vision"],
+        "deck": grid("llm", cp=4, cp_mode="ulysses_ring", cp_ulysses_ranks=2),
+    },
+    "both_ways_tp2_cp2": {
+        "ranks": 4,
+        "both_ways": True,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "two_replicas_of_cp2": {"ranks": 4, "deck": grid("llm", cp=2)},
+    "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
+}
+for case in CASES.values():
+    if case.get("both_ways"):
+        case["deck"] = [*case.get("deck", []), 'model.llm.image_attention="bidirectional"']
