@@ -65,33 +65,35 @@ Wrappings make_wrappings(const Plan& plan) {
   return wrappings;
 }
 
-}  // namespace
-
-namespace {
-
-/// This rank's place among the ranks of its module that see other tokens, of one dp_replicate.
-int token_place(const MeshShape& mesh, int world_rank, const std::string& module) {
-  const Coordinate place = mesh.coordinate(world_rank, module);
-  const ModuleGrid& grid = mesh.grid(module);
-  return (place.dp_shard * grid.dp_module + place.dp_module) * grid.cp + place.cp;
+/// The replicas that a rank of `replica` meets along these axes, ascending.
+std::vector<int> replicas_along(const MeshShape& mesh, int replica, const std::vector<Axis>& axes) {
+  const auto same = [&](Axis axis, int here, int there) {
+    return here == there || std::ranges::count(axes, axis) > 0;
+  };
+  std::vector<int> met;
+  for (int other = 0; other < mesh.replicas(); ++other)
+    if (same(Axis::DpReplicate, replica / mesh.dp_shard, other / mesh.dp_shard) &&
+        same(Axis::DpShard, replica % mesh.dp_shard, other % mesh.dp_shard))
+      met.push_back(other);
+  return met;
 }
 
 }  // namespace
 
+int Plan::piece_rank(int world_rank, int group) const {
+  return mesh.place_along(world_rank, groups[group].module, shardings[group].cut_over);
+}
+
 int Plan::shard_of(int world_rank, int group) const {
-  return shardings[group].gathered() ? token_place(mesh, world_rank, groups[group].module) : 0;
+  return mesh.place_along(world_rank, groups[group].module, shardings[group].sharded_over);
 }
 
 FlatRange Plan::own_cut(int world_rank, int group) const {
   // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
   // parts either way.
   const Sharding& sharding = shardings[group];
-  const std::string& module = groups[group].module;
   const FlatRange shard = shard_range(groups[group], shard_of(world_rank, group), sharding.shards);
-  int replica = mesh.coordinate(world_rank, module).dp_replicate;
-  if (!sharding.gathered())
-    replica =
-        replica * (sharding.replicas / mesh.dp_replicate) + token_place(mesh, world_rank, module);
+  const int replica = mesh.place_along(world_rank, groups[group].module, sharding.summed_over);
   const int64_t length = shard.end - shard.begin;
   return {shard.begin + length * replica / sharding.replicas,
           shard.begin + length * (replica + 1) / sharding.replicas};
@@ -169,15 +171,11 @@ ScheduleInput Plan::schedule_input(const StepPlan& step, int world_rank, bool fo
                       .place = place_of(world_rank),
                       .replica = replica_of(world_rank),
                       .forward_only = forward_only};
-  std::vector<int> everyone(mesh.replicas());
-  for (int replica = 0; replica < mesh.replicas(); ++replica) everyone[replica] = replica;
-  const int first = replica_of(world_rank) / mesh.dp_shard * mesh.dp_shard;
-  const std::vector<int> shard_group(everyone.begin() + first,
-                                     everyone.begin() + first + mesh.dp_shard);
   for (const Sharding& sharding : shardings) {
-    input.shard_peers.push_back(sharding.gathered() ? shard_group
-                                                    : std::vector<int>{replica_of(world_rank)});
-    input.all_peers.push_back(everyone);
+    std::vector<Axis> axes = sharding.sharded_over;
+    input.shard_peers.push_back(replicas_along(mesh, input.replica, axes));
+    axes.insert(axes.end(), sharding.summed_over.begin(), sharding.summed_over.end());
+    input.all_peers.push_back(replicas_along(mesh, input.replica, axes));
   }
   input.moves_features = pipeline.places[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)

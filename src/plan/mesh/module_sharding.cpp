@@ -4,12 +4,22 @@
 #include <algorithm>
 #include <map>
 
+#include "zea/plan/mesh/reduction.hpp"
+
 namespace zea {
 
 const ModuleMeshOptions& mesh_of(const Options& options, const std::string& module) {
   if (module == "audio") return options.mesh_audio;
   if (module == "vision") return options.mesh_vision;
   return options.mesh_llm;
+}
+
+void lay_over(Sharding& sharding, const MeshShape& mesh, const std::string& module,
+              const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over) {
+  sharding.sharded_over = sharded_over;
+  sharding.summed_over = summed_over;
+  sharding.shards = mesh.size_along(module, sharded_over);
+  sharding.replicas = mesh.size_along(module, summed_over);
 }
 
 namespace detail {
@@ -32,11 +42,6 @@ Strategy strategy_of(const std::string& name) {
       {"no_shard", {.shards = false, .has_replicas = true}},
   };
   return kStrategies.at(name);
-}
-
-/// The ranks of a module that see other tokens and can share one copy.
-int shard_ranks(const MeshShape& mesh, const ModuleGrid& grid) {
-  return mesh.dp_shard * grid.dp_module * grid.cp;
 }
 
 /// Faults of one module, each starting with the key's path.
@@ -91,7 +96,7 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, con
                 quoted + ", which keeps parameters gathered until backward; use \"" +
                     (strategy.has_replicas ? "hybrid_shard" : "full_shard") + "\"");
   const int64_t group = reshard.count();
-  const int shards = shard_ranks(mesh, grid);
+  const int shards = mesh.size_along(grid.module, shard_axes());
   faults.add_if(strategy.reshards && reshard.is_count() && (group >= shards || shards % group != 0),
                 "reshard_after_forward",
                 " = " + std::to_string(group) + " must divide the " + std::to_string(shards) +
@@ -157,12 +162,10 @@ void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, con
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
                        const ModuleGrid& grid, bool is_pipelined) {
   Sharding sharding;
-  if (!strategy_of(options.strategy).shards) {
-    sharding.replicas = mesh.dp_replicate * shard_ranks(mesh, grid);
-    return sharding;
-  }
-  sharding.shards = shard_ranks(mesh, grid);
-  sharding.replicas = mesh.dp_replicate;
+  lay_over(sharding, mesh, grid.module, {}, token_axes());
+  if (!strategy_of(options.strategy).shards) return sharding;
+  if (mesh.size_along(grid.module, shard_axes()) > 1 || options.cpu_offload)
+    lay_over(sharding, mesh, grid.module, shard_axes(), {Axis::DpReplicate});
   const AutoOption& reshard = options.reshard_after_forward;
   sharding.subgroup = static_cast<int>(reshard.count());
   sharding.keeps_until_backward =
