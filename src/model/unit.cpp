@@ -6,7 +6,7 @@
 
 namespace zea {
 
-at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
+UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
   const detail::UnitContext context{model, microbatch, layers};
@@ -48,7 +48,8 @@ at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
       break;
   }
   next.check_all_used(unit.name);
-  return output;
+  if (unit.kind == UnitKind::Head && head == HeadOutput::Loss) return {{}, output};
+  return {output, {}};
 }
 
 }  // namespace zea

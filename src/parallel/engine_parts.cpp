@@ -10,11 +10,12 @@
 
 namespace zea {
 
-Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
+Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit)
     : plan_(plan),
       mesh_(mesh),
       world_rank_(mesh.rank()),
       device_(device),
+      run_unit_(std::move(run_unit)),
       unit_groups_(groups_of_units(plan.model, plan.groups)),
       transfers_(plan, mesh, device) {
   build_slots();

@@ -44,7 +44,7 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
       plan_(plan_of(options, world.size())),
       mesh_(world, plan_.mesh, make),
       control_(make_mpi_collectives(world)),
-      engine_(plan_, mesh_, options.device),
+      engine_(plan_, mesh_, options.device, options.run_unit),
       sampler_(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,
                options.deck.run.seed, options.deck.data.shuffle) {
   load_weights(engine_, FilledSource(plan_.model, options.config_json, options.weights_seed));
