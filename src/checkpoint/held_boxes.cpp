@@ -11,11 +11,11 @@
 namespace zea::detail {
 
 std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, FlatRange range) {
-  const int tp_rank = plan.tp_rank(world_rank, group);
+  const int piece_rank = plan.piece_rank(world_rank, group);
   std::vector<HeldBox> boxes;
   for (const FlatPart& part : parts_in_range(plan.groups[group], range))
     for (PieceBox& box :
-         boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], tp_rank,
+         boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
                         part.param_begin, part.param_begin + part.elements))
       boxes.push_back(
           {part.param, std::move(box.extent), part.flat_begin + box.begin - part.param_begin});
@@ -23,10 +23,10 @@ std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, Fla
 }
 
 std::vector<HeldBox> own_boxes(const Plan& plan, int group, int world_rank) {
-  const int tp_rank = plan.tp_rank(world_rank, group);
+  const int piece_rank = plan.piece_rank(world_rank, group);
   std::vector<HeldBox> boxes = held_boxes(plan, group, world_rank, plan.own_cut(world_rank, group));
-  std::erase_if(boxes,
-                [&](const HeldBox& box) { return !plan.cuts[box.param].is_first_holder(tp_rank); });
+  std::erase_if(
+      boxes, [&](const HeldBox& box) { return !plan.cuts[box.param].is_first_holder(piece_rank); });
   return boxes;
 }
 

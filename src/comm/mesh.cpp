@@ -76,7 +76,9 @@ void Mesh::build_module(const ModuleGrid& grid) {
     build(module + "." + name,
           [&](int rank) { return shape_.has(rank, module) ? group_of(rank) : Ranks{}; });
   };
-  for (const std::vector<Axis>& axes : combinations())
+  std::vector<std::vector<Axis>> sets = combinations();
+  sets.insert(sets.end(), grid.buffer_axes.begin(), grid.buffer_axes.end());
+  for (const std::vector<Axis>& axes : sets)
     build_group(axes_name(axes), [&](int rank) { return shape_.group(rank, module, axes); });
   if (grid.shard_subgroup > 0)
     build_group(kShardSubgroup, [&](int rank) {

@@ -163,11 +163,13 @@ class TensorOps {
 
 }  // namespace
 
-at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
+UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
   TensorOps ops(model, unit, parameters, inputs, microbatch, head, layers);
-  return unit_forward(ops, model, unit);
+  const at::Tensor output = unit_forward(ops, model, unit);
+  if (unit.kind == UnitKind::Head && head == HeadOutput::Loss) return {{}, output};
+  return {output, {}};
 }
 
 }  // namespace zea

@@ -51,7 +51,8 @@ void Optimizer::add_counted(int group) {
     if (begin < end) counted_.push_back({group, begin - shard, end - begin});
   };
   for (const FlatPart& part : parts_in_range(plan.groups[group], own)) {
-    if (plan.cuts[part.param].is_first_holder(plan.tp_rank(engine_.world_rank(), group))) continue;
+    if (plan.cuts[part.param].is_first_holder(plan.piece_rank(engine_.world_rank(), group)))
+      continue;
     count_to(part.flat_begin);
     begin = part.flat_begin + part.elements;
   }

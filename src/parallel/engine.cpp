@@ -32,8 +32,9 @@ WalkResult Engine::run(const std::vector<Action>& actions,
   }
   ZEA_ASSERT(deferred_.empty());
   // What was kept for a backward had one.
-  ZEA_ASSERT(std::none_of(kept_.begin(), kept_.end(),
-                          [](const auto& kept) { return kept.second.output.requires_grad(); }));
+  ZEA_ASSERT(std::none_of(kept_.begin(), kept_.end(), [](const auto& kept) {
+    return kept.second.made.value.requires_grad() || kept.second.made.loss.requires_grad();
+  }));
   kept_.clear();
   arrived_.clear();
   if (loss_sum_.defined()) result_.loss_sum = loss_sum_.item<double>();

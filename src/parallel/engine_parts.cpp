@@ -10,11 +10,12 @@
 
 namespace zea {
 
-Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
+Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit)
     : plan_(plan),
       mesh_(mesh),
       world_rank_(mesh.rank()),
       device_(device),
+      run_unit_(std::move(run_unit)),
       unit_groups_(groups_of_units(plan.model, plan.groups)),
       transfers_(plan, mesh, device) {
   build_slots();
@@ -24,14 +25,14 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device)
   build_layers();
 }
 
-/// Where all sharded modules have the same shard group, its ranks reach each other's gradients.
+/// Where all sharded buffers have the same shard group, its ranks reach each other's gradients.
 void Engine::build_slots() {
   std::map<std::vector<int>, Collectives*> shard_groups;  // by their ranks
   for (size_t g = 0; g < plan_.groups.size(); ++g)
     if (plan_.shardings[g].shards > 1 && plan_.holds(world_rank_, static_cast<int>(g))) {
       const std::string& module = plan_.groups[g].module;
-      shard_groups.emplace(plan_.mesh.group(world_rank_, module, shard_axes()),
-                           &mesh_.along(module, shard_axes()));
+      const std::vector<Axis>& axes = plan_.shardings[g].sharded_over;
+      shard_groups.emplace(plan_.mesh.group(world_rank_, module, axes), &mesh_.along(module, axes));
     }
   Collectives* shard_group = shard_groups.size() == 1 ? shard_groups.begin()->second : nullptr;
   const SlotPlans& slots = plan_.slots[plan_.place_of(world_rank_)];
@@ -53,12 +54,9 @@ void Engine::build_groups() {
                                 .wire = *wire_slots_,
                                 .ledger = ledger_,
                                 .device = device_};
-    if (sharding.shards > 1) context.shard_group = &mesh_.along(module, shard_axes());
-    if (plan_.mesh.grid(module).shard_subgroup > 0)
-      context.shard_subgroup = &mesh_.shard_subgroup(module);
-    if (sharding.replicas > 1)
-      context.replicas =
-          sharding.gathered() ? &mesh_.shard_replicas(module) : &mesh_.along(module, token_axes());
+    if (sharding.shards > 1) context.shard_group = &mesh_.along(module, sharding.sharded_over);
+    if (sharding.subgroup > 0) context.shard_subgroup = &mesh_.shard_subgroup(module);
+    if (sharding.replicas > 1) context.replicas = &mesh_.along(module, sharding.summed_over);
     groups_.push_back(
         std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
   }

@@ -10,10 +10,10 @@
 
 namespace zea {
 
-at::Tensor Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs) {
+UnitOutput Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs) {
   const UnitSpec& spec = plan_.model.units[unit];
-  return run_unit(plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],
-                  head_, *layers_.at(spec.module));
+  return run_unit_(plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],
+                   head_, *layers_.at(spec.module));
 }
 
 void Engine::forward(int unit, int microbatch) {
@@ -28,25 +28,23 @@ void Engine::forward(int unit, int microbatch) {
   const bool keeps_graph = kept.needs_gradient && !plan_.recomputes(unit);
   {
     c10::AutoGradMode mode(keeps_graph);
-    kept.output = call_unit(unit, microbatch, kept.inputs);
+    kept.made = call_unit(unit, microbatch, kept.inputs);
   }
-  kept.value = kept.output.detach();
-  if (plan_.model.units[unit].kind == UnitKind::Head) {
-    if (head_ == HeadOutput::Loss)
-      add_loss(microbatch, kept.value);
-    else
-      result_.outputs[microbatch] =
-          kept.value.to(to_torch(plan_.precision_of(plan_.model.units[unit].module).output));
+  if (kept.made.loss.defined()) add_loss(unit, kept.made.loss.detach());
+  if (kept.made.value.defined()) kept.value = kept.made.value.detach();
+  if (plan_.model.units[unit].kind == UnitKind::Head && kept.value.defined()) {
+    result_.outputs[microbatch] =
+        kept.value.to(to_torch(plan_.precision_of(plan_.model.units[unit].module).output));
     kept.value.reset();
   }
-  if (!keeps_graph) kept.output.reset();
+  if (!keeps_graph) kept.made = {};
   if (!kept.needs_gradient) kept.inputs.clear();
   kept_[{unit, microbatch}] = std::move(kept);
 }
 
-/// On the device that has it, which is waited for once a walk.
-void Engine::add_loss(int microbatch, const at::Tensor& loss) {
-  if (!(*microbatches_)[microbatch].counts) return;
+/// On the device that has it, which is waited for once a walk; of tp ranks, the first one's counts.
+void Engine::add_loss(int unit, const at::Tensor& loss) {
+  if (plan_.mesh.coordinate(world_rank_, plan_.model.units[unit].module).tp != 0) return;
   const at::Tensor in_double = loss.to(at::kDouble);
   loss_sum_ = loss_sum_.defined() ? loss_sum_ + in_double : in_double;
 }
@@ -55,17 +53,13 @@ void Engine::backward(int unit, int microbatch, bool puts_off_weights) {
   open_gradients(unit);
   Kept kept = std::move(kept_.at({unit, microbatch}));
   kept_.erase({unit, microbatch});
-  if (!kept.output.defined()) {
+  if (!kept.made.value.defined() && !kept.made.loss.defined()) {
     c10::AutoGradMode mode(true);
-    kept.output = call_unit(unit, microbatch, kept.inputs);
+    kept.made = call_unit(unit, microbatch, kept.inputs);
   }
   for (Arrival& arrival : kept.gradients) {
-    const at::Tensor gradient = arrival.take().to(kept.output.scalar_type());
+    const at::Tensor gradient = arrival.take().to(kept.made.value.scalar_type());
     kept.gradient = kept.gradient.defined() ? kept.gradient + gradient : gradient;
-  }
-  if (!kept.gradient.defined()) {
-    ZEA_ASSERT(plan_.model.units[unit].kind == UnitKind::Head);
-    kept.gradient = at::ones_like(kept.output);
   }
   run_backward(unit, microbatch, kept, puts_off_weights);
   for (size_t i = 0; i < kept.inputs.size(); ++i)
@@ -77,7 +71,17 @@ void Engine::backward(int unit, int microbatch, bool puts_off_weights) {
 void Engine::run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights) {
   std::optional<PuttingOff> putting_off;
   if (puts_off_weights) putting_off.emplace(unit_parameters_[unit], deferred_[{unit, microbatch}]);
-  torch::autograd::backward({kept.output}, {kept.gradient});
+  std::vector<at::Tensor> made, gradients;
+  if (kept.gradient.defined()) {
+    made.push_back(kept.made.value);
+    gradients.push_back(kept.gradient);
+  }
+  if (kept.made.loss.requires_grad()) {
+    made.push_back(kept.made.loss);
+    gradients.push_back(at::ones_like(kept.made.loss));
+  }
+  ZEA_ASSERT(!made.empty());
+  torch::autograd::backward(made, gradients);
 }
 
 void Engine::backward_weight(int unit, int microbatch) {

@@ -130,29 +130,22 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
   return shardings;
 }
 
-/// This rank's place among the ranks of its module that see other tokens, of one dp_replicate.
-int token_place(const MeshShape& mesh, int world_rank, const std::string& module) {
-  const Coordinate place = mesh.coordinate(world_rank, module);
-  const ModuleGrid& grid = mesh.grid(module);
-  return (place.dp_shard * grid.dp_module + place.dp_module) * grid.cp + place.cp;
-}
-
 }  // namespace
 
+int Plan::piece_rank(int world_rank, int group) const {
+  return mesh.place_along(world_rank, groups[group].module, shardings[group].cut_over);
+}
+
 int Plan::shard_of(int world_rank, int group) const {
-  return shardings[group].gathered() ? token_place(mesh, world_rank, groups[group].module) : 0;
+  return mesh.place_along(world_rank, groups[group].module, shardings[group].sharded_over);
 }
 
 FlatRange Plan::own_cut(int world_rank, int group) const {
   // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
   // parts either way.
   const Sharding& sharding = shardings[group];
-  const std::string& module = groups[group].module;
   const FlatRange shard = shard_range(groups[group], shard_of(world_rank, group), sharding.shards);
-  int replica = mesh.coordinate(world_rank, module).dp_replicate;
-  if (!sharding.gathered())
-    replica =
-        replica * (sharding.replicas / mesh.dp_replicate) + token_place(mesh, world_rank, module);
+  const int replica = mesh.place_along(world_rank, groups[group].module, sharding.summed_over);
   const int64_t length = shard.end - shard.begin;
   return {shard.begin + length * replica / sharding.replicas,
           shard.begin + length * (replica + 1) / sharding.replicas};

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "support/mpi_main.hpp"
+#include "support/scattered_buffers.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
 #include "zea/train/training_data.hpp"
@@ -56,6 +57,15 @@ const Layout kLayouts[] = {
        run.deck.precision.preset = "bf16";
        run.deck.precisions["llm"].reduce_dtype = "bf16";
        each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "hybrid_shard"; });
+     }},
+    {"buffers of one module over different ranks",
+     4,
+     {"llm.dp_shard+dp_module+cp", "llm.dp_replicate", "llm.dp_replicate+dp_shard+dp_module+cp",
+      "llm.dp_replicate+dp_module+cp", "llm.dp_shard"},
+     [](TinyRunOptions& run) {
+       run.deck.mesh.dp_replicate = 2;
+       each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "hybrid_shard"; });
+       run.adjust = scatter_buffers;
      }},
     {"resharded to groups of two",
      4,

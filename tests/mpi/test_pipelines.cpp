@@ -94,7 +94,7 @@ std::vector<double> tied_shard(TinyRun& run) {
     const double* values = master.const_data_ptr<double>();
     std::vector<double> shard(values, values + master.numel());
     shard.insert(shard.begin(), static_cast<double>(run.engine().groups()[g]->range().begin));
-    shard.insert(shard.begin(), plan.tp_rank(run.engine().world_rank(), group));
+    shard.insert(shard.begin(), plan.piece_rank(run.engine().world_rank(), group));
     return shard;
   }
   return {};

@@ -19,10 +19,10 @@ void expect_zero_padding(TinyRun& run) {
     const ShardedGroup& group = *run.engine().groups()[g];
     if (!group.trainable()) continue;
     const at::Tensor padding = at::ones_like(group.master());
-    const int tp_rank = plan.tp_rank(run.engine().world_rank(), static_cast<int>(g));
+    const int piece_rank = plan.piece_rank(run.engine().world_rank(), static_cast<int>(g));
     for (const FlatPart& part : parts_in_range(plan.groups[g], group.range()))
       for (const PieceBox& box :
-           boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], tp_rank,
+           boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
                           part.param_begin, part.param_begin + part.elements))
         padding
             .narrow(0, part.flat_begin - group.range().begin + box.begin - part.param_begin,

@@ -44,7 +44,7 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
       plan_(plan_of(options, world.size())),
       mesh_(world, plan_.mesh, make),
       control_(make_mpi_collectives(world)),
-      engine_(plan_, mesh_, options.device),
+      engine_(plan_, mesh_, options.device, options.run_unit),
       sampler_(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,
                options.deck.run.seed, options.deck.data.shuffle) {
   load_weights(engine_, FilledSource(plan_.model, options.config_json, options.weights_seed));
@@ -92,13 +92,13 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedGroup&)>& v
     const at::Tensor held = values(group);
     if (!held.defined()) continue;
     const at::Tensor wide = held.to(at::kDouble).cpu();
-    const int tp_rank = plan_.tp_rank(mesh_.rank(), static_cast<int>(g));
+    const int piece_rank = plan_.piece_rank(mesh_.rank(), static_cast<int>(g));
     const FlatRange cut = plan_.own_cut(mesh_.rank(), static_cast<int>(g));
     for (const FlatPart& part : parts_in_range(plan_.groups[g], cut)) {
-      if (!plan_.cuts[part.param].is_first_holder(tp_rank)) continue;
+      if (!plan_.cuts[part.param].is_first_holder(piece_rank)) continue;
       const ParamSpec& param = plan_.model.params[part.param];
       const double* source = wide.data_ptr<double>() + (part.flat_begin - group.range().begin);
-      for (const PieceBox& box : boxes_of_piece(param, plan_.cuts[part.param], tp_rank,
+      for (const PieceBox& box : boxes_of_piece(param, plan_.cuts[part.param], piece_rank,
                                                 part.param_begin, part.param_begin + part.elements))
         for (const CopyRun& run : copy_runs(box.extent, box.extent, whole(param.shape)))
           std::copy_n(source + (box.begin - part.param_begin) + run.source_element, run.elements,

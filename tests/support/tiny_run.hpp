@@ -37,6 +37,7 @@ struct TinyRunOptions {
   at::Device device = at::kCPU;
   bool evaluates = false;             ///< after training
   std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
+  RunUnit run_unit = zea::run_unit;   ///< what the units do
 };
 
 /// Every parameter, or one of the optimizer's states, in full.

@@ -113,7 +113,7 @@ void expect_own_cuts_cover(const Plan& plan, int group) {
     ASSERT_GE(cut.begin, shard.begin);
     ASSERT_LE(cut.end, shard.end);
     ASSERT_LE(cut.end - cut.begin, end * tp / plan.world_size() + 1);
-    for (int64_t i = cut.begin; i < cut.end; ++i) ++owners[plan.tp_rank(rank, group)][i];
+    for (int64_t i = cut.begin; i < cut.end; ++i) ++owners[plan.piece_rank(rank, group)][i];
   }
   for (const std::vector<int>& of_tp_rank : owners)
     ASSERT_EQ(std::count(of_tp_rank.begin(), of_tp_rank.end(), 1), end);
@@ -140,11 +140,11 @@ TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
     std::vector<std::vector<Extent>> boxes(plan.model.params.size());
     for (int rank = 0; rank < layout.ranks; ++rank)
       for (size_t g = 0; g < plan.groups.size(); ++g) {
-        const int group = static_cast<int>(g), tp_rank = plan.tp_rank(rank, group);
+        const int group = static_cast<int>(g), piece_rank = plan.piece_rank(rank, group);
         for (const FlatPart& part : parts_in_range(plan.groups[g], plan.own_cut(rank, group)))
-          if (plan.cuts[part.param].is_first_holder(tp_rank))
+          if (plan.cuts[part.param].is_first_holder(piece_rank))
             for (PieceBox& box :
-                 boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], tp_rank,
+                 boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
                                 part.param_begin, part.param_begin + part.elements))
               boxes[part.param].push_back(std::move(box.extent));
       }
@@ -427,9 +427,9 @@ TEST(Plan, NotesPrefetchingThatChangesNothing) {
             (setting.text.starts_with("prefetch_depth") && is_noted(plan, "prefetch_depth = 3"));
         EXPECT_TRUE(noted != changes || (!noted && may_be_chance(config, setting)))
             << (noted ? "noted" : "not noted") << ": " << setting.text << ", "
-            << deck.meshes["llm"].strategy.name() << ", " << deck.mesh.placement.name() << ", wrap_units "
-            << deck.meshes["llm"].wrap_units << ", pp " << deck.meshes["llm"].pp << " x "
-            << deck.meshes["llm"].virtual_stages << ", " << config;
+            << deck.meshes["llm"].strategy.name() << ", " << deck.mesh.placement.name()
+            << ", wrap_units " << deck.meshes["llm"].wrap_units << ", pp " << deck.meshes["llm"].pp
+            << " x " << deck.meshes["llm"].virtual_stages << ", " << config;
         ++(noted ? idle : active);
       }
   EXPECT_GT(idle, 50);

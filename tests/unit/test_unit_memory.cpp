@@ -157,7 +157,9 @@ class Counted {
     at::Tensor output;
     {
       at::AutoGradMode mode(keeps_graph);
-      output = run_unit(model_, unit_, list_, inputs, microbatch, HeadOutput::Loss, Layers());
+      const UnitOutput made =
+          run_unit(model_, unit_, list_, inputs, microbatch, HeadOutput::Loss, Layers());
+      output = made.loss.defined() ? made.loss : made.value;
     }
     counted.output_bytes = static_cast<int64_t>(output.nbytes());
     counted.forward_peak_bytes = bytes.peak() - before;

@@ -38,8 +38,9 @@ class Mesh {
   Collectives& replica();
 
   /// This rank's group that differs along `axes` (in any order) in `module`. Built by the
-  /// constructor for tp, dp_replicate, shard_axes(), token_axes() and stage_axes(); any other
-  /// combination, and a module that this rank has no part of, is refused by InternalError.
+  /// constructor for tp, dp_replicate, shard_axes(), token_axes(), stage_axes() and
+  /// ModuleGrid::buffer_axes; any other combination, and a module that this rank has no part of, is
+  /// refused by InternalError.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
 
   /// The tp ranks with the same KV head (ModuleGrid::kv_holders).
@@ -55,10 +56,6 @@ class Mesh {
   Collectives& cp_outer(const std::string& module);
   /// The smaller group of ModuleGrid::shard_subgroup.
   Collectives& shard_subgroup(const std::string& module);
-  /// The ranks with a copy of this rank's shards of `module`.
-  Collectives& shard_replicas(const std::string& module) {
-    return along(module, {Axis::DpReplicate});
-  }
 
   /// Why ranks of a node do not meet in shared memory, in one sentence, where they do not; buffers
   /// that were asked for since count, too.

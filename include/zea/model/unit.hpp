@@ -4,6 +4,7 @@
 // ranks share it leaves to Layers.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -25,10 +26,20 @@ enum class HeadOutput {
   TargetLogits  ///< (targets, vocabulary), for tests against a reference
 };
 
+/// What a unit makes of a microbatch.
+struct UnitOutput {
+  /// (rows here, hidden) for the units that read it, or the head's logits; undefined: nothing.
+  at::Tensor value;
+  /// A term of the loss, a scalar summed over this rank's tokens (as a router's may be) and the
+  /// same on all tp ranks; undefined: none. That of the head is all it makes of HeadOutput::Loss.
+  at::Tensor loss;
+};
+
 /// Runs unit `unit` of `model`. `parameters` are those of the unit in the order of its spec, fused
-/// runs being one. Returns (rows here, hidden), or what `head` asks for, of all tp ranks.
-at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
+/// runs being one.
+UnitOutput run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers);
+using RunUnit = std::function<decltype(run_unit)>;
 
 }  // namespace zea

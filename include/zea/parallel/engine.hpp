@@ -27,7 +27,7 @@ struct WalkResult {
 class Engine {
  public:
   /// `mesh` must outlive the engine. Collective.
-  Engine(const Plan& plan, Mesh& mesh, at::Device device);
+  Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit = zea::run_unit);
 
   const Plan& plan() const { return plan_; }
   Mesh& mesh() { return mesh_; }
@@ -50,7 +50,7 @@ class Engine {
   /// What a unit leaves behind in a microbatch.
   struct Kept {
     UnitInputs inputs;               ///< detached leaves
-    at::Tensor output;               ///< with its graph; undefined when it is to be computed again
+    UnitOutput made;                 ///< with its graph; nothing when it is to be computed again
     at::Tensor value;                ///< detached, until every consumer has run
     at::Tensor gradient;             ///< of the output, summed over consumers
     std::vector<Arrival> gradients;  ///< from other places, to be added
@@ -86,12 +86,12 @@ class Engine {
   void send(const Action& action);
   void send_gradient(const Action& action);
   void open_gradient(int group);
-  at::Tensor call_unit(int unit, int microbatch, const UnitInputs& inputs);
+  UnitOutput call_unit(int unit, int microbatch, const UnitInputs& inputs);
   void forward(int unit, int microbatch);
   void backward(int unit, int microbatch, bool puts_off_weights);
   void run_backward(int unit, int microbatch, Kept& kept, bool puts_off_weights);
   void backward_weight(int unit, int microbatch);
-  void add_loss(int microbatch, const at::Tensor& loss);
+  void add_loss(int unit, const at::Tensor& loss);
   void open_gradients(int unit);
   void reduce_shard(int group);
   void finish_reduce_shard();
@@ -103,6 +103,7 @@ class Engine {
   Mesh& mesh_;
   int world_rank_;
   at::Device device_;
+  RunUnit run_unit_;
   Ledger ledger_;
   std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
   std::vector<std::unique_ptr<ShardedGroup>> groups_;

@@ -58,10 +58,9 @@ struct Plan {
   /// which counts it in norms and writes it.
   bool holds(int world_rank, int group) const;
   bool counts(int world_rank, int group) const;
-  /// This rank's place along tp in the module of a buffer.
-  int tp_rank(int world_rank, int group) const {
-    return mesh.coordinate(world_rank, groups[group].module).tp;
-  }
+  /// Which pieces of a buffer's parameters this rank has: its place among the ranks that they are
+  /// dealt to.
+  int piece_rank(int world_rank, int group) const;
   /// This rank's part of a buffer: which of its shards.
   int shard_of(int world_rank, int group) const;
   /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N

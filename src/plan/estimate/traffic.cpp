@@ -106,7 +106,8 @@ class StepTraffic {
   }
 
   void add_unshard(int group) {
-    add(group_name(plan_.groups[group].module, shard_axes()), precision(group).param,
+    add(group_name(plan_.groups[group].module, plan_.shardings[group].sharded_over),
+        precision(group).param,
         sent_by_all_gather(equal_counts(group), plan_.shard_of(rank_, group)));
   }
 
@@ -119,20 +120,18 @@ class StepTraffic {
   }
 
   void add_shard_reduction(int group) {
-    add(group_name(plan_.groups[group].module, shard_axes()), precision(group).reduce,
+    add(group_name(plan_.groups[group].module, plan_.shardings[group].sharded_over),
+        precision(group).reduce,
         sent_by_reduce_scatter(equal_counts(group), plan_.shard_of(rank_, group)));
   }
 
   void add_replica_reduction(int group) {
     const std::string& module = plan_.groups[group].module;
-    const std::vector<Axis> axes =
-        plan_.shardings[group].gathered() ? std::vector<Axis>{Axis::DpReplicate} : token_axes();
-    const std::vector<int> ranks = plan_.mesh.group(rank_, module, axes);
-    const auto place = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+    const Sharding& sharding = plan_.shardings[group];
     const FlatRange range = range_of(group);
-    add(group_name(module, axes), precision(group).reduce,
-        sent_by_all_reduce(range.end - range.begin, static_cast<int>(ranks.size()),
-                           static_cast<int>(place)));
+    add(group_name(module, sharding.summed_over), precision(group).reduce,
+        sent_by_all_reduce(range.end - range.begin, sharding.replicas,
+                           plan_.mesh.place_along(rank_, module, sharding.summed_over)));
   }
 
   void add_move(const Action& action, const Ids& rows) {

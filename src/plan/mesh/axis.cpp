@@ -6,16 +6,41 @@
 #include "zea/core/error.hpp"
 
 namespace zea {
+namespace {
+
+/// What there is of an axis; ranks follow each other along the last one.
+struct AxisRow {
+  const char* name;
+  int Coordinate::*place;
+  int MeshShape::*replicas;  ///< its degree, of all modules
+  int ModuleGrid::*degree;   ///< or inside a replica of one
+};
+
+constexpr AxisRow kAxes[kNumAxes] = {
+    {"dp_replicate", &Coordinate::dp_replicate, &MeshShape::dp_replicate, nullptr},
+    {"dp_shard", &Coordinate::dp_shard, &MeshShape::dp_shard, nullptr},
+    {"pp", &Coordinate::pp, nullptr, &ModuleGrid::pp},
+    {"dp_module", &Coordinate::dp_module, nullptr, &ModuleGrid::dp_module},
+    {"cp", &Coordinate::cp, nullptr, &ModuleGrid::cp},
+    {"tp", &Coordinate::tp, nullptr, &ModuleGrid::tp},
+};
+
+int degree_of(const MeshShape& shape, const ModuleGrid& grid, const AxisRow& axis) {
+  return axis.degree ? grid.*axis.degree : shape.*axis.replicas;
+}
+
+bool has_axis(const std::vector<Axis>& axes, int axis) {
+  return std::ranges::count(axes, static_cast<Axis>(axis)) > 0;
+}
+
+}  // namespace
 
 const char* axis_name(Axis axis) {
-  constexpr const char* kNames[kNumAxes] = {"dp_replicate", "dp_shard", "pp",
-                                            "dp_module",    "cp",       "tp"};
-  return kNames[static_cast<int>(axis)];
+  return kAxes[static_cast<int>(axis)].name;
 }
 
 int Coordinate::along(Axis axis) const {
-  const int values[kNumAxes] = {dp_replicate, dp_shard, pp, dp_module, cp, tp};
-  return values[static_cast<int>(axis)];
+  return this->*kAxes[static_cast<int>(axis)].place;
 }
 
 int MeshShape::ranks_per_replica() const {
@@ -46,25 +71,38 @@ Coordinate MeshShape::coordinate(int world_rank, const std::string& module) cons
   ZEA_ASSERT(has(world_rank, module));
   const ModuleGrid& own = grid(module);
   const int replica = world_rank / ranks_per_replica();
-  int inside = world_rank % ranks_per_replica() - own.first_rank;
+  int left = replica * own.ranks() + world_rank % ranks_per_replica() - own.first_rank;
   Coordinate place;
-  place.dp_replicate = replica / dp_shard;
-  place.dp_shard = replica % dp_shard;
-  place.tp = inside % own.tp;
-  inside /= own.tp;
-  place.cp = inside % own.cp;
-  inside /= own.cp;
-  place.dp_module = inside % own.dp_module;
-  place.pp = inside / own.dp_module;
+  for (int a = kNumAxes - 1; a >= 0; --a) {
+    const int degree = degree_of(*this, own, kAxes[a]);
+    place.*kAxes[a].place = left % degree;
+    left /= degree;
+  }
   return place;
 }
 
 int MeshShape::rank_at(const Coordinate& place, const std::string& module) const {
   const ModuleGrid& own = grid(module);
-  const int replica = place.dp_replicate * dp_shard + place.dp_shard;
-  const int inside =
-      ((place.pp * own.dp_module + place.dp_module) * own.cp + place.cp) * own.tp + place.tp;
-  return replica * ranks_per_replica() + own.first_rank + inside;
+  int rank = 0;
+  for (const AxisRow& axis : kAxes) rank = rank * degree_of(*this, own, axis) + place.*axis.place;
+  return rank / own.ranks() * ranks_per_replica() + own.first_rank + rank % own.ranks();
+}
+
+int MeshShape::size_along(const std::string& module, const std::vector<Axis>& axes) const {
+  int size = 1;
+  for (int a = 0; a < kNumAxes; ++a)
+    if (has_axis(axes, a)) size *= degree_of(*this, grid(module), kAxes[a]);
+  return size;
+}
+
+int MeshShape::place_along(int world_rank, const std::string& module,
+                           const std::vector<Axis>& axes) const {
+  const Coordinate here = coordinate(world_rank, module);
+  int place = 0;
+  for (int a = 0; a < kNumAxes; ++a)
+    if (has_axis(axes, a))
+      place = place * degree_of(*this, grid(module), kAxes[a]) + here.*kAxes[a].place;
+  return place;
 }
 
 std::vector<int> MeshShape::group(int world_rank, const std::string& module,
@@ -75,11 +113,8 @@ std::vector<int> MeshShape::group(int world_rank, const std::string& module,
     if (!has(other, module)) continue;
     const Coordinate there = coordinate(other, module);
     bool same = true;
-    for (int a = 0; a < kNumAxes; ++a) {
-      const Axis axis = static_cast<Axis>(a);
-      if (std::find(axes.begin(), axes.end(), axis) != axes.end()) continue;
-      same = same && here.along(axis) == there.along(axis);
-    }
+    for (int a = 0; a < kNumAxes; ++a)
+      same = same && (has_axis(axes, a) || here.*kAxes[a].place == there.*kAxes[a].place);
     if (same) ranks.push_back(other);
   }
   return ranks;

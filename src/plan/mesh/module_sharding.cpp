@@ -3,7 +3,17 @@
 
 #include <algorithm>
 
+#include "zea/plan/mesh/reduction.hpp"
+
 namespace zea {
+
+void lay_over(Sharding& sharding, const MeshShape& mesh, const std::string& module,
+              const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over) {
+  sharding.sharded_over = sharded_over;
+  sharding.summed_over = summed_over;
+  sharding.shards = mesh.size_along(module, sharded_over);
+  sharding.replicas = mesh.size_along(module, summed_over);
+}
 
 namespace detail {
 namespace {
@@ -21,11 +31,6 @@ Strategy strategy_of(ShardingStrategy asked) {
   return {.shards = asked != NoShard,
           .reshards = asked != ShardGradOp && asked != HybridShardZero2,
           .has_replicas = asked != FullShard && asked != ShardGradOp};
-}
-
-/// The ranks of a module that see other tokens and can share one copy.
-int shard_ranks(const MeshShape& mesh, const ModuleGrid& grid) {
-  return mesh.dp_shard * grid.dp_module * grid.cp;
 }
 
 /// Faults of one module, each starting with the key's path.
@@ -80,7 +85,7 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, con
                 quoted + ", which keeps parameters gathered until backward; use \"" +
                     (strategy.has_replicas ? "hybrid_shard" : "full_shard") + "\"");
   const int64_t group = reshard.count();
-  const int shards = shard_ranks(mesh, grid);
+  const int shards = mesh.size_along(grid.module, shard_axes());
   faults.add_if(strategy.reshards && reshard.is_count() && (group >= shards || shards % group != 0),
                 "reshard_after_forward",
                 " = " + std::to_string(group) + " must divide the " + std::to_string(shards) +
@@ -141,12 +146,10 @@ void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, con
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
                        const ModuleGrid& grid, bool is_pipelined) {
   Sharding sharding;
-  if (!strategy_of(options.strategy).shards) {
-    sharding.replicas = mesh.dp_replicate * shard_ranks(mesh, grid);
-    return sharding;
-  }
-  sharding.shards = shard_ranks(mesh, grid);
-  sharding.replicas = mesh.dp_replicate;
+  lay_over(sharding, mesh, grid.module, {}, token_axes());
+  if (!strategy_of(options.strategy).shards) return sharding;
+  if (mesh.size_along(grid.module, shard_axes()) > 1 || options.cpu_offload)
+    lay_over(sharding, mesh, grid.module, shard_axes(), {Axis::DpReplicate});
   const AutoOption& reshard = options.reshard_after_forward;
   sharding.subgroup = static_cast<int>(reshard.count());
   sharding.keeps_until_backward =

@@ -52,6 +52,16 @@ Walk::Walk(const ScheduleInput& input)
     add_pass(pass);
 }
 
+/// The smallest set that has all ranks along these axes.
+Peers Walk::peers_along(std::initializer_list<const std::vector<Axis>*> sets) {
+  const auto have = [&](Axis axis) {
+    return std::ranges::any_of(
+        sets, [&](const std::vector<Axis>* axes) { return std::ranges::count(*axes, axis) > 0; });
+  };
+  if (have(Axis::DpReplicate)) return Peers::Job;
+  return have(Axis::DpShard) ? Peers::ShardGroup : Peers::Replica;
+}
+
 /// That of any of them.
 Walk::Work Walk::work_of(const MicrobatchKinds& kinds) const {
   const std::vector<UnitSpec>& units = input_.model.units;
@@ -199,7 +209,7 @@ std::vector<size_t> Walk::all_uses(int group) const {
 
 std::vector<size_t> Walk::uses(int group) const {
   std::vector<size_t> found = all_uses(group);
-  const Peers peers = input_.shardings[group].gathered() ? Peers::ShardGroup : Peers::Replica;
+  const Peers peers = peers_along({&input_.shardings[group].sharded_over});
   std::erase_if(found, [&](size_t i) { return !runs_on(i, peers); });
   return found;
 }
@@ -255,8 +265,10 @@ std::vector<Accumulation> Walk::accumulations(int group) const {
 
 std::optional<size_t> Walk::last_backward(int group) const {
   const std::vector<size_t> all = all_uses(group);
+  const Sharding& sharding = input_.shardings[group];
+  const Peers peers = peers_along({&sharding.sharded_over, &sharding.summed_over});
   for (auto use = all.rbegin(); use != all.rend(); ++use)
-    if (is_backward(computes_[*use].kind) && runs_on(*use, Peers::Job)) return *use;
+    if (is_backward(computes_[*use].kind) && runs_on(*use, peers)) return *use;
   return std::nullopt;
 }
 

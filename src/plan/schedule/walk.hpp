@@ -72,6 +72,7 @@ class Walk {
  private:
   void add_pass(const Pass& pass);
   bool has_items(const Compute& compute) const;
+  static Peers peers_along(std::initializer_list<const std::vector<Axis>*> sets);
   bool runs_on(size_t i, Peers peers) const;
   /// What work there is in a microbatch, of each unit.
   struct Work {

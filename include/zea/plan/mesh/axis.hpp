@@ -11,7 +11,8 @@ namespace zea {
 enum class Axis { DpReplicate, DpShard, Pp, DpModule, Cp, Tp };
 inline constexpr int kNumAxes = 6;
 
-/// "dp_replicate", "dp_shard", "pp", "dp_module", "cp", "tp".
+/// "dp_replicate", "dp_shard", "pp", "dp_module", "cp", "tp". A new axis is a row of a table in
+/// axis.cpp, a degree of ModuleGrid and a member of Coordinate.
 const char* axis_name(Axis axis);
 
 /// Degrees inside one replica of one module.
@@ -29,6 +30,8 @@ struct ModuleGrid {
   int cp_inner = 1;    ///< neighbouring cp ranks that exchange tokens for heads
   /// Along pp: where the same parameters stand several times (tied embeddings); empty: nowhere.
   std::vector<int> tied_stages = {};
+  /// Sets of axes that single buffers are sharded or summed over, beside those of strategies.
+  std::vector<std::vector<Axis>> buffer_axes = {};
 
   int ranks() const { return pp * dp_module * cp * tp; }
   /// Of each stage, and the stage at a place of the replica that is one of the module's.
@@ -92,6 +95,9 @@ struct MeshShape {
   /// The ranks that differ from `world_rank` only along `axes`, ascending; contains `world_rank`.
   std::vector<int> group(int world_rank, const std::string& module,
                          const std::vector<Axis>& axes) const;
+  /// How many these are, and the place of `world_rank` among them.
+  int size_along(const std::string& module, const std::vector<Axis>& axes) const;
+  int place_along(int world_rank, const std::string& module, const std::vector<Axis>& axes) const;
 };
 
 }  // namespace zea

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the flat buffers of a module lie on the data-parallel ranks, and when they are gathered: a
-// deck's strategy and its refinements as plain numbers (ZeRO, arXiv:1910.02054; FSDP,
-// arXiv:2304.11277).
+// How a flat buffer lies on the ranks of its module, and when it is gathered: a deck's strategy and
+// its refinements as plain values (ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277). Over which
+// ranks it is cut, sharded and summed is said of each buffer, so that experts can lie on ranks of
+// their own.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zea/plan/mesh/axis.hpp"
 
 #include "zea/deck/named_values.hpp"
 
 namespace zea {
 
 struct Sharding {
-  int shards = 1;    ///< ranks that share one copy
-  int replicas = 1;  ///< copies
+  std::vector<Axis> cut_over = {Axis::Tp};  ///< to whose ranks pieces of parameters are dealt
+  std::vector<Axis> sharded_over = {};      ///< whose ranks share one copy
+  std::vector<Axis> summed_over = {};       ///< whose ranks have copies, whose gradients are added
+  int shards = 1;                           ///< ranks along sharded_over
+  int replicas = 1;                         ///< ranks along summed_over
   bool keeps_until_backward =
       false;  ///< stays gathered between a microbatch's forward and backward
   /// Gathered once for all microbatches of a step, as pipelines do.
@@ -32,6 +40,11 @@ struct Sharding {
   /// has all of it where it computes.
   bool gathered() const { return shards > 1 || offloads; }
 };
+
+/// Lays a buffer of `module` over ranks; shards and replicas follow. Sets of axes that no strategy
+/// has are named in ModuleGrid::buffer_axes, too.
+void lay_over(Sharding& sharding, const MeshShape& mesh, const std::string& module,
+              const std::vector<Axis>& sharded_over, const std::vector<Axis>& summed_over);
 
 /// Which parameters form one flat buffer: the parameters of so many neighbouring units of a module.
 struct Wrapping {
