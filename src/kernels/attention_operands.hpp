@@ -8,6 +8,7 @@
 #include <initializer_list>
 
 #include "attention_tiles.hpp"
+#include "pair_matmul.hpp"
 #include "score_tile.hpp"
 #include "tile_rows.hpp"
 
@@ -130,7 +131,8 @@ inline WeightOperands<Pairs> weight_operands(Pairs, const ScoreTile<float>& scor
 
 /// Whether these, all of them, can be multiplied by pairs.
 inline bool take_pairs(std::initializer_list<const at::Tensor*> tensors) {
-  return cpu_has_pairs() && std::all_of(tensors.begin(), tensors.end(), [](const auto* tensor) {
+  return pair_use() != PairUse::None &&
+         std::all_of(tensors.begin(), tensors.end(), [](const auto* tensor) {
            return HeadTensor(*tensor).has_pairs(tensor->size(2));
          });
 }

@@ -33,13 +33,6 @@ struct PairedRows {
 
 #define ZEA_PAIR_CODE [[gnu::target("arch=x86-64-v4,avx512bf16")]]
 
-inline bool cpu_has_pairs() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") &&
-                          __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-  return has;
-}
-
 /// What is added to is added to last, as if the product had been made first: so gradients of one
 /// microbatch after another add up to the same numbers wherever they do.
 template <int R, int C>
@@ -134,12 +127,6 @@ ZEA_PAIR_CODE inline void weave_rows(const Bf16* from, int64_t stride, int64_t r
       for (int64_t d = 0; d < dim; ++d) pairs[d] = first[d].bits;
     std::fill(pairs + dim, pairs + columns, 0);
   }
-}
-
-#else
-
-inline bool cpu_has_pairs() {
-  return false;
 }
 
 #endif

@@ -3,6 +3,9 @@
 
 #include <ATen/Context.h>
 
+#include <cstdlib>
+#include <string_view>
+
 #include "pair_matmul.hpp"
 #include "zea/core/error.hpp"
 #include "zea/kernels/sum_kernels.hpp"
@@ -32,6 +35,20 @@ bool is_intel() {
   return __builtin_cpu_is("intel");
 #else
   return true;
+#endif
+}
+
+/// Whether oneDNN multiplies bf16 (it does where there is AVX512) by a processor that cannot, or
+/// may not.
+bool sums_in_fp32() {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) return false;
+  const char* const most = std::getenv("ONEDNN_MAX_CPU_ISA");
+  const std::string_view isa = most == nullptr ? "" : most;
+  if (isa == "AVX512_CORE" || isa == "AVX512_CORE_VNNI") return true;
+  return !__builtin_cpu_supports("avx512bf16") && !isa.starts_with("AVX2");
+#else
+  return false;
 #endif
 }
 
@@ -90,8 +107,8 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() == at::kBFloat16) {
-    const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-    if (!takes_pair_product(result, a, b)) return at::addmm(bias, a, b);
+    at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
+    if (!takes_pair_product(result, a, b)) return at::addmm_out(result, bias, a, b);
     pair_product(result, a, b, bias);
     return result;
   }
@@ -103,7 +120,8 @@ at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at:
 }
 
 NarrowProducts narrow_products() {
-  return detail::has_pair_products() ? NarrowProducts::Pairs : NarrowProducts::Library;
+  if (detail::pair_use() == detail::PairUse::All) return NarrowProducts::Pairs;
+  return sums_in_fp32() ? NarrowProducts::LibrarySums : NarrowProducts::Library;
 }
 
 }  // namespace zea

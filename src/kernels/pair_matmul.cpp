@@ -4,12 +4,44 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <string_view>
 
 #include "launch.hpp"
 #include "tile_rows.hpp"
+#include "zea/core/error.hpp"
 #include "zea/core/kernel_sizes.hpp"
 
 namespace zea::detail {
+namespace {
+
+PairUse pairs_of_processor() {
+#ifdef ZEA_HAS_PAIRS
+  const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512f") &&
+                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512dq");
+  if (has) return __builtin_cpu_supports("amx-bf16") ? PairUse::Attention : PairUse::All;
+#endif
+  return PairUse::None;
+}
+
+PairUse pairs_asked_for() {
+  const char* asked = std::getenv("ZEA_BF16_PAIRS");
+  if (asked == nullptr) return PairUse::All;
+  const std::string_view use = asked;
+  if (use == "none") return PairUse::None;
+  if (use == "attention") return PairUse::Attention;
+  throw Error(ExitCode::Usage,
+              "ZEA_BF16_PAIRS = " + std::string(use) + "; use none or attention, or unset it");
+}
+
+}  // namespace
+
+PairUse pair_use() {
+  static const PairUse use = std::min(pairs_of_processor(), pairs_asked_for());
+  return use;
+}
 
 #ifdef ZEA_HAS_PAIRS
 
@@ -242,14 +274,9 @@ void check(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-bool has_pair_products() {
-  static const bool has = cpu_has_pairs() && !__builtin_cpu_supports("amx-bf16");
-  return has;
-}
-
 bool takes_pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
   const auto type = result.scalar_type();
-  if (!has_pair_products() || !a.is_cpu() || a.scalar_type() != at::kBFloat16) return false;
+  if (pair_use() != PairUse::All || !a.is_cpu() || a.scalar_type() != at::kBFloat16) return false;
   if (type != at::kBFloat16 && type != at::kFloat) return false;
   if (result.numel() == 0 || a.numel() == 0 || result.stride(1) != 1) return false;
   return is_dense(a) && is_dense(b) && Side(a, 0).has_pairs() && Side(b, 1).has_pairs();
@@ -273,10 +300,6 @@ void add_pair_product(const at::Tensor& sum, const at::Tensor& a, const at::Tens
 }
 
 #else
-
-bool has_pair_products() {
-  return false;
-}
 
 bool takes_pair_product(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   return false;

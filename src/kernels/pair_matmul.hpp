@@ -8,12 +8,19 @@
 
 namespace zea::detail {
 
-/// Whether this processor multiplies pairs of bf16, and has nothing better, which oneDNN would use.
-bool has_pair_products();
+/// What this processor multiplies by pairs.
+enum class PairUse {
+  None,       ///< it has no AVX512_BF16
+  Attention,  ///< alone: it has AMX, too, which the library's products use
+  All
+};
+/// Less than that if ZEA_BF16_PAIRS is "none" or "attention": tests find out on one processor what
+/// happens on others.
+PairUse pair_use();
 
-/// Whether it does, and the matrices are such that pair_product takes them: a (m, k) and b (k, n)
-/// are dense along one of their dims, the result (m, n) along n, and pairs along k are whole. It is
-/// fp32 for add_pair_product.
+/// Whether all products are of pairs here (pair_use()), and the matrices are such that pair_product
+/// takes them: a (m, k) and b (k, n) are dense along one of their dims, the result (m, n) along n,
+/// and pairs along k are whole. It is fp32 for add_pair_product.
 bool takes_pair_product(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
 /// The bf16 result = a b + bias (n), rounded; `bias` may be undefined.

@@ -46,9 +46,14 @@ constexpr bool keeps_logits(int64_t rows, int64_t vocabulary) {
 /// What multiplies matrices of bf16 on a host, which its processor decides: so kernels tell, and
 /// nothing that ranks must agree on depends on it.
 enum class NarrowProducts {
-  Library,  ///< libtorch's; sums of fp32 are added a product that was made first
-  Pairs,    ///< our own: operands are packed, and what they make is added to sums as it is
+  Library,      ///< libtorch's; sums of fp32 are added a product that was made first
+  LibrarySums,  ///< the same, by a processor without bf16: all of a result is made in fp32 first
+  Pairs,        ///< our own: operands are packed, and what they make is added to sums as it is
 };
+
+/// The most that oneDNN takes in each thread while it multiplies bf16: blocks of operands as the
+/// processor likes them, and of sums, of which it has as many as fit in a second-level cache.
+inline constexpr int64_t kLibraryBlockBytes = int64_t{2} << 20;
 
 /// Pairs of neighbours along the inner dim, in whole vectors along the outer one.
 constexpr int64_t packed_pairs(int64_t outer, int64_t inner) {

@@ -20,7 +20,8 @@ UnitShare unit_share(const Plan& plan, const std::string& module) {
 
 UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts products) {
   const Precision& precision = plan.precision_of(module);
-  return {precision.param, precision.master, products, plan.options.run.device != DeviceKind::Cpu};
+  return {precision.param, precision.master, products, plan.options.run.device != DeviceKind::Cpu,
+          plan.options.run.threads * kLibraryBlockBytes};
 }
 
 PaperWalk::PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,

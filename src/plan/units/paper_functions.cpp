@@ -11,6 +11,12 @@ namespace {
 /// Of a pair of bf16, and of a sum of their products.
 constexpr int64_t kPairBytes = 4;
 
+/// A dim in whole blocks of oneDNN, of which operands and sums are at least one.
+int64_t in_blocks(int64_t elements) {
+  constexpr int64_t kBlock = 64;
+  return (elements + kBlock - 1) / kBlock * kBlock;
+}
+
 int64_t wide_bytes(DType param) {
   return std::max<int64_t>(4, static_cast<int64_t>(element_bytes(param)));
 }
@@ -28,22 +34,36 @@ ElementBytes::ElementBytes(const UnitTypes& types)
       wide(wide_bytes(types.param)),
       gradient(static_cast<int64_t>(element_bytes(types.gradient))),
       on_device(types.on_device),
-      multiplies_pairs(types.param == DType::BFloat16 && !on_device &&
-                       types.products == NarrowProducts::Pairs) {}
+      multiplies_bf16(types.param == DType::BFloat16 && !on_device),
+      products(types.products),
+      library_blocks(types.library_block_bytes) {}
+
+int64_t PaperProduct::library_working(const ElementBytes& bytes) const {
+  if (!bytes.multiplies_bf16 || bytes.library_blocks == 0) return 0;
+  if (bytes.products == NarrowProducts::LibrarySums) return rows * columns * kPairBytes;
+  const int64_t m = in_blocks(rows), n = in_blocks(columns), k = in_blocks(inner);
+  return std::min(bytes.library_blocks, (m + n) * k * bytes.param + m * n * kPairBytes);
+}
 
 int64_t PaperProduct::working(const ElementBytes& bytes) const {
-  return is_of_pairs(bytes) ? kPairBytes * pair_product_elements(rows, inner, columns, false) : 0;
+  return is_of_pairs(bytes) ? kPairBytes * pair_product_elements(rows, inner, columns, false)
+                            : library_working(bytes);
 }
 
 int64_t PaperProduct::adding(const ElementBytes& bytes, int64_t sum_bytes) const {
-  if (sum_bytes == bytes.param) return 0;  // the library adds
-  return is_of_pairs(bytes) ? working(bytes) : rows * columns * bytes.param;
+  const bool are_pairs = is_of_pairs(bytes) && sum_bytes != bytes.param;
+  return are_pairs ? working(bytes) : adding_by_library(bytes, sum_bytes);
+}
+
+int64_t PaperProduct::adding_by_library(const ElementBytes& bytes, int64_t sum_bytes) const {
+  const int64_t made_first = sum_bytes == bytes.param ? 0 : rows * columns * bytes.param;
+  return made_first + library_working(bytes);
 }
 
 int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes) {
-  if (bytes.gradient == bytes.param) return 0;
-  if (!bytes.multiplies_pairs || bytes.gradient != kPairBytes) return out * in * bytes.param;
-  return kPairBytes * pair_product_elements(out, rows, in, true);
+  if (bytes.gradient != bytes.param && bytes.multiplies_pairs() && bytes.gradient == kPairBytes)
+    return kPairBytes * pair_product_elements(out, rows, in, true);
+  return PaperProduct{out, rows, in}.adding_by_library(bytes, bytes.gradient);
 }
 
 PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes) {

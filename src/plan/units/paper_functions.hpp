@@ -13,7 +13,10 @@ struct ElementBytes {
 
   int64_t param, wide, gradient;
   bool on_device;
-  bool multiplies_pairs;                            ///< by products of our own
+  bool multiplies_bf16;  ///< on the host, by these products:
+  NarrowProducts products;
+  int64_t library_blocks;  ///< of all threads, at most; 0: the library takes nothing of its own
+  bool multiplies_pairs() const { return multiplies_bf16 && products == NarrowProducts::Pairs; }
   bool is_narrow() const { return param != wide; }  ///< bf16: sums need a wide copy
 };
 
@@ -23,12 +26,16 @@ struct PaperProduct {
 
   /// By pairs, which must be whole.
   bool is_of_pairs(const ElementBytes& bytes) const {
-    return bytes.multiplies_pairs && inner % 2 == 0;
+    return bytes.multiplies_pairs() && inner % 2 == 0;
   }
   /// Temporaries where the result is made, and where it is added to sums of `sum_bytes` per
   /// element.
   int64_t working(const ElementBytes& bytes) const;
   int64_t adding(const ElementBytes& bytes, int64_t sum_bytes) const;
+  /// The same of the library, whatever else there is.
+  int64_t adding_by_library(const ElementBytes& bytes, int64_t sum_bytes) const;
+  /// oneDNN's own memory while it makes the result.
+  int64_t library_working(const ElementBytes& bytes) const;
 };
 
 /// Temporaries where the product of a (rows, out) and b (rows, in), both summed over rows, is added
