@@ -214,7 +214,7 @@ TEST(EstimatedCosts, AreProductsOfShapes) {
   EXPECT_EQ(cost("llm.layers.0").backward_input, block + 2 * pairs);
   EXPECT_EQ(cost("llm.layers.0").backward_weight, block);
   EXPECT_EQ(cost("llm.head").forward, 10 * (40 * 24 + 24));
-  EXPECT_EQ(cost("vision.embed").forward, 2 * 5 * (16 * 3 * 16 + 16 + 2 * 16));
+  EXPECT_EQ(cost("vision.embed").forward, 2 * (4 * 16 * 3 * 16 + 5 * (16 + 2 * 16)));
   EXPECT_EQ(cost("vision.embed").backward_input, 0);
   const double vision = 10 * (4 * 16 * 16 + 4 * 16 + 2 * 16 * 24 + 24 + 16 + 4 * 16);
   EXPECT_EQ(cost("vision.layers.0").forward, vision + 2 * 25 * 16 * 2);

@@ -4,6 +4,7 @@
 #include "zea/plan/model/model_spec.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "check_roles.hpp"
 #include "families.hpp"
@@ -14,11 +15,15 @@ namespace {
 
 using detail::ConfigReader;
 
+constexpr const char* kLlava = "llava";
+
 /// "gpt2, llama, llava"
 std::string family_names() {
+  std::set<std::string> all{kLlava};
+  for (const auto& [name, read] : detail::decoders()) all.insert(name);
   std::string names;
-  for (const auto& [name, read] : detail::decoders()) names += name + ", ";
-  return names + "llava";
+  for (const std::string& name : all) names += (names.empty() ? "" : ", ") + name;
+  return names;
 }
 
 ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
@@ -34,7 +39,7 @@ ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
 
 ModelSpec make_family(const std::string& family, const ConfigReader& config,
                       const Trainable& trainable) {
-  if (family == "llava") return detail::make_llava(config, trainable);
+  if (family == kLlava) return detail::make_llava(config, trainable);
   const auto decoder = detail::decoders().find(family);
   if (decoder == detail::decoders().end())
     config.refuse("model_type", '"' + family + '"', family_names());

@@ -81,7 +81,7 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
   if (names.qkv.empty()) {
     const TpCut heads = cut_outputs(block.heads.query);
     TpCut kv_heads = cut_outputs(block.heads.key_value);
-    kv_heads.repeats = true;
+    kv_heads.repeats = block.heads.key_value < block.heads.query;
     const std::string query = layer + names.q, key = layer + names.k, value = layer + names.v;
     add_fused("qkv.weight",
               {{query + ".weight", {q, block.hidden}, heads},
