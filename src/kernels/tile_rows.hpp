@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "bf16_pairs.hpp"
 #include "elements.hpp"
@@ -132,24 +133,24 @@ void dot_rows(const HeadTensor& a, const HeadTensor& b, int64_t token, int64_t h
   });
 }
 
+/// Lanes l and l + S change places, of a and b.
+template <class W, int S, size_t... l>
+[[gnu::always_inline]] inline void exchange(typename LaneVector<W>::Type& a,
+                                            typename LaneVector<W>::Type& b,
+                                            std::index_sequence<l...>) {
+  constexpr int L = sizeof...(l);
+  const auto first = __builtin_shufflevector(a, b, ((l & S) ? L + l - S : l)...);
+  b = __builtin_shufflevector(a, b, ((l & S) ? L + l : l + S)...);
+  a = first;
+}
+
 /// A square of vectors: in step s, lanes l and l + s of rows i and i + s change places.
 template <class W, int S = 1>
 [[gnu::always_inline]] inline void transpose_square(typename LaneVector<W>::Type* rows) {
   constexpr int L = kLanes<W>;
   if constexpr (S < L) {
-    using Lane = std::conditional_t<sizeof(W) == 4, int32_t, int64_t>;
-    typedef Lane Places __attribute__((vector_size(64)));
-    Places low, high;
-    for (int l = 0; l < L; ++l) {
-      low[l] = (l & S) ? L + l - S : l;
-      high[l] = (l & S) ? L + l : l + S;
-    }
     for (int i = 0; i < L; ++i)
-      if (!(i & S)) {
-        const auto a = rows[i], b = rows[i + S];
-        rows[i] = __builtin_shuffle(a, b, low);
-        rows[i + S] = __builtin_shuffle(a, b, high);
-      }
+      if (!(i & S)) exchange<W, S>(rows[i], rows[i + S], std::make_index_sequence<L>());
     transpose_square<W, 2 * S>(rows);
   }
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Whether clang-tidy has nothing to say of core/ and plan/, which need no library. A folder is checked at once, as it is
-# compiled. Skipped where there is no clang-tidy 14.
+# Whether clang-tidy has nothing to say of core/ and plan/, which need no library. A folder is checked at once, as it
+# is compiled. Skipped where there is no clang-tidy 14.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -18,7 +18,9 @@ for part in src/core src/plan src/plan/*/; do
     sort >"$folder/${part//\//_}.cpp"
 done
 # The number of suppressed warnings, of which it tells, is no fault.
-export tidy root=$PWD
-find "$folder" -name '*.cpp' -print0 |
-  xargs -0 -n 1 -P 2 bash -c \
-    '"$tidy" --quiet "$1" -- -std=c++20 -I"$root/include" -I"$root/src" 2>"$1.said" || { cat "$1.said"; exit 1; }' -
+check() {
+  "$tidy" --quiet "$1" -- -std=c++20 -I"$PWD/include" -I"$PWD/src" 2>"$1.said" || { cat "$1.said"; exit 1; }
+}
+export tidy
+export -f check
+find "$folder" -name '*.cpp' -print0 | xargs -0 -n 1 -P 2 bash -c 'check "$1"' -
