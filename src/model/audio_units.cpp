@@ -6,19 +6,19 @@
 namespace zea::detail {
 
 at::Tensor audio_embed(const UnitContext& unit, ParameterList& next) {
-  const Microbatch& microbatch = unit.microbatch;
+  const EncoderPart& clips = *unit.part;
   Parameter& first = next();
   const at::Tensor columns =
-      activate_biased(linear(microbatch.columns, first, nullptr), &next(), Activation::Gelu);
+      activate_biased(linear(clips.columns, first, nullptr), &next(), Activation::Gelu);
   Parameter& second = next();
   const at::Tensor tokens = activate_biased(
-      linear(windows_of(columns, microbatch.windows), second, nullptr), &next(), Activation::Gelu);
-  return tokens + embedding(microbatch.clips.positions, next());
+      linear(windows_of(columns, clips.windows), second, nullptr), &next(), Activation::Gelu);
+  return tokens + embedding(clips.positions, next());
 }
 
 at::Tensor audio_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
   const AudioConfig& audio = *unit.model.audio;
-  const EncoderPart& clips = unit.microbatch.clips;
+  const EncoderPart& clips = *unit.part;
   Parameter& norm1 = next();
   const auto [state, normed] = norm_sum(x, {}, norm1, &next(), audio.norm_eps);
   at::Tensor qkv = unit.layers.column_linear(normed, next(), nullptr, clips.shares);
@@ -32,7 +32,7 @@ at::Tensor audio_block(const UnitContext& unit, ParameterList& next, const at::T
 at::Tensor audio_projector(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
   Parameter& norm = next();
   const at::Tensor normed = layer_norm(x, norm, next(), unit.model.audio->norm_eps);
-  return projected(unit, next, normed, unit.microbatch.clips.feature_shares);
+  return projected(unit, next, normed, unit.part->feature_shares);
 }
 
 }  // namespace zea::detail

@@ -97,29 +97,34 @@ RowRuns fill_tokens(EncoderPart& part, const Ids& items, const ItemShape& shape,
 
 }  // namespace
 
-void fill_encoder(Microbatch& out, const LoadedMicrobatch& loaded, const HostTokens& host,
-                  const ModelSpec& model, const std::string& encoder,
-                  const MicrobatchOptions& options) {
+void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostTokens& host,
+                  const ModelSpec& model, int encoder, const MicrobatchOptions& options) {
   const ReplicaLayout& replica = options.replica;
-  const ItemShape shape = model.item_shape(encoder);
-  EncoderPart& part = encoder == "audio" ? out.clips : out.images;
-  const std::vector<Ids> dealt = deal_items(out.items.of(encoder), replica.grid(encoder).dp_module);
+  const auto e = static_cast<size_t>(encoder);
+  const std::string name = model.encoders()[e];
+  const ItemShape shape = model.item_shape(name);
+  const int64_t all = loaded.items.of(encoder);
+  const std::vector<Ids> dealt = deal_items(all, replica.grid(name).dp_module);
   if (replica.ranks() > 1) {
-    const std::vector<RowRuns> made = made_features(dealt, shape, encoder, replica);
-    const std::vector<RowRuns> taken = taken_features(host, encoder, options);
+    const std::vector<RowRuns> made = made_features(dealt, shape, name, replica);
+    const std::vector<RowRuns> taken = taken_features(host, host.placeholders[e], options);
     part.features = make_transfer(made, taken, replica.rank, options.device);
     part.feature_gradients = make_transfer(taken, made, replica.rank, options.device);
   }
-  if (!replica.has(replica.rank, encoder)) return;
-  const Ids& items = dealt[replica.place(replica.rank, encoder).dp_module];
+  if (!replica.has(replica.rank, name)) return;
+  const Ids& items = dealt[replica.place(replica.rank, name).dp_module];
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
-  const RowRuns here = fill_tokens(part, items, shape, encoder, options);
-  if (replica.place(replica.rank, encoder).pp > 0) return;  // the first stage reads the items
-  if (encoder == "audio")
-    fill_clips(out, loaded, *model.audio, items, here, options);
+  const RowRuns here = fill_tokens(part, items, shape, name, options);
+  if (replica.place(replica.rank, name).pp > 0) return;  // the first stage reads the items
+  const auto& dtypes = options.encoder_dtypes;
+  const OwnItems own{
+      loaded.values[e], all, items, here, e < dtypes.size() ? dtypes[e] : options.dtype,
+      options.device};
+  if (model.modality(name) == Modality::Audio)
+    fill_clips(part, own, *model.audio);
   else
-    fill_images(out, loaded, *model.vision, items, here, options);
+    fill_images(part, own, *model.vision);
 }
 
 }  // namespace zea::detail

@@ -17,8 +17,8 @@ at::Tensor merge(const UnitContext& unit, const UnitSpec& spec, const UnitInputs
   at::Tensor merged = *inputs[0];
   for (size_t i = 1; i < inputs.size(); ++i) {
     if (!inputs[i]) continue;
-    const std::string& encoder = unit.model.units[spec.inputs[i].unit].module;
-    merged = merged.index_copy(0, unit.microbatch.encoder(encoder).placeholder_rows, *inputs[i]);
+    const EncoderPart& part = unit.microbatch.encoder(unit.model.units[spec.inputs[i].unit]);
+    merged = merged.index_copy(0, part.placeholder_rows, *inputs[i]);
   }
   return merged.is_same(*inputs[0]) ? merged.clone() : merged;
 }

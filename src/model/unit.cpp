@@ -9,7 +9,8 @@ namespace zea {
 at::Tensor run_unit(const ModelSpec& model, const UnitSpec& unit,
                     const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
                     const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  const detail::UnitContext context{model, microbatch, layers};
+  const detail::UnitContext context{model, microbatch, layers,
+                                    unit.encoder < 0 ? nullptr : &microbatch.encoder(unit)};
   detail::ParameterList next(parameters);
   at::Tensor output;
   switch (unit.kind) {

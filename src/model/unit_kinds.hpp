@@ -37,6 +37,7 @@ struct UnitContext {
   const ModelSpec& model;
   const Microbatch& microbatch;
   const Layers& layers;
+  const EncoderPart* part;  ///< of the microbatch, in an encoder
 };
 
 at::Tensor patch_embed(const UnitContext& unit, ParameterList& next);

@@ -6,14 +6,13 @@
 namespace zea::detail {
 
 at::Tensor patch_embed(const UnitContext& unit, ParameterList& next) {
-  const Microbatch& microbatch = unit.microbatch;
+  const EncoderPart& images = *unit.part;
   Parameter& class_token = next();
   Parameter& patch_weight = next();
   Parameter& positions = next();
-  const at::Tensor tokens =
-      image_tokens(linear(microbatch.patches, patch_weight, nullptr),
-                   {microbatch.patch_rows, microbatch.class_rows, microbatch.images.positions},
-                   class_token, positions);
+  const at::Tensor tokens = image_tokens(linear(images.patches, patch_weight, nullptr),
+                                         {images.patch_rows, images.class_rows, images.positions},
+                                         class_token, positions);
   Parameter& norm_weight = next();
   return layer_norm(tokens, norm_weight, next(), unit.model.vision->norm_eps);
 }
@@ -38,7 +37,7 @@ at::Tensor attend_and_feed_forward(const UnitContext& unit, ParameterList& next,
 
 at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::Tensor& x) {
   const VisionConfig& vision = *unit.model.vision;
-  const EncoderPart& images = unit.microbatch.images;
+  const EncoderPart& images = *unit.part;
   Parameter& norm1 = next();
   const auto [state, normed] = norm_sum(x, {}, norm1, &next(), vision.norm_eps);
   Parameter& qkv_weight = next();
@@ -49,10 +48,10 @@ at::Tensor vision_block(const UnitContext& unit, ParameterList& next, const at::
 }
 
 at::Tensor projector(const UnitContext& unit, ParameterList& next, const UnitInputs& taps) {
-  const RowShares& shares = unit.microbatch.images.feature_shares;
+  const RowShares& shares = unit.part->feature_shares;
   std::vector<at::Tensor> states;
   for (const auto& tap : taps) states.push_back(*tap);
-  return projected(unit, next, joined_rows(states, unit.microbatch.images.feature_rows), shares);
+  return projected(unit, next, joined_rows(states, unit.part->feature_rows), shares);
 }
 
 at::Tensor projected(const UnitContext& unit, ParameterList& next, const at::Tensor& x,

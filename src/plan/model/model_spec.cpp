@@ -59,6 +59,12 @@ bool ModelSpec::has(const std::string& module) const {
   return std::count(names.begin(), names.end(), module) > 0;
 }
 
+int ModelSpec::encoder_index(const std::string& module) const {
+  const std::vector<std::string> names = encoders();
+  const auto found = std::find(names.begin(), names.end(), module);
+  return found == names.end() ? -1 : static_cast<int>(found - names.begin());
+}
+
 Modality ModelSpec::modality(const std::string& encoder) const {
   return encoder == "vision" ? Modality::Image : Modality::Audio;
 }
@@ -108,6 +114,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   if (found == kFamilies.end()) config.refuse("model_type", '"' + family + '"', family_names());
   ModelSpec model = found->second(config, trainable);
   model.family = family;
+  for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
   return model;
 }
 

@@ -108,7 +108,7 @@ class PipelineBuilder {
                                     .first_rank = grid.first_rank + stage * grid.stage_ranks(),
                                     .ranks = grid.stage_ranks()});
       std::string& name = pipeline_.places[first + stage].name;
-      const bool joins_encoders = !is_new && grid.module != "llm";
+      const bool joins_encoders = !is_new && grid.module != kDecoder;
       name = (joins_encoders ? "encoders" : grid.module) + ".pp" + std::to_string(stage);
     }
     return first;
@@ -150,9 +150,9 @@ class PipelineBuilder {
       return stages_of_template(plan_.model, grid.module, mesh.stages, sentences);
     std::vector<UnitCost> costs;
     for (int unit : units) costs.push_back(plan_.unit_costs[unit]);
-    if (grid.module == "llm" && plan_.options.mesh.placement == "shared")
+    if (grid.module == kDecoder && plan_.options.mesh.placement == "shared")
       for (size_t u = 0; u < plan_.model.units.size(); ++u)
-        if (plan_.model.units[u].module != "llm") add_cost(costs.front(), plan_.unit_costs[u]);
+        if (plan_.model.units[u].module != kDecoder) add_cost(costs.front(), plan_.unit_costs[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
     const auto limit = static_cast<int64_t>(plan_.options.mesh.memory_mib * (1 << 20));
     const std::vector<int> split = split_evenly(costs, stages, limit);

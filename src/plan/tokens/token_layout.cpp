@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "zea/core/decoder.hpp"
+
 namespace zea {
 
 bool ReplicaLayout::has(int rank_in_replica, const std::string& module) const {
@@ -16,7 +18,7 @@ bool ReplicaLayout::has_features(int rank_in_replica, const std::string& module)
 }
 
 bool ReplicaLayout::has_head(int rank_in_replica) const {
-  return has(rank_in_replica, "llm") && place(rank_in_replica, "llm").pp == head_stage;
+  return has(rank_in_replica, kDecoder) && place(rank_in_replica, kDecoder).pp == head_stage;
 }
 
 Coordinate ReplicaLayout::place(int rank_in_replica, const std::string& module) const {

@@ -14,13 +14,12 @@ TokenDistribution distribution_of(const std::string& name) {
 /// What a token's linear layers cost, in tiles of attention: multiplications of a block over those
 /// of a tile.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
-  UnitKind kind = UnitKind::DecoderBlock;
-  if (module == "vision") kind = UnitKind::VisionBlock;
-  if (module == "audio") kind = UnitKind::AudioBlock;
   const HeadShape heads = model.heads(module);
   const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);
   for (const UnitSpec& unit : model.units) {
-    if (unit.kind != kind && unit.kind != UnitKind::Gpt2Block) continue;
+    const bool is_block = unit.kind == UnitKind::VisionBlock || unit.kind == UnitKind::AudioBlock ||
+                          unit.kind == UnitKind::DecoderBlock || unit.kind == UnitKind::Gpt2Block;
+    if (unit.module != module || !is_block) continue;
     double weights = 0;
     for (int param : unit.params)
       if (model.params[param].decays())

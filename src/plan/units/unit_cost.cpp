@@ -29,7 +29,7 @@ bool is_projector(const UnitSpec& unit) {
 }
 
 UnitRows rows_of(const ModelSpec& model, const UnitSpec& unit, int64_t tokens) {
-  if (unit.module == "llm") return {tokens, is_block(unit) ? tokens * (tokens + 1) / 2 : 0};
+  if (unit.module == kDecoder) return {tokens, is_block(unit) ? tokens * (tokens + 1) / 2 : 0};
   const ItemShape item = model.item_shape(unit.module);
   // As many as fit into the text, one at least.
   const int64_t items = std::max<int64_t>(1, item.features > 0 ? tokens / item.features : 0);

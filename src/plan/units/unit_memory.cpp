@@ -105,10 +105,12 @@ class PaperUnit {
   }
   PaperRows text_rows() const { return rows_of(sizes_.tokens); }
   PaperRows item_rows(const std::string& encoder) const {
-    return rows_of(sizes_.items.of(encoder) * model_.item_shape(encoder).tokens);
+    return rows_of(sizes_.items.of(model_.encoder_index(encoder)) *
+                   model_.item_shape(encoder).tokens);
   }
   PaperRows feature_rows(const std::string& encoder) const {
-    return rows_of(sizes_.items.of(encoder) * model_.item_shape(encoder).features);
+    return rows_of(sizes_.items.of(model_.encoder_index(encoder)) *
+                   model_.item_shape(encoder).features);
   }
 
   int input(size_t i, int64_t rows, int64_t width) {
@@ -186,9 +188,9 @@ class PaperUnit {
     const int normed = layer_norm(x, rows.here);
     const int qkv = column(normed, rows, next_());
     next_();
-    const int attended =
-        attention(qkv, sizes_.items.images * vision.tokens(),
-                  {vision.heads, vision.heads, vision.hidden / vision.heads}, sizes_.images);
+    const int attended = attention(qkv, sizes_.items.of(unit_.encoder) * vision.tokens(),
+                                   {vision.heads, vision.heads, vision.hidden / vision.heads},
+                                   sizes_.encoders[unit_.encoder]);
     return feed_forward(x, attended, rows, vision.activation);
   }
 
@@ -263,9 +265,9 @@ class PaperUnit {
     projection.backward_working =
         std::max(projection.backward_working, paper_biases_working(rows.all, query_bias, bytes_));
     const int qkv = tape_.call(projection, {normed});
-    const int attended =
-        attention(qkv, sizes_.items.clips * audio.positions,
-                  {audio.heads, audio.heads, audio.hidden / audio.heads}, sizes_.clips);
+    const int attended = attention(qkv, sizes_.items.of(unit_.encoder) * audio.positions,
+                                   {audio.heads, audio.heads, audio.hidden / audio.heads},
+                                   sizes_.encoders[unit_.encoder]);
     return feed_forward(x, attended, rows, audio.activation);
   }
 
@@ -405,8 +407,10 @@ MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
                            const ItemCounts& items) {
   MicrobatchSizes other = sizes;
   other.items = items;
-  other.images = item_attention(model, "vision", items.images);
-  other.clips = item_attention(model, "audio", items.clips);
+  other.encoders.clear();
+  for (const std::string& encoder : model.encoders())
+    other.encoders.push_back(
+        item_attention(model, encoder, items.of(static_cast<int>(other.encoders.size()))));
   return other;
 }
 
@@ -439,25 +443,29 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       rows += batch.places() + (batch.padded() ? 2 : 1) * batch.tokens;
     return rows;
   };
-  const auto element_bytes = [&](const char* module) {
+  const auto element_bytes = [&](const std::string& module) {
     return ElementBytes(types_of_modules.at(module)).param;
   };
-  const auto has = [&](const char* module) { return types_of_modules.contains(module); };
   int64_t bytes = 0;
-  if (has("llm")) {
+  if (types_of_modules.contains(kDecoder)) {
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
     bytes += model.text.learned_positions
                  ? kIndex * sizes.tokens
-                 : sizes.tokens * model.text.head_dim * element_bytes("llm");
+                 : sizes.tokens * model.text.head_dim * element_bytes(kDecoder);
   }
-  if (const auto& v = model.vision; v && has("vision"))
-    bytes += kIndex * (sizes.items.images * v->features() + rows_of(sizes.images)) +
-             sizes.items.images * v->patches() * v->channels * v->patch_size * v->patch_size *
-                 element_bytes("vision");
-  // Positions, features, placeholders and three columns of a row.
-  if (const auto& a = model.audio; a && has("audio"))
-    bytes += kIndex * (6 * sizes.items.clips * a->positions + rows_of(sizes.clips)) +
-             sizes.items.clips * a->columns() * 3 * a->mel_bins * element_bytes("audio");
+  const std::vector<std::string> encoders = model.encoders();
+  for (size_t e = 0; e < encoders.size(); ++e) {
+    if (!types_of_modules.contains(encoders[e])) continue;
+    const int64_t items = sizes.items.of(static_cast<int>(e)), rows = rows_of(sizes.encoders[e]);
+    const int64_t element = element_bytes(encoders[e]);
+    if (const auto& v = model.vision; model.modality(encoders[e]) == Modality::Image)
+      bytes += kIndex * (items * v->features() + rows) +
+               items * v->patches() * v->channels * v->patch_size * v->patch_size * element;
+    // Positions, features, placeholders and three columns of a row.
+    if (const auto& a = model.audio; model.modality(encoders[e]) == Modality::Audio)
+      bytes += kIndex * (6 * items * a->positions + rows) +
+               items * a->columns() * 3 * a->mel_bins * element;
+  }
   return bytes;
 }
 

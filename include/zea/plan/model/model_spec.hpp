@@ -71,6 +71,7 @@ struct UnitSpec {
   std::vector<int>
       params;  ///< indices in ModelSpec::params, in the order the unit's kind wants them
   std::vector<UnitInput> inputs;
+  int encoder = -1;  ///< index of its module in ModelSpec::encoders(); -1: the decoder's
 };
 
 /// "gelu", "quick_gelu", "gelu_pytorch_tanh", "relu" or "silu".
@@ -157,6 +158,8 @@ struct ModelSpec {
   std::vector<std::string> encoders() const;
   std::vector<std::string> modules() const;
   bool has(const std::string& module) const;
+  /// Index in encoders(); -1: it is none.
+  int encoder_index(const std::string& module) const;
   Modality modality(const std::string& encoder) const;
   ItemShape item_shape(const std::string& encoder) const;
   HeadShape heads(const std::string& module) const;

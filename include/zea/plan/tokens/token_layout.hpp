@@ -24,7 +24,8 @@ struct TokenSharding {
 struct ReplicaLayout {
   MeshShape grids;  ///< of one replica; empty: one rank
   std::map<std::string, TokenSharding> tokens;
-  /// Along pp: where each encoder makes its features, and where "llm" merges them and has its head.
+  /// Along pp: where each encoder makes its features, and where the decoder merges them and has its
+  /// head.
   std::map<std::string, int> feature_stages;
   int head_stage = 0;
   int rank = 0;  ///< this one's place in it
