@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "zea/data/sampler.hpp"
@@ -115,9 +116,11 @@ class Facts {
     });
     note(shared, Fact::ImageOnTwoRanks);
     note(shared && options.images_both_ways, Fact::ImageSeenOnTwoRanks);
-    const int64_t each = plan_.model.item_shape("vision").tokens;
-    const ItemRow row(made.encoders[0].items_here, each, "vision", replica);
-    note(shares_an_item(row.layout().owned(), [&](int64_t token) { return token / each; }),
+    const ItemShape shape = plan_.model.item_shape("vision");
+    std::vector<int64_t> items(made.encoders[0].items_here);
+    std::iota(items.begin(), items.end(), 0);
+    const ItemRow row(std::vector<ItemShape>(items.size(), shape), items, "vision", replica);
+    note(shares_an_item(row.layout().owned(), [&](int64_t token) { return token / shape.tokens; }),
          Fact::ImageMadeOnTwoRanks);
   }
 

@@ -79,7 +79,10 @@ bool ModelSpec::makes_features(int unit) const {
 }
 
 ItemShape ModelSpec::item_shape(const std::string& encoder) const {
-  if (encoder == "vision") return {vision.value().tokens(), vision.value().features()};
+  if (encoder == "vision") {
+    const int64_t tokens = vision.value().tokens(), features = vision->features();
+    return {tokens, features, tokens - features};
+  }
   ZEA_ASSERT(encoder == "audio");
   return {audio.value().positions, audio.value().positions};
 }

@@ -11,23 +11,6 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// Those tokens of `runs` for which `number` gives a number of 0 or more, by these numbers, which
-/// ascend with the tokens.
-template <class Number>
-RowRuns numbered(const RowRuns& runs, Number number) {
-  RowRuns found;
-  for (const TokenRange& run : runs)
-    for (int64_t token = run.begin; token < run.end; ++token) {
-      const int64_t row = number(token);
-      if (row < 0) continue;
-      if (!found.empty() && found.back().end == row)
-        ++found.back().end;
-      else
-        found.push_back({row, row + 1});
-    }
-  return found;
-}
-
 /// Rows of each tp rank of `cp_rank` that `number` numbers.
 template <class Number>
 TpRows tp_rows(const TokenLayout& layout, int cp_rank, Number number) {
@@ -48,14 +31,6 @@ ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
   if (sharding.context.ranks > 1)
     rows.context = make_context_plan(visible, layout.owned(), sharding.context, cp_rank);
   return rows;
-}
-
-/// The feature that a token of `items` becomes, by its number in the microbatch; -1: none.
-auto feature_of(const Ids& items, const ItemShape& shape) {
-  return [&items, shape](int64_t token) {
-    const int64_t place = token % shape.tokens - (shape.tokens - shape.features);
-    return place < 0 ? -1 : items[token / shape.tokens] * shape.features + place;
-  };
 }
 
 Ids rows_sent(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed, int rank) {
@@ -80,7 +55,7 @@ EncoderRows encoder_rows(const std::string& encoder, const MicrobatchTokens& tok
                          const TokenLayout& text, const ModelSpec& model,
                          const ReplicaLayout& replica) {
   const int index = model.encoder_index(encoder);
-  const ItemShape shape = model.item_shape(encoder);
+  const std::vector<ItemShape> all(tokens.items.of(index), model.item_shape(encoder));
   const std::vector<Ids> dealt =
       deal_items(tokens.items.of(index), replica.grid(encoder).dp_module);
   const Ids placeholders = placeholder_numbers(tokens.words, index);
@@ -97,13 +72,12 @@ EncoderRows encoder_rows(const std::string& encoder, const MicrobatchTokens& tok
     if (!replica.has(rank, encoder)) continue;
     const Coordinate place = replica.place(rank, encoder);
     const Ids& items = dealt[place.dp_module];
-    const ItemRow row(static_cast<int64_t>(items.size()), shape.tokens, encoder, replica);
-    const auto feature = feature_of(items, shape);
+    const ItemRow row(all, items, encoder, replica);
     if (replica.has_features(rank, encoder))
-      made.back() = numbered(row.layout().held(place.cp, place.tp), feature);
+      made.back() = row.features(row.layout().held(place.cp, place.tp));
     if (rank == replica.rank && !items.empty())
-      rows.items =
-          module_rows(row.visible(), row.layout(), replica.sharding(encoder), place.cp, feature);
+      rows.items = module_rows(row.visible(), row.layout(), replica.sharding(encoder), place.cp,
+                               [&](int64_t token) { return row.feature(token); });
   }
   rows.features = rows_sent(made, taken, replica.rank);
   rows.feature_gradients = rows_sent(taken, made, replica.rank);

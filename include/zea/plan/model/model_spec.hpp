@@ -104,9 +104,11 @@ struct AudioConfig {
   int64_t columns() const { return 2 * positions; }
 };
 
-/// What an encoder makes of an item: so many tokens, of which the last ones become features.
+/// What an encoder makes of an item: so many tokens, of which some become features.
 struct ItemShape {
   int64_t tokens = 0, features = 0;
+  int64_t first = 0;  ///< token that the first feature is made of
+  int64_t merge = 1;  ///< neighbouring tokens that become one feature
 };
 
 struct ProjectorConfig {

@@ -51,7 +51,8 @@ RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count);
 /// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
 class TokenLayout {
  public:
-  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp);
+  /// `merge` neighbouring tokens stay together: samples (items) are whole multiples of it.
+  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp, int64_t merge = 1);
 
   /// Of each cp rank.
   const std::vector<RowRuns>& owned() const { return owned_; }
@@ -63,6 +64,7 @@ class TokenLayout {
  private:
   std::vector<RowRuns> owned_;
   int slices_;
+  int64_t merge_;
 };
 
 }  // namespace zea
