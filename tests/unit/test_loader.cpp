@@ -83,7 +83,9 @@ MemoryDataset spoken_samples() {
 
 LoaderOptions hearing_options() {
   LoaderOptions options = options_of(false);
-  options.encoders.push_back({.mel = std::make_shared<const LogMel>(AudioOptions{4, 3})});
+  ItemDecoding sound;
+  sound.mel = std::make_shared<const LogMel>(AudioOptions{4, 3});
+  options.encoders.push_back(sound);
   return options;
 }
 
