@@ -192,7 +192,7 @@ std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec&
                                          const MicrobatchSizes& sizes) {
   if (unit.module == "llm") return {sizes.tokens, model.text.hidden};
   const ItemShape item = model.item_shape(unit.module);
-  const int64_t items = sizes.items.of(unit.module);
+  const int64_t items = sizes.items.of(unit.encoder);
   if (unit.kind == UnitKind::Projector || unit.kind == UnitKind::AudioProjector)
     return {items * item.features, model.text.hidden};
   return {items * item.tokens, unit.module == "audio" ? model.audio->hidden : model.vision->hidden};
@@ -237,7 +237,7 @@ struct Check {
   }
 
   static bool runs(const UnitSpec& unit, const MicrobatchSizes& sizes) {
-    return unit.module == "llm" || sizes.items.of(unit.module) > 0;
+    return unit.module == "llm" || sizes.items.of(unit.encoder) > 0;
   }
 
   void run_unit_of(const ModelSpec& spec, const UnitSpec& unit, const MicrobatchSizes& sizes,
