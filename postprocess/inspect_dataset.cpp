@@ -31,7 +31,7 @@ void print_lengths(const std::vector<SampleIndex>& index) {
 }  // namespace
 
 void inspect_dataset(const InspectOptions& options) {
-  const auto dataset = open_dataset(options.path);
+  const auto dataset = open_dataset(options.path);  // of images, then of sound
   int64_t tokens = 0, targets = 0;
   ItemCounts items;
   for (const SampleIndex& sample : dataset->index()) {
@@ -42,10 +42,10 @@ void inspect_dataset(const InspectOptions& options) {
   std::printf("data set %s\n", dataset->describe().c_str());
   std::printf("%s samples, %s tokens, %s target tokens, %s images, %s clips of sound\n",
               grouped(static_cast<int64_t>(dataset->index().size())).c_str(),
-              grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items.images).c_str(),
-              grouped(items.clips).c_str());
+              grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items.of(0)).c_str(),
+              grouped(items.of(1)).c_str());
   std::printf("image token %d, audio token %d, largest token %d, %zu classes, %zu token texts\n",
-              dataset->image_token(), dataset->audio_token(), dataset->max_token(),
+              dataset->kinds()[0].token, dataset->kinds()[1].token, dataset->max_token(),
               dataset->classes().size(), dataset->token_bytes().size());
   print_lengths(dataset->index());
 }

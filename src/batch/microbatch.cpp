@@ -12,24 +12,31 @@ namespace {
 using namespace detail;
 
 /// As many placeholders as the encoder makes features of the sample's items.
-void check_items(const Sample& sample, const std::string& encoder, int64_t placeholders,
-                 const ModelSpec& model) {
-  const bool hears = encoder == "audio";
-  const bool is_there = hears ? model.audio.has_value() : model.vision.has_value();
-  const int64_t features = is_there ? model.item_shape(encoder).features : 0;
+void check_items(const Sample& sample, int encoder, int64_t placeholders, const ModelSpec& model) {
+  const std::string name = model.encoders()[static_cast<size_t>(encoder)];
+  const int64_t features = model.item_shape(name).features;
   const int64_t items = count_items(sample.items).of(encoder);
-  if (placeholders == items * features && (is_there || items == 0)) return;
+  if (placeholders == items * features) return;
+  const bool hears = model.modality(name) == Modality::Audio;
   const std::string what = hears ? "clip" : "image";
-  throw DataError(
-      "sample " + std::to_string(sample.id) + ", modality " + (hears ? "audio" : "image") + ": " +
-      std::to_string(placeholders) + " placeholder tokens (id " +
-      std::to_string(model.placeholder(encoder)) + ") for " + std::to_string(items) + " " + what +
-      "s x " + std::to_string(features) + " features of the " + encoder +
-      " encoder; pack the data with " + std::to_string(features) + " placeholders per " + what);
+  throw DataError("sample " + std::to_string(sample.id) + ", modality " +
+                  (hears ? "audio" : "image") + ": " + std::to_string(placeholders) +
+                  " placeholder tokens (id " + std::to_string(model.placeholder(name)) + ") for " +
+                  std::to_string(items) + " " + what + "s x " + std::to_string(features) +
+                  " features of the " + name + " encoder; pack the data with " +
+                  std::to_string(features) + " placeholders per " + what);
 }
 
-void check_sample(const Sample& sample, const std::map<std::string, int64_t>& placeholders,
-                  const ModelSpec& model) {
+/// An item of a modality that the model has no encoder of.
+void check_strays(const Sample& sample, const ModelSpec& model) {
+  for (const Item& item : sample.items)
+    if (static_cast<size_t>(item.kind) >= model.encoders().size())
+      throw DataError("sample " + std::to_string(sample.id) + " has " +
+                      (item.modality == Modality::Audio ? "a clip of sound" : "an image") +
+                      ", but the model (" + model.family + ") has no encoder of such items");
+}
+
+void check_sample(const Sample& sample, const Ids& placeholders, const ModelSpec& model) {
   for (int32_t id : sample.tokens)
     if (id < 0 || id >= model.text.vocabulary)
       throw DataError("sample " + std::to_string(sample.id) + ": token id " + std::to_string(id) +
@@ -42,24 +49,26 @@ void check_sample(const Sample& sample, const std::map<std::string, int64_t>& pl
                     " tokens, more than the model's " + std::to_string(model.text.max_positions) +
                     " learned positions (n_positions); cut samples shorter when packing, or "
                     "generate fewer with eval.generate_tokens");
-  for (const std::string encoder : {"vision", "audio"})
-    check_items(sample, encoder, placeholders.at(encoder), model);
+  check_strays(sample, model);
+  for (size_t encoder = 0; encoder < placeholders.size(); ++encoder)
+    check_items(sample, static_cast<int>(encoder), placeholders[encoder], model);
 }
 
 void append_sample(HostTokens& host, const Sample& sample, int64_t number, const ModelSpec& model) {
   const auto length = static_cast<int64_t>(sample.tokens.size());
-  std::map<std::string, int64_t> placeholders{{"vision", 0}, {"audio", 0}};
+  const std::vector<std::string> encoders = model.encoders();
+  Ids placeholders(encoders.size(), 0);
   for (int64_t i = 0; i < length; ++i) {
     const int64_t id = sample.tokens[i];
     // Labels are shifted here, before tokens are dealt to ranks.
     const bool is_target = i + 1 < length && sample.loss_mask[i + 1];
     host.targets.push_back(is_target ? sample.tokens[i + 1] : -1);
     MaskWord word = make_mask_word(number, kModalityText, 0);
-    for (const std::string& encoder : model.encoders()) {
-      if (id != model.placeholder(encoder)) continue;
-      const int64_t item = placeholders[encoder]++ / model.item_shape(encoder).features;
-      word = make_mask_word(number, modality_of(encoder), 1 + item);
-      host.placeholders[encoder].push_back(static_cast<int64_t>(host.ids.size()));
+    for (size_t e = 0; e < encoders.size(); ++e) {
+      if (id != model.placeholder(encoders[e])) continue;
+      const int64_t item = placeholders[e]++ / model.item_shape(encoders[e]).features;
+      word = make_mask_word(number, mask_modality(model.modality(encoders[e])), 1 + item, e);
+      host.placeholders[e].push_back(static_cast<int64_t>(host.ids.size()));
     }
     host.words.push_back(word);
     host.ids.push_back(id);
@@ -73,15 +82,18 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options) {
   HostTokens host;
+  host.placeholders.resize(model.encoders().size());
   for (size_t s = 0; s < loaded.samples.size(); ++s)
     append_sample(host, loaded.samples[s], static_cast<int64_t>(s), model);
   Microbatch out;
   out.tokens = static_cast<int64_t>(host.ids.size());
   out.items = loaded.items;
   const ReplicaLayout& replica = options.replica;
-  if (replica.has(replica.rank, "llm")) fill_text(out, host, model, options);
-  for (const std::string& encoder : model.encoders())
-    if (out.items.of(encoder) > 0) fill_encoder(out, loaded, host, model, encoder, options);
+  out.encoders.resize(host.placeholders.size());
+  if (replica.has(replica.rank, kDecoder)) fill_text(out, host, model, options);
+  for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder)
+    if (out.items.of(static_cast<int>(encoder)) > 0)
+      fill_encoder(out.encoders[encoder], loaded, host, model, static_cast<int>(encoder), options);
   out.words = std::move(host.words);
   return out;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the audio encoder is given of a microbatch: the log-mel columns that the rows at hand see
+// What an encoder of sound is given of a microbatch: the log-mel columns that the rows at hand see
 // through its two convolutions. Rows may be any part of the clips' tokens: columns at their edges
 // are made on several ranks, so no rank needs another's.
 #include <algorithm>
@@ -51,23 +51,19 @@ at::Tensor with_neighbours(const at::Tensor& mels, const Ids& columns) {
   return unfolded.index({clips, all - clips * mels.size(2)}).reshape({-1, bins * kWidth});
 }
 
-at::Tensor mels_of(const LoadedMicrobatch& loaded, const Ids& clips, const AudioConfig& audio) {
-  const at::Tensor all =
-      at::from_blob(const_cast<float*>(loaded.mels.data()),
-                    {loaded.items.clips, audio.mel_bins, audio.columns()}, at::kFloat);
-  if (static_cast<int64_t>(clips.size()) == loaded.items.clips) return all;
-  return all.index_select(0, index_tensor(clips, at::kCPU));
+at::Tensor mels_of(const OwnItems& own, const AudioConfig& audio) {
+  const at::Tensor all = at::from_blob(const_cast<float*>(own.values.data()),
+                                       {own.all, audio.mel_bins, audio.columns()}, at::kFloat);
+  if (static_cast<int64_t>(own.items.size()) == own.all) return all;
+  return all.index_select(0, index_tensor(own.items, at::kCPU));
 }
 
 }  // namespace
 
-void fill_clips(Microbatch& out, const LoadedMicrobatch& loaded, const AudioConfig& audio,
-                const Ids& items, const RowRuns& here, const MicrobatchOptions& options) {
-  const SeenColumns seen = seen_columns(here, audio);
-  out.columns = with_neighbours(mels_of(loaded, items, audio), seen.columns)
-                    .to(options.audio_dtype)
-                    .to(options.device);
-  out.windows = index_tensor(seen.places, options.device).view({-1, kWidth});
+void fill_clips(EncoderPart& part, const OwnItems& own, const AudioConfig& audio) {
+  const SeenColumns seen = seen_columns(own.here, audio);
+  part.columns = with_neighbours(mels_of(own, audio), seen.columns).to(own.dtype).to(own.device);
+  part.windows = index_tensor(seen.places, own.device).view({-1, kWidth});
 }
 
 }  // namespace zea::detail

@@ -11,46 +11,27 @@
 namespace zea::detail {
 namespace {
 
-/// The features, by number in the microbatch, that the tokens of `runs` become.
-RowRuns features_of(const RowRuns& runs, const Ids& items, const ItemShape& shape) {
-  const int64_t tokens = shape.tokens, features = shape.features;
-  RowRuns found;
-  for (const TokenRange& run : runs)
-    for (int64_t i = run.begin / tokens; i * tokens < run.end; ++i) {
-      const int64_t start = (i + 1) * tokens - features;
-      const int64_t begin = std::max(run.begin, start), end = std::min(run.end, (i + 1) * tokens);
-      if (begin < end)
-        found.push_back({items[i] * features + begin - start, items[i] * features + end - start});
-    }
-  return found;
-}
-
-void fill_rows(EncoderPart& part, const RowRuns& here, const ItemShape& shape, at::Device device) {
+void fill_rows(EncoderPart& part, const RowRuns& here, const ItemRow& row, at::Device device) {
   Ids positions, feature_rows;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token) {
-      const int64_t position = token % shape.tokens;
-      if (position >= shape.tokens - shape.features)
-        feature_rows.push_back(static_cast<int64_t>(positions.size()));
-      positions.push_back(position);
+      if (row.feature(token) >= 0) feature_rows.push_back(static_cast<int64_t>(positions.size()));
+      positions.push_back(row.position(token));
     }
   part.positions = index_tensor(positions, device);
   part.feature_rows = index_tensor(feature_rows, device);
 }
 
 /// The features that each rank of the replica makes.
-std::vector<RowRuns> made_features(const std::vector<Ids>& dealt, const ItemShape& shape,
-                                   const std::string& encoder, const ReplicaLayout& replica) {
-  std::vector<ItemRow> rows;
-  for (const Ids& items : dealt)
-    rows.emplace_back(static_cast<int64_t>(items.size()), shape.tokens, encoder, replica);
+std::vector<RowRuns> made_features(const std::vector<ItemRow>& rows, const std::string& encoder,
+                                   const ReplicaLayout& replica) {
   std::vector<RowRuns> made;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
     made.emplace_back();
     if (!replica.has_features(rank, encoder)) continue;
     const Coordinate place = replica.place(rank, encoder);
-    made.back() = features_of(rows[place.dp_module].layout().held(place.cp, place.tp),
-                              dealt[place.dp_module], shape);
+    const ItemRow& row = rows[place.dp_module];
+    made.back() = row.features(row.layout().held(place.cp, place.tp));
   }
   return made;
 }
@@ -74,19 +55,18 @@ RowTransfer make_transfer(const std::vector<RowRuns>& held, const std::vector<Ro
   return transfer;
 }
 
-/// This rank's rows of `items`; returns the tokens that they are.
-RowRuns fill_tokens(EncoderPart& part, const Ids& items, const ItemShape& shape,
-                    const std::string& encoder, const MicrobatchOptions& options) {
+/// This rank's rows of its items; returns the tokens that they are.
+RowRuns fill_tokens(EncoderPart& part, const ItemRow& row, const std::string& encoder,
+                    const MicrobatchOptions& options) {
   const ReplicaLayout& replica = options.replica;
   const Coordinate place = replica.place(replica.rank, encoder);
-  const ItemRow row(part.items_here, shape.tokens, encoder, replica);
   const TokenLayout& layout = row.layout();
   const RowRuns here = layout.held(place.cp, place.tp);
-  fill_rows(part, here, shape, options.device);
+  fill_rows(part, here, row, options.device);
   part.shares = layout.shares(place.cp);
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(
-        count_rows(features_of(layout.held(place.cp, static_cast<int>(t)), items, shape)));
+        count_rows(row.features(layout.held(place.cp, static_cast<int>(t)))));
   const ContextOptions context = replica.sharding(encoder).context;
   if (context.ranks > 1)
     part.attention.context = make_context_plan(row.visible(), layout.owned(), context, place.cp);
@@ -97,29 +77,37 @@ RowRuns fill_tokens(EncoderPart& part, const Ids& items, const ItemShape& shape,
 
 }  // namespace
 
-void fill_encoder(Microbatch& out, const LoadedMicrobatch& loaded, const HostTokens& host,
-                  const ModelSpec& model, const std::string& encoder,
-                  const MicrobatchOptions& options) {
+void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostTokens& host,
+                  const ModelSpec& model, int encoder, const MicrobatchOptions& options) {
   const ReplicaLayout& replica = options.replica;
-  const ItemShape shape = model.item_shape(encoder);
-  EncoderPart& part = encoder == "audio" ? out.clips : out.images;
-  const std::vector<Ids> dealt = deal_items(out.items.of(encoder), replica.grid(encoder).dp_module);
+  const auto e = static_cast<size_t>(encoder);
+  const std::string name = model.encoders()[e];
+  const int64_t all = loaded.items.of(encoder);
+  const std::vector<ItemShape> shapes(static_cast<size_t>(all), model.item_shape(name));
+  const std::vector<Ids> dealt = deal_items(all, replica.grid(name).dp_module);
+  std::vector<ItemRow> rows;
+  for (const Ids& items : dealt) rows.emplace_back(shapes, items, name, replica);
   if (replica.ranks() > 1) {
-    const std::vector<RowRuns> made = made_features(dealt, shape, encoder, replica);
-    const std::vector<RowRuns> taken = taken_features(host, encoder, options);
+    const std::vector<RowRuns> made = made_features(rows, name, replica);
+    const std::vector<RowRuns> taken = taken_features(host, host.placeholders[e], options);
     part.features = make_transfer(made, taken, replica.rank, options.device);
     part.feature_gradients = make_transfer(taken, made, replica.rank, options.device);
   }
-  if (!replica.has(replica.rank, encoder)) return;
-  const Ids& items = dealt[replica.place(replica.rank, encoder).dp_module];
+  if (!replica.has(replica.rank, name)) return;
+  const int own_place = replica.place(replica.rank, name).dp_module;
+  const Ids& items = dealt[own_place];
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
-  const RowRuns here = fill_tokens(part, items, shape, encoder, options);
-  if (replica.place(replica.rank, encoder).pp > 0) return;  // the first stage reads the items
-  if (encoder == "audio")
-    fill_clips(out, loaded, *model.audio, items, here, options);
+  const RowRuns here = fill_tokens(part, rows[own_place], name, options);
+  if (replica.place(replica.rank, name).pp > 0) return;  // the first stage reads the items
+  const auto& dtypes = options.encoder_dtypes;
+  const OwnItems own{
+      loaded.values[e], all, items, here, e < dtypes.size() ? dtypes[e] : options.dtype,
+      options.device};
+  if (model.modality(name) == Modality::Audio)
+    fill_clips(part, own, *model.audio);
   else
-    fill_images(out, loaded, *model.vision, items, here, options);
+    fill_images(part, own, *model.vision);
 }
 
 }  // namespace zea::detail

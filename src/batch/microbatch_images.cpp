@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the vision encoder is given of a microbatch: the patches of the images that this rank
+// What an encoder of images is given of a microbatch: the patches of the images that this rank
 // encodes.
 #include "microbatch_parts.hpp"
 #include "zea/model/index_tensor.hpp"
@@ -15,35 +15,33 @@ at::Tensor extract_patches(const at::Tensor& pixels, const VisionConfig& vision)
       .reshape({-1, vision.channels * patch * patch});
 }
 
-at::Tensor pixels_of(const LoadedMicrobatch& loaded, const Ids& images,
-                     const VisionConfig& vision) {
-  const at::Tensor all = at::from_blob(
-      const_cast<float*>(loaded.pixels.data()),
-      {loaded.items.images, vision.channels, vision.image_size, vision.image_size}, at::kFloat);
-  if (static_cast<int64_t>(images.size()) == loaded.items.images) return all;
-  return all.index_select(0, index_tensor(images, at::kCPU));
+at::Tensor pixels_of(const OwnItems& own, const VisionConfig& vision) {
+  const at::Tensor all =
+      at::from_blob(const_cast<float*>(own.values.data()),
+                    {own.all, vision.channels, vision.image_size, vision.image_size}, at::kFloat);
+  if (static_cast<int64_t>(own.items.size()) == own.all) return all;
+  return all.index_select(0, index_tensor(own.items, at::kCPU));
 }
 
 }  // namespace
 
-void fill_images(Microbatch& out, const LoadedMicrobatch& loaded, const VisionConfig& vision,
-                 const Ids& items, const RowRuns& here, const MicrobatchOptions& options) {
-  const at::Tensor patches = extract_patches(pixels_of(loaded, items, vision), vision);
+void fill_images(EncoderPart& part, const OwnItems& own, const VisionConfig& vision) {
+  const at::Tensor patches = extract_patches(pixels_of(own, vision), vision);
   const int64_t tokens = vision.tokens(), classes = vision.class_tokens();
   Ids class_rows, patch_rows, own_patches;
   int64_t row = 0;
-  for (const TokenRange& run : here)
+  for (const TokenRange& run : own.here)
     for (int64_t token = run.begin; token < run.end; ++token, ++row) {
       const int64_t patch = token % tokens - classes;
       (patch < 0 ? class_rows : patch_rows).push_back(row);
       if (patch >= 0) own_patches.push_back(token / tokens * vision.patches() + patch);
     }
   const bool all = static_cast<int64_t>(own_patches.size()) == patches.size(0);
-  out.patches = (all ? patches : patches.index_select(0, index_tensor(own_patches, at::kCPU)))
-                    .to(options.vision_dtype)
-                    .to(options.device);
-  out.class_rows = index_tensor(class_rows, options.device);
-  out.patch_rows = index_tensor(patch_rows, options.device);
+  part.patches = (all ? patches : patches.index_select(0, index_tensor(own_patches, at::kCPU)))
+                     .to(own.dtype)
+                     .to(own.device);
+  part.class_rows = index_tensor(class_rows, own.device);
+  part.patch_rows = index_tensor(patch_rows, own.device);
 }
 
 }  // namespace zea::detail

@@ -2,7 +2,6 @@
 // The parts that a microbatch is made of. Private to batch/.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -15,9 +14,9 @@ using Ids = std::vector<int64_t>;
 /// All samples of a microbatch, one after the other, on the host.
 struct HostTokens {
   Ids ids;
-  Ids targets;                              ///< of each token: the id to predict after it, or -1
-  std::map<std::string, Ids> placeholders;  ///< tokens that take an encoder's features, ascending
-  Ids lasts;                                ///< the last token of each sample, ascending
+  Ids targets;                    ///< of each token: the id to predict after it, or -1
+  std::vector<Ids> placeholders;  ///< tokens that take each encoder's features, ascending
+  Ids lasts;                      ///< the last token of each sample, ascending
   std::vector<MaskWord> words;
 };
 
@@ -28,21 +27,25 @@ std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& s
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options);
-/// What the vision encoder, and the audio encoder, are given. `items`, by number in the microbatch,
-/// are those that this rank encodes, of which it holds the tokens `here`.
-void fill_images(Microbatch& out, const LoadedMicrobatch& loaded, const VisionConfig& vision,
-                 const Ids& items, const RowRuns& here, const MicrobatchOptions& options);
-void fill_clips(Microbatch& out, const LoadedMicrobatch& loaded, const AudioConfig& audio,
-                const Ids& items, const RowRuns& here, const MicrobatchOptions& options);
+/// What an encoder is given that this rank encodes.
+struct OwnItems {
+  const std::vector<float>& values;  ///< of all items of the encoder in the microbatch
+  int64_t all;                       ///< so many
+  const Ids& items;                  ///< by number among these: those that this rank encodes
+  const RowRuns& here;               ///< of their tokens those that it holds
+  at::ScalarType dtype;
+  at::Device device;
+};
+void fill_images(EncoderPart& part, const OwnItems& own, const VisionConfig& vision);
+void fill_clips(EncoderPart& part, const OwnItems& own, const AudioConfig& audio);
 
 /// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
 /// its features; then the above.
-void fill_encoder(Microbatch& out, const LoadedMicrobatch& loaded, const HostTokens& host,
-                  const ModelSpec& model, const std::string& encoder,
-                  const MicrobatchOptions& options);
+void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostTokens& host,
+                  const ModelSpec& model, int encoder, const MicrobatchOptions& options);
 
-/// The features of an encoder that each rank of the replica takes.
-std::vector<RowRuns> taken_features(const HostTokens& host, const std::string& encoder,
+/// The features that each rank of the replica takes, in place of `placeholders`.
+std::vector<RowRuns> taken_features(const HostTokens& host, const Ids& placeholders,
                                     const MicrobatchOptions& options);
 
 }  // namespace zea::detail

@@ -63,7 +63,11 @@ AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device
 }
 
 TokenLayout text_layout(const Visibility& row, const MicrobatchOptions& options) {
-  return {row, options.replica.sharding("llm"), options.replica.grid("llm").tp};
+  return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
+}
+
+bool is_image(MaskWord word) {
+  return word_modality(word) == kModalityImage;
 }
 
 TokenAttention text_attention(const HostTokens& host, const Visibility& row,
@@ -71,10 +75,10 @@ TokenAttention text_attention(const HostTokens& host, const Visibility& row,
                               const MicrobatchOptions& options) {
   TokenAttention attention;
   attention.causal = true;
-  const ContextOptions context = options.replica.sharding("llm").context;
+  const ContextOptions context = options.replica.sharding(kDecoder).context;
   if (context.ranks > 1)
     attention.context = make_context_plan(row, layout.owned(), context, cp_rank);
-  else if (options.images_both_ways && host.placeholders.contains("vision"))
+  else if (options.images_both_ways && std::ranges::any_of(host.words, is_image))
     attention.slices = attention_slices(row, layout.owned()[0], layout.owned()[0]);
   else
     attention.batches = make_attention_batches(segments_of(host.words), options.device);
@@ -133,7 +137,7 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options) {
   const Visibility row = visible_text(host.words, options.images_both_ways);
   const TokenLayout layout = text_layout(row, options);
-  const Coordinate place = options.replica.place(options.replica.rank, "llm");
+  const Coordinate place = options.replica.place(options.replica.rank, kDecoder);
   const RowRuns& cp_tokens = layout.owned()[place.cp];
   const RowRuns here = layout.held(place.cp, place.tp);
   out.counts = place.tp == 0 && options.replica.has_head(options.replica.rank);
@@ -141,32 +145,32 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   out.text_shares = layout.shares(place.cp);
   out.text_rows = count_rows(here);
   out.text_attention = text_attention(host, row, layout, place.cp, options);
-  for (const auto& [encoder, placeholders] : host.placeholders) {
-    const auto takes_feature = [&tokens = placeholders](int64_t token) {
+  for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder) {
+    const Ids& tokens = host.placeholders[encoder];
+    if (tokens.empty()) continue;
+    const auto takes_feature = [&](int64_t token) {
       return std::binary_search(tokens.begin(), tokens.end(), token);
     };
-    EncoderPart& part = encoder == "audio" ? out.clips : out.images;
-    part.placeholder_rows = index_tensor(places_where(here, takes_feature), options.device);
+    out.encoders[encoder].placeholder_rows =
+        index_tensor(places_where(here, takes_feature), options.device);
   }
   fill_positions(out, row, cp_tokens, here, model, options);
   fill_targets(out, host, layout, place, options.device);
   fill_lasts(out, host, layout, place, options.device);
 }
 
-std::vector<RowRuns> taken_features(const HostTokens& host, const std::string& encoder,
+std::vector<RowRuns> taken_features(const HostTokens& host, const Ids& placeholders,
                                     const MicrobatchOptions& options) {
-  const auto tokens = host.placeholders.find(encoder);
-  const Ids placeholders = tokens == host.placeholders.end() ? Ids{} : tokens->second;
   const Visibility row = visible_text(host.words, options.images_both_ways);
   const TokenLayout layout = text_layout(row, options);
   std::vector<RowRuns> taken;
   for (int rank = 0; rank < options.replica.ranks(); ++rank) {
     RowRuns features;
-    if (!options.replica.has_features(rank, "llm")) {
+    if (!options.replica.has_features(rank, kDecoder)) {
       taken.push_back(features);
       continue;
     }
-    const Coordinate place = options.replica.place(rank, "llm");
+    const Coordinate place = options.replica.place(rank, kDecoder);
     for (const TokenRange& run : layout.held(place.cp, place.tp)) {
       const auto first = std::lower_bound(placeholders.begin(), placeholders.end(), run.begin);
       const auto last = std::lower_bound(first, placeholders.end(), run.end);

@@ -100,12 +100,19 @@ int32_t read_placeholder(const H5File& file, const std::string& name) {
   return token;
 }
 
+/// Whether it takes placeholders to tell what items are of this kind.
+bool shares_modality(const std::vector<ItemKind>& kinds, int kind) {
+  const Modality modality = kinds[static_cast<size_t>(kind)].modality;
+  return std::ranges::count(kinds, modality, &ItemKind::modality) > 1;
+}
+
 class FileDataset : public Dataset {
  public:
-  FileDataset(const std::string& path, int64_t held_bytes)
+  FileDataset(const std::string& path, int64_t held_bytes, std::vector<ItemKind> kinds)
       : file_(open_checked(path)),
         image_token_(read_placeholder(file_, "image_token")),
         audio_token_(read_placeholder(file_, "audio_token")),
+        kinds_(std::move(kinds)),
         token_offsets_(file_.read_all<int64_t>("token_offsets")),
         sample_item_offsets_(file_.read_all<int64_t>("sample_item_offsets")),
         item_offsets_(file_.read_all<int64_t>("item_offsets")),
@@ -116,6 +123,8 @@ class FileDataset : public Dataset {
         tokens_(file_, "tokens", held_bytes),
         loss_mask_(file_, "loss_mask", held_bytes),
         item_bytes_(file_, "item_bytes", held_bytes) {
+    add_kind(kinds_, Modality::Image, image_token_);
+    add_kind(kinds_, Modality::Audio, audio_token_);
     check_structure();
     read_names();
     make_index();
@@ -130,8 +139,7 @@ class FileDataset : public Dataset {
   std::string describe() const override { return file_.path(); }
   const std::vector<SampleIndex>& index() const override { return index_; }
   Sample read(int64_t id) const override;
-  int32_t image_token() const override { return image_token_; }
-  int32_t audio_token() const override { return audio_token_; }
+  const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
@@ -142,9 +150,11 @@ class FileDataset : public Dataset {
   void check_image_shape(size_t item) const;
   void check_modalities() const;
   void check_clip(size_t item) const;
-  bool is_clip(size_t item) const {
-    return !item_modality_.empty() && item_modality_[item] == static_cast<uint8_t>(Modality::Audio);
+  Modality modality(size_t item) const {
+    return item_modality_.empty() ? Modality::Image : static_cast<Modality>(item_modality_[item]);
   }
+  bool is_clip(size_t item) const { return modality(item) == Modality::Audio; }
+  std::vector<int> item_kinds(size_t sample) const;
   void scan_masks(size_t first, size_t last, detail::ContentScan& found) const;
   void check_contents(const detail::ContentScan& found) const;
   void check_placeholder_ids() const;
@@ -160,6 +170,7 @@ class FileDataset : public Dataset {
 
   H5File file_;  ///< read_range may be called by several threads
   int32_t image_token_, audio_token_;
+  std::vector<ItemKind> kinds_;
   int32_t max_token_ = -1;
   std::vector<int64_t> token_offsets_;
   std::vector<int64_t> sample_item_offsets_;
@@ -259,8 +270,7 @@ void FileDataset::make_index() {
   index_.resize(token_offsets_.size() - 1);
   for (size_t i = 0; i < index_.size(); ++i) {
     index_[i].tokens = token_offsets_[i + 1] - token_offsets_[i];
-    for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
-      index_[i].items += is_clip(static_cast<size_t>(item)) ? ItemCounts(0, 1) : ItemCounts(1, 0);
+    for (const int kind : item_kinds(i)) index_[i].items.add(kind, 1);
     if (index_[i].tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
   }
 }
@@ -341,6 +351,17 @@ void FileDataset::check_labels() const {
              std::to_string(static_cast<int64_t>(classes_.size()) - 1));
 }
 
+std::vector<int> FileDataset::item_kinds(size_t i) const {
+  std::vector<Modality> items;
+  for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
+    items.push_back(modality(static_cast<size_t>(item)));
+  const std::vector<int> kinds = kinds_of_items({}, items, kinds_);
+  const auto is_shared = [&](int kind) { return shares_modality(kinds_, kind); };
+  if (std::ranges::none_of(kinds, is_shared)) return kinds;
+  return kinds_of_items(tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]), items,
+                        kinds_);
+}
+
 int64_t FileDataset::sample_of(int64_t token_position) const {
   const auto after = std::upper_bound(token_offsets_.begin(), token_offsets_.end(), token_position);
   return after - token_offsets_.begin() - 1;
@@ -357,6 +378,8 @@ Sample FileDataset::read(int64_t id) const {
   sample.loss_mask = loss_mask_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
   for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
     sample.items.push_back(read_item(item));
+  const std::vector<int> kinds = item_kinds(i);
+  for (size_t item = 0; item < kinds.size(); ++item) sample.items[item].kind = kinds[item];
   if (!labels_.empty()) sample.label = labels_[i];
   return sample;
 }
@@ -370,7 +393,7 @@ Item FileDataset::read_item(int64_t number) const {
   item.channels = item_shape_[3 * i + 2];
   item.raw = item.height > 0;
   if (!is_clip(i)) return item;
-  item.modality = Modality::Audio;
+  item.modality = modality(i);
   item.rate = item_rate_[i];
   item.raw = item.rate > 0;
   return item;
@@ -393,9 +416,10 @@ void join(detail::ContentScan& found, size_t samples, const SharedOpening& openi
 }  // namespace
 
 std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes,
-                                      const SharedOpening& opening) {
+                                      const SharedOpening& opening, std::vector<ItemKind> kinds) {
   std::unique_ptr<FileDataset> dataset;
-  opening.agree([&] { dataset = std::make_unique<FileDataset>(path, held_bytes); });
+  opening.agree(
+      [&] { dataset = std::make_unique<FileDataset>(path, held_bytes, std::move(kinds)); });
   const size_t samples = dataset->index().size();
   const bool keeps = dataset->num_tokens() >= opening.kept_from_tokens;
   std::string contents;
@@ -425,36 +449,64 @@ int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from) {
 
 ItemCounts count_items(const std::vector<Item>& items) {
   ItemCounts counts;
-  for (const Item& item : items)
-    counts += item.modality == Modality::Audio ? ItemCounts(0, 1) : ItemCounts(1, 0);
+  for (const Item& item : items) counts.add(item.kind, 1);
   return counts;
 }
 
-namespace {
+void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token) {
+  if (std::ranges::find(kinds, modality, &ItemKind::modality) == kinds.end())
+    kinds.push_back({modality, token});
+}
 
-struct Placeholders {
-  const char* modality;
-  const char* items;
-  int32_t token;
-  int64_t found, each;
-};
+std::vector<ItemKind> item_kinds(const ModelSpec& model) {
+  std::vector<ItemKind> kinds;
+  for (const std::string& encoder : model.encoders())
+    kinds.push_back({model.modality(encoder), static_cast<int32_t>(model.placeholder(encoder)),
+                     model.item_shape(encoder).features});
+  return kinds;
+}
 
-}  // namespace
+/// Items stand in the order of their placeholders, so each begins behind those of the one before.
+std::vector<int> kinds_of_items(const std::vector<int32_t>& tokens,
+                                const std::vector<Modality>& items,
+                                const std::vector<ItemKind>& kinds) {
+  std::vector<int> found;
+  auto place = tokens.begin();
+  for (const Modality modality : items) {
+    const auto has_modality = [&](const ItemKind& kind) { return kind.modality == modality; };
+    const auto kind_at = [&](int32_t token) {
+      return std::ranges::find_if(
+          kinds, [&](const ItemKind& kind) { return has_modality(kind) && kind.token == token; });
+    };
+    place = std::find_if(place, tokens.end(),
+                         [&](int32_t token) { return kind_at(token) != kinds.end(); });
+    // An item without placeholders is refused where its features are placed.
+    const auto kind =
+        place == tokens.end() ? std::ranges::find_if(kinds, has_modality) : kind_at(*place);
+    ZEA_ASSERT(kind != kinds.end());
+    found.push_back(static_cast<int>(kind - kinds.begin()));
+    place += std::min<int64_t>(kind->features, tokens.end() - place);
+  }
+  return found;
+}
 
-void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_image,
-                        int64_t tokens_per_clip) {
+void check_placeholders(const Dataset& dataset, const Sample& sample,
+                        const std::vector<int64_t>& tokens_per_item) {
   const ItemCounts counts = count_items(sample.items);
-  for (const Placeholders& of :
-       {Placeholders{"image", "images", dataset.image_token(), counts.images, tokens_per_image},
-        Placeholders{"audio", "clips", dataset.audio_token(), counts.clips, tokens_per_clip}}) {
+  for (size_t kind = 0; kind < dataset.kinds().size(); ++kind) {
+    const auto& [modality, token, features] = dataset.kinds()[kind];
+    const bool hears = modality == Modality::Audio;
+    const int64_t each = kind < tokens_per_item.size() ? tokens_per_item[kind] : 0;
+    const int64_t items = counts.of(static_cast<int>(kind));
     const int64_t found =
-        of.token < 0 ? 0 : std::count(sample.tokens.begin(), sample.tokens.end(), of.token);
-    if (found == of.found * of.each) continue;
+        token < 0 ? 0 : std::count(sample.tokens.begin(), sample.tokens.end(), token);
+    if (found == items * each) continue;
     throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + " has " +
-                    std::to_string(found) + " " + of.modality + " placeholders (token " +
-                    std::to_string(of.token) + "), but its " + std::to_string(of.found) + " " +
-                    of.items + " make " + std::to_string(of.found * of.each) + " features (" +
-                    std::to_string(of.each) + " each); pack it with that many for each");
+                    std::to_string(found) + (hears ? " audio" : " image") +
+                    " placeholders (token " + std::to_string(token) + "), but its " +
+                    std::to_string(items) + (hears ? " clips" : " images") + " make " +
+                    std::to_string(items * each) + " features (" + std::to_string(each) +
+                    " each); pack it with that many for each");
   }
 }
 

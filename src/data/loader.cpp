@@ -25,9 +25,10 @@ Audio decode_clip(const Item& item, int64_t max_seconds) {
 
 /// Puts an item into `target`.
 void decode_item(const Item& item, const LoaderOptions& options, float* target) {
+  const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
   if (item.modality == Modality::Audio)
-    return (*options.mel)(decode_clip(item, options.max_clip_seconds), target);
-  preprocess_image(decode_image(item, options.image.max_pixels), options.image, target);
+    return (*decoding.mel)(decode_clip(item, options.max_clip_seconds), target);
+  preprocess_image(decode_image(item, decoding.image.max_pixels), decoding.image, target);
 }
 
 /// Puts item `number` of `sample` into `target`, which is zero before and stays so when the item is
@@ -48,6 +49,17 @@ void load_item(const Dataset& dataset, const LoaderOptions& options, Sample& sam
   }
 }
 
+void check_encoders(const Dataset& dataset, const LoaderOptions& options,
+                    const std::vector<Sample>& samples) {
+  for (const Sample& sample : samples)
+    for (const Item& item : sample.items)
+      if (static_cast<size_t>(item.kind) >= options.encoders.size())
+        throw DataError(dataset.describe() + " has " +
+                        (item.modality == Modality::Audio
+                             ? "clips of sound, but the model has no audio encoder"
+                             : "images, but the model has no vision encoder"));
+}
+
 LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options,
                             const std::vector<int64_t>& ids, const std::stop_token& stop) {
   LoadedMicrobatch loaded;
@@ -56,25 +68,21 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
     loaded.samples.push_back(dataset.read(id));
     loaded.items += count_items(loaded.samples.back().items);
   }
-  if (loaded.items.clips > 0 && !options.mel)
-    throw DataError(dataset.describe() + " has clips of sound, but the model has no audio encoder");
-  const auto pixels = static_cast<size_t>(3 * options.image.size * options.image.size);
-  if (options.decodes_images)
-    loaded.pixels.assign(pixels * static_cast<size_t>(loaded.items.images), 0.0f);
-  size_t values = 0;
-  if (options.mel)
-    values =
-        static_cast<size_t>(options.mel->options().mel_bins * options.mel->options().columns());
-  if (options.decodes_clips)
-    loaded.mels.assign(values * static_cast<size_t>(loaded.items.clips), 0.0f);
-  float *image = loaded.pixels.data(), *clip = loaded.mels.data();
+  check_encoders(dataset, options, loaded.samples);
+  std::vector<float*> targets;
+  for (size_t kind = 0; kind < options.encoders.size(); ++kind) {
+    const ItemDecoding& decoding = options.encoders[kind];
+    const int64_t items = decoding.is_wanted ? loaded.items.of(static_cast<int>(kind)) : 0;
+    loaded.values.emplace_back(decoding.values() * static_cast<size_t>(items), 0.0f);
+  }
+  for (std::vector<float>& values : loaded.values) targets.push_back(values.data());
   for (Sample& sample : loaded.samples) {
     for (size_t number = 0; number < sample.items.size(); ++number) {
       if (stop.stop_requested()) return loaded;
-      const bool is_clip = sample.items[number].modality == Modality::Audio;
-      if (is_clip ? options.decodes_clips : options.decodes_images) {
-        load_item(dataset, options, sample, number, is_clip ? clip : image, loaded.bad);
-        is_clip ? clip += values : image += pixels;
+      const auto kind = static_cast<size_t>(sample.items[number].kind);
+      if (options.encoders[kind].is_wanted) {
+        load_item(dataset, options, sample, number, targets[kind], loaded.bad);
+        targets[kind] += options.encoders[kind].values();
       }
       std::vector<uint8_t>().swap(sample.items[number].bytes);
     }
@@ -83,6 +91,11 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
 }
 
 }  // namespace
+
+size_t ItemDecoding::values() const {
+  return static_cast<size_t>(mel ? mel->options().mel_bins * mel->options().columns()
+                                 : 3 * image.size * image.size);
+}
 
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,
                                  const std::vector<int64_t>& ids) {

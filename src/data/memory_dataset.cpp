@@ -11,18 +11,31 @@ namespace zea {
 MemoryDataset::MemoryDataset(std::vector<Sample> samples, int32_t image_token,
                              std::vector<std::string> classes, std::vector<std::string> token_bytes,
                              std::string name, int32_t audio_token)
+    : MemoryDataset(
+          std::move(samples),
+          std::vector<ItemKind>{{Modality::Image, image_token}, {Modality::Audio, audio_token}},
+          std::move(classes), std::move(token_bytes), std::move(name)) {}
+
+MemoryDataset::MemoryDataset(std::vector<Sample> samples, std::vector<ItemKind> kinds,
+                             std::vector<std::string> classes, std::vector<std::string> token_bytes,
+                             std::string name)
     : samples_(std::move(samples)),
-      image_token_(image_token),
-      audio_token_(audio_token),
+      kinds_(std::move(kinds)),
       classes_(std::move(classes)),
       token_bytes_(std::move(token_bytes)),
       name_(std::move(name)) {
+  add_kind(kinds_, Modality::Image, -1);
+  add_kind(kinds_, Modality::Audio, -1);
   for (size_t i = 0; i < samples_.size(); ++i) {
     Sample& sample = samples_[i];
     sample.id = static_cast<int64_t>(i);
     check_sample(sample);
     max_token_ =
         std::max(max_token_, *std::max_element(sample.tokens.begin(), sample.tokens.end()));
+    std::vector<Modality> modalities;
+    for (const Item& item : sample.items) modalities.push_back(item.modality);
+    const std::vector<int> found = kinds_of_items(sample.tokens, modalities, kinds_);
+    for (size_t item = 0; item < found.size(); ++item) sample.items[item].kind = found[item];
     index_.push_back({static_cast<int64_t>(sample.tokens.size()), count_items(sample.items),
                       count_targets(sample.loss_mask)});
   }

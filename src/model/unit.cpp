@@ -23,7 +23,8 @@ class TensorOps {
         inputs_(inputs),
         microbatch_(microbatch),
         head_(head),
-        layers_(layers) {
+        layers_(layers),
+        part_(unit.encoder < 0 ? nullptr : &microbatch.encoder(unit)) {
     ZEA_ASSERT(parameters.size() == unit.roles.size());
   }
 
@@ -31,7 +32,7 @@ class TensorOps {
   bool has_input(size_t i) const { return inputs_[i].has_value(); }
   bool has(const std::string& role) const { return unit_.has(role); }
   at::Tensor source() const {
-    return unit_.kind == UnitKind::AudioEmbed ? microbatch_.columns : microbatch_.patches;
+    return unit_.kind == UnitKind::AudioEmbed ? part_->columns : part_->patches;
   }
 
   at::Tensor linear(const at::Tensor& x, const std::string& role) const {
@@ -65,9 +66,7 @@ class TensorOps {
   }
   at::Tensor attention(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
-    const TokenAttention& tokens = unit_.module == "llm"
-                                       ? microbatch_.text_attention
-                                       : microbatch_.encoder(unit_.module).attention;
+    const TokenAttention& tokens = part_ ? part_->attention : microbatch_.text_attention;
     return layers_.attention(by_head(qkv, heads), tokens, heads.query, heads.key_value);
   }
   at::Tensor swiglu(const at::Tensor& x) const { return zea::swiglu(x); }
@@ -81,18 +80,14 @@ class TensorOps {
     return zea::norm_sum(x, added, weight(role), bias(role), spec.eps);
   }
   at::Tensor windows(const at::Tensor& columns) const {
-    return windows_of(columns, microbatch_.windows);
+    return windows_of(columns, part_->windows);
   }
   at::Tensor image_tokens(const at::Tensor& patches) const {
-    return zea::image_tokens(patches,
-                             {microbatch_.patch_rows, microbatch_.class_rows,
-                              microbatch_.encoder(unit_.module).positions},
+    return zea::image_tokens(patches, {part_->patch_rows, part_->class_rows, part_->positions},
                              parameter("class_token"), parameter("positions"));
   }
   at::Tensor positions() const {
-    return embedding(
-        unit_.module == "llm" ? microbatch_.positions : microbatch_.encoder(unit_.module).positions,
-        parameter("positions"));
+    return embedding(part_ ? part_->positions : microbatch_.positions, parameter("positions"));
   }
   at::Tensor vocabulary() const {
     return layers_.embedding(microbatch_.token_ids, parameter("vocabulary"), model_.text.vocabulary,
@@ -101,11 +96,11 @@ class TensorOps {
   at::Tensor features() const {
     std::vector<at::Tensor> states;
     for (const auto& input : inputs_) states.push_back(*input);
-    return joined_rows(states, microbatch_.encoder(unit_.module).feature_rows);
+    return joined_rows(states, part_->feature_rows);
   }
   at::Tensor merged(const at::Tensor& text, size_t i) const {
-    const std::string& encoder = model_.units[unit_.inputs[i].unit].module;
-    return text.index_copy(0, microbatch_.encoder(encoder).placeholder_rows, *inputs_[i]);
+    const UnitSpec& projector = model_.units[unit_.inputs[i].unit];
+    return text.index_copy(0, microbatch_.encoder(projector).placeholder_rows, *inputs_[i]);
   }
   at::Tensor copy(const at::Tensor& x) const { return x.clone(); }
   /// Only rows that something is asked of go through the norm and the vocabulary.
@@ -133,9 +128,8 @@ class TensorOps {
     return place < 0 ? nullptr : parameters_[place];
   }
   const RowShares& shares(UnitRows rows) const {
-    if (unit_.module == "llm") return microbatch_.text_shares;
-    const EncoderPart& part = microbatch_.encoder(unit_.module);
-    return rows == UnitRows::Tokens ? part.shares : part.feature_shares;
+    if (!part_) return microbatch_.text_shares;
+    return rows == UnitRows::Tokens ? part_->shares : part_->feature_shares;
   }
   bool of_last() const { return head_ == HeadOutput::LastLogits; }
 
@@ -159,6 +153,7 @@ class TensorOps {
   const Microbatch& microbatch_;
   const HeadOutput head_;
   const Layers& layers_;
+  const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
 };
 
 }  // namespace

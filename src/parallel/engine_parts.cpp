@@ -119,11 +119,17 @@ void Engine::build_layers() {
 
 MicrobatchOptions Engine::microbatch_options() const {
   return {.dtype = to_torch(plan_.precision.param),
-          .vision_dtype = to_torch(plan_.precision_of("vision").param),
-          .audio_dtype = to_torch(plan_.precision_of("audio").param),
+          .encoder_dtypes = encoder_dtypes(plan_),
           .device = device_,
           .images_both_ways = plan_.options.llm.image_attention == ImageAttention::Bidirectional,
           .replica = plan_.replica_layout(world_rank_)};
+}
+
+std::vector<at::ScalarType> encoder_dtypes(const Plan& plan) {
+  std::vector<at::ScalarType> dtypes;
+  for (const std::string& encoder : plan.model.encoders())
+    dtypes.push_back(to_torch(plan.precision_of(encoder).param));
+  return dtypes;
 }
 
 }  // namespace zea

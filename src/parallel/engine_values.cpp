@@ -67,7 +67,7 @@ void Engine::add_gradient(int source, int target, int microbatch, const at::Tens
 bool Engine::trains_upstream(int unit, int microbatch) const {
   const UnitSpec& spec = plan_.model.units[unit];
   const Microbatch& of = (*microbatches_)[microbatch];
-  if (spec.module != "llm" && of.items.of(spec.module) == 0) return false;
+  if (spec.encoder >= 0 && of.items.of(spec.encoder) == 0) return false;
   return trains_unit_[unit] ||
          std::any_of(spec.inputs.begin(), spec.inputs.end(),
                      [&](const UnitInput& in) { return trains_upstream(in.unit, microbatch); });
@@ -89,7 +89,7 @@ void Engine::move(int unit, int microbatch) {
     if (--kept->second.consumers == 0) kept->second.value.reset();
   }
   const at::Tensor value =
-      exchange_rows(mesh_.along("llm", stage_axes()), held, moved_rows(unit, microbatch, false),
+      exchange_rows(mesh_.along(kDecoder, stage_axes()), held, moved_rows(unit, microbatch, false),
                     {plan_.model.text.block.hidden, dtype, device_});
   expect(unit, microbatch).value = value;
 }
@@ -97,7 +97,7 @@ void Engine::move(int unit, int microbatch) {
 void Engine::move_back(int unit, int microbatch) {
   const Precision& precision = plan_.precision_of(plan_.model.units[unit].module);
   const at::Tensor gradient =
-      exchange_rows(mesh_.along("llm", stage_axes()), arrived_.at({unit, microbatch}).gradient,
+      exchange_rows(mesh_.along(kDecoder, stage_axes()), arrived_.at({unit, microbatch}).gradient,
                     moved_rows(unit, microbatch, true),
                     {plan_.model.text.block.hidden, precision.output, device_});
   arrived_.erase({unit, microbatch});
@@ -107,7 +107,7 @@ void Engine::move_back(int unit, int microbatch) {
 
 /// Between the ranks of this place alone.
 RowTransfer Engine::moved_rows(int unit, int microbatch, bool back) const {
-  const EncoderPart& part = (*microbatches_)[microbatch].encoder(plan_.model.units[unit].module);
+  const EncoderPart& part = (*microbatches_)[microbatch].encoder(plan_.model.units[unit]);
   RowTransfer transfer = back ? part.feature_gradients : part.features;
   const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(world_rank_)];
   for (std::vector<int64_t>* counts : {&transfer.sent_counts, &transfer.received_counts})

@@ -96,7 +96,7 @@ void PlaceTransfers::send(const Action& action, const at::Tensor& rows,
   at::Tensor sent = rows.to(to_torch(route.dtype));
   if (route.is_features) {
     const RowTransfer& transfer =
-        transfer_of(microbatch.encoder(plan_.model.units[action.unit].module), action);
+        transfer_of(microbatch.encoder(plan_.model.units[action.unit]), action);
     counts = transfer.sent_counts;
     sent = sent.index_select(0, transfer.sent_rows);
   } else {
@@ -109,17 +109,17 @@ void PlaceTransfers::send(const Action& action, const at::Tensor& rows,
 
 Arrival PlaceTransfers::receive(const Action& action, const Microbatch& microbatch) {
   const Route route = route_of(action);
-  const std::string& module = plan_.model.units[action.unit].module;
+  const UnitSpec& unit = plan_.model.units[action.unit];
   std::vector<int64_t> counts(plan_.mesh.ranks_per_replica(), 0);
   at::Tensor places;
   int64_t rows = 0;
   if (route.is_features) {
-    const RowTransfer& transfer = transfer_of(microbatch.encoder(module), action);
+    const RowTransfer& transfer = transfer_of(microbatch.encoder(unit), action);
     counts = transfer.received_counts;
     places = transfer.received_rows;
     rows = transfer.needed;
   } else {
-    rows = microbatch.rows_here(module);
+    rows = microbatch.rows_here(unit);
     counts[peer_of(action)] = rows;
   }
   const at::Tensor received =

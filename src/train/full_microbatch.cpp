@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace zea {
 namespace {
@@ -14,7 +15,8 @@ void add_item(Sample& sample, const ModelSpec& model, const std::string& encoder
   sample.tokens.insert(sample.tokens.end(), features, placeholder);
   sample.loss_mask.insert(sample.loss_mask.end(), features, 1);
   sample.items.emplace_back();
-  if (encoder == "audio") sample.items.back().modality = Modality::Audio;
+  sample.items.back().modality = model.modality(encoder);
+  sample.items.back().kind = model.encoder_index(encoder);
 }
 
 /// A token that is no placeholder.
@@ -57,17 +59,15 @@ LoadedMicrobatch make_full_microbatch(const Plan& plan) {
     loaded.items += count_items(loaded.samples.back().items);
   }
   for (const std::string& encoder : model.encoders())
-    if (loaded.items.of(encoder) == 0)
+    if (loaded.items.of(model.encoder_index(encoder)) == 0)
       throw PlanError("rows of data.row_tokens = " + std::to_string(length) +
                       " tokens hold no item of " + encoder + " beside the others: one has " +
                       std::to_string(model.item_shape(encoder).features) +
                       " tokens; raise data.row_tokens to measure");
-  if (model.vision) {
-    const int64_t size = model.vision->image_size;
-    loaded.pixels.assign(loaded.items.images * model.vision->channels * size * size, 0.5F);
+  for (const ItemDecoding& decoding : loading_of(plan).encoders) {
+    const int64_t items = loaded.items.of(static_cast<int>(loaded.values.size()));
+    loaded.values.emplace_back(decoding.values() * static_cast<size_t>(items), 0.5F);
   }
-  if (model.audio)
-    loaded.mels.assign(loaded.items.clips * model.audio->mel_bins * model.audio->columns(), 0.5F);
   return loaded;
 }
 

@@ -140,8 +140,7 @@ class Profiler {
         device_(device),
         microbatch_(make_microbatch(make_full_microbatch(plan), plan.model,
                                     {.dtype = to_torch(plan.precision.param),
-                                     .vision_dtype = to_torch(plan.precision_of("vision").param),
-                                     .audio_dtype = to_torch(plan.precision_of("audio").param),
+                                     .encoder_dtypes = encoder_dtypes(plan),
                                      .device = device})) {}
 
   std::vector<UnitCost> measure() {

@@ -10,7 +10,8 @@ namespace zea {
 namespace {
 
 /// Why the model or a row cannot take a sample; empty when they can.
-std::string fault_of(const SampleIndex& sample, const Plan& plan) {
+std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kinds,
+                     const Plan& plan) {
   const std::string tokens = std::to_string(sample.tokens);
   if (sample.tokens > plan.options.data.row_tokens)
     return " has " + tokens +
@@ -21,10 +22,12 @@ std::string fault_of(const SampleIndex& sample, const Plan& plan) {
            std::to_string(plan.model.text.max_positions) +
            " learned positions (n_positions); cut samples shorter when packing, as "
            "jobs/pack_text.py does with --max-tokens";
-  if (sample.items.images > 0 && !plan.model.vision)
-    return " has an image, but the model (" + plan.model.family + ") has no vision encoder";
-  if (sample.items.clips > 0 && !plan.model.audio)
-    return " has a clip of sound, but the model (" + plan.model.family + ") has no audio encoder";
+  for (size_t kind = plan.model.encoders().size(); kind < kinds.size(); ++kind) {
+    if (sample.items.of(static_cast<int>(kind)) == 0) continue;
+    const bool hears = kinds[kind].modality == Modality::Audio;
+    return std::string(hears ? " has a clip of sound" : " has an image") + ", but the model (" +
+           plan.model.family + ") has no " + (hears ? "audio" : "vision") + " encoder";
+  }
   return "";
 }
 
@@ -48,42 +51,37 @@ void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan
                   std::to_string(positions - prompt + 1) + " at most, or pack shorter prompts");
 }
 
+ItemDecoding decoding_of(const ModelSpec& model, const std::string& encoder,
+                         const DataOptions& data) {
+  if (model.modality(encoder) == Modality::Audio)
+    return {
+        .mel = std::make_shared<const LogMel>(AudioOptions{
+            .mel_bins = model.audio->mel_bins, .max_source_positions = model.audio->positions})};
+  return {.image = {.size = model.vision->image_size,
+                    .mean = data.image_mean,
+                    .std = data.image_std,
+                    .max_pixels = data.max_image_pixels}};
+}
+
 }  // namespace
 
 LoaderOptions loading_of(const Plan& plan) {
   const DataOptions& data = plan.options.data;
   LoaderOptions loading;
-  if (plan.model.vision) loading.image.size = plan.model.vision->image_size;
-  if (plan.model.audio)
-    loading.mel = std::make_shared<const LogMel>(
-        AudioOptions{.mel_bins = plan.model.audio->mel_bins,
-                     .max_source_positions = plan.model.audio->positions});
+  for (const std::string& encoder : plan.model.encoders())
+    loading.encoders.push_back(decoding_of(plan.model, encoder, data));
   loading.max_clip_seconds = data.max_clip_seconds;
-  loading.image.mean = data.image_mean;
-  loading.image.std = data.image_std;
-  loading.image.max_pixels = data.max_image_pixels;
   loading.mask_bad_items = data.bad_items == BadItems::Mask;
   return loading;
 }
 
-namespace {
-
-bool has_encoder(const ModelSpec& model, const std::string& module) {
-  const std::vector<std::string> encoders = model.encoders();
-  return std::count(encoders.begin(), encoders.end(), module) > 0;
-}
-
-}  // namespace
-
 LoaderOptions loading_on(const Plan& plan, int world_rank) {
   LoaderOptions loading = loading_of(plan);
-  const auto needs = [&](const char* encoder) {
-    return loading.mask_bad_items ||
-           (has_encoder(plan.model, encoder) && plan.mesh.has(world_rank, encoder) &&
-            plan.mesh.coordinate(world_rank, encoder).pp == 0);
-  };
-  loading.decodes_images = needs("vision");
-  loading.decodes_clips = needs("audio");
+  const std::vector<std::string> encoders = plan.model.encoders();
+  for (size_t i = 0; i < encoders.size(); ++i)
+    loading.encoders[i].is_wanted =
+        loading.mask_bad_items || (plan.mesh.has(world_rank, encoders[i]) &&
+                                   plan.mesh.coordinate(world_rank, encoders[i]).pp == 0);
   return loading;
 }
 
@@ -109,7 +107,7 @@ void check_against(const Dataset& dataset, const Plan& plan) {
                     std::to_string(plan.model.text.vocabulary) +
                     "; pack the data with the model's tokenizer");
   for (size_t id = 0; id < dataset.index().size(); ++id) {
-    const std::string fault = fault_of(dataset.index()[id], plan);
+    const std::string fault = fault_of(dataset.index()[id], dataset.kinds(), plan);
     if (!fault.empty()) throw DataError(path + ": sample " + std::to_string(id) + fault);
   }
 }
@@ -119,7 +117,8 @@ void check_against(const Dataset& dataset, const Plan& plan) {
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
                                       Collectives& control) {
   if (path.empty()) return nullptr;
-  std::unique_ptr<Dataset> dataset = open_dataset(path, kHeldBytes, shared_by(control));
+  std::unique_ptr<Dataset> dataset =
+      open_dataset(path, kHeldBytes, shared_by(control), item_kinds(plan.model));
   agree(control, [&] { check_against(*dataset, plan); });
   return dataset;
 }

@@ -57,7 +57,7 @@ TEST(Balance, IsWhatThePlanDeals) {
     for (const auto& microbatches :
          plan.step_plan(0, batch, skewed_dataset(run).index()).replicas) {
       int64_t images = 0;
-      for (const MicrobatchPlan& part : microbatches) images += part.items.images;
+      for (const MicrobatchPlan& part : microbatches) images += part.items.of(0);
       most = std::max(most, images);
     }
     return most;

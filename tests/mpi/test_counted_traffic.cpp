@@ -217,8 +217,9 @@ MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& mode
       for (const std::string& encoder : model.encoders())
         if (sample.tokens[i] == model.placeholder(encoder))
           tokens.words.back() =
-              make_mask_word(number, modality_of(encoder),
-                             1 + placeholders[encoder]++ / model.item_shape(encoder).features);
+              make_mask_word(number, mask_modality(model.modality(encoder)),
+                             1 + placeholders[encoder]++ / model.item_shape(encoder).features,
+                             model.encoder_index(encoder));
       tokens.is_target.push_back(i + 1 < sample.tokens.size() && sample.loss_mask[i + 1]);
     }
   }

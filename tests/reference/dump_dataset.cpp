@@ -42,14 +42,14 @@ int main(int argc, char** argv) {
     const auto data = zea::open_dataset(argv[1]);
     nlohmann::json samples = nlohmann::json::array();
     for (size_t id = 0; id < data->index().size(); ++id) {
-      zea::check_placeholders(*data, data->read(static_cast<int64_t>(id)), std::stoll(argv[2]),
-                              std::stoll(argv[3]));
+      zea::check_placeholders(*data, data->read(static_cast<int64_t>(id)),
+                              {std::stoll(argv[2]), std::stoll(argv[3])});
       samples.push_back(describe(*data, static_cast<int64_t>(id)));
     }
     std::cout << nlohmann::json{{"samples", samples},
                                 {"classes", data->classes()},
-                                {"image_token", data->image_token()},
-                                {"audio_token", data->audio_token()},
+                                {"image_token", data->kinds()[0].token},
+                                {"audio_token", data->kinds()[1].token},
                                 {"max_token", data->max_token()}};
   } catch (const zea::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -20,8 +20,7 @@ MemoryDataset named_tokens(const MemoryDataset& plain) {
     samples.push_back(plain.read(static_cast<int64_t>(i)));
   std::vector<std::string> names;
   for (int token = 0; token < 64; ++token) names.push_back(std::to_string(token) + " ");
-  return MemoryDataset(std::move(samples), plain.image_token(), {}, names, "named",
-                       plain.audio_token());
+  return MemoryDataset(std::move(samples), plain.kinds(), {}, names, "named");
 }
 
 /// Trials that run at the same time, on ranks of their own.

@@ -185,8 +185,7 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
     text(1 + below(6), true);
     made.push_back(std::move(sample));
   }
-  return MemoryDataset(std::move(made), static_cast<int32_t>(model.image_token), {}, {}, "memory",
-                       static_cast<int32_t>(model.audio_token));
+  return MemoryDataset(std::move(made), item_kinds(model));
 }
 
 double max_difference(const std::map<std::string, std::vector<double>>& a,

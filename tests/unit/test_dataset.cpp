@@ -22,7 +22,7 @@ TEST_F(DatasetFile, GivesBackWhatWasWritten) {
     const Sample first = data->read(0), text = data->read(1), last = data->read(2);
 
     EXPECT_EQ(data->describe(), path);
-    EXPECT_EQ(data->image_token(), kImage);
+    EXPECT_EQ(data->kinds()[0].token, kImage);
     EXPECT_EQ(data->max_token(), 7);
     EXPECT_EQ(data->classes(), (std::vector<std::string>{"bag", "coat"}));
     EXPECT_EQ(data->token_bytes(),
@@ -48,15 +48,51 @@ TEST_F(DatasetFile, KnowsImagesFromSound) {
   with_sound(arrays);
   const auto data = open_dataset(write(arrays));
 
-  EXPECT_EQ(data->audio_token(), 6);
-  EXPECT_EQ(data->index()[0].items, ItemCounts(1, 0));
-  EXPECT_EQ(data->index()[2].items, ItemCounts(1, 1));
+  EXPECT_EQ(data->kinds()[1].token, 6);
+  EXPECT_EQ(data->index()[0].items, (ItemCounts{1, 0}));
+  EXPECT_EQ(data->index()[2].items, (ItemCounts{1, 1}));
   const std::vector<Item> items = data->read(2).items;
   EXPECT_EQ(items[0].modality, Modality::Image);
   EXPECT_FALSE(items[0].raw);
   EXPECT_EQ(items[1].modality, Modality::Audio);
   EXPECT_TRUE(items[1].raw);
   EXPECT_EQ(items[1].rate, 8000);
+}
+
+/// Encoders of one modality are told apart by their placeholders, which stand in the order of
+/// items.
+TEST_F(DatasetFile, AnItemIsOfTheEncoderWhosePlaceholderStandsForIt) {
+  Arrays arrays;
+  arrays.tokens = {7, 7, 1, 2, 3, 4, 6, 7, 7};
+  const std::vector<ItemKind> kinds{{Modality::Image, 7, 2}, {Modality::Image, 6, 1}};
+  for (int64_t held_bytes : {int64_t{0}, int64_t{1000}}) {
+    const auto data = open_dataset(write(arrays), held_bytes, {}, kinds);
+
+    EXPECT_EQ(data->index()[0].items, ItemCounts(1));
+    EXPECT_EQ(data->index()[1].items, ItemCounts());
+    EXPECT_EQ(data->index()[2].items, (ItemCounts{1, 1}));
+    const std::vector<Item> items = data->read(2).items;
+    EXPECT_EQ(items[0].kind, 1);
+    EXPECT_EQ(items[0].bytes.size(), 3u);
+    EXPECT_EQ(items[1].kind, 0);
+    ASSERT_EQ(data->kinds().size(), 3u);  // no encoder takes the last
+    EXPECT_EQ(data->kinds()[2].modality, Modality::Audio);
+    EXPECT_EQ(MemoryDataset({data->read(2)}, kinds).index()[0].items, (ItemCounts{1, 1}));
+  }
+}
+
+TEST(KindsOfItems, FollowThePlaceholders) {
+  const std::vector<ItemKind> kinds{
+      {Modality::Image, 7, 2}, {Modality::Audio, 5, 1}, {Modality::Image, 6, 1}};
+  constexpr auto kPicture = Modality::Image, kTalk = Modality::Audio;
+  const auto found = [&](const std::vector<int32_t>& tokens, const std::vector<Modality>& items) {
+    return kinds_of_items(tokens, items, kinds);
+  };
+
+  EXPECT_EQ(found({1, 6, 7, 7, 7, 7, 2, 6}, {kPicture, kPicture, kPicture, kPicture}),
+            (std::vector<int>{2, 0, 0, 2}));
+  EXPECT_EQ(found({6, 5, 7, 7}, {kPicture, kTalk, kPicture}), (std::vector<int>{2, 1, 0}));
+  EXPECT_EQ(found({1, 2}, {kPicture, kTalk}), (std::vector<int>{0, 1}));
 }
 
 TEST_F(DatasetFile, FaultsOfModalitiesAreNamed) {
@@ -88,10 +124,10 @@ TEST_F(DatasetFile, IndexCountsTokensItemsAndTargetsAfterTheShift) {
 
   ASSERT_EQ(index.size(), 3u);
   EXPECT_EQ(index[0].tokens, 4);
-  EXPECT_EQ(index[0].items.images, 1);
+  EXPECT_EQ(index[0].items.of(0), 1);
   EXPECT_EQ(index[0].targets, 2);
   EXPECT_EQ(index[1].targets, 1);  // its first token is never a target
-  EXPECT_EQ(index[2].items.images, 2);
+  EXPECT_EQ(index[2].items.of(0), 2);
   EXPECT_EQ(index[2].targets, 0);
 }
 
@@ -208,9 +244,9 @@ TEST(CheckPlaceholders, BothCountsAreNamed) {
   sample.items.resize(2);
   const MemoryDataset data({Sample{0, {1}, {0}, {}, -1}, sample}, kImage, {}, {}, "pictures");
 
-  EXPECT_NO_THROW(check_placeholders(data, data.read(0), 16));
+  EXPECT_NO_THROW(check_placeholders(data, data.read(0), {16}));
   try {
-    check_placeholders(data, data.read(1), 2);
+    check_placeholders(data, data.read(1), {2});
     FAIL() << "3 placeholders passed for 4 features";
   } catch (const DataError& error) {
     const std::string fault = error.what();
@@ -226,10 +262,10 @@ TEST(CheckPlaceholders, OfSoundAreCountedApart) {
   sample.items[1].modality = Modality::Audio;
   const MemoryDataset data({sample}, kImage, {}, {}, "talks", kSound);
 
-  EXPECT_EQ(data.index()[0].items, ItemCounts(1, 1));
-  EXPECT_NO_THROW(check_placeholders(data, data.read(0), 1, 2));
+  EXPECT_EQ(data.index()[0].items, (ItemCounts{1, 1}));
+  EXPECT_NO_THROW(check_placeholders(data, data.read(0), {1, 2}));
   try {
-    check_placeholders(data, data.read(0), 1, 3);
+    check_placeholders(data, data.read(0), {1, 3});
     FAIL() << "2 placeholders passed for 3 features";
   } catch (const DataError& error) {
     const std::string fault = error.what();

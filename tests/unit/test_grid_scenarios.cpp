@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "zea/data/sampler.hpp"
@@ -71,12 +72,11 @@ class Facts {
   int64_t look_at(const MicrobatchPlan& part, int replica) {
     const LoadedMicrobatch loaded = load_microbatch(dataset_, loading_of(plan_), part.samples);
     note(loaded.samples.size() > 1, Fact::SeveralSamplesInARow);
-    if (loaded.samples.empty()) return loaded.items.images;
+    if (loaded.samples.empty()) return loaded.items.of(0);
     const int ranks = plan_.mesh.ranks_per_replica();
     std::map<int, int64_t> tokens;  // of each cp rank
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
-      MicrobatchOptions options{
-          .dtype = at::kDouble, .vision_dtype = at::kDouble, .audio_dtype = at::kDouble};
+      MicrobatchOptions options{.dtype = at::kDouble};
       options.images_both_ways = plan_.options.llm.image_attention == ImageAttention::Bidirectional;
       options.replica = plan_.replica_layout(rank);
       const Microbatch made = make_microbatch(loaded, plan_.model, options);
@@ -88,24 +88,24 @@ class Facts {
         std::minmax_element(tokens.begin(), tokens.end(),
                             [](const auto& a, const auto& b) { return a.second < b.second; });
     note(most->second - least->second >= 2, Fact::UnequalTokens);
-    return loaded.items.images;
+    return loaded.items.of(0);
   }
 
   void look_at(const Microbatch& made) {
+    const EncoderPart& images = made.encoders.empty() ? EncoderPart() : made.encoders[0];
     const bool has_tokens = made.token_ids.numel() > 0;
     note(!has_tokens, Fact::RankWithoutTokens);
-    note(made.items.images > 0 && made.images.items_here == 0, Fact::RankWithoutItems);
+    note(made.items.of(0) > 0 && images.items_here == 0, Fact::RankWithoutItems);
     // Of a slice nothing can be told about the other tp ranks' rows.
-    const bool has_image =
-        made.images.placeholder_rows.defined() && made.images.placeholder_rows.numel() > 0;
-    note(made.text_shares.empty() && has_tokens && made.items.images > 0 && !has_image,
+    const bool has_image = images.placeholder_rows.defined() && images.placeholder_rows.numel() > 0;
+    note(made.text_shares.empty() && has_tokens && made.items.of(0) > 0 && !has_image,
          Fact::RankWithoutImage);
   }
 
   /// On how many cp ranks each image of the microbatch lies, in the text and in this rank's part of
   /// the encoder.
   void look_at_images(const Microbatch& made, const MicrobatchOptions& options) {
-    if (made.items.images == 0) return;
+    if (made.items.of(0) == 0) return;
     note(options.images_both_ways, Fact::BothWays);
     const ReplicaLayout& replica = options.replica;
     const TokenLayout text(visible_text(made.words, options.images_both_ways),
@@ -117,9 +117,11 @@ class Facts {
     });
     note(shared, Fact::ImageOnTwoRanks);
     note(shared && options.images_both_ways, Fact::ImageSeenOnTwoRanks);
-    const int64_t each = plan_.model.item_shape("vision").tokens;
-    const ItemRow row(made.images.items_here, each, "vision", replica);
-    note(shares_an_item(row.layout().owned(), [&](int64_t token) { return token / each; }),
+    const ItemShape shape = plan_.model.item_shape("vision");
+    std::vector<int64_t> items(made.encoders[0].items_here);
+    std::iota(items.begin(), items.end(), 0);
+    const ItemRow row(std::vector<ItemShape>(items.size(), shape), items, "vision", replica);
+    note(shares_an_item(row.layout().owned(), [&](int64_t token) { return token / shape.tokens; }),
          Fact::ImageMadeOnTwoRanks);
   }
 

@@ -32,7 +32,7 @@ std::vector<Sample> make_samples(int count) {
 }
 
 LoaderOptions options_of(bool mask) {
-  return {{1, {0, 0, 0}, {1, 1, 1}, 100}, mask};
+  return {{{.image = {1, {0, 0, 0}, {1, 1, 1}, 100}}}, mask};
 }
 
 template <class Call>
@@ -65,11 +65,11 @@ TEST(LoadMicrobatch, KeepsTheOrderOfIdsAndItems) {
   ASSERT_EQ(loaded.samples.size(), 3u);
   EXPECT_EQ(loaded.samples[0].id, 5);
   EXPECT_EQ(loaded.samples[2].id, 4);
-  EXPECT_EQ(loaded.items, ItemCounts(3, 0));
-  ASSERT_EQ(loaded.pixels.size(), 9u);
-  EXPECT_FLOAT_EQ(loaded.pixels[0], 50 / 255.0f);
-  EXPECT_FLOAT_EQ(loaded.pixels[3], 51 / 255.0f);
-  EXPECT_FLOAT_EQ(loaded.pixels[6], 40 / 255.0f);
+  EXPECT_EQ(loaded.items, (ItemCounts{3, 0}));
+  ASSERT_EQ(loaded.values[0].size(), 9u);
+  EXPECT_FLOAT_EQ(loaded.values[0][0], 50 / 255.0f);
+  EXPECT_FLOAT_EQ(loaded.values[0][3], 51 / 255.0f);
+  EXPECT_FLOAT_EQ(loaded.values[0][6], 40 / 255.0f);
   EXPECT_TRUE(loaded.samples[0].items[0].bytes.empty());
   EXPECT_TRUE(loaded.bad.empty());
 }
@@ -93,7 +93,9 @@ MemoryDataset spoken_samples() {
 
 LoaderOptions hearing_options() {
   LoaderOptions options = options_of(false);
-  options.mel = std::make_shared<const LogMel>(AudioOptions{4, 3});
+  ItemDecoding sound;
+  sound.mel = std::make_shared<const LogMel>(AudioOptions{4, 3});
+  options.encoders.push_back(sound);
   return options;
 }
 
@@ -101,16 +103,16 @@ TEST(LoadMicrobatch, ClipsAndImagesLieApartInTheOrderOfSamples) {
   const LoaderOptions options = hearing_options();
   const LoadedMicrobatch loaded = load_microbatch(spoken_samples(), options, {1, 0});
 
-  EXPECT_EQ(loaded.items, ItemCounts(1, 2));
-  EXPECT_EQ(loaded.pixels.size(), 3u);
-  ASSERT_EQ(loaded.mels.size(), 2u * 4 * 6);
+  EXPECT_EQ(loaded.items, (ItemCounts{1, 2}));
+  EXPECT_EQ(loaded.values[0].size(), 3u);
+  ASSERT_EQ(loaded.values[1].size(), 2u * 4 * 6);
   Audio audio{kMelRate, {}};
   for (int i = 0; i < 600; ++i)
     audio.samples.push_back(static_cast<float>(64 * 256 + static_cast<uint8_t>(i)) / 32768);
   std::vector<float> expected(4 * 6);
-  (*options.mel)(audio, expected.data());
-  for (size_t i = 0; i < loaded.mels.size(); ++i)
-    EXPECT_EQ(loaded.mels[i], expected[i % expected.size()]);
+  (*options.encoders[1].mel)(audio, expected.data());
+  for (size_t i = 0; i < loaded.values[1].size(); ++i)
+    EXPECT_EQ(loaded.values[1][i], expected[i % expected.size()]);
 }
 
 TEST(LoadMicrobatch, FaultsOfClipsAreNamed) {
@@ -131,7 +133,7 @@ TEST(LoadMicrobatch, FaultsOfClipsAreNamed) {
   ASSERT_EQ(loaded.bad.size(), 1u);
   EXPECT_EQ(loaded.bad[0].item, 1);
   EXPECT_EQ(count_targets(loaded.samples[0].loss_mask), 0);
-  for (float value : loaded.mels) EXPECT_EQ(value, 0);
+  for (float value : loaded.values[1]) EXPECT_EQ(value, 0);
 }
 
 TEST(LoadMicrobatch, ABadItemIsAnErrorThatNamesIt) {
@@ -157,8 +159,8 @@ TEST(LoadMicrobatch, AMaskedBadItemIsZerosAndItsSampleHasNoTargets) {
   EXPECT_EQ(loaded.bad[0].sample, 5);
   EXPECT_EQ(loaded.bad[0].item, 0);
   EXPECT_NE(loaded.bad[0].fault, "");
-  EXPECT_EQ(loaded.pixels[0], 0);
-  EXPECT_FLOAT_EQ(loaded.pixels[3], 51 / 255.0f);
+  EXPECT_EQ(loaded.values[0][0], 0);
+  EXPECT_FLOAT_EQ(loaded.values[0][3], 51 / 255.0f);
   EXPECT_EQ(count_targets(loaded.samples[0].loss_mask), 0);
   EXPECT_EQ(count_targets(loaded.samples[1].loss_mask), 2);
 }

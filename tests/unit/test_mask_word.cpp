@@ -9,8 +9,9 @@
 namespace zea::test_mask_word {
 namespace {
 
-TEST(MaskWord, KeepsItsThreeParts) {
-  const MaskWord word = make_mask_word(70000, kModalityImage, 12345);
+TEST(MaskWord, KeepsItsParts) {
+  const MaskWord word = make_mask_word(70000, kModalityImage, 12345, 7);
+  EXPECT_EQ(word_encoder(word), 7);
   EXPECT_EQ(word_sample(word), 70000);
   EXPECT_EQ(word_modality(word), kModalityImage);
   EXPECT_EQ(word_item(word), 12345);

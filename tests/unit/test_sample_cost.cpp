@@ -56,10 +56,11 @@ TEST(SampleCost, GrowsWithTheSquareOfTheTokens) {
 }
 
 TEST(SampleCost, AFrozenEncoderCostsItsForwardOnly) {
-  const double trained = sample_costs(make_model_spec(tiny_llava_config()), shared_mesh())[0].image;
+  const double trained =
+      sample_costs(make_model_spec(tiny_llava_config()), shared_mesh())[0].items[0];
   const ModelSpec frozen =
       make_model_spec(tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}});
-  EXPECT_LT(sample_costs(frozen, shared_mesh())[0].image, 0.6 * trained);
+  EXPECT_LT(sample_costs(frozen, shared_mesh())[0].items[0], 0.6 * trained);
 }
 
 TEST(SampleCost, ModulesOnRanksOfTheirOwnHaveCostsOfTheirOwn) {
@@ -67,8 +68,8 @@ TEST(SampleCost, ModulesOnRanksOfTheirOwnHaveCostsOfTheirOwn) {
   const SampleCosts together = sample_costs(model, shared_mesh())[0];
   const auto apart = sample_costs(model, disjoint_mesh());
   ASSERT_EQ(apart.size(), 2);
-  EXPECT_EQ(apart[0], (SampleCosts{.token = 0, .image = together.image}));
-  EXPECT_EQ(apart[1].image, 0);
+  EXPECT_EQ(apart[0], (SampleCosts{.token = 0, .items = together.items}));
+  EXPECT_EQ(apart[1].items[0], 0);
   EXPECT_DOUBLE_EQ(apart[1].token, together.token / 2);  // two ranks share it
 }
 
@@ -84,7 +85,7 @@ TEST(SampleCost, FollowsMeasuredCosts) {
                    factor * measured[u].backward_weight, 0};
   }
   const SampleCosts slow = sample_costs(model, shared_mesh(), measured, 64)[0];
-  EXPECT_NEAR(slow.image / slow.token, 3 * estimated.image / estimated.token, 1e-9);
+  EXPECT_NEAR(slow.items[0] / slow.token, 3 * estimated.items[0] / estimated.token, 1e-9);
 }
 
 }  // namespace

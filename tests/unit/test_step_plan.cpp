@@ -39,7 +39,7 @@ TEST(StepPlan, DealsEverySampleOnceAndFillsNoRowBeyondItsBudget) {
                                               .row_tokens = 64,
                                               .rows_per_microbatch = per_microbatch,
                                               .balance = balance,
-                                              .costs = {{.image = 25}}});
+                                              .costs = {{.items = {25}}}});
         std::vector<int64_t> dealt;
         int64_t tokens = 0, targets = 0;
         ASSERT_EQ(plan.replicas.size(), replicas);
@@ -111,7 +111,7 @@ std::vector<SampleIndex> skewed_index(int64_t samples) {
   return index;
 }
 
-constexpr SampleCosts kImagesAreDear{.token = 1, .pair = 0.01, .target = 2, .image = 300};
+const SampleCosts kImagesAreDear{.token = 1, .pair = 0.01, .target = 2, .items = {300}};
 
 TEST(StepPlan, NoReplicaWaitsWhereImagesAreSkewed) {
   const auto index = skewed_index(64);
@@ -182,7 +182,7 @@ TEST(StepPlan, MicrobatchesOfAReplicaAreAlikeAndNoMoreThanFirstFitNeeds) {
 TEST(StepPlan, BalancesEverySetOfRanksThatWorksBesideTheOthers) {
   // Encoders on ranks of their own: neither they nor the language model may wait.
   const auto index = skewed_index(128);
-  const SampleCosts text{.token = 1}, images{.token = 0, .image = 40};
+  const SampleCosts text{.token = 1}, images{.token = 0, .items = {40}};
   const StepPlan plan = make_step_plan(
       0, all_of(index), index, {.replicas = 4, .row_tokens = 4096, .costs = {images, text}});
 

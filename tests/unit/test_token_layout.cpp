@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <random>
 
+#include "zea/plan/tokens/item_row.hpp"
+
 namespace zea::test_token_layout {
 namespace {
 
@@ -91,6 +93,83 @@ TEST(TokenLayout, CutsThemIntoSlicesUnderSequenceParallel) {
       ASSERT_EQ(joined, sliced ? owned : std::vector<int64_t>{});
     }
   });
+}
+
+/// Items of different sizes on the ranks of an encoder, of which so many tokens become a feature.
+struct MergedItems {
+  std::vector<ItemShape> all;
+  std::vector<int64_t> items;  ///< of these, those of the row
+  ReplicaLayout replica;
+  int cp = 1, tp = 1;
+};
+
+MergedItems random_items(std::mt19937_64& random) {
+  MergedItems made;
+  const auto merge = static_cast<int64_t>(1 + random() % 4);
+  for (int64_t item = 0; item < 6; ++item) {
+    const auto features = static_cast<int64_t>(random() % 12);
+    const auto first = static_cast<int64_t>(merge * (random() % 3)),
+               behind = static_cast<int64_t>(merge * (random() % 2));
+    made.all.push_back({first + merge * features + behind, features, first, merge});
+    if (random() % 2 == 0) made.items.push_back(item);
+  }
+  made.cp = 1 << random() % 3;
+  made.tp = 1 + static_cast<int>(random() % 4);
+  TokenSharding sharding = sharding_of(made.cp, random() % 2 == 0, random);
+  sharding.context.inner = made.cp % 2 == 0 && random() % 2 == 0 ? 2 : 1;
+  ModuleGrid grid{.module = "vision"};
+  grid.tp = made.tp;
+  grid.cp = made.cp;
+  made.replica.grids.modules = {grid};
+  made.replica.tokens["vision"] = sharding;
+  return made;
+}
+
+TEST(ItemRow, EveryFeatureIsMadeOnceWhereAllOfItsTokensAre) {
+  std::mt19937_64 random(23);
+  for (int round = 0; round < 300; ++round) {
+    const MergedItems made = random_items(random);
+    const int64_t merge = made.all[0].merge;
+    std::vector<int64_t> expected;
+    int64_t before = 0;
+    for (size_t item = 0; item < made.all.size(); ++item) {
+      if (std::count(made.items.begin(), made.items.end(), item) > 0)
+        for (int64_t f = 0; f < made.all[item].features; ++f) expected.push_back(before + f);
+      before += made.all[item].features;
+    }
+
+    const ItemRow row(made.all, made.items, "vision", made.replica);
+
+    std::vector<int64_t> features;
+    for (int cp = 0; cp < made.cp; ++cp) {
+      const bool sliced = !row.layout().shares(cp).empty();
+      for (int tp = 0; tp < (sliced ? made.tp : 1); ++tp) {
+        const std::vector<int64_t> held = rows_of(row.layout().held(cp, tp));
+        std::vector<int64_t> parts;  // of features, in the order of the rows that are held
+        for (int64_t token : held)
+          if (row.feature(token) >= 0) parts.push_back(row.feature(token));
+        const std::vector<int64_t> own = rows_of(row.features(row.layout().held(cp, tp)));
+        ASSERT_EQ(parts.size(), own.size() * merge);
+        for (size_t i = 0; i < parts.size(); ++i) ASSERT_EQ(parts[i], own[i / merge]);
+        features.insert(features.end(), own.begin(), own.end());
+      }
+    }
+    std::sort(features.begin(), features.end());
+    ASSERT_EQ(features, expected);
+  }
+}
+
+TEST(ItemRow, KnowsTheTokensOfEachItem) {
+  const ItemRow row({{3, 2, 1}, {5, 5}, {4, 2, 1}}, {0, 2}, "vision", {});
+
+  EXPECT_EQ(row.segments(), (std::vector<Segment>{{0, 3}, {3, 4}}));
+  std::vector<int64_t> positions, features;
+  for (int64_t token = 0; token < row.visible().tokens(); ++token) {
+    positions.push_back(row.position(token));
+    features.push_back(row.feature(token));
+  }
+  EXPECT_EQ(positions, (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 3}));
+  EXPECT_EQ(features, (std::vector<int64_t>{-1, 0, 1, -1, 7, 8, -1}));
 }
 
 TEST(TokenLayout, TakesRowsOutOfRuns) {

@@ -83,7 +83,8 @@ void add_item(Sample& sample, const ModelSpec& model, const std::string& encoder
   std::fill_n(sample.tokens.begin() + begin, features, model.placeholder(encoder));
   std::fill_n(sample.loss_mask.begin() + begin, features, 0);
   sample.items.emplace_back();
-  if (encoder == "audio") sample.items.back().modality = Modality::Audio;
+  sample.items.back().modality = model.modality(encoder);
+  sample.items.back().kind = model.encoder_index(encoder);
 }
 
 /// Samples of these lengths, each with as many items as fit, up to `items` for each encoder.
@@ -103,11 +104,12 @@ LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>
     loaded.items += count_items(sample.items);
     loaded.samples.push_back(std::move(sample));
   }
-  if (model.vision)
-    loaded.pixels.assign(
-        loaded.items.images * 3 * model.vision->image_size * model.vision->image_size, 0.5F);
-  if (model.audio)
-    loaded.mels.assign(loaded.items.clips * model.audio->mel_bins * model.audio->columns(), 0.5F);
+  for (const std::string& encoder : model.encoders()) {
+    const int64_t values = model.modality(encoder) == Modality::Image
+                               ? 3 * model.vision->image_size * model.vision->image_size
+                               : model.audio->mel_bins * model.audio->columns();
+    loaded.values.emplace_back(loaded.items.of(model.encoder_index(encoder)) * values, 0.5F);
+  }
   return loaded;
 }
 
@@ -184,7 +186,7 @@ std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec&
                                          const MicrobatchSizes& sizes) {
   if (unit.module == "llm") return {sizes.tokens, model.text.block.hidden};
   const ItemShape item = model.item_shape(unit.module);
-  const int64_t items = sizes.items.of(unit.module);
+  const int64_t items = sizes.items.of(unit.encoder);
   if (unit.kind == UnitKind::Projector) return {items * item.features, model.text.block.hidden};
   return {items * item.tokens, model.hidden(unit.module)};
 }
@@ -221,7 +223,7 @@ struct Check {
     const LoadedMicrobatch loaded = make_samples(spec, lengths, 3);
     const Microbatch microbatch = make_microbatch(
         loaded, spec,
-        {.dtype = to_torch(type), .vision_dtype = to_torch(type), .audio_dtype = to_torch(type)});
+        {.dtype = to_torch(type), .encoder_dtypes = {to_torch(type), to_torch(type)}});
     const MicrobatchSizes sizes = sizes_of(spec, loaded);
     ASSERT_EQ(sizes.targets, microbatch.targets);
     std::set<std::pair<std::string, UnitKind>> seen;
@@ -231,7 +233,7 @@ struct Check {
   }
 
   static bool runs(const UnitSpec& unit, const MicrobatchSizes& sizes) {
-    return unit.module == "llm" || sizes.items.of(unit.module) > 0;
+    return unit.module == "llm" || sizes.items.of(unit.encoder) > 0;
   }
 
   void run_unit_of(const ModelSpec& spec, const UnitSpec& unit, const MicrobatchSizes& sizes,

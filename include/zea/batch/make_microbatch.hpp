@@ -11,9 +11,9 @@
 namespace zea {
 
 struct MicrobatchOptions {
-  at::ScalarType dtype = at::kFloat;         ///< the language model computes in
-  at::ScalarType vision_dtype = at::kFloat;  ///< the vision encoder computes in
-  at::ScalarType audio_dtype = at::kFloat;   ///< the audio encoder computes in
+  at::ScalarType dtype = at::kFloat;  ///< the language model computes in
+  /// Each encoder computes in; those beyond in that of the language model.
+  std::vector<at::ScalarType> encoder_dtypes = {};
   at::Device device = at::kCPU;
   bool images_both_ways = false;  ///< features of an image see all of it in the language model
   ReplicaLayout replica = {};     ///< the ranks that share the microbatch

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "zea/data/shared_opening.hpp"
-#include "zea/plan/model/modality.hpp"
+#include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/tokens/sample_index.hpp"
 
 namespace zea {
@@ -24,9 +24,28 @@ struct Item {
   int64_t height = 0, width = 0, channels = 0;  ///< of raw images
   Modality modality = Modality::Image;
   int64_t rate = 0;  ///< of raw sound: samples per second
+  int kind = 0;      ///< index in Dataset::kinds()
 };
 
-/// How many of `items` are of each modality.
+/// Items that one encoder takes: those for which its placeholders stand.
+struct ItemKind {
+  Modality modality = Modality::Image;
+  int32_t token = -1;    ///< placeholder; -1: there are none
+  int64_t features = 1;  ///< placeholders of each item
+};
+
+/// Adds one of a modality that none of `kinds` has.
+void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token);
+
+/// Of a model's encoders, in their order.
+std::vector<ItemKind> item_kinds(const ModelSpec& model);
+
+/// The kind of each item of a sample, of which `items` are the modalities.
+std::vector<int> kinds_of_items(const std::vector<int32_t>& tokens,
+                                const std::vector<Modality>& items,
+                                const std::vector<ItemKind>& kinds);
+
+/// How many of `items` are of each kind.
 ItemCounts count_items(const std::vector<Item>& items);
 
 struct Sample {
@@ -44,8 +63,8 @@ class Dataset {
   virtual const std::vector<SampleIndex>& index() const = 0;
   virtual Sample read(
       int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
-  virtual int32_t image_token() const = 0;  ///< placeholder id; -1 when there are no images
-  virtual int32_t audio_token() const = 0;  ///< that of sound
+  /// Those that it was opened with, then the other modalities'.
+  virtual const std::vector<ItemKind>& kinds() const = 0;
   virtual int32_t max_token()
       const = 0;  ///< largest token id of all samples; the vocabulary must hold it
   virtual const std::vector<std::string>& classes() const = 0;  ///< may be empty
@@ -58,10 +77,11 @@ inline constexpr int64_t kHeldBytes = int64_t{256} << 20;
 /// Opens a zea data set (jobs/dataset_writer.py describes its layout); checks every offset, length
 /// and id against the others. Arrays of up to `held_bytes` stay in memory, larger ones are read
 /// when needed. What the contents of a large one were found to be is kept beside it, in
-/// `path`.checked, and holds as long as the file is the same. Throws DataError. Collective over the
-/// ranks of `opening`.
+/// `path`.checked, and holds as long as the file is the same. `kinds` are those of the model that
+/// it is for. Throws DataError. Collective over the ranks of `opening`.
 std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes = kHeldBytes,
-                                      const SharedOpening& opening = {});
+                                      const SharedOpening& opening = {},
+                                      std::vector<ItemKind> kinds = {});
 
 /// Tokens of a loss mask that are targets: those after the first with mask 1.
 int64_t count_targets(const std::vector<uint8_t>& loss_mask);
@@ -69,9 +89,9 @@ int64_t count_targets(const std::vector<uint8_t>& loss_mask);
 /// The position of the first target at or after `from`; the length of the mask where there is none.
 int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from = 1);
 
-/// Throws DataError, naming sample, modality and both counts, unless `sample` has exactly
-/// `tokens_per_image` placeholders for each of its images and `tokens_per_clip` for each clip.
-void check_placeholders(const Dataset& dataset, const Sample& sample, int64_t tokens_per_image,
-                        int64_t tokens_per_clip = 0);
+/// Throws DataError, naming sample, modality and both counts, unless `sample` has exactly so many
+/// placeholders for each of its items: by kind, 0 of those beyond.
+void check_placeholders(const Dataset& dataset, const Sample& sample,
+                        const std::vector<int64_t>& tokens_per_item);
 
 }  // namespace zea

@@ -31,9 +31,10 @@ struct BadItem {
 
 struct LoadedMicrobatch {
   std::vector<Sample>
-      samples;                ///< in the order of their ids' list; their items' bytes are released
-  std::vector<float> pixels;  ///< (images, 3, size, size), in the order of samples, then items
-  std::vector<float> mels;    ///< (clips, mel_bins, columns), likewise
+      samples;  ///< in the order of their ids' list; their items' bytes are released
+  /// What the items of each encoder hold, in the order of samples, then items: (images, 3, size,
+  /// size) or (clips, mel_bins, columns).
+  std::vector<std::vector<float>> values;
   ItemCounts items;
   std::vector<BadItem> bad;
 };
@@ -44,16 +45,22 @@ struct LoadedStep {
   std::vector<LoadedMicrobatch> microbatches = {};
 };
 
+/// How the items of an encoder are decoded.
+struct ItemDecoding {
+  ImageOptions image = {};
+  std::shared_ptr<const LogMel> mel = nullptr;  ///< of clips of sound; null: these are images
+  /// Whether this rank needs what items hold, not only how many there are.
+  bool is_wanted = true;
+
+  size_t values() const;  ///< of an item
+};
+
 struct LoaderOptions {
-  ImageOptions image;
+  std::vector<ItemDecoding> encoders;  ///< by the kind of their items
   /// A bad item becomes zeros, and all labels of its sample are masked; otherwise it is a
   /// DataError.
   bool mask_bad_items = false;
-  std::shared_ptr<const LogMel> mel = nullptr;  ///< of the audio encoder; null: there is none
-  int64_t max_clip_seconds = 3600;              ///< a longer clip is bad
-  /// Whether this rank needs what items hold, not only how many there are.
-  bool decodes_images = true;
-  bool decodes_clips = true;
+  int64_t max_clip_seconds = 3600;  ///< a longer clip is bad
 };
 
 /// Loads the samples `ids` in the calling thread. Throws DataError naming data set, sample, item

@@ -18,12 +18,15 @@ class MemoryDataset : public Dataset {
                          std::vector<std::string> classes = {},
                          std::vector<std::string> token_bytes = {}, std::string name = "memory",
                          int32_t audio_token = -1);
+  /// The same for a model of these kinds of items.
+  MemoryDataset(std::vector<Sample> samples, std::vector<ItemKind> kinds,
+                std::vector<std::string> classes = {}, std::vector<std::string> token_bytes = {},
+                std::string name = "memory");
 
   std::string describe() const override { return name_; }
   const std::vector<SampleIndex>& index() const override { return index_; }
   Sample read(int64_t id) const override;
-  int32_t image_token() const override { return image_token_; }
-  int32_t audio_token() const override { return audio_token_; }
+  const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
@@ -33,7 +36,7 @@ class MemoryDataset : public Dataset {
 
   std::vector<Sample> samples_;
   std::vector<SampleIndex> index_;
-  int32_t image_token_, audio_token_;
+  std::vector<ItemKind> kinds_;
   int32_t max_token_ = -1;
   std::vector<std::string> classes_;
   std::vector<std::string> token_bytes_;

@@ -35,6 +35,16 @@ struct EncoderPart {
   at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
   RowTransfer features;           ///< from the ranks that made them to those of their placeholders
   RowTransfer feature_gradients;  ///< and back
+
+  at::Tensor patches;     ///< of images: (patches here, channels * patch^2), compute type
+  at::Tensor patch_rows;  ///< int64: the rows here that they become
+  at::Tensor class_rows;  ///< int64: rows here that are class tokens
+
+  at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
+  at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
+
+  /// Rows that this rank holds between layers.
+  int64_t rows_here() const { return positions.defined() ? positions.numel() : 0; }
 };
 
 struct Microbatch {
@@ -58,26 +68,14 @@ struct Microbatch {
   RowShares last_shares;         ///< of the last rows among the cp tokens
   std::vector<int64_t> samples;  ///< that the last rows among the cp tokens end
 
-  EncoderPart images;
-  at::Tensor patches;     ///< (patches here, channels * patch^2), compute type
-  at::Tensor patch_rows;  ///< int64: the rows here that they become
-  at::Tensor class_rows;  ///< int64: rows here that are class tokens
-
-  EncoderPart clips;   ///< of sound
-  at::Tensor columns;  ///< (columns here, mel_bins * 3), compute type: with their neighbours
-  at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
-
   int64_t text_rows = 0;  ///< rows here of the text
 
-  /// Rows that this rank holds between the layers of a module.
-  int64_t rows_here(const std::string& module) const {
-    if (module == "llm") return text_rows;
-    const at::Tensor& rows = encoder(module).positions;
-    return rows.defined() ? rows.numel() : 0;
-  }
-  /// Of "vision" or "audio".
-  const EncoderPart& encoder(const std::string& module) const {
-    return module == "audio" ? clips : images;
+  std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders()
+  /// The part of a unit's module, which is an encoder.
+  const EncoderPart& encoder(const UnitSpec& unit) const { return encoders.at(unit.encoder); }
+  /// Rows that this rank holds between the layers of a unit's module.
+  int64_t rows_here(const UnitSpec& unit) const {
+    return unit.encoder < 0 ? text_rows : encoder(unit).rows_here();
   }
 };
 

@@ -129,4 +129,7 @@ class Engine {
   at::Tensor loss_sum_;  ///< of the microbatches so far; undefined before the first
 };
 
+/// The types that the encoders of a plan's model compute in.
+std::vector<at::ScalarType> encoder_dtypes(const Plan& plan);
+
 }  // namespace zea

@@ -28,7 +28,7 @@ bool has_shared(const Plan& plan, const std::string& module) {
 /// Whether the language model, which is walked last, is one buffer: then its backward follows its
 /// forward with nothing else between them.
 bool turns_at_once(const Plan& plan, const std::string& module) {
-  if (module != "llm" || !plan.pipeline.is_one_place() || has_shared(plan, module)) return false;
+  if (module != kDecoder || !plan.pipeline.is_one_place() || has_shared(plan, module)) return false;
   std::set<int> bundles;
   for (size_t u = 0; u < plan.model.units.size(); ++u)
     if (plan.model.units[u].module == module && !plan.model.units[u].params.empty())

@@ -53,8 +53,8 @@ ItemCounts own_items(const Plan& plan, const ItemCounts& all, int world_rank) {
   for (const std::string& encoder : plan.model.encoders()) {
     if (!plan.mesh.has(world_rank, encoder)) continue;
     const int64_t groups = plan.mesh.grid(encoder).dp_module;
-    const int64_t items = (all.of(encoder) + groups - 1) / groups;
-    own += encoder == "audio" ? ItemCounts(0, items) : ItemCounts(items, 0);
+    const int index = plan.model.encoder_index(encoder);
+    own.add(index, (all.of(index) + groups - 1) / groups);
   }
   return own;
 }
@@ -69,7 +69,7 @@ MicrobatchSizes full_microbatch(const Plan& plan) {
     const int64_t features = plan.model.item_shape(encoder).features;
     const int64_t items =
         std::max(row.tokens / encoders / features, std::min<int64_t>(1, row.tokens / features));
-    row.items += encoder == "audio" ? ItemCounts(0, items) : ItemCounts(items, 0);
+    row.items.add(plan.model.encoder_index(encoder), items);
   }
   return microbatch_sizes(plan.model,
                           std::vector<SampleIndex>(plan.options.data.rows_per_microbatch, row));

@@ -76,8 +76,10 @@ void add_row(const Plan& plan, int64_t row, MicrobatchTokens& tokens) {
   for (const std::string& encoder : plan.model.encoders()) {
     const auto features = static_cast<size_t>(plan.model.item_shape(encoder).features);
     if (tokens.words.size() + features >= end) continue;
-    tokens.words.insert(tokens.words.end(), features, make_mask_word(row, modality_of(encoder), 0));
-    tokens.items += encoder == "vision" ? ItemCounts(1, 0) : ItemCounts(0, 1);
+    const int index = plan.model.encoder_index(encoder);
+    tokens.words.insert(tokens.words.end(), features,
+                        make_mask_word(row, mask_modality(plan.model.modality(encoder)), 0, index));
+    tokens.items.add(index, 1);
   }
   tokens.words.resize(end, make_mask_word(row, kModalityText, 0));
   for (size_t token = begin; token < end; ++token)

@@ -72,7 +72,7 @@ void PaperWalk::run() {
 
 bool PaperWalk::runs(size_t u) const {
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
-  return spec(u).module == "llm" || sizes.items.of(spec(u).module) > 0;
+  return spec(u).encoder < 0 || sizes.items.of(spec(u).encoder) > 0;
 }
 
 bool PaperWalk::trains(size_t u) const {
@@ -96,10 +96,14 @@ UnitMemory PaperWalk::declared(size_t u, bool keeps_graph) {
 MicrobatchSizes PaperWalk::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
-  if (module == "llm") return sizes;
+  if (module == kDecoder) return sizes;
   const int64_t groups = plan_.mesh.grid(module).dp_module;
-  const auto share = [&](int64_t items) { return (items + groups - 1) / groups; };
-  return with_items(plan_.model, sizes, {share(sizes.items.images), share(sizes.items.clips)});
+  ItemCounts items;
+  for (size_t encoder = 0; encoder < sizes.encoders.size(); ++encoder) {
+    const auto e = static_cast<int>(encoder);
+    items.add(e, (sizes.items.of(e) + groups - 1) / groups);
+  }
+  return with_items(plan_.model, sizes, items);
 }
 
 void PaperWalk::touch(int64_t bytes, const char* what, size_t u) {

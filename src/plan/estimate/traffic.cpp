@@ -137,7 +137,7 @@ class StepTraffic {
   void add_move(const Action& action, const Ids& rows) {
     const PipelinePlace& here = plan_.pipeline.places[plan_.place_of(rank_)];
     const Ids own(rows.begin() + here.first_rank, rows.begin() + here.first_rank + here.ranks);
-    add(group_name("llm", stage_axes()),
+    add(group_name(kDecoder, stage_axes()),
         plan_.precision_of(plan_.model.units[action.unit].module).output,
         sent_by_all_to_all(own, plan_.rank_in_replica(rank_) - here.first_rank) *
             plan_.model.text.block.hidden);

@@ -94,6 +94,12 @@ bool ModelSpec::has(const std::string& module) const {
   return std::count(names.begin(), names.end(), module) > 0;
 }
 
+int ModelSpec::encoder_index(const std::string& module) const {
+  const std::vector<std::string> names = encoders();
+  const auto found = std::find(names.begin(), names.end(), module);
+  return found == names.end() ? -1 : static_cast<int>(found - names.begin());
+}
+
 Modality ModelSpec::modality(const std::string& encoder) const {
   return encoder == "vision" ? Modality::Image : Modality::Audio;
 }
@@ -103,7 +109,10 @@ bool ModelSpec::makes_features(int unit) const {
 }
 
 ItemShape ModelSpec::item_shape(const std::string& encoder) const {
-  if (encoder == "vision") return {vision.value().tokens(), vision.value().features()};
+  if (encoder == "vision") {
+    const int64_t tokens = vision.value().tokens(), features = vision->features();
+    return {tokens, features, tokens - features};
+  }
   ZEA_ASSERT(encoder == "audio");
   return {audio.value().positions, audio.value().positions};
 }
@@ -141,7 +150,10 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   ModelSpec model = make_family(family, config, trainable);
   config.refuse_unknown();
   model.family = family;
-  for (const UnitSpec& unit : model.units) detail::check_roles(model, unit);
+  for (UnitSpec& unit : model.units) {
+    unit.encoder = model.encoder_index(unit.module);
+    detail::check_roles(model, unit);
+  }
   return model;
 }
 

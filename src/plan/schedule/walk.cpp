@@ -93,11 +93,12 @@ bool Walk::runs_on(size_t i, Peers peers) const {
 }
 
 bool Walk::has_items(const Compute& compute) const {
-  const std::string& module = input_.model.units[compute.unit].module;
-  const auto share = input_.item_shares.find(module);
+  const UnitSpec& unit = input_.model.units[compute.unit];
+  const auto share = input_.item_shares.find(unit.module);
   if (share == input_.item_shares.end()) return true;
   const MicrobatchPlan& microbatch = input_.microbatches[compute.microbatch];
-  return !deal_items(microbatch.items.of(module), share->second.ranks)[share->second.rank].empty();
+  return !deal_items(microbatch.items.of(unit.encoder), share->second.ranks)[share->second.rank]
+              .empty();
 }
 
 std::vector<int> Walk::moved_units(size_t i) const {
@@ -301,7 +302,7 @@ std::optional<size_t> Walk::units_before(size_t index, int units) const {
 }  // namespace detail
 
 bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch) {
-  return unit.module == "llm" ? microbatch.has_samples : microbatch.items.of(unit.module) > 0;
+  return unit.encoder < 0 ? microbatch.has_samples : microbatch.items.of(unit.encoder) > 0;
 }
 
 std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchKind& microbatch) {

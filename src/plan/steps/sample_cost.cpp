@@ -31,10 +31,8 @@ std::vector<SharedRanks> sets_of_ranks(const MeshShape& mesh) {
 /// A unit's cost as a function of a sample's counts: read off its costs for one and two tokens of
 /// text, with one item each.
 void add_unit(SampleCosts& costs, const UnitSpec& unit, double one, double two) {
-  if (unit.module == "vision") {
-    costs.image += one;
-  } else if (unit.module == "audio") {
-    costs.clip += one;
+  if (unit.encoder >= 0) {
+    costs.items[static_cast<size_t>(unit.encoder)] += one;
   } else if (unit.kind == UnitKind::Head) {
     costs.target += one;  // it reads the tokens before targets, and no others
   } else {
@@ -68,7 +66,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
   const std::vector<double> scale = scales(model, mesh, known, tokens);
   std::vector<SampleCosts> all;
   for (const SharedRanks& set : sets_of_ranks(mesh)) {
-    SampleCosts costs{.token = 0};
+    SampleCosts costs{.token = 0, .items = std::vector<double>(model.encoders().size(), 0)};
     const double ranks = set.end - set.first;
     for (size_t u = 0; u < model.units.size(); ++u)
       if (std::count(set.modules.begin(), set.modules.end(), model.units[u].module) > 0)
@@ -81,10 +79,11 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
 
 double sample_cost(const SampleIndex& sample, const SampleCosts& costs) {
   const auto tokens = static_cast<double>(sample.tokens);
-  return costs.token * tokens + costs.pair * tokens * (tokens + 1) / 2 +
-         costs.target * static_cast<double>(sample.targets) +
-         costs.image * static_cast<double>(sample.items.images) +
-         costs.clip * static_cast<double>(sample.items.clips);
+  double cost = costs.token * tokens + costs.pair * tokens * (tokens + 1) / 2 +
+                costs.target * static_cast<double>(sample.targets);
+  for (size_t encoder = 0; encoder < costs.items.size(); ++encoder)
+    cost += costs.items[encoder] * static_cast<double>(sample.items.of(static_cast<int>(encoder)));
+  return cost;
 }
 
 }  // namespace zea

@@ -3,14 +3,7 @@
 
 #include <algorithm>
 
-#include "zea/core/error.hpp"
-
 namespace zea {
-
-int64_t modality_of(const std::string& encoder) {
-  ZEA_ASSERT(encoder == "vision" || encoder == "audio");
-  return encoder == "vision" ? kModalityImage : kModalityAudio;
-}
 
 std::vector<Segment> segments_of(const std::vector<MaskWord>& words) {
   std::vector<Segment> segments;

@@ -11,23 +11,6 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// Those tokens of `runs` for which `number` gives a number of 0 or more, by these numbers, which
-/// ascend with the tokens.
-template <class Number>
-RowRuns numbered(const RowRuns& runs, Number number) {
-  RowRuns found;
-  for (const TokenRange& run : runs)
-    for (int64_t token = run.begin; token < run.end; ++token) {
-      const int64_t row = number(token);
-      if (row < 0) continue;
-      if (!found.empty() && found.back().end == row)
-        ++found.back().end;
-      else
-        found.push_back({row, row + 1});
-    }
-  return found;
-}
-
 /// Rows of each tp rank of `cp_rank` that `number` numbers.
 template <class Number>
 TpRows tp_rows(const TokenLayout& layout, int cp_rank, Number number) {
@@ -50,14 +33,6 @@ ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
   return rows;
 }
 
-/// The feature that a token of `items` becomes, by its number in the microbatch; -1: none.
-auto feature_of(const Ids& items, const ItemShape& shape) {
-  return [&items, shape](int64_t token) {
-    const int64_t place = token % shape.tokens - (shape.tokens - shape.features);
-    return place < 0 ? -1 : items[token / shape.tokens] * shape.features + place;
-  };
-}
-
 Ids rows_sent(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed, int rank) {
   Ids rows;
   for (const RowRuns& runs : plan_row_exchange(held, needed, rank).sends)
@@ -65,40 +40,44 @@ Ids rows_sent(const std::vector<RowRuns>& held, const std::vector<RowRuns>& need
   return rows;
 }
 
-/// For each placeholder of `modality` its number among them; -1 for the other tokens.
-Ids placeholder_numbers(const std::vector<MaskWord>& words, int64_t modality) {
+/// For each placeholder of an encoder its number among them; -1 for the other tokens.
+Ids placeholder_numbers(const std::vector<MaskWord>& words, int encoder) {
   Ids numbers;
   int64_t next = 0;
-  for (MaskWord word : words) numbers.push_back(word_modality(word) == modality ? next++ : -1);
+  for (MaskWord word : words) {
+    const bool is_it = word_modality(word) != kModalityText && word_encoder(word) == encoder;
+    numbers.push_back(is_it ? next++ : -1);
+  }
   return numbers;
 }
 
 EncoderRows encoder_rows(const std::string& encoder, const MicrobatchTokens& tokens,
-                         const TokenLayout& text, const ItemShape& shape,
+                         const TokenLayout& text, const ModelSpec& model,
                          const ReplicaLayout& replica) {
+  const int index = model.encoder_index(encoder);
+  const std::vector<ItemShape> all(tokens.items.of(index), model.item_shape(encoder));
   const std::vector<Ids> dealt =
-      deal_items(tokens.items.of(encoder), replica.grid(encoder).dp_module);
-  const Ids placeholders = placeholder_numbers(tokens.words, modality_of(encoder));
+      deal_items(tokens.items.of(index), replica.grid(encoder).dp_module);
+  const Ids placeholders = placeholder_numbers(tokens.words, index);
   EncoderRows rows;
   std::vector<RowRuns> made, taken;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
     made.emplace_back();
     taken.emplace_back();
-    if (replica.has_features(rank, "llm")) {
-      const Coordinate taker = replica.place(rank, "llm");
+    if (replica.has_features(rank, kDecoder)) {
+      const Coordinate taker = replica.place(rank, kDecoder);
       taken.back() = numbered(text.held(taker.cp, taker.tp),
                               [&](int64_t token) { return placeholders[token]; });
     }
     if (!replica.has(rank, encoder)) continue;
     const Coordinate place = replica.place(rank, encoder);
     const Ids& items = dealt[place.dp_module];
-    const ItemRow row(static_cast<int64_t>(items.size()), shape.tokens, encoder, replica);
-    const auto feature = feature_of(items, shape);
+    const ItemRow row(all, items, encoder, replica);
     if (replica.has_features(rank, encoder))
-      made.back() = numbered(row.layout().held(place.cp, place.tp), feature);
+      made.back() = row.features(row.layout().held(place.cp, place.tp));
     if (rank == replica.rank && !items.empty())
-      rows.items =
-          module_rows(row.visible(), row.layout(), replica.sharding(encoder), place.cp, feature);
+      rows.items = module_rows(row.visible(), row.layout(), replica.sharding(encoder), place.cp,
+                               [&](int64_t token) { return row.feature(token); });
   }
   rows.features = rows_sent(made, taken, replica.rank);
   rows.feature_gradients = rows_sent(taken, made, replica.rank);
@@ -113,7 +92,7 @@ int64_t TpRows::all() const {
 
 const ModuleRows& MicrobatchRows::of(const std::string& module) const {
   static const ModuleRows kNone;
-  if (module == "llm") return text;
+  if (module == kDecoder) return text;
   const auto found = encoders.find(module);
   return found == encoders.end() ? kNone : found->second.items;
 }
@@ -131,16 +110,15 @@ MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens) {
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
                                   const ReplicaLayout& replica, bool images_both_ways) {
   const Visibility visible = visible_text(tokens.words, images_both_ways);
-  const TokenLayout text(visible, replica.sharding("llm"), replica.grid("llm").tp);
+  const TokenLayout text(visible, replica.sharding(kDecoder), replica.grid(kDecoder).tp);
   MicrobatchRows rows;
-  if (replica.has(replica.rank, "llm"))
-    rows.text =
-        module_rows(visible, text, replica.sharding("llm"), replica.place(replica.rank, "llm").cp,
-                    [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
+  if (replica.has(replica.rank, kDecoder))
+    rows.text = module_rows(visible, text, replica.sharding(kDecoder),
+                            replica.place(replica.rank, kDecoder).cp,
+                            [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
   for (const std::string& encoder : model.encoders())
-    if (tokens.items.of(encoder) > 0)
-      rows.encoders[encoder] =
-          encoder_rows(encoder, tokens, text, model.item_shape(encoder), replica);
+    if (tokens.items.of(model.encoder_index(encoder)) > 0)
+      rows.encoders[encoder] = encoder_rows(encoder, tokens, text, model, replica);
   return rows;
 }
 

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "zea/core/decoder.hpp"
+#include "zea/core/error.hpp"
+
 namespace zea {
 
 bool ReplicaLayout::has(int rank_in_replica, const std::string& module) const {
@@ -16,7 +19,7 @@ bool ReplicaLayout::has_features(int rank_in_replica, const std::string& module)
 }
 
 bool ReplicaLayout::has_head(int rank_in_replica) const {
-  return has(rank_in_replica, "llm") && place(rank_in_replica, "llm").pp == head_stage;
+  return has(rank_in_replica, kDecoder) && place(rank_in_replica, kDecoder).pp == head_stage;
 }
 
 Coordinate ReplicaLayout::place(int rank_in_replica, const std::string& module) const {
@@ -51,17 +54,46 @@ RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count) {
   return found;
 }
 
-TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp)
-    : slices_(sharding.sequence_parallel ? tp : 1) {
-  if (sharding.context.ranks > 1)
-    owned_ = deal_tokens(row, sharding.context);
-  else
+namespace {
+
+/// The row with every `merge` tokens as one.
+Visibility merged(const Visibility& row, int64_t merge) {
+  Visibility coarse;
+  for (int64_t token = 0; token < row.tokens(); token += merge) {
+    ZEA_ASSERT(row.begins[token] % merge == 0 && row.ends[token] % merge == 0);
+    coarse.begins.push_back(row.begins[token] / merge);
+    coarse.ends.push_back(row.ends[token] / merge);
+  }
+  return coarse;
+}
+
+std::vector<RowRuns> deal_merged(const Visibility& row, ContextOptions context, int64_t merge) {
+  DistributionOptions& distribution = context.distribution;
+  distribution.block = std::max<int64_t>(1, distribution.block / merge);
+  distribution.linear_tiles_per_token *= static_cast<double>(merge);
+  std::vector<RowRuns> owned = deal_tokens(merged(row, merge), context);
+  for (RowRuns& runs : owned)
+    for (TokenRange& run : runs) run = {run.begin * merge, run.end * merge};
+  return owned;
+}
+
+}  // namespace
+
+TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp,
+                         int64_t merge)
+    : slices_(sharding.sequence_parallel ? tp : 1), merge_(merge) {
+  if (sharding.context.ranks == 1)
     owned_ = {rows_between({{0, row.tokens()}}, 0, row.tokens())};
+  else
+    owned_ =
+        merge == 1 ? deal_tokens(row, sharding.context) : deal_merged(row, sharding.context, merge);
 }
 
 std::vector<int64_t> TokenLayout::shares(int cp_rank) const {
   if (slices_ == 1) return {};
-  return slice_rows(count_rows(owned_[cp_rank]), slices_);
+  std::vector<int64_t> rows = slice_rows(count_rows(owned_[cp_rank]) / merge_, slices_);
+  for (int64_t& share : rows) share *= merge_;
+  return rows;
 }
 
 RowRuns TokenLayout::held(int cp_rank, int tp_rank) const {

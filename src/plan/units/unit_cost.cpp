@@ -24,7 +24,7 @@ class CostOps : public detail::PassingOps<RowCount> {
  public:
   CostOps(const ModelSpec& model, const UnitSpec& unit, int64_t tokens)
       : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
-    if (unit.module == "llm") {
+    if (unit.encoder < 0) {
       rows_ = features_ = tokens;
       pairs_ = tokens * (tokens + 1) / 2;
       return;

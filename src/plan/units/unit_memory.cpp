@@ -71,8 +71,7 @@ class PaperOps {
   PaperValue input(size_t i) {
     const UnitSpec& source = model_.units[unit_.inputs[i].unit];
     const bool is_feature = model_.makes_features(unit_.inputs[i].unit);
-    const int64_t rows =
-        is_feature ? features_of(source.module).here : tokens_of(source.module).here;
+    const int64_t rows = is_feature ? features_of(source).here : tokens_of(source).here;
     const int64_t width = is_feature ? model_.text.block.hidden : model_.hidden(source.module);
     const bool needs = i < call_.inputs_need_gradient.size() && call_.inputs_need_gradient[i];
     return {tape_, tape_.input(rows * width * bytes_.param, needs), rows};
@@ -190,17 +189,19 @@ class PaperOps {
     const int64_t all = part_of(rows, share_.cp);
     return {all, share_.sequence_parallel ? part_of(all, share_.tp) : all};
   }
-  PaperRows tokens_of(const std::string& module) const {
-    if (module == "llm") return share_of(sizes_.tokens);
-    return share_of(sizes_.items.of(module) * model_.item_shape(module).tokens);
+  /// Of all ranks that share them.
+  int64_t all_tokens_of(const UnitSpec& unit) const {
+    if (unit.encoder < 0) return sizes_.tokens;
+    return sizes_.items.of(unit.encoder) * model_.item_shape(unit.module).tokens;
   }
-  PaperRows features_of(const std::string& encoder) const {
-    return share_of(sizes_.items.of(encoder) * model_.item_shape(encoder).features);
+  PaperRows tokens_of(const UnitSpec& unit) const { return share_of(all_tokens_of(unit)); }
+  PaperRows features_of(const UnitSpec& unit) const {
+    return share_of(sizes_.items.of(unit.encoder) * model_.item_shape(unit.module).features);
   }
-  PaperRows tokens() const { return tokens_of(unit_.module); }
+  PaperRows tokens() const { return tokens_of(unit_); }
   PaperRows targets() const { return share_of(sizes_.targets); }
   PaperRows rows_of(UnitRows kind) const {
-    return kind == UnitRows::Tokens ? tokens() : features_of(unit_.module);
+    return kind == UnitRows::Tokens ? tokens() : features_of(unit_);
   }
 
   /// The part of a weight, or of the vector of that role, that this tp rank has; fused ones are
@@ -242,7 +243,7 @@ class PaperOps {
   PaperFunction attention_function(HeadShape of_model) const {
     PaperHeads heads{of_model.query / share_.tp,
                      std::max<int64_t>(1, of_model.key_value / share_.tp), of_model.dim};
-    const int64_t rows = all_tokens();
+    const int64_t rows = all_tokens_of(unit_);
     if (share_.cp == 1)
       return bytes_.on_device ? paper_library_attention(rows, batches(), heads, bytes_)
                               : paper_attention(rows, heads, bytes_);
@@ -254,15 +255,8 @@ class PaperOps {
     const bool passes_keys = !is_all && !share_.gathers_keys;
     return paper_context_attention({own, group, keys, passes_keys}, heads, bytes_);
   }
-  /// Of all ranks that share them.
-  int64_t all_tokens() const {
-    return unit_.module == "llm"
-               ? sizes_.tokens
-               : sizes_.items.of(unit_.module) * model_.item_shape(unit_.module).tokens;
-  }
   const std::vector<AttentionSizes>& batches() const {
-    if (unit_.module == "llm") return sizes_.text;
-    return unit_.module == "audio" ? sizes_.clips : sizes_.images;
+    return unit_.encoder < 0 ? sizes_.text : sizes_.encoders[unit_.encoder];
   }
 
   PaperValue call(const PaperFunction& function, const std::vector<PaperValue>& inputs,
@@ -290,7 +284,7 @@ std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments
   return sizes;
 }
 
-/// The calls of so many items of an encoder that the model may not have.
+/// The calls of so many items of an encoder.
 std::vector<AttentionSizes> item_attention(const ModelSpec& model, const std::string& encoder,
                                            int64_t items) {
   if (items == 0) return {};
@@ -306,8 +300,10 @@ MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
                            const ItemCounts& items) {
   MicrobatchSizes other = sizes;
   other.items = items;
-  other.images = item_attention(model, "vision", items.images);
-  other.clips = item_attention(model, "audio", items.clips);
+  other.encoders.clear();
+  for (const std::string& encoder : model.encoders())
+    other.encoders.push_back(
+        item_attention(model, encoder, items.of(static_cast<int>(other.encoders.size()))));
   return other;
 }
 
@@ -340,25 +336,29 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       rows += batch.places() + (batch.padded() ? 2 : 1) * batch.tokens;
     return rows;
   };
-  const auto element_bytes = [&](const char* module) {
+  const auto element_bytes = [&](const std::string& module) {
     return ElementBytes(types_of_modules.at(module)).param;
   };
-  const auto has = [&](const char* module) { return types_of_modules.contains(module); };
   int64_t bytes = 0;
-  if (has("llm")) {
+  if (types_of_modules.contains(kDecoder)) {
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
     bytes += model.text.learned_positions
                  ? kIndex * sizes.tokens
-                 : sizes.tokens * model.text.block.heads.dim * element_bytes("llm");
+                 : sizes.tokens * model.text.block.heads.dim * element_bytes(kDecoder);
   }
-  if (const auto& v = model.vision; v && has("vision"))
-    bytes += kIndex * (sizes.items.images * v->features() + rows_of(sizes.images)) +
-             sizes.items.images * v->patches() * v->channels * v->patch_size * v->patch_size *
-                 element_bytes("vision");
-  // Positions, features, placeholders and three columns of a row.
-  if (const auto& a = model.audio; a && has("audio"))
-    bytes += kIndex * (6 * sizes.items.clips * a->positions + rows_of(sizes.clips)) +
-             sizes.items.clips * a->columns() * 3 * a->mel_bins * element_bytes("audio");
+  const std::vector<std::string> encoders = model.encoders();
+  for (size_t e = 0; e < encoders.size(); ++e) {
+    if (!types_of_modules.contains(encoders[e])) continue;
+    const int64_t items = sizes.items.of(static_cast<int>(e)), rows = rows_of(sizes.encoders[e]);
+    const int64_t element = element_bytes(encoders[e]);
+    if (const auto& v = model.vision; model.modality(encoders[e]) == Modality::Image)
+      bytes += kIndex * (items * v->features() + rows) +
+               items * v->patches() * v->channels * v->patch_size * v->patch_size * element;
+    // Positions, features, placeholders and three columns of a row.
+    if (const auto& a = model.audio; model.modality(encoders[e]) == Modality::Audio)
+      bytes += kIndex * (6 * items * a->positions + rows) +
+               items * a->columns() * 3 * a->mel_bins * element;
+  }
   return bytes;
 }
 

@@ -17,7 +17,7 @@ const char* axis_name(Axis axis);
 
 /// Degrees inside one replica of one module.
 struct ModuleGrid {
-  std::string module;  ///< "vision", "audio", "llm"
+  std::string module;  ///< one of ModelSpec::modules()
   int first_rank = 0;  ///< of the module inside a replica
   int pp = 1;
   int dp_module = 1;  ///< deals the module's items to what tp x cp leaves over

@@ -66,6 +66,7 @@ struct UnitSpec {
   UnitKind kind;
   std::vector<int> params;  ///< indices in ModelSpec::params
   std::vector<UnitInput> inputs;
+  int encoder = -1;  ///< index of its module in ModelSpec::encoders(); -1: the decoder's
   /// What the unit's forward (unit_forward.hpp) calls its parameters, in their order, fused ones
   /// being one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
@@ -134,9 +135,11 @@ struct AudioConfig {
   int64_t columns() const { return 2 * positions; }
 };
 
-/// What an encoder makes of an item: so many tokens, of which the last ones become features.
+/// What an encoder makes of an item: so many tokens, of which some become features.
 struct ItemShape {
   int64_t tokens = 0, features = 0;
+  int64_t first = 0;  ///< token that the first feature is made of
+  int64_t merge = 1;  ///< neighbouring tokens that become one feature
 };
 
 struct ProjectorConfig {
@@ -182,6 +185,8 @@ struct ModelSpec {
   std::vector<std::string> modules() const;
   std::string module_names() const;  ///< "vision, llm"
   bool has(const std::string& module) const;
+  /// Index in encoders(); -1: it is none.
+  int encoder_index(const std::string& module) const;
   Modality modality(const std::string& encoder) const;
   ItemShape item_shape(const std::string& encoder) const;
   const BlockSpec& block(const std::string& module) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a sample costs the ranks that work on it, from its counts alone: tokens, the square of their
-// number in attention, targets, images and clips of sound, weighed by the model's shapes and by
+// number in attention, targets and items of each encoder, weighed by the model's shapes and by
 // what of it trains. Modules on ranks of their own have costs of their own, since they work at the
 // same time.
 #pragma once
@@ -20,8 +20,7 @@ struct SampleCosts {
   double token = 1;
   double pair = 0;  ///< of a token with one that it attends to
   double target = 0;
-  double image = 0;
-  double clip = 0;
+  std::vector<double> items = {};  ///< an item of each encoder
 
   bool operator==(const SampleCosts&) const = default;
 };

@@ -16,7 +16,7 @@ namespace zea {
 /// Which modules have work in a microbatch.
 struct MicrobatchKind {
   bool has_samples = false;
-  ItemCounts items = {};  ///< 1 of each modality that it has items of
+  ItemCounts items = {};  ///< 1 of each encoder that it has items of
 
   bool operator==(const MicrobatchKind&) const = default;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tokens of an encoder's items (images, clips of sound), one item after the other, on the ranks
-// that share them.
+// that share them, and the features that they become.
 #pragma once
 
 #include <vector>
@@ -13,18 +13,45 @@ namespace zea {
 
 class ItemRow {
  public:
-  /// So many items of `encoder`, each of `tokens` tokens.
-  ItemRow(int64_t items, int64_t tokens, const std::string& encoder, const ReplicaLayout& replica);
+  /// `items`, ascending, of the items `all` of `encoder` in a microbatch, each with a shape of its
+  /// own; merge is the same in all.
+  ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
+          const std::string& encoder, const ReplicaLayout& replica);
 
   /// An item each.
   const std::vector<Segment>& segments() const { return segments_; }
   const Visibility& visible() const { return visible_; }
   const TokenLayout& layout() const { return layout_; }
 
+  /// A token's place in its item.
+  int64_t position(int64_t token) const { return token - visible_.begins[token]; }
+  /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
+  int64_t feature(int64_t token) const { return features_[token]; }
+  /// Those that the tokens of `runs` become.
+  RowRuns features(const RowRuns& runs) const;
+
  private:
   std::vector<Segment> segments_;
   Visibility visible_;
+  std::vector<int64_t> features_;  ///< of each token
   TokenLayout layout_;
 };
+
+/// The numbers of 0 or more that `number` gives the tokens of `runs`, each once; they do not fall
+/// along the tokens.
+template <class Number>
+RowRuns numbered(const RowRuns& runs, Number number) {
+  RowRuns found;
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end; ++token) {
+      const int64_t row = number(token);
+      if (row < 0 || (!found.empty() && found.back().end == row + 1)) continue;
+      if (!found.empty() && found.back().end == row)
+        ++found.back().end;
+      else
+        found.push_back({row, row + 1});
+    }
+  return found;
+}
 
 }  // namespace zea

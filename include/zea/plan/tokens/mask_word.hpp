@@ -5,28 +5,36 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "zea/plan/model/modality.hpp"
 
 namespace zea {
 
-/// sample << 32 | modality << 24 | item; modality 0 is text, whose item is 0.
+/// sample << 40 | modality << 32 | encoder << 24 | item; modality 0 is text, of which the others
+/// are 0. Items of an encoder are told apart, and encoders of one modality.
 using MaskWord = int64_t;
 
 inline constexpr int64_t kModalityText = 0;
 inline constexpr int64_t kModalityImage = 1;
 inline constexpr int64_t kModalityAudio = 2;
 
-/// Of the items of an encoder: "vision", "audio".
-int64_t modality_of(const std::string& encoder);
+constexpr int64_t mask_modality(Modality modality) {
+  return modality == Modality::Image ? kModalityImage : kModalityAudio;
+}
 
-constexpr MaskWord make_mask_word(int64_t sample, int64_t modality, int64_t item) {
-  return sample << 32 | modality << 24 | item;
+/// `encoder` is its index in ModelSpec::encoders().
+constexpr MaskWord make_mask_word(int64_t sample, int64_t modality, int64_t item,
+                                  int64_t encoder = 0) {
+  return sample << 40 | modality << 32 | encoder << 24 | item;
 }
 constexpr int64_t word_sample(MaskWord word) {
-  return word >> 32;
+  return word >> 40;
 }
 constexpr int64_t word_modality(MaskWord word) {
+  return (word >> 32) & 0xff;
+}
+constexpr int64_t word_encoder(MaskWord word) {
   return (word >> 24) & 0xff;
 }
 constexpr int64_t word_item(MaskWord word) {

@@ -3,24 +3,28 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <initializer_list>
+#include <vector>
 
 namespace zea {
 
-/// Items of each modality.
-struct ItemCounts {
-  int64_t images = 0;
-  int64_t clips = 0;  ///< of sound
+/// Items of each encoder, by its index in ModelSpec::encoders().
+class ItemCounts {
+ public:
+  ItemCounts(int64_t of_first = 0) { add(0, of_first); }
+  ItemCounts(std::initializer_list<int64_t> counts);
 
-  ItemCounts(int64_t image_count = 0, int64_t clip_count = 0)
-      : images(image_count), clips(clip_count) {}
-  /// Of the encoder `module`: "vision", "audio"; 0 of others.
-  int64_t of(const std::string& module) const;
-  int64_t all() const { return images + clips; }
-  /// 1 of each modality that there are items of.
-  ItemCounts kinds() const { return {images > 0, clips > 0}; }
+  /// 0 of what is no encoder.
+  int64_t of(int encoder) const;
+  int64_t all() const;
+  void add(int encoder, int64_t items);
+  /// 1 of each encoder that there are items of.
+  ItemCounts kinds() const;
   ItemCounts& operator+=(const ItemCounts& other);
   bool operator==(const ItemCounts&) const = default;
+
+ private:
+  std::vector<int64_t> counts_;  ///< up to the last encoder that has items
 };
 
 struct SampleIndex {

@@ -24,7 +24,8 @@ struct TokenSharding {
 struct ReplicaLayout {
   MeshShape grids;  ///< of one replica; empty: one rank
   std::map<std::string, TokenSharding> tokens;
-  /// Along pp: where each encoder makes its features, and where "llm" merges them and has its head.
+  /// Along pp: where each encoder makes its features, and where the decoder merges them and has its
+  /// head.
   std::map<std::string, int> feature_stages;
   int head_stage = 0;
   int rank = 0;  ///< this one's place in it
@@ -50,7 +51,8 @@ RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count);
 /// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
 class TokenLayout {
  public:
-  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp);
+  /// `merge` neighbouring tokens stay together: samples (items) are whole multiples of it.
+  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp, int64_t merge = 1);
 
   /// Of each cp rank.
   const std::vector<RowRuns>& owned() const { return owned_; }
@@ -62,6 +64,7 @@ class TokenLayout {
  private:
   std::vector<RowRuns> owned_;
   int slices_;
+  int64_t merge_;
 };
 
 }  // namespace zea

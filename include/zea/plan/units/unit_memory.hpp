@@ -29,7 +29,8 @@ struct AttentionSizes {
 struct MicrobatchSizes {
   int64_t samples = 0, tokens = 0, targets = 0;
   ItemCounts items;
-  std::vector<AttentionSizes> text, images, clips;
+  std::vector<AttentionSizes> text;
+  std::vector<std::vector<AttentionSizes>> encoders;  ///< of the items of each
 
   bool operator==(const MicrobatchSizes&) const = default;
 };
