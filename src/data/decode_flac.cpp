@@ -136,9 +136,10 @@ Audio FlacReader::read() {
     check_step(FLAC__stream_decoder_process_single(decoder_));
   if (has_total() && !is_complete())
     refuse_flac(std::to_string(count()) + " samples; its header says " +
-           std::to_string(info_.total_samples));
+                std::to_string(info_.total_samples));
   check_clip("FLAC", audio_.rate, static_cast<int64_t>(count()), max_seconds_);
-  if (!FLAC__stream_decoder_finish(decoder_)) refuse_flac("the samples do not have the file's MD5 sum");
+  if (!FLAC__stream_decoder_finish(decoder_))
+    refuse_flac("the samples do not have the file's MD5 sum");
   return std::move(audio_);
 }
 

@@ -62,11 +62,11 @@ void check_format(const WavFormat& format) {
     refuse_wav(name_of(format.tag) + "; allowed are 1 (PCM) and 3 (float)");
   if (!pcm && !(format.tag == kFloat && (format.bits == 32 || format.bits == 64)))
     refuse_wav(std::to_string(format.bits) + (format.tag == kPcm
-                                              ? " bits of PCM; allowed are 8, 16, 24 and 32"
-                                              : " bits of float; allowed are 32 and 64"));
+                                                  ? " bits of PCM; allowed are 8, 16, 24 and 32"
+                                                  : " bits of float; allowed are 32 and 64"));
   if (format.channels == 0 || format.frame_bytes != format.channels * format.bits / 8)
     refuse_wav(std::to_string(format.channels) + " channels of " + std::to_string(format.bits) +
-           " bits in frames of " + std::to_string(format.frame_bytes) + " bytes");
+               " bits in frames of " + std::to_string(format.frame_bytes) + " bytes");
 }
 
 WavFormat read_format(std::span<const uint8_t> chunk) {
@@ -122,10 +122,10 @@ std::span<const uint8_t> data_in(std::span<const uint8_t> rest, int64_t size,
   if (size > left && size >= kSizeUnknown) size = left - left % format.frame_bytes;
   if (size > left)
     refuse_wav("bytes end before the sound does: " + std::to_string(left) + " of " +
-           std::to_string(size));
+               std::to_string(size));
   if (size % format.frame_bytes != 0)
     refuse_wav(std::to_string(size) + " bytes of data in frames of " +
-           std::to_string(format.frame_bytes));
+               std::to_string(format.frame_bytes));
   return rest.first(static_cast<size_t>(size));
 }
 
@@ -144,8 +144,8 @@ Audio decode_wav(std::span<const uint8_t> bytes, int64_t max_seconds) {
       return read_samples(data_in(bytes, size, format), format, max_seconds);
     }
     if (size > static_cast<int64_t>(bytes.size()))
-      refuse_wav("a chunk of " + std::to_string(size) + " bytes with " + std::to_string(bytes.size()) +
-             " left");
+      refuse_wav("a chunk of " + std::to_string(size) + " bytes with " +
+                 std::to_string(bytes.size()) + " left");
     if (name == "fmt ") format = read_format(bytes.first(static_cast<size_t>(size)));
     // Chunks begin at even places.
     bytes = bytes.subspan(std::min(bytes.size(), static_cast<size_t>(size + size % 2)));

@@ -35,9 +35,10 @@ template <class Read>
 std::vector<std::string> read_text(hid_t type, int64_t count, const H5File::State& state,
                                    const std::string& what, Read read_into) {
   if (H5Tis_variable_str(type) != 0)
-    refuse_text(state.site, what,
-           "is text of variable length, which HDF5 does not protect against damage; write it with "
-           "fixed length (in h5py: numpy.bytes_)");
+    refuse_text(
+        state.site, what,
+        "is text of variable length, which HDF5 does not protect against damage; write it with "
+        "fixed length (in h5py: numpy.bytes_)");
   const size_t size = H5Tget_size(type);
   if (static_cast<int64_t>(size) > state.file_bytes / std::max<int64_t>(count, 1))
     refuse_text(state.site, what, "is longer than the file");

@@ -20,7 +20,8 @@ at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTr
   const at::Tensor received = at::empty({transfer.received_rows.numel(), format.width}, options);
   ranks
       .all_to_all(sent.const_data_ptr(), elements_of(transfer.sent_counts, format.width),
-                  received.data_ptr(), elements_of(transfer.received_counts, format.width), format.dtype)
+                  received.data_ptr(), elements_of(transfer.received_counts, format.width),
+                  format.dtype)
       .wait();
   at::Tensor needed = at::empty({transfer.needed, format.width}, options);
   return needed.index_copy_(0, transfer.received_rows, received);

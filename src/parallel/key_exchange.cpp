@@ -63,9 +63,10 @@ TravellingTensor GatheredKeys::gather(const Tensor& kv, int64_t first, int64_t h
   const Tensor own = rows_of_member(all, plan_.outer_tokens, outer_.rank());
   own.unflatten(1, {2, heads}).copy_(some_heads(kv, first, heads));
   if (!kv.is_cpu())
-    return {all, all,
-            outer_.all_gather(own.const_data_ptr(), all.mutable_data_ptr(),
-                              elements_of(plan_.outer_tokens, 2 * heads * kv.size(2)), dtype_of(all))};
+    return {
+        all, all,
+        outer_.all_gather(own.const_data_ptr(), all.mutable_data_ptr(),
+                          elements_of(plan_.outer_tokens, 2 * heads * kv.size(2)), dtype_of(all))};
   Pending received = outer_.exchange({}, rows_of_others(all, plan_.outer_tokens, outer_));
   const Tensor for_each = own.expand({outer_.size(), -1, -1, -1});
   return {all, all, std::move(received), outer_.exchange(parts_of_others(for_each, outer_), {})};
@@ -75,9 +76,9 @@ TravellingTensor GatheredKeys::return_gradient(Tensor dkv) const {
   const Tensor own = rows_of_member(dkv, plan_.outer_tokens, outer_.rank());
   if (!dkv.is_cpu()) {
     Tensor sum = at::empty_like(own);
-    Pending pending =
-        outer_.reduce_scatter(dkv.const_data_ptr(), sum.mutable_data_ptr(),
-                              elements_of(plan_.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
+    Pending pending = outer_.reduce_scatter(
+        dkv.const_data_ptr(), sum.mutable_data_ptr(),
+        elements_of(plan_.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
     return {std::move(dkv), sum.unsqueeze(0), std::move(pending)};
   }
   Tensor parts = at::empty({outer_.size(), own.size(0), own.size(1), own.size(2)}, own.options());

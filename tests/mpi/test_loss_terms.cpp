@@ -72,7 +72,8 @@ struct Layout {
 };
 
 const Layout kLayouts[] = {
-    {"DDP", [](Options& o) { o.meshes["vision"].strategy = o.meshes["llm"].strategy = "no_shard"; }},
+    {"DDP",
+     [](Options& o) { o.meshes["vision"].strategy = o.meshes["llm"].strategy = "no_shard"; }},
     {"full_shard", [](Options&) {}},
     {"recomputed", [](Options& o) { o.model.activation_checkpointing = 1; }},
     {"cp", [](Options& o) { o.meshes["llm"].cp = 2; }},

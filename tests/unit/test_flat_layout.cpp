@@ -15,8 +15,8 @@ using testing::tiny_llava_config;
 TEST(FlatLayout, HoldsEveryParameterOnceAligned) {
   for (bool tied : {false, true})
     for (bool train_vision : {false, true}) {
-      const ModelSpec model =
-          make_model_spec(tiny_llava_config({.tied = tied}), {.encoders = {{"vision", {.encoder = train_vision}}}});
+      const ModelSpec model = make_model_spec(
+          tiny_llava_config({.tied = tied}), {.encoders = {{"vision", {.encoder = train_vision}}}});
       std::map<int, int> seen;
       for (const FlatGroup& group : make_flat_layout(model)) {
         int64_t end = 0;

@@ -39,8 +39,8 @@ void check_match(const TensorMatch& match, const ModelSpec& model, const Weights
 
 struct LoadOptions {
   std::optional<std::vector<std::string>> modules = {};  ///< to load, or all; others are drawn
-  bool strict = true;                               ///< false: what does not fit is drawn, too
-  uint64_t seed = 0;                                ///< of what is drawn
+  bool strict = true;                                    ///< false: what does not fit is drawn, too
+  uint64_t seed = 0;                                     ///< of what is drawn
 };
 
 class ModelSource : public WeightsSource {
