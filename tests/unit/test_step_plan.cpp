@@ -133,7 +133,7 @@ TEST(StepPlan, WhoeverFindsTheLeastLoadedDealsAlike) {
     if (seed % 3 == 0)
       for (SampleIndex& sample : index) sample.tokens = 1 + sample.tokens % 3;
     const double token = seed % 2 == 0 ? 0.1 : 1;
-    const SampleCosts costs{.token = token, .pair = token / 7, .image = 3 * token};
+    const SampleCosts costs{.token = token, .pair = token / 7, .items = {3 * token}};
     StepPlanOptions options{
         .replicas = 2 + static_cast<int>(seed % 9), .row_tokens = 64, .costs = {costs}};
     const StepPlan by_load = make_step_plan(0, all_of(index), index, options);
