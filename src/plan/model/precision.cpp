@@ -51,8 +51,6 @@ void check_output(Faults& faults, const Options& options, const ModelSpec& model
 
 Precisions make_precisions(const Options& options, const ModelSpec& model) {
   Precisions precisions;
-  for (const auto& [module, section] : options.precisions)
-    precisions[module] = make_precision(options, module);
   for (const std::string& module : model.modules())
     precisions[module] = make_precision(options, module);
   return precisions;
