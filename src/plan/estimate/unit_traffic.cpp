@@ -35,7 +35,7 @@ bool trains_upstream(const ModelSpec& model, const UnitSpec& unit) {
 }
 
 /// Counts what each operation of a unit sends: in forward, or in the backward that belongs to it.
-class TrafficOps : public PassingOps<Graded> {
+class TrafficOps : public PassingOps<TrafficOps, Graded> {
  public:
   TrafficOps(const Plan& plan, const UnitSpec& unit, const ModuleRows& rows, int world_rank,
              bool backward)
@@ -62,10 +62,6 @@ class TrafficOps : public PassingOps<Graded> {
     if (backward_ && weight.trainable) add_gather(rows_of(kind), width);
     return {x.needs_gradient || weight.trainable};
   }
-  Graded activated_column_linear(Graded x, const std::string& role, Activation, UnitRows kind,
-                                 WeightOrder order) {
-    return column_linear(x, role, kind, order);
-  }
   /// Sums what is multiplied; the gradient of the sum is gathered.
   Graded row_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {
     const ParamSpec& weight = weight_of(role);
@@ -76,9 +72,6 @@ class TrafficOps : public PassingOps<Graded> {
   }
   Graded norm(Graded x, const std::string& role, const NormSpec&) {
     return {x.needs_gradient || weight_of(role).trainable};
-  }
-  NormedSum norm_sum(Graded x, Graded, const std::string& role, const NormSpec& spec) {
-    return {x, norm(x, role, spec)};
   }
   Graded vocabulary() {
     const int64_t hidden = plan_.model.hidden(unit_.module);

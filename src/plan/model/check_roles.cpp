@@ -11,10 +11,15 @@ namespace {
 
 struct Nothing {};
 
+class RoleOps : public PassingOps<RoleOps, Nothing> {
+ public:
+  using PassingOps::PassingOps;
+};
+
 }  // namespace
 
 void check_roles(const ModelSpec& model, const UnitSpec& unit) {
-  PassingOps<Nothing> ops(unit);
+  RoleOps ops(unit);
   unit_forward(ops, model, unit);
   for (const std::string& role : ops.used())
     if (!unit.has(role))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations of unit_forward.hpp that note which parameters they are asked for and give back their
-// first operand. What counts something of a unit is derived from it and counts in the operations
-// that matter to it. Private to plan/.
+// first operand. What counts something of a unit is derived from it (as `Ops`) and counts in the
+// operations that matter to it; those that are others together call these. Private to plan/.
 #pragma once
 
 #include <set>
@@ -11,7 +11,7 @@
 
 namespace zea::detail {
 
-template <class V>
+template <class Ops, class V>
 class PassingOps {
  public:
   using Value = V;
@@ -30,17 +30,17 @@ class PassingOps {
     return x;
   }
   Value activated_linear(const Value& x, const std::string& role, Activation) {
-    return linear(x, role);
+    return ops().linear(x, role);
   }
   Value column_linear(const Value& x, const std::string& role, UnitRows, WeightOrder) {
-    return linear(x, role);
+    return ops().linear(x, role);
   }
   Value row_linear(const Value& x, const std::string& role, UnitRows, WeightOrder) {
-    return linear(x, role);
+    return ops().linear(x, role);
   }
-  Value activated_column_linear(const Value& x, const std::string& role, Activation, UnitRows,
-                                WeightOrder) {
-    return linear(x, role);
+  Value activated_column_linear(const Value& x, const std::string& role, Activation, UnitRows rows,
+                                WeightOrder order) {
+    return ops().column_linear(x, role, rows, order);
   }
   Value query_value_biases(const Value& x) {
     use("q.bias");
@@ -57,7 +57,7 @@ class PassingOps {
     return x;
   }
   NormedSum norm_sum(const Value& x, const Value&, const std::string& role, const NormSpec& spec) {
-    return {x, norm(x, role, spec)};
+    return {x, ops().norm(x, role, spec)};
   }
   Value windows(const Value& x) { return x; }
   Value image_tokens(const Value& x) {
@@ -94,6 +94,8 @@ class PassingOps {
   const UnitSpec& unit_;
 
  private:
+  Ops& ops() { return static_cast<Ops&>(*this); }
+
   std::set<std::string> used_;
 };
 

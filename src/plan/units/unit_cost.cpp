@@ -20,7 +20,7 @@ struct RowCount {
 };
 
 /// Counts multiplications of a unit's forward for `tokens` of text.
-class CostOps : public detail::PassingOps<RowCount> {
+class CostOps : public detail::PassingOps<CostOps, RowCount> {
  public:
   CostOps(const ModelSpec& model, const UnitSpec& unit, int64_t tokens)
       : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
@@ -50,19 +50,6 @@ class CostOps : public detail::PassingOps<RowCount> {
     multiply(x.rows, role + ".bias");
     return x;
   }
-  RowCount activated_linear(RowCount x, const std::string& role, Activation) {
-    return linear(x, role);
-  }
-  RowCount column_linear(RowCount x, const std::string& role, UnitRows, WeightOrder) {
-    return linear(x, role);
-  }
-  RowCount row_linear(RowCount x, const std::string& role, UnitRows, WeightOrder) {
-    return linear(x, role);
-  }
-  RowCount activated_column_linear(RowCount x, const std::string& role, Activation, UnitRows,
-                                   WeightOrder) {
-    return linear(x, role);
-  }
   RowCount query_value_biases(RowCount x) {
     multiply(x.rows, "q.bias");
     multiply(x.rows, "v.bias");
@@ -74,9 +61,6 @@ class CostOps : public detail::PassingOps<RowCount> {
     return x;
   }
   RowCount norm(RowCount x, const std::string& role, const NormSpec&) { return linear(x, role); }
-  NormedSum norm_sum(RowCount x, RowCount, const std::string& role, const NormSpec& spec) {
-    return {x, norm(x, role, spec)};
-  }
   RowCount windows(RowCount x) { return {x.rows / 2}; }
   RowCount image_tokens(RowCount) { return copied(rows_); }
   RowCount vocabulary() { return copied(rows_); }
