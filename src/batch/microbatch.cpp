@@ -13,24 +13,24 @@ using namespace detail;
 
 /// As many placeholders as the encoder makes features of the sample's items.
 void check_items(const Sample& sample, int encoder, int64_t placeholders, const ModelSpec& model) {
-  const std::string name = model.encoders()[static_cast<size_t>(encoder)];
-  const int64_t features = model.item_shape(name).features;
+  const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
+  const int64_t features = spec.item_shape().features;
   const int64_t items = count_items(sample.items).of(encoder);
   if (placeholders == items * features) return;
-  const bool hears = model.modality(name) == Modality::Audio;
+  const bool hears = spec.modality() == Modality::Audio;
   const std::string what = hears ? "clip" : "image";
   throw DataError("sample " + std::to_string(sample.id) + ", modality " +
                   (hears ? "audio" : "image") + ": " + std::to_string(placeholders) +
-                  " placeholder tokens (id " + std::to_string(model.placeholder(name)) + ") for " +
+                  " placeholder tokens (id " + std::to_string(spec.placeholder) + ") for " +
                   std::to_string(items) + " " + what + "s x " + std::to_string(features) +
-                  " features of the " + name + " encoder; pack the data with " +
+                  " features of the " + spec.name + " encoder; pack the data with " +
                   std::to_string(features) + " placeholders per " + what);
 }
 
 /// An item of a modality that the model has no encoder of.
 void check_strays(const Sample& sample, const ModelSpec& model) {
   for (const Item& item : sample.items)
-    if (static_cast<size_t>(item.kind) >= model.encoders().size())
+    if (static_cast<size_t>(item.kind) >= model.encoders.size())
       throw DataError("sample " + std::to_string(sample.id) + " has " +
                       (item.modality == Modality::Audio ? "a clip of sound" : "an image") +
                       ", but the model (" + model.family + ") has no encoder of such items");
@@ -38,15 +38,16 @@ void check_strays(const Sample& sample, const ModelSpec& model) {
 
 void check_sample(const Sample& sample, const Ids& placeholders, const ModelSpec& model) {
   for (int32_t id : sample.tokens)
-    if (id < 0 || id >= model.text.vocabulary)
+    if (id < 0 || id >= model.decoder.vocabulary)
       throw DataError("sample " + std::to_string(sample.id) + ": token id " + std::to_string(id) +
                       " is outside the model's vocabulary of " +
-                      std::to_string(model.text.vocabulary) +
+                      std::to_string(model.decoder.vocabulary) +
                       "; pack the data with the model's tokenizer");
   const int64_t tokens = static_cast<int64_t>(sample.tokens.size());
-  if (model.text.learned_positions && tokens > model.text.max_positions)
+  if (model.decoder.learned_positions && tokens > model.decoder.max_positions)
     throw DataError("sample " + std::to_string(sample.id) + " has " + std::to_string(tokens) +
-                    " tokens, more than the model's " + std::to_string(model.text.max_positions) +
+                    " tokens, more than the model's " +
+                    std::to_string(model.decoder.max_positions) +
                     " learned positions (n_positions); cut samples shorter when packing, or "
                     "generate fewer with eval.generate_tokens");
   check_strays(sample, model);
@@ -56,18 +57,18 @@ void check_sample(const Sample& sample, const Ids& placeholders, const ModelSpec
 
 void append_sample(HostTokens& host, const Sample& sample, int64_t number, const ModelSpec& model) {
   const auto length = static_cast<int64_t>(sample.tokens.size());
-  const std::vector<std::string> encoders = model.encoders();
-  Ids placeholders(encoders.size(), 0);
+  Ids placeholders(model.encoders.size(), 0);
   for (int64_t i = 0; i < length; ++i) {
     const int64_t id = sample.tokens[i];
     // Labels are shifted here, before tokens are dealt to ranks.
     const bool is_target = i + 1 < length && sample.loss_mask[i + 1];
     host.targets.push_back(is_target ? sample.tokens[i + 1] : -1);
     MaskWord word = make_mask_word(number, kModalityText, 0);
-    for (size_t e = 0; e < encoders.size(); ++e) {
-      if (id != model.placeholder(encoders[e])) continue;
-      const int64_t item = placeholders[e]++ / model.item_shape(encoders[e]).features;
-      word = make_mask_word(number, mask_modality(model.modality(encoders[e])), 1 + item, e);
+    for (size_t e = 0; e < placeholders.size(); ++e) {
+      const EncoderSpec& encoder = model.encoders[e];
+      if (id != encoder.placeholder) continue;
+      const int64_t item = placeholders[e]++ / encoder.item_shape().features;
+      word = make_mask_word(number, mask_modality(encoder.modality()), 1 + item, e);
       host.placeholders[e].push_back(static_cast<int64_t>(host.ids.size()));
     }
     host.words.push_back(word);
@@ -82,7 +83,7 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options) {
   HostTokens host;
-  host.placeholders.resize(model.encoders().size());
+  host.placeholders.resize(model.encoders.size());
   for (size_t s = 0; s < loaded.samples.size(); ++s)
     append_sample(host, loaded.samples[s], static_cast<int64_t>(s), model);
   Microbatch out;

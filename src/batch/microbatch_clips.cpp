@@ -19,12 +19,12 @@ struct SeenColumns {
   Ids columns, places;
 };
 
-SeenColumns seen_columns(const RowRuns& here, const AudioConfig& audio) {
+SeenColumns seen_columns(const RowRuns& here, const MelInput& input) {
   SeenColumns seen;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token)
       for (int64_t k = 0; k < kWidth; ++k) {
-        const int64_t first = token / audio.positions * audio.columns();
+        const int64_t first = token / input.positions * input.columns();
         const int64_t column = kStride * token + k - 1;
         if (column < first) {
           seen.places.push_back(-1);
@@ -51,18 +51,18 @@ at::Tensor with_neighbours(const at::Tensor& mels, const Ids& columns) {
   return unfolded.index({clips, all - clips * mels.size(2)}).reshape({-1, bins * kWidth});
 }
 
-at::Tensor mels_of(const OwnItems& own, const AudioConfig& audio) {
+at::Tensor mels_of(const OwnItems& own, const MelInput& input) {
   const at::Tensor all = at::from_blob(const_cast<float*>(own.values.data()),
-                                       {own.all, audio.mel_bins, audio.columns()}, at::kFloat);
+                                       {own.all, input.mel_bins, input.columns()}, at::kFloat);
   if (static_cast<int64_t>(own.items.size()) == own.all) return all;
   return all.index_select(0, index_tensor(own.items, at::kCPU));
 }
 
 }  // namespace
 
-void fill_clips(EncoderPart& part, const OwnItems& own, const AudioConfig& audio) {
-  const SeenColumns seen = seen_columns(own.here, audio);
-  part.columns = with_neighbours(mels_of(own, audio), seen.columns).to(own.dtype).to(own.device);
+void fill_clips(EncoderPart& part, const OwnItems& own, const MelInput& input) {
+  const SeenColumns seen = seen_columns(own.here, input);
+  part.columns = with_neighbours(mels_of(own, input), seen.columns).to(own.dtype).to(own.device);
   part.windows = index_tensor(seen.places, own.device).view({-1, kWidth});
 }
 

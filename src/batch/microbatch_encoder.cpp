@@ -81,9 +81,10 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
                   const ModelSpec& model, int encoder, const MicrobatchOptions& options) {
   const ReplicaLayout& replica = options.replica;
   const auto e = static_cast<size_t>(encoder);
-  const std::string name = model.encoders()[e];
+  const EncoderSpec& spec = model.encoders[e];
+  const std::string& name = spec.name;
   const int64_t all = loaded.items.of(encoder);
-  const std::vector<ItemShape> shapes(static_cast<size_t>(all), model.item_shape(name));
+  const std::vector<ItemShape> shapes(static_cast<size_t>(all), spec.item_shape());
   const std::vector<Ids> dealt = deal_items(all, replica.grid(name).dp_module);
   std::vector<ItemRow> rows;
   for (const Ids& items : dealt) rows.emplace_back(shapes, items, name, replica);
@@ -104,10 +105,10 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const OwnItems own{
       loaded.values[e], all, items, here, e < dtypes.size() ? dtypes[e] : options.dtype,
       options.device};
-  if (model.modality(name) == Modality::Audio)
-    fill_clips(part, own, *model.audio);
+  if (spec.modality() == Modality::Audio)
+    fill_clips(part, own, spec.mels());
   else
-    fill_images(part, own, *model.vision);
+    fill_images(part, own, spec.patches());
 }
 
 }  // namespace zea::detail

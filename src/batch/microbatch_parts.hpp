@@ -36,8 +36,8 @@ struct OwnItems {
   at::ScalarType dtype;
   at::Device device;
 };
-void fill_images(EncoderPart& part, const OwnItems& own, const VisionConfig& vision);
-void fill_clips(EncoderPart& part, const OwnItems& own, const AudioConfig& audio);
+void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input);
+void fill_clips(EncoderPart& part, const OwnItems& own, const MelInput& input);
 
 /// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
 /// its features; then the above.

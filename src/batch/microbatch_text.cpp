@@ -90,11 +90,11 @@ void fill_positions(Microbatch& out, const Visibility& row, const RowRuns& cp_to
   Ids positions(row.begins.size());
   for (size_t t = 0; t < positions.size(); ++t)
     positions[t] = static_cast<int64_t>(t) - row.begins[t];
-  if (model.text.learned_positions) {
+  if (model.decoder.learned_positions) {
     out.positions = index_tensor(pick(positions, here), options.device);
     return;
   }
-  const at::Tensor angles = rotary_angles(model.text, pick(positions, cp_tokens));
+  const at::Tensor angles = rotary_angles(model.decoder, pick(positions, cp_tokens));
   out.rotary_cosines = angles.cos().to(options.dtype).to(options.device);
   out.rotary_sines = angles.sin().to(options.dtype).to(options.device);
 }

@@ -9,7 +9,7 @@ namespace zea::detail {
 namespace {
 
 /// Inverse frequency of each pair of coordinates.
-std::vector<double> rotary_frequencies(const TextConfig& text) {
+std::vector<double> rotary_frequencies(const DecoderSpec& text) {
   const RopeConfig& rope = text.rope;
   std::vector<double> frequencies(text.block.heads.dim / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
@@ -32,7 +32,7 @@ std::vector<double> rotary_frequencies(const TextConfig& text) {
 
 }  // namespace
 
-at::Tensor rotary_angles(const TextConfig& text, const std::vector<int64_t>& positions) {
+at::Tensor rotary_angles(const DecoderSpec& text, const std::vector<int64_t>& positions) {
   const std::vector<double> frequencies = rotary_frequencies(text);
   at::Tensor angles =
       at::empty({static_cast<int64_t>(positions.size()), static_cast<int64_t>(frequencies.size())},

@@ -11,6 +11,6 @@
 namespace zea::detail {
 
 /// (positions, head_dim / 2) double on the host.
-at::Tensor rotary_angles(const TextConfig& text, const std::vector<int64_t>& positions);
+at::Tensor rotary_angles(const DecoderSpec& text, const std::vector<int64_t>& positions);
 
 }  // namespace zea::detail

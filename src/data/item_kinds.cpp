@@ -20,9 +20,9 @@ void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token) {
 
 std::vector<ItemKind> item_kinds(const ModelSpec& model) {
   std::vector<ItemKind> kinds;
-  for (const std::string& encoder : model.encoders())
-    kinds.push_back({model.modality(encoder), static_cast<int32_t>(model.placeholder(encoder)),
-                     model.item_shape(encoder).features});
+  for (const EncoderSpec& encoder : model.encoders)
+    kinds.push_back({encoder.modality(), static_cast<int32_t>(encoder.placeholder),
+                     encoder.item_shape().features});
   return kinds;
 }
 

@@ -29,7 +29,7 @@ std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
     if (is_computed_buffer(tensor.name)) continue;
     const std::string name = canonical_parameter_name(model.family, tensor.name);
     // A tied head is the embedding: files may carry it, models do not have it.
-    if (model.text.tied_embeddings && name.ends_with("lm_head.weight")) continue;
+    if (model.decoder.tied_embeddings && name.ends_with("lm_head.weight")) continue;
     const auto [place, is_new] = tensors.emplace(name, tensor);
     if (!is_new)
       throw WeightsError(source.describe() + ": \"" + place->second.name + "\" and \"" +

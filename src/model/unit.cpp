@@ -90,8 +90,8 @@ class TensorOps {
     return embedding(part_ ? part_->positions : microbatch_.positions, parameter("positions"));
   }
   at::Tensor vocabulary() const {
-    return layers_.embedding(microbatch_.token_ids, parameter("vocabulary"), model_.text.vocabulary,
-                             microbatch_.text_shares);
+    return layers_.embedding(microbatch_.token_ids, parameter("vocabulary"),
+                             model_.decoder.vocabulary, microbatch_.text_shares);
   }
   at::Tensor features() const {
     std::vector<at::Tensor> states;
@@ -111,9 +111,9 @@ class TensorOps {
     const RowShares& shares = of_last() ? microbatch_.last_shares : microbatch_.target_shares;
     Parameter& vocabulary = parameter("vocabulary");
     if (head_ == HeadOutput::Loss)
-      return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, model_.text.vocabulary,
+      return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, model_.decoder.vocabulary,
                                    shares);
-    return layers_.logits(x, vocabulary, model_.text.vocabulary, shares);
+    return layers_.logits(x, vocabulary, model_.decoder.vocabulary, shares);
   }
 
  private:

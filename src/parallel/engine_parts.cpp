@@ -127,8 +127,8 @@ MicrobatchOptions Engine::microbatch_options() const {
 
 std::vector<at::ScalarType> encoder_dtypes(const Plan& plan) {
   std::vector<at::ScalarType> dtypes;
-  for (const std::string& encoder : plan.model.encoders())
-    dtypes.push_back(to_torch(plan.precision_of(encoder).param));
+  for (const EncoderSpec& encoder : plan.model.encoders)
+    dtypes.push_back(to_torch(plan.precision_of(encoder.name).param));
   return dtypes;
 }
 

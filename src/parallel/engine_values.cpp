@@ -90,7 +90,7 @@ void Engine::move(int unit, int microbatch) {
   }
   const at::Tensor value =
       exchange_rows(mesh_.along(kDecoder, stage_axes()), held, moved_rows(unit, microbatch, false),
-                    {plan_.model.text.block.hidden, dtype, device_});
+                    {plan_.model.decoder.block.hidden, dtype, device_});
   expect(unit, microbatch).value = value;
 }
 
@@ -99,7 +99,7 @@ void Engine::move_back(int unit, int microbatch) {
   const at::Tensor gradient =
       exchange_rows(mesh_.along(kDecoder, stage_axes()), arrived_.at({unit, microbatch}).gradient,
                     moved_rows(unit, microbatch, true),
-                    {plan_.model.text.block.hidden, precision.output, device_});
+                    {plan_.model.decoder.block.hidden, precision.output, device_});
   arrived_.erase({unit, microbatch});
   if (const auto kept = kept_.find({unit, microbatch}); kept != kept_.end())
     kept->second.gradient = gradient.to(to_torch(precision.param));

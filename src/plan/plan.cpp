@@ -34,11 +34,11 @@ void check_absent_modules(Faults& faults, const Options& options, const ModelSpe
   check_absent(faults, model, "mesh.", options.meshes, defaults.meshes);
   check_absent(faults, model, "model.", options.encoders, defaults.encoders);
   check_absent(faults, model, "precision.", options.precisions, defaults.precisions);
-  const auto sees = [&](const std::string& encoder) {
-    return model.modality(encoder) == Modality::Image;
+  const auto sees = [](const EncoderSpec& encoder) {
+    return encoder.modality() == Modality::Image;
   };
   if (options.llm.image_attention != defaults.llm.image_attention &&
-      std::ranges::none_of(model.encoders(), sees))
+      std::ranges::none_of(model.encoders, sees))
     faults.add("model.llm.image_attention = \"" + options.llm.image_attention +
                "\", but the model (" + model.family +
                ") has no vision encoder, so there are no images; leave it out");

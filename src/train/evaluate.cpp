@@ -161,7 +161,7 @@ class Evaluator {
   /// open.
   double append_best(const Ids& best, LoadedMicrobatch& loaded,
                      std::vector<Prediction>& predictions, std::vector<bool>& ended) const {
-    const auto& ends = engine_.plan().model.text.end_tokens;
+    const auto& ends = engine_.plan().model.decoder.end_tokens;
     double open = 0;
     for (size_t s = 0; s < predictions.size(); ++s) {
       const int32_t token = static_cast<int32_t>(best[s]);

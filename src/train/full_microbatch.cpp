@@ -9,14 +9,14 @@
 namespace zea {
 namespace {
 
-void add_item(Sample& sample, const ModelSpec& model, const std::string& encoder) {
-  const int64_t features = model.item_shape(encoder).features;
-  const auto placeholder = static_cast<int32_t>(model.placeholder(encoder));
+void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder) {
+  const int64_t features = encoder.item_shape().features;
+  const auto placeholder = static_cast<int32_t>(encoder.placeholder);
   sample.tokens.insert(sample.tokens.end(), features, placeholder);
   sample.loss_mask.insert(sample.loss_mask.end(), features, 1);
   sample.items.emplace_back();
-  sample.items.back().modality = model.modality(encoder);
-  sample.items.back().kind = model.encoder_index(encoder);
+  sample.items.back().modality = encoder.modality();
+  sample.items.back().kind = model.encoder_index(encoder.name);
 }
 
 /// A token that is no placeholder.
@@ -34,9 +34,9 @@ Sample make_sample(const ModelSpec& model, int64_t length) {
   sample.loss_mask = {0};
   for (bool added = true; added;) {
     added = false;
-    for (const std::string& encoder : model.encoders()) {
+    for (const EncoderSpec& encoder : model.encoders) {
       const auto tokens = static_cast<int64_t>(sample.tokens.size());
-      if (tokens + model.item_shape(encoder).features >= length) continue;
+      if (tokens + encoder.item_shape().features >= length) continue;
       add_item(sample, model, encoder);
       added = true;
     }
@@ -51,18 +51,18 @@ Sample make_sample(const ModelSpec& model, int64_t length) {
 LoadedMicrobatch make_full_microbatch(const Plan& plan) {
   const ModelSpec& model = plan.model;
   int64_t length = plan.options.data.row_tokens;
-  if (model.text.learned_positions) length = std::min(length, model.text.max_positions);
+  if (model.decoder.learned_positions) length = std::min(length, model.decoder.max_positions);
   const int64_t tokens = plan.options.data.row_tokens * plan.options.data.rows_per_microbatch;
   LoadedMicrobatch loaded;
   for (int64_t i = 0; i < std::max<int64_t>(1, tokens / length); ++i) {
     loaded.samples.push_back(make_sample(model, length));
     loaded.items += count_items(loaded.samples.back().items);
   }
-  for (const std::string& encoder : model.encoders())
-    if (loaded.items.of(model.encoder_index(encoder)) == 0)
+  for (const EncoderSpec& encoder : model.encoders)
+    if (loaded.items.of(model.encoder_index(encoder.name)) == 0)
       throw PlanError("rows of data.row_tokens = " + std::to_string(length) +
-                      " tokens hold no item of " + encoder + " beside the others: one has " +
-                      std::to_string(model.item_shape(encoder).features) +
+                      " tokens hold no item of " + encoder.name + " beside the others: one has " +
+                      std::to_string(encoder.item_shape().features) +
                       " tokens; raise data.row_tokens to measure");
   for (const ItemDecoding& decoding : loading_of(plan).encoders) {
     const int64_t items = loaded.items.of(static_cast<int>(loaded.values.size()));

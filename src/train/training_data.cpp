@@ -17,12 +17,12 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
     return " has " + tokens +
            " tokens, more than data.row_tokens = " + std::to_string(plan.options.data.row_tokens) +
            "; raise data.row_tokens or leave the sample out";
-  if (plan.model.text.learned_positions && sample.tokens > plan.model.text.max_positions)
+  if (plan.model.decoder.learned_positions && sample.tokens > plan.model.decoder.max_positions)
     return " has " + tokens + " tokens, more than the model's " +
-           std::to_string(plan.model.text.max_positions) +
+           std::to_string(plan.model.decoder.max_positions) +
            " learned positions (n_positions); cut samples shorter when packing, as "
            "jobs/pack_text.py does with --max-tokens";
-  for (size_t kind = plan.model.encoders().size(); kind < kinds.size(); ++kind) {
+  for (size_t kind = plan.model.encoders.size(); kind < kinds.size(); ++kind) {
     if (sample.items.of(static_cast<int>(kind)) == 0) continue;
     const bool hears = kinds[kind].modality == Modality::Audio;
     return std::string(hears ? " has a clip of sound" : " has an image") + ", but the model (" +
@@ -33,12 +33,12 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
 
 bool generates(const Plan& plan) {
   const bool evaluates = plan.options.run.mode == RunMode::Evaluate || plan.options.eval.every > 0;
-  return evaluates && plan.options.eval.generate_tokens > 0 && plan.model.text.learned_positions;
+  return evaluates && plan.options.eval.generate_tokens > 0 && plan.model.decoder.learned_positions;
 }
 
 /// The last token that is generated needs no position: nothing is read after it.
 void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan) {
-  const int64_t positions = plan.model.text.max_positions;
+  const int64_t positions = plan.model.decoder.max_positions;
   const int64_t generated = plan.options.eval.generate_tokens;
   const int64_t tokens = dataset.index()[static_cast<size_t>(id)].tokens;
   if (tokens + generated - 1 <= positions) return;
@@ -51,13 +51,12 @@ void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan
                   std::to_string(positions - prompt + 1) + " at most, or pack shorter prompts");
 }
 
-ItemDecoding decoding_of(const ModelSpec& model, const std::string& encoder,
-                         const DataOptions& data) {
-  if (model.modality(encoder) == Modality::Audio)
-    return {
-        .mel = std::make_shared<const LogMel>(AudioOptions{
-            .mel_bins = model.audio->mel_bins, .max_source_positions = model.audio->positions})};
-  return {.image = {.size = model.vision->image_size,
+ItemDecoding decoding_of(const EncoderSpec& encoder, const DataOptions& data) {
+  if (encoder.modality() == Modality::Audio)
+    return {.mel = std::make_shared<const LogMel>(
+                AudioOptions{.mel_bins = encoder.mels().mel_bins,
+                             .max_source_positions = encoder.mels().positions})};
+  return {.image = {.size = encoder.patches().image_size,
                     .mean = data.image_mean,
                     .std = data.image_std,
                     .max_pixels = data.max_image_pixels}};
@@ -68,8 +67,8 @@ ItemDecoding decoding_of(const ModelSpec& model, const std::string& encoder,
 LoaderOptions loading_of(const Plan& plan) {
   const DataOptions& data = plan.options.data;
   LoaderOptions loading;
-  for (const std::string& encoder : plan.model.encoders())
-    loading.encoders.push_back(decoding_of(plan.model, encoder, data));
+  for (const EncoderSpec& encoder : plan.model.encoders)
+    loading.encoders.push_back(decoding_of(encoder, data));
   loading.max_clip_seconds = data.max_clip_seconds;
   loading.mask_bad_items = data.bad_items == BadItems::Mask;
   return loading;
@@ -77,11 +76,12 @@ LoaderOptions loading_of(const Plan& plan) {
 
 LoaderOptions loading_on(const Plan& plan, int world_rank) {
   LoaderOptions loading = loading_of(plan);
-  const std::vector<std::string> encoders = plan.model.encoders();
-  for (size_t i = 0; i < encoders.size(); ++i)
+  for (size_t i = 0; i < loading.encoders.size(); ++i) {
+    const std::string& encoder = plan.model.encoders[i].name;
     loading.encoders[i].is_wanted =
-        loading.mask_bad_items || (plan.mesh.has(world_rank, encoders[i]) &&
-                                   plan.mesh.coordinate(world_rank, encoders[i]).pp == 0);
+        loading.mask_bad_items ||
+        (plan.mesh.has(world_rank, encoder) && plan.mesh.coordinate(world_rank, encoder).pp == 0);
+  }
   return loading;
 }
 
@@ -101,10 +101,10 @@ SharedOpening shared_by(Collectives& control) {
 void check_against(const Dataset& dataset, const Plan& plan) {
   const std::string path = dataset.describe();
   if (dataset.index().empty()) throw DataError(path + " holds no samples");
-  if (dataset.max_token() >= plan.model.text.vocabulary)
+  if (dataset.max_token() >= plan.model.decoder.vocabulary)
     throw DataError(path + " has token id " + std::to_string(dataset.max_token()) +
                     ", outside the model's vocabulary of " +
-                    std::to_string(plan.model.text.vocabulary) +
+                    std::to_string(plan.model.decoder.vocabulary) +
                     "; pack the data with the model's tokenizer");
   for (size_t id = 0; id < dataset.index().size(); ++id) {
     const std::string fault = fault_of(dataset.index()[id], dataset.kinds(), plan);

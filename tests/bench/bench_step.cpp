@@ -214,8 +214,8 @@ class Run {
     options.meshes["llm"].strategy = parts[0];
     const std::string config = open_source(options.model.weights)->config_json();
     const ModelSpec model = make_model_spec(config);
-    if (model.vision) options.meshes["vision"].strategy = parts[0];
-    if (model.audio) options.meshes["audio"].strategy = parts[0];
+    for (const EncoderSpec& encoder : model.encoders)
+      options.meshes[encoder.name].strategy = parts[0];
     return make_plan(options, config, ranks);
   }
 

@@ -214,12 +214,12 @@ MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& mode
     std::map<std::string, int64_t> placeholders;
     for (size_t i = 0; i < sample.tokens.size(); ++i) {
       tokens.words.push_back(make_mask_word(number, kModalityText, 0));
-      for (const std::string& encoder : model.encoders())
-        if (sample.tokens[i] == model.placeholder(encoder))
+      for (const EncoderSpec& encoder : model.encoders)
+        if (sample.tokens[i] == encoder.placeholder)
           tokens.words.back() =
-              make_mask_word(number, mask_modality(model.modality(encoder)),
-                             1 + placeholders[encoder]++ / model.item_shape(encoder).features,
-                             model.encoder_index(encoder));
+              make_mask_word(number, mask_modality(encoder.modality()),
+                             1 + placeholders[encoder.name]++ / encoder.item_shape().features,
+                             model.encoder_index(encoder.name));
       tokens.is_target.push_back(i + 1 < sample.tokens.size() && sample.loss_mask[i + 1]);
     }
   }

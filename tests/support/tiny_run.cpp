@@ -138,13 +138,44 @@ TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, cons
   return result;
 }
 
+namespace {
+
+/// Numbers of 0 to n - 1.
+class Numbers {
+ public:
+  explicit Numbers(uint64_t seed) : random_(seed) {}
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+  std::vector<uint8_t> bytes(int64_t count) {
+    std::vector<uint8_t> bytes;
+    for (int64_t i = 0; i < count; ++i) bytes.push_back(static_cast<uint8_t>(below(256)));
+    return bytes;
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+Item make_item(const EncoderSpec& encoder, Numbers& random) {
+  Item item;
+  item.raw = true;
+  item.modality = encoder.modality();
+  if (item.modality == Modality::Image) {
+    item.height = item.width = encoder.patches().image_size;
+    item.channels = 3;
+    item.bytes = random.bytes(item.height * item.width * item.channels);
+  } else {
+    item.rate = kMelRate;
+    item.bytes = random.bytes(2 * (400 + random.below(encoder.mels().columns() * kMelHop)));
+  }
+  return item;
+}
+
+}  // namespace
+
 MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
                                 const std::vector<int>& images, uint64_t seed,
                                 const std::vector<int>& clips) {
-  std::mt19937_64 random(seed);
-  const auto below = [&](int64_t n) {
-    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
-  };
+  Numbers random(seed);
   std::vector<Sample> made;
   for (int64_t s = 0; s < samples; ++s) {
     Sample sample;
@@ -154,35 +185,21 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
     };
     const auto text = [&](int64_t count, bool loss) {
       for (int64_t i = 0; i < count; ++i) {
-        int64_t id = below(model.text.vocabulary);
-        while (model.is_placeholder(id) || id == model.image_token)
-          id = (id + 1) % model.text.vocabulary;
+        int64_t id = random.below(model.decoder.vocabulary);
+        while (model.is_placeholder(id)) id = (id + 1) % model.decoder.vocabulary;
         add(id, loss);
       }
     };
-    text(1 + below(3), false);
-    for (int image = 0; model.vision && image < images[s % images.size()]; ++image) {
-      for (int64_t i = 0; i < model.vision->features(); ++i) add(model.image_token, false);
-      Item item;
-      item.raw = true;
-      item.height = item.width = model.vision->image_size;
-      item.channels = 3;
-      for (int64_t i = 0; i < item.height * item.width * 3; ++i)
-        item.bytes.push_back(static_cast<uint8_t>(below(256)));
-      sample.items.push_back(std::move(item));
+    text(1 + random.below(3), false);
+    for (const EncoderSpec& encoder : model.encoders) {
+      const auto& counts = encoder.modality() == Modality::Image ? images : clips;
+      for (int item = 0; item < counts[s % counts.size()]; ++item) {
+        for (int64_t i = 0; i < encoder.item_shape().features; ++i) add(encoder.placeholder, false);
+        sample.items.push_back(make_item(encoder, random));
+      }
     }
-    for (int clip = 0; model.audio && clip < clips[s % clips.size()]; ++clip) {
-      for (int64_t i = 0; i < model.audio->positions; ++i) add(model.audio_token, false);
-      Item item;
-      item.modality = Modality::Audio;
-      item.raw = true;
-      item.rate = kMelRate;
-      for (int64_t i = 0; i < 2 * (400 + below(model.audio->columns() * kMelHop)); ++i)
-        item.bytes.push_back(static_cast<uint8_t>(below(256)));
-      sample.items.push_back(std::move(item));
-    }
-    text(1 + below(4), false);
-    text(1 + below(6), true);
+    text(1 + random.below(4), false);
+    text(1 + random.below(6), true);
     made.push_back(std::move(sample));
   }
   return MemoryDataset(std::move(made), item_kinds(model));

@@ -105,7 +105,8 @@ TEST(NodeTraffic, CountsFeaturesThatGoToTheLanguageModel) {
       },
       2);
   const Traffic crossing = between_nodes(plan, 1);
-  const int64_t features = plan.model.vision->features() * plan.model.text.block.hidden * 4;
+  const int64_t features =
+      plan.model.encoders[0].item_shape().features * plan.model.decoder.block.hidden * 4;
 
   ASSERT_EQ(plan.mesh.links.size(), 1);
   const std::string link = plan.mesh.links[0].name;

@@ -42,7 +42,7 @@ class Facts {
       : run_(run_of(scenario, grid)),
         plan_(make_plan(run_.deck, run_.config_json, grid.ranks())),
         dataset_(dataset_of(scenario, grid)) {
-    const int64_t vocabulary = plan_.model.text.vocabulary;
+    const int64_t vocabulary = plan_.model.decoder.vocabulary;
     note(vocabulary % grid.llm.tp != 0, Fact::PaddedVocabulary);
     note(plan_.mesh.grid("llm").kv_holders > 1, Fact::RepeatedKvHeads);
     Sampler sampler(static_cast<int64_t>(dataset_.index().size()), run_.deck.schedule.global_batch,
@@ -117,7 +117,7 @@ class Facts {
     });
     note(shared, Fact::ImageOnTwoRanks);
     note(shared && options.images_both_ways, Fact::ImageSeenOnTwoRanks);
-    const ItemShape shape = plan_.model.item_shape("vision");
+    const ItemShape shape = plan_.model.encoders[0].item_shape();
     std::vector<int64_t> items(made.encoders[0].items_here);
     std::iota(items.begin(), items.end(), 0);
     const ItemRow row(std::vector<ItemShape>(items.size(), shape), items, "vision", replica);

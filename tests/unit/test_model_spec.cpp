@@ -69,7 +69,7 @@ TEST(ModelSpec, SoundComesAfterImagesAndBothAreMerged) {
   EXPECT_EQ(model.modules(), (std::vector<std::string>{"vision", "audio", "llm"}));
   EXPECT_TRUE(model.is_placeholder(3) && model.is_placeholder(4));
   EXPECT_FALSE(model.is_placeholder(5));
-  EXPECT_EQ(model.item_shape("audio").tokens, 6);
+  EXPECT_EQ(model.encoders[1].item_shape().tokens, 6);
 }
 
 TEST(ModelSpec, AModelMayHearAndNotSee) {

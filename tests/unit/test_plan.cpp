@@ -330,7 +330,7 @@ TEST(Plan, OnlyEncodersHaveATypeOfWhatTheyGiveOut) {
 /// What every rank does in a step of three microbatches.
 std::vector<std::vector<Action>> all_actions(const Plan& plan) {
   const std::vector<SampleIndex> index(3 * plan.mesh.replicas(),
-                                       SampleIndex{10, plan.model.vision ? 1 : 0, 3});
+                                       SampleIndex{10, plan.model.has("vision") ? 1 : 0, 3});
   std::vector<int64_t> ids(index.size());
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i);
   const StepPlan step = plan.step_plan(0, ids, index);

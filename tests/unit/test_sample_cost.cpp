@@ -42,7 +42,7 @@ TEST(SampleCost, IsThatOfTheUnitsForAnyLength) {
   const auto costs = sample_costs(model, shared_mesh());
   ASSERT_EQ(costs.size(), 1);
   // So short that the estimate, too, has one image.
-  for (int64_t tokens = 1; tokens < 2 * model.vision->features(); ++tokens)
+  for (int64_t tokens = 1; tokens < 2 * model.encoders[0].item_shape().features; ++tokens)
     EXPECT_NEAR(sample_cost({tokens, {1}, tokens}, costs[0]), total(model, tokens), 1e-6) << tokens;
 }
 

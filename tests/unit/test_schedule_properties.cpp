@@ -181,7 +181,7 @@ Plan random_plan(Random& random) {
 StepPlan random_step(Random& random, const Plan& plan) {
   std::vector<SampleIndex> index;
   std::vector<int64_t> ids;
-  const int images = plan.model.vision ? random.below(3) : 0;
+  const int images = plan.model.has("vision") ? random.below(3) : 0;
   const int samples = 1 + random.below(3 * plan.world_size() + 3);
   for (int i = 0; i < samples; ++i) {
     const int64_t items = images == 1 ? random.below(2) : images == 2 ? random.below(6) == 0 : 0;

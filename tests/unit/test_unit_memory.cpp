@@ -78,13 +78,13 @@ std::string gpt2_config(bool tied) {
 }
 
 /// Puts an item of `encoder` at `begin`.
-void add_item(Sample& sample, const ModelSpec& model, const std::string& encoder, int64_t begin) {
-  const int64_t features = model.item_shape(encoder).features;
-  std::fill_n(sample.tokens.begin() + begin, features, model.placeholder(encoder));
+void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder, int64_t begin) {
+  const int64_t features = encoder.item_shape().features;
+  std::fill_n(sample.tokens.begin() + begin, features, encoder.placeholder);
   std::fill_n(sample.loss_mask.begin() + begin, features, 0);
   sample.items.emplace_back();
-  sample.items.back().modality = model.modality(encoder);
-  sample.items.back().kind = model.encoder_index(encoder);
+  sample.items.back().modality = encoder.modality();
+  sample.items.back().kind = model.encoder_index(encoder.name);
 }
 
 /// Samples of these lengths, each with as many items as fit, up to `items` for each encoder.
@@ -96,19 +96,19 @@ LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>
     sample.tokens.assign(length, 5);
     sample.loss_mask.assign(length, 1);
     int64_t next = 1;
-    for (const std::string& encoder : model.encoders()) {
-      const int64_t features = model.item_shape(encoder).features;
+    for (const EncoderSpec& encoder : model.encoders) {
+      const int64_t features = encoder.item_shape().features;
       for (int64_t i = 0; i < items && next + features <= length; ++i, next += features)
         add_item(sample, model, encoder, next);
     }
     loaded.items += count_items(sample.items);
     loaded.samples.push_back(std::move(sample));
   }
-  for (const std::string& encoder : model.encoders()) {
-    const int64_t values = model.modality(encoder) == Modality::Image
-                               ? 3 * model.vision->image_size * model.vision->image_size
-                               : model.audio->mel_bins * model.audio->columns();
-    loaded.values.emplace_back(loaded.items.of(model.encoder_index(encoder)) * values, 0.5F);
+  for (const EncoderSpec& encoder : model.encoders) {
+    const int64_t values = encoder.modality() == Modality::Image
+                               ? encoder.patches().patches() * encoder.patches().values()
+                               : encoder.mels().mel_bins * encoder.mels().columns();
+    loaded.values.emplace_back(loaded.items.of(model.encoder_index(encoder.name)) * values, 0.5F);
   }
   return loaded;
 }
@@ -184,10 +184,10 @@ class Counted {
 /// Rows and width of what a unit gives.
 std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
                                          const MicrobatchSizes& sizes) {
-  if (unit.module == "llm") return {sizes.tokens, model.text.block.hidden};
-  const ItemShape item = model.item_shape(unit.module);
+  if (unit.module == "llm") return {sizes.tokens, model.decoder.block.hidden};
+  const ItemShape item = model.encoders[unit.encoder].item_shape();
   const int64_t items = sizes.items.of(unit.encoder);
-  if (unit.kind == UnitKind::Projector) return {items * item.features, model.text.block.hidden};
+  if (unit.kind == UnitKind::Projector) return {items * item.features, model.decoder.block.hidden};
   return {items * item.tokens, model.hidden(unit.module)};
 }
 

@@ -70,7 +70,7 @@ struct Microbatch {
 
   int64_t text_rows = 0;  ///< rows here of the text
 
-  std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders()
+  std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders
   /// The part of a unit's module, which is an encoder.
   const EncoderPart& encoder(const UnitSpec& unit) const { return encoders.at(unit.encoder); }
   /// Rows that this rank holds between the layers of a unit's module.

@@ -50,10 +50,10 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
 /// The items of a microbatch that a rank encodes, at most: they are dealt to dp_module groups.
 ItemCounts own_items(const Plan& plan, const ItemCounts& all, int world_rank) {
   ItemCounts own;
-  for (const std::string& encoder : plan.model.encoders()) {
-    if (!plan.mesh.has(world_rank, encoder)) continue;
-    const int64_t groups = plan.mesh.grid(encoder).dp_module;
-    const int index = plan.model.encoder_index(encoder);
+  for (const EncoderSpec& encoder : plan.model.encoders) {
+    if (!plan.mesh.has(world_rank, encoder.name)) continue;
+    const int64_t groups = plan.mesh.grid(encoder.name).dp_module;
+    const int index = plan.model.encoder_index(encoder.name);
     own.add(index, (all.of(index) + groups - 1) / groups);
   }
   return own;
@@ -64,12 +64,12 @@ ItemCounts own_items(const Plan& plan, const ItemCounts& all, int world_rank) {
 MicrobatchSizes full_microbatch(const Plan& plan) {
   SampleIndex row{.tokens = plan.options.data.row_tokens, .targets = plan.options.data.row_tokens};
   // Full of items: of every encoder in equal parts.
-  const auto encoders = static_cast<int64_t>(plan.model.encoders().size());
-  for (const std::string& encoder : plan.model.encoders()) {
-    const int64_t features = plan.model.item_shape(encoder).features;
+  const auto encoders = static_cast<int64_t>(plan.model.encoders.size());
+  for (const EncoderSpec& encoder : plan.model.encoders) {
+    const int64_t features = encoder.item_shape().features;
     const int64_t items =
         std::max(row.tokens / encoders / features, std::min<int64_t>(1, row.tokens / features));
-    row.items.add(plan.model.encoder_index(encoder), items);
+    row.items.add(plan.model.encoder_index(encoder.name), items);
   }
   return microbatch_sizes(plan.model,
                           std::vector<SampleIndex>(plan.options.data.rows_per_microbatch, row));

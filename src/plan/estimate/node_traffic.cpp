@@ -73,12 +73,12 @@ double part_elsewhere(const Ranks& peers, int rank, const Ranks& node_of) {
 void add_row(const Plan& plan, int64_t row, MicrobatchTokens& tokens) {
   const int64_t row_tokens = plan.options.data.row_tokens;
   const size_t begin = tokens.words.size(), end = begin + static_cast<size_t>(row_tokens);
-  for (const std::string& encoder : plan.model.encoders()) {
-    const auto features = static_cast<size_t>(plan.model.item_shape(encoder).features);
+  for (const EncoderSpec& encoder : plan.model.encoders) {
+    const auto features = static_cast<size_t>(encoder.item_shape().features);
     if (tokens.words.size() + features >= end) continue;
-    const int index = plan.model.encoder_index(encoder);
+    const int index = plan.model.encoder_index(encoder.name);
     tokens.words.insert(tokens.words.end(), features,
-                        make_mask_word(row, mask_modality(plan.model.modality(encoder)), 0, index));
+                        make_mask_word(row, mask_modality(encoder.modality()), 0, index));
     tokens.items.add(index, 1);
   }
   tokens.words.resize(end, make_mask_word(row, kModalityText, 0));

@@ -140,7 +140,7 @@ class StepTraffic {
     add(group_name(kDecoder, stage_axes()),
         plan_.precision_of(plan_.model.units[action.unit].module).output,
         sent_by_all_to_all(own, plan_.rank_in_replica(rank_) - here.first_rank) *
-            plan_.model.text.block.hidden);
+            plan_.model.decoder.block.hidden);
   }
 
   void add_send(const Action& action) {
@@ -163,7 +163,7 @@ class StepTraffic {
     const std::string& module = plan_.model.units[action.unit].module;
     const Precision& precision = plan_.precision_of(module);
     if (plan_.model.makes_features(action.unit))
-      add(link, precision.output, rows * plan_.model.text.block.hidden);
+      add(link, precision.output, rows * plan_.model.decoder.block.hidden);
     else
       add(link, precision.param, rows * plan_.model.hidden(module));
   }

@@ -65,7 +65,8 @@ void add_shared(MeshShape& shape, const Options& options, const ModelSpec& model
   const std::string whose = pipeline_ranks(options.meshes[kDecoder]) > 1
                                 ? "the first stage of [mesh.llm], which are its tp x cp"
                                 : "a replica, which are tp x cp of [mesh.llm]";
-  for (const std::string& module : model.encoders()) {
+  for (const EncoderSpec& encoder : model.encoders) {
+    const std::string& module = encoder.name;
     const ModuleMeshOptions& own = options.meshes[module];
     if (pipeline_ranks(own) > 1)
       faults.add("mesh." + module + " has " + std::to_string(pipeline_ranks(own)) +
@@ -92,26 +93,27 @@ int64_t own_stage_ranks(const ModuleMeshOptions& options) {
 int add_colocated(MeshShape& shape, const Options& options, const ModelSpec& model,
                   Faults& faults) {
   int64_t stage_ranks = 1, stages = 0;
-  const std::vector<std::string> encoders = model.encoders();
-  for (const std::string& module : encoders) {
+  for (const EncoderSpec& encoder : model.encoders) {
+    const std::string& module = encoder.name;
     const ModuleMeshOptions& own = options.meshes[module];
     check_layout(options, module, faults);
     stage_ranks = std::max(stage_ranks, own_stage_ranks(own));
     if (stages != 0 && pipeline_ranks(own) != stages)
       faults.add("mesh." + module + " has " + std::to_string(pipeline_ranks(own)) +
-                 " stages and mesh." + encoders.front() + " " + std::to_string(stages) +
+                 " stages and mesh." + model.encoders.front().name + " " + std::to_string(stages) +
                  "; with mesh.placement = \"colocated\" encoders have equally many");
     stages = pipeline_ranks(own);
   }
-  for (const std::string& module : encoders)
-    shape.modules.push_back(make_module_grid(module, options.meshes[module], model, stage_ranks,
-                                             "a stage of the encoders", faults));
+  for (const EncoderSpec& encoder : model.encoders)
+    shape.modules.push_back(make_module_grid(encoder.name, options.meshes[encoder.name], model,
+                                             stage_ranks, "a stage of the encoders", faults));
   return static_cast<int>(stage_ranks * stages);
 }
 
 int add_disjoint(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
   int first = 0;
-  for (const std::string& module : model.encoders()) {
+  for (const EncoderSpec& encoder : model.encoders) {
+    const std::string& module = encoder.name;
     const ModuleMeshOptions& own = options.meshes[module];
     check_layout(options, module, faults);
     ModuleGrid grid =
@@ -128,7 +130,7 @@ void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model,
   int first = 0;
   if (options.mesh.placement == ModulePlacement::Shared)
     add_shared(shape, options, model, faults);
-  else if (model.encoders().empty())
+  else if (model.encoders.empty())
     faults.add("mesh.placement = \"" + options.mesh.placement + "\", but the model (" +
                model.family + ") has no encoder to place; leave it out");
   else

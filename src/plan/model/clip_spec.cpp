@@ -11,8 +11,9 @@ VisionEncoder read_clip(const ConfigReader& config) {
   config.require_no_dropout({"attention_dropout", "dropout"});
   config.pass_over({"projection_dim", "vocab_size"});
   VisionEncoder encoder;
-  const VisionConfig& vision = encoder.vision =
+  EncoderSpec& vision = encoder.spec =
       read_image_transformer(config, {.patch = 32, .eps = 1e-5, .activation = "quick_gelu"});
+  std::get<PatchInput>(vision.input).class_token = true;
   const double width = static_cast<double>(vision.block.hidden);
   const double depth = 1 / std::sqrt(2.0 * static_cast<double>(vision.layers));
   const double in_std = depth / std::sqrt(width), out_std = 1 / std::sqrt(width);
@@ -23,7 +24,7 @@ VisionEncoder read_clip(const ConfigReader& config) {
                    .positions = "embeddings.position_embedding",
                    .pre_norm = "pre_layrnorm",
                    .layers = "encoder.layers."};
-  encoder.carried = post_layernorm(vision);
+  encoder.carried = post_layernorm(vision.block.hidden);
   return encoder;
 }
 

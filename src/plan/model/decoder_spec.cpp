@@ -12,7 +12,7 @@ const std::map<std::string, ReadDecoder>& decoders() {
 
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
                  const std::vector<int>& features, bool trainable) {
-  const TextConfig& text = decoder.text;
+  const DecoderSpec& text = decoder.spec;
   const Decoder::Names& names = decoder.names;
   const std::string root = prefix + names.root;
   const int64_t hidden = text.block.hidden;

@@ -14,7 +14,7 @@ namespace zea::detail {
 
 /// A language model, alone or in another family.
 struct Decoder {
-  TextConfig text;
+  DecoderSpec spec;
   BlockFamily blocks;
   /// Of parameters, after what stands before all of them; `layers` goes before a block's number.
   /// The head is outside `root`; `positions` is empty where none are learned.
@@ -44,7 +44,8 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
 
 /// A tower for images.
 struct VisionEncoder {
-  VisionConfig vision;
+  EncoderSpec spec;
+  std::vector<int64_t> taps = {};  ///< hidden states that the projector reads; 0: after embedding
   BlockFamily blocks;
   /// Empty ones are not there.
   struct Names {
@@ -73,10 +74,10 @@ struct ImageTransformerDefaults {
   double eps;
   const char* activation;
 };
-VisionConfig read_image_transformer(const ConfigReader& config,
-                                    const ImageTransformerDefaults& defaults);
+EncoderSpec read_image_transformer(const ConfigReader& config,
+                                   const ImageTransformerDefaults& defaults);
 BlockFamily image_transformer_blocks(const BlockInit& init);
-std::vector<VisionEncoder::Carried> post_layernorm(const VisionConfig& vision);
+std::vector<VisionEncoder::Carried> post_layernorm(int64_t hidden);
 
 /// The tower's units, of parameters called `root`. Returns the unit that makes hidden state i for
 /// each i of 0..layers.
@@ -84,12 +85,14 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
                                     const std::string& root, bool trainable);
 void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root);
 
-AudioConfig read_whisper(const ConfigReader& config);
-/// The units of model.audio: Whisper's encoder and its projector.
-void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable);
-/// linear, activation, linear to the language model's width, of parameters called `root`.
-void add_projector_linears(SpecBuilder& builder, const ModelSpec& model, const std::string& root,
-                           int64_t width, bool trainable);
+EncoderSpec read_whisper(const ConfigReader& config);
+/// Whisper's encoder and its projector to rows of `hidden`.
+void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, int64_t hidden,
+                       const Trainable& trainable);
+/// linear from rows of `width`, activation, linear to rows of `hidden`, of parameters called
+/// `root`.
+void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
+                           const std::string& root, int64_t width, int64_t hidden, bool trainable);
 
 /// LLaVA: encoders, their projectors and a decoder of the families above.
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);

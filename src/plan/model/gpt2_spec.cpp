@@ -40,7 +40,7 @@ Decoder read_gpt2(const ConfigReader& config) {
   config.require_boolean("add_cross_attention", false);
   config.pass_over({"n_ctx", "summary_activation", "summary_first_dropout",
                     "summary_proj_to_labels", "summary_type", "summary_use_proj"});
-  TextConfig text;
+  DecoderSpec text;
   BlockSpec& block = text.block;
   block.hidden = either(config, "n_embd", "hidden_size", 768);
   text.layers = either(config, "n_layer", "num_hidden_layers", 12);

@@ -42,7 +42,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
                         const BlockBiases& biases) {
   config.require_text("hidden_act", "silu");
   config.require_no_dropout({"attention_dropout"});
-  TextConfig text;
+  DecoderSpec text;
   BlockSpec& block = text.block;
   block.hidden = config.positive("hidden_size", 4096);
   block.intermediate = config.positive("intermediate_size", defaults.intermediate);

@@ -11,7 +11,7 @@ namespace {
 
 const std::string kTower = "vision_tower.";
 
-const std::map<std::string, AudioConfig (*)(const ConfigReader&)> kAudioEncoders{
+const std::map<std::string, EncoderSpec (*)(const ConfigReader&)> kAudioEncoders{
     {"whisper", read_whisper}};
 
 /// Reads `config` as the family that it names, `usual` where it names none.
@@ -23,15 +23,6 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
   std::string names;
   for (const auto& [name, read] : families) names += (names.empty() ? "" : ", ") + name;
   config.refuse("model_type", type, names + " (others are not built yet)");
-}
-
-void add_projector(SpecBuilder& builder, const ModelSpec& model, const std::vector<int>& states,
-                   bool trainable) {
-  std::vector<UnitInput> taps;
-  for (int64_t tap : model.vision->taps) taps.push_back({states[tap], false});
-  const int64_t width = model.vision->block.hidden * static_cast<int64_t>(taps.size());
-  builder.start("vision.projector", "vision", UnitKind::Projector, std::move(taps));
-  add_projector_linears(builder, model, "multi_modal_projector.", width, trainable);
 }
 
 /// Units that no later unit reads are not walked; their parameters are carried, never trained.
@@ -67,7 +58,7 @@ int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
 /// Features take the places of placeholders, which learned positions count, too.
 Decoder read_decoder(const ConfigReader& config) {
   Decoder decoder = read_part(decoders(), config, "llama");
-  if (decoder.text.learned_positions)
+  if (decoder.spec.learned_positions)
     config.refuse("model_type", config.text("model_type", ""),
                   "a decoder with rotary positions (others are not built yet)");
   return decoder;
@@ -76,13 +67,13 @@ Decoder read_decoder(const ConfigReader& config) {
 VisionEncoder read_vision(const ConfigReader& config) {
   VisionEncoder encoder =
       read_part(vision_encoders(), config.object("vision_config"), "clip_vision_model");
-  VisionConfig& vision = encoder.vision;
   for (int64_t layer : config.integers("vision_feature_layer", -2))
-    vision.taps.push_back(resolve_tap(config, layer, vision.layers));
+    encoder.taps.push_back(resolve_tap(config, layer, encoder.spec.layers));
   const std::string select = config.text("vision_feature_select_strategy", "default");
   if (select != "default" && select != "full")
     config.refuse("vision_feature_select_strategy", select, "default, full");
-  vision.drops_first_token = select == "default";
+  encoder.spec.drops_first_token = select == "default";
+  encoder.spec.name = "vision";
   return encoder;
 }
 
@@ -95,12 +86,18 @@ int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback
   return token;
 }
 
-/// Returns the unit that makes the features.
-int add_vision(SpecBuilder& builder, const ModelSpec& model, const VisionEncoder& encoder,
+/// The encoder and its projector to rows of `hidden`. Returns the unit that makes the features.
+int add_vision(SpecBuilder& builder, const VisionEncoder& encoder, int64_t hidden,
                const Trainable& trainable) {
-  const std::vector<int> states =
-      add_vision_encoder(builder, encoder, kTower, trainable.of("vision").encoder);
-  add_projector(builder, model, states, trainable.of("vision").projector);
+  const EncoderSpec& vision = encoder.spec;
+  const auto [trains, projector_trains] = trainable.of(vision.name);
+  const std::vector<int> states = add_vision_encoder(builder, encoder, kTower, trains);
+  std::vector<UnitInput> taps;
+  for (int64_t tap : encoder.taps) taps.push_back({states[tap], false});
+  const int64_t width = vision.block.hidden * static_cast<int64_t>(taps.size());
+  builder.start(vision.name + ".projector", vision.name, UnitKind::Projector, std::move(taps));
+  add_projector_linears(builder, vision.projector, "multi_modal_projector.", width, hidden,
+                        projector_trains);
   const int features = builder.last_unit();
   add_carried(builder, encoder, kTower);
   return features;
@@ -108,12 +105,11 @@ int add_vision(SpecBuilder& builder, const ModelSpec& model, const VisionEncoder
 
 }  // namespace
 
-void add_projector_linears(SpecBuilder& builder, const ModelSpec& model, const std::string& root,
-                           int64_t width, bool trainable) {
-  const int64_t hidden = model.text.block.hidden;
+void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
+                           const std::string& root, int64_t width, int64_t hidden, bool trainable) {
   const auto linear = [&](const std::string& name, int64_t in, const TpCut& cut) {
     builder.add(name + ".weight", root + name + ".weight", {hidden, in}, trainable, 0.02, cut);
-    if (model.projector.bias)
+    if (projector.bias)
       builder.add(name + ".bias", root + name + ".bias", {hidden}, trainable, 0,
                   cut.dim == 0 ? cut : TpCut{});
   };
@@ -125,32 +121,35 @@ ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
   config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
   ModelSpec model;
   Decoder decoder = read_decoder(config.object("text_config"));
-  if (config.boolean("tie_word_embeddings", false)) decoder.text.tied_embeddings = true;
-  model.text = decoder.text;
-  std::optional<VisionEncoder> encoder;
+  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
+  model.decoder = decoder.spec;
+  const int64_t hidden = decoder.spec.block.hidden;
+  const ProjectorSpec projector{.activation = config.activation("projector_hidden_act", "gelu"),
+                                .bias = config.boolean("multimodal_projector_bias", true)};
+  SpecBuilder builder(model);
+  std::vector<int> features;
+  int64_t image_token = -1;
   const bool has_audio = config.has("audio_config");
   if (config.has("vision_config") || !has_audio) {
-    encoder = read_vision(config);
-    model.vision = encoder->vision;
-    model.image_token =
+    VisionEncoder encoder = read_vision(config);
+    image_token =
         read_token(config, "image_token_index", config.integer("image_token_id", 32000), -1);
+    encoder.spec.placeholder = image_token;
+    encoder.spec.projector = projector;
+    model.encoders.push_back(encoder.spec);
+    features.push_back(add_vision(builder, encoder, hidden, trainable));
   } else {
     config.pass_over({"image_token_id", "image_token_index", "vision_feature_layer",
                       "vision_feature_select_strategy"});
   }
   if (has_audio) {
-    model.audio = read_part(kAudioEncoders, config.object("audio_config"), "whisper");
-    model.audio_token = read_token(config, "audio_token_index",
-                                   config.integer("audio_token_id", -1), model.image_token);
-  }
-  model.projector.activation = config.activation("projector_hidden_act", "gelu");
-  model.projector.bias = config.boolean("multimodal_projector_bias", true);
-
-  SpecBuilder builder(model);
-  std::vector<int> features;
-  if (encoder) features.push_back(add_vision(builder, model, *encoder, trainable));
-  if (model.audio) {
-    add_audio_encoder(builder, model, trainable);
+    EncoderSpec audio = read_part(kAudioEncoders, config.object("audio_config"), "whisper");
+    audio.name = "audio";
+    audio.placeholder =
+        read_token(config, "audio_token_index", config.integer("audio_token_id", -1), image_token);
+    audio.projector = projector;
+    model.encoders.push_back(audio);
+    add_audio_encoder(builder, audio, hidden, trainable);
     features.push_back(builder.last_unit());
   }
   add_decoder(builder, decoder, "language_model.", features, trainable.llm);

@@ -30,7 +30,7 @@ ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
                        const Trainable& trainable) {
   const detail::Decoder decoder = read(config);
   ModelSpec model;
-  model.text = decoder.text;
+  model.decoder = decoder.spec;
   model.notes = decoder.notes;
   detail::SpecBuilder builder(model);
   detail::add_decoder(builder, decoder, "", {}, trainable.llm);
@@ -59,28 +59,29 @@ int UnitSpec::place_of(const std::string& role) const {
   return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
 }
 
+ItemShape EncoderSpec::item_shape() const {
+  if (modality() == Modality::Audio) return {mels().positions, mels().positions};
+  const int64_t first = drops_first_token ? 1 : 0;
+  const int64_t tokens = patches().class_tokens() + patches().patches();
+  return {tokens, tokens - first, first};
+}
+
 int64_t ModelSpec::num_parameters() const {
   int64_t total = 0;
   for (const ParamSpec& param : params) total += num_elements(param.shape);
   return total;
 }
 
-std::vector<std::string> ModelSpec::encoders() const {
-  std::vector<std::string> names;
-  if (vision) names.push_back("vision");
-  if (audio) names.push_back("audio");
-  return names;
-}
-
 std::vector<std::string> ModelSpec::modules() const {
-  std::vector<std::string> names = encoders();
+  std::vector<std::string> names;
+  for (const EncoderSpec& encoder : encoders) names.push_back(encoder.name);
   names.push_back(kDecoder);
   return names;
 }
 
 const BlockSpec& ModelSpec::block(const std::string& module) const {
-  if (module == "vision") return vision.value().block;
-  return module == "audio" ? audio.value().block : text.block;
+  const int encoder = encoder_index(module);
+  return encoder < 0 ? decoder.block : encoders[static_cast<size_t>(encoder)].block;
 }
 
 std::string ModelSpec::module_names() const {
@@ -95,34 +96,16 @@ bool ModelSpec::has(const std::string& module) const {
 }
 
 int ModelSpec::encoder_index(const std::string& module) const {
-  const std::vector<std::string> names = encoders();
-  const auto found = std::find(names.begin(), names.end(), module);
-  return found == names.end() ? -1 : static_cast<int>(found - names.begin());
-}
-
-Modality ModelSpec::modality(const std::string& encoder) const {
-  return encoder == "vision" ? Modality::Image : Modality::Audio;
+  const auto found = std::ranges::find(encoders, module, &EncoderSpec::name);
+  return found == encoders.end() ? -1 : static_cast<int>(found - encoders.begin());
 }
 
 bool ModelSpec::makes_features(int unit) const {
   return units[unit].kind == UnitKind::Projector;
 }
 
-ItemShape ModelSpec::item_shape(const std::string& encoder) const {
-  if (encoder == "vision") {
-    const int64_t tokens = vision.value().tokens(), features = vision->features();
-    return {tokens, features, tokens - features};
-  }
-  ZEA_ASSERT(encoder == "audio");
-  return {audio.value().positions, audio.value().positions};
-}
-
-int64_t ModelSpec::placeholder(const std::string& encoder) const {
-  return encoder == "vision" ? image_token : audio_token;
-}
-
 bool ModelSpec::is_placeholder(int64_t token) const {
-  return (vision && token == image_token) || (audio && token == audio_token);
+  return std::ranges::find(encoders, token, &EncoderSpec::placeholder) != encoders.end();
 }
 
 std::vector<int> ModelSpec::params_of(const UnitSpec& unit, const std::string& role) const {

@@ -79,19 +79,20 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
   }
   // What takes features casts them: the language model, where there are encoders.
   for (const std::string& module : model.modules())
-    if ((module != kDecoder || model.encoders().empty()) &&
+    if ((module != kDecoder || model.encoders.empty()) &&
         !options.precisions[module].cast_forward_inputs)
       faults.add(
           "precision." + module +
           ".cast_forward_inputs = false: nothing comes to it from another module; leave it out");
   const DType wanted = make_precision(options, kDecoder).param;
-  for (const std::string& encoder : model.encoders()) {
-    const DType features = make_precision(options, encoder).output;
+  for (const EncoderSpec& encoder : model.encoders) {
+    const DType features = make_precision(options, encoder.name).output;
     if (!options.precisions[kDecoder].cast_forward_inputs && features != wanted)
-      faults.add("precision.llm.cast_forward_inputs = false, but the " + encoder +
+      faults.add("precision.llm.cast_forward_inputs = false, but the " + encoder.name +
                  " module gives out " + dtype_name(features) +
                  " and the language model computes in " + dtype_name(wanted) +
-                 "; set it to true, or precision." + encoder + ".output_dtype to the same type");
+                 "; set it to true, or precision." + encoder.name +
+                 ".output_dtype to the same type");
   }
 }
 

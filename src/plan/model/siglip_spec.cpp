@@ -16,7 +16,7 @@ double xavier_std(int64_t in, int64_t out) {
 
 /// Pools all features into one, for which a language model has no use.
 void add_pooling_head(VisionEncoder& encoder) {
-  const int64_t hidden = encoder.vision.block.hidden, inner = encoder.vision.block.intermediate;
+  const int64_t hidden = encoder.spec.block.hidden, inner = encoder.spec.block.intermediate;
   const std::vector<VisionEncoder::Carried> head{
       {"head.probe", {1, 1, hidden}},
       {"head.attention.in_proj_weight", {3 * hidden, hidden}},
@@ -37,9 +37,8 @@ void add_pooling_head(VisionEncoder& encoder) {
 VisionEncoder read_siglip(const ConfigReader& config) {
   config.require_no_dropout({"attention_dropout"});
   VisionEncoder encoder;
-  VisionConfig& vision = encoder.vision =
+  const EncoderSpec& vision = encoder.spec =
       read_image_transformer(config, {.patch = 16, .eps = 1e-6, .activation = "gelu_pytorch_tanh"});
-  vision.class_token = false;
   const int64_t hidden = vision.block.hidden, inner = vision.block.intermediate;
   const double square = xavier_std(hidden, hidden), wide = xavier_std(hidden, inner);
   encoder.blocks = image_transformer_blocks({square, square, wide, wide});
@@ -49,10 +48,9 @@ VisionEncoder read_siglip(const ConfigReader& config) {
                    .pre_norm = {},
                    .layers = "encoder.layers."};
   encoder.patch_bias = true;
-  encoder.patch_std =
-      1 / std::sqrt(static_cast<double>(vision.channels * vision.patch_size * vision.patch_size));
+  encoder.patch_std = 1 / std::sqrt(static_cast<double>(vision.patches().values()));
   encoder.position_std = 1 / std::sqrt(static_cast<double>(hidden));
-  encoder.carried = post_layernorm(vision);
+  encoder.carried = post_layernorm(hidden);
   if (config.boolean("vision_use_head", true)) add_pooling_head(encoder);
   return encoder;
 }

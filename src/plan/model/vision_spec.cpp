@@ -10,24 +10,25 @@ const std::map<std::string, ReadVisionEncoder>& vision_encoders() {
   return families;
 }
 
-VisionConfig read_image_transformer(const ConfigReader& config,
-                                    const ImageTransformerDefaults& defaults) {
-  VisionConfig vision;
+EncoderSpec read_image_transformer(const ConfigReader& config,
+                                   const ImageTransformerDefaults& defaults) {
+  EncoderSpec vision;
   BlockSpec& block = vision.block;
   block.hidden = config.positive("hidden_size", 768);
   block.intermediate = config.positive("intermediate_size", 3072);
   block.norm = {NormKind::Layer, config.number("layer_norm_eps", defaults.eps)};
   block.activation = config.activation("hidden_act", defaults.activation);
   vision.layers = config.positive("num_hidden_layers", 12);
-  vision.image_size = config.positive("image_size", 224);
-  vision.patch_size = config.positive("patch_size", defaults.patch);
-  vision.channels = config.positive("num_channels", 3);
+  PatchInput patches{.image_size = config.positive("image_size", 224),
+                     .patch_size = config.positive("patch_size", defaults.patch),
+                     .channels = config.positive("num_channels", 3)};
   const int64_t heads = config.positive("num_attention_heads", 12);
   config.require_divisor("num_attention_heads", heads, "hidden_size", block.hidden);
-  config.require_divisor("patch_size", vision.patch_size, "image_size", vision.image_size);
-  if (vision.channels != 3)
-    config.refuse("num_channels", std::to_string(vision.channels), "3 (images are read as RGB)");
+  config.require_divisor("patch_size", patches.patch_size, "image_size", patches.image_size);
+  if (patches.channels != 3)
+    config.refuse("num_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
   block.heads = {heads, heads, block.hidden / heads};
+  vision.input = patches;
   return vision;
 }
 
@@ -44,37 +45,37 @@ BlockFamily image_transformer_blocks(const BlockInit& init) {
           .init = init};
 }
 
-std::vector<VisionEncoder::Carried> post_layernorm(const VisionConfig& vision) {
-  const Shape hidden{vision.block.hidden};
-  return {{"post_layernorm.weight", hidden}, {"post_layernorm.bias", hidden}};
+std::vector<VisionEncoder::Carried> post_layernorm(int64_t hidden) {
+  return {{"post_layernorm.weight", {hidden}}, {"post_layernorm.bias", {hidden}}};
 }
 
 std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& encoder,
                                     const std::string& root, bool trainable) {
-  const VisionConfig& vision = encoder.vision;
+  const EncoderSpec& vision = encoder.spec;
+  const PatchInput& patches = vision.patches();
   const VisionEncoder::Names& names = encoder.names;
   const int64_t hidden = vision.block.hidden;
-  builder.start("vision.embed", "vision", UnitKind::PatchEmbed, {});
-  if (vision.class_token)
+  builder.start(vision.name + ".embed", vision.name, UnitKind::PatchEmbed, {});
+  if (patches.class_token)
     builder.add_class_token(root + names.class_token, hidden, trainable, encoder.class_std);
   builder.add("patch.weight", root + names.patch + ".weight",
-              {hidden, vision.channels, vision.patch_size, vision.patch_size}, trainable,
+              {hidden, patches.channels, patches.patch_size, patches.patch_size}, trainable,
               encoder.patch_std);
   if (encoder.patch_bias)
     builder.add("patch.bias", root + names.patch + ".bias", {hidden}, trainable, 0);
-  builder.add("positions", root + names.positions + ".weight", {vision.tokens(), hidden}, trainable,
-              encoder.position_std);
+  builder.add("positions", root + names.positions + ".weight", {vision.item_shape().tokens, hidden},
+              trainable, encoder.position_std);
   if (!names.pre_norm.empty())
     builder.add_norm("norm", root + names.pre_norm, vision.block.norm.kind, hidden, trainable);
   std::vector<int> states{builder.last_unit()};
-  builder.add_blocks("vision", vision.layers, vision.block, encoder.blocks, root + names.layers,
+  builder.add_blocks(vision.name, vision.layers, vision.block, encoder.blocks, root + names.layers,
                      trainable);
   for (int64_t layer = 0; layer < vision.layers; ++layer) states.push_back(states.back() + 1);
   return states;
 }
 
 void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root) {
-  builder.start("vision.carried", "vision", UnitKind::Block, {});
+  builder.start(encoder.spec.name + ".carried", encoder.spec.name, UnitKind::Block, {});
   for (const auto& [name, shape] : encoder.carried)
     builder.add(name, root + name, shape, false, 0.02);
 }

@@ -10,21 +10,21 @@ namespace {
 constexpr double kStd = 0.02;  // WhisperConfig.init_std
 const std::string kRoot = "audio_tower.";
 
-void add_embed(SpecBuilder& builder, const AudioConfig& audio, bool trainable) {
-  builder.start("audio.embed", "audio", UnitKind::AudioEmbed, {});
+void add_embed(SpecBuilder& builder, const EncoderSpec& audio, bool trainable) {
+  builder.start(audio.name + ".embed", audio.name, UnitKind::AudioEmbed, {});
   const int64_t hidden = audio.block.hidden;
   const auto convolution = [&](const std::string& name, int64_t channels) {
     builder.add(name + ".weight", kRoot + name + ".weight", {hidden, channels, 3}, trainable, kStd);
     builder.add(name + ".bias", kRoot + name + ".bias", {hidden}, trainable, 0);
   };
-  convolution("conv1", audio.mel_bins);
+  convolution("conv1", audio.mels().mel_bins);
   convolution("conv2", hidden);
-  builder.add_sinusoids(kRoot + "embed_positions.weight", audio.positions, hidden);
+  builder.add_sinusoids(kRoot + "embed_positions.weight", audio.mels().positions, hidden);
 }
 
 }  // namespace
 
-AudioConfig read_whisper(const ConfigReader& config) {
+EncoderSpec read_whisper(const ConfigReader& config) {
   config.require_no_dropout(
       {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop"});
   config.require_boolean("scale_embedding", false);
@@ -35,14 +35,14 @@ AudioConfig read_whisper(const ConfigReader& config) {
                     "mask_time_length", "mask_time_min_masks", "mask_time_prob",
                     "max_target_positions", "median_filter_width", "num_hidden_layers",
                     "tie_word_embeddings", "use_weighted_layer_sum", "vocab_size"});
-  AudioConfig audio;
+  EncoderSpec audio;
   BlockSpec& block = audio.block;
   block.hidden = config.positive("d_model", 384);
   block.intermediate = config.positive("encoder_ffn_dim", 1536);
   block.activation = config.activation("activation_function", "gelu");
   audio.layers = config.positive("encoder_layers", 4);
-  audio.mel_bins = config.positive("num_mel_bins", 80);
-  audio.positions = config.positive("max_source_positions", 1500);
+  audio.input = MelInput{.mel_bins = config.positive("num_mel_bins", 80),
+                         .positions = config.positive("max_source_positions", 1500)};
   const int64_t heads = config.positive("encoder_attention_heads", 6);
   config.require_divisor("encoder_attention_heads", heads, "d_model", block.hidden);
   if (block.hidden % 2 != 0 || block.hidden < 4)
@@ -52,9 +52,10 @@ AudioConfig read_whisper(const ConfigReader& config) {
   return audio;
 }
 
-void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Trainable& trainable) {
-  const AudioConfig& audio = *model.audio;
-  add_embed(builder, audio, trainable.of("audio").encoder);
+void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, int64_t hidden,
+                       const Trainable& trainable) {
+  const auto [trains, projector_trains] = trainable.of(audio.name);
+  add_embed(builder, audio, trains);
   const BlockFamily blocks{.names = {.attention_norm = ".self_attn_layer_norm",
                                      .q = ".self_attn.q_proj",
                                      .k = ".self_attn.k_proj",
@@ -65,13 +66,12 @@ void add_audio_encoder(SpecBuilder& builder, const ModelSpec& model, const Train
                                      .down = ".fc2"},
                            .biases = {.q = true, .v = true, .out = true, .mlp = true},
                            .init = {kStd, kStd, kStd, kStd}};
-  builder.add_blocks("audio", audio.layers, audio.block, blocks, kRoot + "layers.",
-                     trainable.of("audio").encoder);
-  builder.start("audio.projector", "audio", UnitKind::Projector, {{builder.last_unit(), false}});
-  builder.add_norm("norm", kRoot + "layer_norm", NormKind::Layer, audio.block.hidden,
-                   trainable.of("audio").encoder);
-  add_projector_linears(builder, model, "audio_projector.", audio.block.hidden,
-                        trainable.of("audio").projector);
+  builder.add_blocks(audio.name, audio.layers, audio.block, blocks, kRoot + "layers.", trains);
+  builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
+                {{builder.last_unit(), false}});
+  builder.add_norm("norm", kRoot + "layer_norm", NormKind::Layer, audio.block.hidden, trains);
+  add_projector_linears(builder, audio.projector, "audio_projector.", audio.block.hidden, hidden,
+                        projector_trains);
 }
 
 }  // namespace zea::detail

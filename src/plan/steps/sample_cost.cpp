@@ -66,7 +66,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
   const std::vector<double> scale = scales(model, mesh, known, tokens);
   std::vector<SampleCosts> all;
   for (const SharedRanks& set : sets_of_ranks(mesh)) {
-    SampleCosts costs{.token = 0, .items = std::vector<double>(model.encoders().size(), 0)};
+    SampleCosts costs{.token = 0, .items = std::vector<double>(model.encoders.size(), 0)};
     const double ranks = set.end - set.first;
     for (size_t u = 0; u < model.units.size(); ++u)
       if (std::count(set.modules.begin(), set.modules.end(), model.units[u].module) > 0)

@@ -51,11 +51,12 @@ Ids placeholder_numbers(const std::vector<MaskWord>& words, int encoder) {
   return numbers;
 }
 
-EncoderRows encoder_rows(const std::string& encoder, const MicrobatchTokens& tokens,
+EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens,
                          const TokenLayout& text, const ModelSpec& model,
                          const ReplicaLayout& replica) {
+  const std::string& encoder = spec.name;
   const int index = model.encoder_index(encoder);
-  const std::vector<ItemShape> all(tokens.items.of(index), model.item_shape(encoder));
+  const std::vector<ItemShape> all(tokens.items.of(index), spec.item_shape());
   const std::vector<Ids> dealt =
       deal_items(tokens.items.of(index), replica.grid(encoder).dp_module);
   const Ids placeholders = placeholder_numbers(tokens.words, index);
@@ -116,9 +117,9 @@ MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpe
     rows.text = module_rows(visible, text, replica.sharding(kDecoder),
                             replica.place(replica.rank, kDecoder).cp,
                             [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
-  for (const std::string& encoder : model.encoders())
-    if (tokens.items.of(model.encoder_index(encoder)) > 0)
-      rows.encoders[encoder] = encoder_rows(encoder, tokens, text, model, replica);
+  for (const EncoderSpec& encoder : model.encoders)
+    if (tokens.items.of(model.encoder_index(encoder.name)) > 0)
+      rows.encoders[encoder.name] = encoder_rows(encoder, tokens, text, model, replica);
   return rows;
 }
 

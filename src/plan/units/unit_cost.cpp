@@ -29,7 +29,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
       pairs_ = tokens * (tokens + 1) / 2;
       return;
     }
-    const ItemShape item = model.item_shape(unit.module);
+    const ItemShape item = model.encoders[unit.encoder].item_shape();
     // As many as fit into the text, one at least.
     const int64_t items = std::max<int64_t>(1, item.features > 0 ? tokens / item.features : 0);
     rows_ = items * item.tokens;
@@ -43,7 +43,8 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   RowCount input(size_t) { return {rows_}; }
   RowCount source() {
     if (unit_.kind == UnitKind::AudioEmbed) return {2 * rows_};
-    return {rows_ * model_.vision->patches() / model_.vision->tokens()};
+    const PatchInput& input = model_.encoders[unit_.encoder].patches();
+    return {rows_ * input.patches() / (input.class_tokens() + input.patches())};
   }
   RowCount linear(RowCount x, const std::string& role) {
     multiply(x.rows, role + ".weight");

@@ -72,7 +72,7 @@ class PaperOps {
     const UnitSpec& source = model_.units[unit_.inputs[i].unit];
     const bool is_feature = model_.makes_features(unit_.inputs[i].unit);
     const int64_t rows = is_feature ? features_of(source).here : tokens_of(source).here;
-    const int64_t width = is_feature ? model_.text.block.hidden : model_.hidden(source.module);
+    const int64_t width = is_feature ? model_.decoder.block.hidden : model_.hidden(source.module);
     const bool needs = i < call_.inputs_need_gradient.size() && call_.inputs_need_gradient[i];
     return {tape_, tape_.input(rows * width * bytes_.param, needs), rows};
   }
@@ -81,10 +81,10 @@ class PaperOps {
   /// The microbatch's, which are not counted here: patches, or two columns of sound for each row.
   PaperValue source() {
     const int64_t rows = tokens().here;
+    if (unit_.kind == UnitKind::AudioEmbed) return {tape_, tape_.input(0, false), 2 * rows};
+    const PatchInput& input = encoder_of(unit_).patches();
     return {tape_, tape_.input(0, false),
-            unit_.kind == UnitKind::AudioEmbed
-                ? 2 * rows
-                : rows * model_.vision->patches() / model_.vision->tokens()};
+            rows * input.patches() / (input.class_tokens() + input.patches())};
   }
 
   PaperValue linear(const PaperValue& x, const std::string& role) {
@@ -141,7 +141,7 @@ class PaperOps {
     return call(paper_windows(rows, model_.hidden(unit_.module), bytes_), {columns}, rows);
   }
   PaperValue image_tokens(const PaperValue& patches) {
-    const int64_t rows = tokens().here, length = model_.item_shape(unit_.module).tokens;
+    const int64_t rows = tokens().here, length = encoder_of(unit_).item_shape().tokens;
     const bool trains = weight("class_token").trains || weight("positions").trains;
     return call(paper_class_and_positions(part_of(rows, length), length,
                                           model_.hidden(unit_.module), trains, bytes_),
@@ -189,14 +189,17 @@ class PaperOps {
     const int64_t all = part_of(rows, share_.cp);
     return {all, share_.sequence_parallel ? part_of(all, share_.tp) : all};
   }
+  const EncoderSpec& encoder_of(const UnitSpec& unit) const {
+    return model_.encoders[unit.encoder];
+  }
   /// Of all ranks that share them.
   int64_t all_tokens_of(const UnitSpec& unit) const {
     if (unit.encoder < 0) return sizes_.tokens;
-    return sizes_.items.of(unit.encoder) * model_.item_shape(unit.module).tokens;
+    return sizes_.items.of(unit.encoder) * encoder_of(unit).item_shape().tokens;
   }
   PaperRows tokens_of(const UnitSpec& unit) const { return share_of(all_tokens_of(unit)); }
   PaperRows features_of(const UnitSpec& unit) const {
-    return share_of(sizes_.items.of(unit.encoder) * model_.item_shape(unit.module).features);
+    return share_of(sizes_.items.of(unit.encoder) * encoder_of(unit).item_shape().features);
   }
   PaperRows tokens() const { return tokens_of(unit_); }
   PaperRows targets() const { return share_of(sizes_.targets); }
@@ -285,10 +288,9 @@ std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments
 }
 
 /// The calls of so many items of an encoder.
-std::vector<AttentionSizes> item_attention(const ModelSpec& model, const std::string& encoder,
-                                           int64_t items) {
+std::vector<AttentionSizes> item_attention(const EncoderSpec& encoder, int64_t items) {
   if (items == 0) return {};
-  const int64_t tokens = model.item_shape(encoder).tokens;
+  const int64_t tokens = encoder.item_shape().tokens;
   std::vector<Segment> segments;
   for (int64_t item = 0; item < items; ++item) segments.push_back({item * tokens, tokens});
   return attention_sizes(segments);
@@ -301,9 +303,9 @@ MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
   MicrobatchSizes other = sizes;
   other.items = items;
   other.encoders.clear();
-  for (const std::string& encoder : model.encoders())
+  for (const EncoderSpec& encoder : model.encoders)
     other.encoders.push_back(
-        item_attention(model, encoder, items.of(static_cast<int>(other.encoders.size()))));
+        item_attention(encoder, items.of(static_cast<int>(other.encoders.size()))));
   return other;
 }
 
@@ -342,22 +344,25 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
   int64_t bytes = 0;
   if (types_of_modules.contains(kDecoder)) {
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
-    bytes += model.text.learned_positions
+    bytes += model.decoder.learned_positions
                  ? kIndex * sizes.tokens
-                 : sizes.tokens * model.text.block.heads.dim * element_bytes(kDecoder);
+                 : sizes.tokens * model.decoder.block.heads.dim * element_bytes(kDecoder);
   }
-  const std::vector<std::string> encoders = model.encoders();
-  for (size_t e = 0; e < encoders.size(); ++e) {
-    if (!types_of_modules.contains(encoders[e])) continue;
+  for (size_t e = 0; e < model.encoders.size(); ++e) {
+    const EncoderSpec& encoder = model.encoders[e];
+    if (!types_of_modules.contains(encoder.name)) continue;
     const int64_t items = sizes.items.of(static_cast<int>(e)), rows = rows_of(sizes.encoders[e]);
-    const int64_t element = element_bytes(encoders[e]);
-    if (const auto& v = model.vision; model.modality(encoders[e]) == Modality::Image)
-      bytes += kIndex * (items * v->features() + rows) +
-               items * v->patches() * v->channels * v->patch_size * v->patch_size * element;
-    // Positions, features, placeholders and three columns of a row.
-    if (const auto& a = model.audio; model.modality(encoders[e]) == Modality::Audio)
-      bytes += kIndex * (6 * items * a->positions + rows) +
-               items * a->columns() * 3 * a->mel_bins * element;
+    const int64_t element = element_bytes(encoder.name);
+    if (encoder.modality() == Modality::Image) {
+      const PatchInput& input = encoder.patches();
+      bytes += kIndex * (items * encoder.item_shape().features + rows) +
+               items * input.patches() * input.values() * element;
+    } else {
+      // Positions, features, placeholders and three columns of a row.
+      const MelInput& input = encoder.mels();
+      bytes += kIndex * (6 * items * input.positions + rows) +
+               items * input.columns() * 3 * input.mel_bins * element;
+    }
   }
   return bytes;
 }

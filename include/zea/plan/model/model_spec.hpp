@@ -5,13 +5,12 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "zea/core/decoder.hpp"
 #include "zea/plan/model/extent.hpp"
-#include "zea/plan/model/modality.hpp"
+#include "zea/plan/model/module_spec.hpp"
 
 namespace zea {
 
@@ -66,7 +65,7 @@ struct UnitSpec {
   UnitKind kind;
   std::vector<int> params;  ///< indices in ModelSpec::params
   std::vector<UnitInput> inputs;
-  int encoder = -1;  ///< index of its module in ModelSpec::encoders(); -1: the decoder's
+  int encoder = -1;  ///< index of its module in ModelSpec::encoders; -1: the decoder's
   /// What the unit's forward (unit_forward.hpp) calls its parameters, in their order, fused ones
   /// being one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
@@ -76,126 +75,27 @@ struct UnitSpec {
   bool has(const std::string& role) const { return place_of(role) >= 0; }
 };
 
-/// "gelu", "quick_gelu", "gelu_pytorch_tanh", "relu" or "silu".
-enum class Activation { Gelu, QuickGelu, GeluTanh, Relu, Silu };
-
-/// How a weight lies in its file and buffer: (out, in), or (in, out) as GPT-2's.
-enum class WeightOrder { OutIn, InOut };
-
-/// Over the last dim: with mean and bias (arXiv:1607.06450), or by the root mean square
-/// (arXiv:1910.07467).
-enum class NormKind { Layer, Rms };
-
-struct NormSpec {
-  NormKind kind = NormKind::Layer;
-  double eps = 1e-5;
-};
-
-/// Heads of attention in a module.
-struct HeadShape {
-  int64_t query = 0, key_value = 0, dim = 0;
-};
-
-/// A transformer block: norm, attention, norm, feed-forward, with a residual path around each half.
-/// Biases are where the unit has parameters for them.
-struct BlockSpec {
-  int64_t hidden = 0, intermediate = 0;
-  HeadShape heads;
-  NormSpec norm;
-  bool rotary = false;  ///< positions turn queries and keys
-  bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu
-  Activation activation = Activation::Gelu;
-  WeightOrder order = WeightOrder::OutIn;
-};
-
-struct VisionConfig {
-  BlockSpec block;
-  int64_t layers = 0;
-  int64_t image_size = 0, patch_size = 0, channels = 3;
-  bool class_token = true;
-  std::vector<int64_t>
-      taps;  ///< indices of hidden states that the projector reads; 0 is after the embedding
-  bool drops_first_token = true;  ///< before the projector
-
-  int64_t patches() const { return (image_size / patch_size) * (image_size / patch_size); }
-  int64_t class_tokens() const { return class_token ? 1 : 0; }
-  int64_t tokens() const { return class_tokens() + patches(); }
-  /// Rows that one image contributes to the language model.
-  int64_t features() const { return tokens() - (drops_first_token ? 1 : 0); }
-};
-
-/// Whisper's encoder (arXiv:2212.04356).
-struct AudioConfig {
-  BlockSpec block;
-  int64_t layers = 0;
-  int64_t mel_bins = 80;
-  int64_t positions = 1500;  ///< of a clip, each of 20 ms
-
-  /// Of log-mel features in a clip: the second convolution makes one position of two.
-  int64_t columns() const { return 2 * positions; }
-};
-
-/// What an encoder makes of an item: so many tokens, of which some become features.
-struct ItemShape {
-  int64_t tokens = 0, features = 0;
-  int64_t first = 0;  ///< token that the first feature is made of
-  int64_t merge = 1;  ///< neighbouring tokens that become one feature
-};
-
-struct ProjectorConfig {
-  Activation activation = Activation::Gelu;
-  bool bias = true;
-};
-
-/// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
-struct RopeConfig {
-  double theta = 10000;
-  std::string type = "default";  ///< default, linear, llama3
-  double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4;
-  double original_max_positions = 8192;
-};
-
-struct TextConfig {
-  BlockSpec block;
-  int64_t layers = 0;
-  int64_t vocabulary = 0, max_positions = 0;
-  bool tied_embeddings = false;
-  RopeConfig rope;
-  bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
-  double init_std = 0.02;           ///< of initial matrices
-  std::vector<int64_t> end_tokens;  ///< that end a generated text
-};
-
 struct ModelSpec {
-  std::string family;  ///< the config's model_type
-  TextConfig text;
-  std::optional<VisionConfig> vision;
-  std::optional<AudioConfig> audio;
-  ProjectorConfig projector;  ///< of each encoder
-  int64_t image_token = -1, audio_token = -1;
+  std::string family;                 ///< the config's model_type
+  std::vector<EncoderSpec> encoders;  ///< in the order of their items
+  DecoderSpec decoder;
   std::vector<ParamSpec> params;
   std::vector<UnitSpec> units;  ///< in the order of a forward walk
   /// What the config says and training does not do, for the user to read.
   std::vector<std::string> notes;
 
   int64_t num_parameters() const;
-  /// The encoders that there are, in the order of their items, and all modules, kDecoder last.
-  std::vector<std::string> encoders() const;
+  /// Names of all, kDecoder last; and in words: "vision, llm".
   std::vector<std::string> modules() const;
-  std::string module_names() const;  ///< "vision, llm"
+  std::string module_names() const;
   bool has(const std::string& module) const;
-  /// Index in encoders(); -1: it is none.
+  /// Index in `encoders`; -1: it is none.
   int encoder_index(const std::string& module) const;
-  Modality modality(const std::string& encoder) const;
-  ItemShape item_shape(const std::string& encoder) const;
   const BlockSpec& block(const std::string& module) const;
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
   /// Whether a unit's output goes to another module: rows of the language model's width.
   bool makes_features(int unit) const;
-  /// The token in whose place a feature of the encoder is put.
-  int64_t placeholder(const std::string& encoder) const;
   bool is_placeholder(int64_t token) const;
   /// The parameters of a unit that have `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;

@@ -80,12 +80,12 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block) {
 }
 
 template <class Ops>
-typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorConfig& config) {
+typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorSpec& spec) {
   constexpr UnitRows kRows = UnitRows::Features;
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = ops.features();
   if (ops.has("norm.weight")) x = ops.norm(x, "norm", norm);
-  const auto inner = ops.activated_column_linear(x, "linear_1", config.activation, kRows, kOrder);
+  const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);
 }
 
@@ -106,7 +106,7 @@ typename Ops::Value unit_forward(Ops& ops, const ModelSpec& model, const UnitSpe
     case UnitKind::Block:
       return transformer_block(ops, block);
     case UnitKind::Projector:
-      return projector(ops, block.norm, model.projector);
+      return projector(ops, block.norm, model.encoders[unit.encoder].projector);
     case UnitKind::TokenEmbed:
       return token_embed(ops);
     case UnitKind::Merge:

@@ -23,7 +23,7 @@ constexpr int64_t mask_modality(Modality modality) {
   return modality == Modality::Image ? kModalityImage : kModalityAudio;
 }
 
-/// `encoder` is its index in ModelSpec::encoders().
+/// `encoder` is its index in ModelSpec::encoders.
 constexpr MaskWord make_mask_word(int64_t sample, int64_t modality, int64_t item,
                                   int64_t encoder = 0) {
   return sample << 40 | modality << 32 | encoder << 24 | item;

@@ -8,7 +8,7 @@
 
 namespace zea {
 
-/// Items of each encoder, by its index in ModelSpec::encoders().
+/// Items of each encoder, by its index in ModelSpec::encoders.
 class ItemCounts {
  public:
   ItemCounts(int64_t of_first = 0) { add(0, of_first); }

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What modules are made of: blocks by their options, encoders with what they read and what becomes
+// of it, the decoder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "zea/plan/model/modality.hpp"
+
+namespace zea {
+
+/// "gelu", "quick_gelu", "gelu_pytorch_tanh", "relu" or "silu".
+enum class Activation { Gelu, QuickGelu, GeluTanh, Relu, Silu };
+
+/// How a weight lies in its file and buffer: (out, in), or (in, out) as GPT-2's.
+enum class WeightOrder { OutIn, InOut };
+
+/// Over the last dim: with mean and bias (arXiv:1607.06450), or by the root mean square
+/// (arXiv:1910.07467).
+enum class NormKind { Layer, Rms };
+
+struct NormSpec {
+  NormKind kind = NormKind::Layer;
+  double eps = 1e-5;
+};
+
+/// Heads of attention in a module.
+struct HeadShape {
+  int64_t query = 0, key_value = 0, dim = 0;
+};
+
+/// A transformer block: norm, attention, norm, feed-forward, with a residual path around each half.
+/// Biases are where the unit has parameters for them.
+struct BlockSpec {
+  int64_t hidden = 0, intermediate = 0;
+  HeadShape heads;
+  NormSpec norm;
+  bool rotary = false;  ///< positions turn queries and keys
+  bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu
+  Activation activation = Activation::Gelu;
+  WeightOrder order = WeightOrder::OutIn;
+};
+
+/// Images as square patches, in rows.
+struct PatchInput {
+  int64_t image_size = 0, patch_size = 0, channels = 3;
+  bool class_token = false;  ///< stands before the patches
+
+  int64_t side() const { return image_size / patch_size; }  ///< in patches
+  int64_t patches() const { return side() * side(); }
+  int64_t class_tokens() const { return class_token ? 1 : 0; }
+  int64_t values() const { return channels * patch_size * patch_size; }  ///< of a patch
+};
+
+/// Clips of sound as columns of log-mel features (Whisper, arXiv:2212.04356).
+struct MelInput {
+  int64_t mel_bins = 80;
+  int64_t positions = 1500;  ///< of a clip, each of 20 ms
+
+  /// Of log-mel features in a clip: the second convolution makes one position of two.
+  int64_t columns() const { return 2 * positions; }
+};
+
+/// What an encoder makes of an item: so many tokens, of which some become features.
+struct ItemShape {
+  int64_t tokens = 0, features = 0;
+  int64_t first = 0;  ///< token that the first feature is made of
+  int64_t merge = 1;  ///< neighbouring tokens that become one feature
+};
+
+/// From features of an encoder to rows of the language model's width.
+struct ProjectorSpec {
+  Activation activation = Activation::Gelu;
+  bool bias = true;
+};
+
+/// An encoder with its projector.
+struct EncoderSpec {
+  std::string name;          ///< in decks, logs and units: "vision"
+  int64_t placeholder = -1;  ///< the token in whose place a feature is put
+  BlockSpec block = {};
+  int64_t layers = 0;
+  std::variant<PatchInput, MelInput> input = {};
+  bool drops_first_token = true;  ///< before the projector
+  ProjectorSpec projector = {};
+
+  Modality modality() const {
+    return std::holds_alternative<PatchInput>(input) ? Modality::Image : Modality::Audio;
+  }
+  const PatchInput& patches() const { return std::get<PatchInput>(input); }
+  const MelInput& mels() const { return std::get<MelInput>(input); }
+  ItemShape item_shape() const;
+};
+
+/// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
+struct RopeConfig {
+  double theta = 10000;
+  std::string type = "default";  ///< default, linear, llama3
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double original_max_positions = 8192;
+};
+
+/// The language model.
+struct DecoderSpec {
+  BlockSpec block;
+  int64_t layers = 0;
+  int64_t vocabulary = 0, max_positions = 0;
+  bool tied_embeddings = false;
+  RopeConfig rope;
+  bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
+  double init_std = 0.02;           ///< of initial matrices
+  std::vector<int64_t> end_tokens;  ///< that end a generated text
+};
+
+}  // namespace zea
