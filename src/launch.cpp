@@ -162,11 +162,11 @@ Log open_log(const Start& start, WatchedRanks& ranks) {
 
 /// Nodes that do not see each other's files cannot tell each other that they go on. Collective.
 std::string note_of_directory(const Start& start, WatchedRanks& ranks) {
-  int64_t deaf = ranks.watchdog && !ranks.watchdog->hears_first_node();
-  ranks.control->all_reduce(&deaf, 1, DType::Int64, ReduceOp::Sum).wait();
-  if (deaf == 0) return "";
+  int64_t cut_off = ranks.watchdog && !ranks.watchdog->sees_first_node();
+  ranks.control->all_reduce(&cut_off, 1, DType::Int64, ReduceOp::Sum).wait();
+  if (cut_off == 0) return "";
   return "the run directory " + start.directory +
-         " is not the same on all nodes: " + std::to_string(deaf) + " of " +
+         " is not the same on all nodes: " + std::to_string(cut_off) + " of " +
          std::to_string(ranks.records.nodes().size()) +
          " nodes do not see what rank 0 writes there. Checkpoints need that, and without it each "
          "node judges alone whether the run hangs (run.watchdog_seconds)";

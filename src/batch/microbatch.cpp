@@ -17,10 +17,10 @@ void check_items(const Sample& sample, int encoder, int64_t placeholders, const 
   const int64_t features = model.item_shape(name).features;
   const int64_t items = count_items(sample.items).of(encoder);
   if (placeholders == items * features) return;
-  const bool hears = model.modality(name) == Modality::Audio;
-  const std::string what = hears ? "clip" : "image";
+  const bool is_audio = model.modality(name) == Modality::Audio;
+  const std::string what = is_audio ? "clip" : "image";
   throw DataError("sample " + std::to_string(sample.id) + ", modality " +
-                  (hears ? "audio" : "image") + ": " + std::to_string(placeholders) +
+                  (is_audio ? "audio" : "image") + ": " + std::to_string(placeholders) +
                   " placeholder tokens (id " + std::to_string(model.placeholder(name)) + ") for " +
                   std::to_string(items) + " " + what + "s x " + std::to_string(features) +
                   " features of the " + name + " encoder; pack the data with " +

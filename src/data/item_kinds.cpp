@@ -55,16 +55,16 @@ void check_placeholders(const Dataset& dataset, const Sample& sample,
   const ItemCounts counts = count_items(sample.items);
   for (size_t kind = 0; kind < dataset.kinds().size(); ++kind) {
     const auto& [modality, token, features] = dataset.kinds()[kind];
-    const bool hears = modality == Modality::Audio;
+    const bool is_audio = modality == Modality::Audio;
     const int64_t each = kind < tokens_per_item.size() ? tokens_per_item[kind] : 0;
     const int64_t items = counts.of(static_cast<int>(kind));
     const int64_t found =
         token < 0 ? 0 : std::count(sample.tokens.begin(), sample.tokens.end(), token);
     if (found == items * each) continue;
     throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + " has " +
-                    std::to_string(found) + (hears ? " audio" : " image") +
+                    std::to_string(found) + (is_audio ? " audio" : " image") +
                     " placeholders (token " + std::to_string(token) + "), but its " +
-                    std::to_string(items) + (hears ? " clips" : " images") + " make " +
+                    std::to_string(items) + (is_audio ? " clips" : " images") + " make " +
                     std::to_string(items * each) + " features (" + std::to_string(each) +
                     " each); pack it with that many for each");
   }

@@ -19,9 +19,9 @@ MemoryWatch::MemoryWatch(TensorBytes& bytes, Engine& engine, const std::vector<S
     : bytes_(bytes), engine_(engine), index_(index), products_(products) {}
 
 // Every rank works out its own part; of a place, whose ranks are alike, the first one speaks.
-std::optional<std::string> MemoryWatch::foretell(const RankStep& step, Collectives& control) {
-  if (has_foretold_) return std::nullopt;
-  has_foretold_ = true;
+std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collectives& control) {
+  if (has_predicted_) return std::nullopt;
+  has_predicted_ = true;
   const Plan& plan = engine_.plan();
   const int64_t rank = engine_.world_rank();
   const PipelinePlace& place = plan.pipeline.places[plan.place_of(engine_.world_rank())];
@@ -48,7 +48,7 @@ void MemoryWatch::end_step(const RankStep& step) {
   if (peak <= peak_) return;
   peak_ = peak;
   step_ = step.step;
-  foretold_ =
+  predicted_ =
       estimate_memory(engine_.plan(), engine_.world_rank(), step.microbatches, index_, products_)
           .total();
 }
@@ -58,7 +58,7 @@ std::string MemoryWatch::summary() const {
   char text[160];
   std::snprintf(text, sizeof text,
                 "peak of all tensors on rank %d, in step %ld: predicted %.2f MiB, counted %.2f MiB",
-                engine_.world_rank(), static_cast<long>(step_ + 1), mebibytes(foretold_),
+                engine_.world_rank(), static_cast<long>(step_ + 1), mebibytes(predicted_),
                 mebibytes(peak_));
   return text;
 }

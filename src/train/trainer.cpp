@@ -113,7 +113,7 @@ StepReport Trainer::train_one(Loader& loader) {
   const double waited = record().wait_seconds();
   record().begin_step(position_.step + 1);
   const LoadedStep step = load(loader);
-  if (const auto line = memory_.foretell(step.plan, parts_.control)) parts_.log.info(*line);
+  if (const auto line = memory_.predict(step.plan, parts_.control)) parts_.log.info(*line);
   const StepReport report = run_step(step);
   if (traces()) end_trace();
   ++position_.step;

@@ -24,9 +24,9 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
            "jobs/pack_text.py does with --max-tokens";
   for (size_t kind = plan.model.encoders().size(); kind < kinds.size(); ++kind) {
     if (sample.items.of(static_cast<int>(kind)) == 0) continue;
-    const bool hears = kinds[kind].modality == Modality::Audio;
-    return std::string(hears ? " has a clip of sound" : " has an image") + ", but the model (" +
-           plan.model.family + ") has no " + (hears ? "audio" : "vision") + " encoder";
+    const bool is_audio = kinds[kind].modality == Modality::Audio;
+    return std::string(is_audio ? " has a clip of sound" : " has an image") + ", but the model (" +
+           plan.model.family + ") has no " + (is_audio ? "audio" : "vision") + " encoder";
   }
   return "";
 }

@@ -82,7 +82,7 @@ void Watchdog::use_directory() {
   uses_directory_ = true;
 }
 
-bool Watchdog::hears_first_node() const {
+bool Watchdog::sees_first_node() const {
   return !has_others() || !is_first_of_node() || has_news(directory_, memory_.nodes().front());
 }
 

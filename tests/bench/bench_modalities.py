@@ -32,7 +32,7 @@ FEATURES, POSITIONS, BATCH, ROW_SAMPLES = 64, 150, 16, 2
 VARIANT = "no_shard/fp32"
 
 
-def config_of(layers, hears, text):
+def config_of(layers, has_audio, text):
     vision = {"model_type": "clip_vision_model", "hidden_size": 384, "intermediate_size": 1536}
     vision |= {"num_attention_heads": 6, "num_hidden_layers": layers, "image_size": 112, "patch_size": 14}
     audio = {"model_type": "whisper", "d_model": 256, "encoder_attention_heads": 4, "encoder_ffn_dim": 1024}
@@ -51,7 +51,7 @@ def config_of(layers, hears, text):
         }
         | text,
     }
-    if hears:
+    if has_audio:
         audio |= {"encoder_layers": layers, "num_mel_bins": 40, "max_source_positions": POSITIONS}
         config |= {"audio_token_index": AUDIO, "audio_config": audio}
     return config
@@ -59,20 +59,20 @@ def config_of(layers, hears, text):
 
 def write_inputs(folder, build, config):
     folder.mkdir()
-    random, hears = np.random.default_rng(7), "audio_config" in config
-    audio_token = AUDIO if hears else -1
+    random, has_audio = np.random.default_rng(7), "audio_config" in config
+    audio_token = AUDIO if has_audio else -1
     with DatasetWriter(folder / "data.h5", IMAGE, audio_token=audio_token) as writer:
         for _ in range(4 * BATCH):
             items = [random.integers(0, 256, size=(112, 112, 3), dtype=np.uint8)]
             tokens = [IMAGE] * FEATURES
-            if hears:
+            if has_audio:
                 items.append(Clip(random.integers(-9000, 9000, size=3 * RATE).astype(np.int16), RATE))
                 tokens += [AUDIO] * POSITIONS
             words = random.integers(8, VOCABULARY, size=WORDS).tolist()
             writer.add(tokens + words, [0] * len(tokens) + [1] * WORDS, items)
     (folder / "config.json").write_text(json.dumps(config))
     call([build / "postprocess/zea-import", "--random", folder / "config.json", folder / "weights.h5"])
-    tokens = FEATURES + WORDS + (POSITIONS if hears else 0)
+    tokens = FEATURES + WORDS + (POSITIONS if has_audio else 0)
     (folder / "deck.toml").write_text(
         f'[model]\nweights = "{folder}/weights.h5"\n[data]\ntrain = "{folder}/data.h5"\n'
         f"row_tokens = {ROW_SAMPLES * tokens}\nshuffle = false\n"
@@ -151,16 +151,16 @@ def main():
     times = Times()
     with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
         root, build = Path(name), arguments.build
-        hearing = write_inputs(root / "hearing", build, config_of(4, True, small))
-        seeing = write_inputs(root / "seeing", build, config_of(4, False, wide))
-        llm = llm_seconds(build, hearing)
+        both = write_inputs(root / "both", build, config_of(4, True, small))
+        one = write_inputs(root / "one", build, config_of(4, False, wide))
+        llm = llm_seconds(build, both)
         for _ in range(arguments.rounds):
-            both_encoders(arguments, hearing, times)
-            one_encoder(arguments, seeing, times)
-            plain, aware = frozen_encoder(arguments, seeing, times)
-    hearing_tokens, seeing_tokens = (BATCH * (FEATURES + WORDS + more) for more in (POSITIONS, 0))
+            both_encoders(arguments, both, times)
+            one_encoder(arguments, one, times)
+            plain, aware = frozen_encoder(arguments, one, times)
+    both_tokens, one_tokens = (BATCH * (FEATURES + WORDS + more) for more in (POSITIONS, 0))
     apart = ("colocated, 2 ranks", "disjoint, 3 ranks")
-    times.print({name: hearing_tokens if name in apart else seeing_tokens for name in times.seconds})
+    times.print({name: both_tokens if name in apart else one_tokens for name in times.seconds})
     print("\n| | times faster |\n|---|---|")
     for title, ratio in ratios(times, llm):
         print(f"| {title} | {ratio:.2f} |")

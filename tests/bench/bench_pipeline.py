@@ -4,7 +4,7 @@
 A Llama-style decoder of fp32 in two stages, eight microbatches of one sample. zea's schedules take turns of a few steps
 in one group of ranks; one rank alone gives the time without a pipeline, T. The formula is T / 2 x (M + P - 1) / M: all
 of the work in equal halves, and the bubble. torch.distributed.pipelining (gloo) trains the same model from the same
-weights on the same samples, its stages cut where zea cuts them. Losses must agree. Step times are also foretold: from
+weights on the same samples, its stages cut where zea cuts them. Losses must agree. Step times are also predicted: from
 the units' times that `zea --profile` measures on the free machine, by the simulator whose figures `zea -n` prints.
 
 usage: bench_pipeline.py BUILD [--rounds 5] [--steps 5]
@@ -35,7 +35,7 @@ def variant_of(layout):
     return "no_shard/fp32@" + ",".join([f"mesh.llm.pp={RANKS}", *LAYOUTS[layout]])
 
 
-def foretold(build, deck, costs, layout):
+def predicted(build, deck, costs, layout):
     """Seconds of a step's passes: the work of all places over their number, and over the part that they do not wait."""
     keys = [f"mesh.llm.pp={RANKS}", f"mesh.profile={costs}", *LAYOUTS[layout]]
     plan = call([build / "src/zea", "-n", "--ranks", RANKS, "-i", deck, *keys])
@@ -86,8 +86,8 @@ def print_ratios(times):
     return faults
 
 
-def print_foretold(times, seconds):
-    print("\n| layout | foretold ms | measured over foretold: medians | minima | within 20 % |\n|---|---|---|---|---|")
+def print_predicted(times, seconds):
+    print("\n| layout | predicted ms | measured over predicted: medians | minima | within 20 % |\n|---|---|---|---|---|")
     for layout, told in seconds.items():
         medians, minima = (of(f"zea {layout}") / told for of in (times.median, times.least))
         fits = "yes" if 0.8 < medians < 1.2 else "no"
@@ -112,11 +112,11 @@ def main():
         (folder / "peer.json").write_text(json.dumps(peer | {"splits": layers_of_stages(arguments.build, deck)}))
         costs = folder / "costs.json"
         call([arguments.build / "src/zea", "--profile", costs, "-i", deck])
-        seconds = {layout: foretold(arguments.build, deck, costs, layout) for layout in LAYOUTS}
+        seconds = {layout: predicted(arguments.build, deck, costs, layout) for layout in LAYOUTS}
         for _ in range(arguments.rounds):
             run_round(arguments, folder, times)
     times.print({name: MICROBATCHES * TOKENS for name in times.seconds})
-    print_foretold(times, seconds)
+    print_predicted(times, seconds)
     if faults := print_ratios(times):
         raise SystemExit("\n".join(faults))
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What full_shard promises of memory, by the ledger of the buffers: a rank holds its share of
 // everything that is owned, and two units' worth of what is gathered and of what is not yet
-// reduced. And that a plan foretells the peak of all tensors of a step.
+// reduced. And that a plan predicts the peak of all tensors of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -184,7 +184,7 @@ double largest_of_ranks(int64_t mine) {
 }
 
 /// What `zea -n` tells, for as many microbatches as the steps of this run have.
-int64_t foretold_without_samples(const Plan& plan, const MemoryDataset& dataset, int64_t steps) {
+int64_t predicted_without_samples(const Plan& plan, const MemoryDataset& dataset, int64_t steps) {
   const Options& deck = plan.options;
   Sampler sampler(static_cast<int64_t>(dataset.index().size()), deck.schedule.global_batch,
                   deck.run.seed, deck.data.shuffle);
@@ -199,13 +199,13 @@ int64_t foretold_without_samples(const Plan& plan, const MemoryDataset& dataset,
       most = std::max(most, place.total());
     return most;
   };
-  const int64_t first = foretold_microbatches(plan),
+  const int64_t first = predicted_microbatches(plan),
                 others = static_cast<int64_t>(microbatches) - first;
   return told(first) + std::max<int64_t>(0, others) * (told(first + 1) - told(first));
 }
 
-/// What is foretold of a run is within `tolerance` of the peak.
-void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
+/// What is predicted of a run is within `tolerance` of the peak.
+void expect_predicted(const Layout& layout, const Size& size, double tolerance) {
   const Communicator world = testing::world().communicator();
   ASSERT_EQ(world.size(), 4);
   TinyRunOptions run;
@@ -226,7 +226,7 @@ void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
   const int64_t least = told.total() - (has_blocks ? kLibraryBlockBytes : 0);
   const double ratio =
       static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
-  // What is foretold is for equal shares of a row: context parallelism deals some ranks fewer
+  // What is predicted is for equal shares of a row: context parallelism deals some ranks fewer
   // tokens, which then take less; the fullest rank is what it has to fit.
   const bool deals_tokens = plan.options.meshes["llm"].cp > 1;
   const double counted = deals_tokens ? largest_of_ranks(got.tensor_peak_bytes)
@@ -239,24 +239,24 @@ void expect_foretold(const Layout& layout, const Size& size, double tolerance) {
   };
   EXPECT_GT(ratio, 1 - tolerance) << text();
   EXPECT_LT(static_cast<double>(least), counted * (1 + tolerance)) << text();
-  EXPECT_LE(got.tensor_peak_bytes, foretold_without_samples(plan, dataset, run.steps)) << text();
+  EXPECT_LE(got.tensor_peak_bytes, predicted_without_samples(plan, dataset, run.steps)) << text();
 }
 
 TEST(Memory, PredictionIsWithinFivePercentOfThePeak) {
   for (const Size& size : kSizes)
-    for (const Layout& layout : kLayouts) expect_foretold(layout, size, 0.05);
+    for (const Layout& layout : kLayouts) expect_predicted(layout, size, 0.05);
 }
 
 TEST(Memory, OfGridsItIsWithinTenPercent) {
   for (const Size& size : kSizes)
-    for (const Layout& layout : kGrids) expect_foretold(layout, size, 0.1);
+    for (const Layout& layout : kGrids) expect_predicted(layout, size, 0.1);
 }
 
 TEST(Memory, OfPipelinesItIsWithinFifteenPercent) {
   for (Size size : {kSizes[0], kSizes[1]})
     for (const Layout& layout : kPipelines) {
       size.row_tokens /= 4;  // several microbatches
-      expect_foretold(layout, size, 0.15);
+      expect_predicted(layout, size, 0.15);
       size.row_tokens *= 4;
     }
 }

@@ -267,7 +267,7 @@ TEST_P(WatchdogTest, NodesThatDoNotShareADirectoryAreNotHeardOf) {
   const std::string own = directory_ / ("of rank " + std::to_string(ranks_.rank()));
   start(is_of_several_nodes() ? own : directory_.path());
   directory_.barrier();
-  EXPECT_EQ(watchdog_->hears_first_node(), !is_of_several_nodes() || ranks_.rank() == 0);
+  EXPECT_EQ(watchdog_->sees_first_node(), !is_of_several_nodes() || ranks_.rank() == 0);
   const std::vector<std::string> messages = messages_of_a_hang();
 
   if (!is_of_several_nodes()) return;
@@ -279,11 +279,11 @@ TEST_P(WatchdogTest, NodesThatDoNotShareADirectoryAreNotHeardOf) {
 TEST_P(WatchdogTest, NodesThatShareADirectoryHearOfEachOther) {
   start();
   directory_.barrier();
-  EXPECT_TRUE(watchdog_->hears_first_node());
+  EXPECT_TRUE(watchdog_->sees_first_node());
   directory_.barrier();
   if (ranks_.rank() == 0) watchdog_->clear_directory();
   directory_.barrier();
-  EXPECT_EQ(watchdog_->hears_first_node(), !is_of_several_nodes()) << "what an earlier start told";
+  EXPECT_EQ(watchdog_->sees_first_node(), !is_of_several_nodes()) << "what an earlier start told";
 }
 
 TEST(LimitStart, EndsWhatDoesNotGoOnInTime) {

@@ -69,7 +69,7 @@ CASES = {
             "model.llm.train=false",
         ],
     },
-    "deaf_and_blind_batches": {"items": ["", "i", "a", ""], "deck": ["data.row_tokens=80"]},
+    "batches_without_items": {"items": ["", "i", "a", ""], "deck": ["data.row_tokens=80"]},
     "two_replicas": {"ranks": 2},
     "tp2": {"ranks": 2, "deck": ["mesh.llm.tp=2", "mesh.audio.tp=2"]},
     "tp2_encoders_dealt": {"ranks": 2, "deck": ["mesh.llm.tp=2"]},

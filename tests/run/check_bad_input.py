@@ -17,7 +17,7 @@ from dataset_writer import Clip
 
 A_TENSOR = "language_model.model.layers.0.mlp.down_proj.weight"
 AUDIO_TOKEN = 0
-HEARING = {
+AUDIO_CONFIG = {
     "model_type": "whisper",
     "d_model": 16,
     "encoder_ffn_dim": 24,
@@ -67,7 +67,7 @@ def wav_of(seconds):
     return file.getvalue()
 
 
-def heard(clip):
+def sample_with(clip):
     """A sample with one clip."""
     return [1, *[AUDIO_TOKEN] * 4, 5, 2], [0] * 5 + [1, 1], [clip]
 
@@ -224,14 +224,14 @@ class BadInput(zr.ZeaTest):
         """Raw samples as well as files of sound."""
         config = copy.deepcopy(zr.CONFIG)
         del config["vision_config"]
-        config.update(audio_config=HEARING, audio_token_index=AUDIO_TOKEN)
+        config.update(audio_config=AUDIO_CONFIG, audio_token_index=AUDIO_TOKEN)
         with mock.patch.object(zr, "CONFIG", config):
-            weights = zr.make_weights(self.folder / "hearing.h5")
+            weights = zr.make_weights(self.folder / "with_audio.h5")
         limit = "data.max_clip_seconds=2"
         for name, sound in (("raw", Clip(samples_of(3), 16000)), ("wav", Clip(wav_of(3)))):
             train = zr.make_dataset(
                 self.folder / f"{name}.h5",
-                [heard(Clip(samples_of(2), 16000)), heard(sound), *zr.mixed_samples(9)[2::3]],
+                [sample_with(Clip(samples_of(2), 16000)), sample_with(sound), *zr.mixed_samples(9)[2::3]],
                 audio_token=AUDIO_TOKEN,
             )
             with self.subTest(name):

@@ -6,7 +6,7 @@ import re
 import zea_run as zr
 
 ROW_TOKENS = 12  # a text sample of zea_run's
-FORETOLD = re.compile(r"bytes that rank 0 sends in a step of .* by group of ranks\n  (.*)\n")
+PREDICTED = re.compile(r"bytes that rank 0 sends in a step of .* by group of ranks\n  (.*)\n")
 COUNTED = re.compile(r"rank 0 sent per step, by group of ranks: (.*)\n")
 
 
@@ -27,8 +27,8 @@ class Traffic(zr.ZeaTest):
     def test_full_rows_send_what_the_plan_says(self):
         result = self.train(2, "mesh.llm.tp=2")
 
-        foretold, counted = (pattern.search(result.output).group(1) for pattern in (FORETOLD, COUNTED))
-        self.assertEqual(counted, foretold)
+        predicted, counted = (pattern.search(result.output).group(1) for pattern in (PREDICTED, COUNTED))
+        self.assertEqual(counted, predicted)
         lines = zr.train_lines(result.directory)
         self.assertEqual(len(lines), 2)
         for line in lines:
@@ -38,7 +38,7 @@ class Traffic(zr.ZeaTest):
     def test_one_rank_sends_nothing_and_says_nothing(self):
         result = self.train(1)
 
-        self.assertNotRegex(result.output, FORETOLD)
+        self.assertNotRegex(result.output, PREDICTED)
         self.assertNotRegex(result.output, COUNTED)
         self.assertNotIn("sent_bytes", zr.train_lines(result.directory)[0])
 

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "batch/microbatch_parts.hpp"
-#include "plan/units/paper_functions.hpp"
+#include "plan/units/function_memory.hpp"
 #include "support/kernel_test.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/slice_attention.hpp"
@@ -64,8 +64,8 @@ TEST_F(LibraryMemory, SegmentsTakeWhatIsDeclared) {
         sizes.push_back({static_cast<int64_t>(batch.segments.size()), batch.length, 0});
         for (const Segment& segment : batch.segments) sizes.back().tokens += segment.length;
       }
-      const PaperHeads heads{kHeads, key_values, 64};
-      const PaperFunction declared = paper_library_attention(tokens, sizes, heads, kDevice);
+      const HeadSizes heads{kHeads, key_values, 64};
+      const FunctionMemory declared = library_attention_memory(tokens, sizes, heads, kDevice);
       const auto batches = make_attention_batches(segments, at::kCPU);
       const at::Tensor qkv = halves({tokens, kHeads + 2 * key_values, 64}).set_requires_grad(true);
 
@@ -89,10 +89,10 @@ TEST_F(LibraryMemory, SegmentsTakeWhatIsDeclared) {
 TEST_F(LibraryMemory, GatheredContextSumsInWideCopies) {
   const int64_t own = 160, all = 320, dim = 64;
   for (const int64_t key_values : {kHeads, kHeads / 4}) {
-    const PaperContext context{own, own, all, false};
-    const PaperHeads heads{kHeads, key_values, dim};
-    const PaperFunction device = paper_context_attention(context, heads, kDevice);
-    const PaperFunction host = paper_context_attention(context, heads, kHost);
+    const ContextSizes context{own, own, all, false};
+    const HeadSizes heads{kHeads, key_values, dim};
+    const FunctionMemory device = context_attention_memory(context, heads, kDevice);
+    const FunctionMemory host = context_attention_memory(context, heads, kHost);
     const AttentionInputs in{halves({own, kHeads, dim}), halves({all, key_values, dim}),
                              halves({all, key_values, dim})};
     const AttentionSums sums = unwritten_sums(in.q);

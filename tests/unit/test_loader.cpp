@@ -91,7 +91,7 @@ MemoryDataset spoken_samples() {
   return MemoryDataset({both, alone}, kImage, {}, {}, "talks", kSound);
 }
 
-LoaderOptions hearing_options() {
+LoaderOptions audio_options() {
   LoaderOptions options = options_of(false);
   ItemDecoding sound;
   sound.mel = std::make_shared<const LogMel>(AudioOptions{4, 3});
@@ -100,7 +100,7 @@ LoaderOptions hearing_options() {
 }
 
 TEST(LoadMicrobatch, ClipsAndImagesLieApartInTheOrderOfSamples) {
-  const LoaderOptions options = hearing_options();
+  const LoaderOptions options = audio_options();
   const LoadedMicrobatch loaded = load_microbatch(spoken_samples(), options, {1, 0});
 
   EXPECT_EQ(loaded.items, (ItemCounts{1, 2}));
@@ -125,7 +125,7 @@ TEST(LoadMicrobatch, FaultsOfClipsAreNamed) {
   Sample bad = talks.read(0);
   bad.items[1].raw = false;
   const MemoryDataset data({bad}, kImage, {}, {}, "talks", kSound);
-  LoaderOptions options = hearing_options();
+  LoaderOptions options = audio_options();
   EXPECT_EQ(
       fault_of([&] { load_microbatch(data, options, {0}); }).find("talks: sample 0: clip 1: "), 0u);
   options.mask_bad_items = true;

@@ -162,19 +162,19 @@ TEST(Plan, DescribesRanksUnitsAndBytes) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Plan, ForetellsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
+TEST(Plan, PredictsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
   Options options;
   options.schedule.global_batch = 4;
-  EXPECT_EQ(foretold_microbatches(make_plan(options, tiny_llava_config(), 1)), 2);
-  EXPECT_EQ(foretold_microbatches(make_plan(options, tiny_llava_config(), 4)), 1);
+  EXPECT_EQ(predicted_microbatches(make_plan(options, tiny_llava_config(), 1)), 2);
+  EXPECT_EQ(predicted_microbatches(make_plan(options, tiny_llava_config(), 4)), 1);
   options.data.rows_per_microbatch = 4;
-  EXPECT_EQ(foretold_microbatches(make_plan(options, tiny_llava_config(), 1)), 1);
+  EXPECT_EQ(predicted_microbatches(make_plan(options, tiny_llava_config(), 1)), 1);
   options.data.rows_per_microbatch = 1;
   options.mesh.placement = "disjoint";
   options.meshes["vision"].dp_module = 1;
   options.meshes["llm"].pp = 2;
   const Plan plan = make_plan(options, tiny_llava_config(), 3);
-  EXPECT_EQ(foretold_microbatches(plan), 3);
+  EXPECT_EQ(predicted_microbatches(plan), 3);
   const std::string text = describe(plan);
   for (const char* part : {"with 3 microbatches of full rows", "  vision.pp0: parameters ",
                            "  llm.pp0: parameters ", "  llm.pp1: parameters "})

@@ -51,9 +51,9 @@ std::string llava_config(bool variant) {
   return config.dump();
 }
 
-std::string hearing_config(bool sees) {
-  nlohmann::json config = nlohmann::json::parse(
-      testing::tiny_llava_config({.layers = 1, .vision = sees, .audio = true, .audio_layers = 1}));
+std::string audio_config(bool has_vision) {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config(
+      {.layers = 1, .vision = has_vision, .audio = true, .audio_layers = 1}));
   auto& text = config["text_config"];
   text["hidden_size"] = 116;
   text["intermediate_size"] = 284;
@@ -61,7 +61,7 @@ std::string hearing_config(bool sees) {
   audio["d_model"] = 78;
   audio["encoder_ffn_dim"] = 202;
   audio["num_mel_bins"] = 17;
-  audio["max_source_positions"] = sees ? 21 : 131;
+  audio["max_source_positions"] = has_vision ? 21 : 131;
   return config.dump();
 }
 
@@ -273,8 +273,8 @@ struct Check {
 TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
   const Model models[] = {{"llava", llava_config(false)},
                           {"llava with taps, biases and full attention", llava_config(true)},
-                          {"llava that hears", hearing_config(true)},
-                          {"llava that hears long clips and sees nothing", hearing_config(false)},
+                          {"llava with audio", audio_config(true)},
+                          {"llava with long clips and no images", audio_config(false)},
                           {"gpt2", gpt2_config(true)},
                           {"gpt2 untied", gpt2_config(false)}};
   TensorBytes bytes;
@@ -289,7 +289,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
 
 TEST_F(UnitMemoryTest, AndWithoutAGraph) {
   const Model models[] = {{"llava", llava_config(true)},
-                          {"llava that hears", hearing_config(true)},
+                          {"llava with audio", audio_config(true)},
                           {"gpt2", gpt2_config(true)}};
   TensorBytes bytes;
   for (const Model& model : models)

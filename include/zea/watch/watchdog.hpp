@@ -48,7 +48,7 @@ class Watchdog {
   void use_directory();
   /// Whether the first rank of this node sees what the first node, which uses the directory by now,
   /// told there; the others do not look.
-  bool hears_first_node() const;
+  bool sees_first_node() const;
 
  private:
   void watch();

@@ -88,28 +88,28 @@ std::string unit_table(const Plan& plan) {
   return text;
 }
 
-/// What every microbatch adds that a step may have beyond those foretold.
-std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& foretold,
+/// What every microbatch adds that a step may have beyond those predicted.
+std::string further_bytes(const Plan& plan, const std::vector<MemoryEstimate>& predicted,
                           int64_t microbatches, NarrowProducts products) {
   if (microbatches >= most_microbatches(plan)) return "";
   const auto with_another = estimate_places(plan, microbatches + 1, products);
   int64_t further = 0;
-  for (size_t p = 0; p < foretold.size(); ++p)
-    further = std::max(further, with_another[p].total() - foretold[p].total());
+  for (size_t p = 0; p < predicted.size(); ++p)
+    further = std::max(further, with_another[p].total() - predicted[p].total());
   return " (each further one: " + mebibytes(further) + ")";
 }
 
 /// Of the ranks of each place.
 std::string memory_lines(const Plan& plan, NarrowProducts products) {
-  const int64_t microbatches = foretold_microbatches(plan);
-  const auto foretold = estimate_places(plan, microbatches, products);
+  const int64_t microbatches = predicted_microbatches(plan);
+  const auto predicted = estimate_places(plan, microbatches, products);
   std::string text =
       "bytes per rank, of all tensors, at most: with " + std::to_string(microbatches) +
       (microbatches == 1 ? " microbatch" : " microbatches") + " of full rows in a step" +
-      further_bytes(plan, foretold, microbatches, products) + "\n";
-  for (size_t p = 0; p < foretold.size(); ++p)
+      further_bytes(plan, predicted, microbatches, products) + "\n";
+  for (size_t p = 0; p < predicted.size(); ++p)
     text += (plan.pipeline.is_one_place() ? "  " : "  " + plan.pipeline.places[p].name + ": ") +
-            describe(foretold[p]) + "\n";
+            describe(predicted[p]) + "\n";
   return text;
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "paper_walk.hpp"
+#include "memory_walk.hpp"
 
 namespace zea {
 namespace {
@@ -94,7 +94,7 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
   for (const MicrobatchSizes& sizes : microbatches)
     inputs += microbatch_bytes(
         plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
-  detail::PaperWalk walk(plan, place, microbatches, products, inputs);
+  detail::MemoryWalk walk(plan, place, microbatches, products, inputs);
   walk.run();
   estimate.activations = walk.peak();
   estimate.peak_at = walk.peak_at();
@@ -119,7 +119,7 @@ int64_t most_microbatches(const Plan& plan) {
   return (samples + rows - 1) / rows;
 }
 
-int64_t foretold_microbatches(const Plan& plan) {
+int64_t predicted_microbatches(const Plan& plan) {
   const auto places = static_cast<int64_t>(plan.pipeline.places.size());
   return std::min(most_microbatches(plan), std::max<int64_t>(places, 2));
 }

@@ -13,9 +13,9 @@ namespace {
 
 /// Passes of a place in one direction, in order. With several stages at a place microbatches come
 /// in rounds of as many as there are such places; `microbatch` may lie beyond the last one of a
-/// round that is not full (a pass on paper, which keeps the places in step, and is left out in the
+/// round that is not full (such a pass keeps the places in step, and is left out in the
 /// end).
-struct PaperPass {
+struct RoundPass {
   int stage;
   int microbatch;
 };
@@ -35,7 +35,8 @@ class PassOrder {
 
   std::vector<Pass> forwards(int place) const {
     std::vector<Pass> passes;
-    for (const PaperPass& pass : paper(place, false)) emit(passes, PassKind::Forward, pass);
+    for (const RoundPass& pass : passes_in_rounds(place, false))
+      emit(passes, PassKind::Forward, pass);
     return passes;
   }
 
@@ -56,7 +57,8 @@ class PassOrder {
   }
 
   std::vector<Pass> overlapped(int place) const {
-    const std::vector<PaperPass> forward = paper(place, false), backward = paper(place, true);
+    const std::vector<RoundPass> forward = passes_in_rounds(place, false),
+                                 backward = passes_in_rounds(place, true);
     const bool splits = pipeline_.schedule == PipelineSchedule::ZeroBubble;
     const size_t total = forward.size();
     const size_t warm_up = std::min<size_t>(total, warm_up_of(place));
@@ -135,12 +137,12 @@ class PassOrder {
     return static_cast<size_t>(deepest - ahead_[stages_at(place).front()]);
   }
 
-  std::vector<PaperPass> paper(int place, bool backward) const {
+  std::vector<RoundPass> passes_in_rounds(int place, bool backward) const {
     const std::vector<int>& stages = stages_at(place);
     const int several = static_cast<int>(stages.size());
     // One stage, or one place: a round is a microbatch.
     const int round = several > 1 ? static_cast<int>(chunked_.size()) : 1;
-    std::vector<PaperPass> passes;
+    std::vector<RoundPass> passes;
     for (int first = 0; first < microbatches_; first += round)
       for (int s = 0; s < several; ++s)
         for (int i = 0; i < round; ++i)
@@ -148,7 +150,7 @@ class PassOrder {
     return passes;
   }
 
-  void emit(std::vector<Pass>& passes, PassKind kind, const PaperPass& pass) const {
+  void emit(std::vector<Pass>& passes, PassKind kind, const RoundPass& pass) const {
     if (pass.microbatch < microbatches_) passes.push_back({kind, pass.stage, pass.microbatch});
   }
 

@@ -9,12 +9,12 @@ namespace zea {
 namespace {
 
 using detail::Accumulation;
-using detail::Stay;
+using detail::LiveRange;
 using detail::Walk;
 
 /// What stands around one computation.
 struct Surroundings {
-  std::vector<Stay> unshard_before, reshard, unshard_after;
+  std::vector<LiveRange> unshard_before, reshard, unshard_after;
   std::vector<Action> reduce;
 };
 
@@ -24,7 +24,7 @@ class Scheduler {
       : input_(input), walk_(input), around_(walk_.size()), has_gradient_(input.groups.size()) {
     for (size_t g = 0; g < input.groups.size(); ++g) {
       const int group = static_cast<int>(g);
-      if (input.shardings[g].gathered()) place_stays(group);
+      if (input.shardings[g].gathered()) place_live_ranges(group);
       if (input.groups[g].trainable && !input.forward_only) place_reductions(group);
     }
   }
@@ -34,9 +34,9 @@ class Scheduler {
       const detail::Compute& compute = walk_[i];
       unshard(around_[i].unshard_before);
       compute_here(i);
-      for (const Stay& stay : around_[i].reshard)
-        actions_.push_back({stay.to_subgroup ? ActionKind::ReshardSubgroup : ActionKind::Reshard,
-                            -1, stay.group, compute.microbatch});
+      for (const LiveRange& range : around_[i].reshard)
+        actions_.push_back({range.to_subgroup ? ActionKind::ReshardSubgroup : ActionKind::Reshard,
+                            -1, range.group, compute.microbatch});
       unshard(around_[i].unshard_after);
       actions_.insert(actions_.end(), around_[i].reduce.begin(), around_[i].reduce.end());
     }
@@ -44,12 +44,12 @@ class Scheduler {
   }
 
  private:
-  void place_stays(int group) {
-    for (const Stay& stay : walk_.stays(group)) {
-      const Walk::Place place = walk_.unshard_place(stay);
+  void place_live_ranges(int group) {
+    for (const LiveRange& range : walk_.live_ranges(group)) {
+      const Walk::Place place = walk_.unshard_place(range);
       Surroundings& around = around_[place.index];
-      (place.after ? around.unshard_after : around.unshard_before).push_back(stay);
-      around_[stay.last].reshard.push_back(stay);
+      (place.after ? around.unshard_after : around.unshard_before).push_back(range);
+      around_[range.last].reshard.push_back(range);
     }
   }
 
@@ -88,12 +88,12 @@ class Scheduler {
   }
 
   /// Those that are needed first are gathered first.
-  void unshard(std::vector<Stay>& stays) {
-    std::stable_sort(stays.begin(), stays.end(),
-                     [](const Stay& a, const Stay& b) { return a.first < b.first; });
-    for (const Stay& stay : stays)
-      actions_.push_back({stay.from_subgroup ? ActionKind::UnshardSubgroup : ActionKind::Unshard,
-                          -1, stay.group, walk_[stay.first].microbatch});
+  void unshard(std::vector<LiveRange>& ranges) {
+    std::stable_sort(ranges.begin(), ranges.end(),
+                     [](const LiveRange& a, const LiveRange& b) { return a.first < b.first; });
+    for (const LiveRange& range : ranges)
+      actions_.push_back({range.from_subgroup ? ActionKind::UnshardSubgroup : ActionKind::Unshard,
+                          -1, range.group, walk_[range.first].microbatch});
   }
 
   const ScheduleInput& input_;

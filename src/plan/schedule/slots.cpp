@@ -12,7 +12,7 @@ namespace zea {
 namespace {
 
 using detail::Accumulation;
-using detail::Stay;
+using detail::LiveRange;
 using detail::Walk;
 
 /// Time on paper: each computation has a moment for each thing that happens around it.
@@ -24,30 +24,30 @@ int64_t at(size_t index, Moment moment) {
 }
 
 /// From its first moment up to, not including, its last.
-struct Life {
+struct LiveInterval {
   int64_t begin;
   int64_t end;
 };
-using Lives = std::vector<std::vector<Life>>;  ///< of each group
+using LiveIntervals = std::vector<std::vector<LiveInterval>>;  ///< of each group
 
-bool meet(const std::vector<Life>& a, const std::vector<Life>& b) {
-  for (const Life& x : a)
-    for (const Life& y : b)
+bool meet(const std::vector<LiveInterval>& a, const std::vector<LiveInterval>& b) {
+  for (const LiveInterval& x : a)
+    for (const LiveInterval& y : b)
       if (x.begin < y.end && y.begin < x.end) return true;
   return false;
 }
 
 /// Each group in turn takes the first slot in which nobody meets it.
-SlotPlan assign_in_order(const Lives& lives, const std::vector<int64_t>& bytes,
+SlotPlan assign_in_order(const LiveIntervals& intervals, const std::vector<int64_t>& bytes,
                          const std::vector<int>& order) {
   SlotPlan plan;
-  plan.slot_of_group.assign(lives.size(), -1);
+  plan.slot_of_group.assign(intervals.size(), -1);
   std::vector<std::vector<int>> members;
   for (int group : order) {
-    if (lives[group].empty()) continue;
+    if (intervals[group].empty()) continue;
     const auto fits = [&](const std::vector<int>& slot) {
       return std::none_of(slot.begin(), slot.end(),
-                          [&](int other) { return meet(lives[group], lives[other]); });
+                          [&](int other) { return meet(intervals[group], intervals[other]); });
     };
     const auto slot = std::find_if(members.begin(), members.end(), fits);
     plan.slot_of_group[group] = static_cast<int>(slot - members.begin());
@@ -64,20 +64,20 @@ SlotPlan assign_in_order(const Lives& lives, const std::vector<int64_t>& bytes,
 }
 
 /// Largest first is best where a few buffers are large, walking order where all are alike.
-SlotPlan assign_slots(const Lives& lives, const std::vector<int64_t>& bytes) {
-  std::vector<int> order(lives.size());
+SlotPlan assign_slots(const LiveIntervals& intervals, const std::vector<int64_t>& bytes) {
+  std::vector<int> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
-  const SlotPlan walking = assign_in_order(lives, bytes, order);
+  const SlotPlan walking = assign_in_order(intervals, bytes, order);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return bytes[a] > bytes[b]; });
-  const SlotPlan largest_first = assign_in_order(lives, bytes, order);
+  const SlotPlan largest_first = assign_in_order(intervals, bytes, order);
   return largest_first.total_bytes() < walking.total_bytes() ? largest_first : walking;
 }
 
 /// One gradient travels at a time, so all that need it have the same slot.
-SlotPlan one_slot(const Lives& lives, const std::vector<int64_t>& bytes) {
+SlotPlan one_slot(const LiveIntervals& intervals, const std::vector<int64_t>& bytes) {
   SlotPlan plan;
-  for (size_t group = 0; group < lives.size(); ++group) {
-    const bool needs = !lives[group].empty() && bytes[group] > 0;
+  for (size_t group = 0; group < intervals.size(); ++group) {
+    const bool needs = !intervals[group].empty() && bytes[group] > 0;
     plan.slot_of_group.push_back(needs ? 0 : -1);
     if (needs) plan.bytes = {std::max(plan.total_bytes(), bytes[group])};
   }
@@ -85,20 +85,20 @@ SlotPlan one_slot(const Lives& lives, const std::vector<int64_t>& bytes) {
 }
 
 /// With the walk's first moment at `start`.
-void add_gathered_lives(const Walk& walk, int64_t start, Lives& lives) {
-  for (size_t g = 0; g < lives.size(); ++g) {
+void add_gathered_intervals(const Walk& walk, int64_t start, LiveIntervals& intervals) {
+  for (size_t g = 0; g < intervals.size(); ++g) {
     if (!walk.input().shardings[g].gathered()) continue;
-    for (const Stay& stay : walk.stays(static_cast<int>(g))) {
-      const Walk::Place place = walk.unshard_place(stay);
-      lives[g].push_back({start + at(place.index, place.after ? kUnshardAfter : kUnshardBefore),
-                          start + at(stay.last, kReshard)});
+    for (const LiveRange& range : walk.live_ranges(static_cast<int>(g))) {
+      const Walk::Place place = walk.unshard_place(range);
+      intervals[g].push_back({start + at(place.index, place.after ? kUnshardAfter : kUnshardBefore),
+                              start + at(range.last, kReshard)});
     }
   }
 }
 
 /// A gradient lives from its first backward until the next one starts to be reduced: then the
 /// engine finishes its own reduction.
-Lives gradient_lives(const Walk& walk) {
+LiveIntervals gradient_intervals(const Walk& walk) {
   std::vector<Accumulation> all;
   const size_t groups = walk.input().groups.size();
   for (size_t g = 0; g < groups; ++g)
@@ -106,13 +106,13 @@ Lives gradient_lives(const Walk& walk) {
       for (const Accumulation& sum : walk.accumulations(static_cast<int>(g))) all.push_back(sum);
   std::stable_sort(all.begin(), all.end(),
                    [](const Accumulation& a, const Accumulation& b) { return a.last < b.last; });
-  Lives lives(groups);
+  LiveIntervals intervals(groups);
   for (size_t i = 0; i < all.size(); ++i) {
     const int64_t end =
         i + 1 < all.size() ? at(all[i + 1].last, kReduce) : std::numeric_limits<int64_t>::max();
-    lives[all[i].group].push_back({at(all[i].first, kCompute), end});
+    intervals[all[i].group].push_back({at(all[i].first, kCompute), end});
   }
-  return lives;
+  return intervals;
 }
 
 /// Of each buffer in each kind of slot; 0 on the wire where it needs none.
@@ -137,13 +137,13 @@ BufferBytes bytes_of(const ScheduleParts& parts, const Precisions& precisions) {
 
 SlotPlans slots_of_place(const ScheduleInput& input, const BufferBytes& bytes) {
   const Walk walk(input);
-  const Lives reduced = gradient_lives(walk);
+  const LiveIntervals reduced = gradient_intervals(walk);
   // An evaluation meets others than training: it comes after it on paper.
-  Lives kept(input.groups.size());
-  add_gathered_lives(walk, 0, kept);
+  LiveIntervals kept(input.groups.size());
+  add_gathered_intervals(walk, 0, kept);
   ScheduleInput evaluation = input;
   evaluation.forward_only = true;
-  add_gathered_lives(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
+  add_gathered_intervals(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
   return {assign_slots(kept, bytes.gathered), assign_slots(reduced, bytes.gradients),
           one_slot(reduced, bytes.wire)};
 }

@@ -227,9 +227,9 @@ bool Walk::is_between_forward_and_backward(size_t a, size_t b) const {
          computes_[a].microbatch == computes_[b].microbatch;
 }
 
-std::vector<Stay> Walk::stays(int group) const {
+std::vector<LiveRange> Walk::live_ranges(int group) const {
   const Sharding& sharding = input_.shardings[group];
-  std::vector<Stay> found;
+  std::vector<LiveRange> found;
   for (size_t use : uses(group)) {
     const bool follows = !found.empty();
     const bool waits = follows && is_between_forward_and_backward(found.back().last, use);
@@ -273,19 +273,19 @@ std::optional<size_t> Walk::last_backward(int group) const {
   return std::nullopt;
 }
 
-Walk::Place Walk::unshard_place(const Stay& stay) const {
-  const Sharding& sharding = input_.shardings[stay.group];
-  const Prefetch prefetch = computes_[stay.first].kind == ActionKind::Forward
+Walk::Place Walk::unshard_place(const LiveRange& range) const {
+  const Sharding& sharding = input_.shardings[range.group];
+  const Prefetch prefetch = computes_[range.first].kind == ActionKind::Forward
                                 ? sharding.forward_prefetch
                                 : sharding.backward_prefetch;
-  if (prefetch == Prefetch::None) return {stay.first, false};
+  if (prefetch == Prefetch::None) return {range.first, false};
   // Not before the buffer was dropped after its use before this one. Whether that use has work does
   // not count, so that a buffer never lives where a walk with work for every unit does not have it.
-  const std::vector<size_t> all = all_uses(stay.group);
-  const auto own = std::lower_bound(all.begin(), all.end(), stay.first);
+  const std::vector<size_t> all = all_uses(range.group);
+  const auto own = std::lower_bound(all.begin(), all.end(), range.first);
   const bool is_first = own == all.begin();
   const size_t before = is_first ? 0 : *(own - 1);
-  const std::optional<size_t> ahead = units_before(stay.first, sharding.prefetch_depth);
+  const std::optional<size_t> ahead = units_before(range.first, sharding.prefetch_depth);
   if (!ahead) return {is_first ? 0 : before + 1, false};
   if (prefetch == Prefetch::Post) return {std::max(*ahead, before), true};
   return {is_first ? *ahead : std::max(*ahead, before + 1), false};

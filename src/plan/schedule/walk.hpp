@@ -21,7 +21,7 @@ struct Compute {
 };
 
 /// A run of computations, `first` to `last` of the walk, for which a buffer stays gathered.
-struct Stay {
+struct LiveRange {
   int group;
   size_t first;
   size_t last;
@@ -57,17 +57,17 @@ class Walk {
   std::vector<Action> transfers_after(size_t i) const;
 
   /// When `group`, which is cut into shards, is gathered; in order.
-  std::vector<Stay> stays(int group) const;
+  std::vector<LiveRange> live_ranges(int group) const;
   /// The reductions of a trainable buffer to its shards; in order.
   std::vector<Accumulation> accumulations(int group) const;
   /// The last backward of the job that adds to a trainable buffer, if any does.
   std::optional<size_t> last_backward(int group) const;
-  /// Where the gathering for a stay starts.
+  /// Where the gathering for a live range starts.
   struct Place {
     size_t index;
     bool after;  ///< the computation; else before it
   };
-  Place unshard_place(const Stay& stay) const;
+  Place unshard_place(const LiveRange& range) const;
 
  private:
   void add_pass(const Pass& pass);

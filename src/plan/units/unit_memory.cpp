@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "paper_functions.hpp"
+#include "function_memory.hpp"
 #include "zea/plan/model/param_cut.hpp"
 #include "zea/plan/model/unit_forward.hpp"
 #include "zea/plan/tokens/mask_word.hpp"
@@ -20,10 +20,10 @@ int64_t part_of(int64_t count, int64_t parts) {
 }
 
 /// A tensor of rows on paper: the tape lets go of it when nobody holds it.
-class PaperValue {
+class TapeTensor {
  public:
-  PaperValue() = default;
-  PaperValue(PaperTape& tape, int tensor, int64_t rows)
+  TapeTensor() = default;
+  TapeTensor(MemoryTape& tape, int tensor, int64_t rows)
       : held_(std::make_shared<const Held>(tape, tensor)), rows_(rows) {}
 
   bool is_none() const { return held_ == nullptr; }
@@ -32,12 +32,12 @@ class PaperValue {
 
  private:
   struct Held {
-    Held(PaperTape& on, int which) : tape(on), tensor(which) {}
+    Held(MemoryTape& on, int which) : tape(on), tensor(which) {}
     ~Held() { tape.drop(tensor); }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
 
-    PaperTape& tape;
+    MemoryTape& tape;
     const int tensor;
   };
 
@@ -46,15 +46,15 @@ class PaperValue {
 };
 
 /// The operations of a unit's forward as calls of functions that declare their bytes.
-class PaperOps {
+class MemoryOps {
  public:
-  using Value = PaperValue;
+  using Value = TapeTensor;
   struct NormedSum {
-    PaperValue sum, normed;
+    TapeTensor sum, normed;
   };
 
-  PaperOps(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
-           const UnitTypes& types, const UnitCall& call, const UnitShare& share)
+  MemoryOps(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
+            const UnitTypes& types, const UnitCall& call, const UnitShare& share)
       : model_(model),
         unit_(unit),
         sizes_(sizes),
@@ -64,11 +64,11 @@ class PaperOps {
         tape_(call.keeps_graph) {}
 
   UnitMemory run() {
-    const PaperValue output = unit_forward(*this, model_, unit_);
+    const TapeTensor output = unit_forward(*this, model_, unit_);
     return tape_.finish(output.tensor());
   }
 
-  PaperValue input(size_t i) {
+  TapeTensor input(size_t i) {
     const UnitSpec& source = model_.units[unit_.inputs[i].unit];
     const bool is_feature = model_.makes_features(unit_.inputs[i].unit);
     const int64_t rows = is_feature ? features_of(source).here : tokens_of(source).here;
@@ -79,7 +79,7 @@ class PaperOps {
   bool has_input(size_t i) const { return call_.inputs_present.empty() || call_.inputs_present[i]; }
   bool has(const std::string& role) const { return unit_.has(role); }
   /// The microbatch's, which are not counted here: patches, or two columns of sound for each row.
-  PaperValue source() {
+  TapeTensor source() {
     const int64_t rows = tokens().here;
     return {tape_, tape_.input(0, false),
             unit_.kind == UnitKind::AudioEmbed
@@ -87,94 +87,95 @@ class PaperOps {
                 : rows * model_.vision->patches() / model_.vision->tokens()};
   }
 
-  PaperValue linear(const PaperValue& x, const std::string& role) {
-    return call(paper_linear(x.rows(), weight(role), bytes_), {x}, x.rows());
+  TapeTensor linear(const TapeTensor& x, const std::string& role) {
+    return call(linear_memory(x.rows(), weight(role), bytes_), {x}, x.rows());
   }
-  PaperValue activated_linear(const PaperValue& x, const std::string& role, Activation activation) {
+  TapeTensor activated_linear(const TapeTensor& x, const std::string& role, Activation activation) {
     return activated(linear(x, role), weight(role).out, activation);
   }
-  PaperValue column_linear(const PaperValue& x, const std::string& role, UnitRows kind,
+  TapeTensor column_linear(const TapeTensor& x, const std::string& role, UnitRows kind,
                            WeightOrder order) {
-    const PaperRows rows = rows_of(kind);
-    PaperFunction f = paper_column_linear(rows, weight(role, order), bytes_);
+    const RowCounts rows = rows_of(kind);
+    FunctionMemory f = column_linear_memory(rows, weight(role, order), bytes_);
     // These are added in place; their gradients are made before the matrix's.
     if (has("q.bias"))
       f.backward_working =
-          std::max(f.backward_working, paper_biases_working(rows.all, weight("q", order), bytes_));
+          std::max(f.backward_working, biases_working(rows.all, weight("q", order), bytes_));
     return call(f, {x}, rows.all);
   }
-  PaperValue activated_column_linear(const PaperValue& x, const std::string& role,
+  TapeTensor activated_column_linear(const TapeTensor& x, const std::string& role,
                                      Activation activation, UnitRows kind, WeightOrder order) {
     return activated(column_linear(x, role, kind, order), weight(role, order).out, activation);
   }
-  PaperValue row_linear(const PaperValue& x, const std::string& role, UnitRows kind,
+  TapeTensor row_linear(const TapeTensor& x, const std::string& role, UnitRows kind,
                         WeightOrder order) {
-    const PaperRows rows = rows_of(kind);
-    return call(paper_row_linear(rows, weight(role, order), bytes_), {x}, rows.here);
+    const RowCounts rows = rows_of(kind);
+    return call(row_linear_memory(rows, weight(role, order), bytes_), {x}, rows.here);
   }
-  PaperValue query_value_biases(const PaperValue& qkv) { return qkv; }
-  PaperValue rotary(const PaperValue& qkv, const BlockSpec&) {
-    return call(paper_rotary(qkv.rows(), weight("qkv").out, bytes_), {qkv}, qkv.rows());
+  TapeTensor query_value_biases(const TapeTensor& qkv) { return qkv; }
+  TapeTensor rotary(const TapeTensor& qkv, const BlockSpec&) {
+    return call(rotary_memory(qkv.rows(), weight("qkv").out, bytes_), {qkv}, qkv.rows());
   }
-  PaperValue attention(const PaperValue& qkv, const BlockSpec& block) {
+  TapeTensor attention(const TapeTensor& qkv, const BlockSpec& block) {
     return call(attention_function(block.heads), {qkv}, qkv.rows());
   }
-  PaperValue swiglu(const PaperValue& x) {
-    return call(paper_swiglu(x.rows(), weight("up").out / 2, bytes_), {x}, x.rows());
+  TapeTensor swiglu(const TapeTensor& x) {
+    return call(swiglu_memory(x.rows(), weight("up").out / 2, bytes_), {x}, x.rows());
   }
-  PaperValue add(const PaperValue& x, const PaperValue& y) {
-    return call(paper_sum(tape_.bytes(x.tensor())), {x, y}, x.rows());
+  TapeTensor add(const TapeTensor& x, const TapeTensor& y) {
+    return call(sum_memory(tape_.bytes(x.tensor())), {x, y}, x.rows());
   }
-  PaperValue norm(const PaperValue& x, const std::string& role, const NormSpec& spec) {
-    const PaperWeight of = weight(role);
-    return call(spec.kind == NormKind::Layer ? paper_layer_norm(x.rows(), of.out, of.trains, bytes_)
-                                             : paper_rms_norm(x.rows(), of.out, of.trains, bytes_),
+  TapeTensor norm(const TapeTensor& x, const std::string& role, const NormSpec& spec) {
+    const WeightSpec of = weight(role);
+    return call(spec.kind == NormKind::Layer
+                    ? layer_norm_memory(x.rows(), of.out, of.trains, bytes_)
+                    : rms_norm_memory(x.rows(), of.out, of.trains, bytes_),
                 {x}, x.rows());
   }
-  NormedSum norm_sum(const PaperValue& x, const PaperValue& added, const std::string& role,
+  NormedSum norm_sum(const TapeTensor& x, const TapeTensor& added, const std::string& role,
                      const NormSpec& spec) {
-    const PaperValue sum = added.is_none() ? x : add(x, added);
+    const TapeTensor sum = added.is_none() ? x : add(x, added);
     return {sum, norm(sum, role, spec)};
   }
-  PaperValue windows(const PaperValue& columns) {
+  TapeTensor windows(const TapeTensor& columns) {
     const int64_t rows = columns.rows() / 2;
-    return call(paper_windows(rows, model_.hidden(unit_.module), bytes_), {columns}, rows);
+    return call(windows_memory(rows, model_.hidden(unit_.module), bytes_), {columns}, rows);
   }
-  PaperValue image_tokens(const PaperValue& patches) {
+  TapeTensor image_tokens(const TapeTensor& patches) {
     const int64_t rows = tokens().here, length = model_.item_shape(unit_.module).tokens;
     const bool trains = weight("class_token").trains || weight("positions").trains;
-    return call(paper_class_and_positions(part_of(rows, length), length,
-                                          model_.hidden(unit_.module), trains, bytes_),
+    return call(class_and_positions_memory(part_of(rows, length), length,
+                                           model_.hidden(unit_.module), trains, bytes_),
                 {patches}, rows);
   }
-  PaperValue positions() { return table("positions", {}); }
-  PaperValue vocabulary() { return table("vocabulary", tokens()); }
-  PaperValue features() {
-    std::vector<PaperValue> states;
+  TapeTensor positions() { return table("positions", {}); }
+  TapeTensor vocabulary() { return table("vocabulary", tokens()); }
+  TapeTensor features() {
+    std::vector<TapeTensor> states;
     for (size_t i = 0; i < unit_.inputs.size(); ++i) states.push_back(input(i));
-    const PaperRows rows = rows_of(UnitRows::Features);
+    const RowCounts rows = rows_of(UnitRows::Features);
     if (states.size() == 1 && rows.here == states[0].rows()) return states[0];
-    return call(paper_rows(rows.here * model_.hidden(unit_.module) * bytes_.param *
-                           static_cast<int64_t>(states.size())),
+    return call(rows_memory(rows.here * model_.hidden(unit_.module) * bytes_.param *
+                            static_cast<int64_t>(states.size())),
                 states, rows.here);
   }
-  PaperValue merged(const PaperValue& text, size_t i) {
-    return call(paper_rows(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
+  TapeTensor merged(const TapeTensor& text, size_t i) {
+    return call(rows_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
   }
-  PaperValue copy(const PaperValue& x) {
-    return call(paper_sum(tape_.bytes(x.tensor())), {x}, x.rows());
+  TapeTensor copy(const TapeTensor& x) {
+    return call(sum_memory(tape_.bytes(x.tensor())), {x}, x.rows());
   }
-  PaperValue asked_rows(const PaperValue& x) {
+  TapeTensor asked_rows(const TapeTensor& x) {
     const int64_t rows = targets().here;
-    return call(paper_rows(rows * model_.hidden(unit_.module) * bytes_.param), {x}, rows);
+    return call(rows_memory(rows * model_.hidden(unit_.module) * bytes_.param), {x}, rows);
   }
-  PaperValue loss(const PaperValue& x) {
-    const PaperRows rows = targets();
-    const PaperWeight vocabulary = weight("vocabulary");
+  TapeTensor loss(const TapeTensor& x) {
+    const RowCounts rows = targets();
+    const WeightSpec vocabulary = weight("vocabulary");
     const bool has_backward =
         call_.keeps_graph && (vocabulary.trains || tape_.needs_gradient(x.tensor()));
-    PaperFunction f =
-        paper_cross_entropy(rows.all, vocabulary, has_backward && share_.tp == 1, bytes_);
+    FunctionMemory f =
+        cross_entropy_memory(rows.all, vocabulary, has_backward && share_.tp == 1, bytes_);
     if (rows.are_dealt()) {
       const int64_t gathered = rows.all * vocabulary.in * bytes_.param;
       f.forward_peak += gathered;
@@ -185,7 +186,7 @@ class PaperOps {
   }
 
  private:
-  PaperRows share_of(int64_t rows) const {
+  RowCounts share_of(int64_t rows) const {
     const int64_t all = part_of(rows, share_.cp);
     return {all, share_.sequence_parallel ? part_of(all, share_.tp) : all};
   }
@@ -194,26 +195,26 @@ class PaperOps {
     if (unit.encoder < 0) return sizes_.tokens;
     return sizes_.items.of(unit.encoder) * model_.item_shape(unit.module).tokens;
   }
-  PaperRows tokens_of(const UnitSpec& unit) const { return share_of(all_tokens_of(unit)); }
-  PaperRows features_of(const UnitSpec& unit) const {
+  RowCounts tokens_of(const UnitSpec& unit) const { return share_of(all_tokens_of(unit)); }
+  RowCounts features_of(const UnitSpec& unit) const {
     return share_of(sizes_.items.of(unit.encoder) * model_.item_shape(unit.module).features);
   }
-  PaperRows tokens() const { return tokens_of(unit_); }
-  PaperRows targets() const { return share_of(sizes_.targets); }
-  PaperRows rows_of(UnitRows kind) const {
+  RowCounts tokens() const { return tokens_of(unit_); }
+  RowCounts targets() const { return share_of(sizes_.targets); }
+  RowCounts rows_of(UnitRows kind) const {
     return kind == UnitRows::Tokens ? tokens() : features_of(unit_);
   }
 
   /// The part of a weight, or of the vector of that role, that this tp rank has; fused ones are
   /// one.
-  PaperWeight weight(const std::string& role, WeightOrder order = WeightOrder::OutIn) const {
+  WeightSpec weight(const std::string& role, WeightOrder order = WeightOrder::OutIn) const {
     const bool is_matrix = unit_.has(role + ".weight");
     const bool has_bias = unit_.has(role + ".bias");
     const std::vector<int> params = model_.params_of(unit_, is_matrix  ? role + ".weight"
                                                             : has_bias ? role + ".bias"
                                                                        : role);
-    PaperWeight weight{.trains = model_.params[params[0]].trainable,
-                       .has_bias = is_matrix && has_bias};
+    WeightSpec weight{.trains = model_.params[params[0]].trainable,
+                      .has_bias = is_matrix && has_bias};
     for (int param : params) {
       const Shape shape = cut_of(model_.params[param], share_.tp).shape;
       weight.out += shape[0];
@@ -224,10 +225,10 @@ class PaperOps {
   }
 
   /// Rows of a table, looked up for all rows and then dealt.
-  PaperValue table(const std::string& role, const PaperRows& dealt) {
-    const PaperWeight of = weight(role);
+  TapeTensor table(const std::string& role, const RowCounts& dealt) {
+    const WeightSpec of = weight(role);
     const int64_t rows = tokens().here;
-    PaperFunction f = paper_embedding(rows, of, bytes_);
+    FunctionMemory f = embedding_memory(rows, of, bytes_);
     if (dealt.are_dealt()) {
       const int64_t all = dealt.all * of.in * bytes_.param;
       f.forward_peak = f.output + all;
@@ -236,33 +237,33 @@ class PaperOps {
     return call(f, {}, rows);
   }
 
-  PaperValue activated(const PaperValue& wide, int64_t width, Activation activation) {
-    return call(paper_activation(wide.rows(), width, activation, bytes_), {wide}, wide.rows());
+  TapeTensor activated(const TapeTensor& wide, int64_t width, Activation activation) {
+    return call(activation_memory(wide.rows(), width, activation, bytes_), {wide}, wide.rows());
   }
 
-  PaperFunction attention_function(HeadShape of_model) const {
-    PaperHeads heads{of_model.query / share_.tp,
-                     std::max<int64_t>(1, of_model.key_value / share_.tp), of_model.dim};
+  FunctionMemory attention_function(HeadShape of_model) const {
+    HeadSizes heads{of_model.query / share_.tp,
+                    std::max<int64_t>(1, of_model.key_value / share_.tp), of_model.dim};
     const int64_t rows = all_tokens_of(unit_);
     if (share_.cp == 1)
-      return bytes_.on_device ? paper_library_attention(rows, batches(), heads, bytes_)
-                              : paper_attention(rows, heads, bytes_);
+      return bytes_.on_device ? library_attention_memory(rows, batches(), heads, bytes_)
+                              : attention_memory(rows, heads, bytes_);
     const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;
     heads.query /= share_.cp_inner;
     heads.key_value = std::max<int64_t>(1, heads.key_value / share_.cp_inner);
     const int64_t keys = is_all ? 0 : share_.gathers_keys ? rows : group;
     const bool passes_keys = !is_all && !share_.gathers_keys;
-    return paper_context_attention({own, group, keys, passes_keys}, heads, bytes_);
+    return context_attention_memory({own, group, keys, passes_keys}, heads, bytes_);
   }
   const std::vector<AttentionSizes>& batches() const {
     return unit_.encoder < 0 ? sizes_.text : sizes_.encoders[unit_.encoder];
   }
 
-  PaperValue call(const PaperFunction& function, const std::vector<PaperValue>& inputs,
+  TapeTensor call(const FunctionMemory& function, const std::vector<TapeTensor>& inputs,
                   int64_t rows) {
     std::vector<int> tensors;
-    for (const PaperValue& input : inputs) tensors.push_back(input.tensor());
+    for (const TapeTensor& input : inputs) tensors.push_back(input.tensor());
     return {tape_, tape_.call(function, tensors), rows};
   }
 
@@ -272,7 +273,7 @@ class PaperOps {
   const UnitCall& call_;
   const UnitShare& share_;
   ElementBytes bytes_;
-  PaperTape tape_;
+  MemoryTape tape_;
 };
 
 std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments) {
@@ -324,7 +325,7 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
 
 UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const MicrobatchSizes& sizes,
                        const UnitTypes& types, const UnitCall& call, const UnitShare& share) {
-  return PaperOps(model, unit, sizes, types, call, share).run();
+  return MemoryOps(model, unit, sizes, types, call, share).run();
 }
 
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,

@@ -41,10 +41,10 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 /// As many as samples of the global batch can make of a replica's step.
 int64_t most_microbatches(const Plan& plan);
 
-/// How many microbatches of a replica's step are foretold where the samples are not known: as many
+/// How many microbatches of a replica's step are predicted where the samples are not known: as many
 /// as there are places, so that all of these have work, and two at least, since gradients of the
 /// second are added to what the first left; but no more than most_microbatches().
-int64_t foretold_microbatches(const Plan& plan);
+int64_t predicted_microbatches(const Plan& plan);
 
 /// Of the ranks at each place, with so many full microbatches in a step.
 std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,

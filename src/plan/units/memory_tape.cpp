@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "paper_tape.hpp"
+#include "memory_tape.hpp"
 
 #include <algorithm>
 
 namespace zea::detail {
 
-int PaperTape::input(int64_t bytes, bool needs_gradient) {
+int MemoryTape::input(int64_t bytes, bool needs_gradient) {
   tensors_.push_back(
       {.bytes = bytes, .needs_gradient = keeps_graph_ && needs_gradient, .is_input = true});
   return static_cast<int>(tensors_.size()) - 1;
 }
 
-int PaperTape::call(const PaperFunction& function, const std::vector<int>& inputs) {
+int MemoryTape::call(const FunctionMemory& function, const std::vector<int>& inputs) {
   touch(std::max(function.forward_peak, function.output + function.saved));
   const int output = static_cast<int>(tensors_.size());
   const bool differentiates =
@@ -29,14 +29,14 @@ int PaperTape::call(const PaperFunction& function, const std::vector<int>& input
   return output;
 }
 
-void PaperTape::drop(int tensor) {
+void MemoryTape::drop(int tensor) {
   const auto local = std::find(locals_.begin(), locals_.end(), tensor);
   if (local == locals_.end()) return;
   locals_.erase(local);
   let_go(tensor);
 }
 
-UnitMemory PaperTape::finish(int output) {
+UnitMemory MemoryTape::finish(int output) {
   UnitMemory memory;
   memory.output_bytes = tensors_[output].bytes;
   memory.forward_peak_bytes = peak_;
@@ -61,10 +61,10 @@ UnitMemory PaperTape::finish(int output) {
   return memory;
 }
 
-void PaperTape::run_backward(const Node& node) {
+void MemoryTape::run_backward(const Node& node) {
   const int own = tensors_[node.output].gradient;
   if (own < 0) return;
-  const PaperFunction& function = node.function;
+  const FunctionMemory& function = node.function;
   std::vector<int> made(node.inputs.size(), -1);
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!tensors_[node.inputs[i]].needs_gradient) continue;
@@ -83,7 +83,7 @@ void PaperTape::run_backward(const Node& node) {
 }
 
 /// `gradient` comes with a holder, which becomes the tensor's.
-void PaperTape::add_gradient(int tensor, int gradient) {
+void MemoryTape::add_gradient(int tensor, int gradient) {
   const int before = tensors_[tensor].gradient;
   if (before < 0) {
     tensors_[tensor].gradient = gradient;
@@ -99,27 +99,27 @@ void PaperTape::add_gradient(int tensor, int gradient) {
   tensors_[tensor].gradient = sum;
 }
 
-void PaperTape::take(int64_t bytes) {
+void MemoryTape::take(int64_t bytes) {
   live_ += bytes;
   peak_ = std::max(peak_, live_);
 }
 
-void PaperTape::touch(int64_t bytes) {
+void MemoryTape::touch(int64_t bytes) {
   peak_ = std::max(peak_, live_ + bytes);
 }
 
-void PaperTape::let_go(int tensor) {
+void MemoryTape::let_go(int tensor) {
   Tensor& held = tensors_[tensor];
   if (--held.holders == 0 && !held.is_input) live_ -= held.bytes;
 }
 
-int PaperTape::new_gradient(int64_t bytes) {
+int MemoryTape::new_gradient(int64_t bytes) {
   gradients_.push_back({.bytes = bytes});
   take(bytes);
   return static_cast<int>(gradients_.size()) - 1;
 }
 
-void PaperTape::let_go_gradient(int gradient) {
+void MemoryTape::let_go_gradient(int gradient) {
   Gradient& held = gradients_[gradient];
   if (--held.holders == 0) live_ -= held.bytes;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "paper_functions.hpp"
+#include "function_memory.hpp"
 
 #include <algorithm>
 
@@ -38,24 +38,24 @@ ElementBytes::ElementBytes(const UnitTypes& types)
       products(types.products),
       library_blocks(types.library_block_bytes) {}
 
-int64_t PaperProduct::library_working(const ElementBytes& bytes) const {
+int64_t MatrixProduct::library_working(const ElementBytes& bytes) const {
   if (!bytes.multiplies_bf16 || bytes.library_blocks == 0) return 0;
   if (bytes.products == NarrowProducts::LibrarySums) return rows * columns * kPairBytes;
   const int64_t m = in_blocks(rows), n = in_blocks(columns), k = in_blocks(inner);
   return std::min(bytes.library_blocks, (m + n) * k * bytes.param + m * n * kPairBytes);
 }
 
-int64_t PaperProduct::working(const ElementBytes& bytes) const {
+int64_t MatrixProduct::working(const ElementBytes& bytes) const {
   return is_of_pairs(bytes) ? kPairBytes * pair_product_elements(rows, inner, columns, false)
                             : library_working(bytes);
 }
 
-int64_t PaperProduct::adding(const ElementBytes& bytes, int64_t sum_bytes) const {
+int64_t MatrixProduct::adding(const ElementBytes& bytes, int64_t sum_bytes) const {
   const bool are_pairs = is_of_pairs(bytes) && sum_bytes != bytes.param;
   return are_pairs ? working(bytes) : adding_by_library(bytes, sum_bytes);
 }
 
-int64_t PaperProduct::adding_by_library(const ElementBytes& bytes, int64_t sum_bytes) const {
+int64_t MatrixProduct::adding_by_library(const ElementBytes& bytes, int64_t sum_bytes) const {
   const int64_t made_first = sum_bytes == bytes.param ? 0 : rows * columns * bytes.param;
   return made_first + library_working(bytes);
 }
@@ -63,14 +63,14 @@ int64_t PaperProduct::adding_by_library(const ElementBytes& bytes, int64_t sum_b
 int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes) {
   if (bytes.gradient != bytes.param && bytes.multiplies_pairs() && bytes.gradient == kPairBytes)
     return kPairBytes * pair_product_elements(out, rows, in, true);
-  return PaperProduct{out, rows, in}.adding_by_library(bytes, bytes.gradient);
+  return MatrixProduct{out, rows, in}.adding_by_library(bytes, bytes.gradient);
 }
 
-PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * weight.out * bytes.param;
-  f.forward_peak = f.output + PaperProduct{rows, weight.in, weight.out}.working(bytes);
-  f.gradient_working = PaperProduct{rows, weight.out, weight.in}.working(bytes);
+  f.forward_peak = f.output + MatrixProduct{rows, weight.in, weight.out}.working(bytes);
+  f.gradient_working = MatrixProduct{rows, weight.out, weight.in}.working(bytes);
   f.trains = f.saves_input = weight.trains;
   if (!weight.trains) return f;
   f.backward_working = outer_product_working(rows, weight.out, weight.in, bytes);
@@ -79,9 +79,9 @@ PaperFunction paper_linear(int64_t rows, const PaperWeight& weight, const Elemen
   return f;
 }
 
-PaperFunction paper_column_linear(const PaperRows& rows, const PaperWeight& weight,
-                                  const ElementBytes& bytes) {
-  PaperFunction f = paper_linear(rows.all, weight, bytes);
+FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& weight,
+                                    const ElementBytes& bytes) {
+  FunctionMemory f = linear_memory(rows.all, weight, bytes);
   if (!rows.are_dealt()) return f;
   const int64_t gathered = rows.all * weight.in * bytes.param;
   f.forward_peak += gathered;
@@ -91,9 +91,9 @@ PaperFunction paper_column_linear(const PaperRows& rows, const PaperWeight& weig
   return f;
 }
 
-PaperFunction paper_row_linear(const PaperRows& rows, const PaperWeight& weight,
-                               const ElementBytes& bytes) {
-  PaperFunction f = paper_linear(rows.all, weight, bytes);
+FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight,
+                                 const ElementBytes& bytes) {
+  FunctionMemory f = linear_memory(rows.all, weight, bytes);
   if (!rows.are_dealt()) return f;
   const int64_t all = f.output;
   f.output = rows.here * weight.out * bytes.param;
@@ -103,9 +103,9 @@ PaperFunction paper_row_linear(const PaperRows& rows, const PaperWeight& weight,
   return f;
 }
 
-PaperFunction paper_layer_norm(int64_t rows, int64_t hidden, bool trains,
-                               const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory layer_norm_memory(int64_t rows, int64_t hidden, bool trains,
+                                 const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * hidden * bytes.param;
   f.saved = 2 * rows * bytes.wide;
   f.saves_input = true;
@@ -114,8 +114,9 @@ PaperFunction paper_layer_norm(int64_t rows, int64_t hidden, bool trains,
   return f;
 }
 
-PaperFunction paper_rms_norm(int64_t rows, int64_t hidden, bool trains, const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory rms_norm_memory(int64_t rows, int64_t hidden, bool trains,
+                               const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * hidden * bytes.param;
   f.saved = rows * bytes.wide;
   f.saves_input = true;
@@ -124,17 +125,17 @@ PaperFunction paper_rms_norm(int64_t rows, int64_t hidden, bool trains, const El
   return f;
 }
 
-PaperFunction paper_embedding(int64_t rows, const PaperWeight& weight, const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * weight.in * bytes.param;
   f.trains = weight.trains;
   if (bytes.gradient != bytes.param) f.backward_working = rows * weight.in * bytes.gradient;
   return f;
 }
 
-PaperFunction paper_class_and_positions(int64_t images, int64_t tokens, int64_t hidden, bool trains,
-                                        const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory class_and_positions_memory(int64_t images, int64_t tokens, int64_t hidden,
+                                          bool trains, const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = images * tokens * hidden * bytes.param;
   f.trains = trains;
   f.backward_working =
@@ -142,9 +143,9 @@ PaperFunction paper_class_and_positions(int64_t images, int64_t tokens, int64_t 
   return f;
 }
 
-PaperFunction paper_windows(int64_t rows, int64_t hidden, const ElementBytes& bytes) {
+FunctionMemory windows_memory(int64_t rows, int64_t hidden, const ElementBytes& bytes) {
   constexpr int64_t kWidth = 3;
-  PaperFunction f;
+  FunctionMemory f;
   f.output = kWidth * rows * hidden * bytes.param;
   // Places without those beyond the clip, and which these are, beside one column of the windows.
   const int64_t column = rows * (hidden * bytes.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
@@ -153,34 +154,34 @@ PaperFunction paper_windows(int64_t rows, int64_t hidden, const ElementBytes& by
   return f;
 }
 
-int64_t paper_biases_working(int64_t rows, const PaperWeight& bias, const ElementBytes& bytes) {
+int64_t biases_working(int64_t rows, const WeightSpec& bias, const ElementBytes& bytes) {
   return bias.trains ? sums_bytes(rows, bias.out, bytes) : 0;
 }
 
-PaperFunction paper_rotary(int64_t rows, int64_t width, const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory rotary_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * width * bytes.param;
   return f;
 }
 
-PaperFunction paper_swiglu(int64_t rows, int64_t width, const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory swiglu_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * width * bytes.param;
   f.saves_input = true;
   return f;
 }
 
-PaperFunction paper_activation(int64_t rows, int64_t width, Activation activation,
-                               const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory activation_memory(int64_t rows, int64_t width, Activation activation,
+                                 const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * width * bytes.param;
   f.saves_output = activation == Activation::Relu;
   f.saves_input = !f.saves_output;
   return f;
 }
 
-PaperFunction paper_attention(int64_t rows, const PaperHeads& heads, const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * heads.query * heads.dim * bytes.param;
   f.saved = rows * heads.query * bytes.wide;
   f.saves_input = f.saves_output = true;
@@ -191,7 +192,7 @@ namespace {
 
 /// Of one batch: its queries, to whose heads keys and values are repeated, are as many places.
 struct LibraryBatch {
-  LibraryBatch(const AttentionSizes& sizes, const PaperHeads& heads, const ElementBytes& bytes)
+  LibraryBatch(const AttentionSizes& sizes, const HeadSizes& heads, const ElementBytes& bytes)
       : queries(sizes.places() * heads.query * heads.dim * bytes.param),
         log_sums(sizes.segments * ((sizes.length + 31) / 32 * 32) * heads.query * bytes.wide),
         real(sizes.padded() ? sizes.tokens * heads.query * heads.dim * bytes.param : 0) {
@@ -209,9 +210,9 @@ struct LibraryBatch {
 
 }  // namespace
 
-PaperFunction paper_library_attention(int64_t rows, const std::vector<AttentionSizes>& batches,
-                                      const PaperHeads& heads, const ElementBytes& bytes) {
-  PaperFunction f;
+FunctionMemory library_attention_memory(int64_t rows, const std::vector<AttentionSizes>& batches,
+                                        const HeadSizes& heads, const ElementBytes& bytes) {
+  FunctionMemory f;
   f.output = rows * heads.query * heads.dim * bytes.param;
   f.saves_input = true;
   for (const AttentionSizes& sizes : batches) {
@@ -226,7 +227,7 @@ PaperFunction paper_library_attention(int64_t rows, const std::vector<AttentionS
 namespace {
 
 /// The library has results of its own, which are added to wide sums; narrow ones are copied then.
-void add_library_context(PaperFunction& f, const PaperContext& context, const PaperHeads& heads,
+void add_library_context(FunctionMemory& f, const ContextSizes& context, const HeadSizes& heads,
                          const ElementBytes& bytes) {
   const int64_t queries = context.group_tokens * heads.query * heads.dim;
   const int64_t keys =
@@ -244,8 +245,8 @@ void add_library_context(PaperFunction& f, const PaperContext& context, const Pa
 
 }  // namespace
 
-PaperFunction paper_context_attention(const PaperContext& context, const PaperHeads& heads,
-                                      const ElementBytes& bytes) {
+FunctionMemory context_attention_memory(const ContextSizes& context, const HeadSizes& heads,
+                                        const ElementBytes& bytes) {
   const bool exchanges = context.group_tokens != context.tokens;
   const int64_t inputs = heads.query + 2 * heads.key_value;
   const int64_t own = context.group_tokens * heads.dim;  // elements of a head
@@ -253,7 +254,7 @@ PaperFunction paper_context_attention(const PaperContext& context, const PaperHe
   // Where keys are passed, what comes of them adds up in a wide type.
   const bool sums_wide = context.passes_keys && bytes.is_narrow();
   const int64_t of_sums = context.passes_keys ? bytes.wide : bytes.param;
-  PaperFunction f;
+  FunctionMemory f;
   const int64_t all_heads = heads.query * (exchanges ? context.group_tokens / context.tokens : 1);
   f.output = context.tokens * all_heads * heads.dim * bytes.param;
   f.saves_input = !exchanges;
@@ -277,24 +278,24 @@ PaperFunction paper_context_attention(const PaperContext& context, const PaperHe
   return f;
 }
 
-PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary, bool keeps,
-                                  const ElementBytes& bytes) {
+FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
+                                    const ElementBytes& bytes) {
   const LogitTile tile(rows, vocabulary.out);
   const bool are_kept = keeps && keeps_logits(rows, vocabulary.out);
   const int64_t kept = are_kept ? rows * vocabulary.out * bytes.param : 0;
   const int64_t tile_rows = std::min(rows, tile.rows);
   const int64_t logits = are_kept ? 0 : tile_rows * tile.columns * bytes.param;
   const int64_t states = tile_rows * vocabulary.in;
-  PaperFunction f;
+  FunctionMemory f;
   f.output = static_cast<int64_t>(element_bytes(DType::Float64));
   f.saved = rows * bytes.wide;
   f.saves_input = true;
   f.trains = vocabulary.trains;
-  const int64_t making = PaperProduct{tile_rows, vocabulary.in, tile.columns}.working(bytes);
+  const int64_t making = MatrixProduct{tile_rows, vocabulary.in, tile.columns}.working(bytes);
   f.forward_peak = f.output + 3 * f.saved + std::max(logits + making, f.saved) + kept;
   f.saved += kept;
   // Many tiles are summed, in the wide type; one is made and added.
-  const PaperProduct of_logits{tile_rows, tile.columns, vocabulary.in};
+  const MatrixProduct of_logits{tile_rows, tile.columns, vocabulary.in};
   const bool are_summed = tile.columns < vocabulary.out;
   const int64_t standing = logits + (are_summed && bytes.is_narrow() ? states * bytes.wide : 0);
   const int64_t dx = are_summed ? of_logits.adding(bytes, bytes.wide)
@@ -308,15 +309,15 @@ PaperFunction paper_cross_entropy(int64_t rows, const PaperWeight& vocabulary, b
   return f;
 }
 
-PaperFunction paper_sum(int64_t bytes) {
-  PaperFunction f;
+FunctionMemory sum_memory(int64_t bytes) {
+  FunctionMemory f;
   f.output = bytes;
   f.passes_gradient = true;
   return f;
 }
 
-PaperFunction paper_rows(int64_t bytes) {
-  PaperFunction f;
+FunctionMemory rows_memory(int64_t bytes) {
+  FunctionMemory f;
   f.output = bytes;
   return f;
 }

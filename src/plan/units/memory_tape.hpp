@@ -14,7 +14,7 @@ namespace zea::detail {
 
 /// What one differentiable function declares. Peaks are the most that is held at once; one that is
 /// left at 0 is no more than what stays afterwards.
-struct PaperFunction {
+struct FunctionMemory {
   int64_t output = 0;
   int64_t saved = 0;             ///< tensors of its own that the graph keeps
   bool saves_input = false;      ///< the graph keeps its first input
@@ -26,14 +26,14 @@ struct PaperFunction {
   int64_t gradient_working = 0;  ///< the same, only while its inputs' gradients are made
 };
 
-class PaperTape {
+class MemoryTape {
  public:
-  explicit PaperTape(bool keeps_graph) : keeps_graph_(keeps_graph) {}
+  explicit MemoryTape(bool keeps_graph) : keeps_graph_(keeps_graph) {}
 
   /// A tensor that the caller holds throughout: nothing is counted.
   int input(int64_t bytes, bool needs_gradient);
   /// Runs a function; its output is a local variable of the unit until drop or finish.
-  int call(const PaperFunction& function, const std::vector<int>& inputs);
+  int call(const FunctionMemory& function, const std::vector<int>& inputs);
   /// The unit holds `tensor` no longer; of inputs, and of what is gone, nothing.
   void drop(int tensor);
   int64_t bytes(int tensor) const { return tensors_[tensor].bytes; }
@@ -55,7 +55,7 @@ class PaperTape {
     int holders = 0;
   };
   struct Node {
-    PaperFunction function;
+    FunctionMemory function;
     std::vector<int> inputs;
     int output;
   };

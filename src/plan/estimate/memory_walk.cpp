@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "paper_walk.hpp"
+#include "memory_walk.hpp"
 
 #include <algorithm>
 
@@ -24,8 +24,9 @@ UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts
           plan.options.run.threads * kLibraryBlockBytes};
 }
 
-PaperWalk::PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-                     NarrowProducts products, int64_t standing)
+MemoryWalk::MemoryWalk(const Plan& plan, int place,
+                       const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
+                       int64_t standing)
     : plan_(plan),
       place_(place),
       microbatches_(microbatches),
@@ -39,7 +40,7 @@ PaperWalk::PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSi
   for (microbatch_ = 0; microbatch_ < units_.size(); ++microbatch_) prepare();
 }
 
-void PaperWalk::prepare() {
+void MemoryWalk::prepare() {
   for (size_t u = 0; u < readers_.size(); ++u) {
     if (!runs(u)) continue;
     at(u).needs_gradient = trains(u);
@@ -48,7 +49,7 @@ void PaperWalk::prepare() {
   }
 }
 
-void PaperWalk::run() {
+void MemoryWalk::run() {
   for (const Pass& pass : passes_of_place(plan_.pipeline, plan_.model, place_,
                                           static_cast<int>(microbatches_.size()), false)) {
     microbatch_ = static_cast<size_t>(pass.microbatch);
@@ -70,17 +71,17 @@ void PaperWalk::run() {
   }
 }
 
-bool PaperWalk::runs(size_t u) const {
+bool MemoryWalk::runs(size_t u) const {
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
   return spec(u).encoder < 0 || sizes.items.of(spec(u).encoder) > 0;
 }
 
-bool PaperWalk::trains(size_t u) const {
+bool MemoryWalk::trains(size_t u) const {
   return std::any_of(spec(u).params.begin(), spec(u).params.end(),
                      [&](int param) { return plan_.model.params[param].trainable; });
 }
 
-UnitMemory PaperWalk::declared(size_t u, bool keeps_graph) {
+UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
   UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
   for (const UnitInput& input : spec(u).inputs) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
@@ -93,7 +94,7 @@ UnitMemory PaperWalk::declared(size_t u, bool keeps_graph) {
 
 /// Of the ranks that share the unit's tokens: an encoder's items are dealt to dp_module groups of
 /// them.
-MicrobatchSizes PaperWalk::module_sizes(size_t u) const {
+MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
   if (module == kDecoder) return sizes;
@@ -106,18 +107,18 @@ MicrobatchSizes PaperWalk::module_sizes(size_t u) const {
   return with_items(plan_.model, sizes, items);
 }
 
-void PaperWalk::touch(int64_t bytes, const char* what, size_t u) {
+void MemoryWalk::touch(int64_t bytes, const char* what, size_t u) {
   if (live_ + bytes <= peak_) return;
   peak_ = live_ + bytes;
   peak_at_ = std::string(what) + " " + spec(u).name;
 }
 
-void PaperWalk::let_go(size_t u) {
+void MemoryWalk::let_go(size_t u) {
   if (--at(u).holders == 0) live_ -= at(u).output;
 }
 
 /// What another place made, when its first reader needs it.
-void PaperWalk::receive(size_t u) {
+void MemoryWalk::receive(size_t u) {
   Unit& unit = at(u);
   if (is_here(u) || unit.is_there) return;
   unit.is_there = true;
@@ -126,7 +127,7 @@ void PaperWalk::receive(size_t u) {
   live_ += unit.output;
 }
 
-void PaperWalk::forward(size_t u) {
+void MemoryWalk::forward(size_t u) {
   for (const UnitInput& input : spec(u).inputs)
     if (runs(input.unit)) receive(input.unit);
   Unit& unit = at(u);
@@ -143,7 +144,7 @@ void PaperWalk::forward(size_t u) {
     if (runs(input.unit) && !unit.needs_gradient) let_go(input.unit);
 }
 
-void PaperWalk::backward(size_t u, bool puts_off_weights) {
+void MemoryWalk::backward(size_t u, bool puts_off_weights) {
   Unit& unit = at(u);
   const UnitMemory memory = declared(u, true);
   // Read at other places alone: its gradient comes from there.
@@ -167,13 +168,13 @@ void PaperWalk::backward(size_t u, bool puts_off_weights) {
   live_ -= unit.gradient;
 }
 
-void PaperWalk::backward_weight(size_t u) {
+void MemoryWalk::backward_weight(size_t u) {
   live_ -= at(u).saved;
 }
 
 /// The second consumer's gradient is added to the first's in a third tensor. What another place
 /// made goes back when all its readers here have made theirs.
-void PaperWalk::add_gradient(size_t u, int source, int64_t bytes) {
+void MemoryWalk::add_gradient(size_t u, int source, int64_t bytes) {
   Unit& of = at(source);
   if (of.gradient > 0) {
     touch(2 * bytes, "backward", u);

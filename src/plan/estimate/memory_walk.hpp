@@ -14,11 +14,11 @@ namespace zea::detail {
 
 UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts products);
 
-class PaperWalk {
+class MemoryWalk {
  public:
   /// `standing` bytes are there all the time: the inputs of all microbatches.
-  PaperWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-            NarrowProducts products, int64_t standing);
+  MemoryWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
+             NarrowProducts products, int64_t standing);
 
   void run();
   int64_t peak() const { return peak_; }
