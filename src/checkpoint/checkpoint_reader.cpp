@@ -33,16 +33,16 @@ void check_same_optimizer(const Plan& plan, const StateSource& source) {
   }
 }
 
-void read_states(Engine& engine, const ShardedGroup& group, const StateSource& source) {
+void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource& source) {
   const Plan& plan = engine.plan();
-  auto boxes = detail::held_boxes(plan, group.index(), engine.world_rank(), group.range());
+  auto boxes = detail::held_boxes(plan, buffer.index(), engine.world_rank(), buffer.range());
   std::erase_if(boxes, [&](const detail::HeldBox& box) {
     return source.states(plan.model.params[box.param].name).empty();
   });
   ActionRecord& record = engine.mesh().record();
   const ActionRecord::Action action(record, "read optimizer state");
   for (const StateSpec& state : plan.optimizer.states)
-    detail::fill_boxes(engine.state(group, state.name), group.range(), boxes,
+    detail::fill_boxes(engine.state(buffer, state.name), buffer.range(), boxes,
                        [&](const detail::HeldBox& box, void* target) {
                          const ParamSpec& param = plan.model.params[box.param];
                          source.read_state(param.name, state.name, param.shape, box.extent,
@@ -59,8 +59,8 @@ TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateS
   agree(control, [&] {
     if (trains) check_same_optimizer(engine.plan(), source);
     load_weights(engine, source);
-    for (const auto& group : engine.groups())
-      if (trains && group && group->trainable()) read_states(engine, *group, source);
+    for (const auto& buffer : engine.buffers())
+      if (trains && buffer && buffer->trainable()) read_states(engine, *buffer, source);
   });
   if (engine.plan().options.model.sync_module_states) engine.broadcast_weights();
   return source.position();

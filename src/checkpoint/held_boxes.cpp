@@ -10,10 +10,10 @@
 
 namespace zea::detail {
 
-std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, FlatRange range) {
-  const int piece_rank = plan.piece_rank(world_rank, group);
+std::vector<HeldBox> held_boxes(const Plan& plan, int buffer, int world_rank, FlatRange range) {
+  const int piece_rank = plan.piece_rank(world_rank, buffer);
   std::vector<HeldBox> boxes;
-  for (const FlatPart& part : parts_in_range(plan.groups[group], range))
+  for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range))
     for (PieceBox& box :
          boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
                         part.param_begin, part.param_begin + part.elements))
@@ -22,9 +22,10 @@ std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, Fla
   return boxes;
 }
 
-std::vector<HeldBox> own_boxes(const Plan& plan, int group, int world_rank) {
-  const int piece_rank = plan.piece_rank(world_rank, group);
-  std::vector<HeldBox> boxes = held_boxes(plan, group, world_rank, plan.own_cut(world_rank, group));
+std::vector<HeldBox> own_boxes(const Plan& plan, int buffer, int world_rank) {
+  const int piece_rank = plan.piece_rank(world_rank, buffer);
+  std::vector<HeldBox> boxes =
+      held_boxes(plan, buffer, world_rank, plan.own_cut(world_rank, buffer));
   std::erase_if(
       boxes, [&](const HeldBox& box) { return !plan.cuts[box.param].is_first_holder(piece_rank); });
   return boxes;

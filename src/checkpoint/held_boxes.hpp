@@ -19,12 +19,12 @@ struct HeldBox {
   int64_t flat_begin;  ///< element of the flat buffer where its packed elements start
 };
 
-/// What `world_rank` holds in `range` of buffer `group`; the padding of a piece has no box.
-std::vector<HeldBox> held_boxes(const Plan& plan, int group, int world_rank, FlatRange range);
+/// What `world_rank` holds in `range` of a buffer; the padding of a piece has no box.
+std::vector<HeldBox> held_boxes(const Plan& plan, int buffer, int world_rank, FlatRange range);
 
 /// The boxes that `world_rank` writes: those in its own cut of the buffer, but what several tp
 /// ranks hold only on the first of them. Together all ranks write every element once.
-std::vector<HeldBox> own_boxes(const Plan& plan, int group, int world_rank);
+std::vector<HeldBox> own_boxes(const Plan& plan, int buffer, int world_rank);
 
 /// Fills `flat`, the elements of `range`: `read(box, target)` is given packed host memory for each
 /// box or a part of it, by several threads at once where there is much to read, so that one waits

@@ -20,11 +20,11 @@ struct State {
   const at::Tensor& values;
 };
 
-std::vector<State> states_of(const Engine& engine, const ShardedGroup& group) {
-  std::vector<State> states{{kStateParameter, group.master()}};
-  if (group.trainable())
+std::vector<State> states_of(const Engine& engine, const ShardedBuffer& buffer) {
+  std::vector<State> states{{kStateParameter, buffer.master()}};
+  if (buffer.trainable())
     for (const StateSpec& state : engine.plan().optimizer.states)
-      states.push_back({state.name, engine.state(group, state.name)});
+      states.push_back({state.name, engine.state(buffer, state.name)});
   return states;
 }
 
@@ -33,10 +33,10 @@ std::vector<State> states_of(const Engine& engine, const ShardedGroup& group) {
 int64_t own_file_bytes(Engine& engine, bool with_frozen) {
   const Plan& plan = engine.plan();
   int64_t bytes = kMetadataBytesPerFile * (with_frozen ? 2 : 1);
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
-    if (!plan.groups[g].trainable && !with_frozen) continue;
-    const auto num_states = static_cast<int64_t>(states_of(engine, *engine.groups()[g]).size());
+    if (!plan.buffers[g].trainable && !with_frozen) continue;
+    const auto num_states = static_cast<int64_t>(states_of(engine, *engine.buffers()[g]).size());
     for (const HeldBox& box : own_boxes(plan, static_cast<int>(g), engine.world_rank()))
       bytes += num_states * (ShardWriter::piece_bytes(box.extent, plan.precision.master) +
                              kMetadataBytesPerPiece);
@@ -47,16 +47,16 @@ int64_t own_file_bytes(Engine& engine, bool with_frozen) {
 std::vector<OwnPiece> own_pieces(Engine& engine) {
   const Plan& plan = engine.plan();
   std::vector<OwnPiece> pieces;
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
-    const ShardedGroup& group = *engine.groups()[g];
+    const ShardedBuffer& buffer = *engine.buffers()[g];
     const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
-    for (const State& state : states_of(engine, group))
+    for (const State& state : states_of(engine, buffer))
       for (const HeldBox& box : boxes)
         pieces.push_back(
             {&plan.model.params[box.param], state.name, box.extent,
-             state.values.narrow(0, box.flat_begin - group.range().begin, box.extent.elements()),
-             group.trainable()});
+             state.values.narrow(0, box.flat_begin - buffer.range().begin, box.extent.elements()),
+             buffer.trainable()});
   }
   std::stable_partition(pieces.begin(), pieces.end(),
                         [](const OwnPiece& piece) { return piece.changes; });

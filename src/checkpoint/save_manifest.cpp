@@ -61,8 +61,8 @@ Manifest join_parts(const Plan& plan, const std::vector<std::string>& parts) {
   manifest.mesh = describe_mesh(plan);
   manifest.world_size = static_cast<int>(parts.size());
   std::vector<bool> trained(plan.model.params.size(), false);
-  for (const FlatGroup& group : plan.groups)
-    for (const FlatParam& member : group.params) trained[member.param] = group.trainable;
+  for (const FlatBuffer& buffer : plan.buffers)
+    for (const FlatParam& member : buffer.params) trained[member.param] = buffer.trainable;
   for (size_t p = 0; p < plan.model.params.size(); ++p)
     manifest.tensors.push_back(
         {plan.model.params[p].name, plan.model.params[p].shape, plan.precision.master, trained[p]});

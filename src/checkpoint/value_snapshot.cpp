@@ -9,7 +9,7 @@
 
 #include "streamed_copy.hpp"
 #include "zea/core/error.hpp"
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 
 namespace zea::detail {
 namespace {

@@ -17,22 +17,22 @@ const std::map<std::string, UpdateFunction> kUpdates{
 Optimizer::Optimizer(Engine& engine)
     : engine_(engine), update_(kUpdates.at(engine.plan().optimizer.name)) {
   const Plan& plan = engine.plan();
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const int group = static_cast<int>(g);
-    if (!plan.groups[g].trainable || !plan.holds(engine.world_rank(), group)) continue;
-    add_cuts(group);
-    if (plan.counts(engine.world_rank(), group)) add_counted(group);
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
+    const int buffer = static_cast<int>(g);
+    if (!plan.buffers[g].trainable || !plan.holds(engine.world_rank(), buffer)) continue;
+    add_cuts(buffer);
+    if (plan.counts(engine.world_rank(), buffer)) add_counted(buffer);
   }
 }
 
-void Optimizer::add_cuts(int group) {
+void Optimizer::add_cuts(int buffer) {
   const Plan& plan = engine_.plan();
-  const FlatRange range = engine_.groups()[group]->range();
-  for (const FlatPart& part : parts_in_range(plan.groups[group], range)) {
-    const Cut cut{group, part.flat_begin - range.begin, part.elements,
+  const FlatRange range = engine_.buffers()[buffer]->range();
+  for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range)) {
+    const Cut cut{buffer, part.flat_begin - range.begin, part.elements,
                   plan.param_rules[part.param]};
     Cut* last = cuts_.empty() ? nullptr : &cuts_.back();
-    const bool joins = last && last->group == cut.group && last->rule == cut.rule &&
+    const bool joins = last && last->buffer == cut.buffer && last->rule == cut.rule &&
                        last->begin + last->elements == cut.begin;
     if (joins)
       last->elements += cut.elements;
@@ -42,16 +42,16 @@ void Optimizer::add_cuts(int group) {
 }
 
 /// This rank's own cut, but for what another tp rank counts. Padding is zero, so it may be counted.
-void Optimizer::add_counted(int group) {
+void Optimizer::add_counted(int buffer) {
   const Plan& plan = engine_.plan();
-  const FlatRange own = plan.own_cut(engine_.world_rank(), group);
-  const int64_t shard = engine_.groups()[group]->range().begin;
+  const FlatRange own = plan.own_cut(engine_.world_rank(), buffer);
+  const int64_t shard = engine_.buffers()[buffer]->range().begin;
   int64_t begin = own.begin;
   const auto count_to = [&](int64_t end) {
-    if (begin < end) counted_.push_back({group, begin - shard, end - begin});
+    if (begin < end) counted_.push_back({buffer, begin - shard, end - begin});
   };
-  for (const FlatPart& part : parts_in_range(plan.groups[group], own)) {
-    if (plan.cuts[part.param].is_first_holder(plan.piece_rank(engine_.world_rank(), group)))
+  for (const FlatPart& part : parts_in_range(plan.buffers[buffer], own)) {
+    if (plan.cuts[part.param].is_first_holder(plan.piece_rank(engine_.world_rank(), buffer)))
       continue;
     count_to(part.flat_begin);
     begin = part.flat_begin + part.elements;
@@ -62,38 +62,38 @@ void Optimizer::add_counted(int group) {
 double Optimizer::own_sum_of_squares() const {
   at::Tensor sum;  // stays where the gradients are until all have been added
   for (const Counted& run : counted_) {
-    const at::Tensor& gradient = engine_.groups()[run.group]->gradient();
+    const at::Tensor& gradient = engine_.buffers()[run.buffer]->gradient();
     const at::Tensor squares = sum_of_squares(gradient.narrow(0, run.begin, run.elements));
     sum = sum.defined() ? sum.add_(squares) : squares;
   }
   return sum.defined() ? sum.item<double>() : 0;
 }
 
-int Optimizer::non_finite_group() const {
-  const auto& groups = engine_.groups();
-  for (size_t g = 0; g < groups.size(); ++g)
-    if (groups[g] && groups[g]->trainable() &&
-        !std::isfinite(sum_of_squares(groups[g]->gradient()).item<double>()))
+int Optimizer::non_finite_buffer() const {
+  const auto& buffers = engine_.buffers();
+  for (size_t g = 0; g < buffers.size(); ++g)
+    if (buffers[g] && buffers[g]->trainable() &&
+        !std::isfinite(sum_of_squares(buffers[g]->gradient()).item<double>()))
       return static_cast<int>(g);
   return -1;
 }
 
-void Optimizer::step(const std::vector<bool>& groups_with_gradient, Update update) {
+void Optimizer::step(const std::vector<bool>& buffers_with_gradient, Update update) {
   const double lr = update.lr;
   const Plan& plan = engine_.plan();
   for (const Cut& cut : cuts_) {
-    if (!groups_with_gradient[cut.group]) continue;
-    const ShardedGroup& group = *engine_.groups()[cut.group];
+    if (!buffers_with_gradient[cut.buffer]) continue;
+    const ShardedBuffer& buffer = *engine_.buffers()[cut.buffer];
     const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, cut.begin, cut.elements); };
     update.lr = lr * cut.rule.lr_factor;
     update.weight_decay = cut.rule.weight_decay;
-    OwnedRun run{of(group.master()), of(group.gradient()), {}};
+    OwnedRun run{of(buffer.master()), of(buffer.gradient()), {}};
     for (const StateSpec& state : plan.optimizer.states)
-      run.states.push_back(of(engine_.state(group, state.name)));
+      run.states.push_back(of(engine_.state(buffer, state.name)));
     update_(run, plan.options.optim, update);
   }
-  for (auto& group : engine_.groups())
-    if (group && group->trainable()) group->publish();
+  for (auto& buffer : engine_.buffers())
+    if (buffer && buffer->trainable()) buffer->publish();
 }
 
 }  // namespace zea

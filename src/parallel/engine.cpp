@@ -21,7 +21,7 @@ WalkResult Engine::run(const std::vector<Action>& actions,
   result_.outputs.resize(microbatches.size());
   for (const Action& action : actions) {
     const ActionRecord::Action recorded(mesh_.record(),
-                                        describe(action, plan_.model, plan_.groups));
+                                        describe(action, plan_.model, plan_.buffers));
     run_action(action);
     progress();
   }
@@ -44,13 +44,13 @@ WalkResult Engine::run(const std::vector<Action>& actions,
 void Engine::run_action(const Action& action) {
   switch (action.kind) {
     case ActionKind::Unshard:
-      return groups_[action.group]->start_unshard();
+      return buffers_[action.buffer]->start_unshard();
     case ActionKind::UnshardSubgroup:
-      return groups_[action.group]->start_unshard_from_subgroup();
+      return buffers_[action.buffer]->start_unshard_from_subgroup();
     case ActionKind::Reshard:
-      return groups_[action.group]->reshard();
+      return buffers_[action.buffer]->reshard();
     case ActionKind::ReshardSubgroup:
-      return groups_[action.group]->reshard_to_subgroup();
+      return buffers_[action.buffer]->reshard_to_subgroup();
     case ActionKind::Forward:
       return forward(action.unit, action.microbatch);
     case ActionKind::Backward:
@@ -75,21 +75,21 @@ void Engine::run_action(const Action& action) {
           .gradients.push_back(transfers_.receive(action, (*microbatches_)[action.microbatch]));
       return;
     case ActionKind::ReduceShard:
-      return reduce_shard(action.group);
+      return reduce_shard(action.buffer);
     case ActionKind::ReduceReplicas:
-      return reduce_replicas(action.group);
+      return reduce_replicas(action.buffer);
   }
 }
 
 void Engine::progress() {
-  for (auto& group : groups_)
-    if (group) group->progress();
+  for (auto& buffer : buffers_)
+    if (buffer) buffer->progress();
   transfers_.progress();
 }
 
 void Engine::broadcast_weights() {
-  for (auto& group : groups_)
-    if (group) group->broadcast_master();
+  for (auto& buffer : buffers_)
+    if (buffer) buffer->broadcast_master();
 }
 
 }  // namespace zea

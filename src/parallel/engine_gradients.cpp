@@ -7,48 +7,49 @@
 namespace zea {
 
 void Engine::open_gradients(int unit) {
-  for (int group : unit_groups_[unit]) {
-    groups_[group]->wait_unshard();
-    if (reducing_shard_ == group) finish_reduce_shard();  // tied parameters: the other unit's share
-    if (groups_[group]->trainable()) open_gradient(group);
+  for (int buffer : unit_buffers_[unit]) {
+    buffers_[buffer]->wait_unshard();
+    if (reducing_shard_ == buffer)
+      finish_reduce_shard();  // tied parameters: the other unit's share
+    if (buffers_[buffer]->trainable()) open_gradient(buffer);
   }
 }
 
 /// A gradient whose reduction is under way may still have the slot: in a step in which some units
 /// have no work, fewer lie between them than the plan of slots assumes.
-void Engine::open_gradient(int group) {
-  if (plan_.shardings[group].gathered()) {
-    const int holder = gradient_slots_->holder(group);
-    if (holder >= 0 && holder != group) {
+void Engine::open_gradient(int buffer) {
+  if (plan_.shardings[buffer].gathered()) {
+    const int holder = gradient_slots_->holder(buffer);
+    if (holder >= 0 && holder != buffer) {
       ZEA_ASSERT(reducing_shard_ == holder);
       finish_reduce_shard();
     }
   }
-  groups_[group]->open_gradient();
+  buffers_[buffer]->open_gradient();
 }
 
-void Engine::reduce_shard(int group) {
+void Engine::reduce_shard(int buffer) {
   // At most one is under way: with the one that the next backward fills, two unsharded gradients
   // exist.
   finish_reduce_shard();
-  reducing_shard_ = group;
-  groups_[group]->start_reduce_shard();
+  reducing_shard_ = buffer;
+  buffers_[buffer]->start_reduce_shard();
 }
 
 void Engine::finish_reduce_shard() {
-  if (reducing_shard_) groups_[*reducing_shard_]->finish_reduce_shard();
+  if (reducing_shard_) buffers_[*reducing_shard_]->finish_reduce_shard();
   reducing_shard_.reset();
 }
 
-void Engine::reduce_replicas(int group) {
-  if (reducing_shard_ == group) finish_reduce_shard();
-  groups_[group]->start_reduce_replicas();
-  reducing_replicas_.push_back(group);
+void Engine::reduce_replicas(int buffer) {
+  if (reducing_shard_ == buffer) finish_reduce_shard();
+  buffers_[buffer]->start_reduce_replicas();
+  reducing_replicas_.push_back(buffer);
 }
 
 void Engine::finish_reductions() {
   finish_reduce_shard();
-  for (int group : reducing_replicas_) groups_[group]->finish_reduce_replicas();
+  for (int buffer : reducing_replicas_) buffers_[buffer]->finish_reduce_replicas();
   reducing_replicas_.clear();
 }
 

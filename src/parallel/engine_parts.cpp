@@ -16,10 +16,10 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit
       world_rank_(mesh.rank()),
       device_(device),
       run_unit_(std::move(run_unit)),
-      unit_groups_(groups_of_units(plan.model, plan.groups)),
+      unit_buffers_(buffers_of_units(plan.model, plan.buffers)),
       transfers_(plan, mesh, device) {
   build_slots();
-  build_groups();
+  build_buffers();
   build_states();
   build_units();
   build_layers();
@@ -28,9 +28,9 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit
 /// Where all sharded buffers have the same shard group, its ranks reach each other's gradients.
 void Engine::build_slots() {
   std::map<std::vector<int>, Collectives*> shard_groups;  // by their ranks
-  for (size_t g = 0; g < plan_.groups.size(); ++g)
+  for (size_t g = 0; g < plan_.buffers.size(); ++g)
     if (plan_.shardings[g].shards > 1 && plan_.holds(world_rank_, static_cast<int>(g))) {
-      const std::string& module = plan_.groups[g].module;
+      const std::string& module = plan_.buffers[g].module;
       const std::vector<Axis>& axes = plan_.shardings[g].sharded_over;
       shard_groups.emplace(plan_.mesh.group(world_rank_, module, axes), &mesh_.along(module, axes));
     }
@@ -41,41 +41,41 @@ void Engine::build_slots() {
   wire_slots_ = std::make_unique<Slots>(slots.wire, ledger_, shard_group, device_);
 }
 
-void Engine::build_groups() {
-  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+void Engine::build_buffers() {
+  for (size_t g = 0; g < plan_.buffers.size(); ++g) {
     if (!plan_.holds(world_rank_, static_cast<int>(g))) {
-      groups_.emplace_back();
+      buffers_.emplace_back();
       continue;
     }
-    const std::string& module = plan_.groups[g].module;
+    const std::string& module = plan_.buffers[g].module;
     const Sharding& sharding = plan_.shardings[g];
-    ShardedGroupContext context{.gathered = *gathered_slots_,
-                                .gradients = *gradient_slots_,
-                                .wire = *wire_slots_,
-                                .ledger = ledger_,
-                                .device = device_};
+    ShardedBufferContext context{.gathered = *gathered_slots_,
+                                 .gradients = *gradient_slots_,
+                                 .wire = *wire_slots_,
+                                 .ledger = ledger_,
+                                 .device = device_};
     if (sharding.shards > 1) context.shard_group = &mesh_.along(module, sharding.sharded_over);
     if (sharding.subgroup > 0) context.shard_subgroup = &mesh_.shard_subgroup(module);
     if (sharding.replicas > 1) context.replicas = &mesh_.along(module, sharding.summed_over);
-    groups_.push_back(
-        std::make_unique<ShardedGroup>(plan_, static_cast<int>(g), world_rank_, context));
+    buffers_.push_back(
+        std::make_unique<ShardedBuffer>(plan_, static_cast<int>(g), world_rank_, context));
   }
 }
 
 void Engine::build_states() {
-  for (const auto& group : groups_) {
+  for (const auto& buffer : buffers_) {
     std::vector<Buffer>& states = states_.emplace_back();
-    if (!group || !group->trainable()) continue;
+    if (!buffer || !buffer->trainable()) continue;
     for (const StateSpec& state : plan_.optimizer.states)
-      states.push_back(group->owned(to_torch(state.type(plan_.precision.master))));
+      states.push_back(buffer->owned(to_torch(state.type(plan_.precision.master))));
   }
 }
 
-const at::Tensor& Engine::state(const ShardedGroup& group, const std::string& name) const {
-  const std::vector<Buffer>& states = states_[group.index()];
+const at::Tensor& Engine::state(const ShardedBuffer& buffer, const std::string& name) const {
+  const std::vector<Buffer>& states = states_[buffer.index()];
   for (size_t s = 0; s < states.size(); ++s)
     if (plan_.optimizer.states[s].name == name) return states[s].tensor();
-  throw InternalError(group.layout().name + " has no " + name);
+  throw InternalError(buffer.layout().name + " has no " + name);
 }
 
 void Engine::build_units() {
@@ -91,13 +91,13 @@ void Engine::build_units() {
                     [&](int param) { return plan_.model.params[param].trainable; }));
     unit_parameters_.emplace_back();
     if (plan_.pipeline.place_of_unit(static_cast<int>(u)) != here) {
-      unit_groups_[u].clear();
+      unit_buffers_[u].clear();
       continue;
     }
     for (const UnitInput& input : units[u].inputs) ++readers_[input.unit];
     for (int param : units[u].params)
-      for (int group : unit_groups_[u])
-        if (Parameter* found = groups_[group]->parameter(param))
+      for (int buffer : unit_buffers_[u])
+        if (Parameter* found = buffers_[buffer]->parameter(param))
           unit_parameters_[u].push_back(found);
   }
 }

@@ -17,7 +17,7 @@ UnitOutput Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs)
 }
 
 void Engine::forward(int unit, int microbatch) {
-  for (int group : unit_groups_[unit]) groups_[group]->wait_unshard();
+  for (int buffer : unit_buffers_[unit]) buffers_[buffer]->wait_unshard();
   Kept kept;
   kept.inputs = take_inputs(unit, microbatch);
   kept.consumers = readers_[unit] + reading_places_[unit];

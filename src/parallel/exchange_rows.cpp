@@ -2,7 +2,7 @@
 #include "zea/parallel/exchange_rows.hpp"
 
 #include "zea/core/error.hpp"
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 
 namespace zea {
 

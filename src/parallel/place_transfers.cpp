@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 
 namespace zea {
 namespace {

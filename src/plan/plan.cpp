@@ -121,31 +121,32 @@ Wrappings make_wrappings(const Options& options, const MeshShape& mesh, DType ma
 }
 
 std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,
-                                     const std::vector<FlatGroup>& groups) {
+                                     const std::vector<FlatBuffer>& buffers) {
   std::vector<Sharding> shardings;
-  for (const FlatGroup& group : groups)
-    shardings.push_back(detail::make_sharding(options.meshes[group.module], mesh,
-                                              mesh.grid(group.module),
+  for (const FlatBuffer& buffer : buffers)
+    shardings.push_back(detail::make_sharding(options.meshes[buffer.module], mesh,
+                                              mesh.grid(buffer.module),
                                               detail::is_pipelined(options)));
   return shardings;
 }
 
 }  // namespace
 
-int Plan::piece_rank(int world_rank, int group) const {
-  return mesh.place_along(world_rank, groups[group].module, shardings[group].cut_over);
+int Plan::piece_rank(int world_rank, int buffer) const {
+  return mesh.place_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);
 }
 
-int Plan::shard_of(int world_rank, int group) const {
-  return mesh.place_along(world_rank, groups[group].module, shardings[group].sharded_over);
+int Plan::shard_of(int world_rank, int buffer) const {
+  return mesh.place_along(world_rank, buffers[buffer].module, shardings[buffer].sharded_over);
 }
 
-FlatRange Plan::own_cut(int world_rank, int group) const {
+FlatRange Plan::own_cut(int world_rank, int buffer) const {
   // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
   // parts either way.
-  const Sharding& sharding = shardings[group];
-  const FlatRange shard = shard_range(groups[group], shard_of(world_rank, group), sharding.shards);
-  const int replica = mesh.place_along(world_rank, groups[group].module, sharding.summed_over);
+  const Sharding& sharding = shardings[buffer];
+  const FlatRange shard =
+      shard_range(buffers[buffer], shard_of(world_rank, buffer), sharding.shards);
+  const int replica = mesh.place_along(world_rank, buffers[buffer].module, sharding.summed_over);
   const int64_t length = shard.end - shard.begin;
   return {shard.begin + length * replica / sharding.replicas,
           shard.begin + length * (replica + 1) / sharding.replicas};
@@ -173,23 +174,23 @@ int Plan::stage_of_unit(int unit) const {
   return pipeline.stage_in_module(unit, mesh.grid(model.units[unit].module));
 }
 
-std::vector<int> Plan::stages_of_group(int group) const {
+std::vector<int> Plan::stages_of_buffer(int buffer) const {
   std::set<int> stages;
-  for (int unit : groups[group].units) stages.insert(stage_of_unit(unit));
+  for (int unit : buffers[buffer].units) stages.insert(stage_of_unit(unit));
   if (stages.empty()) return {0};
   return {stages.begin(), stages.end()};
 }
 
-bool Plan::holds(int world_rank, int group) const {
-  const std::string& module = groups[group].module;
+bool Plan::holds(int world_rank, int buffer) const {
+  const std::string& module = buffers[buffer].module;
   if (!mesh.has(world_rank, module)) return false;
-  const std::vector<int> stages = stages_of_group(group);
+  const std::vector<int> stages = stages_of_buffer(buffer);
   return std::count(stages.begin(), stages.end(), mesh.coordinate(world_rank, module).pp) > 0;
 }
 
-bool Plan::counts(int world_rank, int group) const {
-  return holds(world_rank, group) &&
-         mesh.coordinate(world_rank, groups[group].module).pp == stages_of_group(group).front();
+bool Plan::counts(int world_rank, int buffer) const {
+  return holds(world_rank, buffer) &&
+         mesh.coordinate(world_rank, buffers[buffer].module).pp == stages_of_buffer(buffer).front();
 }
 
 bool Plan::recomputes(int unit) const {
@@ -244,9 +245,9 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
   const ParamCuts cuts = make_cuts(model, mesh);
   const Wrappings wrappings = make_wrappings(options, mesh, precision.master);
   const std::vector<int> bundles = bundles_of_units(model, wrappings, cuts, pipeline.stage_of_unit);
-  const std::vector<FlatGroup> groups =
+  const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
-  const std::vector<Sharding> shardings = make_shardings(options, mesh, groups);
+  const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
   return Plan{.options = options,
               .config_json = config_json,
               .mesh = mesh,
@@ -258,12 +259,12 @@ Plan make_plan(const Options& options, const std::string& config_json, int world
               .cuts = cuts,
               .token_shardings = make_token_shardings(options, model, mesh),
               .bundles = bundles,
-              .groups = groups,
+              .buffers = buffers,
               .shardings = shardings,
               .pipeline = pipeline,
               .unit_costs = unit_costs,
               .has_measured_costs = !profile.empty(),
-              .slots = make_slots({model, groups, bundles, shardings, pipeline}, precisions),
+              .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
               .notes = faults.notes()};
 }
 

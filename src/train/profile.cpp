@@ -17,7 +17,7 @@
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/model/unit.hpp"
 #include "zea/parallel/device.hpp"
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {

@@ -21,7 +21,7 @@ double clip_factor(double clip_norm, double norm) {
 TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
                      std::function<void()> before_update)
     : engine_(engine),
-      holder_sums_(engine.plan(), engine.mesh(), engine.groups(),
+      holder_sums_(engine.plan(), engine.mesh(), engine.buffers(),
                    engine.microbatch_options().device),
       optimizer_(optimizer),
       control_(control),
@@ -32,8 +32,8 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
-    for (auto& group : engine_.groups())
-      if (group) group->zero_gradient();
+    for (auto& buffer : engine_.buffers())
+      if (buffer) buffer->zero_gradient();
   }
   const WalkResult walk = engine_.run(step.schedule.actions, microbatches);
   {
@@ -84,16 +84,16 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
 void TrainStep::check_finite(const StepReport& report, int64_t step) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
   // Of any rank: not every one has every buffer.
-  const auto num_groups = static_cast<int64_t>(engine_.plan().groups.size());
-  const int own = optimizer_.non_finite_group();
-  int64_t first = own < 0 ? num_groups : own;
+  const auto num_buffers = static_cast<int64_t>(engine_.plan().buffers.size());
+  const int own = optimizer_.non_finite_buffer();
+  int64_t first = own < 0 ? num_buffers : own;
   control_.all_reduce(&first, 1, DType::Int64, ReduceOp::Min).wait();
-  const std::string group =
-      first == num_groups ? "" : engine_.plan().groups[static_cast<size_t>(first)].name;
+  const std::string buffer =
+      first == num_buffers ? "" : engine_.plan().buffers[static_cast<size_t>(first)].name;
   throw NonFiniteError("step " + std::to_string(step + 1) + ": loss is " +
                        std::to_string(report.loss) + " and the gradient's norm " +
                        std::to_string(report.grad_norm) +
-                       (group.empty() ? "" : ", not finite in " + group) +
+                       (buffer.empty() ? "" : ", not finite in " + buffer) +
                        "; nothing was updated; lower optim.lr, or look at the data of this step");
 }
 

@@ -62,9 +62,9 @@ struct Running {
         engine(plan, mesh, at::kCPU) {}
 
   void fill() {
-    for (const auto& group : engine.groups())
-      for (const at::Tensor& values :
-           {group->master(), engine.state(*group, "exp_avg"), engine.state(*group, "exp_avg_sq")})
+    for (const auto& buffer : engine.buffers())
+      for (const at::Tensor& values : {buffer->master(), engine.state(*buffer, "exp_avg"),
+                                       engine.state(*buffer, "exp_avg_sq")})
         values.uniform_(0, 1);
   }
 };

@@ -42,15 +42,16 @@ class CudaTraining : public ::testing::Test {
     run.device = device_;
     const MemoryDataset dataset = dataset_of(run);
     TinyRun training(testing::world().communicator(), collectives_of(device_), dataset, run);
-    for (const auto& group : training.engine().groups()) {
-      if (!group) continue;
-      std::vector<at::Tensor> held{group->master()};
-      if (group->trainable())
-        held.insert(held.end(), {training.engine().state(*group, "exp_avg"),
-                                 training.engine().state(*group, "exp_avg_sq"), group->gradient()});
+    for (const auto& buffer : training.engine().buffers()) {
+      if (!buffer) continue;
+      std::vector<at::Tensor> held{buffer->master()};
+      if (buffer->trainable())
+        held.insert(held.end(),
+                    {training.engine().state(*buffer, "exp_avg"),
+                     training.engine().state(*buffer, "exp_avg_sq"), buffer->gradient()});
       for (const at::Tensor& state : held) {
-        EXPECT_EQ(state.is_cpu(), on_host) << group->layout().name;
-        EXPECT_EQ(state.is_cpu() && state.is_pinned(), pinned) << group->layout().name;
+        EXPECT_EQ(state.is_cpu(), on_host) << buffer->layout().name;
+        EXPECT_EQ(state.is_cpu() && state.is_pinned(), pinned) << buffer->layout().name;
       }
     }
   }

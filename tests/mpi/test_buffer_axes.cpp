@@ -100,11 +100,11 @@ class Experts : public ::testing::Test {
       plan.cuts[p].dim = 0;
       plan.cuts[p].shape[0] /= 2;
     }
-    plan.groups = make_flat_layout(plan.model, {}, plan.cuts);
-    for (size_t g = 0; g < plan.groups.size(); ++g) {
-      if (!is_expert(plan.model.params[plan.groups[g].params[0].param].name)) continue;
+    plan.buffers = make_flat_layout(plan.model, {}, plan.cuts);
+    for (size_t g = 0; g < plan.buffers.size(); ++g) {
+      if (!is_expert(plan.model.params[plan.buffers[g].params[0].param].name)) continue;
       plan.shardings[g].cut_over = {Axis::DpShard};
-      lay_over(plan.shardings[g], plan.mesh, plan.groups[g].module, {}, {Axis::DpReplicate});
+      lay_over(plan.shardings[g], plan.mesh, plan.buffers[g].module, {}, {Axis::DpReplicate});
     }
     plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
     return plan;
@@ -125,17 +125,17 @@ class Experts : public ::testing::Test {
 
 TEST_F(Experts, GradientsAreSummedOverTheRanksWithTheSameOnes) {
   int experts = 0;
-  for (const auto& group : engine_.groups()) {
-    const bool expert = is_expert(plan_.model.params[group->layout().params[0].param].name);
-    if (!group->trainable()) continue;
-    group->open_gradient();
-    group->gradient().fill_(world_.rank() + 1);
-    group->start_reduce_replicas();
-    group->finish_reduce_replicas();
+  for (const auto& buffer : engine_.buffers()) {
+    const bool expert = is_expert(plan_.model.params[buffer->layout().params[0].param].name);
+    if (!buffer->trainable()) continue;
+    buffer->open_gradient();
+    buffer->gradient().fill_(world_.rank() + 1);
+    buffer->start_reduce_replicas();
+    buffer->finish_reduce_replicas();
     // Ranks 0 and 2 have the first halves, 1 and 3 the second ones.
     const double sum = expert ? (world_.rank() % 2 == 0 ? 1 + 3 : 2 + 4) : 1 + 2 + 3 + 4;
-    EXPECT_EQ(group->gradient().min().item<double>(), sum) << group->layout().name;
-    EXPECT_EQ(group->gradient().max().item<double>(), sum) << group->layout().name;
+    EXPECT_EQ(buffer->gradient().min().item<double>(), sum) << buffer->layout().name;
+    EXPECT_EQ(buffer->gradient().max().item<double>(), sum) << buffer->layout().name;
     experts += expert;
   }
   EXPECT_GT(experts, 0);
@@ -150,8 +150,8 @@ TEST_F(Experts, EveryElementIsCountedOnce) {
         .read(param.name, param.shape, whole(param.shape), DType::Float64, values.data());
     squares = std::inner_product(values.begin(), values.end(), values.begin(), squares);
   }
-  for (const auto& group : engine_.groups())
-    if (group->trainable()) group->gradient().copy_(group->master());
+  for (const auto& buffer : engine_.buffers())
+    if (buffer->trainable()) buffer->gradient().copy_(buffer->master());
 
   const double counted = sum_over_ranks(Optimizer(engine_).own_sum_of_squares());
 
@@ -173,13 +173,13 @@ TEST_F(Experts, FilesHoldThemWhole) {
   }
 
   std::vector<at::Tensor> before;
-  for (const auto& group : engine_.groups()) {
-    before.push_back(group->master().clone());
-    group->master().fill_(7);
+  for (const auto& buffer : engine_.buffers()) {
+    before.push_back(buffer->master().clone());
+    buffer->master().fill_(7);
   }
   read_checkpoint(engine_, *control_, source);
   for (size_t g = 0; g < before.size(); ++g)
-    EXPECT_TRUE(at::equal(engine_.groups()[g]->master(), before[g])) << plan_.groups[g].name;
+    EXPECT_TRUE(at::equal(engine_.buffers()[g]->master(), before[g])) << plan_.buffers[g].name;
 }
 
 }  // namespace

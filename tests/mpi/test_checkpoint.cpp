@@ -98,7 +98,7 @@ TEST(Checkpoint, IsReadByOneCopyAndSentToTheOthers) {
       fill(running);
       const std::string path =
           write_checkpoint(running.engine, *running.control, request(shared / layout.name, 7));
-      for (const auto& group : running.engine.groups()) group->master().zero_();
+      for (const auto& buffer : running.engine.buffers()) buffer->master().zero_();
       running.control->barrier();
 
       read_checkpoint(running.engine, *running.control, CheckpointSource(path));
@@ -115,21 +115,21 @@ TEST(Checkpoint, GivesZeroMomentsToWhatItDidNotTrain) {
     write_checkpoint(running.engine, *running.control, request(shared.path(), 7));
   });
   run_on(layout, {}, [&](Running& running) {
-    for (const auto& group : running.engine.groups())
-      if (group->trainable()) running.engine.state(*group, "exp_avg").fill_(5);
+    for (const auto& buffer : running.engine.buffers())
+      if (buffer->trainable()) running.engine.state(*buffer, "exp_avg").fill_(5);
     running.control->barrier();
 
     read_checkpoint(running.engine, *running.control, CheckpointSource(shared / "step-00000007"));
 
-    for (const auto& group : running.engine.groups()) {
-      EXPECT_TRUE(at::equal(group->master(), expected(running, *group, kMasterSeed)));
-      if (!group->trainable()) continue;
-      const at::Tensor wanted = expected(running, *group, kExpAvgSeed);
-      for (const FlatPart& part : parts_in_range(group->layout(), group->range()))
+    for (const auto& buffer : running.engine.buffers()) {
+      EXPECT_TRUE(at::equal(buffer->master(), expected(running, *buffer, kMasterSeed)));
+      if (!buffer->trainable()) continue;
+      const at::Tensor wanted = expected(running, *buffer, kExpAvgSeed);
+      for (const FlatPart& part : parts_in_range(buffer->layout(), buffer->range()))
         if (running.plan.model.params[part.param].name.starts_with("vision_tower."))
-          wanted.narrow(0, part.flat_begin - group->range().begin, part.elements).zero_();
-      EXPECT_TRUE(at::equal(running.engine.state(*group, "exp_avg"), wanted))
-          << group->layout().name;
+          wanted.narrow(0, part.flat_begin - buffer->range().begin, part.elements).zero_();
+      EXPECT_TRUE(at::equal(running.engine.state(*buffer, "exp_avg"), wanted))
+          << buffer->layout().name;
     }
   });
 }

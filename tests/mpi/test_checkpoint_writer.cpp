@@ -20,10 +20,10 @@ using WriterOnAllRanks = FilledRun;
 
 /// What training does to its shards.
 void change(Running& running, double by) {
-  for (const auto& group : running.engine.groups()) {
-    if (!group->trainable()) continue;
-    for (const at::Tensor& values : {group->master(), running.engine.state(*group, "exp_avg"),
-                                     running.engine.state(*group, "exp_avg_sq")})
+  for (const auto& buffer : running.engine.buffers()) {
+    if (!buffer->trainable()) continue;
+    for (const at::Tensor& values : {buffer->master(), running.engine.state(*buffer, "exp_avg"),
+                                     running.engine.state(*buffer, "exp_avg_sq")})
       values.add_(by);
   }
 }
@@ -113,8 +113,8 @@ TEST(CheckpointWriter, WritesWhatTheShardsWereWhenItStarted) {
         check_reports(way, *report);
         if (control.rank() == 0) expect_same_files(report->path, wanted);
         control.barrier();
-        for (const auto& group : running.engine.groups())
-          group->master().zero_();  // its padding, too
+        for (const auto& buffer : running.engine.buffers())
+          buffer->master().zero_();  // its padding, too
         read_checkpoint(running.engine, control, CheckpointSource(report->path));
         expect_filled(running, name + way.name);
       }

@@ -62,9 +62,9 @@ bool are_alike(const Record& one, const Record& other) {
                     [](const RecordedCall& a, const RecordedCall& b) { return a.is_like(b); });
 }
 
-int64_t trainable_groups(const Plan& plan) {
-  return std::count_if(plan.groups.begin(), plan.groups.end(),
-                       [](const FlatGroup& group) { return group.trainable; });
+int64_t trainable_buffers(const Plan& plan) {
+  return std::count_if(plan.buffers.begin(), plan.buffers.end(),
+                       [](const FlatBuffer& buffer) { return buffer.trainable; });
 }
 
 TEST(DataParallel, DdpSumsEachBucketOncePerStep) {
@@ -73,10 +73,10 @@ TEST(DataParallel, DdpSumsEachBucketOncePerStep) {
     refine(run, [&](ModuleMeshOptions& mesh) { mesh.bucket_mib = bucket_mib; });
     const Plan plan = plan_of(run);
     const Record record = record_of(run);
-    EXPECT_EQ(count(record, "all_reduce"), trainable_groups(plan)) << bucket_mib;
+    EXPECT_EQ(count(record, "all_reduce"), trainable_buffers(plan)) << bucket_mib;
     EXPECT_EQ(count(record, "all_gather") + count(record, "reduce_scatter"), 0);
     if (bucket_mib == 25.0) {
-      EXPECT_EQ(trainable_groups(plan), 2) << "one bucket for each module";
+      EXPECT_EQ(trainable_buffers(plan), 2) << "one bucket for each module";
     }
     if (bucket_mib != 0.01) continue;
     const auto is_small = [&](const RecordedCall& call) {
@@ -95,17 +95,17 @@ TEST(DataParallel, DdpGradientsAreViewsOfTheBucketThatIsSummed) {
   Record record;
   Mesh mesh(testing::world().communicator(), plan.mesh, recording(record));
   Engine engine(plan, mesh, at::kCPU);
-  for (auto& group : engine.groups()) {
-    if (!group->trainable()) continue;
-    group->open_gradient();
-    const char* bucket = static_cast<const char*>(group->gradient().const_data_ptr());
-    for (const FlatParam& member : group->layout().params)
-      if (Parameter* parameter = group->parameter(member.param)) {
+  for (auto& buffer : engine.buffers()) {
+    if (!buffer->trainable()) continue;
+    buffer->open_gradient();
+    const char* bucket = static_cast<const char*>(buffer->gradient().const_data_ptr());
+    for (const FlatParam& member : buffer->layout().params)
+      if (Parameter* parameter = buffer->parameter(member.param)) {
         EXPECT_EQ(parameter->gradient().const_data_ptr(),
                   bucket + member.offset * static_cast<int64_t>(sizeof(float)));
       }
-    group->start_reduce_replicas();
-    group->finish_reduce_replicas();
+    buffer->start_reduce_replicas();
+    buffer->finish_reduce_replicas();
     EXPECT_EQ(record.back().data, bucket);
   }
 }
@@ -140,7 +140,7 @@ TEST(DataParallel, WithoutItemsNobodyWaitsAndNothingIsSentForTheirModule) {
     run_tiny(world, recording(without), dataset_of(run, {0}), run);
     const Plan plan = plan_of(run);
     int64_t llm = 0;
-    for (const FlatGroup& group : plan.groups) llm += group.module == "llm" && group.trainable;
+    for (const FlatBuffer& buffer : plan.buffers) llm += buffer.module == "llm" && buffer.trainable;
     const bool is_ddp = strategy == std::string("no_shard");
     EXPECT_EQ(count(without, is_ddp ? "all_reduce" : "reduce_scatter"), is_ddp ? llm : 2 * llm);
     EXPECT_LT(without.size(), with.size()) << strategy;
@@ -154,10 +154,10 @@ TEST(DataParallel, WithoutItemsNobodyWaitsAndNothingIsSentForTheirModule) {
 
 TEST(DataParallel, SyncGradAccumSaysHowOftenGradientsAreReduced) {
   TinyRunOptions run = make_run("full_shard");
-  const int64_t groups = trainable_groups(plan_of(run));
-  EXPECT_EQ(count(record_of(run), "reduce_scatter"), 2 * groups);
+  const int64_t buffers = trainable_buffers(plan_of(run));
+  EXPECT_EQ(count(record_of(run), "reduce_scatter"), 2 * buffers);
   refine(run, [](ModuleMeshOptions& mesh) { mesh.sync_grad_accum = AutoOption::of(false); });
-  EXPECT_EQ(count(record_of(run), "reduce_scatter"), groups);
+  EXPECT_EQ(count(record_of(run), "reduce_scatter"), buffers);
 }
 
 TEST(DataParallel, ReshardAfterForwardSaysWhatIsGatheredForBackward) {
@@ -181,7 +181,7 @@ TEST(DataParallel, HybridShardGathersInsideAReplicaAndSumsBetweenThem) {
   const Record record = record_of(run);
   EXPECT_GT(count(record, "all_gather", 2), 0);
   EXPECT_EQ(count(record, "all_gather", 4) + count(record, "reduce_scatter", 4), 0);
-  EXPECT_EQ(count(record, "all_reduce", 2), trainable_groups(plan_of(run)))
+  EXPECT_EQ(count(record, "all_reduce", 2), trainable_buffers(plan_of(run)))
       << "between replicas once per step";
 }
 
@@ -244,9 +244,9 @@ TEST(DataParallel, EveryModuleHasItsOwnTypes) {
   const Plan plan = plan_of(run);
   // A call is known by its size, since the language model is wrapped as a whole.
   std::map<int64_t, std::string> module_of;
-  for (const FlatGroup& group : plan.groups) {
-    const auto [entry, is_new] = module_of.emplace(group.padded(4), group.module);
-    ASSERT_EQ(entry->second, group.module) << group.name;
+  for (const FlatBuffer& buffer : plan.buffers) {
+    const auto [entry, is_new] = module_of.emplace(buffer.padded(4), buffer.module);
+    ASSERT_EQ(entry->second, buffer.module) << buffer.name;
   }
   std::map<std::string, std::set<DType>> gathered, reduced;
   for (const RecordedCall& call : calls_of(record, "all_gather"))
@@ -390,11 +390,11 @@ TEST(DataParallel, SyncModuleStatesReadsOneCopyAndGivesItToAll) {
       control->all_reduce(&read, 1, DType::Int64, ReduceOp::Sum).wait();
       const int64_t copies = strategy == std::string("no_shard") ? 4 : 2;
       EXPECT_EQ(read, plan.model.num_parameters() * (sync ? 1 : copies)) << strategy;
-      for (size_t g = 0; g < engine.groups().size(); ++g)
+      for (size_t g = 0; g < engine.buffers().size(); ++g)
         if (!sync)
-          masters.push_back(engine.groups()[g]->master().clone());
+          masters.push_back(engine.buffers()[g]->master().clone());
         else
-          EXPECT_TRUE(at::equal(masters[g], engine.groups()[g]->master())) << strategy;
+          EXPECT_TRUE(at::equal(masters[g], engine.buffers()[g]->master())) << strategy;
     }
   }
 }

@@ -25,8 +25,8 @@ std::string checkpoint_of(const std::string& directory, int64_t step) {
 
 /// What training does to its shards.
 void change(Running& running) {
-  for (const auto& group : running.engine.groups())
-    if (group->trainable()) group->master().add_(1);
+  for (const auto& buffer : running.engine.buffers())
+    if (buffer->trainable()) buffer->master().add_(1);
 }
 
 SaveReport save(CheckpointWriter& writer, const std::string& directory, int64_t step) {

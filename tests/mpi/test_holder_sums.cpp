@@ -44,19 +44,19 @@ double own_value(int rank, int64_t flat) {
   return static_cast<double>((rank + 1) * 4096 + flat % 4096);
 }
 
-at::Tensor own_gradient(const ShardedGroup& group, int rank) {
-  const at::Tensor values = at::empty_like(group.gradient());
+at::Tensor own_gradient(const ShardedBuffer& buffer, int rank) {
+  const at::Tensor values = at::empty_like(buffer.gradient());
   for (int64_t i = 0; i < values.numel(); ++i)
-    values.data_ptr<double>()[i] = own_value(rank, group.range().begin + i);
+    values.data_ptr<double>()[i] = own_value(rank, buffer.range().begin + i);
   return values;
 }
 
 /// What a rank's gradient should be afterwards.
-at::Tensor summed_gradient(const Plan& plan, const ShardedGroup& group, int rank) {
-  const at::Tensor values = own_gradient(group, rank);
-  const std::string& module = group.layout().module;
+at::Tensor summed_gradient(const Plan& plan, const ShardedBuffer& buffer, int rank) {
+  const at::Tensor values = own_gradient(buffer, rank);
+  const std::string& module = buffer.layout().module;
   const bool sequence_parallel = plan.token_shardings.at(module).sequence_parallel;
-  for (const FlatPart& part : parts_in_range(group.layout(), group.range())) {
+  for (const FlatPart& part : parts_in_range(buffer.layout(), buffer.range())) {
     const ParamCut& cut = plan.cuts[part.param];
     for (int64_t i = 0; i < part.elements; ++i) {
       double sum = 0;
@@ -64,7 +64,7 @@ at::Tensor summed_gradient(const Plan& plan, const ShardedGroup& group, int rank
         sum += own_value(holder, part.flat_begin + i);
       // Whole on each: all of them have all of it.
       const bool repeats = cut.dim < 0 && !sequence_parallel;
-      values.data_ptr<double>()[part.flat_begin - group.range().begin + i] =
+      values.data_ptr<double>()[part.flat_begin - buffer.range().begin + i] =
           repeats ? sum / cut.holders : sum;
     }
   }
@@ -72,8 +72,8 @@ at::Tensor summed_gradient(const Plan& plan, const ShardedGroup& group, int rank
 }
 
 void fill(Engine& engine, int rank) {
-  for (const auto& group : engine.groups())
-    if (group->trainable()) group->gradient().copy_(own_gradient(*group, rank));
+  for (const auto& buffer : engine.buffers())
+    if (buffer->trainable()) buffer->gradient().copy_(own_gradient(*buffer, rank));
 }
 
 /// An engine of the whole world with its holder sums.
@@ -88,7 +88,7 @@ struct Running {
       : plan(of),
         mesh(testing::world().communicator(), plan.mesh, recording(record)),
         engine(plan, mesh, at::kCPU),
-        sums(plan, mesh, engine.groups(), at::kCPU) {
+        sums(plan, mesh, engine.buffers(), at::kCPU) {
     record.clear();
   }
 };
@@ -99,13 +99,13 @@ TEST(HolderSums, SumOverHoldersWhatTheyHoldInCommon) {
     const int rank = running.mesh.rank();
     fill(running.engine, rank);
 
-    running.sums.run(std::vector<bool>(running.plan.groups.size(), true));
+    running.sums.run(std::vector<bool>(running.plan.buffers.size(), true));
 
-    for (const auto& group : running.engine.groups()) {
-      if (!group->trainable()) continue;
+    for (const auto& buffer : running.engine.buffers()) {
+      if (!buffer->trainable()) continue;
       EXPECT_TRUE(
-          at::allclose(group->gradient(), summed_gradient(running.plan, *group, rank), 1e-15, 0))
-          << group->layout().name << " tp " << grid.llm_tp << ", " << grid.vision_tp;
+          at::allclose(buffer->gradient(), summed_gradient(running.plan, *buffer, rank), 1e-15, 0))
+          << buffer->layout().name << " tp " << grid.llm_tp << ", " << grid.vision_tp;
     }
   }
 }
@@ -115,29 +115,29 @@ TEST(HolderSums, LeaveWhatHasNoGradientInTheStep) {
   const int rank = running.mesh.rank();
   fill(running.engine, rank);
   std::vector<bool> changed;
-  for (size_t g = 0; g < running.plan.groups.size(); ++g) changed.push_back(g % 2 == 0);
+  for (size_t g = 0; g < running.plan.buffers.size(); ++g) changed.push_back(g % 2 == 0);
 
   running.sums.run(changed);
 
-  for (size_t g = 0; g < running.plan.groups.size(); ++g) {
-    const ShardedGroup& group = *running.engine.groups()[g];
-    if (!group.trainable()) continue;
-    EXPECT_TRUE(at::allclose(group.gradient(), changed[g]
-                                                   ? summed_gradient(running.plan, group, rank)
-                                                   : own_gradient(group, rank)))
-        << group.layout().name;
+  for (size_t g = 0; g < running.plan.buffers.size(); ++g) {
+    const ShardedBuffer& buffer = *running.engine.buffers()[g];
+    if (!buffer.trainable()) continue;
+    EXPECT_TRUE(at::allclose(buffer.gradient(), changed[g]
+                                                    ? summed_gradient(running.plan, buffer, rank)
+                                                    : own_gradient(buffer, rank)))
+        << buffer.layout().name;
   }
   running.record.clear();
-  running.sums.run(std::vector<bool>(running.plan.groups.size(), false));
+  running.sums.run(std::vector<bool>(running.plan.buffers.size(), false));
   EXPECT_TRUE(running.record.empty());
 }
 
 /// Elements of this rank's shards of a module that `holders` ranks hold.
 int64_t elements_held_by(Running& running, const std::string& module, int holders) {
   int64_t elements = 0;
-  for (const auto& group : running.engine.groups())
-    for (const FlatPart& part : parts_in_range(group->layout(), group->range()))
-      if (group->trainable() && group->layout().module == module &&
+  for (const auto& buffer : running.engine.buffers())
+    for (const FlatPart& part : parts_in_range(buffer->layout(), buffer->range()))
+      if (buffer->trainable() && buffer->layout().module == module &&
           running.plan.cuts[part.param].holders == holders)
         elements += part.elements;
   return elements;
@@ -152,7 +152,7 @@ TEST(HolderSums, AskEachGroupOfHoldersOnce) {
     const int64_t of_vision = elements_held_by(running, "vision", 2);
     if (of_vision > 0) expected.emplace(2, of_vision);
 
-    running.sums.run(std::vector<bool>(running.plan.groups.size(), true));
+    running.sums.run(std::vector<bool>(running.plan.buffers.size(), true));
 
     for (const RecordedCall& call : running.record) {
       EXPECT_EQ(call.call, "all_reduce");
@@ -166,7 +166,7 @@ TEST(HolderSums, AskEachGroupOfHoldersOnce) {
 TEST(HolderSums, AskNothingWithoutTensorParallelism) {
   Running running(plan_of({1, 1, 1, true}));
 
-  running.sums.run(std::vector<bool>(running.plan.groups.size(), true));
+  running.sums.run(std::vector<bool>(running.plan.buffers.size(), true));
 
   EXPECT_TRUE(running.record.empty());
 }

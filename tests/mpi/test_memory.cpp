@@ -31,8 +31,8 @@ std::string wide_config() {
 /// Sum of the two largest units, in bytes of `element_bytes` per element.
 int64_t two_largest_units(const Plan& plan, int64_t element_bytes) {
   std::vector<int64_t> units(plan.model.units.size(), 0);
-  for (const FlatGroup& group : plan.groups)
-    for (int unit : group.units) units[unit] += group.elements * element_bytes;
+  for (const FlatBuffer& buffer : plan.buffers)
+    for (int unit : buffer.units) units[unit] += buffer.elements * element_bytes;
   std::sort(units.rbegin(), units.rend());
   return units[0] + units[1];
 }

@@ -86,15 +86,15 @@ INSTANTIATE_TEST_SUITE_P(Placements, Pipelines,
 /// The shard of the buffer that several stages hold, as bits; nothing where a rank has none.
 std::vector<double> tied_shard(TinyRun& run) {
   const Plan& plan = run.engine().plan();
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
-    const auto group = static_cast<int>(g);
-    if (plan.stages_of_group(group).size() < 2 || !plan.holds(run.engine().world_rank(), group))
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
+    const auto buffer = static_cast<int>(g);
+    if (plan.stages_of_buffer(buffer).size() < 2 || !plan.holds(run.engine().world_rank(), buffer))
       continue;
-    const at::Tensor master = run.engine().groups()[g]->master().contiguous();
+    const at::Tensor master = run.engine().buffers()[g]->master().contiguous();
     const double* values = master.const_data_ptr<double>();
     std::vector<double> shard(values, values + master.numel());
-    shard.insert(shard.begin(), static_cast<double>(run.engine().groups()[g]->range().begin));
-    shard.insert(shard.begin(), plan.piece_rank(run.engine().world_rank(), group));
+    shard.insert(shard.begin(), static_cast<double>(run.engine().buffers()[g]->range().begin));
+    shard.insert(shard.begin(), plan.piece_rank(run.engine().world_rank(), buffer));
     return shard;
   }
   return {};

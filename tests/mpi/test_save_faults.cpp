@@ -63,14 +63,14 @@ class SaveFaults : public ::testing::Test {
   /// parameter.
   template <class Visit>
   void for_each_value(Visit visit) {
-    for (const auto& group : engine_.groups()) {
-      std::vector<at::Tensor> states{group->master()};
-      if (group->trainable())
+    for (const auto& buffer : engine_.buffers()) {
+      std::vector<at::Tensor> states{buffer->master()};
+      if (buffer->trainable())
         states.insert(states.end(),
-                      {engine_.state(*group, "exp_avg"), engine_.state(*group, "exp_avg_sq")});
+                      {engine_.state(*buffer, "exp_avg"), engine_.state(*buffer, "exp_avg_sq")});
       for (const at::Tensor& state : states)
-        for (const FlatParam& member : group->layout().params)
-          visit(state.narrow(0, member.offset, member.elements), group->trainable());
+        for (const FlatParam& member : buffer->layout().params)
+          visit(state.narrow(0, member.offset, member.elements), buffer->trainable());
     }
   }
 
@@ -302,7 +302,7 @@ TEST_F(SaveFaults, APowerCutLosesNothingThatHasItsName) {
 
 TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {
   // As if ranks disagreed about who writes what.
-  plan_.groups.front().params.pop_back();
+  plan_.buffers.front().params.pop_back();
 
   const std::string error = error_of([&] { write_checkpoint(engine_, *control_, request(kStep)); });
 

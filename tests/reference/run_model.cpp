@@ -121,19 +121,19 @@ void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& ste
 void write_gradients(H5File* out, Engine& engine, Collectives& all,
                      const std::vector<bool>& has_gradient, double targets) {
   const Plan& plan = engine.plan();
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!has_gradient[g]) continue;
-    const ShardedGroup& group = *engine.groups()[g];
-    const at::Tensor flat = group.gradient().to(at::kDouble).div(targets);
+    const ShardedBuffer& buffer = *engine.buffers()[g];
+    const at::Tensor flat = buffer.gradient().to(at::kDouble).div(targets);
     std::map<int, at::Tensor> whole_gradients;
-    for (const FlatParam& member : plan.groups[g].params)
+    for (const FlatParam& member : plan.buffers[g].params)
       whole_gradients[member.param] = at::zeros(plan.model.params[member.param].shape, at::kDouble);
     for (const zea::detail::HeldBox& box :
          zea::detail::own_boxes(plan, static_cast<int>(g), engine.world_rank()))
       for (const CopyRun& run :
            copy_runs(box.extent, box.extent, whole(plan.model.params[box.param].shape)))
         std::copy_n(
-            flat.data_ptr<double>() + (box.flat_begin - group.range().begin) + run.source_element,
+            flat.data_ptr<double>() + (box.flat_begin - buffer.range().begin) + run.source_element,
             run.elements, whole_gradients.at(box.param).data_ptr<double>() + run.target_element);
     for (const auto& [param, gradient] : whole_gradients)
       write(out, "gradients/" + plan.model.params[param].name, plan.model.params[param].shape,
@@ -152,9 +152,9 @@ void run_model(const World& world, const Options& options, const std::string& pa
 
   const Step step = make_step(engine, *dataset);
   const Schedule schedule = plan.rank_step(step.plan, world.rank()).schedule;
-  for (auto& group : engine.groups()) group->zero_gradient();
+  for (auto& buffer : engine.buffers()) buffer->zero_gradient();
   const double loss = engine.run(schedule.actions, step.microbatches).loss_sum;
-  HolderSums(plan, mesh, engine.groups(), at::kCPU).run(schedule.has_gradient);
+  HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
 
   const auto all = make_mpi_collectives(world.communicator());
   std::optional<H5File> file;

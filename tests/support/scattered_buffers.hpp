@@ -24,9 +24,9 @@ inline void scatter_buffers(Plan& plan) {
     for (const auto& [sharded, summed] : ways)
       for (const Axes& axes : {sharded, summed})
         if (!axes.empty()) grid.buffer_axes.push_back(axes);
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
     const auto& [sharded, summed] = ways[g % std::size(ways)];
-    lay_over(plan.shardings[g], plan.mesh, plan.groups[g].module, sharded, summed);
+    lay_over(plan.shardings[g], plan.mesh, plan.buffers[g].module, sharded, summed);
   }
   plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
 }

@@ -14,25 +14,25 @@ namespace {
 /// What no parameter has in a shard, the rows that fill up a vocabulary among it, stays zero.
 void expect_zero_padding(TinyRun& run) {
   const Plan& plan = run.engine().plan();
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!plan.holds(run.engine().world_rank(), static_cast<int>(g))) continue;
-    const ShardedGroup& group = *run.engine().groups()[g];
-    if (!group.trainable()) continue;
-    const at::Tensor padding = at::ones_like(group.master());
+    const ShardedBuffer& buffer = *run.engine().buffers()[g];
+    if (!buffer.trainable()) continue;
+    const at::Tensor padding = at::ones_like(buffer.master());
     const int piece_rank = plan.piece_rank(run.engine().world_rank(), static_cast<int>(g));
-    for (const FlatPart& part : parts_in_range(plan.groups[g], group.range()))
+    for (const FlatPart& part : parts_in_range(plan.buffers[g], buffer.range()))
       for (const PieceBox& box :
            boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
                           part.param_begin, part.param_begin + part.elements))
         padding
-            .narrow(0, part.flat_begin - group.range().begin + box.begin - part.param_begin,
+            .narrow(0, part.flat_begin - buffer.range().begin + box.begin - part.param_begin,
                     box.extent.elements())
             .zero_();
-    std::vector<at::Tensor> all{group.master()};
+    std::vector<at::Tensor> all{buffer.master()};
     for (const StateSpec& state : plan.optimizer.states)
-      all.push_back(run.engine().state(group, state.name));
+      all.push_back(run.engine().state(buffer, state.name));
     for (const at::Tensor& values : all)
-      EXPECT_EQ((values * padding).abs().max().item<double>(), 0) << group.layout().name;
+      EXPECT_EQ((values * padding).abs().max().item<double>(), 0) << buffer.layout().name;
   }
 }
 

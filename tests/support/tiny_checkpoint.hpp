@@ -123,12 +123,12 @@ inline at::Tensor piece_of(const at::Tensor& values, const ParamCut& cut, int tp
 /// Calls visit(flat position, expected values) for each parameter's piece on this rank, in the
 /// master type.
 template <class Visit>
-void for_each_parameter(const Running& running, const FlatGroup& group, uint64_t seed,
+void for_each_parameter(const Running& running, const FlatBuffer& buffer, uint64_t seed,
                         Visit visit) {
   const Plan& plan = running.plan;
-  const int tp_rank = plan.mesh.coordinate(running.mesh.rank(), group.module).tp;
+  const int tp_rank = plan.mesh.coordinate(running.mesh.rank(), buffer.module).tp;
   const FilledSource source(plan.model, plan.config_json, seed);
-  for (const FlatParam& member : group.params) {
+  for (const FlatParam& member : buffer.params) {
     const ParamSpec& param = plan.model.params[member.param];
     const at::Tensor values = at::empty(param.shape, to_torch(plan.precision.master));
     source.read(param.name, param.shape, whole(param.shape), plan.precision.master,
@@ -138,34 +138,34 @@ void for_each_parameter(const Running& running, const FlatGroup& group, uint64_t
 }
 
 /// What a shard of a buffer should be: all of the buffer, padding zero, cut to the range.
-inline at::Tensor expected(const Running& running, const ShardedGroup& group, uint64_t seed) {
-  const at::Tensor flat =
-      at::zeros({std::max(group.range().end, group.layout().elements)}, group.master().options());
-  for_each_parameter(running, group.layout(), seed, [&](int64_t offset, const at::Tensor& values) {
+inline at::Tensor expected(const Running& running, const ShardedBuffer& buffer, uint64_t seed) {
+  const at::Tensor flat = at::zeros({std::max(buffer.range().end, buffer.layout().elements)},
+                                    buffer.master().options());
+  for_each_parameter(running, buffer.layout(), seed, [&](int64_t offset, const at::Tensor& values) {
     flat.narrow(0, offset, values.numel()).copy_(values);
   });
-  return flat.slice(0, group.range().begin, group.range().end);
+  return flat.slice(0, buffer.range().begin, buffer.range().end);
 }
 
 inline void fill(Running& running) {
-  for (const auto& group : running.engine.groups()) {
-    group->master().copy_(expected(running, *group, kMasterSeed));
-    if (!group->trainable()) continue;
-    running.engine.state(*group, "exp_avg").copy_(expected(running, *group, kExpAvgSeed));
-    running.engine.state(*group, "exp_avg_sq").copy_(expected(running, *group, kExpAvgSqSeed));
+  for (const auto& buffer : running.engine.buffers()) {
+    buffer->master().copy_(expected(running, *buffer, kMasterSeed));
+    if (!buffer->trainable()) continue;
+    running.engine.state(*buffer, "exp_avg").copy_(expected(running, *buffer, kExpAvgSeed));
+    running.engine.state(*buffer, "exp_avg_sq").copy_(expected(running, *buffer, kExpAvgSqSeed));
   }
 }
 
 inline void expect_filled(Running& running, const std::string& what) {
-  for (const auto& group : running.engine.groups()) {
-    const std::string where = what + ": " + group->layout().name;
-    EXPECT_TRUE(at::equal(group->master(), expected(running, *group, kMasterSeed))) << where;
-    if (!group->trainable()) continue;
-    EXPECT_TRUE(
-        at::equal(running.engine.state(*group, "exp_avg"), expected(running, *group, kExpAvgSeed)))
+  for (const auto& buffer : running.engine.buffers()) {
+    const std::string where = what + ": " + buffer->layout().name;
+    EXPECT_TRUE(at::equal(buffer->master(), expected(running, *buffer, kMasterSeed))) << where;
+    if (!buffer->trainable()) continue;
+    EXPECT_TRUE(at::equal(running.engine.state(*buffer, "exp_avg"),
+                          expected(running, *buffer, kExpAvgSeed)))
         << where;
-    EXPECT_TRUE(at::equal(running.engine.state(*group, "exp_avg_sq"),
-                          expected(running, *group, kExpAvgSqSeed)))
+    EXPECT_TRUE(at::equal(running.engine.state(*buffer, "exp_avg_sq"),
+                          expected(running, *buffer, kExpAvgSqSeed)))
         << where;
   }
 }

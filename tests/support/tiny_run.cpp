@@ -82,22 +82,22 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
 
 /// Put together from the boxes that are in the ranks' own cuts; what several tp ranks hold is the
 /// first one's.
-Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedGroup&)>& values) {
+Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& values) {
   Tensors tensors;
   for (const ParamSpec& param : plan_.model.params)
     tensors[param.name].resize(num_elements(param.shape), 0);
-  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+  for (size_t g = 0; g < plan_.buffers.size(); ++g) {
     if (!plan_.counts(mesh_.rank(), static_cast<int>(g))) continue;
-    const ShardedGroup& group = *engine_.groups()[g];
-    const at::Tensor held = values(group);
+    const ShardedBuffer& buffer = *engine_.buffers()[g];
+    const at::Tensor held = values(buffer);
     if (!held.defined()) continue;
     const at::Tensor wide = held.to(at::kDouble).cpu();
     const int piece_rank = plan_.piece_rank(mesh_.rank(), static_cast<int>(g));
     const FlatRange cut = plan_.own_cut(mesh_.rank(), static_cast<int>(g));
-    for (const FlatPart& part : parts_in_range(plan_.groups[g], cut)) {
+    for (const FlatPart& part : parts_in_range(plan_.buffers[g], cut)) {
       if (!plan_.cuts[part.param].is_first_holder(piece_rank)) continue;
       const ParamSpec& param = plan_.model.params[part.param];
-      const double* source = wide.data_ptr<double>() + (part.flat_begin - group.range().begin);
+      const double* source = wide.data_ptr<double>() + (part.flat_begin - buffer.range().begin);
       for (const PieceBox& box : boxes_of_piece(param, plan_.cuts[part.param], piece_rank,
                                                 part.param_begin, part.param_begin + part.elements))
         for (const CopyRun& run : copy_runs(box.extent, box.extent, whole(param.shape)))
@@ -113,12 +113,12 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedGroup&)>& v
 }
 
 Tensors TinyRun::weights() {
-  return collect([](const ShardedGroup& group) { return group.master(); });
+  return collect([](const ShardedBuffer& buffer) { return buffer.master(); });
 }
 
 Tensors TinyRun::state(const std::string& name) {
-  return collect([&](const ShardedGroup& group) {
-    return group.trainable() ? engine_.state(group, name) : at::Tensor();
+  return collect([&](const ShardedBuffer& buffer) {
+    return buffer.trainable() ? engine_.state(buffer, name) : at::Tensor();
   });
 }
 

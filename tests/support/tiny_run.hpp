@@ -66,7 +66,7 @@ class TinyRun {
 
  private:
   LoaderOptions loading() const;
-  Tensors collect(const std::function<at::Tensor(const ShardedGroup&)>& values);
+  Tensors collect(const std::function<at::Tensor(const ShardedBuffer&)>& values);
 
   const Dataset& dataset_;
   const TinyRunOptions& options_;

@@ -18,21 +18,21 @@ TEST(FlatLayout, HoldsEveryParameterOnceAligned) {
       const ModelSpec model = make_model_spec(
           tiny_llava_config({.tied = tied}), {.encoders = {{"vision", {.encoder = train_vision}}}});
       std::map<int, int> seen;
-      for (const FlatGroup& group : make_flat_layout(model)) {
+      for (const FlatBuffer& buffer : make_flat_layout(model)) {
         int64_t end = 0;
-        for (size_t i = 0; i < group.params.size(); ++i) {
-          const FlatParam& member = group.params[i];
+        for (size_t i = 0; i < buffer.params.size(); ++i) {
+          const FlatParam& member = buffer.params[i];
           ++seen[member.param];
-          EXPECT_EQ(model.params[member.param].trainable, group.trainable);
+          EXPECT_EQ(model.params[member.param].trainable, buffer.trainable);
           EXPECT_GE(member.offset, end);
-          const bool fused = i > 0 && model.params[group.params[i - 1].param].fused_with_next;
+          const bool fused = i > 0 && model.params[buffer.params[i - 1].param].fused_with_next;
           if (fused)
             EXPECT_EQ(member.offset, end) << "fused parameters lie adjacent";
           else
             EXPECT_EQ(member.offset % kFlatAlignment, 0);
           end = member.offset + member.elements;
         }
-        EXPECT_EQ(group.elements, end);
+        EXPECT_EQ(buffer.elements, end);
       }
       EXPECT_EQ(seen.size(), model.params.size());
       for (const auto& [param, count] : seen) EXPECT_EQ(count, 1) << model.params[param].name;
@@ -42,11 +42,11 @@ TEST(FlatLayout, HoldsEveryParameterOnceAligned) {
 TEST(FlatLayout, ATiedParameterHasABufferOfItsOwn) {
   const ModelSpec model = make_model_spec(tiny_llava_config({.tied = true}));
   int shared = 0;
-  for (const FlatGroup& group : make_flat_layout(model))
-    if (group.units.size() == 2) {
+  for (const FlatBuffer& buffer : make_flat_layout(model))
+    if (buffer.units.size() == 2) {
       ++shared;
-      ASSERT_EQ(group.params.size(), 1);
-      EXPECT_EQ(model.params[group.params[0].param].name,
+      ASSERT_EQ(buffer.params.size(), 1);
+      EXPECT_EQ(model.params[buffer.params[0].param].name,
                 "language_model.model.embed_tokens.weight");
     }
   EXPECT_EQ(shared, 1);
@@ -54,16 +54,16 @@ TEST(FlatLayout, ATiedParameterHasABufferOfItsOwn) {
 
 TEST(FlatLayout, ShardsCoverEveryParameterExactlyOnce) {
   const ModelSpec model = make_model_spec(tiny_llava_config());
-  for (const FlatGroup& group : make_flat_layout(model))
+  for (const FlatBuffer& buffer : make_flat_layout(model))
     for (int shards : {1, 2, 3, 5, 8}) {
       std::map<int, std::vector<Extent>> pieces;
       for (int shard = 0; shard < shards; ++shard)
-        for (const FlatPart& part : parts_in_range(group, shard_range(group, shard, shards)))
+        for (const FlatPart& part : parts_in_range(buffer, shard_range(buffer, shard, shards)))
           for (Extent& box : boxes_of_range(model.params[part.param].shape, part.param_begin,
                                             part.param_begin + part.elements))
             pieces[part.param].push_back(std::move(box));
-      EXPECT_EQ(group.padded(shards) % (shards * kFlatAlignment), 0);
-      for (const FlatParam& member : group.params)
+      EXPECT_EQ(buffer.padded(shards) % (shards * kFlatAlignment), 0);
+      for (const FlatParam& member : buffer.params)
         EXPECT_TRUE(covers_exactly_once(model.params[member.param].shape, pieces[member.param]));
     }
 }
@@ -80,20 +80,20 @@ TEST(FlatLayout, HoldsThePiecesOfATpRankAligned) {
         make_model_spec(tiny_llava_config({.tied = true, .heads = 8, .vision_heads = 8}));
     const ParamCuts cuts = cuts_over(model, tp);
     std::map<int, int> seen;
-    for (const FlatGroup& group : make_flat_layout(model, {}, cuts)) {
+    for (const FlatBuffer& buffer : make_flat_layout(model, {}, cuts)) {
       int64_t end = 0;
-      for (size_t i = 0; i < group.params.size(); ++i) {
-        const FlatParam& member = group.params[i];
+      for (size_t i = 0; i < buffer.params.size(); ++i) {
+        const FlatParam& member = buffer.params[i];
         ++seen[member.param];
         EXPECT_EQ(member.elements, num_elements(cuts[member.param].shape));
-        const bool fused = i > 0 && model.params[group.params[i - 1].param].fused_with_next;
+        const bool fused = i > 0 && model.params[buffer.params[i - 1].param].fused_with_next;
         if (fused)
           EXPECT_EQ(member.offset, end) << "fused pieces lie adjacent";
         else
           EXPECT_EQ(member.offset, (end + kFlatAlignment - 1) / kFlatAlignment * kFlatAlignment);
         end = member.offset + member.elements;
       }
-      EXPECT_EQ(group.elements, end);
+      EXPECT_EQ(buffer.elements, end);
     }
     EXPECT_EQ(seen.size(), model.params.size());
     for (const auto& [param, count] : seen) EXPECT_EQ(count, 1) << model.params[param].name;
@@ -116,9 +116,9 @@ TEST(FlatLayout, ShardsOfAllTpRanksCoverEveryParameterExactlyOnce) {
     for (int shards : {1, 3, 4}) {
       const ParamCuts cuts = cuts_over(model, tp);
       std::map<int, std::vector<Extent>> pieces;
-      for (const FlatGroup& group : make_flat_layout(model, {}, cuts))
+      for (const FlatBuffer& buffer : make_flat_layout(model, {}, cuts))
         for (int shard = 0; shard < shards; ++shard)
-          for (const FlatPart& part : parts_in_range(group, shard_range(group, shard, shards)))
+          for (const FlatPart& part : parts_in_range(buffer, shard_range(buffer, shard, shards)))
             for (int tp_rank = 0; tp_rank < tp; ++tp_rank) {
               if (!cuts[part.param].is_first_holder(tp_rank)) continue;
               for (PieceBox& box :
@@ -135,8 +135,8 @@ TEST(FlatLayout, ShardsOfAllTpRanksCoverEveryParameterExactlyOnce) {
 std::vector<std::string> names_with(const Wrapping& llm) {
   const ModelSpec model = make_model_spec(tiny_llava_config());
   std::vector<std::string> names;
-  for (const FlatGroup& group : make_flat_layout(model, {{"llm", llm}}))
-    if (group.module == "llm") names.push_back(group.name);
+  for (const FlatBuffer& buffer : make_flat_layout(model, {{"llm", llm}}))
+    if (buffer.module == "llm") names.push_back(buffer.name);
   return names;
 }
 
@@ -152,13 +152,13 @@ TEST(FlatLayout, WrapsNeighbouringUnitsOfAModule) {
 
 TEST(FlatLayout, GivesEveryFusedRunItsOwnBufferWhereParametersAreNotFlattened) {
   const ModelSpec model = make_model_spec(tiny_llava_config());
-  const auto groups = make_flat_layout(model, {{"llm", {.units = 2, .each_parameter = true}}});
-  for (const FlatGroup& group : groups) {
-    if (group.module != "llm") continue;
-    for (size_t i = 0; i + 1 < group.params.size(); ++i)
-      EXPECT_TRUE(model.params[group.params[i].param].fused_with_next) << group.name;
-    EXPECT_EQ(group.name, model.params[group.params[0].param].name);
-    EXPECT_EQ(group.units.size(), 1);
+  const auto buffers = make_flat_layout(model, {{"llm", {.units = 2, .each_parameter = true}}});
+  for (const FlatBuffer& buffer : buffers) {
+    if (buffer.module != "llm") continue;
+    for (size_t i = 0; i + 1 < buffer.params.size(); ++i)
+      EXPECT_TRUE(model.params[buffer.params[i].param].fused_with_next) << buffer.name;
+    EXPECT_EQ(buffer.name, model.params[buffer.params[0].param].name);
+    EXPECT_EQ(buffer.units.size(), 1);
   }
 }
 

@@ -102,18 +102,18 @@ std::string words_of(const Plan& plan) {
 }
 
 /// Each tp rank's pieces: its buffer is cut into as many parts as ranks hold the same pieces.
-void expect_own_cuts_cover(const Plan& plan, int group) {
-  const int64_t end = plan.groups[group].padded(plan.shardings[group].shards);
-  const int tp = plan.mesh.grid(plan.groups[group].module).tp;
+void expect_own_cuts_cover(const Plan& plan, int buffer) {
+  const int64_t end = plan.buffers[buffer].padded(plan.shardings[buffer].shards);
+  const int tp = plan.mesh.grid(plan.buffers[buffer].module).tp;
   std::vector<std::vector<int>> owners(tp, std::vector<int>(end, 0));
   for (int rank = 0; rank < plan.world_size(); ++rank) {
-    const FlatRange cut = plan.own_cut(rank, group);
-    const FlatRange shard =
-        shard_range(plan.groups[group], plan.shard_of(rank, group), plan.shardings[group].shards);
+    const FlatRange cut = plan.own_cut(rank, buffer);
+    const FlatRange shard = shard_range(plan.buffers[buffer], plan.shard_of(rank, buffer),
+                                        plan.shardings[buffer].shards);
     ASSERT_GE(cut.begin, shard.begin);
     ASSERT_LE(cut.end, shard.end);
     ASSERT_LE(cut.end - cut.begin, end * tp / plan.world_size() + 1);
-    for (int64_t i = cut.begin; i < cut.end; ++i) ++owners[plan.piece_rank(rank, group)][i];
+    for (int64_t i = cut.begin; i < cut.end; ++i) ++owners[plan.piece_rank(rank, buffer)][i];
   }
   for (const std::vector<int>& of_tp_rank : owners)
     ASSERT_EQ(std::count(of_tp_rank.begin(), of_tp_rank.end(), 1), end);
@@ -124,7 +124,7 @@ TEST(Plan, OwnCutsOfAllRanksCoverEveryPieceOnceUnderEveryStrategy) {
   for (int round = 0; round < 60; ++round) {
     const RandomLayout layout = random_layout(random, 24);
     const Plan plan = make_plan(layout.options, random_layout_config(random), layout.ranks);
-    for (size_t g = 0; g < plan.groups.size(); ++g) {
+    for (size_t g = 0; g < plan.buffers.size(); ++g) {
       expect_own_cuts_cover(plan, static_cast<int>(g));
       if (::testing::Test::HasFatalFailure()) FAIL() << words_of(plan);
     }
@@ -139,9 +139,9 @@ TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
     const Plan plan = make_plan(layout.options, random_layout_config(random), layout.ranks);
     std::vector<std::vector<Extent>> boxes(plan.model.params.size());
     for (int rank = 0; rank < layout.ranks; ++rank)
-      for (size_t g = 0; g < plan.groups.size(); ++g) {
-        const int group = static_cast<int>(g), piece_rank = plan.piece_rank(rank, group);
-        for (const FlatPart& part : parts_in_range(plan.groups[g], plan.own_cut(rank, group)))
+      for (size_t g = 0; g < plan.buffers.size(); ++g) {
+        const int buffer = static_cast<int>(g), piece_rank = plan.piece_rank(rank, buffer);
+        for (const FlatPart& part : parts_in_range(plan.buffers[g], plan.own_cut(rank, buffer)))
           if (plan.cuts[part.param].is_first_holder(piece_rank))
             for (PieceBox& box :
                  boxes_of_piece(plan.model.params[part.param], plan.cuts[part.param], piece_rank,
@@ -295,8 +295,8 @@ TEST(Plan, BuffersAreCutOverTheRanksThatHoldTheSamePieces) {
   EXPECT_EQ(plan.cuts[k].shape, (Shape{6, 24}));
   const int head = plan.model.param_index("language_model.lm_head.weight");
   EXPECT_EQ(plan.cuts[head].shape, (Shape{11, 24}));
-  for (size_t g = 0; g < plan.groups.size(); ++g)
-    EXPECT_EQ(plan.shardings[g].shards, plan.groups[g].module == "llm" ? 4 : 8);
+  for (size_t g = 0; g < plan.buffers.size(); ++g)
+    EXPECT_EQ(plan.shardings[g].shards, plan.buffers[g].module == "llm" ? 4 : 8);
 }
 
 TEST(Plan, AcceptsInputsThatHaveTheirTypeAlready) {

@@ -69,22 +69,22 @@ TEST(Schedule, UnitsRunOnGatheredBuffersAndAtMostTwoAreGathered) {
   for (const Case& c : cases()) {
     const Plan plan = plan_of(c);
     const StepPlan step = step_of(plan, c);
-    const auto unit_groups = groups_of_units(plan.model, plan.groups);
+    const auto unit_buffers = buffers_of_units(plan.model, plan.buffers);
     for (int rank = 0; rank < c.ranks; ++rank) {
       std::set<int> gathered;
       for (const Action& action : actions_of(plan, step, rank)) {
         if (action.kind == ActionKind::Unshard) {
-          EXPECT_TRUE(gathered.insert(action.group).second);
+          EXPECT_TRUE(gathered.insert(action.buffer).second);
         }
         if (action.kind == ActionKind::Reshard) {
-          EXPECT_EQ(gathered.erase(action.group), 1);
+          EXPECT_EQ(gathered.erase(action.buffer), 1);
         }
         std::set<std::string> units;
-        for (int group : gathered) units.insert(plan.groups[group].name);
+        for (int buffer : gathered) units.insert(plan.buffers[buffer].name);
         EXPECT_LE(units.size(), c.tied ? 4u : 2u);
         if (action.unit < 0) continue;
-        for (int group : unit_groups[action.unit])
-          EXPECT_TRUE(!plan.shardings[group].gathered() || gathered.contains(group));
+        for (int buffer : unit_buffers[action.unit])
+          EXPECT_TRUE(!plan.shardings[buffer].gathered() || gathered.contains(buffer));
       }
       EXPECT_TRUE(gathered.empty());
     }
@@ -95,34 +95,35 @@ TEST(Schedule, EveryGradientIsReducedAfterItsLastBackward) {
   for (const Case& c : cases()) {
     const Plan plan = plan_of(c);
     const StepPlan step = step_of(plan, c);
-    const auto unit_groups = groups_of_units(plan.model, plan.groups);
+    const auto unit_buffers = buffers_of_units(plan.model, plan.buffers);
     for (int rank = 0; rank < c.ranks; ++rank) {
       const auto actions = actions_of(plan, step, rank);
       const auto stepped = plan.rank_step(step, rank, false).schedule.has_gradient;
-      for (size_t group = 0; group < plan.groups.size(); ++group) {
+      for (size_t buffer = 0; buffer < plan.buffers.size(); ++buffer) {
         int open = 0, replicas = 0;
         for (const Action& action : actions) {
-          const bool uses = action.kind == ActionKind::Backward &&
-                            std::ranges::find(unit_groups[action.unit], static_cast<int>(group)) !=
-                                unit_groups[action.unit].end();
+          const bool uses =
+              action.kind == ActionKind::Backward &&
+              std::ranges::find(unit_buffers[action.unit], static_cast<int>(buffer)) !=
+                  unit_buffers[action.unit].end();
           if (uses) {
             EXPECT_EQ(replicas, 0) << "backward after the last reduction";
             ++open;
           }
-          if (action.group != static_cast<int>(group)) continue;
+          if (action.buffer != static_cast<int>(buffer)) continue;
           if (action.kind == ActionKind::ReduceShard) open = 0;
           if (action.kind == ActionKind::ReduceReplicas) ++replicas;
         }
-        const Sharding& sharding = plan.shardings[group];
-        if (!plan.groups[group].trainable) {
+        const Sharding& sharding = plan.shardings[buffer];
+        if (!plan.buffers[buffer].trainable) {
           EXPECT_EQ(replicas, 0);
           continue;
         }
         if (sharding.gathered()) {
-          EXPECT_EQ(open, 0) << plan.groups[group].name;
+          EXPECT_EQ(open, 0) << plan.buffers[buffer].name;
         }
-        EXPECT_EQ(replicas, stepped[group] && sharding.replicas > 1 ? 1 : 0)
-            << plan.groups[group].name;
+        EXPECT_EQ(replicas, stepped[buffer] && sharding.replicas > 1 ? 1 : 0)
+            << plan.buffers[buffer].name;
       }
     }
   }
@@ -149,13 +150,14 @@ TEST(Schedule, AModuleWithoutItemsDoesNothing) {
   const Plan plan = plan_of(c);
   const StepPlan step = step_of(plan, c);
   for (const Action& action : actions_of(plan, step, 0)) {
-    const std::string& module =
-        action.unit >= 0 ? plan.model.units[action.unit].module : plan.groups[action.group].module;
+    const std::string& module = action.unit >= 0 ? plan.model.units[action.unit].module
+                                                 : plan.buffers[action.buffer].module;
     EXPECT_EQ(module, "llm");
   }
   const auto stepped = plan.rank_step(step, 0, false).schedule.has_gradient;
-  for (size_t group = 0; group < plan.groups.size(); ++group)
-    EXPECT_EQ(stepped[group], plan.groups[group].module == "llm" && plan.groups[group].trainable);
+  for (size_t buffer = 0; buffer < plan.buffers.size(); ++buffer)
+    EXPECT_EQ(stepped[buffer],
+              plan.buffers[buffer].module == "llm" && plan.buffers[buffer].trainable);
 }
 
 TEST(Schedule, GathersTheNextUnitBeforeThisOneRuns) {
@@ -163,7 +165,7 @@ TEST(Schedule, GathersTheNextUnitBeforeThisOneRuns) {
   const Plan plan = plan_of(c);
   const auto actions = actions_of(plan, step_of(plan, c), 0);
   std::vector<std::string> head;
-  for (size_t i = 0; i < 5; ++i) head.push_back(describe(actions[i], plan.model, plan.groups));
+  for (size_t i = 0; i < 5; ++i) head.push_back(describe(actions[i], plan.model, plan.buffers));
   EXPECT_EQ(head, (std::vector<std::string>{
                       "unshard vision.embed microbatch 0", "unshard vision.layers.0 microbatch 0",
                       "forward vision.embed microbatch 0", "reshard vision.embed microbatch 0",
@@ -183,7 +185,7 @@ std::vector<std::string> actions_with(void (*refine)(ModuleMeshOptions&), int mi
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i);
   std::vector<std::string> text;
   for (const Action& action : actions_of(plan, plan.step_plan(0, ids, index), 0)) {
-    const std::string line = describe(action, plan.model, plan.groups);
+    const std::string line = describe(action, plan.model, plan.buffers);
     text.push_back(microbatches == 1 ? line.substr(0, line.find(" microbatch")) : line);
   }
   return text;

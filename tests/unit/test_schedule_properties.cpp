@@ -168,8 +168,8 @@ Plan random_plan(Random& random) {
                  : kTextModel,
       ranks);
   if (random.below(4) == 0) {
-    for (size_t g = 0; g < plan.groups.size(); ++g) {
-      const bool vision = plan.groups[g].module == "vision";
+    for (size_t g = 0; g < plan.buffers.size(); ++g) {
+      const bool vision = plan.buffers[g].module == "vision";
       const auto& mesh = vision ? options.meshes["vision"] : options.meshes["llm"];
       plan.shardings[g].offloads = mesh.strategy != ShardingStrategy::NoShard;
     }
@@ -198,8 +198,8 @@ std::vector<int> ranks_of(const Plan& plan, const Action& action, int rank) {
   if (action.place >= 0) return {};  // see expect_delivery
   if (action.unit >= 0)              // the layers of a unit communicate inside
     return plan.mesh.group(rank, plan.model.units[action.unit].module, {Axis::Cp, Axis::Tp});
-  const std::string& module = plan.groups[action.group].module;
-  const Sharding& sharding = plan.shardings[action.group];
+  const std::string& module = plan.buffers[action.buffer].module;
+  const Sharding& sharding = plan.shardings[action.buffer];
   switch (action.kind) {
     case ActionKind::Unshard:
     case ActionKind::ReduceShard:
@@ -223,7 +223,7 @@ void expect_same_order(const Plan& plan, const Lists& lists) {
     for (const Action& action : lists[rank])
       if (const std::vector<int> ranks = ranks_of(plan, action, rank); !ranks.empty())
         if (ranks.size() > 1)
-          calls[ranks][rank].push_back({action.kind, std::max(action.group, action.unit)});
+          calls[ranks][rank].push_back({action.kind, std::max(action.buffer, action.unit)});
   for (auto& [ranks, of_rank] : calls)
     for (int rank : ranks) ASSERT_EQ(of_rank[rank], of_rank[ranks.front()]) << "rank " << rank;
 }
@@ -277,7 +277,7 @@ void expect_delivery(const Plan& plan, const Lists& lists) {
   for (int rank = 0; rank < plan.world_size(); ++rank)
     ASSERT_EQ(next[rank], lists[rank].size())
         << "rank " << rank << " waits at "
-        << describe(lists[rank][next[rank]], plan.model, plan.groups);
+        << describe(lists[rank][next[rank]], plan.model, plan.buffers);
 }
 
 /// Between two ranks messages of one way follow each other as both ends come to them.
@@ -313,20 +313,20 @@ class Holdings {
       : plan_(plan),
         rank_(rank),
         slots_(plan.slots[plan.place_of(rank)]),
-        unit_groups_(groups_of_units(plan.model, plan.groups)),
+        unit_buffers_(buffers_of_units(plan.model, plan.buffers)),
         gathered_(slots_.gathered.bytes.size(), -1),
         gradients_(slots_.gradients.bytes.size(), -1),
-        added_(plan.groups.size()) {}
+        added_(plan.buffers.size()) {}
 
   void take(const Action& action) {
     switch (action.kind) {
       case ActionKind::Unshard:
       case ActionKind::UnshardSubgroup:
-        return gather(action.group);
+        return gather(action.buffer);
       case ActionKind::Reshard:
       case ActionKind::ReshardSubgroup:
-        ASSERT_EQ(slot(action.group), action.group);
-        slot(action.group) = -1;
+        ASSERT_EQ(slot(action.buffer), action.buffer);
+        slot(action.buffer) = -1;
         return;
       case ActionKind::Forward:
       case ActionKind::Backward:
@@ -344,14 +344,14 @@ class Holdings {
         return;
       case ActionKind::ReduceShard:
         finish();
-        open(action.group);
-        reducing_ = action.group;
-        added_[action.group] = false;
+        open(action.buffer);
+        reducing_ = action.buffer;
+        added_[action.buffer] = false;
         return;
       case ActionKind::ReduceReplicas:
-        if (reducing_ == action.group) finish();
-        added_[action.group] = false;
-        summed_.insert(action.group);
+        if (reducing_ == action.buffer) finish();
+        added_[action.buffer] = false;
+        summed_.insert(action.buffer);
         return;
       case ActionKind::Move:
         EXPECT_TRUE(moved_.insert({action.unit, action.microbatch}).second);
@@ -370,45 +370,45 @@ class Holdings {
     for (size_t g = 0; g < added_.size(); ++g) {
       const Sharding& sharding = plan_.shardings[g];
       EXPECT_FALSE(added_[g] && (sharding.gathered() || sharding.replicas > 1))
-          << plan_.groups[g].name << " is not reduced";
+          << plan_.buffers[g].name << " is not reduced";
     }
   }
 
  private:
-  int& slot(int group) { return gathered_.at(slots_.gathered.slot_of_group[group]); }
-  int& gradient(int group) { return gradients_.at(slots_.gradients.slot_of_group[group]); }
+  int& slot(int buffer) { return gathered_.at(slots_.gathered.slot_of_buffer[buffer]); }
+  int& gradient(int buffer) { return gradients_.at(slots_.gradients.slot_of_buffer[buffer]); }
 
-  void gather(int group) {
-    ASSERT_EQ(slot(group), -1) << plan_.groups[group].name;
-    slot(group) = group;
+  void gather(int buffer) {
+    ASSERT_EQ(slot(buffer), -1) << plan_.buffers[buffer].name;
+    slot(buffer) = buffer;
   }
 
   void run(const Action& action) {
     ASSERT_EQ(plan_.pipeline.place_of_unit(action.unit), plan_.place_of(rank_));
-    for (int group : unit_groups_[action.unit]) {
-      ASSERT_TRUE(plan_.holds(rank_, group)) << plan_.groups[group].name;
-      const bool gathers = plan_.shardings[group].gathered();
+    for (int buffer : unit_buffers_[action.unit]) {
+      ASSERT_TRUE(plan_.holds(rank_, buffer)) << plan_.buffers[buffer].name;
+      const bool gathers = plan_.shardings[buffer].gathered();
       if (gathers) {
-        ASSERT_EQ(slot(group), group) << plan_.groups[group].name;
+        ASSERT_EQ(slot(buffer), buffer) << plan_.buffers[buffer].name;
       }
-      if (action.kind == ActionKind::Forward || !plan_.groups[group].trainable) continue;
-      ASSERT_FALSE(summed_.contains(group)) << "an addition after the last sum";
-      if (reducing_ == group) finish();
-      if (gathers && gradient(group) != group) {
-        if (gradient(group) >= 0) {
-          ASSERT_EQ(gradient(group), reducing_);
+      if (action.kind == ActionKind::Forward || !plan_.buffers[buffer].trainable) continue;
+      ASSERT_FALSE(summed_.contains(buffer)) << "an addition after the last sum";
+      if (reducing_ == buffer) finish();
+      if (gathers && gradient(buffer) != buffer) {
+        if (gradient(buffer) >= 0) {
+          ASSERT_EQ(gradient(buffer), reducing_);
           finish();
         }
-        open(group);
+        open(buffer);
       }
-      added_[group] = true;
+      added_[buffer] = true;
     }
   }
 
-  void open(int group) {
-    if (gradient(group) == group) return;
-    ASSERT_EQ(gradient(group), -1) << plan_.groups[group].name;
-    gradient(group) = group;
+  void open(int buffer) {
+    if (gradient(buffer) == buffer) return;
+    ASSERT_EQ(gradient(buffer), -1) << plan_.buffers[buffer].name;
+    gradient(buffer) = buffer;
   }
 
   void finish() {
@@ -419,7 +419,7 @@ class Holdings {
   const Plan& plan_;
   int rank_;
   const SlotPlans& slots_;
-  std::vector<std::vector<int>> unit_groups_;
+  std::vector<std::vector<int>> unit_buffers_;
   std::vector<int> gathered_, gradients_;  ///< who has each slot; -1: nobody
   std::vector<bool> added_;                ///< something that is not reduced yet
   std::set<int> summed_;

@@ -17,7 +17,7 @@
 #include "zea/batch/make_microbatch.hpp"
 #include "zea/kernels/matmul.hpp"
 #include "zea/model/unit.hpp"
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
 
 namespace zea::test_unit_memory {

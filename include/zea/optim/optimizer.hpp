@@ -20,27 +20,27 @@ class Optimizer {
 
   /// Updates the buffers that have a gradient in this step; the plan's rules give each
   /// parameter its factor of `update.lr` and its weight decay.
-  void step(const std::vector<bool>& groups_with_gradient, Update update);
+  void step(const std::vector<bool>& buffers_with_gradient, Update update);
 
   /// The first buffer of this rank whose gradient is not finite; -1 when all are.
-  int non_finite_group() const;
+  int non_finite_buffer() const;
 
  private:
   /// A run of a shard whose parameters have the same rule.
   struct Cut {
-    int group;
+    int buffer;
     int64_t begin, elements;  ///< in the shard
     ParamRule rule;
   };
 
   /// A run of a shard that this rank counts in the norm.
   struct Counted {
-    int group;
+    int buffer;
     int64_t begin, elements;  ///< in the shard
   };
 
-  void add_cuts(int group);
-  void add_counted(int group);
+  void add_cuts(int buffer);
+  void add_counted(int buffer);
 
   Engine& engine_;
   UpdateFunction update_;

@@ -14,7 +14,7 @@
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/model/unit.hpp"
 #include "zea/parallel/place_transfers.hpp"
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {
@@ -33,16 +33,16 @@ class Engine {
   Mesh& mesh() { return mesh_; }
   int world_rank() const { return world_rank_; }
   /// By index in the plan; null where this rank has no part of a buffer (Plan::holds).
-  std::vector<std::unique_ptr<ShardedGroup>>& groups() { return groups_; }
+  std::vector<std::unique_ptr<ShardedBuffer>>& buffers() { return buffers_; }
   /// What the plan's optimizer keeps under this name beside the master of a buffer that trains.
-  const at::Tensor& state(const ShardedGroup& group, const std::string& name) const;
+  const at::Tensor& state(const ShardedBuffer& buffer, const std::string& name) const;
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options() const;
   /// Gives every copy of the model the weights of the first one. Collective.
   void broadcast_weights();
 
   /// Runs a step's actions over this rank's microbatches; with Backward actions gradients are added
-  /// into the groups' shards.
+  /// into the buffers' shards.
   WalkResult run(const std::vector<Action>& actions, const std::vector<Microbatch>& microbatches,
                  HeadOutput head = HeadOutput::Loss);
 
@@ -69,7 +69,7 @@ class Engine {
   };
 
   void build_slots();
-  void build_groups();
+  void build_buffers();
   void build_states();
   void build_units();
   void build_layers();
@@ -85,7 +85,7 @@ class Engine {
   void move_back(int unit, int microbatch);
   void send(const Action& action);
   void send_gradient(const Action& action);
-  void open_gradient(int group);
+  void open_gradient(int buffer);
   UnitOutput call_unit(int unit, int microbatch, const UnitInputs& inputs);
   void forward(int unit, int microbatch);
   void backward(int unit, int microbatch, bool puts_off_weights);
@@ -93,9 +93,9 @@ class Engine {
   void backward_weight(int unit, int microbatch);
   void add_loss(int unit, const at::Tensor& loss);
   void open_gradients(int unit);
-  void reduce_shard(int group);
+  void reduce_shard(int buffer);
   void finish_reduce_shard();
-  void reduce_replicas(int group);
+  void reduce_replicas(int buffer);
   void finish_reductions();
   void progress();
 
@@ -106,9 +106,9 @@ class Engine {
   RunUnit run_unit_;
   Ledger ledger_;
   std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
-  std::vector<std::unique_ptr<ShardedGroup>> groups_;
+  std::vector<std::unique_ptr<ShardedBuffer>> buffers_;
   std::vector<std::vector<Buffer>> states_;  ///< of each buffer, as OptimizerSpec lists them
-  std::vector<std::vector<int>> unit_groups_;
+  std::vector<std::vector<int>> unit_buffers_;
   std::vector<std::vector<Parameter*>> unit_parameters_;
   std::vector<int> readers_;         ///< units at this place that read each unit's output
   std::vector<int> reading_places_;  ///< other places that do

@@ -9,25 +9,25 @@
 #include <vector>
 
 #include "zea/comm/mesh.hpp"
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 
 namespace zea {
 
 class HolderSums {
  public:
-  /// `mesh` and `groups`, the buffers of `plan`, must outlive it. Does not communicate.
-  HolderSums(const Plan& plan, Mesh& mesh, const std::vector<std::unique_ptr<ShardedGroup>>& groups,
-             at::Device device);
+  /// `mesh` and `buffers`, the buffers of `plan`, must outlive it. Does not communicate.
+  HolderSums(const Plan& plan, Mesh& mesh,
+             const std::vector<std::unique_ptr<ShardedBuffer>>& buffers, at::Device device);
 
   /// After a step's reductions, before norm and update: sums the owned gradients of the buffers
   /// that some rank of the job has a gradient for. One sum in the master type for each group of
   /// holders. Collective.
-  void run(const std::vector<bool>& groups_with_gradient);
+  void run(const std::vector<bool>& buffers_with_gradient);
 
  private:
   /// A run of a shard whose parameters have the same holders.
   struct Range {
-    int group;
+    int buffer;
     int64_t begin, elements;  ///< in the shard
     double scale;             ///< of what each holder contributes
   };
@@ -38,14 +38,14 @@ class HolderSums {
     Pending pending;
   };
 
-  void add_group(const Plan& plan, int group, Mesh& mesh);
+  void add_buffer(const Plan& plan, int buffer, Mesh& mesh);
   Sum& sum_over(Collectives& holders);
   static void add_range(Sum& sum, const Range& range);
   at::Tensor gradient_of(const Range& range) const;
-  void start(Sum& sum, const std::vector<bool>& groups_with_gradient);
-  void finish(Sum& sum, const std::vector<bool>& groups_with_gradient);
+  void start(Sum& sum, const std::vector<bool>& buffers_with_gradient);
+  void finish(Sum& sum, const std::vector<bool>& buffers_with_gradient);
 
-  const std::vector<std::unique_ptr<ShardedGroup>>& groups_;
+  const std::vector<std::unique_ptr<ShardedBuffer>>& buffers_;
   DType dtype_;
   at::Device device_;
   std::vector<Sum> sums_;  ///< in one order on all ranks

@@ -17,11 +17,11 @@ class Slots {
   /// over it.
   Slots(const SlotPlan& plan, Ledger& ledger, Collectives* reach, at::Device device);
 
-  /// The slot of `group`, which nobody else may have: (elements) of whatever was there.
-  at::Tensor take(int group, int64_t elements, at::ScalarType dtype);
-  void give_back(int group);
-  /// The group that has the slot of `group`; -1: none.
-  int holder(int group) const { return holders_[plan_.slot_of_group[group]]; }
+  /// The slot of `buffer`, which nobody else may have: (elements) of whatever was there.
+  at::Tensor take(int buffer, int64_t elements, at::ScalarType dtype);
+  void give_back(int buffer);
+  /// The buffer that has the slot of `buffer`; -1: none.
+  int holder(int buffer) const { return holders_[plan_.slot_of_buffer[buffer]]; }
 
  private:
   const SlotPlan& plan_;

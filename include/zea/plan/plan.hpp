@@ -35,8 +35,8 @@ struct Plan {
   ParamCuts cuts;                                        ///< of each parameter, over tp
   std::map<std::string, TokenSharding> token_shardings;  ///< of each module
   std::vector<int> bundles;                              ///< of each unit
-  std::vector<FlatGroup> groups;
-  std::vector<Sharding> shardings;  ///< of each group
+  std::vector<FlatBuffer> buffers;
+  std::vector<Sharding> shardings;  ///< of each buffer
   Pipeline pipeline;
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
@@ -53,20 +53,20 @@ struct Plan {
   int stage_of_unit(int unit) const;
   /// Where along pp of its module a buffer stands: with the units that read it, carried parameters
   /// with the first; ascending.
-  std::vector<int> stages_of_group(int group) const;
+  std::vector<int> stages_of_buffer(int buffer) const;
   /// Whether this rank has a buffer's place along pp, and whether that is the first such place,
   /// which counts it in norms and writes it.
-  bool holds(int world_rank, int group) const;
-  bool counts(int world_rank, int group) const;
+  bool holds(int world_rank, int buffer) const;
+  bool counts(int world_rank, int buffer) const;
   /// Which pieces of a buffer's parameters this rank has: its place among the ranks that they are
   /// dealt to.
-  int piece_rank(int world_rank, int group) const;
+  int piece_rank(int world_rank, int buffer) const;
   /// This rank's part of a buffer: which of its shards.
-  int shard_of(int world_rank, int group) const;
+  int shard_of(int world_rank, int buffer) const;
   /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N
   /// of it, N being the ranks that hold the same pieces. What several tp ranks hold lies in the
   /// cuts of all of them.
-  FlatRange own_cut(int world_rank, int group) const;
+  FlatRange own_cut(int world_rank, int buffer) const;
 
   /// Whether a unit's forward is run again for its backward. The head's backward follows its
   /// forward at once: keeping its graph costs nothing.
@@ -78,7 +78,7 @@ struct Plan {
                      const std::vector<SampleIndex>& index) const;
   /// How this rank and those that it shares microbatches with hold their tokens.
   ReplicaLayout replica_layout(int world_rank) const;
-  ScheduleParts schedule_parts() const { return {model, groups, bundles, shardings, pipeline}; }
+  ScheduleParts schedule_parts() const { return {model, buffers, bundles, shardings, pipeline}; }
   /// A step for estimates: one microbatch, the same on every replica.
   StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch) const {
     return count_step(std::vector(static_cast<size_t>(mesh.replicas()), std::vector{microbatch}),

@@ -60,58 +60,58 @@ class LayoutBuilder {
       const bool shared = readers_[param].size() > 1;
       if (shared && readers_[param].front() != unit) continue;
       const int own = shared ? param : each ? run : -1;
-      FlatGroup& group = group_at(bundles_[unit], model_.params[param].trainable, own);
-      if (group.params.empty()) open(group, unit, param, own, shared);
-      if (!shared && group.units.back() != unit) extend(group, unit, own);
-      append(group, param);
+      FlatBuffer& buffer = buffer_at(bundles_[unit], model_.params[param].trainable, own);
+      if (buffer.params.empty()) open(buffer, unit, param, own, shared);
+      if (!shared && buffer.units.back() != unit) extend(buffer, unit, own);
+      append(buffer, param);
     }
   }
 
   /// Parameters that no unit reads, a buffer for each module.
   void add_carried() {
-    std::map<std::string, FlatGroup> carried;
+    std::map<std::string, FlatBuffer> carried;
     for (size_t p = 0; p < model_.params.size(); ++p) {
       if (!readers_[p].empty()) continue;
-      FlatGroup& group = carried[model_.params[p].module];
-      group.module = model_.params[p].module;
-      group.name = group.module + ".carried";
-      group.trainable = false;
-      append(group, static_cast<int>(p));
+      FlatBuffer& buffer = carried[model_.params[p].module];
+      buffer.module = model_.params[p].module;
+      buffer.name = buffer.module + ".carried";
+      buffer.trainable = false;
+      append(buffer, static_cast<int>(p));
     }
-    for (auto& [module, group] : carried) groups_.push_back(std::move(group));
+    for (auto& [module, buffer] : carried) buffers_.push_back(std::move(buffer));
   }
 
-  std::vector<FlatGroup> finish() { return std::move(groups_); }
+  std::vector<FlatBuffer> finish() { return std::move(buffers_); }
 
  private:
-  FlatGroup& group_at(int bundle, bool trainable, int own) {
+  FlatBuffer& buffer_at(int bundle, bool trainable, int own) {
     const auto [place, is_new] =
-        position_.emplace(std::make_tuple(bundle, trainable, own), groups_.size());
-    if (is_new) groups_.emplace_back();
-    return groups_[place->second];
+        position_.emplace(std::make_tuple(bundle, trainable, own), buffers_.size());
+    if (is_new) buffers_.emplace_back();
+    return buffers_[place->second];
   }
 
-  void append(FlatGroup& group, int param) const {
+  void append(FlatBuffer& buffer, int param) const {
     const bool fused =
-        !group.params.empty() && model_.params[group.params.back().param].fused_with_next;
-    const int64_t offset = fused ? group.elements : round_up(group.elements, kFlatAlignment);
+        !buffer.params.empty() && model_.params[buffer.params.back().param].fused_with_next;
+    const int64_t offset = fused ? buffer.elements : round_up(buffer.elements, kFlatAlignment);
     const int64_t elements = piece_elements(model_, cuts_, param);
-    group.params.push_back({param, offset, elements});
-    group.elements = offset + elements;
+    buffer.params.push_back({param, offset, elements});
+    buffer.elements = offset + elements;
   }
 
-  void open(FlatGroup& group, int unit, int param, int own, bool shared) {
-    group.name = own >= 0 ? model_.params[param].name : model_.units[unit].name;
-    group.module = model_.units[unit].module;
-    group.trainable = model_.params[param].trainable;
-    group.bundle = shared ? -1 : bundles_[unit];
-    group.units = shared ? readers_[param] : std::vector<int>{unit};
+  void open(FlatBuffer& buffer, int unit, int param, int own, bool shared) {
+    buffer.name = own >= 0 ? model_.params[param].name : model_.units[unit].name;
+    buffer.module = model_.units[unit].module;
+    buffer.trainable = model_.params[param].trainable;
+    buffer.bundle = shared ? -1 : bundles_[unit];
+    buffer.units = shared ? readers_[param] : std::vector<int>{unit};
   }
 
-  void extend(FlatGroup& group, int unit, int own) {
-    group.units.push_back(unit);
+  void extend(FlatBuffer& buffer, int unit, int own) {
+    buffer.units.push_back(unit);
     if (own < 0)
-      group.name = model_.units[group.units.front()].name + ".." + model_.units[unit].name;
+      buffer.name = model_.units[buffer.units.front()].name + ".." + model_.units[unit].name;
   }
 
   const ModelSpec& model_;
@@ -119,24 +119,24 @@ class LayoutBuilder {
   const ParamCuts& cuts_;
   std::vector<int> bundles_;
   std::vector<std::vector<int>> readers_;
-  std::vector<FlatGroup> groups_;
+  std::vector<FlatBuffer> buffers_;
   std::map<std::tuple<int, bool, int>, size_t> position_;
 };
 
 }  // namespace
 
-int64_t FlatGroup::padded(int shards) const {
+int64_t FlatBuffer::padded(int shards) const {
   return round_up(elements, kFlatAlignment * shards);
 }
 
-FlatRange shard_range(const FlatGroup& group, int shard, int shards) {
-  const int64_t length = group.padded(shards) / shards;
+FlatRange shard_range(const FlatBuffer& buffer, int shard, int shards) {
+  const int64_t length = buffer.padded(shards) / shards;
   return {shard * length, (shard + 1) * length};
 }
 
-std::vector<FlatPart> parts_in_range(const FlatGroup& group, FlatRange range) {
+std::vector<FlatPart> parts_in_range(const FlatBuffer& buffer, FlatRange range) {
   std::vector<FlatPart> parts;
-  for (const FlatParam& param : group.params) {
+  for (const FlatParam& param : buffer.params) {
     const int64_t begin = std::max(range.begin, param.offset);
     const int64_t end = std::min(range.end, param.offset + param.elements);
     if (begin < end) parts.push_back({param.param, begin - param.offset, begin, end - begin});
@@ -169,20 +169,20 @@ std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrapp
   return bundles;
 }
 
-std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings,
-                                        const ParamCuts& cuts,
-                                        const std::vector<int>& stage_of_unit) {
+std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings,
+                                         const ParamCuts& cuts,
+                                         const std::vector<int>& stage_of_unit) {
   LayoutBuilder builder(model, wrappings, cuts, stage_of_unit);
   for (size_t u = 0; u < model.units.size(); ++u) builder.add_unit(static_cast<int>(u));
   builder.add_carried();
   return builder.finish();
 }
 
-std::vector<std::vector<int>> groups_of_units(const ModelSpec& model,
-                                              const std::vector<FlatGroup>& groups) {
+std::vector<std::vector<int>> buffers_of_units(const ModelSpec& model,
+                                               const std::vector<FlatBuffer>& buffers) {
   std::vector<std::vector<int>> of_units(model.units.size());
-  for (size_t g = 0; g < groups.size(); ++g)
-    for (int unit : groups[g].units) of_units[unit].push_back(static_cast<int>(g));
+  for (size_t g = 0; g < buffers.size(); ++g)
+    for (int unit : buffers[g].units) of_units[unit].push_back(static_cast<int>(g));
   return of_units;
 }
 

@@ -10,18 +10,18 @@ namespace zea {
 namespace {
 
 const Sharding& sharding_of(const Plan& plan, const std::string& module) {
-  const auto of_module = std::ranges::find(plan.groups, module, &FlatGroup::module);
-  return plan.shardings[static_cast<size_t>(of_module - plan.groups.begin())];
+  const auto of_module = std::ranges::find(plan.buffers, module, &FlatBuffer::module);
+  return plan.shardings[static_cast<size_t>(of_module - plan.buffers.begin())];
 }
 
 /// A buffer of its own for several units: it is gathered for each of them, whatever wraps them.
-bool is_shared(const FlatGroup& group) {
-  return group.bundle < 0 && !group.units.empty();
+bool is_shared(const FlatBuffer& buffer) {
+  return buffer.bundle < 0 && !buffer.units.empty();
 }
 
 bool has_shared(const Plan& plan, const std::string& module) {
-  return std::ranges::any_of(plan.groups, [&](const FlatGroup& group) {
-    return group.module == module && is_shared(group);
+  return std::ranges::any_of(plan.buffers, [&](const FlatBuffer& buffer) {
+    return buffer.module == module && is_shared(buffer);
   });
 }
 

@@ -14,17 +14,17 @@ int64_t bytes_of(DType dtype) {
 }
 
 void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g) {
-  const FlatGroup& group = plan.groups[g];
+  const FlatBuffer& buffer = plan.buffers[g];
   const Sharding& sharding = plan.shardings[g];
-  const Precision& precision = plan.precision_of(group.module);
-  const int64_t padded = group.padded(sharding.shards), own = padded / sharding.shards;
+  const Precision& precision = plan.precision_of(buffer.module);
+  const int64_t padded = buffer.padded(sharding.shards), own = padded / sharding.shards;
   const int64_t master = bytes_of(precision.master), param = bytes_of(precision.param);
   estimate.parameters += own * master;
-  if (precision.param != precision.master && !group.units.empty())
+  if (precision.param != precision.master && !buffer.units.empty())
     estimate.parameters += own * param;
-  if (sharding.subgroup > 0 && !group.units.empty())
+  if (sharding.subgroup > 0 && !buffer.units.empty())
     estimate.gathered += padded / sharding.subgroup * param;
-  if (!group.trainable) return;
+  if (!buffer.trainable) return;
   estimate.states += own * plan.optimizer.state_bytes(precision.master);
   estimate.gradients += own * master;
   if (sharding.replicas > 1 && precision.reduce != precision.master)
@@ -35,14 +35,14 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g) {
 /// The first of a step arrives in place where it travels in the owned type.
 int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
   int64_t largest = 0;
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!plan.holds(world_rank, static_cast<int>(g))) continue;
-    const FlatGroup& group = plan.groups[g];
-    const Precision& precision = plan.precision_of(group.module);
+    const FlatBuffer& buffer = plan.buffers[g];
+    const Precision& precision = plan.precision_of(buffer.module);
     const int shards = plan.shardings[g].shards;
-    if (!group.trainable || shards == 1) continue;
+    if (!buffer.trainable || shards == 1) continue;
     if (microbatches > 1 || precision.reduce != precision.master)
-      largest = std::max(largest, group.padded(shards) / shards * bytes_of(precision.reduce));
+      largest = std::max(largest, buffer.padded(shards) / shards * bytes_of(precision.reduce));
   }
   return largest;
 }
@@ -79,7 +79,7 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches,
                                NarrowProducts products) {
   MemoryEstimate estimate;
-  for (size_t g = 0; g < plan.groups.size(); ++g)
+  for (size_t g = 0; g < plan.buffers.size(); ++g)
     if (plan.holds(world_rank, static_cast<int>(g))) add_owned(estimate, plan, g);
   const int place = plan.place_of(world_rank);
   const SlotPlans& slots = plan.slots[place];

@@ -20,13 +20,13 @@ class StepTraffic {
   void add(const Action& action) {
     switch (action.kind) {
       case ActionKind::Unshard:
-        return add_unshard(action.group);
+        return add_unshard(action.buffer);
       case ActionKind::UnshardSubgroup:
-        return add_subgroup_unshard(action.group);
+        return add_subgroup_unshard(action.buffer);
       case ActionKind::ReduceShard:
-        return add_shard_reduction(action.group);
+        return add_shard_reduction(action.buffer);
       case ActionKind::ReduceReplicas:
-        return add_replica_reduction(action.group);
+        return add_replica_reduction(action.buffer);
       case ActionKind::Forward:
         return add_unit(action, false);
       case ActionKind::Backward:
@@ -51,17 +51,17 @@ class StepTraffic {
   }
 
   /// What several tp ranks or several stages hold is summed over its holders, once per step.
-  void add_holder_sums(const std::vector<bool>& groups_with_gradient) {
+  void add_holder_sums(const std::vector<bool>& buffers_with_gradient) {
     std::map<std::string, int64_t> whole, repeated, tied;  // elements of each module
-    for (size_t g = 0; g < plan_.groups.size(); ++g) {
-      if (!groups_with_gradient[g]) continue;
+    for (size_t g = 0; g < plan_.buffers.size(); ++g) {
+      if (!buffers_with_gradient[g]) continue;
       const FlatRange range = range_of(static_cast<int>(g));
-      if (plan_.stages_of_group(static_cast<int>(g)).size() > 1)
-        tied[plan_.groups[g].module] += range.end - range.begin;
-      for (const FlatPart& part : parts_in_range(plan_.groups[g], range)) {
+      if (plan_.stages_of_buffer(static_cast<int>(g)).size() > 1)
+        tied[plan_.buffers[g].module] += range.end - range.begin;
+      for (const FlatPart& part : parts_in_range(plan_.buffers[g], range)) {
         const ParamCut& cut = plan_.cuts[part.param];
         if (cut.holders > 1)
-          (cut.dim < 0 ? whole : repeated)[plan_.groups[g].module] += part.elements;
+          (cut.dim < 0 ? whole : repeated)[plan_.buffers[g].module] += part.elements;
       }
     }
     for (const ModuleGrid& grid : plan_.mesh.modules) {
@@ -91,45 +91,45 @@ class StepTraffic {
     return rows_[move.microbatch].encoders.at(plan_.model.units[move.unit].module);
   }
 
-  const Precision& precision(int group) const {
-    return plan_.precision_of(plan_.groups[group].module);
+  const Precision& precision(int buffer) const {
+    return plan_.precision_of(plan_.buffers[buffer].module);
   }
 
-  FlatRange range_of(int group) const {
-    return shard_range(plan_.groups[group], plan_.shard_of(rank_, group),
-                       plan_.shardings[group].shards);
+  FlatRange range_of(int buffer) const {
+    return shard_range(plan_.buffers[buffer], plan_.shard_of(rank_, buffer),
+                       plan_.shardings[buffer].shards);
   }
 
-  Ids equal_counts(int group) const {
-    const FlatRange range = range_of(group);
-    return Ids(plan_.shardings[group].shards, range.end - range.begin);
+  Ids equal_counts(int buffer) const {
+    const FlatRange range = range_of(buffer);
+    return Ids(plan_.shardings[buffer].shards, range.end - range.begin);
   }
 
-  void add_unshard(int group) {
-    add(group_name(plan_.groups[group].module, plan_.shardings[group].sharded_over),
-        precision(group).param,
-        sent_by_all_gather(equal_counts(group), plan_.shard_of(rank_, group)));
+  void add_unshard(int buffer) {
+    add(group_name(plan_.buffers[buffer].module, plan_.shardings[buffer].sharded_over),
+        precision(buffer).param,
+        sent_by_all_gather(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
   }
 
-  void add_subgroup_unshard(int group) {
-    const Sharding& sharding = plan_.shardings[group];
+  void add_subgroup_unshard(int buffer) {
+    const Sharding& sharding = plan_.shardings[buffer];
     const Ids counts(sharding.subgroup,
-                     plan_.groups[group].padded(sharding.shards) / sharding.subgroup);
-    add(group_name(plan_.groups[group].module, "shard_subgroup"), precision(group).param,
+                     plan_.buffers[buffer].padded(sharding.shards) / sharding.subgroup);
+    add(group_name(plan_.buffers[buffer].module, "shard_subgroup"), precision(buffer).param,
         sent_by_all_gather(counts, 0));
   }
 
-  void add_shard_reduction(int group) {
-    add(group_name(plan_.groups[group].module, plan_.shardings[group].sharded_over),
-        precision(group).reduce,
-        sent_by_reduce_scatter(equal_counts(group), plan_.shard_of(rank_, group)));
+  void add_shard_reduction(int buffer) {
+    add(group_name(plan_.buffers[buffer].module, plan_.shardings[buffer].sharded_over),
+        precision(buffer).reduce,
+        sent_by_reduce_scatter(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
   }
 
-  void add_replica_reduction(int group) {
-    const std::string& module = plan_.groups[group].module;
-    const Sharding& sharding = plan_.shardings[group];
-    const FlatRange range = range_of(group);
-    add(group_name(module, sharding.summed_over), precision(group).reduce,
+  void add_replica_reduction(int buffer) {
+    const std::string& module = plan_.buffers[buffer].module;
+    const Sharding& sharding = plan_.shardings[buffer];
+    const FlatRange range = range_of(buffer);
+    add(group_name(module, sharding.summed_over), precision(buffer).reduce,
         sent_by_all_reduce(range.end - range.begin, sharding.replicas,
                            plan_.mesh.place_along(rank_, module, sharding.summed_over)));
   }

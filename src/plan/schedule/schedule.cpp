@@ -21,11 +21,11 @@ struct Surroundings {
 class Scheduler {
  public:
   explicit Scheduler(const ScheduleInput& input)
-      : input_(input), walk_(input), around_(walk_.size()), has_gradient_(input.groups.size()) {
-    for (size_t g = 0; g < input.groups.size(); ++g) {
-      const int group = static_cast<int>(g);
-      if (input.shardings[g].gathered()) place_live_ranges(group);
-      if (input.groups[g].trainable && !input.forward_only) place_reductions(group);
+      : input_(input), walk_(input), around_(walk_.size()), has_gradient_(input.buffers.size()) {
+    for (size_t g = 0; g < input.buffers.size(); ++g) {
+      const int buffer = static_cast<int>(g);
+      if (input.shardings[g].gathered()) place_live_ranges(buffer);
+      if (input.buffers[g].trainable && !input.forward_only) place_reductions(buffer);
     }
   }
 
@@ -36,7 +36,7 @@ class Scheduler {
       compute_here(i);
       for (const LiveRange& range : around_[i].reshard)
         actions_.push_back({range.to_subgroup ? ActionKind::ReshardSubgroup : ActionKind::Reshard,
-                            -1, range.group, compute.microbatch});
+                            -1, range.buffer, compute.microbatch});
       unshard(around_[i].unshard_after);
       actions_.insert(actions_.end(), around_[i].reduce.begin(), around_[i].reduce.end());
     }
@@ -44,8 +44,8 @@ class Scheduler {
   }
 
  private:
-  void place_live_ranges(int group) {
-    for (const LiveRange& range : walk_.live_ranges(group)) {
+  void place_live_ranges(int buffer) {
+    for (const LiveRange& range : walk_.live_ranges(buffer)) {
       const Walk::Place place = walk_.unshard_place(range);
       Surroundings& around = around_[place.index];
       (place.after ? around.unshard_after : around.unshard_before).push_back(range);
@@ -53,18 +53,18 @@ class Scheduler {
     }
   }
 
-  void place_reductions(int group) {
-    const Sharding& sharding = input_.shardings[group];
+  void place_reductions(int buffer) {
+    const Sharding& sharding = input_.shardings[buffer];
     if (sharding.gathered())
-      for (const Accumulation& sum : walk_.accumulations(group))
+      for (const Accumulation& sum : walk_.accumulations(buffer))
         around_[sum.last].reduce.push_back(
-            {ActionKind::ReduceShard, -1, group, walk_[sum.last].microbatch});
-    const auto last = walk_.last_backward(group);
-    has_gradient_[group] = last.has_value();
+            {ActionKind::ReduceShard, -1, buffer, walk_[sum.last].microbatch});
+    const auto last = walk_.last_backward(buffer);
+    has_gradient_[buffer] = last.has_value();
     // Once per step, where the last rank of the job that has work makes its backward.
     if (last && sharding.replicas > 1)
       around_[*last].reduce.push_back(
-          {ActionKind::ReduceReplicas, -1, group, walk_[*last].microbatch});
+          {ActionKind::ReduceReplicas, -1, buffer, walk_[*last].microbatch});
   }
 
   /// What other modules made comes before the forward that reads it; its gradient goes back after
@@ -93,7 +93,7 @@ class Scheduler {
                      [](const LiveRange& a, const LiveRange& b) { return a.first < b.first; });
     for (const LiveRange& range : ranges)
       actions_.push_back({range.from_subgroup ? ActionKind::UnshardSubgroup : ActionKind::Unshard,
-                          -1, range.group, walk_[range.first].microbatch});
+                          -1, range.buffer, walk_[range.first].microbatch});
   }
 
   const ScheduleInput& input_;

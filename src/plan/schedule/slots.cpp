@@ -28,7 +28,7 @@ struct LiveInterval {
   int64_t begin;
   int64_t end;
 };
-using LiveIntervals = std::vector<std::vector<LiveInterval>>;  ///< of each group
+using LiveIntervals = std::vector<std::vector<LiveInterval>>;  ///< of each buffer
 
 bool meet(const std::vector<LiveInterval>& a, const std::vector<LiveInterval>& b) {
   for (const LiveInterval& x : a)
@@ -37,27 +37,27 @@ bool meet(const std::vector<LiveInterval>& a, const std::vector<LiveInterval>& b
   return false;
 }
 
-/// Each group in turn takes the first slot in which nobody meets it.
+/// Each buffer in turn takes the first slot in which nobody meets it.
 SlotPlan assign_in_order(const LiveIntervals& intervals, const std::vector<int64_t>& bytes,
                          const std::vector<int>& order) {
   SlotPlan plan;
-  plan.slot_of_group.assign(intervals.size(), -1);
+  plan.slot_of_buffer.assign(intervals.size(), -1);
   std::vector<std::vector<int>> members;
-  for (int group : order) {
-    if (intervals[group].empty()) continue;
+  for (int buffer : order) {
+    if (intervals[buffer].empty()) continue;
     const auto fits = [&](const std::vector<int>& slot) {
       return std::none_of(slot.begin(), slot.end(),
-                          [&](int other) { return meet(intervals[group], intervals[other]); });
+                          [&](int other) { return meet(intervals[buffer], intervals[other]); });
     };
     const auto slot = std::find_if(members.begin(), members.end(), fits);
-    plan.slot_of_group[group] = static_cast<int>(slot - members.begin());
+    plan.slot_of_buffer[buffer] = static_cast<int>(slot - members.begin());
     if (slot == members.end()) {
-      members.push_back({group});
-      plan.bytes.push_back(bytes[group]);
+      members.push_back({buffer});
+      plan.bytes.push_back(bytes[buffer]);
     } else {
-      slot->push_back(group);
+      slot->push_back(buffer);
       plan.bytes[slot - members.begin()] =
-          std::max(plan.bytes[slot - members.begin()], bytes[group]);
+          std::max(plan.bytes[slot - members.begin()], bytes[buffer]);
     }
   }
   return plan;
@@ -76,10 +76,10 @@ SlotPlan assign_slots(const LiveIntervals& intervals, const std::vector<int64_t>
 /// One gradient travels at a time, so all that need it have the same slot.
 SlotPlan one_slot(const LiveIntervals& intervals, const std::vector<int64_t>& bytes) {
   SlotPlan plan;
-  for (size_t group = 0; group < intervals.size(); ++group) {
-    const bool needs = !intervals[group].empty() && bytes[group] > 0;
-    plan.slot_of_group.push_back(needs ? 0 : -1);
-    if (needs) plan.bytes = {std::max(plan.total_bytes(), bytes[group])};
+  for (size_t buffer = 0; buffer < intervals.size(); ++buffer) {
+    const bool needs = !intervals[buffer].empty() && bytes[buffer] > 0;
+    plan.slot_of_buffer.push_back(needs ? 0 : -1);
+    if (needs) plan.bytes = {std::max(plan.total_bytes(), bytes[buffer])};
   }
   return plan;
 }
@@ -100,17 +100,17 @@ void add_gathered_intervals(const Walk& walk, int64_t start, LiveIntervals& inte
 /// engine finishes its own reduction.
 LiveIntervals gradient_intervals(const Walk& walk) {
   std::vector<Accumulation> all;
-  const size_t groups = walk.input().groups.size();
-  for (size_t g = 0; g < groups; ++g)
-    if (walk.input().groups[g].trainable && walk.input().shardings[g].gathered())
+  const size_t buffers = walk.input().buffers.size();
+  for (size_t g = 0; g < buffers; ++g)
+    if (walk.input().buffers[g].trainable && walk.input().shardings[g].gathered())
       for (const Accumulation& sum : walk.accumulations(static_cast<int>(g))) all.push_back(sum);
   std::stable_sort(all.begin(), all.end(),
                    [](const Accumulation& a, const Accumulation& b) { return a.last < b.last; });
-  LiveIntervals intervals(groups);
+  LiveIntervals intervals(buffers);
   for (size_t i = 0; i < all.size(); ++i) {
     const int64_t end =
         i + 1 < all.size() ? at(all[i + 1].last, kReduce) : std::numeric_limits<int64_t>::max();
-    intervals[all[i].group].push_back({at(all[i].first, kCompute), end});
+    intervals[all[i].buffer].push_back({at(all[i].first, kCompute), end});
   }
   return intervals;
 }
@@ -122,9 +122,9 @@ struct BufferBytes {
 
 BufferBytes bytes_of(const ScheduleParts& parts, const Precisions& precisions) {
   BufferBytes bytes;
-  for (size_t g = 0; g < parts.groups.size(); ++g) {
-    const Precision& precision = precisions.at(parts.groups[g].module);
-    const int64_t elements = parts.groups[g].padded(parts.shardings[g].shards);
+  for (size_t g = 0; g < parts.buffers.size(); ++g) {
+    const Precision& precision = precisions.at(parts.buffers[g].module);
+    const int64_t elements = parts.buffers[g].padded(parts.shardings[g].shards);
     const auto bytes_in = [&](DType dtype) {
       return elements * static_cast<int64_t>(element_bytes(dtype));
     };
@@ -139,7 +139,7 @@ SlotPlans slots_of_place(const ScheduleInput& input, const BufferBytes& bytes) {
   const Walk walk(input);
   const LiveIntervals reduced = gradient_intervals(walk);
   // An evaluation meets others than training: it comes after it on paper.
-  LiveIntervals kept(input.groups.size());
+  LiveIntervals kept(input.buffers.size());
   add_gathered_intervals(walk, 0, kept);
   ScheduleInput evaluation = input;
   evaluation.forward_only = true;

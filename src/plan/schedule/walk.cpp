@@ -200,17 +200,17 @@ std::vector<int> Walk::reading_places(int unit) const {
   return {places.begin(), places.end()};
 }
 
-std::vector<size_t> Walk::all_uses(int group) const {
+std::vector<size_t> Walk::all_uses(int buffer) const {
   std::vector<size_t> found;
-  for (int unit : input_.groups[group].units)
+  for (int unit : input_.buffers[buffer].units)
     found.insert(found.end(), computes_of_unit_[unit].begin(), computes_of_unit_[unit].end());
   std::sort(found.begin(), found.end());
   return found;
 }
 
-std::vector<size_t> Walk::uses(int group) const {
-  std::vector<size_t> found = all_uses(group);
-  const Peers peers = peers_along({&input_.shardings[group].sharded_over});
+std::vector<size_t> Walk::uses(int buffer) const {
+  std::vector<size_t> found = all_uses(buffer);
+  const Peers peers = peers_along({&input_.shardings[buffer].sharded_over});
   std::erase_if(found, [&](size_t i) { return !runs_on(i, peers); });
   return found;
 }
@@ -227,46 +227,46 @@ bool Walk::is_between_forward_and_backward(size_t a, size_t b) const {
          computes_[a].microbatch == computes_[b].microbatch;
 }
 
-std::vector<LiveRange> Walk::live_ranges(int group) const {
-  const Sharding& sharding = input_.shardings[group];
+std::vector<LiveRange> Walk::live_ranges(int buffer) const {
+  const Sharding& sharding = input_.shardings[buffer];
   std::vector<LiveRange> found;
-  for (size_t use : uses(group)) {
+  for (size_t use : uses(buffer)) {
     const bool follows = !found.empty();
     const bool waits = follows && is_between_forward_and_backward(found.back().last, use);
     if (follows && (sharding.keeps_for_step ||
-                    is_contiguous(found.back().last, use, input_.groups[group].bundle) ||
+                    is_contiguous(found.back().last, use, input_.buffers[buffer].bundle) ||
                     (waits && sharding.keeps_until_backward))) {
       found.back().last = use;
       continue;
     }
     const bool subgroup = waits && sharding.subgroup > 0;
     if (subgroup) found.back().to_subgroup = true;
-    found.push_back({.group = group, .first = use, .last = use, .from_subgroup = subgroup});
+    found.push_back({.buffer = buffer, .first = use, .last = use, .from_subgroup = subgroup});
   }
   return found;
 }
 
-std::vector<Accumulation> Walk::accumulations(int group) const {
-  const bool each = input_.shardings[group].reduces_each_microbatch;
+std::vector<Accumulation> Walk::accumulations(int buffer) const {
+  const bool each = input_.shardings[buffer].reduces_each_microbatch;
   std::vector<Accumulation> found;
-  for (size_t use : uses(group)) {
+  for (size_t use : uses(buffer)) {
     if (!is_backward(computes_[use].kind)) continue;
     const bool same_microbatch =
         !found.empty() && computes_[found.back().last].microbatch == computes_[use].microbatch;
     const bool joins = !found.empty() &&
                        (!each || (same_microbatch && is_contiguous(found.back().last, use,
-                                                                   input_.groups[group].bundle)));
+                                                                   input_.buffers[buffer].bundle)));
     if (joins)
       found.back().last = use;
     else
-      found.push_back({group, use, use});
+      found.push_back({buffer, use, use});
   }
   return found;
 }
 
-std::optional<size_t> Walk::last_backward(int group) const {
-  const std::vector<size_t> all = all_uses(group);
-  const Sharding& sharding = input_.shardings[group];
+std::optional<size_t> Walk::last_backward(int buffer) const {
+  const std::vector<size_t> all = all_uses(buffer);
+  const Sharding& sharding = input_.shardings[buffer];
   const Peers peers = peers_along({&sharding.sharded_over, &sharding.summed_over});
   for (auto use = all.rbegin(); use != all.rend(); ++use)
     if (is_backward(computes_[*use].kind) && runs_on(*use, peers)) return *use;
@@ -274,14 +274,14 @@ std::optional<size_t> Walk::last_backward(int group) const {
 }
 
 Walk::Place Walk::unshard_place(const LiveRange& range) const {
-  const Sharding& sharding = input_.shardings[range.group];
+  const Sharding& sharding = input_.shardings[range.buffer];
   const Prefetch prefetch = computes_[range.first].kind == ActionKind::Forward
                                 ? sharding.forward_prefetch
                                 : sharding.backward_prefetch;
   if (prefetch == Prefetch::None) return {range.first, false};
   // Not before the buffer was dropped after its use before this one. Whether that use has work does
   // not count, so that a buffer never lives where a walk with work for every unit does not have it.
-  const std::vector<size_t> all = all_uses(range.group);
+  const std::vector<size_t> all = all_uses(range.buffer);
   const auto own = std::lower_bound(all.begin(), all.end(), range.first);
   const bool is_first = own == all.begin();
   const size_t before = is_first ? 0 : *(own - 1);

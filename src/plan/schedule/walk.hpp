@@ -22,7 +22,7 @@ struct Compute {
 
 /// A run of computations, `first` to `last` of the walk, for which a buffer stays gathered.
 struct LiveRange {
-  int group;
+  int buffer;
   size_t first;
   size_t last;
   bool from_subgroup = false;  ///< gathered from the smaller group
@@ -31,7 +31,7 @@ struct LiveRange {
 
 /// A run of backwards that add to one gradient before it is reduced.
 struct Accumulation {
-  int group;
+  int buffer;
   size_t first;
   size_t last;
 };
@@ -56,12 +56,12 @@ class Walk {
   std::vector<Action> transfers_before(size_t i) const;
   std::vector<Action> transfers_after(size_t i) const;
 
-  /// When `group`, which is cut into shards, is gathered; in order.
-  std::vector<LiveRange> live_ranges(int group) const;
+  /// When `buffer`, which is cut into shards, is gathered; in order.
+  std::vector<LiveRange> live_ranges(int buffer) const;
   /// The reductions of a trainable buffer to its shards; in order.
-  std::vector<Accumulation> accumulations(int group) const;
+  std::vector<Accumulation> accumulations(int buffer) const;
   /// The last backward of the job that adds to a trainable buffer, if any does.
-  std::optional<size_t> last_backward(int group) const;
+  std::optional<size_t> last_backward(int buffer) const;
   /// Where the gathering for a live range starts.
   struct Place {
     size_t index;
@@ -86,10 +86,10 @@ class Walk {
   std::vector<int> received_units(const Compute& compute) const;
   /// The other places that read a unit's output.
   std::vector<int> reading_places(int unit) const;
-  /// The computations of the units that read `group`, whether or not they have work; in order.
-  std::vector<size_t> all_uses(int group) const;
+  /// The computations of the units that read `buffer`, whether or not they have work; in order.
+  std::vector<size_t> all_uses(int buffer) const;
   /// Those that some rank of its shard group makes.
-  std::vector<size_t> uses(int group) const;
+  std::vector<size_t> uses(int buffer) const;
   /// The computation so many units with parameters before `index`, if there are so many.
   std::optional<size_t> units_before(size_t index, int units) const;
   bool is_contiguous(size_t a, size_t b, int bundle) const;

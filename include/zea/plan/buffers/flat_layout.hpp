@@ -24,7 +24,7 @@ struct FlatParam {
   int64_t elements;  ///< of the piece that a tp rank holds
 };
 
-struct FlatGroup {
+struct FlatBuffer {
   std::string name;    ///< that of its unit ("first..last" of several), or of its parameter when
                        ///< that has a buffer of its own
   std::string module;  ///< whose strategy and mesh it follows
@@ -43,7 +43,7 @@ struct FlatRange {
   int64_t begin;
   int64_t end;
 };
-FlatRange shard_range(const FlatGroup& group, int shard, int shards);
+FlatRange shard_range(const FlatBuffer& buffer, int shard, int shards);
 
 /// Part of a parameter that lies in `range`: positions in the parameter and in the flat buffer.
 struct FlatPart {
@@ -52,7 +52,7 @@ struct FlatPart {
   int64_t flat_begin;   ///< element of the flat buffer
   int64_t elements;
 };
-std::vector<FlatPart> parts_in_range(const FlatGroup& group, FlatRange range);
+std::vector<FlatPart> parts_in_range(const FlatBuffer& buffer, FlatRange range);
 
 /// How each module's units are wrapped; a unit a buffer where nothing is said.
 using Wrappings = std::map<std::string, Wrapping>;
@@ -67,12 +67,12 @@ std::vector<int> bundles_of_units(const ModelSpec& model, const Wrappings& wrapp
                                   const std::vector<int>& stage_of_unit = {});
 
 /// All buffers of a model, in walking order; carried parameters last.
-std::vector<FlatGroup> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {},
-                                        const ParamCuts& cuts = {},
-                                        const std::vector<int>& stage_of_unit = {});
+std::vector<FlatBuffer> make_flat_layout(const ModelSpec& model, const Wrappings& wrappings = {},
+                                         const ParamCuts& cuts = {},
+                                         const std::vector<int>& stage_of_unit = {});
 
 /// For each unit the buffers it reads, in order.
-std::vector<std::vector<int>> groups_of_units(const ModelSpec& model,
-                                              const std::vector<FlatGroup>& groups);
+std::vector<std::vector<int>> buffers_of_units(const ModelSpec& model,
+                                               const std::vector<FlatBuffer>& buffers);
 
 }  // namespace zea

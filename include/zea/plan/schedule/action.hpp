@@ -33,11 +33,12 @@ enum class ActionKind {
   ReduceReplicas,   ///< start summing the owned gradients over replicas of the shards
 };
 
-/// `unit` is set for what is done to units and their outputs, `group` for the others; -1 otherwise.
+/// `unit` is set for what is done to units and their outputs, `buffer` for the others; -1
+/// otherwise.
 struct Action {
   ActionKind kind;
   int unit = -1;
-  int group = -1;
+  int buffer = -1;
   int microbatch = -1;
   int place = -1;  ///< of the pipeline: the other end of a send or receive
 
@@ -45,6 +46,6 @@ struct Action {
 };
 
 std::string describe(const Action& action, const ModelSpec& model,
-                     const std::vector<FlatGroup>& groups);
+                     const std::vector<FlatBuffer>& buffers);
 
 }  // namespace zea

@@ -20,9 +20,9 @@ namespace zea {
 /// What the schedules of all ranks and steps are made from.
 struct ScheduleParts {
   const ModelSpec& model;
-  const std::vector<FlatGroup>& groups;
+  const std::vector<FlatBuffer>& buffers;
   const std::vector<int>& bundles;         ///< of each unit
-  const std::vector<Sharding>& shardings;  ///< of each group
+  const std::vector<Sharding>& shardings;  ///< of each buffer
   const Pipeline& pipeline;
 };
 
@@ -72,8 +72,8 @@ struct RankStep {
 /// Memory for what exists for a few units at a time: each buffer has a slot of its own choice, and
 /// buffers that may exist at the same time have different ones.
 struct SlotPlan {
-  std::vector<int> slot_of_group;  ///< -1: needs none
-  std::vector<int64_t> bytes;      ///< of each slot
+  std::vector<int> slot_of_buffer;  ///< -1: needs none
+  std::vector<int64_t> bytes;       ///< of each slot
 
   int64_t total_bytes() const;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/parallel/sharded_group.hpp"
+#include "zea/parallel/sharded_buffer.hpp"
 
 #include "zea/core/error.hpp"
 
@@ -25,18 +25,18 @@ at::ScalarType to_torch(DType dtype) {
   throw InternalError("unknown dtype");
 }
 
-ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
-                           const ShardedGroupContext& context)
-    : layout_(plan.groups[group]),
-      group_(group),
+ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
+                             const ShardedBufferContext& context)
+    : layout_(plan.buffers[index]),
+      index_(index),
       context_(context),
-      shards_(plan.shardings[group].shards),
-      offloads_(plan.shardings[group].offloads),
-      pins_memory_(plan.shardings[group].pins_memory),
+      shards_(plan.shardings[index].shards),
+      offloads_(plan.shardings[index].offloads),
+      pins_memory_(plan.shardings[index].pins_memory),
       precision_(plan.precision_of(layout_.module)),
-      range_(shard_range(layout_, plan.shard_of(world_rank, group), shards_)) {
+      range_(shard_range(layout_, plan.shard_of(world_rank, index), shards_)) {
   counts_.assign(shards_, range_.end - range_.begin);
-  if (const int subgroup = plan.shardings[group].subgroup)
+  if (const int subgroup = plan.shardings[index].subgroup)
     subgroup_counts_.assign(subgroup, layout_.padded(shards_) / subgroup);
   build_owned();
   build_runs(plan);
@@ -45,7 +45,7 @@ ShardedGroup::ShardedGroup(const Plan& plan, int group, int world_rank,
 
 // What peers read lies where they reach it: the shard that is gathered, and the gradient that is
 // summed over replicas. An offloaded one passes through the device on its way.
-void ShardedGroup::build_owned() {
+void ShardedBuffer::build_owned() {
   const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
   const bool is_read = !layout_.units.empty(), publishes = param != master && is_read;
   Collectives* gather = is_read && !offloads_ ? context_.shard_group : nullptr;
@@ -60,7 +60,7 @@ void ShardedGroup::build_owned() {
         on_device(range_.end - range_.begin, to_torch(precision_.reduce), context_.replicas);
 }
 
-Buffer ShardedGroup::owned(at::ScalarType type, Collectives* reach) {
+Buffer ShardedBuffer::owned(at::ScalarType type, Collectives* reach) {
   const int64_t elements = range_.end - range_.begin;
   if (!offloads_) {
     Buffer buffer = on_device(elements, type, reach);
@@ -71,11 +71,11 @@ Buffer ShardedGroup::owned(at::ScalarType type, Collectives* reach) {
   return {context_.ledger, at::zeros({elements}, options)};
 }
 
-Buffer ShardedGroup::on_device(int64_t elements, at::ScalarType type, Collectives* reach) {
+Buffer ShardedBuffer::on_device(int64_t elements, at::ScalarType type, Collectives* reach) {
   return allocate_buffer(context_.ledger, reach, elements, type, context_.device);
 }
 
-void ShardedGroup::build_runs(const Plan& plan) {
+void ShardedBuffer::build_runs(const Plan& plan) {
   bool joined = false;
   for (const FlatParam& member : layout_.params) {
     const ParamSpec& spec = plan.model.params[member.param];
@@ -98,14 +98,14 @@ void ShardedGroup::build_runs(const Plan& plan) {
   }
 }
 
-Parameter* ShardedGroup::parameter(int param) const {
+Parameter* ShardedBuffer::parameter(int param) const {
   for (size_t i = 0; i < layout_.params.size(); ++i)
     if (layout_.params[i].param == param && run_of_param_[i] >= 0)
       return runs_[run_of_param_[i]].parameter.get();
   return nullptr;
 }
 
-void ShardedGroup::broadcast_master() {
+void ShardedBuffer::broadcast_master() {
   if (context_.replicas) {
     const at::Tensor sent = master_.tensor().to(context_.device);
     context_.replicas->broadcast(sent.data_ptr(), sent.numel(), precision_.master, 0).wait();
@@ -114,33 +114,33 @@ void ShardedGroup::broadcast_master() {
   publish();
 }
 
-void ShardedGroup::publish() {
+void ShardedBuffer::publish() {
   if (published_.defined()) published_.tensor().copy_(master_.tensor());
   if (!gathers()) set_values(published_.defined() ? published_.tensor() : master_.tensor());
 }
 
-void ShardedGroup::zero_gradient() {
+void ShardedBuffer::zero_gradient() {
   if (layout_.trainable) gradient_.tensor().zero_();
   gradient_is_zero_ = true;
 }
 
-void ShardedGroup::set_values(const at::Tensor& flat) {
+void ShardedBuffer::set_values(const at::Tensor& flat) {
   for (FusedRun& run : runs_)
     run.parameter->set_value(
         flat.defined() ? flat.narrow(0, run.offset, run.elements).view(run.parameter->shape())
                        : at::Tensor());
 }
 
-void ShardedGroup::set_gradients(const at::Tensor& flat) {
+void ShardedBuffer::set_gradients(const at::Tensor& flat) {
   for (FusedRun& run : runs_)
     run.parameter->set_gradient(
         flat.defined() ? flat.narrow(0, run.offset, run.elements).view(run.parameter->shape())
                        : at::Tensor());
 }
 
-void ShardedGroup::gather(Collectives* from, const at::Tensor& own, const Counts& counts) {
+void ShardedBuffer::gather(Collectives* from, const at::Tensor& own, const Counts& counts) {
   ZEA_ASSERT(gathers() && !gathered_.defined());
-  gathered_ = context_.gathered.take(group_, layout_.padded(shards_), own.scalar_type());
+  gathered_ = context_.gathered.take(index_, layout_.padded(shards_), own.scalar_type());
   if (from == nullptr) {
     gathered_.copy_(own, pins_memory_);
     return;
@@ -149,16 +149,16 @@ void ShardedGroup::gather(Collectives* from, const at::Tensor& own, const Counts
   unsharding_ = from->all_gather(sent_.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
 }
 
-void ShardedGroup::start_unshard() {
+void ShardedBuffer::start_unshard() {
   gather(context_.shard_group, published_.defined() ? published_.tensor() : master_.tensor(),
          counts_);
 }
 
-void ShardedGroup::start_unshard_from_subgroup() {
+void ShardedBuffer::start_unshard_from_subgroup() {
   gather(context_.shard_subgroup, between_.tensor(), subgroup_counts_);
 }
 
-void ShardedGroup::wait_unshard() {
+void ShardedBuffer::wait_unshard() {
   if (!gathers()) return;
   ZEA_ASSERT(gathered_.defined());
   unsharding_.wait();
@@ -166,16 +166,16 @@ void ShardedGroup::wait_unshard() {
   set_values(gathered_);
 }
 
-void ShardedGroup::reshard() {
+void ShardedBuffer::reshard() {
   ZEA_ASSERT(gathers() && gathered_.defined());
   unsharding_.wait();
   sent_.reset();
   set_values({});
   gathered_.reset();
-  context_.gathered.give_back(group_);
+  context_.gathered.give_back(index_);
 }
 
-void ShardedGroup::reshard_to_subgroup() {
+void ShardedBuffer::reshard_to_subgroup() {
   unsharding_.wait();
   const int64_t elements = subgroup_counts_[0];
   between_.tensor().copy_(
@@ -183,25 +183,25 @@ void ShardedGroup::reshard_to_subgroup() {
   reshard();
 }
 
-void ShardedGroup::open_gradient() {
+void ShardedBuffer::open_gradient() {
   if (!gathers()) {
     set_gradients(gradient_.tensor());
     return;
   }
   if (open_gradient_.defined()) return;
   open_gradient_ =
-      context_.gradients.take(group_, layout_.padded(shards_), to_torch(precision_.master));
+      context_.gradients.take(index_, layout_.padded(shards_), to_torch(precision_.master));
   open_gradient_.zero_();
   set_gradients(open_gradient_);
 }
 
-void ShardedGroup::start_reduce_shard() {
+void ShardedBuffer::start_reduce_shard() {
   open_gradient();  // a rank without work here contributes zeros
   set_gradients({});
   if (context_.shard_group == nullptr) return;
   at::Tensor sent = open_gradient_;
   if (!reduces_in_master_type()) {
-    wire_ = context_.wire.take(group_, sent.numel(), to_torch(precision_.reduce));
+    wire_ = context_.wire.take(index_, sent.numel(), to_torch(precision_.reduce));
     sent = wire_.copy_(sent);
   }
   const bool straight = gradient_is_zero_ && travels_as_is();
@@ -211,31 +211,31 @@ void ShardedGroup::start_reduce_shard() {
       context_.shard_group->reduce_scatter(sent.data_ptr(), target, counts_, precision_.reduce);
 }
 
-void ShardedGroup::finish_reduce_shard() {
+void ShardedBuffer::finish_reduce_shard() {
   reducing_.wait();
   const at::Tensor own = context_.shard_group ? received_.tensor() : open_gradient_;
   if (own.defined()) gradient_.tensor().add_(own.to(gradient_.tensor().device()));
   received_.release();
   gradient_is_zero_ = false;
-  if (wire_.defined()) context_.wire.give_back(group_);
+  if (wire_.defined()) context_.wire.give_back(index_);
   wire_.reset();
   open_gradient_.reset();
-  context_.gradients.give_back(group_);
+  context_.gradients.give_back(index_);
 }
 
-void ShardedGroup::start_reduce_replicas() {
+void ShardedBuffer::start_reduce_replicas() {
   const at::Tensor& sent =
       own_wire_.defined() ? own_wire_.tensor().copy_(gradient_.tensor()) : gradient_.tensor();
   replicating_ = context_.replicas->all_reduce(sent.data_ptr(), sent.numel(), precision_.reduce,
                                                ReduceOp::Sum);
 }
 
-void ShardedGroup::finish_reduce_replicas() {
+void ShardedBuffer::finish_reduce_replicas() {
   replicating_.wait();
   if (own_wire_.defined()) gradient_.tensor().copy_(own_wire_.tensor());
 }
 
-void ShardedGroup::progress() {
+void ShardedBuffer::progress() {
   unsharding_.test();
   reducing_.test();
   replicating_.test();

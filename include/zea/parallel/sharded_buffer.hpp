@@ -17,7 +17,7 @@ namespace zea {
 at::ScalarType to_torch(DType dtype);
 
 /// Memory and communicators that the buffers of a module share. Null collectives: a group of one.
-struct ShardedGroupContext {
+struct ShardedBufferContext {
   Collectives* shard_group = nullptr;     ///< the ranks that share one copy
   Collectives* shard_subgroup = nullptr;  ///< those that share it between forward and backward
   Collectives* replicas = nullptr;        ///< the ranks that own the same shard in other copies
@@ -28,13 +28,13 @@ struct ShardedGroupContext {
   at::Device device;
 };
 
-class ShardedGroup {
+class ShardedBuffer {
  public:
   /// Collective over the context's communicators: memory is made that their ranks reach.
-  ShardedGroup(const Plan& plan, int group, int world_rank, const ShardedGroupContext& context);
+  ShardedBuffer(const Plan& plan, int index, int world_rank, const ShardedBufferContext& context);
 
-  const FlatGroup& layout() const { return layout_; }
-  int index() const { return group_; }  ///< in the plan
+  const FlatBuffer& layout() const { return layout_; }
+  int index() const { return index_; }  ///< in the plan
   bool trainable() const { return layout_.trainable; }
   FlatRange range() const { return range_; }
 
@@ -91,9 +91,9 @@ class ShardedGroup {
   bool travels_as_is() const { return reduces_in_master_type() && !offloads_; }
   bool reduces_in_master_type() const { return precision_.reduce == precision_.master; }
 
-  const FlatGroup& layout_;
-  int group_;
-  ShardedGroupContext context_;
+  const FlatBuffer& layout_;
+  int index_;
+  ShardedBufferContext context_;
   int shards_;
   bool offloads_, pins_memory_;
   Precision precision_;
