@@ -3,6 +3,8 @@
 // the layout gives to this rank.
 #include "zea/batch/make_microbatch.hpp"
 
+#include <algorithm>
+
 #include "microbatch_parts.hpp"
 #include "zea/core/error.hpp"
 
@@ -11,20 +13,32 @@ namespace {
 
 using namespace detail;
 
+/// How many features the encoder makes of the sample's items up to each of them.
+Ids features_up_to(const Sample& sample, const ModelSpec& model, size_t encoder) {
+  Ids sums;
+  const auto index = static_cast<int>(encoder);
+  for (const ItemShape& shape : list_items(sample.items).shapes(index, model.encoders[encoder]))
+    sums.push_back((sums.empty() ? 0 : sums.back()) + shape.features);
+  return sums;
+}
+
 /// As many placeholders as the encoder makes features of the sample's items.
-void check_items(const Sample& sample, int encoder, int64_t placeholders, const ModelSpec& model) {
-  const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
-  const int64_t features = spec.item_shape().features;
-  const int64_t items = count_items(sample.items).of(encoder);
-  if (placeholders == items * features) return;
-  const bool is_audio = spec.modality() == Modality::Audio;
-  const std::string what = is_audio ? "clip" : "image";
-  throw DataError("sample " + std::to_string(sample.id) + ", modality " +
-                  (is_audio ? "audio" : "image") + ": " + std::to_string(placeholders) +
-                  " placeholder tokens (id " + std::to_string(spec.placeholder) + ") for " +
-                  std::to_string(items) + " " + what + "s x " + std::to_string(features) +
-                  " features of the " + spec.name + " encoder; pack the data with " +
-                  std::to_string(features) + " placeholders per " + what);
+void check_items(const Sample& sample, const EncoderSpec& encoder, int64_t placeholders,
+                 const Ids& features) {
+  const int64_t all = features.empty() ? 0 : features.back();
+  if (placeholders == all) return;
+  const bool is_audio = encoder.modality() == Modality::Audio;
+  const std::string what = is_audio ? "clip" : "image", items = std::to_string(features.size());
+  const std::string each = std::to_string(encoder.item_shape().features);
+  throw DataError(
+      "sample " + std::to_string(sample.id) + ", modality " + (is_audio ? "audio" : "image") +
+      ": " + std::to_string(placeholders) + " placeholder tokens (id " +
+      std::to_string(encoder.placeholder) + ") for " + items + " " + what + "s" +
+      (encoder.varies()
+           ? " with " + std::to_string(all) + " features of the " + encoder.name +
+                 " encoder; pack the data with as many placeholders as an " + what + " has features"
+           : " x " + each + " features of the " + encoder.name + " encoder; pack the data with " +
+                 each + " placeholders per " + what));
 }
 
 /// An item of a modality that the model has no encoder of.
@@ -36,7 +50,8 @@ void check_strays(const Sample& sample, const ModelSpec& model) {
                       ", but the model (" + model.family + ") has no encoder of such items");
 }
 
-void check_sample(const Sample& sample, const Ids& placeholders, const ModelSpec& model) {
+void check_sample(const Sample& sample, const Ids& placeholders, const std::vector<Ids>& features,
+                  const ModelSpec& model) {
   for (int32_t id : sample.tokens)
     if (id < 0 || id >= model.decoder.vocabulary)
       throw DataError("sample " + std::to_string(sample.id) + ": token id " + std::to_string(id) +
@@ -52,12 +67,15 @@ void check_sample(const Sample& sample, const Ids& placeholders, const ModelSpec
                     "generate fewer with eval.generate_tokens");
   check_strays(sample, model);
   for (size_t encoder = 0; encoder < placeholders.size(); ++encoder)
-    check_items(sample, static_cast<int>(encoder), placeholders[encoder], model);
+    check_items(sample, model.encoders[encoder], placeholders[encoder], features[encoder]);
 }
 
 void append_sample(HostTokens& host, const Sample& sample, int64_t number, const ModelSpec& model) {
   const auto length = static_cast<int64_t>(sample.tokens.size());
   Ids placeholders(model.encoders.size(), 0);
+  std::vector<Ids> features;
+  for (size_t e = 0; e < placeholders.size(); ++e)
+    features.push_back(features_up_to(sample, model, e));
   for (int64_t i = 0; i < length; ++i) {
     const int64_t id = sample.tokens[i];
     // Labels are shifted here, before tokens are dealt to ranks.
@@ -67,14 +85,15 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
     for (size_t e = 0; e < placeholders.size(); ++e) {
       const EncoderSpec& encoder = model.encoders[e];
       if (id != encoder.placeholder) continue;
-      const int64_t item = placeholders[e]++ / encoder.item_shape().features;
+      const int64_t item =
+          std::ranges::upper_bound(features[e], placeholders[e]++) - features[e].begin();
       word = make_mask_word(number, mask_modality(encoder.modality()), 1 + item, e);
       host.placeholders[e].push_back(static_cast<int64_t>(host.ids.size()));
     }
     host.words.push_back(word);
     host.ids.push_back(id);
   }
-  check_sample(sample, placeholders, model);
+  check_sample(sample, placeholders, features, model);
   host.lasts.push_back(static_cast<int64_t>(host.ids.size()) - 1);
 }
 

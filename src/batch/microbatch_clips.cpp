@@ -52,9 +52,10 @@ at::Tensor with_neighbours(const at::Tensor& mels, const Ids& columns) {
 }
 
 at::Tensor mels_of(const OwnItems& own, const MelInput& input) {
-  const at::Tensor all = at::from_blob(const_cast<float*>(own.values.data()),
-                                       {own.all, input.mel_bins, input.columns()}, at::kFloat);
-  if (static_cast<int64_t>(own.items.size()) == own.all) return all;
+  const at::Tensor all = at::from_blob(
+      const_cast<float*>(own.values.data()),
+      {static_cast<int64_t>(own.all.size()), input.mel_bins, input.columns()}, at::kFloat);
+  if (own.items.size() == own.all.size()) return all;
   return all.index_select(0, index_tensor(own.items, at::kCPU));
 }
 

@@ -11,12 +11,20 @@
 namespace zea::detail {
 namespace {
 
-void fill_rows(EncoderPart& part, const RowRuns& here, const ItemRow& row, at::Device device) {
+/// The row of an encoder's table of positions for a token.
+int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token) {
+  const int64_t position = row.position(token);
+  if (encoder.modality() != Modality::Image) return position;
+  return encoder.patches().position(position, row.shape(row.item_of(token)).width);
+}
+
+void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const RowRuns& here,
+               const ItemRow& row, at::Device device) {
   Ids positions, feature_rows;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token) {
       if (row.feature(token) >= 0) feature_rows.push_back(static_cast<int64_t>(positions.size()));
-      positions.push_back(row.position(token));
+      positions.push_back(table_row(encoder, row, token));
     }
   part.positions = index_tensor(positions, device);
   part.feature_rows = index_tensor(feature_rows, device);
@@ -56,13 +64,14 @@ RowTransfer make_transfer(const std::vector<RowRuns>& held, const std::vector<Ro
 }
 
 /// This rank's rows of its items; returns the tokens that they are.
-RowRuns fill_tokens(EncoderPart& part, const ItemRow& row, const std::string& encoder,
+RowRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& spec,
                     const MicrobatchOptions& options) {
+  const std::string& encoder = spec.name;
   const ReplicaLayout& replica = options.replica;
   const Coordinate place = replica.place(replica.rank, encoder);
   const TokenLayout& layout = row.layout();
   const RowRuns here = layout.held(place.cp, place.tp);
-  fill_rows(part, here, row, options.device);
+  fill_rows(part, spec, here, row, options.device);
   part.shares = layout.shares(place.cp);
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(
@@ -71,7 +80,7 @@ RowRuns fill_tokens(EncoderPart& part, const ItemRow& row, const std::string& en
   if (context.ranks > 1)
     part.attention.context = make_context_plan(row.visible(), layout.owned(), context, place.cp);
   else
-    part.attention.batches = make_attention_batches(row.segments(), options.device);
+    part.attention.batches = make_attention_batches(row.segments(), false, options.device);
   return here;
 }
 
@@ -83,11 +92,10 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const auto e = static_cast<size_t>(encoder);
   const EncoderSpec& spec = model.encoders[e];
   const std::string& name = spec.name;
-  const int64_t all = loaded.items.of(encoder);
-  const std::vector<ItemShape> shapes(static_cast<size_t>(all), spec.item_shape());
-  const std::vector<Ids> dealt = deal_items(all, replica.grid(name).dp_module);
+  const std::vector<ItemShape> all = loaded.items.shapes(encoder, spec);
+  const std::vector<Ids> dealt = deal_items(all, spec.block, replica.grid(name).dp_module);
   std::vector<ItemRow> rows;
-  for (const Ids& items : dealt) rows.emplace_back(shapes, items, name, replica);
+  for (const Ids& items : dealt) rows.emplace_back(all, items, name, replica);
   if (replica.ranks() > 1) {
     const std::vector<RowRuns> made = made_features(rows, name, replica);
     const std::vector<RowRuns> taken = taken_features(host, host.placeholders[e], options);
@@ -99,12 +107,12 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const Ids& items = dealt[own_place];
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
-  const RowRuns here = fill_tokens(part, rows[own_place], name, options);
+  const RowRuns here = fill_tokens(part, rows[own_place], spec, options);
   if (replica.place(replica.rank, name).pp > 0) return;  // the first stage reads the items
   const auto& dtypes = options.encoder_dtypes;
-  const OwnItems own{
-      loaded.values[e], all, items, here, e < dtypes.size() ? dtypes[e] : options.dtype,
-      options.device};
+  const OwnItems own{loaded.values[e], all,  items,
+                     rows[own_place],  here, e < dtypes.size() ? dtypes[e] : options.dtype,
+                     options.device};
   if (spec.modality() == Modality::Audio)
     fill_clips(part, own, spec.mels());
   else

@@ -1,43 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an encoder of images is given of a microbatch: the patches of the images that this rank
 // encodes.
+#include <algorithm>
+
 #include "microbatch_parts.hpp"
 #include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {
 
-/// (items * patches, channels * patch^2) of (items, channels, size, size).
+/// (patches, channels * patch^2) of images (images, channels, height, width), in the order of their
+/// tokens.
 at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input) {
-  const int64_t side = input.side(), patch = input.patch_size;
-  return pixels.view({-1, input.channels, side, patch, side, patch})
-      .permute({0, 2, 4, 1, 3, 5})
+  const int64_t patch = input.patch_size, block = input.block, step = patch * block;
+  const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
+  return pixels.view({-1, input.channels, high, block, patch, wide, block, patch})
+      .permute({0, 2, 5, 3, 6, 1, 4, 7})
       .reshape({-1, input.values()});
 }
 
-at::Tensor pixels_of(const OwnItems& own, const PatchInput& input) {
-  const at::Tensor all =
-      at::from_blob(const_cast<float*>(own.values.data()),
-                    {own.all, input.channels, input.image_size, input.image_size}, at::kFloat);
-  if (static_cast<int64_t>(own.items.size()) == own.all) return all;
-  return all.index_select(0, index_tensor(own.items, at::kCPU));
+/// Of the images that this rank encodes, one after the other.
+at::Tensor own_patches(const OwnItems& own, const PatchInput& input) {
+  const int64_t patch = input.patch_size;
+  float* const values = const_cast<float*>(own.values.data());
+  const auto images = [&](int64_t first, int64_t count, const ItemShape& shape) {
+    const int64_t patches = shape.tokens - input.class_tokens();
+    return at::from_blob(
+        values + first, {count, input.channels, patches / shape.width * patch, shape.width * patch},
+        at::kFloat);
+  };
+  const auto is_like_first = [&](const ItemShape& shape) { return shape == own.all.front(); };
+  if (std::ranges::all_of(own.all, is_like_first)) {
+    const auto count = static_cast<int64_t>(own.all.size());
+    const at::Tensor all = images(0, count, own.all.front());
+    const bool is_all = own.items.size() == own.all.size();
+    return extract_patches(is_all ? all : all.index_select(0, index_tensor(own.items, at::kCPU)),
+                           input);
+  }
+  std::vector<at::Tensor> patches;
+  int64_t first = 0;
+  for (size_t item = 0; item < own.all.size(); ++item) {
+    const at::Tensor image = images(first, 1, own.all[item]);
+    first += image.numel();
+    if (std::ranges::binary_search(own.items, static_cast<int64_t>(item)))
+      patches.push_back(extract_patches(image, input));
+  }
+  return at::cat(patches);
 }
 
 }  // namespace
 
 void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input) {
-  const at::Tensor patches = extract_patches(pixels_of(own, input), input);
-  const int64_t classes = input.class_tokens(), tokens = classes + input.patches();
-  Ids class_rows, patch_rows, own_patches;
+  const at::Tensor patches = own_patches(own, input);
+  const int64_t classes = input.class_tokens();
+  Ids class_rows, patch_rows, chosen;
   int64_t row = 0;
   for (const TokenRange& run : own.here)
     for (int64_t token = run.begin; token < run.end; ++token, ++row) {
-      const int64_t patch = token % tokens - classes;
-      (patch < 0 ? class_rows : patch_rows).push_back(row);
-      if (patch >= 0) own_patches.push_back(token / tokens * input.patches() + patch);
+      if (own.row.position(token) < classes) {
+        class_rows.push_back(row);
+        continue;
+      }
+      patch_rows.push_back(row);
+      chosen.push_back(token - classes * (static_cast<int64_t>(own.row.item_of(token)) + 1));
     }
-  const bool all = static_cast<int64_t>(own_patches.size()) == patches.size(0);
-  part.patches = (all ? patches : patches.index_select(0, index_tensor(own_patches, at::kCPU)))
+  const bool all = static_cast<int64_t>(chosen.size()) == patches.size(0);
+  part.patches = (all ? patches : patches.index_select(0, index_tensor(chosen, at::kCPU)))
                      .to(own.dtype)
                      .to(own.device);
   part.class_rows = index_tensor(class_rows, own.device);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "zea/batch/make_microbatch.hpp"
+#include "zea/plan/tokens/item_row.hpp"
 
 namespace zea::detail {
 
@@ -22,17 +23,18 @@ struct HostTokens {
 
 /// One batched call for segments of similar length.
 std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& segments,
-                                                   at::Device device);
+                                                   bool causal, at::Device device);
 
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options);
 /// What an encoder is given that this rank encodes.
 struct OwnItems {
-  const std::vector<float>& values;  ///< of all items of the encoder in the microbatch
-  int64_t all;                       ///< so many
-  const Ids& items;                  ///< by number among these: those that this rank encodes
-  const RowRuns& here;               ///< of their tokens those that it holds
+  const std::vector<float>& values;   ///< of all items of the encoder in the microbatch
+  const std::vector<ItemShape>& all;  ///< each of them
+  const Ids& items;                   ///< by number among these: those that this rank encodes
+  const ItemRow& row;                 ///< of these
+  const RowRuns& here;                ///< of their tokens those that it holds
   at::ScalarType dtype;
   at::Device device;
 };

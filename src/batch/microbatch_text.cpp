@@ -81,7 +81,7 @@ TokenAttention text_attention(const HostTokens& host, const Visibility& row,
   else if (options.images_both_ways && std::ranges::any_of(host.words, is_image))
     attention.slices = attention_slices(row, layout.owned()[0], layout.owned()[0]);
   else
-    attention.batches = make_attention_batches(segments_of(host.words), options.device);
+    attention.batches = make_attention_batches(segments_of(host.words), true, options.device);
   return attention;
 }
 
@@ -126,9 +126,9 @@ void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layo
 }  // namespace
 
 std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& segments,
-                                                   at::Device device) {
+                                                   bool causal, at::Device device) {
   std::vector<AttentionBatch> batches;
-  for (const SegmentBatch& batch : batch_segments(segments))
+  for (const SegmentBatch& batch : batch_segments(segments, allowed_padding(causal)))
     batches.push_back(make_attention_batch(batch, device));
   return batches;
 }

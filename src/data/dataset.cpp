@@ -100,12 +100,6 @@ int32_t read_placeholder(const H5File& file, const std::string& name) {
   return token;
 }
 
-/// Whether it takes placeholders to tell what items are of this kind.
-bool shares_modality(const std::vector<ItemKind>& kinds, int kind) {
-  const Modality modality = kinds[static_cast<size_t>(kind)].modality;
-  return std::ranges::count(kinds, modality, &ItemKind::modality) > 1;
-}
-
 class FileDataset : public Dataset {
  public:
   FileDataset(const std::string& path, int64_t held_bytes, std::vector<ItemKind> kinds)
@@ -154,7 +148,8 @@ class FileDataset : public Dataset {
     return item_modality_.empty() ? Modality::Image : static_cast<Modality>(item_modality_[item]);
   }
   bool is_clip(size_t item) const { return modality(item) == Modality::Audio; }
-  std::vector<int> item_kinds(size_t sample) const;
+  /// Without their bytes.
+  std::vector<Item> items_of(size_t sample) const;
   void scan_masks(size_t first, size_t last, detail::ContentScan& found) const;
   void check_contents(const detail::ContentScan& found) const;
   void check_placeholder_ids() const;
@@ -163,7 +158,7 @@ class FileDataset : public Dataset {
   void read_names();
   void make_index();
   int64_t sample_of(int64_t token_position) const;
-  Item read_item(int64_t item) const;
+  Item item_head(size_t item) const;
   [[noreturn]] void refuse(const std::string& fault) const {
     throw DataError(describe() + ": " + fault);
   }
@@ -221,9 +216,11 @@ void FileDataset::check_image_shape(size_t i) const {
     refuse("item " + std::to_string(i) + " is an image and has an item_rate of " +
            std::to_string(item_rate_[i]) + ", must have 0");
   if (height == 0 && width == 0 && channels == 0) return;
-  if (height <= 0 || width <= 0 || (channels != 1 && channels != 3))
+  if (height <= 0 || width <= 0 || (channels != 0 && channels != 1 && channels != 3))
     refuse(what +
-           "; allowed are height and width of 1 or more with 1 or 3 channels, or zeros (encoded)");
+           "; allowed are height and width of 1 or more with 1 or 3 channels, or zeros (encoded; "
+           "with its height and width, or without)");
+  if (channels == 0) return;
   if (bytes % channels != 0 || bytes / channels % width != 0 || bytes / channels / width != height)
     refuse(what + " but " + std::to_string(bytes) + " bytes");
 }
@@ -270,7 +267,7 @@ void FileDataset::make_index() {
   index_.resize(token_offsets_.size() - 1);
   for (size_t i = 0; i < index_.size(); ++i) {
     index_[i].tokens = token_offsets_[i + 1] - token_offsets_[i];
-    for (const int kind : item_kinds(i)) index_[i].items.add(kind, 1);
+    index_[i].items = list_items(items_of(i));
     if (index_[i].tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
   }
 }
@@ -351,15 +348,22 @@ void FileDataset::check_labels() const {
              std::to_string(static_cast<int64_t>(classes_.size()) - 1));
 }
 
-std::vector<int> FileDataset::item_kinds(size_t i) const {
-  std::vector<Modality> items;
+std::vector<Item> FileDataset::items_of(size_t i) const {
+  std::vector<Item> items;
   for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
-    items.push_back(modality(static_cast<size_t>(item)));
-  const std::vector<int> kinds = kinds_of_items({}, items, kinds_);
-  const auto is_shared = [&](int kind) { return shares_modality(kinds_, kind); };
-  if (std::ranges::none_of(kinds, is_shared)) return kinds;
-  return kinds_of_items(tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]), items,
-                        kinds_);
+    items.push_back(item_head(static_cast<size_t>(item)));
+  const auto needs_tokens = [&](const Item& item) {
+    return std::ranges::count(kinds_, item.modality, &ItemKind::modality) > 1;
+  };
+  std::vector<int32_t> tokens;
+  if (std::ranges::any_of(items, needs_tokens))
+    tokens = tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
+  try {
+    assign_kinds(tokens, kinds_, items);
+  } catch (const DataError& fault) {
+    refuse("sample " + std::to_string(i) + " has " + fault.what() + "; pack the data set with it");
+  }
+  return items;
 }
 
 int64_t FileDataset::sample_of(int64_t token_position) const {
@@ -376,22 +380,22 @@ Sample FileDataset::read(int64_t id) const {
   sample.id = id;
   sample.tokens = tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
   sample.loss_mask = loss_mask_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
-  for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
-    sample.items.push_back(read_item(item));
-  const std::vector<int> kinds = item_kinds(i);
-  for (size_t item = 0; item < kinds.size(); ++item) sample.items[item].kind = kinds[item];
+  sample.items = items_of(i);
+  for (size_t item = 0; item < sample.items.size(); ++item) {
+    const size_t number = static_cast<size_t>(sample_item_offsets_[i]) + item;
+    sample.items[item].bytes =
+        item_bytes_.read(file_, item_offsets_[number], item_offsets_[number + 1]);
+  }
   if (!labels_.empty()) sample.label = labels_[i];
   return sample;
 }
 
-Item FileDataset::read_item(int64_t number) const {
-  const auto i = static_cast<size_t>(number);
+Item FileDataset::item_head(size_t i) const {
   Item item;
-  item.bytes = item_bytes_.read(file_, item_offsets_[i], item_offsets_[i + 1]);
   item.height = item_shape_[3 * i];
   item.width = item_shape_[3 * i + 1];
   item.channels = item_shape_[3 * i + 2];
-  item.raw = item.height > 0;
+  item.raw = item.channels > 0;
   if (!is_clip(i)) return item;
   item.modality = modality(i);
   item.rate = item_rate_[i];

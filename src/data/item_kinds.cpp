@@ -7,10 +7,10 @@
 
 namespace zea {
 
-ItemCounts count_items(const std::vector<Item>& items) {
-  ItemCounts counts;
-  for (const Item& item : items) counts.add(item.kind, 1);
-  return counts;
+ItemList list_items(const std::vector<Item>& items) {
+  ItemList list;
+  for (const Item& item : items) list.add(item.kind, 1, item.shape);
+  return list;
 }
 
 void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token) {
@@ -22,39 +22,45 @@ std::vector<ItemKind> item_kinds(const ModelSpec& model) {
   std::vector<ItemKind> kinds;
   for (const EncoderSpec& encoder : model.encoders)
     kinds.push_back({encoder.modality(), static_cast<int32_t>(encoder.placeholder),
-                     encoder.item_shape().features});
+                     encoder.item_shape().features,
+                     encoder.varies() ? std::optional(encoder) : std::nullopt});
   return kinds;
 }
 
 /// Items stand in the order of their placeholders, so each begins behind those of the one before.
-std::vector<int> kinds_of_items(const std::vector<int32_t>& tokens,
-                                const std::vector<Modality>& items,
-                                const std::vector<ItemKind>& kinds) {
-  std::vector<int> found;
-  auto place = tokens.begin();
-  for (const Modality modality : items) {
-    const auto has_modality = [&](const ItemKind& kind) { return kind.modality == modality; };
+void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
+                  std::vector<Item>& items) {
+  auto next = tokens.begin();
+  for (Item& item : items) {
+    const auto has_modality = [&](const ItemKind& kind) { return kind.modality == item.modality; };
     const auto kind_at = [&](int32_t token) {
       return std::ranges::find_if(
           kinds, [&](const ItemKind& kind) { return has_modality(kind) && kind.token == token; });
     };
-    place = std::find_if(place, tokens.end(),
-                         [&](int32_t token) { return kind_at(token) != kinds.end(); });
+    next = std::find_if(next, tokens.end(),
+                        [&](int32_t token) { return kind_at(token) != kinds.end(); });
     // An item without placeholders is refused where its features are placed.
     const auto kind =
-        place == tokens.end() ? std::ranges::find_if(kinds, has_modality) : kind_at(*place);
+        next == tokens.end() ? std::ranges::find_if(kinds, has_modality) : kind_at(*next);
     ZEA_ASSERT(kind != kinds.end());
-    found.push_back(static_cast<int>(kind - kinds.begin()));
-    place += std::min<int64_t>(kind->features, tokens.end() - place);
+    item.kind = static_cast<int>(kind - kinds.begin());
+    if (kind->varied) {
+      if (item.height == 0)
+        throw DataError(
+            "an encoded image without its height and width (item_shape), of which the " +
+            kind->varied->name + " encoder makes as many features as they ask for");
+      item.shape = kind->varied->item_shape(ImageSize{item.height, item.width});
+    }
+    const int64_t features = kind->varied ? item.shape.features : kind->features;
+    next += std::min<int64_t>(features, tokens.end() - next);
   }
-  return found;
 }
 
 void check_placeholders(const Dataset& dataset, const Sample& sample,
                         const std::vector<int64_t>& tokens_per_item) {
-  const ItemCounts counts = count_items(sample.items);
+  const ItemList counts = list_items(sample.items);
   for (size_t kind = 0; kind < dataset.kinds().size(); ++kind) {
-    const auto& [modality, token, features] = dataset.kinds()[kind];
+    const auto& [modality, token, features, varied] = dataset.kinds()[kind];
     const bool is_audio = modality == Modality::Audio;
     const int64_t each = kind < tokens_per_item.size() ? tokens_per_item[kind] : 0;
     const int64_t items = counts.of(static_cast<int>(kind));

@@ -28,7 +28,13 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
   const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
   if (item.modality == Modality::Audio)
     return (*decoding.mel)(decode_clip(item, options.max_clip_seconds), target);
-  preprocess_image(decode_image(item, decoding.image.max_pixels), decoding.image, target);
+  const Image image = decode_image(item, decoding.image.max_pixels);
+  if (decoding.image.patch_size == 0) return preprocess_image(image, decoding.image, target);
+  if (image.height != item.height || image.width != item.width)
+    throw DataError("is " + std::to_string(image.height) + " x " + std::to_string(image.width) +
+                    ", and by its item_shape " + std::to_string(item.height) + " x " +
+                    std::to_string(item.width));
+  preprocess_image(image, decoding.image, decoding.size_of(item.shape), target);
 }
 
 /// Puts item `number` of `sample` into `target`, which is zero before and stays so when the item is
@@ -60,21 +66,31 @@ void check_encoders(const Dataset& dataset, const LoaderOptions& options,
                              : "images, but the model has no vision encoder"));
 }
 
+std::vector<std::vector<float>> zeros_for(const std::vector<Sample>& samples,
+                                          const LoaderOptions& options) {
+  std::vector<size_t> counts(options.encoders.size(), 0);
+  for (const Sample& sample : samples)
+    for (const Item& item : sample.items) {
+      const auto kind = static_cast<size_t>(item.kind);
+      const ItemDecoding& decoding = options.encoders[kind];
+      if (decoding.is_wanted) counts[kind] += decoding.values(item.shape);
+    }
+  std::vector<std::vector<float>> values;
+  for (const size_t count : counts) values.emplace_back(count, 0.0f);
+  return values;
+}
+
 LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options,
                             const std::vector<int64_t>& ids, const std::stop_token& stop) {
   LoadedMicrobatch loaded;
   for (int64_t id : ids) {
     if (stop.stop_requested()) return loaded;
     loaded.samples.push_back(dataset.read(id));
-    loaded.items += count_items(loaded.samples.back().items);
+    loaded.items += list_items(loaded.samples.back().items);
   }
   check_encoders(dataset, options, loaded.samples);
+  loaded.values = zeros_for(loaded.samples, options);
   std::vector<float*> targets;
-  for (size_t kind = 0; kind < options.encoders.size(); ++kind) {
-    const ItemDecoding& decoding = options.encoders[kind];
-    const int64_t items = decoding.is_wanted ? loaded.items.of(static_cast<int>(kind)) : 0;
-    loaded.values.emplace_back(decoding.values() * static_cast<size_t>(items), 0.0f);
-  }
   for (std::vector<float>& values : loaded.values) targets.push_back(values.data());
   for (Sample& sample : loaded.samples) {
     for (size_t number = 0; number < sample.items.size(); ++number) {
@@ -82,7 +98,7 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
       const auto kind = static_cast<size_t>(sample.items[number].kind);
       if (options.encoders[kind].is_wanted) {
         load_item(dataset, options, sample, number, targets[kind], loaded.bad);
-        targets[kind] += options.encoders[kind].values();
+        targets[kind] += options.encoders[kind].values(sample.items[number].shape);
       }
       std::vector<uint8_t>().swap(sample.items[number].bytes);
     }
@@ -92,9 +108,15 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
 
 }  // namespace
 
-size_t ItemDecoding::values() const {
+ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
+  if (shape.tokens == 0) return {image.size, image.size};
+  return {shape.tokens / shape.width * image.patch_size, shape.width * image.patch_size};
+}
+
+size_t ItemDecoding::values(const ItemShape& shape) const {
+  const auto [height, width] = size_of(shape);
   return static_cast<size_t>(mel ? mel->options().mel_bins * mel->options().columns()
-                                 : 3 * image.size * image.size);
+                                 : 3 * height * width);
 }
 
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,

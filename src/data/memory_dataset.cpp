@@ -32,11 +32,8 @@ MemoryDataset::MemoryDataset(std::vector<Sample> samples, std::vector<ItemKind> 
     check_sample(sample);
     max_token_ =
         std::max(max_token_, *std::max_element(sample.tokens.begin(), sample.tokens.end()));
-    std::vector<Modality> modalities;
-    for (const Item& item : sample.items) modalities.push_back(item.modality);
-    const std::vector<int> found = kinds_of_items(sample.tokens, modalities, kinds_);
-    for (size_t item = 0; item < found.size(); ++item) sample.items[item].kind = found[item];
-    index_.push_back({static_cast<int64_t>(sample.tokens.size()), count_items(sample.items),
+    assign_kinds(sample.tokens, kinds_, sample.items);
+    index_.push_back({static_cast<int64_t>(sample.tokens.size()), list_items(sample.items),
                       count_targets(sample.loss_mask)});
   }
 }

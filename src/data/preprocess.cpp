@@ -105,33 +105,48 @@ int64_t resized_edge(int64_t edge, int64_t shorter, int64_t size) {
   return static_cast<int64_t>(static_cast<double>(size * edge) / static_cast<double>(shorter));
 }
 
-/// The middle size x size pixels of the image with its shorter edge resized to `size`.
-Image resize_and_crop(const Image& image, int64_t size) {
-  const int64_t shorter = std::min(image.height, image.width);
-  const int64_t height = resized_edge(image.height, shorter, size);
-  const int64_t width = resized_edge(image.width, shorter, size);
-  const auto columns = make_taps(image.width, width, (width - size) / 2, size);
-  const auto rows = make_taps(image.height, height, (height - size) / 2, size);
+/// Pixels of an image of another size, resized: some of its columns and rows.
+Image resize(const Image& image, const std::vector<Taps>& columns, const std::vector<Taps>& rows) {
   const int64_t first_row = rows.front().first;
   const int64_t end_row = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
   return resize_rows(resize_columns(image, columns, first_row, end_row - first_row), rows,
                      first_row);
 }
 
-}  // namespace
+/// The middle size x size pixels of the image with its shorter edge resized to `size`.
+Image resize_and_crop(const Image& image, int64_t size) {
+  const int64_t shorter = std::min(image.height, image.width);
+  const int64_t height = resized_edge(image.height, shorter, size);
+  const int64_t width = resized_edge(image.width, shorter, size);
+  return resize(image, make_taps(image.width, width, (width - size) / 2, size),
+                make_taps(image.height, height, (height - size) / 2, size));
+}
 
-void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
-  ZEA_ASSERT(options.size > 0 && options.mean.size() == 3 && options.std.size() == 3);
-  const Image cropped = resize_and_crop(image, options.size);
-  const int64_t plane = options.size * options.size;
+void normalise(const Image& image, const ImageOptions& options, float* target) {
+  ZEA_ASSERT(options.mean.size() == 3 && options.std.size() == 3);
+  const int64_t plane = image.height * image.width;
   for (int c = 0; c < 3; ++c) {
     const auto mean = static_cast<float>(options.mean[c]),
                deviation = static_cast<float>(options.std[c]);
     std::array<float, 256> value{};
     for (int i = 0; i < 256; ++i)
       value[i] = (static_cast<float>(i * (1.0 / 255)) - mean) / deviation;
-    for (int64_t i = 0; i < plane; ++i) target[c * plane + i] = value[cropped.pixels[3 * i + c]];
+    for (int64_t i = 0; i < plane; ++i) target[c * plane + i] = value[image.pixels[3 * i + c]];
   }
+}
+
+}  // namespace
+
+void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
+  ZEA_ASSERT(options.size > 0);
+  normalise(resize_and_crop(image, options.size), options, target);
+}
+
+void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
+                      float* target) {
+  normalise(resize(image, make_taps(image.width, to.width, 0, to.width),
+                   make_taps(image.height, to.height, 0, to.height)),
+            options, target);
 }
 
 }  // namespace zea

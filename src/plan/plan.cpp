@@ -228,10 +228,13 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, bool forward_only
   return {step.step, step.samples, step.tokens, step.targets, microbatches, make_schedule(input)};
 }
 
-Plan make_plan(const Options& options, const std::string& config_json, int world_size,
-               const std::string& profile) {
+ModelSpec model_of(const Options& options, const std::string& config_json) {
+  return make_model_spec(config_json, trainable_of(options));
+}
+
+Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
+               int world_size, const std::string& profile) {
   Faults faults;
-  const ModelSpec model = make_model_spec(config_json, trainable_of(options));
   const MeshShape unlinked = detail::make_mesh_shape(faults, options, model, world_size);
   check_device(faults, options);
   const OptimizerSpec optimizer = optimizer_of(faults, options.optim);

@@ -56,7 +56,7 @@ LoadedMicrobatch make_full_microbatch(const Plan& plan) {
   LoadedMicrobatch loaded;
   for (int64_t i = 0; i < std::max<int64_t>(1, tokens / length); ++i) {
     loaded.samples.push_back(make_sample(model, length));
-    loaded.items += count_items(loaded.samples.back().items);
+    loaded.items += list_items(loaded.samples.back().items);
   }
   for (const EncoderSpec& encoder : model.encoders)
     if (loaded.items.of(model.encoder_index(encoder.name)) == 0)

@@ -59,7 +59,8 @@ ItemDecoding decoding_of(const EncoderSpec& encoder, const DataOptions& data) {
   return {.image = {.size = encoder.patches().image_size,
                     .mean = data.image_mean,
                     .std = data.image_std,
-                    .max_pixels = data.max_image_pixels}};
+                    .max_pixels = data.max_image_pixels,
+                    .patch_size = encoder.varies() ? encoder.patches().patch_size : 0}};
 }
 
 }  // namespace

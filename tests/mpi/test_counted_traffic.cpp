@@ -9,6 +9,7 @@
 #include "support/scattered_buffers.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
+#include "zea/batch/make_microbatch.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace zea::testing::test_counted_traffic {
@@ -34,6 +35,11 @@ void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
     mesh->cp_mode = mode;
     if (mesh->cp_mode != CpMode::Ulysses) mesh->cp_block = 8;
   }
+}
+
+void take_images_of_any_size(TinyRunOptions& run) {
+  run.config_json = tiny_llava_config({.image_size = 24, .siglip = true});
+  run.remake = merge_images_of_any_size;
 }
 
 const Layout kLayouts[] = {
@@ -123,6 +129,20 @@ const Layout kLayouts[] = {
        run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1});
        run.deck.meshes["llm"].tp = 2;
      }},
+    {"tp 2, images of any size, four patches a feature",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_images_of_any_size(run);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, images of any size, four patches a feature",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_images_of_any_size(run);
+       use_cp(run, "ring", 2);
+     }},
     {"cp 2, images see all of themselves",
      2,
      {"llm.cp_outer"},
@@ -208,21 +228,10 @@ TinyRunOptions make_run(const Layout& layout) {
 MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& model) {
   MicrobatchTokens tokens;
   tokens.items = loaded.items;
-  for (size_t s = 0; s < loaded.samples.size(); ++s) {
-    const Sample& sample = loaded.samples[s];
-    const auto number = static_cast<int64_t>(s);
-    std::map<std::string, int64_t> placeholders;
-    for (size_t i = 0; i < sample.tokens.size(); ++i) {
-      tokens.words.push_back(make_mask_word(number, kModalityText, 0));
-      for (const EncoderSpec& encoder : model.encoders)
-        if (sample.tokens[i] == encoder.placeholder)
-          tokens.words.back() =
-              make_mask_word(number, mask_modality(encoder.modality()),
-                             1 + placeholders[encoder.name]++ / encoder.item_shape().features,
-                             model.encoder_index(encoder.name));
+  tokens.words = make_microbatch(loaded, model, {.dtype = at::kDouble}).words;
+  for (const Sample& sample : loaded.samples)
+    for (size_t i = 0; i < sample.tokens.size(); ++i)
       tokens.is_target.push_back(i + 1 < sample.tokens.size() && sample.loss_mask[i + 1]);
-    }
-  }
   return tokens;
 }
 
@@ -250,7 +259,7 @@ TEST(CountedTraffic, CountedEqualsTheFormula) {
     if (!takes_part) continue;
     const TinyRunOptions options = make_run(layout);
     const MemoryDataset dataset =
-        make_tiny_dataset(make_model_spec(options.config_json), 14, {1, 0, 2}, 5);
+        make_tiny_dataset(plan_of(options, layout.ranks).model, 14, {1, 0, 2}, 5);
     TinyRun run(part, make_host_collectives, dataset, options);
     TinyResult result;
     Traffic all;

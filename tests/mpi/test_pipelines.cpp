@@ -22,13 +22,15 @@ namespace {
 constexpr int64_t kSamples = 20, kSteps = 5;
 
 MemoryDataset dataset_of(const PipelineLayout& layout, uint64_t others = 0) {
-  return make_tiny_dataset(make_model_spec(config_of(layout)), kSamples, images_of(layout),
-                           5 + others, clips_of(layout));
+  ModelSpec model = make_model_spec(config_of(layout));
+  remake(layout, model);
+  return make_tiny_dataset(model, kSamples, images_of(layout), 5 + others, clips_of(layout));
 }
 
 TinyRunOptions run_of(const PipelineLayout& layout, const Options& deck) {
   TinyRunOptions run;
   run.config_json = config_of(layout);
+  run.remake = [&layout](ModelSpec& model) { remake(layout, model); };
   run.steps = kSteps;
   run.deck = deck;
   return run;

@@ -150,6 +150,28 @@ const GridScenario kScenarios[] = {
      {.audio = true},
      {1},
      [](Options& deck) { deck.llm.image_attention = "bidirectional"; }},
+    {"images of any size, four patches a feature",
+     {.image_size = 24, .siglip = true},
+     {1, 0, 2},
+     [](Options& deck) { deck.data.row_tokens = 40; },
+     nullptr,
+     false,
+     5,
+     {},
+     merge_images_of_any_size},
+    {"images of any size that see all of themselves, frozen vision",
+     {.image_size = 24, .siglip = true},
+     {2, 1},
+     [](Options& deck) {
+       deck.llm.image_attention = "bidirectional";
+       deck.encoders["vision"].train = false;
+       deck.model.activation_checkpointing = 1;
+     },
+     nullptr,
+     false,
+     5,
+     {},
+     merge_images_of_any_size},
     {"GPT-2",
      {},
      {0},
@@ -185,13 +207,16 @@ std::vector<Grid> grids_for(const GridScenario& scenario, bool all) {
 }
 
 MemoryDataset dataset_of(const GridScenario& scenario, const Grid& grid, uint64_t others) {
-  return make_tiny_dataset(make_model_spec(scenario.config(grid)), kSamples, scenario.images,
-                           scenario.seed + others, scenario.clips);
+  ModelSpec model = make_model_spec(scenario.config(grid));
+  if (scenario.remake) scenario.remake(model);
+  return make_tiny_dataset(model, kSamples, scenario.images, scenario.seed + others,
+                           scenario.clips);
 }
 
 TinyRunOptions run_of(const GridScenario& scenario, const Grid& grid) {
   TinyRunOptions run;
   run.config_json = scenario.config(grid);
+  run.remake = scenario.remake;
   run.steps = 5;
   run.deck.precision.preset = "fp64";
   run.deck.data.row_tokens = 64;

@@ -21,6 +21,8 @@ struct GridScenario {
   uint64_t seed = 5;                   ///< of the samples
   std::vector<int> clips = {1, 1, 0};  ///< of sound, of models that hear
 
+  void (*remake)(ModelSpec&) = nullptr;  ///< what differs from what config.json says
+
   /// config.json of the model with the heads that `grid` wants.
   std::string config(const Grid& grid) const;
 };

@@ -87,6 +87,11 @@ const PipelineLayout kLayouts[] = {
     {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1, 2}, kNo, kFull, 1, 1, Nothing, TwoEncoders, RareImages,
      {1, 1, 1, 2}},
     {kDisjoint, kZeroBubble, {2}, {2}, kFull, kFull, 1, 1, Nothing, TwoEncoders, NoImages, {1, 1, 2}},
+    {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Llava, AnySize},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, AnySize},
+    {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, TiedLlava, AnySize},
+    {kDisjoint, k1F1B, {2}, {1, 1, 1, 3}, kGradOp, kFull, 1, 1, Encoders, Llava, AnySize},
+    {kDisjoint, kGPipe, {1, 1, 2, 1, 1, "ulysses"}, {2, 2}, kHybrid, kFull, 1, 1, Nothing, TwoEncoders, AnySize, {1}},
 };
 // clang-format on
 
@@ -228,7 +233,7 @@ const char* twist_name(Twist twist) {
       "plain",           "rare images",      "no images",        "late images", "one microbatch",
       "one sample each", "recomputing",      "recomputing some", "few samples", "template",
       "wrapped by two",  "a buffer of each", "wrapped all",      "one KV head", "taps",
-      "both ways",       "in order",         "broadcast"};
+      "both ways",       "in order",         "broadcast",        "any size"};
   return names[static_cast<int>(twist)];
 }
 
@@ -280,6 +285,7 @@ void freeze(Frozen frozen, Options& deck) {
 void twist_data(Twist twist, Options& deck) {
   deck.data.row_tokens = 24;
   deck.schedule.global_batch = 8;
+  if (twist == AnySize) deck.data.row_tokens = 40;
   if (twist == OneMicrobatch) deck.data.row_tokens = 400;
   if (twist == OneSampleEach) deck.data.packing = false;
   if (twist == LateImages) deck.data.shuffle = false;
@@ -322,8 +328,16 @@ std::string config_of(const PipelineLayout& layout) {
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
   model.audio = layout.model == TwoEncoders;
   if (layout.twist == OneKvHead) model.kv_heads = 1;
+  if (layout.twist == AnySize) {
+    model.siglip = true;
+    model.image_size = 24;
+  }
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
   return tiny_llava_config(model);
+}
+
+void remake(const PipelineLayout& layout, ModelSpec& model) {
+  if (layout.twist == AnySize) merge_images_of_any_size(model);
 }
 
 Options deck_of_one_rank(const PipelineLayout& layout) {

@@ -48,6 +48,7 @@ enum class Twist {
   BothWays,         ///< images see all of themselves
   InOrder,          ///< samples are not dealt by cost; several rows per microbatch
   Broadcast,        ///< weights are read by one copy; nothing is gathered ahead
+  AnySize,          ///< images of any size, of which four patches become a feature
 };
 
 struct PipelineLayout {
@@ -78,6 +79,9 @@ const std::vector<PipelineLayout>& pipelines();
 
 /// config.json of its model.
 std::string config_of(const PipelineLayout& layout);
+
+/// Makes of the model of its config.json that of the layout.
+void remake(const PipelineLayout& layout, ModelSpec& model);
 
 /// The deck of five steps in fp64, without its mesh: what one rank runs.
 Options deck_of_one_rank(const PipelineLayout& layout);

@@ -24,11 +24,12 @@ std::string number(int64_t value) {
 std::string encoder_configs(const TinyLlava& o) {
   std::string configs;
   if (o.vision)
-    configs += R"(, "vision_config": {"model_type": "clip_vision_model", "intermediate_size": 24,
-             "patch_size": 4, "hidden_size": )" +
-               number(o.vision_hidden) + R"(, "num_hidden_layers": )" + number(o.vision_layers) +
-               R"(, "num_attention_heads": )" + number(o.vision_heads) + R"(, "image_size": )" +
-               number(o.image_size) + "}";
+    configs += R"(, "vision_config": {"intermediate_size": 24, "patch_size": 4, "model_type": )" +
+               std::string(o.siglip ? R"("siglip_vision_model", "vision_use_head": false)"
+                                    : R"("clip_vision_model")") +
+               R"(, "hidden_size": )" + number(o.vision_hidden) + R"(, "num_hidden_layers": )" +
+               number(o.vision_layers) + R"(, "num_attention_heads": )" + number(o.vision_heads) +
+               R"(, "image_size": )" + number(o.image_size) + "}";
   if (o.audio)
     configs += R"(, "audio_token_index": 4, "audio_config": {"model_type": "whisper",
              "encoder_ffn_dim": 24, "num_mel_bins": 8, "d_model": )" +
@@ -59,6 +60,18 @@ std::string tiny_gpt2_config(int64_t vocabulary) {
   return R"({"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 64,
              "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "vocab_size": )" +
          std::to_string(vocabulary) + "}";
+}
+
+void merge_images_of_any_size(ModelSpec& model) {
+  constexpr int64_t kBlock = 2;
+  EncoderSpec& encoder = model.encoders.at(0);
+  auto& patches = std::get<PatchInput>(encoder.input);
+  patches.any_size = true;
+  patches.block = kBlock;
+  encoder.drops_first_token = false;
+  encoder.projector.merge = kBlock * kBlock;
+  model.params[model.param_index("multi_modal_projector.linear_1.weight")].shape[1] *=
+      encoder.projector.merge;
 }
 
 FilledSource::FilledSource(const ModelSpec& model, std::string config_json, uint64_t seed)

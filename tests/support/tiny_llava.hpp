@@ -26,6 +26,7 @@ struct TinyLlava {
   bool projector_bias = true;
   bool biases = false;  ///< of the decoder's attention and MLP
   bool vision = true;
+  bool siglip = false;  ///< no class token, no norm before the blocks
   bool audio = false;
   int64_t audio_layers = 2;
   int64_t audio_heads = 2;
@@ -38,6 +39,10 @@ std::string tiny_llava_config(const TinyLlava& options = {});
 
 /// config.json of a GPT-2 with 4 heads of 6.
 std::string tiny_gpt2_config(int64_t vocabulary = 40);
+
+/// Of a model with `siglip`: its images have any size, and of each 2 x 2 patches the projector
+/// makes one feature.
+void merge_images_of_any_size(ModelSpec& model);
 
 /// Small values around the initial ones: 1 for norms, 0 for the rest.
 class FilledSource : public WeightsSource {

@@ -29,13 +29,15 @@ class KernelEnvironment : public ::testing::Environment {
 [[maybe_unused]] const auto* const kKernels =
     ::testing::AddGlobalTestEnvironment(new KernelEnvironment);
 
+}  // namespace
+
 Plan plan_of(const TinyRunOptions& options, int ranks) {
-  Plan plan = make_plan(options.deck, options.config_json, ranks);
+  ModelSpec model = model_of(options.deck, options.config_json);
+  if (options.remake) options.remake(model);
+  Plan plan = make_plan(options.deck, model, options.config_json, ranks);
   if (options.adjust) options.adjust(plan);
   return plan;
 }
-
-}  // namespace
 
 TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const Dataset& dataset,
                  const TinyRunOptions& options)
@@ -160,7 +162,10 @@ Item make_item(const EncoderSpec& encoder, Numbers& random) {
   item.raw = true;
   item.modality = encoder.modality();
   if (item.modality == Modality::Image) {
-    item.height = item.width = encoder.patches().image_size;
+    const int64_t largest = encoder.patches().image_size;
+    item.height = item.width = largest;
+    if (encoder.varies()) item.height = 1 + random.below(2 * largest);
+    if (encoder.varies()) item.width = 1 + random.below(2 * largest);
     item.channels = 3;
     item.bytes = random.bytes(item.height * item.width * item.channels);
   } else {
@@ -194,8 +199,12 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
     for (const EncoderSpec& encoder : model.encoders) {
       const auto& counts = encoder.modality() == Modality::Image ? images : clips;
       for (int item = 0; item < counts[s % counts.size()]; ++item) {
-        for (int64_t i = 0; i < encoder.item_shape().features; ++i) add(encoder.placeholder, false);
         sample.items.push_back(make_item(encoder, random));
+        const Item& made_item = sample.items.back();
+        const ItemShape shape =
+            encoder.varies() ? encoder.item_shape(ImageSize{made_item.height, made_item.width})
+                             : encoder.item_shape();
+        for (int64_t i = 0; i < shape.features; ++i) add(encoder.placeholder, false);
       }
     }
     text(1 + random.below(4), false);

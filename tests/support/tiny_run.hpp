@@ -35,10 +35,14 @@ struct TinyRunOptions {
   int64_t steps = 10;
   uint64_t weights_seed = 1;
   at::Device device = at::kCPU;
-  bool evaluates = false;             ///< after training
-  std::function<void(Plan&)> adjust;  ///< of the plan, for what no deck can ask for here
-  RunUnit run_unit = zea::run_unit;   ///< what the units do
+  bool evaluates = false;                  ///< after training
+  std::function<void(ModelSpec&)> remake;  ///< of the model, for what no config can ask for here
+  std::function<void(Plan&)> adjust;       ///< of the plan, for what no deck can
+  RunUnit run_unit = zea::run_unit;        ///< what the units do
 };
+
+/// The plan of such a run.
+Plan plan_of(const TinyRunOptions& options, int ranks);
 
 /// Every parameter, or one of the optimizer's states, in full.
 using Tensors = std::map<std::string, std::vector<double>>;

@@ -49,8 +49,8 @@ TEST_F(DatasetFile, KnowsImagesFromSound) {
   const auto data = open_dataset(write(arrays));
 
   EXPECT_EQ(data->kinds()[1].token, 6);
-  EXPECT_EQ(data->index()[0].items, (ItemCounts{1, 0}));
-  EXPECT_EQ(data->index()[2].items, (ItemCounts{1, 1}));
+  EXPECT_EQ(data->index()[0].items, (ItemList{1, 0}));
+  EXPECT_EQ(data->index()[2].items, (ItemList{1, 1}));
   const std::vector<Item> items = data->read(2).items;
   EXPECT_EQ(items[0].modality, Modality::Image);
   EXPECT_FALSE(items[0].raw);
@@ -68,16 +68,16 @@ TEST_F(DatasetFile, AnItemIsOfTheEncoderWhosePlaceholderStandsForIt) {
   for (int64_t held_bytes : {int64_t{0}, int64_t{1000}}) {
     const auto data = open_dataset(write(arrays), held_bytes, {}, kinds);
 
-    EXPECT_EQ(data->index()[0].items, ItemCounts(1));
-    EXPECT_EQ(data->index()[1].items, ItemCounts());
-    EXPECT_EQ(data->index()[2].items, (ItemCounts{1, 1}));
+    EXPECT_EQ(data->index()[0].items, ItemList(1));
+    EXPECT_EQ(data->index()[1].items, ItemList());
+    EXPECT_EQ(data->index()[2].items, (ItemList{1, 1}));
     const std::vector<Item> items = data->read(2).items;
     EXPECT_EQ(items[0].kind, 1);
     EXPECT_EQ(items[0].bytes.size(), 3u);
     EXPECT_EQ(items[1].kind, 0);
     ASSERT_EQ(data->kinds().size(), 3u);  // no encoder takes the last
     EXPECT_EQ(data->kinds()[2].modality, Modality::Audio);
-    EXPECT_EQ(MemoryDataset({data->read(2)}, kinds).index()[0].items, (ItemCounts{1, 1}));
+    EXPECT_EQ(MemoryDataset({data->read(2)}, kinds).index()[0].items, (ItemList{1, 1}));
   }
 }
 
@@ -85,8 +85,14 @@ TEST(KindsOfItems, FollowThePlaceholders) {
   const std::vector<ItemKind> kinds{
       {Modality::Image, 7, 2}, {Modality::Audio, 5, 1}, {Modality::Image, 6, 1}};
   constexpr auto kPicture = Modality::Image, kTalk = Modality::Audio;
-  const auto found = [&](const std::vector<int32_t>& tokens, const std::vector<Modality>& items) {
-    return kinds_of_items(tokens, items, kinds);
+  const auto found = [&](const std::vector<int32_t>& tokens,
+                         const std::vector<Modality>& modalities) {
+    std::vector<Item> items(modalities.size());
+    for (size_t i = 0; i < items.size(); ++i) items[i].modality = modalities[i];
+    assign_kinds(tokens, kinds, items);
+    std::vector<int> of_items;
+    for (const Item& item : items) of_items.push_back(item.kind);
+    return of_items;
   };
 
   EXPECT_EQ(found({1, 6, 7, 7, 7, 7, 2, 6}, {kPicture, kPicture, kPicture, kPicture}),
@@ -262,7 +268,7 @@ TEST(CheckPlaceholders, OfSoundAreCountedApart) {
   sample.items[1].modality = Modality::Audio;
   const MemoryDataset data({sample}, kImage, {}, {}, "talks", kSound);
 
-  EXPECT_EQ(data.index()[0].items, (ItemCounts{1, 1}));
+  EXPECT_EQ(data.index()[0].items, (ItemList{1, 1}));
   EXPECT_NO_THROW(check_placeholders(data, data.read(0), {1, 2}));
   try {
     check_placeholders(data, data.read(0), {1, 3});

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "zea/data/sampler.hpp"
+#include "zea/plan/tokens/deal.hpp"
 #include "zea/plan/tokens/item_row.hpp"
 #include "zea/train/training_data.hpp"
 
@@ -34,13 +34,14 @@ enum class Fact {
   BothWays,
   PaddedVocabulary,
   RepeatedKvHeads,
+  ImagesOfSeveralSizes,
 };
 
 class Facts {
  public:
   Facts(const GridScenario& scenario, const Grid& grid)
       : run_(run_of(scenario, grid)),
-        plan_(make_plan(run_.deck, run_.config_json, grid.ranks())),
+        plan_(plan_of(run_, grid.ranks())),
         dataset_(dataset_of(scenario, grid)) {
     const int64_t vocabulary = plan_.model.decoder.vocabulary;
     note(vocabulary % grid.llm.tp != 0, Fact::PaddedVocabulary);
@@ -117,11 +118,16 @@ class Facts {
     });
     note(shared, Fact::ImageOnTwoRanks);
     note(shared && options.images_both_ways, Fact::ImageSeenOnTwoRanks);
-    const ItemShape shape = plan_.model.encoders[0].item_shape();
-    std::vector<int64_t> items(made.encoders[0].items_here);
-    std::iota(items.begin(), items.end(), 0);
-    const ItemRow row(std::vector<ItemShape>(items.size(), shape), items, "vision", replica);
-    note(shares_an_item(row.layout().owned(), [&](int64_t token) { return token / shape.tokens; }),
+    const EncoderSpec& vision = plan_.model.encoders[0];
+    const std::vector<ItemShape> all = made.items.shapes(0, vision);
+    note(std::ranges::any_of(all, [&](const ItemShape& shape) { return shape != all.front(); }),
+         Fact::ImagesOfSeveralSizes);
+    const int place = replica.place(replica.rank, "vision").dp_module;
+    const std::vector<int64_t> items =
+        deal_items(all, vision.block, replica.grid("vision").dp_module)[place];
+    const ItemRow row(all, items, "vision", replica);
+    note(shares_an_item(row.layout().owned(),
+                        [&](int64_t token) { return static_cast<int64_t>(row.item_of(token)); }),
          Fact::ImageMadeOnTwoRanks);
   }
 
@@ -175,6 +181,11 @@ TEST(GridScenarios, AreWhatTheySay) {
        {Fact::BothWays, Fact::ImageSeenOnTwoRanks, Fact::ImageMadeOnTwoRanks}},
       {"images that see all of themselves, class token, everything in one row",
        {Fact::BothWays, Fact::SeveralSamplesInARow, Fact::ImageSeenOnTwoRanks}},
+      {"images of any size, four patches a feature",
+       {Fact::ImagesOfSeveralSizes, Fact::SeveralSamplesInARow, Fact::SeveralMicrobatches,
+        Fact::ImageMadeOnTwoRanks, Fact::ImageOnTwoRanks}},
+      {"images of any size that see all of themselves, frozen vision",
+       {Fact::ImagesOfSeveralSizes, Fact::BothWays, Fact::ImageSeenOnTwoRanks}},
       {"a vocabulary that tp does not divide", {Fact::PaddedVocabulary}},
       {"a tied one", {Fact::PaddedVocabulary}},
       {"several microbatches, reduced once", {Fact::SeveralMicrobatches}},
@@ -191,7 +202,7 @@ TEST(GridScenarios, ConcernGridsOfEveryKind) {
   for (const GridScenario& scenario : grid_scenarios()) {
     EXPECT_GE(grids_for(scenario, false).size(), 3) << scenario.name;
     for (const Grid& grid : grids_for(scenario, true))
-      EXPECT_NO_THROW(make_plan(run_of(scenario, grid).deck, scenario.config(grid), grid.ranks()))
+      EXPECT_NO_THROW(plan_of(run_of(scenario, grid), grid.ranks()))
           << scenario.name << "; " << grid.name();
   }
 }

@@ -60,13 +60,13 @@ TEST_F(LibraryMemory, SegmentsTakeWhatIsDeclared) {
         tokens += length;
       }
       std::vector<AttentionSizes> sizes;
-      for (const SegmentBatch& batch : batch_segments(segments)) {
+      for (const SegmentBatch& batch : batch_segments(segments, allowed_padding(true))) {
         sizes.push_back({static_cast<int64_t>(batch.segments.size()), batch.length, 0});
         for (const Segment& segment : batch.segments) sizes.back().tokens += segment.length;
       }
       const HeadSizes heads{kHeads, key_values, 64};
       const FunctionMemory declared = library_attention_memory(tokens, sizes, heads, kDevice);
-      const auto batches = make_attention_batches(segments, at::kCPU);
+      const auto batches = make_attention_batches(segments, true, at::kCPU);
       const at::Tensor qkv = halves({tokens, kHeads + 2 * key_values, 64}).set_requires_grad(true);
 
       const int64_t before = bytes_.now();

@@ -65,7 +65,7 @@ TEST(LoadMicrobatch, KeepsTheOrderOfIdsAndItems) {
   ASSERT_EQ(loaded.samples.size(), 3u);
   EXPECT_EQ(loaded.samples[0].id, 5);
   EXPECT_EQ(loaded.samples[2].id, 4);
-  EXPECT_EQ(loaded.items, (ItemCounts{3, 0}));
+  EXPECT_EQ(loaded.items, (ItemList{3, 0}));
   ASSERT_EQ(loaded.values[0].size(), 9u);
   EXPECT_FLOAT_EQ(loaded.values[0][0], 50 / 255.0f);
   EXPECT_FLOAT_EQ(loaded.values[0][3], 51 / 255.0f);
@@ -103,7 +103,7 @@ TEST(LoadMicrobatch, ClipsAndImagesLieApartInTheOrderOfSamples) {
   const LoaderOptions options = audio_options();
   const LoadedMicrobatch loaded = load_microbatch(spoken_samples(), options, {1, 0});
 
-  EXPECT_EQ(loaded.items, (ItemCounts{1, 2}));
+  EXPECT_EQ(loaded.items, (ItemList{1, 2}));
   EXPECT_EQ(loaded.values[0].size(), 3u);
   ASSERT_EQ(loaded.values[1].size(), 2u * 4 * 6);
   Audio audio{kMelRate, {}};

@@ -53,10 +53,12 @@ TEST(MaskWord, BatchesHoldEverySegmentOnceWithLittlePadding) {
   }
 }
 
-TEST(MaskWord, EqualSegmentsMakeOneBatch) {
-  const auto batches = batch_segments({{0, 5}, {5, 5}, {10, 5}});
-  ASSERT_EQ(batches.size(), 1);
-  EXPECT_EQ(batches[0].segments.size(), 3);
+TEST(MaskWord, EqualSegmentsMakeOneBatchAndOthersJoinThemWherePaddingIsAllowed) {
+  const std::vector<Segment> segments{{0, 5}, {5, 5}, {10, 5}, {15, 4}};
+  const auto equal = batch_segments(segments, allowed_padding(false));
+  ASSERT_EQ(equal.size(), 2);
+  EXPECT_EQ(equal[0].segments.size(), 3);
+  EXPECT_EQ(batch_segments(segments, allowed_padding(true)).size(), 1);
 }
 
 }  // namespace

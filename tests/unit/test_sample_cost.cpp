@@ -10,6 +10,7 @@
 namespace zea::test_sample_cost {
 namespace {
 
+using testing::merge_images_of_any_size;
 using testing::tiny_llava_config;
 
 MeshShape shared_mesh() {
@@ -55,12 +56,28 @@ TEST(SampleCost, GrowsWithTheSquareOfTheTokens) {
   EXPECT_GT(sample_cost({1000, {}, 500}, costs), one);
 }
 
+TEST(SampleCost, AnItemOfAShapeOfItsOwnCostsWhatItsTokensDo) {
+  ModelSpec model = make_model_spec(tiny_llava_config({.image_size = 24, .siglip = true}));
+  merge_images_of_any_size(model);
+  const SampleCosts costs = sample_costs(model, shared_mesh())[0];
+  ItemShape shape = model.encoders[0].item_shape();
+  const auto cost_of = [&](int64_t times) {
+    double all = 0;
+    for (const UnitCost& cost : frozen_aware(model, item_costs(model, times))) all += cost.total();
+    ItemList items;
+    items.add(0, 1, {.tokens = times * shape.tokens});
+    EXPECT_NEAR(sample_cost({0, items, 0}, costs), all, 1e-9 * all) << times;
+    return all;
+  };
+  EXPECT_GT(cost_of(3), 3.01 * cost_of(1));
+}
+
 TEST(SampleCost, AFrozenEncoderCostsItsForwardOnly) {
   const double trained =
-      sample_costs(make_model_spec(tiny_llava_config()), shared_mesh())[0].items[0];
+      sample_costs(make_model_spec(tiny_llava_config()), shared_mesh())[0].items[0].usual;
   const ModelSpec frozen =
       make_model_spec(tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}});
-  EXPECT_LT(sample_costs(frozen, shared_mesh())[0].items[0], 0.6 * trained);
+  EXPECT_LT(sample_costs(frozen, shared_mesh())[0].items[0].usual, 0.6 * trained);
 }
 
 TEST(SampleCost, ModulesOnRanksOfTheirOwnHaveCostsOfTheirOwn) {
@@ -69,7 +86,7 @@ TEST(SampleCost, ModulesOnRanksOfTheirOwnHaveCostsOfTheirOwn) {
   const auto apart = sample_costs(model, disjoint_mesh());
   ASSERT_EQ(apart.size(), 2);
   EXPECT_EQ(apart[0], (SampleCosts{.token = 0, .items = together.items}));
-  EXPECT_EQ(apart[1].items[0], 0);
+  EXPECT_EQ(apart[1].items[0].usual, 0);
   EXPECT_DOUBLE_EQ(apart[1].token, together.token / 2);  // two ranks share it
 }
 
@@ -85,7 +102,8 @@ TEST(SampleCost, FollowsMeasuredCosts) {
                    factor * measured[u].backward_weight, 0};
   }
   const SampleCosts slow = sample_costs(model, shared_mesh(), measured, 64)[0];
-  EXPECT_NEAR(slow.items[0] / slow.token, 3 * estimated.items[0] / estimated.token, 1e-9);
+  EXPECT_NEAR(slow.items[0].usual / slow.token, 3 * estimated.items[0].usual / estimated.token,
+              1e-9);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ constexpr int64_t kSmallTensors = 1024;  ///< bytes of scalars and lists that no
 struct Model {
   const char* name;
   std::string config;
+  void (*remake)(ModelSpec&) = nullptr;
 };
 
 std::string llava_config(bool variant) {
@@ -48,6 +49,16 @@ std::string llava_config(bool variant) {
   vision["image_size"] = variant ? 60 : 20;  // 226 tokens: too long for our own kernels
   vision["hidden_act"] = variant ? "relu" : "quick_gelu";
   config["projector_hidden_act"] = variant ? "relu" : "gelu";
+  return config.dump();
+}
+
+std::string siglip_config() {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config(
+      {.layers = 1, .vision_hidden = 78, .image_size = 48, .siglip = true}));
+  auto& text = config["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  config["vision_config"]["intermediate_size"] = 202;
   return config.dump();
 }
 
@@ -78,13 +89,21 @@ std::string gpt2_config(bool tied) {
 }
 
 /// Puts an item of `encoder` at `begin`.
-void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder, int64_t begin) {
-  const int64_t features = encoder.item_shape().features;
-  std::fill_n(sample.tokens.begin() + begin, features, encoder.placeholder);
-  std::fill_n(sample.loss_mask.begin() + begin, features, 0);
+void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder, int64_t begin,
+              const ItemShape& shape) {
+  std::fill_n(sample.tokens.begin() + begin, shape.features, encoder.placeholder);
+  std::fill_n(sample.loss_mask.begin() + begin, shape.features, 0);
   sample.items.emplace_back();
+  if (encoder.varies()) sample.items.back().shape = shape;
   sample.items.back().modality = encoder.modality();
   sample.items.back().kind = model.encoder_index(encoder.name);
+}
+
+/// Of the i-th item of a sample: where they vary, each another.
+ItemShape shape_of(const EncoderSpec& encoder, int64_t i) {
+  if (!encoder.varies()) return encoder.item_shape();
+  const int64_t largest = encoder.patches().image_size;
+  return encoder.item_shape(ImageSize{largest * (4 - i) / 4, largest * (2 + i) / 4});
 }
 
 /// Samples of these lengths, each with as many items as fit, up to `items` for each encoder.
@@ -97,18 +116,23 @@ LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>
     sample.loss_mask.assign(length, 1);
     int64_t next = 1;
     for (const EncoderSpec& encoder : model.encoders) {
-      const int64_t features = encoder.item_shape().features;
-      for (int64_t i = 0; i < items && next + features <= length; ++i, next += features)
-        add_item(sample, model, encoder, next);
+      for (int64_t i = 0; i < items; ++i) {
+        const ItemShape shape = shape_of(encoder, i);
+        if (next + shape.features > length) break;
+        add_item(sample, model, encoder, next, shape);
+        next += shape.features;
+      }
     }
-    loaded.items += count_items(sample.items);
+    loaded.items += list_items(sample.items);
     loaded.samples.push_back(std::move(sample));
   }
   for (const EncoderSpec& encoder : model.encoders) {
-    const int64_t values = encoder.modality() == Modality::Image
-                               ? encoder.patches().patches() * encoder.patches().values()
-                               : encoder.mels().mel_bins * encoder.mels().columns();
-    loaded.values.emplace_back(loaded.items.of(model.encoder_index(encoder.name)) * values, 0.5F);
+    int64_t values = 0;
+    for (const ItemShape& shape : loaded.items.shapes(model.encoder_index(encoder.name), encoder))
+      values += encoder.modality() == Modality::Image
+                    ? (shape.tokens - encoder.patches().class_tokens()) * encoder.patches().values()
+                    : encoder.mels().mel_bins * encoder.mels().columns();
+    loaded.values.emplace_back(values, 0.5F);
   }
   return loaded;
 }
@@ -117,7 +141,7 @@ MicrobatchSizes sizes_of(const ModelSpec& model, const LoadedMicrobatch& loaded)
   std::vector<SampleIndex> samples;
   for (const Sample& sample : loaded.samples) {
     SampleIndex index{.tokens = static_cast<int64_t>(sample.tokens.size()),
-                      .items = count_items(sample.items)};
+                      .items = list_items(sample.items)};
     for (size_t i = 1; i < sample.loss_mask.size(); ++i) index.targets += sample.loss_mask[i];
     samples.push_back(index);
   }
@@ -185,10 +209,9 @@ class Counted {
 std::pair<int64_t, int64_t> output_shape(const ModelSpec& model, const UnitSpec& unit,
                                          const MicrobatchSizes& sizes) {
   if (unit.module == "llm") return {sizes.tokens, model.decoder.block.hidden};
-  const ItemShape item = model.encoders[unit.encoder].item_shape();
-  const int64_t items = sizes.items.of(unit.encoder);
-  if (unit.kind == UnitKind::Projector) return {items * item.features, model.decoder.block.hidden};
-  return {items * item.tokens, model.hidden(unit.module)};
+  const EncoderSizes& items = sizes.encoders[unit.encoder];
+  if (unit.kind == UnitKind::Projector) return {items.features, model.decoder.block.hidden};
+  return {items.tokens, model.hidden(unit.module)};
 }
 
 using UnitMemoryTest = testing::KernelTest<>;
@@ -217,9 +240,10 @@ struct Check {
   }
 
   void run(TensorBytes& bytes) const {
-    const ModelSpec spec = make_model_spec(
+    ModelSpec spec = make_model_spec(
         model.config,
         {.encoders = {{"vision", {trains, trains}}, {"audio", {trains, trains}}}, .llm = trains});
+    if (model.remake) model.remake(spec);
     const LoadedMicrobatch loaded = make_samples(spec, lengths, 3);
     const Microbatch microbatch = make_microbatch(
         loaded, spec,
@@ -273,6 +297,8 @@ struct Check {
 TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
   const Model models[] = {{"llava", llava_config(false)},
                           {"llava with taps, biases and full attention", llava_config(true)},
+                          {"llava with images of any size, four patches a feature", siglip_config(),
+                           testing::merge_images_of_any_size},
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
                           {"gpt2", gpt2_config(true)},

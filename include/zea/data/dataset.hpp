@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,17 +22,20 @@ struct Item {
   /// "encoded" (JPEG or PNG, WAV or FLAC, told apart by their first bytes) or "raw" (images: uint8,
   /// height x width x channels; sound: int16, little-endian, mono).
   bool raw = false;
-  int64_t height = 0, width = 0, channels = 0;  ///< of raw images
+  int64_t height = 0, width = 0;  ///< of raw images, and of encoded ones where it is known
+  int64_t channels = 0;           ///< of raw images
   Modality modality = Modality::Image;
-  int64_t rate = 0;  ///< of raw sound: samples per second
-  int kind = 0;      ///< index in Dataset::kinds()
+  int64_t rate = 0;      ///< of raw sound: samples per second
+  int kind = 0;          ///< index in Dataset::kinds()
+  ItemShape shape = {};  ///< where items of that kind differ in it
 };
 
 /// Items that one encoder takes: those for which its placeholders stand.
 struct ItemKind {
   Modality modality = Modality::Image;
-  int32_t token = -1;    ///< placeholder; -1: there are none
-  int64_t features = 1;  ///< placeholders of each item
+  int32_t token = -1;                      ///< placeholder; -1: there are none
+  int64_t features = 1;                    ///< placeholders of each item
+  std::optional<EncoderSpec> varied = {};  ///< their encoder, where items differ in shape
 };
 
 /// Adds one of a modality that none of `kinds` has.
@@ -40,13 +44,13 @@ void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token);
 /// Of a model's encoders, in their order.
 std::vector<ItemKind> item_kinds(const ModelSpec& model);
 
-/// The kind of each item of a sample, of which `items` are the modalities.
-std::vector<int> kinds_of_items(const std::vector<int32_t>& tokens,
-                                const std::vector<Modality>& items,
-                                const std::vector<ItemKind>& kinds);
+/// Gives each of a sample's items its kind and its shape. Throws DataError where an image without a
+/// size needs one.
+void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
+                  std::vector<Item>& items);
 
-/// How many of `items` are of each kind.
-ItemCounts count_items(const std::vector<Item>& items);
+/// Those of each kind.
+ItemList list_items(const std::vector<Item>& items);
 
 struct Sample {
   int64_t id = 0;  ///< position in the data set

@@ -13,10 +13,12 @@
 namespace zea {
 
 struct ImageOptions {
-  int64_t size = 224;  ///< height and width of the result
+  int64_t size = 224;  ///< height and width of the result, where all have the same
   std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};
   std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
   int64_t max_pixels = 100000000;  ///< refused before memory is taken
+  /// Where images differ in size: each is made a whole number of patches wide and high.
+  int64_t patch_size = 0;
 };
 
 /// 8-bit RGB, height x width x 3.
@@ -32,5 +34,8 @@ Image decode_image(const Item& item, int64_t max_pixels);
 
 /// (3, size, size), normalised, in `target` (3 * size * size values).
 void preprocess_image(const Image& image, const ImageOptions& options, float* target);
+/// The same of the whole image: (3, height, width) as `to` says.
+void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
+                      float* target);
 
 }  // namespace zea

@@ -32,10 +32,10 @@ struct BadItem {
 struct LoadedMicrobatch {
   std::vector<Sample>
       samples;  ///< in the order of their ids' list; their items' bytes are released
-  /// What the items of each encoder hold, in the order of samples, then items: (images, 3, size,
-  /// size) or (clips, mel_bins, columns).
+  /// What the items of each encoder hold, in the order of samples, then items, one after the other:
+  /// (3, height, width) of an image, (mel_bins, columns) of a clip.
   std::vector<std::vector<float>> values;
-  ItemCounts items;
+  ItemList items;
   std::vector<BadItem> bad;
 };
 
@@ -52,7 +52,9 @@ struct ItemDecoding {
   /// Whether this rank needs what items hold, not only how many there are.
   bool is_wanted = true;
 
-  size_t values() const;  ///< of an item
+  /// What an image of that shape is resized to, and how many values an item has.
+  ImageSize size_of(const ItemShape& shape) const;
+  size_t values(const ItemShape& shape = {}) const;
 };
 
 struct LoaderOptions {

@@ -49,7 +49,7 @@ struct EncoderPart {
 
 struct Microbatch {
   int64_t tokens = 0;   ///< of the whole microbatch
-  ItemCounts items;     ///< of the whole microbatch
+  ItemList items;       ///< of the whole microbatch
   int64_t targets = 0;  ///< cp tokens with a label (bad items' samples have none)
   bool counts = false;  ///< has the head, and is the first of the tp ranks, whose losses and
                         ///< targets are equal

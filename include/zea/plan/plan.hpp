@@ -88,11 +88,18 @@ struct Plan {
   RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const;
 };
 
+/// The model of a config.json, of which trains what the deck says.
+ModelSpec model_of(const Options& options, const std::string& config_json);
+
 /// Throws PlanError with every fault, one per line: impossible meshes print each factor of the
 /// product, and what is not built yet is named.
 /// `profile`: what the file of mesh.profile holds; empty: costs are estimated.
-Plan make_plan(const Options& options, const std::string& config_json, int world_size,
-               const std::string& profile = {});
+Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,
+               int world_size, const std::string& profile = {});
+inline Plan make_plan(const Options& options, const std::string& config_json, int world_size,
+                      const std::string& profile = {}) {
+  return make_plan(options, model_of(options, config_json), config_json, world_size, profile);
+}
 
 /// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
 /// per rank on hosts that multiply so.

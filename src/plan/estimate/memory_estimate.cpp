@@ -48,13 +48,12 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
 }
 
 /// The items of a microbatch that a rank encodes, at most: they are dealt to dp_module groups.
-ItemCounts own_items(const Plan& plan, const ItemCounts& all, int world_rank) {
-  ItemCounts own;
+ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
+  ItemList own;
   for (const EncoderSpec& encoder : plan.model.encoders) {
     if (!plan.mesh.has(world_rank, encoder.name)) continue;
-    const int64_t groups = plan.mesh.grid(encoder.name).dp_module;
-    const int index = plan.model.encoder_index(encoder.name);
-    own.add(index, (all.of(index) + groups - 1) / groups);
+    own += largest_share(plan.model, all, plan.model.encoder_index(encoder.name),
+                         plan.mesh.grid(encoder.name).dp_module);
   }
   return own;
 }

@@ -98,13 +98,9 @@ MicrobatchSizes MemoryWalk::module_sizes(size_t u) const {
   const std::string& module = spec(u).module;
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
   if (module == kDecoder) return sizes;
-  const int64_t groups = plan_.mesh.grid(module).dp_module;
-  ItemCounts items;
-  for (size_t encoder = 0; encoder < sizes.encoders.size(); ++encoder) {
-    const auto e = static_cast<int>(encoder);
-    items.add(e, (sizes.items.of(e) + groups - 1) / groups);
-  }
-  return with_items(plan_.model, sizes, items);
+  return with_items(
+      plan_.model, sizes,
+      largest_share(plan_.model, sizes.items, spec(u).encoder, plan_.mesh.grid(module).dp_module));
 }
 
 void MemoryWalk::touch(int64_t bytes, const char* what, size_t u) {

@@ -59,13 +59,6 @@ int UnitSpec::place_of(const std::string& role) const {
   return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
 }
 
-ItemShape EncoderSpec::item_shape() const {
-  if (modality() == Modality::Audio) return {mels().positions, mels().positions};
-  const int64_t first = drops_first_token ? 1 : 0;
-  const int64_t tokens = patches().class_tokens() + patches().patches();
-  return {tokens, tokens - first, first};
-}
-
 int64_t ModelSpec::num_parameters() const {
   int64_t total = 0;
   for (const ParamSpec& param : params) total += num_elements(param.shape);

@@ -74,6 +74,7 @@ class PassingOps {
     return {};
   }
   Value features() { return {}; }
+  Value side_by_side(const Value& x, int64_t) { return x; }
   Value merged(const Value& text, size_t) { return text; }
   Value copy(const Value& x) { return x; }
   Value asked_rows(const Value& x) { return x; }

@@ -97,8 +97,9 @@ bool Walk::has_items(const Compute& compute) const {
   const auto share = input_.item_shares.find(unit.module);
   if (share == input_.item_shares.end()) return true;
   const MicrobatchPlan& microbatch = input_.microbatches[compute.microbatch];
-  return !deal_items(microbatch.items.of(unit.encoder), share->second.ranks)[share->second.rank]
-              .empty();
+  const EncoderSpec& encoder = input_.model.encoders[unit.encoder];
+  const std::vector<ItemShape> items = microbatch.items.shapes(unit.encoder, encoder);
+  return !deal_items(items, encoder.block, share->second.ranks)[share->second.rank].empty();
 }
 
 std::vector<int> Walk::moved_units(size_t i) const {

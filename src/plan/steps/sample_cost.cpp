@@ -29,10 +29,12 @@ std::vector<SharedRanks> sets_of_ranks(const MeshShape& mesh) {
 }
 
 /// A unit's cost as a function of a sample's counts: read off its costs for one and two tokens of
-/// text, with one item each.
+/// text, or for an item and one of twice the tokens.
 void add_unit(SampleCosts& costs, const UnitSpec& unit, double one, double two) {
   if (unit.encoder >= 0) {
-    costs.items[static_cast<size_t>(unit.encoder)] += one;
+    ItemCost& item = costs.items[static_cast<size_t>(unit.encoder)];
+    item.usual += one;
+    item.pairs += (two - 2 * one) / 2;
   } else if (unit.kind == UnitKind::Head) {
     costs.target += one;  // it reads the tokens before targets, and no others
   } else {
@@ -61,12 +63,20 @@ std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
 
 std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
                                       const std::vector<UnitCost>& known, int64_t tokens) {
-  const auto one = frozen_aware(model, estimated_costs(model, 1));
-  const auto two = frozen_aware(model, estimated_costs(model, 2));
+  const auto costs_for = [&](int64_t times) {
+    std::vector<UnitCost> costs = frozen_aware(model, estimated_costs(model, times));
+    const std::vector<UnitCost> of_items = frozen_aware(model, item_costs(model, times));
+    for (size_t u = 0; u < costs.size(); ++u)
+      if (model.units[u].encoder >= 0) costs[u] = of_items[u];
+    return costs;
+  };
+  const std::vector<UnitCost> one = costs_for(1), two = costs_for(2);
   const std::vector<double> scale = scales(model, mesh, known, tokens);
   std::vector<SampleCosts> all;
   for (const SharedRanks& set : sets_of_ranks(mesh)) {
-    SampleCosts costs{.token = 0, .items = std::vector<double>(model.encoders.size(), 0)};
+    SampleCosts costs{.token = 0, .items = std::vector<ItemCost>(model.encoders.size())};
+    for (size_t e = 0; e < costs.items.size(); ++e)
+      costs.items[e].usual_tokens = static_cast<double>(model.encoders[e].item_shape().tokens);
     const double ranks = set.end - set.first;
     for (size_t u = 0; u < model.units.size(); ++u)
       if (std::count(set.modules.begin(), set.modules.end(), model.units[u].module) > 0)
@@ -81,9 +91,17 @@ double sample_cost(const SampleIndex& sample, const SampleCosts& costs) {
   const auto tokens = static_cast<double>(sample.tokens);
   double cost = costs.token * tokens + costs.pair * tokens * (tokens + 1) / 2 +
                 costs.target * static_cast<double>(sample.targets);
-  for (size_t encoder = 0; encoder < costs.items.size(); ++encoder)
-    cost += costs.items[encoder] * static_cast<double>(sample.items.of(static_cast<int>(encoder)));
+  for (const ItemList::Run& run : sample.items.runs())
+    if (static_cast<size_t>(run.encoder) < costs.items.size())
+      cost += costs.items[static_cast<size_t>(run.encoder)].of(run.shape) *
+              static_cast<double>(run.items);
   return cost;
+}
+
+double ItemCost::of(const ItemShape& shape) const {
+  if (shape.tokens == 0 || usual_tokens == 0) return usual;
+  const double times = static_cast<double>(shape.tokens) / usual_tokens;
+  return usual * times + pairs * (times * times - times);
 }
 
 }  // namespace zea

@@ -22,8 +22,14 @@ std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs
   return shares;
 }
 
-std::vector<std::vector<int64_t>> deal_items(int64_t items, int takers) {
-  return deal_by_cost(std::vector<int64_t>(static_cast<size_t>(items), 1), takers);
+std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
+                                             const BlockSpec& block, int takers) {
+  const int64_t heads = (2 * block.heads.query + 2 * block.heads.key_value) * block.heads.dim;
+  const int64_t weights = block.hidden * (heads + (block.gated ? 3 : 2) * block.intermediate);
+  const int64_t pair = 2 * block.heads.query * block.heads.dim;
+  std::vector<int64_t> costs;
+  for (const ItemShape& item : items) costs.push_back(item.tokens * (weights + pair * item.tokens));
+  return deal_by_cost(costs, takers);
 }
 
 }  // namespace zea

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/tokens/item_row.hpp"
 
+#include <algorithm>
+
 #include "zea/core/error.hpp"
 
 namespace zea {
 namespace {
 
-std::vector<Segment> segments_of_items(const std::vector<ItemShape>& all,
-                                       const std::vector<int64_t>& items) {
+std::vector<ItemShape> chosen(const std::vector<ItemShape>& all,
+                              const std::vector<int64_t>& items) {
+  std::vector<ItemShape> shapes;
+  for (int64_t item : items) shapes.push_back(all[item]);
+  return shapes;
+}
+
+std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items) {
   std::vector<Segment> segments;
   int64_t start = 0;
-  for (int64_t item : items) {
-    segments.push_back({start, all[item].tokens});
-    start += all[item].tokens;
+  for (const ItemShape& item : items) {
+    segments.push_back({start, item.tokens});
+    start += item.tokens;
   }
   return segments;
 }
@@ -45,12 +53,18 @@ int64_t merge_of(const std::vector<ItemShape>& items) {
 
 ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
                  const std::string& encoder, const ReplicaLayout& replica)
-    : segments_(segments_of_items(all, items)),
+    : shapes_(chosen(all, items)),
+      segments_(segments_of_items(shapes_)),
       visible_(visible_segments(segments_)),
       features_(features_of_tokens(all, items)),
       layout_(visible_, replica.sharding(encoder), replica.grid(encoder).tp, merge_of(all)) {
   for (const ItemShape& shape : all)
     ZEA_ASSERT(shape.merge == merge_of(all) && shape.first % shape.merge == 0);
+}
+
+size_t ItemRow::item_of(int64_t token) const {
+  const auto next = std::ranges::upper_bound(segments_, token, {}, &Segment::start);
+  return static_cast<size_t>(next - segments_.begin()) - 1;
 }
 
 RowRuns ItemRow::features(const RowRuns& runs) const {

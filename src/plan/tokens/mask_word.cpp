@@ -15,7 +15,7 @@ std::vector<Segment> segments_of(const std::vector<MaskWord>& words) {
   return segments;
 }
 
-std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, double waste) {
+std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, double padding) {
   std::vector<Segment> order = segments;
   std::stable_sort(order.begin(), order.end(),
                    [](const Segment& a, const Segment& b) { return a.length > b.length; });
@@ -26,7 +26,7 @@ std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, d
         batches.empty() ? 0 : static_cast<int64_t>(batches.back().segments.size());
     const double area =
         batches.empty() ? 0 : static_cast<double>((count + 1) * batches.back().length);
-    if (batches.empty() || area - static_cast<double>(filled + segment.length) > waste * area) {
+    if (batches.empty() || area - static_cast<double>(filled + segment.length) > padding * area) {
       batches.push_back({segment.length, {}});
       filled = 0;
     }

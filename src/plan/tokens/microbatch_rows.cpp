@@ -56,9 +56,8 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
                          const ReplicaLayout& replica) {
   const std::string& encoder = spec.name;
   const int index = model.encoder_index(encoder);
-  const std::vector<ItemShape> all(tokens.items.of(index), spec.item_shape());
-  const std::vector<Ids> dealt =
-      deal_items(tokens.items.of(index), replica.grid(encoder).dp_module);
+  const std::vector<ItemShape> all = tokens.items.shapes(index, spec);
+  const std::vector<Ids> dealt = deal_items(all, spec.block, replica.grid(encoder).dp_module);
   const Ids placeholders = placeholder_numbers(tokens.words, index);
   EncoderRows rows;
   std::vector<RowRuns> made, taken;

@@ -1,39 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/tokens/sample_index.hpp"
 
-#include <numeric>
+#include <algorithm>
 
 namespace zea {
 
-ItemCounts::ItemCounts(std::initializer_list<int64_t> counts) {
+ItemList::ItemList(std::initializer_list<int64_t> counts) {
   int encoder = 0;
   for (int64_t items : counts) add(encoder++, items);
 }
 
-int64_t ItemCounts::of(int encoder) const {
-  const auto i = static_cast<size_t>(encoder);  // that of -1 lies beyond all
-  return i < counts_.size() ? counts_[i] : 0;
+int64_t ItemList::of(int encoder) const {
+  int64_t items = 0;
+  for (const Run& run : runs_)
+    if (run.encoder == encoder) items += run.items;
+  return items;
 }
 
-int64_t ItemCounts::all() const {
-  return std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
+int64_t ItemList::all() const {
+  int64_t items = 0;
+  for (const Run& run : runs_) items += run.items;
+  return items;
 }
 
-void ItemCounts::add(int encoder, int64_t items) {
-  const auto i = static_cast<size_t>(encoder);
+void ItemList::add(int encoder, int64_t items, const ItemShape& shape) {
   if (items == 0) return;
-  if (i >= counts_.size()) counts_.resize(i + 1, 0);
-  counts_[i] += items;
+  const auto next = std::ranges::upper_bound(runs_, encoder, {}, &Run::encoder);
+  if (next != runs_.begin() && std::prev(next)->encoder == encoder &&
+      std::prev(next)->shape == shape)
+    std::prev(next)->items += items;
+  else
+    runs_.insert(next, {encoder, items, shape});
 }
 
-ItemCounts ItemCounts::kinds() const {
-  ItemCounts found;
-  for (size_t i = 0; i < counts_.size(); ++i) found.add(static_cast<int>(i), counts_[i] > 0);
+std::vector<ItemShape> ItemList::shapes(int encoder, const EncoderSpec& spec) const {
+  std::vector<ItemShape> shapes;
+  for (const Run& run : runs_)
+    if (run.encoder == encoder)
+      shapes.insert(shapes.end(), static_cast<size_t>(run.items),
+                    run.shape.tokens > 0 ? run.shape : spec.item_shape());
+  return shapes;
+}
+
+ItemList ItemList::kinds() const {
+  ItemList found;
+  for (const Run& run : runs_)
+    if (found.of(run.encoder) == 0) found.add(run.encoder, 1);
   return found;
 }
 
-ItemCounts& ItemCounts::operator+=(const ItemCounts& other) {
-  for (size_t i = 0; i < other.counts_.size(); ++i) add(static_cast<int>(i), other.counts_[i]);
+ItemList& ItemList::operator+=(const ItemList& other) {
+  for (const Run& run : other.runs_) add(run.encoder, run.items, run.shape);
   return *this;
 }
 

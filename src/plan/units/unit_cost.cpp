@@ -22,19 +22,22 @@ struct RowCount {
 /// Counts multiplications of a unit's forward for `tokens` of text.
 class CostOps : public detail::PassingOps<CostOps, RowCount> {
  public:
+  /// For so many tokens of text.
   CostOps(const ModelSpec& model, const UnitSpec& unit, int64_t tokens)
       : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
     if (unit.encoder < 0) {
-      rows_ = features_ = tokens;
+      rows_ = feature_rows_ = tokens;
       pairs_ = tokens * (tokens + 1) / 2;
       return;
     }
-    const ItemShape item = model.encoders[unit.encoder].item_shape();
     // As many as fit into the text, one at least.
-    const int64_t items = std::max<int64_t>(1, item.features > 0 ? tokens / item.features : 0);
-    rows_ = items * item.tokens;
-    features_ = items * item.features;
-    pairs_ = rows_ * item.tokens;
+    const ItemShape item = model.encoders[unit.encoder].item_shape();
+    count(std::max<int64_t>(1, item.features > 0 ? tokens / item.features : 0), item);
+  }
+  /// For an item of an encoder.
+  CostOps(const ModelSpec& model, const UnitSpec& unit, const ItemShape& item)
+      : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
+    count(1, item);
   }
 
   double with_weights() const { return static_cast<double>(products_); }
@@ -43,8 +46,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   RowCount input(size_t) { return {rows_}; }
   RowCount source() {
     if (unit_.kind == UnitKind::AudioEmbed) return {2 * rows_};
-    const PatchInput& input = model_.encoders[unit_.encoder].patches();
-    return {rows_ * input.patches() / (input.class_tokens() + input.patches())};
+    return {rows_ - items_ * model_.encoders[unit_.encoder].patches().class_tokens()};
   }
   RowCount linear(RowCount x, const std::string& role) {
     multiply(x.rows, role + ".weight");
@@ -65,7 +67,8 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   RowCount windows(RowCount x) { return {x.rows / 2}; }
   RowCount image_tokens(RowCount) { return copied(rows_); }
   RowCount vocabulary() { return copied(rows_); }
-  RowCount features() { return {features_}; }
+  RowCount features() { return {feature_rows_}; }
+  RowCount side_by_side(RowCount x, int64_t count) { return {x.rows / count}; }
   RowCount merged(RowCount text, size_t) { return copied(text.rows); }
   RowCount loss(RowCount x) {
     multiply(x.rows, "vocabulary");
@@ -73,6 +76,12 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   }
 
  private:
+  void count(int64_t items, const ItemShape& item) {
+    items_ = items;
+    rows_ = items * item.tokens;
+    feature_rows_ = items * item.features * item.merge;
+    pairs_ = rows_ * item.tokens;
+  }
   void multiply(int64_t rows, const std::string& role) {
     for (int param : model_.params_of(unit_, role))
       products_ += rows * num_elements(model_.params[param].shape);
@@ -84,29 +93,45 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
 
   const ModelSpec& model_;
   const int64_t hidden_;
-  int64_t rows_, features_;
-  int64_t pairs_;  ///< of a query and a key that it sees
+  int64_t items_ = 0, rows_ = 0;
+  int64_t feature_rows_ = 0;  ///< those that become features
+  int64_t pairs_ = 0;         ///< of a query and a key that it sees
   int64_t products_ = 0;
   double attention_ = 0;
 };
+
+UnitCost cost_of(const ModelSpec& model, const UnitSpec& unit, CostOps ops) {
+  unit_forward(ops, model, unit);
+  const double weights = ops.with_weights(), attention = ops.with_attention();
+  UnitCost cost;
+  cost.forward = weights + attention;
+  cost.backward_input = unit.inputs.empty() ? 0 : weights + 2 * attention;
+  cost.backward_weight = unit.params.empty() ? 0 : weights;
+  for (int param : unit.params) {
+    const ParamSpec& spec = model.params[param];
+    cost.bytes += num_elements(spec.shape) * (spec.trainable ? kTrainedBytes : kFrozenBytes);
+  }
+  return cost;
+}
 
 }  // namespace
 
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens) {
   std::vector<UnitCost> costs;
-  for (const UnitSpec& unit : model.units) {
-    CostOps ops(model, unit, tokens);
-    unit_forward(ops, model, unit);
-    const double weights = ops.with_weights(), attention = ops.with_attention();
-    UnitCost cost;
-    cost.forward = weights + attention;
-    cost.backward_input = unit.inputs.empty() ? 0 : weights + 2 * attention;
-    cost.backward_weight = unit.params.empty() ? 0 : weights;
-    for (int param : unit.params) {
-      const ParamSpec& spec = model.params[param];
-      cost.bytes += num_elements(spec.shape) * (spec.trainable ? kTrainedBytes : kFrozenBytes);
-    }
-    costs.push_back(cost);
+  for (const UnitSpec& unit : model.units)
+    costs.push_back(cost_of(model, unit, CostOps(model, unit, tokens)));
+  return costs;
+}
+
+std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times) {
+  std::vector<UnitCost> costs(model.units.size());
+  for (size_t u = 0; u < costs.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
+    if (unit.encoder < 0) continue;
+    ItemShape item = model.encoders[unit.encoder].item_shape();
+    item.tokens *= times;
+    item.features *= times;
+    costs[u] = cost_of(model, unit, CostOps(model, unit, item));
   }
   return costs;
 }

@@ -8,6 +8,7 @@
 #include "function_memory.hpp"
 #include "zea/plan/model/param_cut.hpp"
 #include "zea/plan/model/unit_forward.hpp"
+#include "zea/plan/tokens/deal.hpp"
 #include "zea/plan/tokens/mask_word.hpp"
 
 namespace zea {
@@ -29,6 +30,12 @@ class TapeTensor {
   bool is_none() const { return held_ == nullptr; }
   int tensor() const { return held_->tensor; }
   int64_t rows() const { return rows_; }
+  /// A view.
+  TapeTensor with_rows(int64_t rows) const {
+    TapeTensor view = *this;
+    view.rows_ = rows;
+    return view;
+  }
 
  private:
   struct Held {
@@ -82,9 +89,9 @@ class MemoryOps {
   TapeTensor source() {
     const int64_t rows = tokens().here;
     if (unit_.kind == UnitKind::AudioEmbed) return {tape_, tape_.input(0, false), 2 * rows};
-    const PatchInput& input = encoder_of(unit_).patches();
-    return {tape_, tape_.input(0, false),
-            rows * input.patches() / (input.class_tokens() + input.patches())};
+    const EncoderSizes& items = sizes_.encoders[unit_.encoder];
+    const int64_t classes = items.items * encoder_of(unit_).patches().class_tokens();
+    return {tape_, tape_.input(0, false), rows * (items.tokens - classes) / items.tokens};
   }
 
   TapeTensor linear(const TapeTensor& x, const std::string& role) {
@@ -154,10 +161,14 @@ class MemoryOps {
     std::vector<TapeTensor> states;
     for (size_t i = 0; i < unit_.inputs.size(); ++i) states.push_back(input(i));
     const RowCounts rows = rows_of(UnitRows::Features);
-    if (states.size() == 1 && rows.here == states[0].rows()) return states[0];
-    return call(rows_memory(rows.here * model_.hidden(unit_.module) * bytes_.param *
+    const int64_t merge = encoder_of(unit_).projector.merge, tokens = rows.here * merge;
+    if (states.size() == 1 && tokens == states[0].rows()) return states[0];
+    return call(rows_memory(tokens * model_.hidden(unit_.module) * bytes_.param *
                             static_cast<int64_t>(states.size())),
                 states, rows.here);
+  }
+  TapeTensor side_by_side(const TapeTensor& x, int64_t count) {
+    return x.with_rows(x.rows() / count);
   }
   TapeTensor merged(const TapeTensor& text, size_t i) {
     return call(rows_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
@@ -196,11 +207,11 @@ class MemoryOps {
   /// Of all ranks that share them.
   int64_t all_tokens_of(const UnitSpec& unit) const {
     if (unit.encoder < 0) return sizes_.tokens;
-    return sizes_.items.of(unit.encoder) * encoder_of(unit).item_shape().tokens;
+    return sizes_.encoders[unit.encoder].tokens;
   }
   RowCounts tokens_of(const UnitSpec& unit) const { return share_of(all_tokens_of(unit)); }
   RowCounts features_of(const UnitSpec& unit) const {
-    return share_of(sizes_.items.of(unit.encoder) * encoder_of(unit).item_shape().features);
+    return share_of(sizes_.encoders[unit.encoder].features);
   }
   RowCounts tokens() const { return tokens_of(unit_); }
   RowCounts targets() const { return share_of(sizes_.targets); }
@@ -260,7 +271,7 @@ class MemoryOps {
     return context_attention_memory({own, group, keys, passes_keys}, heads, bytes_);
   }
   const std::vector<AttentionSizes>& batches() const {
-    return unit_.encoder < 0 ? sizes_.text : sizes_.encoders[unit_.encoder];
+    return unit_.encoder < 0 ? sizes_.text : sizes_.encoders[unit_.encoder].attention;
   }
 
   TapeTensor call(const FunctionMemory& function, const std::vector<TapeTensor>& inputs,
@@ -279,40 +290,58 @@ class MemoryOps {
   MemoryTape tape_;
 };
 
-std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments) {
+std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments, bool causal) {
   std::vector<AttentionSizes> sizes;
-  for (const SegmentBatch& batch : batch_segments(segments)) {
+  for (const SegmentBatch& batch : batch_segments(segments, allowed_padding(causal))) {
     sizes.push_back({static_cast<int64_t>(batch.segments.size()), batch.length, 0});
     for (const Segment& segment : batch.segments) sizes.back().tokens += segment.length;
   }
   return sizes;
 }
 
-/// The calls of so many items of an encoder.
-std::vector<AttentionSizes> item_attention(const EncoderSpec& encoder, int64_t items) {
-  if (items == 0) return {};
-  const int64_t tokens = encoder.item_shape().tokens;
+EncoderSizes encoder_sizes(const std::vector<ItemShape>& items) {
+  EncoderSizes sizes{.items = static_cast<int64_t>(items.size())};
   std::vector<Segment> segments;
-  for (int64_t item = 0; item < items; ++item) segments.push_back({item * tokens, tokens});
-  return attention_sizes(segments);
+  for (const ItemShape& item : items) {
+    segments.push_back({sizes.tokens, item.tokens});
+    sizes.tokens += item.tokens;
+    sizes.features += item.features;
+  }
+  sizes.attention = attention_sizes(segments, false);
+  return sizes;
 }
 
 }  // namespace
 
 MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
-                           const ItemCounts& items) {
+                           const ItemList& items) {
   MicrobatchSizes other = sizes;
   other.items = items;
   other.encoders.clear();
-  for (const EncoderSpec& encoder : model.encoders)
-    other.encoders.push_back(
-        item_attention(encoder, items.of(static_cast<int>(other.encoders.size()))));
+  for (size_t e = 0; e < model.encoders.size(); ++e)
+    other.encoders.push_back(encoder_sizes(items.shapes(static_cast<int>(e), model.encoders[e])));
   return other;
+}
+
+ItemList largest_share(const ModelSpec& model, const ItemList& items, int encoder, int takers) {
+  const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
+  const std::vector<ItemShape> all = items.shapes(encoder, spec);
+  int64_t most = -1;
+  ItemList largest;
+  for (const std::vector<int64_t>& share : deal_items(all, spec.block, takers)) {
+    int64_t tokens = 0;
+    for (const int64_t item : share) tokens += all[item].tokens;
+    if (tokens <= most) continue;
+    most = tokens;
+    largest = {};
+    for (const int64_t item : share) largest.add(encoder, 1, all[item]);
+  }
+  return largest;
 }
 
 MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples) {
   MicrobatchSizes sizes;
-  ItemCounts items;
+  ItemList items;
   std::vector<Segment> text;
   for (const SampleIndex& sample : samples) {
     text.push_back({sizes.tokens, sample.tokens});
@@ -321,7 +350,7 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
     items += sample.items;
   }
   sizes.samples = static_cast<int64_t>(samples.size());
-  sizes.text = attention_sizes(text);
+  sizes.text = attention_sizes(text, true);
   return with_items(model, sizes, items);
 }
 
@@ -352,17 +381,18 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
   for (size_t e = 0; e < model.encoders.size(); ++e) {
     const EncoderSpec& encoder = model.encoders[e];
     if (!types_of_modules.contains(encoder.name)) continue;
-    const int64_t items = sizes.items.of(static_cast<int>(e)), rows = rows_of(sizes.encoders[e]);
+    const EncoderSizes& items = sizes.encoders[e];
+    const int64_t rows = rows_of(items.attention);
     const int64_t element = element_bytes(encoder.name);
     if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();
-      bytes += kIndex * (items * encoder.item_shape().features + rows) +
-               items * input.patches() * input.values() * element;
+      const int64_t patches = items.tokens - items.items * input.class_tokens();
+      bytes += kIndex * (items.features + rows) + patches * input.values() * element;
     } else {
       // Positions, features, placeholders and three columns of a row.
       const MelInput& input = encoder.mels();
-      bytes += kIndex * (6 * items * input.positions + rows) +
-               items * input.columns() * 3 * input.mel_bins * element;
+      bytes += kIndex * (6 * items.tokens + rows) +
+               items.items * input.columns() * 3 * input.mel_bins * element;
     }
   }
   return bytes;

@@ -44,15 +44,28 @@ struct BlockSpec {
   WeightOrder order = WeightOrder::OutIn;
 };
 
-/// Images as square patches, in rows.
+/// In pixels; of an item that is no image, or of which it is not known: zeros.
+struct ImageSize {
+  int64_t height = 0, width = 0;
+};
+
+/// Images as square patches: squares of block x block of them in rows, those of a square in rows.
 struct PatchInput {
   int64_t image_size = 0, patch_size = 0, channels = 3;
   bool class_token = false;  ///< stands before the patches
+  int64_t block = 1;
+  /// Images keep about their shape, and those that are not too large their size; false: the middle
+  /// of each becomes image_size x image_size.
+  bool any_size = false;
 
-  int64_t side() const { return image_size / patch_size; }  ///< in patches
-  int64_t patches() const { return side() * side(); }
+  int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
   int64_t class_tokens() const { return class_token ? 1 : 0; }
   int64_t values() const { return channels * patch_size * patch_size; }  ///< of a patch
+  /// What an image becomes: sides of whole blocks of patches, of at most image_size.
+  ImageSize resized(const ImageSize& image) const;
+  /// The row of the table of positions, which has side() x side() patches after the class token,
+  /// for a token of an image that is so many patches wide.
+  int64_t position(int64_t token, int64_t patches_wide) const;
 };
 
 /// Clips of sound as columns of log-mel features (Whisper, arXiv:2212.04356).
@@ -69,10 +82,14 @@ struct ItemShape {
   int64_t tokens = 0, features = 0;
   int64_t first = 0;  ///< token that the first feature is made of
   int64_t merge = 1;  ///< neighbouring tokens that become one feature
+  int64_t width = 0;  ///< of an image, in patches
+
+  bool operator==(const ItemShape&) const = default;
 };
 
 /// From features of an encoder to rows of the language model's width.
 struct ProjectorSpec {
+  int64_t merge = 1;  ///< neighbouring tokens that become one feature, side by side
   Activation activation = Activation::Gelu;
   bool bias = true;
 };
@@ -92,7 +109,12 @@ struct EncoderSpec {
   }
   const PatchInput& patches() const { return std::get<PatchInput>(input); }
   const MelInput& mels() const { return std::get<MelInput>(input); }
+  /// Whether items differ in their shapes.
+  bool varies() const { return modality() == Modality::Image && patches().any_size; }
+  /// Of every item, where they do not differ; else of the largest.
   ItemShape item_shape() const;
+  /// Of an image of that size.
+  ItemShape item_shape(const ImageSize& image) const;
 };
 
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.

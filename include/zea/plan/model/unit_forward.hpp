@@ -19,6 +19,7 @@
 //   image_tokens(patches)               with "class_token" and "positions"
 //   positions(), vocabulary()           rows of these tables
 //   features()                          of all inputs, the rows that become features
+//   side_by_side(x, count)              so many rows, each after the other, as one
 //   merged(text, i)                     input i in the places of its placeholders
 //   copy(x), asked_rows(x), loss(x)     rows with a target; their loss under "vocabulary"
 #pragma once
@@ -85,6 +86,7 @@ typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorSpe
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = ops.features();
   if (ops.has("norm.weight")) x = ops.norm(x, "norm", norm);
+  if (spec.merge > 1) x = ops.side_by_side(x, spec.merge);
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);
 }

@@ -14,13 +14,24 @@
 
 namespace zea {
 
+/// What an item of an encoder costs.
+struct ItemCost {
+  double usual = 0;         ///< of the encoder's usual shape
+  double pairs = 0;         ///< the part of this that grows with the square of the tokens
+  double usual_tokens = 0;  ///< 0: every item costs the same
+
+  ItemCost(double every = 0) : usual(every) {}
+  double of(const ItemShape& shape) const;
+  bool operator==(const ItemCost&) const = default;
+};
+
 /// Multiplications, or time, of each rank of some modules; by default tokens count, and nothing
 /// else does.
 struct SampleCosts {
   double token = 1;
   double pair = 0;  ///< of a token with one that it attends to
   double target = 0;
-  std::vector<double> items = {};  ///< an item of each encoder
+  std::vector<ItemCost> items = {};  ///< of each encoder
 
   bool operator==(const SampleCosts&) const = default;
 };

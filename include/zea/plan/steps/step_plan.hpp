@@ -16,7 +16,7 @@ namespace zea {
 /// Which modules have work in a microbatch.
 struct MicrobatchKind {
   bool has_samples = false;
-  ItemCounts items = {};  ///< 1 of each encoder that it has items of
+  ItemList items = {};  ///< 1 of each encoder that it has items of
 
   bool operator==(const MicrobatchKind&) const = default;
 };
@@ -30,7 +30,7 @@ struct MicrobatchPlan {
   int64_t rows = 0;
   int64_t tokens = 0;
   int64_t targets = 0;
-  ItemCounts items;
+  ItemList items;
 
   bool empty() const { return samples.empty(); }
   MicrobatchKind kind() const { return {!empty(), items.kinds()}; }

@@ -6,13 +6,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "zea/plan/model/module_spec.hpp"
+
 namespace zea {
 
 /// The positions of `costs` that each of `takers` gets, ascending; of equals the first comes first.
 std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs, int takers);
 
-/// The items of an encoder in a microbatch that each of the `takers` dp_module ranks encodes: an
-/// encoder's items all cost the same.
-std::vector<std::vector<int64_t>> deal_items(int64_t items, int takers);
+/// The items of an encoder in a microbatch that each of the `takers` dp_module ranks encodes, by
+/// what its block multiplies for them.
+std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
+                                             const BlockSpec& block, int takers);
 
 }  // namespace zea

@@ -23,14 +23,17 @@ class ItemRow {
   const Visibility& visible() const { return visible_; }
   const TokenLayout& layout() const { return layout_; }
 
-  /// A token's place in its item.
+  /// A token's place in its item, and that item's among those here.
   int64_t position(int64_t token) const { return token - visible_.begins[token]; }
+  size_t item_of(int64_t token) const;
+  const ItemShape& shape(size_t item) const { return shapes_[item]; }
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
   int64_t feature(int64_t token) const { return features_[token]; }
   /// Those that the tokens of `runs` become.
   RowRuns features(const RowRuns& runs) const;
 
  private:
+  std::vector<ItemShape> shapes_;
   std::vector<Segment> segments_;
   Visibility visible_;
   std::vector<int64_t> features_;  ///< of each token

@@ -59,8 +59,13 @@ struct SegmentBatch {
   std::vector<Segment> segments;
 };
 
-/// Groups segments of similar length: short ones together, at most `waste` of the batch being
+/// The part of a batch that may be padding: without causal attention padding would be seen.
+constexpr double allowed_padding(bool causal) {
+  return causal ? 0.2 : 0;
+}
+
+/// Groups segments of similar length: short ones together, at most `padding` of the batch being
 /// padding.
-std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, double waste = 0.2);
+std::vector<SegmentBatch> batch_segments(const std::vector<Segment>& segments, double padding);
 
 }  // namespace zea

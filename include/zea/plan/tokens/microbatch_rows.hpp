@@ -48,7 +48,7 @@ struct MicrobatchRows {
 struct MicrobatchTokens {
   std::vector<MaskWord> words;  ///< of each token
   std::vector<bool> is_target;  ///< whether the token after it is predicted
-  ItemCounts items;
+  ItemList items;
 };
 
 /// Full rows of one sample each, text only, in which every token has a target but the last.

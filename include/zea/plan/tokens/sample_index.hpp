@@ -1,35 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan needs to know of a sample: counts from the data set's index, never contents.
+// What a plan needs to know of a sample: counts and sizes from the data set's index, never
+// contents.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
 
+#include "zea/plan/model/module_spec.hpp"
+
 namespace zea {
 
-/// Items of each encoder, by its index in ModelSpec::encoders.
-class ItemCounts {
+/// Items of each encoder, by its index in ModelSpec::encoders, in their order.
+class ItemList {
  public:
-  ItemCounts(int64_t of_first = 0) { add(0, of_first); }
-  ItemCounts(std::initializer_list<int64_t> counts);
+  ItemList(int64_t of_first = 0) { add(0, of_first); }
+  ItemList(std::initializer_list<int64_t> counts);
 
-  /// 0 of what is no encoder.
+  /// How many; 0 of what is no encoder.
   int64_t of(int encoder) const;
   int64_t all() const;
-  void add(int encoder, int64_t items);
-  /// 1 of each encoder that there are items of.
-  ItemCounts kinds() const;
-  ItemCounts& operator+=(const ItemCounts& other);
-  bool operator==(const ItemCounts&) const = default;
+  /// `shape`: where an encoder's items differ in it.
+  void add(int encoder, int64_t items, const ItemShape& shape = {});
+  /// The shape of each item of the encoder with that index.
+  std::vector<ItemShape> shapes(int encoder, const EncoderSpec& spec) const;
+  /// An item of each encoder that there are items of.
+  ItemList kinds() const;
+  ItemList& operator+=(const ItemList& other);
+  bool operator==(const ItemList&) const = default;
+
+  /// Neighbours among an encoder's items that are alike.
+  struct Run {
+    int encoder;
+    int64_t items;
+    ItemShape shape;  ///< without tokens: that of every item of the encoder
+
+    bool operator==(const Run&) const = default;
+  };
+  const std::vector<Run>& runs() const { return runs_; }
 
  private:
-  std::vector<int64_t> counts_;  ///< up to the last encoder that has items
+  std::vector<Run> runs_;  ///< by encoder
 };
 
 struct SampleIndex {
   int64_t tokens = 0;
-  ItemCounts items = {};
+  ItemList items = {};
   int64_t targets =
       0;  ///< tokens with loss, after the shift: a sample's first token is never a target
 };

@@ -25,12 +25,20 @@ struct AttentionSizes {
   bool operator==(const AttentionSizes&) const = default;
 };
 
+/// The items of an encoder in a microbatch.
+struct EncoderSizes {
+  int64_t items = 0, tokens = 0, features = 0;
+  std::vector<AttentionSizes> attention = {};
+
+  bool operator==(const EncoderSizes&) const = default;
+};
+
 /// All that the memory of a microbatch depends on.
 struct MicrobatchSizes {
   int64_t samples = 0, tokens = 0, targets = 0;
-  ItemCounts items;
+  ItemList items;
   std::vector<AttentionSizes> text;
-  std::vector<std::vector<AttentionSizes>> encoders;  ///< of the items of each
+  std::vector<EncoderSizes> encoders;
 
   bool operator==(const MicrobatchSizes&) const = default;
 };
@@ -40,7 +48,10 @@ MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<Sampl
 
 /// The same with other items.
 MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
-                           const ItemCounts& items);
+                           const ItemList& items);
+
+/// Of the encoder's `items` the share with the most tokens, where they are dealt to so many.
+ItemList largest_share(const ModelSpec& model, const ItemList& items, int encoder, int takers);
 
 /// Element types that a unit computes with, and on what.
 struct UnitTypes {
