@@ -34,7 +34,7 @@ struct OwnItems {
   const std::vector<ItemShape>& all;  ///< each of them
   const Ids& items;                   ///< by number among these: those that this rank encodes
   const ItemRow& row;                 ///< of these
-  const RowRuns& here;                ///< of their tokens those that it holds
+  const TokenRuns& here;              ///< of their tokens those that it holds
   at::ScalarType dtype;
   at::Device device;
 };
@@ -47,7 +47,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
                   const ModelSpec& model, int encoder, const MicrobatchOptions& options);
 
 /// The features that each rank of the replica takes, in place of `placeholders`.
-std::vector<RowRuns> taken_features(const HostTokens& host, const Ids& placeholders,
-                                    const MicrobatchOptions& options);
+std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
+                                      const MicrobatchOptions& options);
 
 }  // namespace zea::detail

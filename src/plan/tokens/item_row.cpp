@@ -67,7 +67,7 @@ size_t ItemRow::item_of(int64_t token) const {
   return static_cast<size_t>(next - segments_.begin()) - 1;
 }
 
-RowRuns ItemRow::features(const RowRuns& runs) const {
+TokenRuns ItemRow::features(const TokenRuns& runs) const {
   return numbered(runs, [this](int64_t token) { return feature(token); });
 }
 
