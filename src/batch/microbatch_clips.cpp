@@ -13,13 +13,13 @@ namespace {
 /// Of the second convolution: row p sees columns 2p - 1, 2p and 2p + 1 of the first.
 constexpr int64_t kWidth = 3, kStride = 2;
 
-/// The columns, numbered through all clips, that rows see, ascending; and for each row the places
+/// The columns, numbered through all clips, that rows see, ascending; and for each row the indices
 /// of its columns among these.
 struct SeenColumns {
-  Ids columns, places;
+  Ids columns, indices;
 };
 
-SeenColumns seen_columns(const RowRuns& here, const MelInput& input) {
+SeenColumns seen_columns(const TokenRuns& here, const MelInput& input) {
   SeenColumns seen;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token)
@@ -27,13 +27,13 @@ SeenColumns seen_columns(const RowRuns& here, const MelInput& input) {
         const int64_t first = token / input.positions * input.columns();
         const int64_t column = kStride * token + k - 1;
         if (column < first) {
-          seen.places.push_back(-1);
+          seen.indices.push_back(-1);
           continue;
         }
         // Neighbours share a column: the last one of a row is the first of the next.
         if (seen.columns.empty() || column > seen.columns.back()) seen.columns.push_back(column);
-        seen.places.push_back(std::lower_bound(seen.columns.begin(), seen.columns.end(), column) -
-                              seen.columns.begin());
+        seen.indices.push_back(std::lower_bound(seen.columns.begin(), seen.columns.end(), column) -
+                               seen.columns.begin());
       }
   return seen;
 }
@@ -63,7 +63,7 @@ at::Tensor mels_of(const OwnItems& own, const MelInput& input) {
 void fill_clips(EncoderPart& part, const OwnItems& own, const MelInput& input) {
   const SeenColumns seen = seen_columns(own.here, input);
   part.columns = with_neighbours(mels_of(own, input), seen.columns).to(own.dtype).to(own.device);
-  part.windows = index_tensor(seen.places, own.device).view({-1, kWidth});
+  part.windows = index_tensor(seen.indices, own.device).view({-1, kWidth});
 }
 
 }  // namespace zea::detail

@@ -11,7 +11,7 @@
 namespace zea::detail {
 namespace {
 
-void fill_rows(EncoderPart& part, const RowRuns& here, const ItemRow& row, at::Device device) {
+void fill_rows(EncoderPart& part, const TokenRuns& here, const ItemRow& row, at::Device device) {
   Ids positions, feature_rows;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token) {
@@ -23,53 +23,54 @@ void fill_rows(EncoderPart& part, const RowRuns& here, const ItemRow& row, at::D
 }
 
 /// The features that each rank of the replica makes.
-std::vector<RowRuns> made_features(const std::vector<ItemRow>& rows, const std::string& encoder,
-                                   const ReplicaLayout& replica) {
-  std::vector<RowRuns> made;
+std::vector<TokenRuns> made_features(const std::vector<ItemRow>& rows, const std::string& encoder,
+                                     const ReplicaLayout& replica) {
+  std::vector<TokenRuns> made;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
     made.emplace_back();
     if (!replica.has_features(rank, encoder)) continue;
-    const Coordinate place = replica.place(rank, encoder);
-    const ItemRow& row = rows[place.dp_module];
-    made.back() = row.features(row.layout().held(place.cp, place.tp));
+    const Coordinate coordinate = replica.coordinate(rank, encoder);
+    const ItemRow& row = rows[coordinate.dp_module];
+    made.back() = row.features(row.layout().held(coordinate.cp, coordinate.tp));
   }
   return made;
 }
 
-RowTransfer make_transfer(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed,
+RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
                           int rank, at::Device device) {
   const RowExchange exchange = plan_row_exchange(held, needed, rank);
   RowTransfer transfer;
   Ids sent, received;
-  for (const RowRuns& runs : exchange.sends) {
-    transfer.sent_counts.push_back(count_rows(runs));
-    for (int64_t place : places_of_rows(runs, held[rank])) sent.push_back(place);
+  for (const TokenRuns& runs : exchange.sends) {
+    transfer.sent_counts.push_back(count_tokens(runs));
+    for (int64_t index : indices_of_rows(runs, held[rank])) sent.push_back(index);
   }
-  for (const RowRuns& runs : exchange.receives) {
-    transfer.received_counts.push_back(count_rows(runs));
-    for (int64_t place : places_of_rows(runs, needed[rank])) received.push_back(place);
+  for (const TokenRuns& runs : exchange.receives) {
+    transfer.received_counts.push_back(count_tokens(runs));
+    for (int64_t index : indices_of_rows(runs, needed[rank])) received.push_back(index);
   }
   transfer.sent_rows = index_tensor(sent, device);
   transfer.received_rows = index_tensor(received, device);
-  transfer.needed = count_rows(needed[rank]);
+  transfer.needed = count_tokens(needed[rank]);
   return transfer;
 }
 
 /// This rank's rows of its items; returns the tokens that they are.
-RowRuns fill_tokens(EncoderPart& part, const ItemRow& row, const std::string& encoder,
-                    const MicrobatchOptions& options) {
+TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const std::string& encoder,
+                      const MicrobatchOptions& options) {
   const ReplicaLayout& replica = options.replica;
-  const Coordinate place = replica.place(replica.rank, encoder);
+  const Coordinate coordinate = replica.coordinate(replica.rank, encoder);
   const TokenLayout& layout = row.layout();
-  const RowRuns here = layout.held(place.cp, place.tp);
+  const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
   fill_rows(part, here, row, options.device);
-  part.shares = layout.shares(place.cp);
+  part.shares = layout.shares(coordinate.cp);
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(
-        count_rows(row.features(layout.held(place.cp, static_cast<int>(t)))));
+        count_tokens(row.features(layout.held(coordinate.cp, static_cast<int>(t)))));
   const ContextOptions context = replica.sharding(encoder).context;
   if (context.ranks > 1)
-    part.attention.context = make_context_plan(row.visible(), layout.owned(), context, place.cp);
+    part.attention.context =
+        make_context_plan(row.visible(), layout.owned(), context, coordinate.cp);
   else
     part.attention.batches = make_attention_batches(row.segments(), options.device);
   return here;
@@ -89,18 +90,18 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   std::vector<ItemRow> rows;
   for (const Ids& items : dealt) rows.emplace_back(shapes, items, name, replica);
   if (replica.ranks() > 1) {
-    const std::vector<RowRuns> made = made_features(rows, name, replica);
-    const std::vector<RowRuns> taken = taken_features(host, host.placeholders[e], options);
+    const std::vector<TokenRuns> made = made_features(rows, name, replica);
+    const std::vector<TokenRuns> taken = taken_features(host, host.placeholders[e], options);
     part.features = make_transfer(made, taken, replica.rank, options.device);
     part.feature_gradients = make_transfer(taken, made, replica.rank, options.device);
   }
   if (!replica.has(replica.rank, name)) return;
-  const int own_place = replica.place(replica.rank, name).dp_module;
-  const Ids& items = dealt[own_place];
+  const int dp_module = replica.coordinate(replica.rank, name).dp_module;
+  const Ids& items = dealt[dp_module];
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
-  const RowRuns here = fill_tokens(part, rows[own_place], name, options);
-  if (replica.place(replica.rank, name).pp > 0) return;  // the first stage reads the items
+  const TokenRuns here = fill_tokens(part, rows[dp_module], name, options);
+  if (replica.coordinate(replica.rank, name).pp > 0) return;  // the first stage reads the items
   const auto& dtypes = options.encoder_dtypes;
   const OwnItems own{
       loaded.values[e], all, items, here, e < dtypes.size() ? dtypes[e] : options.dtype,

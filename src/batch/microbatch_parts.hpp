@@ -32,7 +32,7 @@ struct OwnItems {
   const std::vector<float>& values;  ///< of all items of the encoder in the microbatch
   int64_t all;                       ///< so many
   const Ids& items;                  ///< by number among these: those that this rank encodes
-  const RowRuns& here;               ///< of their tokens those that it holds
+  const TokenRuns& here;             ///< of their tokens those that it holds
   at::ScalarType dtype;
   at::Device device;
 };
@@ -45,7 +45,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
                   const ModelSpec& model, int encoder, const MicrobatchOptions& options);
 
 /// The features that each rank of the replica takes, in place of `placeholders`.
-std::vector<RowRuns> taken_features(const HostTokens& host, const Ids& placeholders,
-                                    const MicrobatchOptions& options);
+std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
+                                      const MicrobatchOptions& options);
 
 }  // namespace zea::detail

@@ -11,36 +11,36 @@ namespace zea::detail {
 namespace {
 
 /// values[t] for the tokens of `runs`.
-Ids pick(const Ids& values, const RowRuns& runs) {
+Ids pick(const Ids& values, const TokenRuns& runs) {
   Ids picked;
   for (const TokenRange& run : runs)
     picked.insert(picked.end(), values.begin() + run.begin, values.begin() + run.end);
   return picked;
 }
 
-/// The places in `runs` of the tokens that `is_wanted` takes.
+/// The indices in `runs` of the tokens that `is_wanted` takes.
 template <class Predicate>
-Ids places_where(const RowRuns& runs, Predicate is_wanted) {
-  Ids places;
-  int64_t place = 0;
+Ids indices_where(const TokenRuns& runs, Predicate is_wanted) {
+  Ids indices;
+  int64_t index = 0;
   for (const TokenRange& run : runs)
-    for (int64_t token = run.begin; token < run.end; ++token, ++place)
-      if (is_wanted(token)) places.push_back(place);
-  return places;
+    for (int64_t token = run.begin; token < run.end; ++token, ++index)
+      if (is_wanted(token)) indices.push_back(index);
+  return indices;
 }
 
-/// How many places each tp rank of a cp rank has; empty where each has all.
+/// How many of these each tp rank of a cp rank has; empty where each has all.
 template <class Predicate>
 RowShares shares_where(const TokenLayout& layout, int cp_rank, Predicate is_wanted) {
   RowShares shares;
   for (size_t t = 0; t < layout.shares(cp_rank).size(); ++t)
     shares.push_back(static_cast<int64_t>(
-        places_where(layout.held(cp_rank, static_cast<int>(t)), is_wanted).size()));
+        indices_where(layout.held(cp_rank, static_cast<int>(t)), is_wanted).size()));
   return shares;
 }
 
 AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device) {
-  Ids rows, places, place_rows;
+  Ids rows, unpadded, unpadded_rows;
   bool padded = false;
   for (const Segment& segment : batch.segments)
     for (int64_t i = 0; i < batch.length; ++i) {
@@ -49,16 +49,16 @@ AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device
         padded = true;
         continue;
       }
-      places.push_back(static_cast<int64_t>(rows.size()));
-      place_rows.push_back(segment.start + i);
+      unpadded.push_back(static_cast<int64_t>(rows.size()));
+      unpadded_rows.push_back(segment.start + i);
       rows.push_back(segment.start + i);
     }
   AttentionBatch result;
   result.segments = static_cast<int64_t>(batch.segments.size());
   result.length = batch.length;
   result.rows = index_tensor(rows, device);
-  if (padded) result.places = index_tensor(places, device);
-  result.place_rows = index_tensor(place_rows, device);
+  if (padded) result.unpadded = index_tensor(unpadded, device);
+  result.unpadded_rows = index_tensor(unpadded_rows, device);
   return result;
 }
 
@@ -85,8 +85,9 @@ TokenAttention text_attention(const HostTokens& host, const Visibility& row,
   return attention;
 }
 
-void fill_positions(Microbatch& out, const Visibility& row, const RowRuns& cp_tokens,
-                    const RowRuns& here, const ModelSpec& model, const MicrobatchOptions& options) {
+void fill_positions(Microbatch& out, const Visibility& row, const TokenRuns& cp_tokens,
+                    const TokenRuns& here, const ModelSpec& model,
+                    const MicrobatchOptions& options) {
   Ids positions(row.begins.size());
   for (size_t t = 0; t < positions.size(); ++t)
     positions[t] = static_cast<int64_t>(t) - row.begins[t];
@@ -100,24 +101,26 @@ void fill_positions(Microbatch& out, const Visibility& row, const RowRuns& cp_to
 }
 
 void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
-                  const Coordinate& place, at::Device device) {
+                  const Coordinate& coordinate, at::Device device) {
   const auto is_target = [&](int64_t token) { return host.targets[token] >= 0; };
-  Ids ids = pick(host.targets, layout.owned()[place.cp]);
+  Ids ids = pick(host.targets, layout.owned()[coordinate.cp]);
   std::erase(ids, -1);
   out.targets = static_cast<int64_t>(ids.size());
   out.target_ids = index_tensor(ids, device);
-  out.target_rows = index_tensor(places_where(layout.held(place.cp, place.tp), is_target), device);
-  out.target_shares = shares_where(layout, place.cp, is_target);
+  out.target_rows =
+      index_tensor(indices_where(layout.held(coordinate.cp, coordinate.tp), is_target), device);
+  out.target_shares = shares_where(layout, coordinate.cp, is_target);
 }
 
 void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
-                const Coordinate& place, at::Device device) {
+                const Coordinate& coordinate, at::Device device) {
   const auto is_last = [&](int64_t token) {
     return std::binary_search(host.lasts.begin(), host.lasts.end(), token);
   };
-  out.last_rows = index_tensor(places_where(layout.held(place.cp, place.tp), is_last), device);
-  out.last_shares = shares_where(layout, place.cp, is_last);
-  for (const TokenRange& run : layout.owned()[place.cp])
+  out.last_rows =
+      index_tensor(indices_where(layout.held(coordinate.cp, coordinate.tp), is_last), device);
+  out.last_shares = shares_where(layout, coordinate.cp, is_last);
+  for (const TokenRange& run : layout.owned()[coordinate.cp])
     for (size_t s = 0; s < host.lasts.size(); ++s)
       if (host.lasts[s] >= run.begin && host.lasts[s] < run.end)
         out.samples.push_back(static_cast<int64_t>(s));
@@ -137,14 +140,14 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options) {
   const Visibility row = visible_text(host.words, options.images_both_ways);
   const TokenLayout layout = text_layout(row, options);
-  const Coordinate place = options.replica.place(options.replica.rank, kDecoder);
-  const RowRuns& cp_tokens = layout.owned()[place.cp];
-  const RowRuns here = layout.held(place.cp, place.tp);
-  out.counts = place.tp == 0 && options.replica.has_head(options.replica.rank);
+  const Coordinate coordinate = options.replica.coordinate(options.replica.rank, kDecoder);
+  const TokenRuns& cp_tokens = layout.owned()[coordinate.cp];
+  const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
+  out.counts = coordinate.tp == 0 && options.replica.has_head(options.replica.rank);
   out.token_ids = index_tensor(pick(host.ids, cp_tokens), options.device);
-  out.text_shares = layout.shares(place.cp);
-  out.text_rows = count_rows(here);
-  out.text_attention = text_attention(host, row, layout, place.cp, options);
+  out.text_shares = layout.shares(coordinate.cp);
+  out.text_rows = count_tokens(here);
+  out.text_attention = text_attention(host, row, layout, coordinate.cp, options);
   for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder) {
     const Ids& tokens = host.placeholders[encoder];
     if (tokens.empty()) continue;
@@ -152,26 +155,26 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
       return std::binary_search(tokens.begin(), tokens.end(), token);
     };
     out.encoders[encoder].placeholder_rows =
-        index_tensor(places_where(here, takes_feature), options.device);
+        index_tensor(indices_where(here, takes_feature), options.device);
   }
   fill_positions(out, row, cp_tokens, here, model, options);
-  fill_targets(out, host, layout, place, options.device);
-  fill_lasts(out, host, layout, place, options.device);
+  fill_targets(out, host, layout, coordinate, options.device);
+  fill_lasts(out, host, layout, coordinate, options.device);
 }
 
-std::vector<RowRuns> taken_features(const HostTokens& host, const Ids& placeholders,
-                                    const MicrobatchOptions& options) {
+std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
+                                      const MicrobatchOptions& options) {
   const Visibility row = visible_text(host.words, options.images_both_ways);
   const TokenLayout layout = text_layout(row, options);
-  std::vector<RowRuns> taken;
+  std::vector<TokenRuns> taken;
   for (int rank = 0; rank < options.replica.ranks(); ++rank) {
-    RowRuns features;
+    TokenRuns features;
     if (!options.replica.has_features(rank, kDecoder)) {
       taken.push_back(features);
       continue;
     }
-    const Coordinate place = options.replica.place(rank, kDecoder);
-    for (const TokenRange& run : layout.held(place.cp, place.tp)) {
+    const Coordinate coordinate = options.replica.coordinate(rank, kDecoder);
+    for (const TokenRange& run : layout.held(coordinate.cp, coordinate.tp)) {
       const auto first = std::lower_bound(placeholders.begin(), placeholders.end(), run.begin);
       const auto last = std::lower_bound(first, placeholders.end(), run.end);
       if (first < last)

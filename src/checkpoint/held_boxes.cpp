@@ -83,11 +83,11 @@ void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldB
   const std::vector<HeldBox> parts = cut_to_parts(boxes, kMostPartBytes / element_bytes);
   parallel_for(num_readers(flat.numel() * element_bytes), parts.size(), [&](int, size_t p) {
     const HeldBox& box = parts[p];
-    const at::Tensor place = flat.narrow(0, box.flat_begin - range.begin, box.extent.elements());
+    const at::Tensor part = flat.narrow(0, box.flat_begin - range.begin, box.extent.elements());
     const at::Tensor host =
-        place.is_cpu() ? place : at::empty(place.sizes(), place.options().device(at::kCPU));
+        part.is_cpu() ? part : at::empty(part.sizes(), part.options().device(at::kCPU));
     read(box, host.data_ptr());
-    if (!place.is_cpu()) place.copy_(host);
+    if (!part.is_cpu()) part.copy_(host);
   });
 }
 

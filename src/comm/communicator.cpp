@@ -43,10 +43,10 @@ Communicator Communicator::split(int color, const std::string& name) const {
   return Communicator(owned, name, progress_);
 }
 
-Communicator Communicator::reordered(int place, const std::string& name) const {
+Communicator Communicator::reordered(int key, const std::string& name) const {
   constexpr int kAll = 0;
   MPI_Comm owned = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(handle_, kAll, place, &owned), "MPI_Comm_split");
+  check_mpi(MPI_Comm_split(handle_, kAll, key, &owned), "MPI_Comm_split");
   return Communicator(owned, name, progress_);
 }
 

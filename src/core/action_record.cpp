@@ -113,7 +113,7 @@ int ActionRecord::add_group(std::string_view name) {
 }
 
 ActionRecord::Call ActionRecord::begin_call(int group, std::string_view what) {
-  Call call{.group = group, .place = memory_.num_calls.load(kRelaxed)};
+  Call call{.group = group, .index = memory_.num_calls.load(kRelaxed)};
   call.span.begin = clock_nanoseconds();
   call.span.name = what;
   if (group >= 0) {
@@ -121,16 +121,16 @@ ActionRecord::Call ActionRecord::begin_call(int group, std::string_view what) {
     memory_.groups[group].calls.store(call.number, kRelease);
     call.span.name += " #" + std::to_string(call.number) + " of " + group_names_[group];
   }
-  write_line(memory_.calls[call.place % kRecordedActions], call.span.name, call.span.begin, 0);
-  memory_.num_calls.store(call.place + 1, kRelease);
+  write_line(memory_.calls[call.index % kRecordedActions], call.span.name, call.span.begin, 0);
+  memory_.num_calls.store(call.index + 1, kRelease);
   moved();
   return call;
 }
 
 void ActionRecord::end_call(Call& call) {
   call.span.end = clock_nanoseconds();
-  if (memory_.num_calls.load(kRelaxed) - call.place <= kRecordedActions)
-    memory_.calls[call.place % kRecordedActions].end.store(call.span.end, kRelaxed);
+  if (memory_.num_calls.load(kRelaxed) - call.index <= kRecordedActions)
+    memory_.calls[call.index % kRecordedActions].end.store(call.span.end, kRelaxed);
   moved();
   keep(std::move(call.span));
 }

@@ -78,22 +78,22 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   for (const TensorInfo& tensor : ordered) {
     const int64_t bytes = bytes_of(tensor);
     const auto size = static_cast<int64_t>(element_bytes(tensor.dtype));
-    ZEA_ASSERT(places_.try_emplace(tensor.name, offset, size, bytes).second);
+    ZEA_ASSERT(spans_.try_emplace(tensor.name, offset, size, bytes).second);
     offset += bytes;
   }
 }
 
 void SafetensorsWriter::write(const std::string& name, int64_t first, int64_t count,
                               const void* data) {
-  Place& place = places_.at(name);
-  const int64_t bytes = count * place.element_bytes;
-  const int64_t missing = place.missing_bytes -= bytes;
+  Span& span = spans_.at(name);
+  const int64_t bytes = count * span.element_bytes;
+  const int64_t missing = span.missing_bytes -= bytes;
   ZEA_ASSERT(missing >= 0);
-  file_.write(place.offset + first * place.element_bytes, data, bytes);
+  file_.write(span.offset + first * span.element_bytes, data, bytes);
 }
 
 void SafetensorsWriter::finish() {
-  for (const auto& [name, place] : places_) ZEA_ASSERT(place.missing_bytes == 0);
+  for (const auto& [name, span] : spans_) ZEA_ASSERT(span.missing_bytes == 0);
   file_.finish();
 }
 

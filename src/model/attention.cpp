@@ -46,10 +46,10 @@ Heads heads_of(const Tensor& qkv, const Call& call) {
 std::vector<AttentionSlice> slices_of(const Call& call) {
   std::vector<AttentionSlice> slices;
   for (const AttentionBatch& batch : *call.batches) {
-    std::vector<int64_t> lengths(batch.segments, batch.places.defined() ? 0 : batch.length);
-    if (batch.places.defined()) {
-      const int64_t* place = batch.places.const_data_ptr<int64_t>();
-      for (int64_t i = 0; i < batch.places.numel(); ++i) ++lengths[place[i] / batch.length];
+    std::vector<int64_t> lengths(batch.segments, batch.unpadded.defined() ? 0 : batch.length);
+    if (batch.unpadded.defined()) {
+      const int64_t* index = batch.unpadded.const_data_ptr<int64_t>();
+      for (int64_t i = 0; i < batch.unpadded.numel(); ++i) ++lengths[index[i] / batch.length];
     }
     const int64_t* rows = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.segments; ++i) {
@@ -118,7 +118,7 @@ FlashInputs gather_inputs(const Tensor& qkv, const AttentionBatch& batch, const 
 /// (real tokens, heads, dim) of (segments, heads, length, dim).
 Tensor real_tokens(const Tensor& batched, const AttentionBatch& batch) {
   const Tensor flat = batched.transpose(1, 2).reshape({-1, batched.size(1), batched.size(3)});
-  return batch.places.defined() ? flat.index_select(0, batch.places) : flat;
+  return batch.unpadded.defined() ? flat.index_select(0, batch.unpadded) : flat;
 }
 
 struct BatchedFunction : Function<BatchedFunction> {
@@ -129,7 +129,7 @@ struct BatchedFunction : Function<BatchedFunction> {
     for (const AttentionBatch& batch : *call.batches) {
       const FlashInputs in = gather_inputs(qkv, batch, heads, call.causal);
       const auto [out, lse] = flash_forward(in);
-      y.index_copy_(0, batch.place_rows, real_tokens(out, batch));
+      y.index_copy_(0, batch.unpadded_rows, real_tokens(out, batch));
       saved.insert(saved.end(), {in.q, in.k, in.v, out, lse});
     }
     ctx->save_for_backward(std::move(saved));
@@ -148,18 +148,18 @@ struct BatchedFunction : Function<BatchedFunction> {
       const FlashInputs in{saved[next], saved[next + 1], saved[next + 2], call.causal, {}};
       const auto gradients =
           flash_backward(batched_gradient(dy, batch), in, {saved[next + 3], saved[next + 4]});
-      dqkv.index_copy_(0, batch.place_rows, joined(gradients, batch, heads));
+      dqkv.index_copy_(0, batch.unpadded_rows, joined(gradients, batch, heads));
       next += 5;
     }
     return {dqkv, {}};
   }
 
-  /// dy of a batch's places; zero where they are padding.
+  /// dy of a batch; zero where it is padded.
   static Tensor batched_gradient(const Tensor& dy, const AttentionBatch& batch) {
     Tensor flat;
-    if (batch.places.defined()) {
+    if (batch.unpadded.defined()) {
       flat = at::zeros({batch.segments * batch.length, dy.size(1), dy.size(2)}, dy.options());
-      flat.index_copy_(0, batch.places, dy.index_select(0, batch.place_rows));
+      flat.index_copy_(0, batch.unpadded, dy.index_select(0, batch.unpadded_rows));
     } else {
       flat = dy.index_select(0, batch.rows);
     }
@@ -187,7 +187,7 @@ at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& b
                      int64_t heads, int64_t kv_heads, bool causal) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads);
   if (!causal)
-    for (const AttentionBatch& batch : batches) ZEA_ASSERT(!batch.places.defined());
+    for (const AttentionBatch& batch : batches) ZEA_ASSERT(!batch.unpadded.defined());
   const Call call{&batches, kv_heads, causal};
   return takes_tiled_attention(qkv) ? TiledFunction::apply(qkv, call)
                                     : BatchedFunction::apply(qkv, call);

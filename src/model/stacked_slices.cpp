@@ -32,9 +32,9 @@ bool takes(const SliceStack& stack, const AttentionSlice& slice) {
          size * std::max(stack.queries, stack.keys) <= kMostRows;
 }
 
-/// x (tokens, ...) at `places` -> (size, tokens / size, ...).
-Tensor pick(const Tensor& x, const Tensor& places, int64_t size) {
-  return x.index_select(0, places).unflatten(0, {size, -1});
+/// x (tokens, ...) at `indices` -> (size, tokens / size, ...).
+Tensor pick(const Tensor& x, const Tensor& indices, int64_t size) {
+  return x.index_select(0, indices).unflatten(0, {size, -1});
 }
 
 }  // namespace
@@ -91,11 +91,11 @@ StackedSlices::StackedSlices(const SliceStack& stack, int64_t heads, int64_t kv_
     for (int64_t i = 0; i < stack.keys; ++i) keys.push_back(slice.key + (i < slice.keys ? i : 0));
     masks_ = masks_ || (!stack.causal && slice.keys < stack.keys);
   }
-  query_places_ = index_tensor(queries, device);
-  key_places_ = index_tensor(keys, device);
+  query_indices_ = index_tensor(queries, device);
+  key_indices_ = index_tensor(keys, device);
   const bool has_padding = rows.size() < queries.size();
-  query_rows_ = has_padding ? index_tensor(rows, device) : query_places_;
-  if (has_padding) real_places_ = index_tensor(real, device);
+  query_rows_ = has_padding ? index_tensor(rows, device) : query_indices_;
+  if (has_padding) real_indices_ = index_tensor(real, device);
 }
 
 FlashInputs StackedSlices::gather(const Tensor& q, const Tensor& k, const Tensor& v) const {
@@ -107,26 +107,26 @@ FlashInputs StackedSlices::gather(const Tensor& q, const Tensor& k, const Tensor
 Tensor StackedSlices::gather_queries(const Tensor& x) const {
   const AttentionSlice& first = stack_.slices.front();
   return fold_queries(is_view() ? x.narrow(0, first.query, first.queries).unsqueeze(0)
-                                : pick(x, query_places_, size_));
+                                : pick(x, query_indices_, size_));
 }
 
 Tensor StackedSlices::gather_queries(const Tensor& x, double filler) const {
-  if (!real_places_.defined()) return gather_queries(x);
+  if (!real_indices_.defined()) return gather_queries(x);
   Tensor all =
       at::full({size_ * stack_.queries, x.size(1), x.size(2)}, at::Scalar(filler), x.options());
-  all.index_copy_(0, real_places_, x.index_select(0, query_rows_));
+  all.index_copy_(0, real_indices_, x.index_select(0, query_rows_));
   return fold_queries(all.unflatten(0, {size_, -1}));
 }
 
 Tensor StackedSlices::gather_keys(const Tensor& x) const {
   const AttentionSlice& first = stack_.slices.front();
   return fold_keys(is_view() ? x.narrow(0, first.key, first.keys).unsqueeze(0)
-                             : pick(x, key_places_, size_));
+                             : pick(x, key_indices_, size_));
 }
 
 Tensor StackedSlices::real_queries(const Tensor& x) const {
   const Tensor all = unfold_queries(x).flatten(0, 1);
-  return real_places_.defined() ? all.index_select(0, real_places_) : all;
+  return real_indices_.defined() ? all.index_select(0, real_indices_) : all;
 }
 
 Tensor StackedSlices::take_queries(const Tensor& x) const {
@@ -144,7 +144,7 @@ void StackedSlices::add_queries(const Tensor& x, const Tensor& gradient) const {
   if (is_view())
     x.narrow(0, first.query, first.queries).add_(values);
   else
-    x.index_add_(0, query_places_, values.to(x.scalar_type()));
+    x.index_add_(0, query_indices_, values.to(x.scalar_type()));
 }
 
 void StackedSlices::add_keys(const Tensor& x, const Tensor& gradient) const {
@@ -153,7 +153,7 @@ void StackedSlices::add_keys(const Tensor& x, const Tensor& gradient) const {
   if (is_view())
     x.narrow(0, first.key, first.keys).add_(values);
   else
-    x.index_add_(0, key_places_, values.to(x.scalar_type()));
+    x.index_add_(0, key_indices_, values.to(x.scalar_type()));
 }
 
 /// (size, queries, heads, dim) -> (size, heads, queries, dim); with G query heads on a KV head

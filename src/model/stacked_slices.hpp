@@ -45,7 +45,7 @@ class StackedSlices {
   void add_keys(const at::Tensor& x, const at::Tensor& gradient) const;
 
  private:
-  bool is_view() const { return !query_places_.defined(); }
+  bool is_view() const { return !query_indices_.defined(); }
   at::Tensor fold_queries(const at::Tensor& x) const;
   at::Tensor unfold_queries(const at::Tensor& x) const;
   at::Tensor fold_keys(const at::Tensor& x) const;
@@ -55,10 +55,10 @@ class StackedSlices {
 
   const SliceStack& stack_;
   int64_t size_, kv_heads_, group_;
-  at::Tensor query_places_;  ///< (size * queries) int64; undefined where all is a view
-  at::Tensor key_places_;    ///< (size * keys) int64
-  at::Tensor real_places_;   ///< undefined where no query is padding
-  at::Tensor query_rows_;    ///< the real ones of query_places_
+  at::Tensor query_indices_;  ///< (size * queries) int64; undefined where all is a view
+  at::Tensor key_indices_;    ///< (size * keys) int64
+  at::Tensor real_indices_;   ///< undefined where no query is padding
+  at::Tensor query_rows_;     ///< the real ones of query_indices_
   bool masks_ = false;
 };
 

@@ -118,14 +118,14 @@ class TensorOps {
 
  private:
   Parameter& parameter(const std::string& role) const {
-    const int place = unit_.place_of(role);
-    if (place < 0) throw InternalError(unit_.name + " has no parameter \"" + role + "\"");
-    return *parameters_[place];
+    const int index = unit_.index_of(role);
+    if (index < 0) throw InternalError(unit_.name + " has no parameter \"" + role + "\"");
+    return *parameters_[index];
   }
   Parameter& weight(const std::string& role) const { return parameter(role + ".weight"); }
   Parameter* bias(const std::string& role) const {
-    const int place = unit_.place_of(role + ".bias");
-    return place < 0 ? nullptr : parameters_[place];
+    const int index = unit_.index_of(role + ".bias");
+    return index < 0 ? nullptr : parameters_[index];
   }
   const RowShares& shares(UnitRows rows) const {
     if (!part_) return microbatch_.text_shares;

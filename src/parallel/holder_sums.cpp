@@ -70,9 +70,9 @@ void HolderSums::start(Sum& sum, const std::vector<bool>& buffers_with_gradient)
   int64_t begin = 0;
   for (const Range& range : sum.ranges) {
     if (!buffers_with_gradient[range.buffer]) continue;
-    const at::Tensor place = sum.packed.narrow(0, begin, range.elements);
-    place.copy_(gradient_of(range));
-    if (range.scale != 1) place.mul_(range.scale);
+    const at::Tensor part = sum.packed.narrow(0, begin, range.elements);
+    part.copy_(gradient_of(range));
+    if (range.scale != 1) part.mul_(range.scale);
     begin += range.elements;
   }
   sum.pending = sum.holders->all_reduce(sum.packed.data_ptr(), elements, dtype_, ReduceOp::Sum);

@@ -24,17 +24,17 @@ const RowTransfer& transfer_of(const EncoderPart& part, const Action& action) {
 
 }  // namespace
 
-Arrival::Arrival(at::Tensor received, at::Tensor places, int64_t rows, Pending pending)
+Arrival::Arrival(at::Tensor received, at::Tensor indices, int64_t rows, Pending pending)
     : received_(std::move(received)),
-      places_(std::move(places)),
+      indices_(std::move(indices)),
       rows_(rows),
       pending_(std::move(pending)) {}
 
 at::Tensor Arrival::take() {
   pending_.wait();
-  if (!places_.defined()) return std::move(received_);
+  if (!indices_.defined()) return std::move(received_);
   at::Tensor needed = at::empty({rows_, received_.size(1)}, received_.options());
-  return needed.index_copy_(0, places_, received_);
+  return needed.index_copy_(0, indices_, received_);
 }
 
 PlaceTransfers::PlaceTransfers(const Plan& plan, Mesh& mesh, at::Device device)
@@ -112,21 +112,21 @@ Arrival PlaceTransfers::receive(const Action& action, const Microbatch& microbat
   const Route route = route_of(action);
   const UnitSpec& unit = plan_.model.units[action.unit];
   std::vector<int64_t> counts(plan_.mesh.ranks_per_replica(), 0);
-  at::Tensor places;
+  at::Tensor indices;
   int64_t rows = 0;
   if (route.is_features) {
     const RowTransfer& transfer = transfer_of(microbatch.encoder(unit), action);
     counts = transfer.received_counts;
-    places = transfer.received_rows;
+    indices = transfer.received_rows;
     rows = transfer.needed;
   } else {
     rows = microbatch.rows_here(unit);
     counts[peer_of(action)] = rows;
   }
   const at::Tensor received =
-      at::empty({places.defined() ? places.numel() : rows, route.width}, format(route));
+      at::empty({indices.defined() ? indices.numel() : rows, route.width}, format(route));
   const std::vector<Message> all = messages(route, received.data_ptr(), counts);
-  return {received, places, rows, all.empty() ? Pending() : route.ranks->exchange({}, all)};
+  return {received, indices, rows, all.empty() ? Pending() : route.ranks->exchange({}, all)};
 }
 
 void PlaceTransfers::progress() {

@@ -8,15 +8,15 @@
 namespace zea::detail {
 namespace {
 
-/// Where `ids` are among the vocabulary here: rows of `ids`, and the places in the range.
+/// Where `ids` are among the vocabulary here: rows of `ids`, and the indices in the range.
 struct OwnIds {
-  Tensor rows, places;
+  Tensor rows, indices;
 };
 
 OwnIds own_ids(const Tensor& ids, const VocabularyRange& range) {
-  const Tensor places = ids.sub(range.begin);
-  const Tensor rows = places.ge(0).logical_and_(places.lt(range.count)).nonzero().squeeze(1);
-  return {rows, places.index_select(0, rows)};
+  const Tensor indices = ids.sub(range.begin);
+  const Tensor rows = indices.ge(0).logical_and_(indices.lt(range.count)).nonzero().squeeze(1);
+  return {rows, indices.index_select(0, rows)};
 }
 
 struct EmbeddingFunction : Function<EmbeddingFunction> {
@@ -26,10 +26,10 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
     remember(ctx, {weight});
     remember_rows(ctx, *rows);
     const OwnIds own = own_ids(ids, vocabulary_range(rows->tp(), *weight, vocabulary));
-    ctx->save_for_backward({own.rows, own.places});
+    ctx->save_for_backward({own.rows, own.indices});
     const Tensor& table = weight->value();
     Tensor found = rows->partial(ids.size(0), table.size(1), table.options()).zero_();
-    found.index_copy_(0, own.rows, table.index_select(0, own.places));
+    found.index_copy_(0, own.rows, table.index_select(0, own.indices));
     return rows->sum(found).take();
   }
 
@@ -38,7 +38,7 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
     const OwnIds own{saved[0], saved[1]};
     const Tensor dy = recall_rows(ctx).gather(outputs[0]).take();
     Tensor& gradient = recall(ctx, 0)->gradient();
-    gradient.index_add_(0, own.places, dy.index_select(0, own.rows).to(gradient.scalar_type()));
+    gradient.index_add_(0, own.indices, dy.index_select(0, own.rows).to(gradient.scalar_type()));
     return {{}, {}, {}, {}, {}};
   }
 };

@@ -133,11 +133,11 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
 }  // namespace
 
 int Plan::piece_rank(int world_rank, int buffer) const {
-  return mesh.place_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);
+  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);
 }
 
 int Plan::shard_of(int world_rank, int buffer) const {
-  return mesh.place_along(world_rank, buffers[buffer].module, shardings[buffer].sharded_over);
+  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].sharded_over);
 }
 
 FlatRange Plan::own_cut(int world_rank, int buffer) const {
@@ -146,7 +146,7 @@ FlatRange Plan::own_cut(int world_rank, int buffer) const {
   const Sharding& sharding = shardings[buffer];
   const FlatRange shard =
       shard_range(buffers[buffer], shard_of(world_rank, buffer), sharding.shards);
-  const int replica = mesh.place_along(world_rank, buffers[buffer].module, sharding.summed_over);
+  const int replica = mesh.rank_along(world_rank, buffers[buffer].module, sharding.summed_over);
   const int64_t length = shard.end - shard.begin;
   return {shard.begin + length * replica / sharding.replicas,
           shard.begin + length * (replica + 1) / sharding.replicas};

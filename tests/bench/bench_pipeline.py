@@ -87,7 +87,7 @@ def print_ratios(times):
 
 
 def print_predicted(times, seconds):
-    print("\n| layout | predicted ms | measured over predicted: medians | minima | within 20 % |\n|---|---|---|---|---|")
+    print("\n| layout | predicted ms | measured over it: medians | minima | within 20 % |\n|---|---|---|---|---|")
     for layout, told in seconds.items():
         medians, minima = (of(f"zea {layout}") / told for of in (times.median, times.least))
         fits = "yes" if 0.8 < medians < 1.2 else "no"

@@ -71,7 +71,7 @@ std::vector<Target> own_targets(const Engine& engine, const LoadedMicrobatch& lo
   const TokenLayout layout(visible_text(microbatch.words, options.images_both_ways),
                            replica.sharding("llm"), replica.grid("llm").tp);
   std::vector<Target> targets;
-  for (const TokenRange& run : layout.owned()[replica.place(replica.rank, "llm").cp])
+  for (const TokenRange& run : layout.owned()[replica.coordinate(replica.rank, "llm").cp])
     for (const Target& target : targets_between(loaded.samples, run.begin, run.end))
       targets.push_back(target);
   return targets;

@@ -90,21 +90,21 @@ TEST(Axis, Names) {
 }
 
 TEST(Axis, CoordinateReadsItsOwnAxis) {
-  const Coordinate place{1, 2, 3, 4, 5, 6};
+  const Coordinate coordinate{1, 2, 3, 4, 5, 6};
 
-  for (int a = 0; a < kNumAxes; ++a) EXPECT_EQ(place.along(static_cast<Axis>(a)), a + 1);
+  for (int a = 0; a < kNumAxes; ++a) EXPECT_EQ(coordinate.along(static_cast<Axis>(a)), a + 1);
 }
 
 TEST(Axis, RankAtInvertsCoordinate) {
   for (const MeshShape& shape : many_shapes())
     for (const ModuleGrid& grid : shape.modules)
       for (const int rank : ranks_holding(shape, grid.module)) {
-        const Coordinate place = shape.coordinate(rank, grid.module);
-        ASSERT_EQ(shape.rank_at(place, grid.module), rank) << words_of(shape);
+        const Coordinate coordinate = shape.coordinate(rank, grid.module);
+        ASSERT_EQ(shape.rank_at(coordinate, grid.module), rank) << words_of(shape);
         for (int a = 0; a < kNumAxes; ++a) {
           const Axis axis = static_cast<Axis>(a);
-          ASSERT_GE(place.along(axis), 0) << words_of(shape);
-          ASSERT_LT(place.along(axis), degree(shape, grid, axis)) << words_of(shape);
+          ASSERT_GE(coordinate.along(axis), 0) << words_of(shape);
+          ASSERT_LT(coordinate.along(axis), degree(shape, grid, axis)) << words_of(shape);
         }
       }
 }

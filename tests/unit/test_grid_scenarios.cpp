@@ -110,7 +110,7 @@ class Facts {
     const ReplicaLayout& replica = options.replica;
     const TokenLayout text(visible_text(made.words, options.images_both_ways),
                            replica.sharding("llm"), replica.grid("llm").tp);
-    EXPECT_EQ(count_rows(text.owned()[replica.place(replica.rank, "llm").cp]),
+    EXPECT_EQ(count_tokens(text.owned()[replica.coordinate(replica.rank, "llm").cp]),
               made.token_ids.numel());
     const bool shared = shares_an_item(text.owned(), [&](int64_t token) {
       return word_modality(made.words[token]) == kModalityImage ? made.words[token] : -1;
@@ -127,7 +127,7 @@ class Facts {
 
   /// Whether tokens of one item, which `item_of` tells by numbers (-1: of none), are on two ranks.
   template <class ItemOf>
-  static bool shares_an_item(const std::vector<RowRuns>& owned, ItemOf item_of) {
+  static bool shares_an_item(const std::vector<TokenRuns>& owned, ItemOf item_of) {
     std::map<int64_t, int> owner;
     for (int rank = 0; rank < static_cast<int>(owned.size()); ++rank)
       for (const TokenRange& run : owned[rank])

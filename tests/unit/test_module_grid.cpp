@@ -66,9 +66,9 @@ TEST(ModuleGrid, WhatVisionLeavesOverTakesImages) {
 std::vector<std::string> places(const Plan& plan, const std::string& module) {
   std::vector<std::string> all;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
-    const Coordinate place = plan.mesh.coordinate(rank, module);
-    all.push_back(std::to_string(place.dp_shard) + std::to_string(place.dp_module) +
-                  std::to_string(place.cp) + std::to_string(place.tp));
+    const Coordinate coordinate = plan.mesh.coordinate(rank, module);
+    all.push_back(std::to_string(coordinate.dp_shard) + std::to_string(coordinate.dp_module) +
+                  std::to_string(coordinate.cp) + std::to_string(coordinate.tp));
   }
   return all;
 }

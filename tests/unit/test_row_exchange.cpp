@@ -14,7 +14,7 @@ namespace {
 
 using Rows = std::set<int64_t>;
 
-Rows rows_of(const RowRuns& runs) {
+Rows rows_of(const TokenRuns& runs) {
   Rows rows;
   int64_t last = -1;
   for (const TokenRange& run : runs) {
@@ -27,8 +27,8 @@ Rows rows_of(const RowRuns& runs) {
 }
 
 /// Runs of any lengths, some of them adjacent.
-RowRuns random_runs(std::mt19937_64& random, int64_t rows) {
-  RowRuns runs;
+TokenRuns random_runs(std::mt19937_64& random, int64_t rows) {
+  TokenRuns runs;
   if (random() % 6 == 0) return runs;
   for (int64_t at = static_cast<int64_t>(random() % 4); at < rows;) {
     const int64_t end = std::min(rows, at + 1 + static_cast<int64_t>(random() % 6));
@@ -39,7 +39,7 @@ RowRuns random_runs(std::mt19937_64& random, int64_t rows) {
 }
 
 struct Layouts {
-  std::vector<RowRuns> held, needed;
+  std::vector<TokenRuns> held, needed;
 };
 
 Layouts random_layouts(std::mt19937_64& random) {
@@ -67,7 +67,7 @@ TEST(RowExchange, GivesEveryTakerEachRowOnceFromItsNearestHolder) {
     const Layouts layouts = random_layouts(random);
     const int ranks = static_cast<int>(layouts.held.size());
     std::vector<Rows> held;
-    for (const RowRuns& runs : layouts.held) held.push_back(rows_of(runs));
+    for (const TokenRuns& runs : layouts.held) held.push_back(rows_of(runs));
     std::vector<RowExchange> parts;
     for (int rank = 0; rank < ranks; ++rank)
       parts.push_back(plan_row_exchange(layouts.held, layouts.needed, rank));
@@ -87,11 +87,11 @@ TEST(RowExchange, GivesEveryTakerEachRowOnceFromItsNearestHolder) {
 TEST(RowExchange, FindsThePlacesOfRowsAmongTheHeld) {
   std::mt19937_64 random(12);
   for (int round = 0; round < 500; ++round) {
-    const RowRuns held = random_runs(random, 40);
+    const TokenRuns held = random_runs(random, 40);
     const Rows all = rows_of(held);
     std::vector<int64_t> order(all.begin(), all.end());
     // Some of them, as runs of any lengths.
-    RowRuns wanted;
+    TokenRuns wanted;
     std::vector<int64_t> expected;
     for (size_t i = 0; i < order.size(); ++i) {
       if (random() % 3 == 0) continue;
@@ -102,8 +102,8 @@ TEST(RowExchange, FindsThePlacesOfRowsAmongTheHeld) {
         wanted.push_back({order[i], order[i] + 1});
       expected.push_back(static_cast<int64_t>(i));
     }
-    ASSERT_EQ(places_of_rows(wanted, held), expected);
-    ASSERT_EQ(count_rows(wanted), static_cast<int64_t>(expected.size()));
+    ASSERT_EQ(indices_of_rows(wanted, held), expected);
+    ASSERT_EQ(count_tokens(wanted), static_cast<int64_t>(expected.size()));
   }
 }
 

@@ -13,7 +13,7 @@
 namespace zea::test_token_layout {
 namespace {
 
-std::vector<int64_t> rows_of(const RowRuns& runs) {
+std::vector<int64_t> rows_of(const TokenRuns& runs) {
   std::vector<int64_t> rows;
   for (const TokenRange& run : runs)
     for (int64_t row = run.begin; row < run.end; ++row) rows.push_back(row);
@@ -62,7 +62,7 @@ TEST(TokenLayout, DealsTheTokensAsTheDistributionSays) {
       ASSERT_EQ(layout.owned(), deal_tokens(row, sharding.context));
     }
     std::vector<int64_t> all, tokens;
-    for (const RowRuns& runs : layout.owned())
+    for (const TokenRuns& runs : layout.owned())
       for (int64_t token : rows_of(runs)) all.push_back(token);
     std::sort(all.begin(), all.end());
     for (size_t token = 0; token < words.size(); ++token)
@@ -173,11 +173,11 @@ TEST(ItemRow, KnowsTheTokensOfEachItem) {
 }
 
 TEST(TokenLayout, TakesRowsOutOfRuns) {
-  const RowRuns runs{{2, 5}, {7, 8}, {8, 10}};
+  const TokenRuns runs{{2, 5}, {7, 8}, {8, 10}};
   for (int64_t begin = 0; begin <= 6; ++begin)
     for (int64_t count = 0; begin + count <= 6; ++count) {
       const std::vector<int64_t> all = rows_of(runs);
-      EXPECT_EQ(rows_of(rows_between(runs, begin, count)),
+      EXPECT_EQ(rows_of(tokens_between(runs, begin, count)),
                 std::vector<int64_t>(all.begin() + begin, all.begin() + begin + count));
     }
 }
@@ -185,7 +185,7 @@ TEST(TokenLayout, TakesRowsOutOfRuns) {
 TEST(TokenLayout, OneRankIsAReplicaByItself) {
   const ReplicaLayout alone;
   EXPECT_EQ(alone.ranks(), 1);
-  EXPECT_EQ(alone.place(0, "llm"), Coordinate{});
+  EXPECT_EQ(alone.coordinate(0, "llm"), Coordinate{});
   EXPECT_EQ(alone.grid("llm").ranks(), 1);
   EXPECT_FALSE(alone.sharding("llm").sequence_parallel);
 }
@@ -196,8 +196,8 @@ TEST(TokenLayout, ModulesOfAReplicaHaveGridsOfTheirOwn) {
   layout.tokens["llm"].sequence_parallel = true;
   EXPECT_EQ(layout.ranks(), 6);
   EXPECT_EQ(layout.grid("vision").dp_module, 2);
-  EXPECT_EQ(layout.place(4, "vision"), (Coordinate{.dp_module = 1, .cp = 1}));
-  EXPECT_EQ(layout.place(5, "llm"), (Coordinate{.cp = 2, .tp = 1}));
+  EXPECT_EQ(layout.coordinate(4, "vision"), (Coordinate{.dp_module = 1, .cp = 1}));
+  EXPECT_EQ(layout.coordinate(5, "llm"), (Coordinate{.cp = 2, .tp = 1}));
   EXPECT_TRUE(layout.sharding("llm").sequence_parallel);
   EXPECT_FALSE(layout.sharding("vision").sequence_parallel);
 }

@@ -31,8 +31,8 @@ class Communicator {
   /// Ranks of this communicator with equal `color` form one, in order of rank here; kNoColor gives
   /// an empty one (size 0). Collective.
   Communicator split(int color, const std::string& name) const;
-  /// The same ranks in the order of the `place` that each of them gives. Collective.
-  Communicator reordered(int place, const std::string& name) const;
+  /// The same ranks in the order of the `key` that each of them gives. Collective.
+  Communicator reordered(int key, const std::string& name) const;
 
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;

@@ -59,7 +59,7 @@ class ActionRecord {
   struct Call {
     int group = -1;
     int64_t number = 0;  ///< among the group's calls, from 1
-    int64_t place = 0;   ///< among all calls of the record
+    int64_t index = 0;   ///< among all calls of the record
     TraceSpan span{TraceRow::Communication, {}, 0, 0};
   };
 

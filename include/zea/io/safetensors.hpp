@@ -44,14 +44,14 @@ class SafetensorsWriter {
   void finish();
 
  private:
-  struct Place {
-    Place(int64_t offset, int64_t element_bytes, int64_t bytes)
+  struct Span {
+    Span(int64_t offset, int64_t element_bytes, int64_t bytes)
         : offset(offset), element_bytes(element_bytes), missing_bytes(bytes) {}
     int64_t offset, element_bytes;
     std::atomic<int64_t> missing_bytes;
   };
   DurableFile file_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, Span> spans_;
 };
 
 }  // namespace zea

@@ -78,10 +78,9 @@ at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation acti
 struct AttentionBatch {
   int64_t segments = 0;
   int64_t length = 0;
-  at::Tensor
-      rows;  ///< (segments * length) int64: the token at each place; padding points at token 0
-  at::Tensor places;      ///< (real tokens) int64: the places that hold real tokens, ascending
-  at::Tensor place_rows;  ///< (real tokens) int64: the token at each of them
+  at::Tensor rows;      ///< (segments * length) int64: each padded token; padding points at token 0
+  at::Tensor unpadded;  ///< (real tokens) int64: the indices in `rows` of real tokens, ascending
+  at::Tensor unpadded_rows;  ///< (real tokens) int64: the token at each of them
 };
 
 /// Attention among the tokens of each segment. qkv (tokens, heads + 2 kv_heads, head_dim); returns

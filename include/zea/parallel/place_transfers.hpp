@@ -21,15 +21,15 @@ namespace zea {
 class Arrival {
  public:
   Arrival() = default;
-  /// `places`: where each received row goes among the `rows` that are needed; undefined: they are
+  /// `indices`: where each received row goes among the `rows` that are needed; undefined: they are
   /// in order.
-  Arrival(at::Tensor received, at::Tensor places, int64_t rows, Pending pending);
+  Arrival(at::Tensor received, at::Tensor indices, int64_t rows, Pending pending);
 
   /// (rows, width), once they are here.
   at::Tensor take();
 
  private:
-  at::Tensor received_, places_;
+  at::Tensor received_, indices_;
   int64_t rows_ = 0;
   Pending pending_;
 };

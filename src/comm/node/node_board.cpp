@@ -25,12 +25,12 @@ std::byte* NodeBoard::payload(int rank, uint64_t call) const {
   return part(rank).payloads[call % kNumSlots];
 }
 
-void NodeBoard::describe(uint64_t call, Place place) {
-  part(rank_).slots[call % kNumSlots].place = place;
+void NodeBoard::describe(uint64_t call, Address address) {
+  part(rank_).slots[call % kNumSlots].address = address;
 }
 
-NodeBoard::Place NodeBoard::place(int rank, uint64_t call) const {
-  return part(rank).slots[call % kNumSlots].place;
+NodeBoard::Address NodeBoard::address(int rank, uint64_t call) const {
+  return part(rank).slots[call % kNumSlots].address;
 }
 
 void NodeBoard::raise(uint64_t call, Stage stage) {

@@ -23,7 +23,7 @@ class NodeBoard {
   enum class Step { Filled, Combined, Emptied };
 
   /// Where a rank's buffer lies for peers; `memory` is 0 where they cannot reach it.
-  struct Place {
+  struct Address {
     uint64_t memory = 0;
     int64_t offset = 0;
   };
@@ -43,9 +43,9 @@ class NodeBoard {
   bool has_slot(uint64_t call) const;
   std::byte* payload(int rank, uint64_t call) const;
   /// Before raising Arrived.
-  void describe(uint64_t call, Place place);
+  void describe(uint64_t call, Address address);
   /// Once `rank` has reached Arrived, until this rank raises Finished.
-  Place place(int rank, uint64_t call) const;
+  Address address(int rank, uint64_t call) const;
   void raise(uint64_t call, Stage stage);
   bool has_reached(int rank, uint64_t call, Stage stage) const;
   bool have_all_reached(uint64_t call, Stage stage) const;
@@ -70,7 +70,7 @@ class NodeBoard {
 
   struct alignas(64) Slot {
     std::atomic<uint64_t> stage;
-    Place place;
+    Address address;
   };
   struct alignas(64) Counter {
     std::atomic<uint64_t> windows;

@@ -86,10 +86,10 @@ Pending NodeCollectives::reduce_to_cuts(const void* send, void* receive, const C
 
 Pending NodeCollectives::meet(NodeCall call) {
   if (call.most_sent_bytes() == 0) return Pending();
-  SharedPlace place;
+  SharedAddress address;
   if (call.most_sent_bytes() > NodeBoard::kInlineBytes)
-    place = buffers_->find(call.send, call.sent_bytes(rank()));
-  auto work = std::make_unique<NodeWork>(progress_, board_, std::move(call), std::move(place));
+    address = buffers_->find(call.send, call.sent_bytes(rank()));
+  auto work = std::make_unique<NodeWork>(progress_, board_, std::move(call), std::move(address));
   return Pending(std::move(work));
 }
 

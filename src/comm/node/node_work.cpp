@@ -21,7 +21,7 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
 }  // namespace
 
 NodeWork::NodeWork(std::shared_ptr<Progress> progress, std::shared_ptr<NodeBoard> board,
-                   NodeCall call, SharedPlace shared)
+                   NodeCall call, SharedAddress shared)
     : progress_(std::move(progress)),
       board_(std::move(board)),
       call_(std::move(call)),
@@ -80,9 +80,9 @@ bool NodeWork::announce() {
     copy_bytes(board_->payload(board_->rank(), number_), call_.send, own_bytes());
     state_ = State::Small;
   } else {
-    NodeBoard::Place place;
-    if (shared_.memory) place = {shared_.memory->id(), shared_.offset};
-    board_->describe(number_, place);
+    NodeBoard::Address address;
+    if (shared_.memory) address = {shared_.memory->id(), shared_.offset};
+    board_->describe(number_, address);
     state_ = State::Queued;
   }
   board_->raise(number_, Stage::Arrived);
@@ -142,14 +142,14 @@ void NodeWork::end_own_part(State next) {
 // uses.
 bool NodeWork::can_all_reach() const {
   for (int r = 0; r < board_->size(); ++r)
-    if (board_->place(r, number_).memory != shared_.memory->id()) return false;
+    if (board_->address(r, number_).memory != shared_.memory->id()) return false;
   return true;
 }
 
 void NodeWork::work_in_place() const {
   std::vector<std::byte*> buffers;
   for (int r = 0; r < board_->size(); ++r)
-    buffers.push_back(shared_.memory->data(r) + board_->place(r, number_).offset);
+    buffers.push_back(shared_.memory->data(r) + board_->address(r, number_).offset);
   if (call_.reduces)
     reduce_in_place(buffers);
   else

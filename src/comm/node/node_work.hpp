@@ -21,7 +21,7 @@ class NodeWork : public Pending::Work, private Progress::Task {
   /// `shared` says where what this rank lets its peers read lies. Calls with no elements at all are
   /// not for this.
   NodeWork(std::shared_ptr<Progress> progress, std::shared_ptr<NodeBoard> board, NodeCall call,
-           SharedPlace shared);
+           SharedAddress shared);
   NodeWork(const NodeWork&) = delete;
   NodeWork& operator=(const NodeWork&) = delete;
   ~NodeWork() override;
@@ -50,7 +50,7 @@ class NodeWork : public Pending::Work, private Progress::Task {
   std::shared_ptr<Progress> progress_;
   std::shared_ptr<NodeBoard> board_;
   NodeCall call_;
-  SharedPlace shared_;
+  SharedAddress shared_;
   uint64_t number_;
   uint64_t ticket_ = 0;
   State state_ = State::NoSlot;

@@ -18,7 +18,7 @@ std::shared_ptr<void> SharedBuffers::allocate(Collectives& ranks, int64_t bytes)
   return std::shared_ptr<void>(std::move(result.memory), data);
 }
 
-SharedPlace SharedBuffers::find(const void* data, int64_t bytes) const {
+SharedAddress SharedBuffers::find(const void* data, int64_t bytes) const {
   const std::byte* begin = static_cast<const std::byte*>(data);
   auto after = by_begin_.upper_bound(begin);
   if (after == by_begin_.begin()) return {};

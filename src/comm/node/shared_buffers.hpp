@@ -12,9 +12,9 @@
 
 namespace zea {
 
-/// A place that peers can find: offset bytes into this rank's part of a shared memory.
-struct SharedPlace {
-  std::shared_ptr<SharedMemory> memory;  ///< null: the place is in ordinary memory
+/// Where peers find a buffer: offset bytes into this rank's part of a shared memory.
+struct SharedAddress {
+  std::shared_ptr<SharedMemory> memory;  ///< null: ordinary memory
   int64_t offset = 0;
 };
 
@@ -26,7 +26,7 @@ class SharedBuffers {
   /// why_not(). Whoever holds the pointer owns the memory; this only knows of it.
   std::shared_ptr<void> allocate(Collectives& ranks, int64_t bytes);
   /// Where [data, data + bytes) lies.
-  SharedPlace find(const void* data, int64_t bytes) const;
+  SharedAddress find(const void* data, int64_t bytes) const;
   /// Why the last allocation that failed did; empty where none has.
   const std::string& why_not() const { return why_not_; }
 

@@ -41,10 +41,11 @@ std::unique_ptr<TwoLevelCollectives> TwoLevelCollectives::build(const Communicat
                                                                 int64_t max_shared_bytes,
                                                                 std::string& why_not) {
   const int node = communicator.rank() / ranks_per_node;
-  const int place = communicator.rank() % ranks_per_node;
+  const int rank_in_node = communicator.rank() % ranks_per_node;
   const Communicator inside = communicator.split(node, communicator.name() + " on this node");
-  const Communicator across = communicator.split(place, communicator.name() + " between nodes");
-  const auto buffers = std::make_shared<SharedBuffers>(place, max_shared_bytes);
+  const Communicator across =
+      communicator.split(rank_in_node, communicator.name() + " between nodes");
+  const auto buffers = std::make_shared<SharedBuffers>(rank_in_node, max_shared_bytes);
   Parts parts;
   parts.mpi = make_mpi_collectives(communicator);
   parts.between_nodes = make_mpi_collectives(across);
@@ -81,41 +82,42 @@ Counts TwoLevelCollectives::counts_on_node(const Counts& counts, int node) const
   return Counts(first, first + ranks_per_node());
 }
 
-Counts TwoLevelCollectives::counts_at_place(const Counts& counts) const {
-  Counts at_place;
+Counts TwoLevelCollectives::counts_across_nodes(const Counts& counts) const {
+  Counts across;
   for (int node = 0; node < num_nodes(); ++node)
-    at_place.push_back(counts[node * ranks_per_node() + place()]);
-  return at_place;
+    across.push_back(counts[node * ranks_per_node() + rank_in_node()]);
+  return across;
 }
 
 ChainedWork::Stages TwoLevelCollectives::all_reduce_stages(const CollectiveCall& call) {
   const Counts counts = even_line_cuts(call.count, call.dtype, ranks_per_node());
   std::byte* data = static_cast<std::byte*>(call.receive);
-  std::byte* cut = data + begins_of(counts)[place()] * width_of(call.dtype);
-  return {[=, this] {
-            return one(into_node_->reduce_to_cuts(data, cut, counts, call.dtype, {call.op, false}));
-          },
-          [=, this] {
-            return one(between_nodes_->all_reduce(cut, counts[place()], call.dtype, call.op));
-          },
-          [=, this] { return one(out_of_node_->all_gather(cut, data, counts, call.dtype)); }};
+  std::byte* cut = data + begins_of(counts)[rank_in_node()] * width_of(call.dtype);
+  return {
+      [=, this] {
+        return one(into_node_->reduce_to_cuts(data, cut, counts, call.dtype, {call.op, false}));
+      },
+      [=, this] {
+        return one(between_nodes_->all_reduce(cut, counts[rank_in_node()], call.dtype, call.op));
+      },
+      [=, this] { return one(out_of_node_->all_gather(cut, data, counts, call.dtype)); }};
 }
 
 ChainedWork::Stages TwoLevelCollectives::wide_all_reduce_stages(const CollectiveCall& call) {
   const Counts counts = even_line_cuts(call.count, call.dtype, ranks_per_node());
   std::byte* data = static_cast<std::byte*>(call.receive);
-  std::byte* cut = data + begins_of(counts)[place()] * width_of(call.dtype);
-  const auto sums = std::make_shared<std::vector<float>>(counts[place()]);
+  std::byte* cut = data + begins_of(counts)[rank_in_node()] * width_of(call.dtype);
+  const auto sums = std::make_shared<std::vector<float>>(counts[rank_in_node()]);
   return {[=, this] {
             return one(into_node_->reduce_to_cuts(data, sums->data(), counts, call.dtype,
                                                   {ReduceOp::Sum, true}));
           },
           [=, this] {
-            return one(between_nodes_->all_reduce(sums->data(), counts[place()], DType::Float32,
-                                                  ReduceOp::Sum));
+            return one(between_nodes_->all_reduce(sums->data(), counts[rank_in_node()],
+                                                  DType::Float32, ReduceOp::Sum));
           },
           [=, this] {
-            convert_elements(DType::Float32, sums->data(), call.dtype, cut, counts[place()]);
+            convert_elements(DType::Float32, sums->data(), call.dtype, cut, counts[rank_in_node()]);
             return one(out_of_node_->all_gather(cut, data, counts, call.dtype));
           }};
 }
@@ -125,8 +127,8 @@ ChainedWork::Stages TwoLevelCollectives::wide_all_reduce_stages(const Collective
 ChainedWork::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveCall& call) {
   const bool widens = is_narrow(call.dtype);
   const DType between = widens ? DType::Float32 : call.dtype;
-  const Counts at_place = counts_at_place(call.counts);
-  const std::vector<int64_t> begins = begins_of(at_place);
+  const Counts across = counts_across_nodes(call.counts);
+  const std::vector<int64_t> begins = begins_of(across);
   const int64_t own_count = call.counts[rank()];
   const auto sums = std::make_shared<std::vector<std::byte>>(begins.back() * width_of(between));
   const auto own =
@@ -145,7 +147,7 @@ ChainedWork::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveC
         return parts;
       },
       [=, this] {
-        return one(between_nodes_->reduce_scatter(sums->data(), result, at_place, between));
+        return one(between_nodes_->reduce_scatter(sums->data(), result, across, between));
       },
       [=] {
         if (widens) convert_elements(between, own->data(), call.dtype, call.receive, own_count);
@@ -154,14 +156,14 @@ ChainedWork::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveC
 }
 
 ChainedWork::Stages TwoLevelCollectives::all_gather_stages(const CollectiveCall& call) {
-  const Counts at_place = counts_at_place(call.counts);
-  const std::vector<int64_t> begins = begins_of(at_place);
+  const Counts across = counts_across_nodes(call.counts);
+  const std::vector<int64_t> begins = begins_of(across);
   const auto cuts = std::make_shared<std::vector<std::byte>>(begins.back() * width_of(call.dtype));
   std::byte* to = static_cast<std::byte*>(call.receive);
   return {
       nothing,
       [=, this] {
-        return one(between_nodes_->all_gather(call.send, cuts->data(), at_place, call.dtype));
+        return one(between_nodes_->all_gather(call.send, cuts->data(), across, call.dtype));
       },
       [=, this] {
         std::vector<Pending> parts;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives over several nodes with equally many ranks each: inside a node in shared memory,
-// between nodes over MPI among the ranks of equal place, so that each rank sends 1/ranks-per-node
-// of what it would without.
+// between nodes over MPI among the ranks of equal rank in their nodes, so that each rank sends
+// 1/ranks-per-node of what it would without.
 #pragma once
 
 #include <memory>
@@ -37,11 +37,11 @@ class TwoLevelCollectives : public Collectives {
   };
 
   TwoLevelCollectives(std::shared_ptr<Progress> progress, Parts parts);
-  int place() const { return into_node_->rank(); }
+  int rank_in_node() const { return into_node_->rank(); }
   int ranks_per_node() const { return into_node_->size(); }
   int num_nodes() const { return between_nodes_->size(); }
   Counts counts_on_node(const Counts& counts, int node) const;
-  Counts counts_at_place(const Counts& counts) const;
+  Counts counts_across_nodes(const Counts& counts) const;
   ChainedWork::Stages all_reduce_stages(const CollectiveCall& call);
   ChainedWork::Stages wide_all_reduce_stages(const CollectiveCall& call);
   ChainedWork::Stages reduce_scatter_stages(const CollectiveCall& call);

@@ -27,11 +27,12 @@ std::string rank_line(const Plan& plan, int rank) {
   std::string line = "  rank " + std::to_string(rank) + ":";
   for (const ModuleGrid& grid : plan.mesh.modules) {
     if (!plan.mesh.has(rank, grid.module)) continue;
-    const Coordinate place = plan.mesh.coordinate(rank, grid.module);
+    const Coordinate coordinate = plan.mesh.coordinate(rank, grid.module);
     line += "  " + grid.module + "(";
     for (int a = 0; a < kNumAxes; ++a) {
       const Axis axis = static_cast<Axis>(a);
-      line += std::string(a ? " " : "") + axis_name(axis) + "=" + std::to_string(place.along(axis));
+      line += std::string(a ? " " : "") + axis_name(axis) + "=" +
+              std::to_string(coordinate.along(axis));
     }
     line += ")";
   }

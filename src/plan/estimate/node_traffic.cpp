@@ -112,12 +112,12 @@ Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
   const MicrobatchTokens tokens = full_rows(plan);
   const StepPlan step = step_of(plan, tokens);
   const bool both_ways = plan.options.llm.image_attention == ImageAttention::Bidirectional;
-  for (int place = 0; place < per_replica; ++place) {
+  for (int inside = 0; inside < per_replica; ++inside) {
     const MicrobatchRows rows =
-        rows_of_microbatch(tokens, plan.model, plan.replica_layout(place), both_ways);
+        rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside), both_ways);
     // Replicas send alike, but for the norms that lie in their shards.
-    const Traffic sent = traffic_of_step(plan, step, {rows}, place);
-    for (int rank = place; rank < plan.world_size(); rank += per_replica)
+    const Traffic sent = traffic_of_step(plan, step, {rows}, inside);
+    for (int rank = inside; rank < plan.world_size(); rank += per_replica)
       for (const auto& [group, bytes] : sent)
         crossing[group] +=
             static_cast<double>(bytes) *

@@ -66,9 +66,9 @@ class StepTraffic {
     }
     for (const ModuleGrid& grid : plan_.mesh.modules) {
       if (!plan_.mesh.has(rank_, grid.module)) continue;
-      const Coordinate place = plan_.mesh.coordinate(rank_, grid.module);
-      const int tp = place.tp, holders = grid.kv_holders;
-      const auto stage = std::find(grid.tied_stages.begin(), grid.tied_stages.end(), place.pp);
+      const Coordinate coordinate = plan_.mesh.coordinate(rank_, grid.module);
+      const int tp = coordinate.tp, holders = grid.kv_holders;
+      const auto stage = std::find(grid.tied_stages.begin(), grid.tied_stages.end(), coordinate.pp);
       if (tied[grid.module] > 0)
         add(group_name(grid.module, "tied"), plan_.precision.master,
             sent_by_all_reduce(tied[grid.module], static_cast<int>(grid.tied_stages.size()),
@@ -131,7 +131,7 @@ class StepTraffic {
     const FlatRange range = range_of(buffer);
     add(group_name(module, sharding.summed_over), precision(buffer).reduce,
         sent_by_all_reduce(range.end - range.begin, sharding.replicas,
-                           plan_.mesh.place_along(rank_, module, sharding.summed_over)));
+                           plan_.mesh.rank_along(rank_, module, sharding.summed_over)));
   }
 
   void add_move(const Action& action, const Ids& rows) {

@@ -43,7 +43,7 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
         plan_(plan),
         rows_(rows),
         grid_(plan.mesh.grid(unit.module)),
-        place_(plan.mesh.coordinate(world_rank, unit.module)),
+        coordinate_(plan.mesh.coordinate(world_rank, unit.module)),
         dtype_(plan.precision_of(unit.module).param),
         upstream_(trains_upstream(plan.model, unit)),
         backward_(backward) {}
@@ -87,7 +87,7 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
     }
     // Of each row the log-sum-exp and the target's logit, as wide as sums are taken.
     const Ids statistics(grid_.tp, 2 * rows_.read.all());
-    send(Axis::Tp, sent_by_all_gather(statistics, place_.tp), wide());
+    send(Axis::Tp, sent_by_all_gather(statistics, coordinate_.tp), wide());
     return x;
   }
   Graded attention(Graded x, const BlockSpec& block) {
@@ -108,7 +108,7 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
   /// sends the gradients of both the other way.
   void add_head_exchange(const ContextPlan& context, const AttentionShape& shape) {
     if (grid_.cp_inner == 1) return;
-    const int member = place_.cp % grid_.cp_inner;
+    const int member = coordinate_.cp % grid_.cp_inner;
     const Ids own(grid_.cp_inner, context.inner_tokens[member]);
     const int64_t in = (shape.heads + 2 * shape.kv_heads) * shape.dim;
     const int64_t out = shape.heads * shape.dim;
@@ -121,7 +121,7 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
   /// Backward moves keys and values again, and their gradients back to their owners.
   void add_key_exchange(const ContextPlan& context, const AttentionShape& shape) {
     if (grid_.cp == grid_.cp_inner) return;
-    const int member = place_.cp / grid_.cp_inner, members = grid_.cp / grid_.cp_inner;
+    const int member = coordinate_.cp / grid_.cp_inner, members = grid_.cp / grid_.cp_inner;
     const Ids keys = times(context.outer_tokens, 2 * shape.kv_heads * shape.dim);
     int64_t sent;
     if (context.exchange == KeyExchange::Gather) {
@@ -163,19 +163,19 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
 
   void add_gather(const TpRows& rows, int64_t width) {
     if (rows.dealt)
-      send(Axis::Tp, sent_by_all_gather(times(rows.shares, width), place_.tp), dtype_);
+      send(Axis::Tp, sent_by_all_gather(times(rows.shares, width), coordinate_.tp), dtype_);
   }
   void add_sum(const TpRows& rows, int64_t width) {
     send(Axis::Tp,
-         rows.dealt ? sent_by_reduce_scatter(times(rows.shares, width), place_.tp)
-                    : sent_by_all_reduce(rows.all() * width, grid_.tp, place_.tp),
+         rows.dealt ? sent_by_reduce_scatter(times(rows.shares, width), coordinate_.tp)
+                    : sent_by_all_reduce(rows.all() * width, grid_.tp, coordinate_.tp),
          dtype_);
   }
 
   const Plan& plan_;
   const ModuleRows& rows_;
   const ModuleGrid& grid_;
-  Coordinate place_;
+  Coordinate coordinate_;
   DType dtype_;
   bool upstream_, backward_;
   Traffic traffic_;

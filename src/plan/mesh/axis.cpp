@@ -11,7 +11,7 @@ namespace {
 /// What there is of an axis; ranks follow each other along the last one.
 struct AxisRow {
   const char* name;
-  int Coordinate::*place;
+  int Coordinate::*member;
   int MeshShape::*replicas;  ///< its degree, of all modules
   int ModuleGrid::*degree;   ///< or inside a replica of one
 };
@@ -40,7 +40,7 @@ const char* axis_name(Axis axis) {
 }
 
 int Coordinate::along(Axis axis) const {
-  return this->*kAxes[static_cast<int>(axis)].place;
+  return this->*kAxes[static_cast<int>(axis)].member;
 }
 
 int MeshShape::ranks_per_replica() const {
@@ -72,19 +72,20 @@ Coordinate MeshShape::coordinate(int world_rank, const std::string& module) cons
   const ModuleGrid& own = grid(module);
   const int replica = world_rank / ranks_per_replica();
   int left = replica * own.ranks() + world_rank % ranks_per_replica() - own.first_rank;
-  Coordinate place;
+  Coordinate coordinate;
   for (int a = kNumAxes - 1; a >= 0; --a) {
     const int degree = degree_of(*this, own, kAxes[a]);
-    place.*kAxes[a].place = left % degree;
+    coordinate.*kAxes[a].member = left % degree;
     left /= degree;
   }
-  return place;
+  return coordinate;
 }
 
-int MeshShape::rank_at(const Coordinate& place, const std::string& module) const {
+int MeshShape::rank_at(const Coordinate& coordinate, const std::string& module) const {
   const ModuleGrid& own = grid(module);
   int rank = 0;
-  for (const AxisRow& axis : kAxes) rank = rank * degree_of(*this, own, axis) + place.*axis.place;
+  for (const AxisRow& axis : kAxes)
+    rank = rank * degree_of(*this, own, axis) + coordinate.*axis.member;
   return rank / own.ranks() * ranks_per_replica() + own.first_rank + rank % own.ranks();
 }
 
@@ -95,14 +96,14 @@ int MeshShape::size_along(const std::string& module, const std::vector<Axis>& ax
   return size;
 }
 
-int MeshShape::place_along(int world_rank, const std::string& module,
-                           const std::vector<Axis>& axes) const {
+int MeshShape::rank_along(int world_rank, const std::string& module,
+                          const std::vector<Axis>& axes) const {
   const Coordinate here = coordinate(world_rank, module);
-  int place = 0;
+  int rank = 0;
   for (int a = 0; a < kNumAxes; ++a)
     if (has_axis(axes, a))
-      place = place * degree_of(*this, grid(module), kAxes[a]) + here.*kAxes[a].place;
-  return place;
+      rank = rank * degree_of(*this, grid(module), kAxes[a]) + here.*kAxes[a].member;
+  return rank;
 }
 
 std::vector<int> MeshShape::group(int world_rank, const std::string& module,
@@ -114,7 +115,7 @@ std::vector<int> MeshShape::group(int world_rank, const std::string& module,
     const Coordinate there = coordinate(other, module);
     bool same = true;
     for (int a = 0; a < kNumAxes; ++a)
-      same = same && (has_axis(axes, a) || here.*kAxes[a].place == there.*kAxes[a].place);
+      same = same && (has_axis(axes, a) || here.*kAxes[a].member == there.*kAxes[a].member);
     if (same) ranks.push_back(other);
   }
   return ranks;

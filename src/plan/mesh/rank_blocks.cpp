@@ -8,15 +8,15 @@ namespace {
 
 /// What tells a rank's blocks apart inside the block around them: replica, module, stage, ranks
 /// that share tokens, tp group, rank.
-std::array<int, kNumBlockLevels> place_of(const MeshShape& shape, int rank) {
+std::array<int, kNumBlockLevels> numbers_of(const MeshShape& shape, int rank) {
   const ModuleGrid& grid = leading_module(shape, rank);
-  const Coordinate place = shape.coordinate(rank, grid.module);
+  const Coordinate coordinate = shape.coordinate(rank, grid.module);
   return {rank / shape.ranks_per_replica(),
           static_cast<int>(&grid - shape.modules.data()),
-          place.pp,
-          place.dp_module,
-          place.cp,
-          place.tp};
+          coordinate.pp,
+          coordinate.dp_module,
+          coordinate.cp,
+          coordinate.tp};
 }
 
 }  // namespace
@@ -35,14 +35,14 @@ const ModuleGrid& leading_module(const MeshShape& shape, int logical_rank) {
 RankBlocks::RankBlocks(const MeshShape& shape) : ids_(shape.world_size()) {
   std::array<int, kNumBlockLevels> before{}, id{};
   for (int rank = 0; rank < ranks(); ++rank) {
-    const auto place = place_of(shape, rank);
+    const auto numbers = numbers_of(shape, rank);
     bool is_new = false;
     for (int level = 0; level < kNumBlockLevels; ++level) {
-      is_new = is_new || (rank > 0 && place[level] != before[level]);
+      is_new = is_new || (rank > 0 && numbers[level] != before[level]);
       if (is_new) ++id[level];
     }
     ids_[rank] = id;
-    before = place;
+    before = numbers;
   }
 }
 

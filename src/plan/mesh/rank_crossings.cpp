@@ -51,10 +51,10 @@ int crossing_cp_groups(const MeshShape& shape, const RankOrder& order, const Mod
   const int run = size * grid.tp;
   int crossing = 0;
   for (int replica = 0; replica < shape.replicas(); ++replica)
-    for (int place = 0; place < grid.ranks(); ++place) {
-      if (place % run >= grid.tp) continue;  // not the first of its group
+    for (int rank = 0; rank < grid.ranks(); ++rank) {
+      if (rank % run >= grid.tp) continue;  // not the first of its group
       std::set<int> nodes;
-      const int first = replica * shape.ranks_per_replica() + grid.first_rank + place;
+      const int first = replica * shape.ranks_per_replica() + grid.first_rank + rank;
       for (int member = 0; member < size; ++member)
         nodes.insert(order.node_of_logical[first + member * grid.tp]);
       crossing += nodes.size() > 1;

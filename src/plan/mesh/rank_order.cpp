@@ -31,12 +31,12 @@ std::vector<Ranks> ranks_of_nodes(const Ranks& node_of_world) {
 Ranks fill_order(const MeshShape& shape, const std::vector<std::string>& order) {
   const auto key_of = [&](int rank) {
     const ModuleGrid& grid = detail::leading_module(shape, rank);
-    const Coordinate place = shape.coordinate(rank, grid.module);
+    const Coordinate coordinate = shape.coordinate(rank, grid.module);
     const std::map<std::string, int> along = {
-        {"tp", place.tp},
-        {"cp", place.cp},
-        {"dp_module", place.dp_module},
-        {"pp", place.pp},
+        {"tp", coordinate.tp},
+        {"cp", coordinate.cp},
+        {"dp_module", coordinate.dp_module},
+        {"pp", coordinate.pp},
         {"module", static_cast<int>(&grid - shape.modules.data())},
         {"dp", rank / shape.ranks_per_replica()}};
     Ranks key;

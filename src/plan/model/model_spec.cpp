@@ -54,7 +54,7 @@ const char* unit_kind_name(UnitKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-int UnitSpec::place_of(const std::string& role) const {
+int UnitSpec::index_of(const std::string& role) const {
   const auto found = std::find(roles.begin(), roles.end(), role);
   return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
 }
@@ -110,10 +110,10 @@ bool ModelSpec::is_placeholder(int64_t token) const {
 
 std::vector<int> ModelSpec::params_of(const UnitSpec& unit, const std::string& role) const {
   std::vector<int> found;
-  size_t place = 0;
+  size_t index = 0;
   for (int param : unit.params) {
-    if (unit.roles[place] == role) found.push_back(param);
-    if (!params[param].fused_with_next) ++place;
+    if (unit.roles[index] == role) found.push_back(param);
+    if (!params[param].fused_with_next) ++index;
   }
   return found;
 }

@@ -13,8 +13,7 @@ namespace {
 
 /// Passes of a place in one direction, in order. With several stages at a place microbatches come
 /// in rounds of as many as there are such places; `microbatch` may lie beyond the last one of a
-/// round that is not full (such a pass keeps the places in step, and is left out in the
-/// end).
+/// round that is not full (such a pass keeps the places in step, and is left out in the end).
 struct RoundPass {
   int stage;
   int microbatch;

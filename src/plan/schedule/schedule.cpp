@@ -46,9 +46,9 @@ class Scheduler {
  private:
   void place_live_ranges(int buffer) {
     for (const LiveRange& range : walk_.live_ranges(buffer)) {
-      const Walk::Place place = walk_.unshard_place(range);
-      Surroundings& around = around_[place.index];
-      (place.after ? around.unshard_after : around.unshard_before).push_back(range);
+      const Walk::Point point = walk_.unshard_point(range);
+      Surroundings& around = around_[point.index];
+      (point.after ? around.unshard_after : around.unshard_before).push_back(range);
       around_[range.last].reshard.push_back(range);
     }
   }

@@ -89,8 +89,8 @@ void add_gathered_intervals(const Walk& walk, int64_t start, LiveIntervals& inte
   for (size_t g = 0; g < intervals.size(); ++g) {
     if (!walk.input().shardings[g].gathered()) continue;
     for (const LiveRange& range : walk.live_ranges(static_cast<int>(g))) {
-      const Walk::Place place = walk.unshard_place(range);
-      intervals[g].push_back({start + at(place.index, place.after ? kUnshardAfter : kUnshardBefore),
+      const Walk::Point point = walk.unshard_point(range);
+      intervals[g].push_back({start + at(point.index, point.after ? kUnshardAfter : kUnshardBefore),
                               start + at(range.last, kReshard)});
     }
   }

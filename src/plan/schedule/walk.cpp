@@ -273,7 +273,7 @@ std::optional<size_t> Walk::last_backward(int buffer) const {
   return std::nullopt;
 }
 
-Walk::Place Walk::unshard_place(const LiveRange& range) const {
+Walk::Point Walk::unshard_point(const LiveRange& range) const {
   const Sharding& sharding = input_.shardings[range.buffer];
   const Prefetch prefetch = computes_[range.first].kind == ActionKind::Forward
                                 ? sharding.forward_prefetch

@@ -63,11 +63,11 @@ class Walk {
   /// The last backward of the job that adds to a trainable buffer, if any does.
   std::optional<size_t> last_backward(int buffer) const;
   /// Where the gathering for a live range starts.
-  struct Place {
+  struct Point {
     size_t index;
     bool after;  ///< the computation; else before it
   };
-  Place unshard_place(const LiveRange& range) const;
+  Point unshard_point(const LiveRange& range) const;
 
  private:
   void add_pass(const Pass& pass);

@@ -116,7 +116,7 @@ double makespan(const Visibility& row, const std::vector<std::vector<TokenRange>
   for (size_t rank = 0; rank < ranks; ++rank) {
     const auto tiles = tiles_with_owners(row, owned[rank], owned_before, ranks, options.block);
     const double rest =
-        options.linear_tiles_per_token * static_cast<double>(count_rows(owned[rank]));
+        options.linear_tiles_per_token * static_cast<double>(count_tokens(owned[rank]));
     double sum = 0;
     for (size_t hop = 0; hop < hops; ++hop)
       slowest[hop] = std::max(slowest[hop], tiles[(rank + ranks - hop) % ranks]);
@@ -136,11 +136,11 @@ std::vector<std::vector<TokenRange>> deal_tokens(const Visibility& row,
   Owned owned;
   for (const auto& group : deal_to_groups(row, options)) {
     const Owned members =
-        distribute_evenly(count_rows(group), options.inner, options.distribution.kind);
+        distribute_evenly(count_tokens(group), options.inner, options.distribution.kind);
     for (const auto& places : members) {
       std::vector<TokenRange> runs;
       for (const TokenRange& place : places)
-        for (const TokenRange& run : rows_between(group, place.begin, place.length()))
+        for (const TokenRange& run : tokens_between(group, place.begin, place.length()))
           runs.push_back(run);
       owned.push_back(std::move(runs));
     }

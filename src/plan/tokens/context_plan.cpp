@@ -81,10 +81,10 @@ ContextPlan make_context_plan(const Visibility& row,
     const std::vector<PlacedRun> placed = place_runs(&owned[first], inner);
     if (first == group * inner) plan.inner_order = order_of(placed);
     groups.push_back(joined(placed));
-    plan.outer_tokens.push_back(count_rows(groups.back()));
+    plan.outer_tokens.push_back(count_tokens(groups.back()));
   }
   for (int member = 0; member < inner; ++member)
-    plan.inner_tokens.push_back(count_rows(owned[group * inner + member]));
+    plan.inner_tokens.push_back(count_tokens(owned[group * inner + member]));
 
   for (const Runs& keys : groups) plan.slices.push_back(attention_slices(row, groups[group], keys));
   if (options.exchange == KeyExchange::Gather)

@@ -53,7 +53,7 @@ ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& 
     ZEA_ASSERT(shape.merge == merge_of(all) && shape.first % shape.merge == 0);
 }
 
-RowRuns ItemRow::features(const RowRuns& runs) const {
+TokenRuns ItemRow::features(const TokenRuns& runs) const {
   return numbered(runs, [this](int64_t token) { return feature(token); });
 }
 

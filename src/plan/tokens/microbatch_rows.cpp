@@ -18,7 +18,8 @@ TpRows tp_rows(const TokenLayout& layout, int cp_rank, Number number) {
   rows.dealt = !layout.shares(cp_rank).empty();
   const size_t parts = rows.dealt ? layout.shares(cp_rank).size() : 1;
   for (size_t t = 0; t < parts; ++t)
-    rows.shares.push_back(count_rows(numbered(layout.held(cp_rank, static_cast<int>(t)), number)));
+    rows.shares.push_back(
+        count_tokens(numbered(layout.held(cp_rank, static_cast<int>(t)), number)));
   return rows;
 }
 
@@ -33,10 +34,10 @@ ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
   return rows;
 }
 
-Ids rows_sent(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed, int rank) {
+Ids rows_sent(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed, int rank) {
   Ids rows;
-  for (const RowRuns& runs : plan_row_exchange(held, needed, rank).sends)
-    rows.push_back(count_rows(runs));
+  for (const TokenRuns& runs : plan_row_exchange(held, needed, rank).sends)
+    rows.push_back(count_tokens(runs));
   return rows;
 }
 
@@ -61,24 +62,24 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
       deal_items(tokens.items.of(index), replica.grid(encoder).dp_module);
   const Ids placeholders = placeholder_numbers(tokens.words, index);
   EncoderRows rows;
-  std::vector<RowRuns> made, taken;
+  std::vector<TokenRuns> made, taken;
   for (int rank = 0; rank < replica.ranks(); ++rank) {
     made.emplace_back();
     taken.emplace_back();
     if (replica.has_features(rank, kDecoder)) {
-      const Coordinate taker = replica.place(rank, kDecoder);
+      const Coordinate taker = replica.coordinate(rank, kDecoder);
       taken.back() = numbered(text.held(taker.cp, taker.tp),
                               [&](int64_t token) { return placeholders[token]; });
     }
     if (!replica.has(rank, encoder)) continue;
-    const Coordinate place = replica.place(rank, encoder);
-    const Ids& items = dealt[place.dp_module];
+    const Coordinate coordinate = replica.coordinate(rank, encoder);
+    const Ids& items = dealt[coordinate.dp_module];
     const ItemRow row(all, items, encoder, replica);
     if (replica.has_features(rank, encoder))
-      made.back() = row.features(row.layout().held(place.cp, place.tp));
+      made.back() = row.features(row.layout().held(coordinate.cp, coordinate.tp));
     if (rank == replica.rank && !items.empty())
-      rows.items = module_rows(row.visible(), row.layout(), replica.sharding(encoder), place.cp,
-                               [&](int64_t token) { return row.feature(token); });
+      rows.items = module_rows(row.visible(), row.layout(), replica.sharding(encoder),
+                               coordinate.cp, [&](int64_t token) { return row.feature(token); });
   }
   rows.features = rows_sent(made, taken, replica.rank);
   rows.feature_gradients = rows_sent(taken, made, replica.rank);
@@ -115,7 +116,7 @@ MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpe
   MicrobatchRows rows;
   if (replica.has(replica.rank, kDecoder))
     rows.text = module_rows(visible, text, replica.sharding(kDecoder),
-                            replica.place(replica.rank, kDecoder).cp,
+                            replica.coordinate(replica.rank, kDecoder).cp,
                             [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
   for (const EncoderSpec& encoder : model.encoders)
     if (tokens.items.of(model.encoder_index(encoder.name)) > 0)

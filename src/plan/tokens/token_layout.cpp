@@ -15,14 +15,15 @@ bool ReplicaLayout::has(int rank_in_replica, const std::string& module) const {
 bool ReplicaLayout::has_features(int rank_in_replica, const std::string& module) const {
   if (!has(rank_in_replica, module)) return false;
   const auto stage = feature_stages.find(module);
-  return place(rank_in_replica, module).pp == (stage == feature_stages.end() ? 0 : stage->second);
+  return coordinate(rank_in_replica, module).pp ==
+         (stage == feature_stages.end() ? 0 : stage->second);
 }
 
 bool ReplicaLayout::has_head(int rank_in_replica) const {
-  return has(rank_in_replica, kDecoder) && place(rank_in_replica, kDecoder).pp == head_stage;
+  return has(rank_in_replica, kDecoder) && coordinate(rank_in_replica, kDecoder).pp == head_stage;
 }
 
-Coordinate ReplicaLayout::place(int rank_in_replica, const std::string& module) const {
+Coordinate ReplicaLayout::coordinate(int rank_in_replica, const std::string& module) const {
   return grids.modules.empty() ? Coordinate{} : grids.coordinate(rank_in_replica, module);
 }
 
@@ -42,8 +43,8 @@ std::vector<int64_t> slice_rows(int64_t rows, int parts) {
   return slices;
 }
 
-RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count) {
-  RowRuns found;
+TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count) {
+  TokenRuns found;
   int64_t before = 0;
   for (const TokenRange& run : runs) {
     const int64_t first = std::max<int64_t>(begin - before, 0);
@@ -67,12 +68,12 @@ Visibility merged(const Visibility& row, int64_t merge) {
   return coarse;
 }
 
-std::vector<RowRuns> deal_merged(const Visibility& row, ContextOptions context, int64_t merge) {
+std::vector<TokenRuns> deal_merged(const Visibility& row, ContextOptions context, int64_t merge) {
   DistributionOptions& distribution = context.distribution;
   distribution.block = std::max<int64_t>(1, distribution.block / merge);
   distribution.linear_tiles_per_token *= static_cast<double>(merge);
-  std::vector<RowRuns> owned = deal_tokens(merged(row, merge), context);
-  for (RowRuns& runs : owned)
+  std::vector<TokenRuns> owned = deal_tokens(merged(row, merge), context);
+  for (TokenRuns& runs : owned)
     for (TokenRange& run : runs) run = {run.begin * merge, run.end * merge};
   return owned;
 }
@@ -83,7 +84,7 @@ TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, i
                          int64_t merge)
     : slices_(sharding.sequence_parallel ? tp : 1), merge_(merge) {
   if (sharding.context.ranks == 1)
-    owned_ = {rows_between({{0, row.tokens()}}, 0, row.tokens())};
+    owned_ = {tokens_between({{0, row.tokens()}}, 0, row.tokens())};
   else
     owned_ =
         merge == 1 ? deal_tokens(row, sharding.context) : deal_merged(row, sharding.context, merge);
@@ -91,17 +92,17 @@ TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, i
 
 std::vector<int64_t> TokenLayout::shares(int cp_rank) const {
   if (slices_ == 1) return {};
-  std::vector<int64_t> rows = slice_rows(count_rows(owned_[cp_rank]) / merge_, slices_);
+  std::vector<int64_t> rows = slice_rows(count_tokens(owned_[cp_rank]) / merge_, slices_);
   for (int64_t& share : rows) share *= merge_;
   return rows;
 }
 
-RowRuns TokenLayout::held(int cp_rank, int tp_rank) const {
+TokenRuns TokenLayout::held(int cp_rank, int tp_rank) const {
   if (slices_ == 1) return owned_[cp_rank];
   const std::vector<int64_t> slices = shares(cp_rank);
   int64_t begin = 0;
   for (int t = 0; t < tp_rank; ++t) begin += slices[t];
-  return rows_between(owned_[cp_rank], begin, slices[tp_rank]);
+  return tokens_between(owned_[cp_rank], begin, slices[tp_rank]);
 }
 
 }  // namespace zea

@@ -190,10 +190,10 @@ FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const Elem
 
 namespace {
 
-/// Of one batch: its queries, to whose heads keys and values are repeated, are as many places.
+/// Of one batch: its queries, to whose heads keys and values are repeated, of all padded tokens.
 struct LibraryBatch {
   LibraryBatch(const AttentionSizes& sizes, const HeadSizes& heads, const ElementBytes& bytes)
-      : queries(sizes.places() * heads.query * heads.dim * bytes.param),
+      : queries(sizes.padded_tokens() * heads.query * heads.dim * bytes.param),
         log_sums(sizes.segments * ((sizes.length + 31) / 32 * 32) * heads.query * bytes.wide),
         real(sizes.padded() ? sizes.tokens * heads.query * heads.dim * bytes.param : 0) {
     const int64_t row = sizes.tokens * heads.dim * bytes.param;

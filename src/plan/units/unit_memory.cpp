@@ -336,7 +336,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
   const auto rows_of = [](const std::vector<AttentionSizes>& batches) {
     int64_t rows = 0;
     for (const AttentionSizes& batch : batches)
-      rows += batch.places() + (batch.padded() ? 2 : 1) * batch.tokens;
+      rows += batch.padded_tokens() + (batch.padded() ? 2 : 1) * batch.tokens;
     return rows;
   };
   const auto element_bytes = [&](const std::string& module) {

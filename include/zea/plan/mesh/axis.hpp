@@ -95,9 +95,9 @@ struct MeshShape {
   /// The ranks that differ from `world_rank` only along `axes`, ascending; contains `world_rank`.
   std::vector<int> group(int world_rank, const std::string& module,
                          const std::vector<Axis>& axes) const;
-  /// How many these are, and the place of `world_rank` among them.
+  /// How many these are, and the rank of `world_rank` among them.
   int size_along(const std::string& module, const std::vector<Axis>& axes) const;
-  int place_along(int world_rank, const std::string& module, const std::vector<Axis>& axes) const;
+  int rank_along(int world_rank, const std::string& module, const std::vector<Axis>& axes) const;
 };
 
 }  // namespace zea

@@ -70,9 +70,9 @@ struct UnitSpec {
   /// being one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
 
-  /// The place of a parameter in `roles`; -1: the unit has none of that role.
-  int place_of(const std::string& role) const;
-  bool has(const std::string& role) const { return place_of(role) >= 0; }
+  /// The index of a parameter in `roles`; -1: the unit has none of that role.
+  int index_of(const std::string& role) const;
+  bool has(const std::string& role) const { return index_of(role) >= 0; }
 };
 
 struct ModelSpec {

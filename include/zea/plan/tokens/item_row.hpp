@@ -28,7 +28,7 @@ class ItemRow {
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
   int64_t feature(int64_t token) const { return features_[token]; }
   /// Those that the tokens of `runs` become.
-  RowRuns features(const RowRuns& runs) const;
+  TokenRuns features(const TokenRuns& runs) const;
 
  private:
   std::vector<Segment> segments_;
@@ -40,8 +40,8 @@ class ItemRow {
 /// The numbers of 0 or more that `number` gives the tokens of `runs`, each once; they do not fall
 /// along the tokens.
 template <class Number>
-RowRuns numbered(const RowRuns& runs, Number number) {
-  RowRuns found;
+TokenRuns numbered(const TokenRuns& runs, Number number) {
+  TokenRuns found;
   for (const TokenRange& run : runs)
     for (int64_t token = run.begin; token < run.end; ++token) {
       const int64_t row = number(token);

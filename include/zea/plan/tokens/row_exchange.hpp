@@ -12,24 +12,24 @@
 
 namespace zea {
 
-/// Rows of a global list, as ascending runs.
-using RowRuns = std::vector<TokenRange>;
+/// Tokens of a row, or features in the order of their placeholders, as ascending runs.
+using TokenRuns = std::vector<TokenRange>;
 
-/// The number of rows.
-int64_t count_rows(const RowRuns& runs);
+/// How many these are.
+int64_t count_tokens(const TokenRuns& runs);
 
 /// One rank's part: what it sends to and receives from each rank.
 struct RowExchange {
-  std::vector<RowRuns> sends;
-  std::vector<RowRuns> receives;
+  std::vector<TokenRuns> sends;
+  std::vector<TokenRuns> receives;
 };
 
 /// `held` and `needed`: of each rank. A row comes from the taker itself where it holds it, else
 /// from the first holder after the taker, around. Rows that nobody holds are not sent.
-RowExchange plan_row_exchange(const std::vector<RowRuns>& held, const std::vector<RowRuns>& needed,
-                              int rank);
+RowExchange plan_row_exchange(const std::vector<TokenRuns>& held,
+                              const std::vector<TokenRuns>& needed, int rank);
 
-/// For each row of `wanted` (ascending, all of them in `held`) its place among the rows of `held`.
-std::vector<int64_t> places_of_rows(const RowRuns& wanted, const RowRuns& held);
+/// For each row of `wanted` (ascending, all of them in `held`) its index among the rows of `held`.
+std::vector<int64_t> indices_of_rows(const TokenRuns& wanted, const TokenRuns& held);
 
 }  // namespace zea

@@ -37,7 +37,7 @@ struct ReplicaLayout {
   bool has_features(int rank_in_replica, const std::string& module) const;
   bool has_head(int rank_in_replica) const;
   /// All zero, and a grid of one rank, where there are no grids.
-  Coordinate place(int rank_in_replica, const std::string& module) const;
+  Coordinate coordinate(int rank_in_replica, const std::string& module) const;
   ModuleGrid grid(const std::string& module) const;
   TokenSharding sharding(const std::string& module) const;
 };
@@ -45,8 +45,8 @@ struct ReplicaLayout {
 /// Rows of each of `parts` slices of `rows` rows, which differ by one at most.
 std::vector<int64_t> slice_rows(int64_t rows, int parts);
 
-/// The rows [begin, begin + count) of what `runs` hold.
-RowRuns rows_between(const RowRuns& runs, int64_t begin, int64_t count);
+/// The tokens [begin, begin + count) of what `runs` hold.
+TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
 
 /// The tokens of one module in one row, on all ranks of a (dp_module, tp, cp) grid.
 class TokenLayout {
@@ -55,14 +55,14 @@ class TokenLayout {
   TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp, int64_t merge = 1);
 
   /// Of each cp rank.
-  const std::vector<RowRuns>& owned() const { return owned_; }
+  const std::vector<TokenRuns>& owned() const { return owned_; }
   /// Rows of each tp rank of a cp rank's tokens; empty where each holds all of them.
   std::vector<int64_t> shares(int cp_rank) const;
   /// What a rank holds between layers.
-  RowRuns held(int cp_rank, int tp_rank) const;
+  TokenRuns held(int cp_rank, int tp_rank) const;
 
  private:
-  std::vector<RowRuns> owned_;
+  std::vector<TokenRuns> owned_;
   int slices_;
   int64_t merge_;
 };

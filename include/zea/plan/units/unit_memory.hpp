@@ -20,8 +20,8 @@ namespace zea {
 struct AttentionSizes {
   int64_t segments = 0, length = 0, tokens = 0;
 
-  int64_t places() const { return segments * length; }
-  bool padded() const { return places() != tokens; }
+  int64_t padded_tokens() const { return segments * length; }
+  bool padded() const { return padded_tokens() != tokens; }
   bool operator==(const AttentionSizes&) const = default;
 };
 
