@@ -42,7 +42,7 @@ const std::map<std::string, ReadDecoder>& decoders();
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
                  const std::vector<int>& features, bool trainable);
 
-/// A tower for images.
+/// A vision encoder.
 struct VisionEncoder {
   EncoderSpec spec;
   std::vector<int64_t> taps = {};  ///< hidden states that the projector reads; 0: after embedding
@@ -67,7 +67,7 @@ VisionEncoder read_siglip(const ConfigReader& config);
 using ReadVisionEncoder = VisionEncoder (*)(const ConfigReader&);
 const std::map<std::string, ReadVisionEncoder>& vision_encoders();
 
-/// What transformers' towers for images have in common: the keys of their configs, with a family's
+/// What transformers' vision encoders have in common: the keys of their configs, with a family's
 /// defaults, and the names of a block's parameters.
 struct ImageTransformerDefaults {
   int64_t patch;
@@ -79,7 +79,7 @@ EncoderSpec read_image_transformer(const ConfigReader& config,
 BlockFamily image_transformer_blocks(const BlockInit& init);
 std::vector<VisionEncoder::Carried> post_layernorm(int64_t hidden);
 
-/// The tower's units, of parameters called `root`. Returns the unit that makes hidden state i for
+/// The encoder's units, of parameters called `root`. Returns the unit that makes hidden state i for
 /// each i of 0..layers.
 std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& encoder,
                                     const std::string& root, bool trainable);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a config to units and parameters. A family is a file of its own, and an entry in the table
-// of decoders (decoder_spec.cpp) or of towers for images (vision_spec.cpp).
+// of decoders (decoder_spec.cpp) or of vision encoders (vision_spec.cpp).
 #include "zea/plan/model/model_spec.hpp"
 
 #include <algorithm>

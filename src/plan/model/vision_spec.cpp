@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units of a tower for images: patches, blocks.
+// The units of a vision encoder: patches, blocks.
 #include "families.hpp"
 
 namespace zea::detail {
