@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that knows CLI11.
+// The only file of src/ that knows CLI11.
 #include "zea/deck/command_line.hpp"
 
 #include <CLI/App.hpp>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writing safetensors: the header first, from the shapes alone; then any part of any tensor.
 #include <algorithm>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Forward: the softmax over keys is taken as tiles of them come, so a tile of queries keeps its
+// running sums and nothing of the scores.
 #include <limits>
 
 #include "attention_call.hpp"

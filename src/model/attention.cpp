@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over segments: on the host by our own kernels, each segment as it lies; on devices by
-// the library's flash kernels, where segments of similar length are gathered and go through in one
-// call.
+// Attention over segments: by our own kernels where they take the tensors (on the host), each
+// segment as it lies; else by the library's flash kernels, a call for each batch of segments of
+// similar length, which are gathered and padded.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "flash_attention.hpp"

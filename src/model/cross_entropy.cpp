@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The head's linear and the cross entropy of its logits as one function, so that logits exist tile
+// by tile (logit_tiles.hpp).
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "zea/core/kernel_sizes.hpp"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// RMSNorm and layer norm of rows, alone or of a sum with a residual: autograd functions around the
+// kernels of row_norms.hpp.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>

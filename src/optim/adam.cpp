@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Adam and AdamW (arXiv:1711.05101): one kernel, which takes the decay into the gradient or not.
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/optim/update.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over slices: on the host by our own kernels; on devices each slice by the library's for
-// dense attention, and what a query gets from several is merged by their log-sum-exps
-// (arXiv:2205.14135). The parts are public, since attention over ranks adds up what it gets from
-// several exchanges.
+// Attention over slices: by our own kernels where they take the tensors (on the host); else by the
+// library's for dense attention, and what a query gets from several slices is merged by their
+// log-sum-exps (arXiv:2205.14135). The parts are public, since attention over ranks adds up what it
+// gets from several exchanges.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step, from loaded microbatches to updated shards. It owns nothing that it did not
-// receive.
+// One optimizer step, from loaded microbatches to updated shards.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop. It owns nothing that it did not receive, parses nothing and opens no deck.
+// The training loop: steps, evaluations, saves and log lines, each when the deck asks for it. What
+// outlives the loop comes in as TrainerParts; its loader, its saves and its counts are its own.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's walk over a step at one place, on paper: what its activations hold when. Private to
-// plan/.
+// The estimate of what a step's activations hold when: the engine's walk at one place, over what
+// units declare. Private to plan/.
 #pragma once
 
 #include <map>

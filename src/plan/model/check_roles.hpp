@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to plan/.
+// That a unit's parameters are those that its forward asks for. Private to plan/.
 #pragma once
 
 #include "zea/plan/model/model_spec.hpp"

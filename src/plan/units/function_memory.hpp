@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each differentiable function of model/functions.hpp declares: one function here for each
-// there, with the sizes of its temporaries as its source allocates them.
+// The memory that each differentiable function of model/functions.hpp declares: one function here
+// for each there, with the sizes of its temporaries as its source allocates them.
 #pragma once
 
 #include "memory_tape.hpp"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autograd's memory on paper: a unit calls functions that declare their bytes, and the tape counts
-// what lives when. Tensors live while a local variable or
-// the graph holds them; gradients are added in place where nobody else holds them, as libtorch's
-// engine does.
+// Autograd's memory, estimated: a unit calls functions that declare their bytes, and the tape
+// counts what lives when. Tensors live while a local variable or the graph holds them; gradients
+// are added in place where nobody else holds them, as libtorch's engine does.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ class MemoryTape {
   int64_t bytes(int tensor) const { return tensors_[tensor].bytes; }
   bool needs_gradient(int tensor) const { return tensors_[tensor].needs_gradient; }
 
-  /// The unit returns `output`; runs the backward on paper.
+  /// The unit returns `output`; goes through the backward.
   UnitMemory finish(int output);
 
  private:

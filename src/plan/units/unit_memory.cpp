@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward of a unit (unit_forward.hpp) on paper, and then its backward.
+// The estimate of a unit's memory: its forward (unit_forward.hpp) over operations that declare
+// their bytes, and then its backward.
 #include "zea/plan/units/unit_memory.hpp"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ int64_t part_of(int64_t count, int64_t parts) {
   return (count + parts - 1) / parts;
 }
 
-/// A tensor of rows on paper: the tape lets go of it when nobody holds it.
+/// A tensor of rows on the tape, which lets go of it when nobody holds it.
 class TapeTensor {
  public:
   TapeTensor() = default;
