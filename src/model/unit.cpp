@@ -99,7 +99,7 @@ class TensorOps {
     return joined_rows(states, part_->feature_rows);
   }
   at::Tensor side_by_side(const at::Tensor& x, int64_t count) const {
-    return x.view({x.size(0) / count, -1});
+    return x.view({x.size(0) / count, count * x.size(1)});
   }
   at::Tensor merged(const at::Tensor& text, size_t i) const {
     const UnitSpec& projector = model_.units[unit_.inputs[i].unit];

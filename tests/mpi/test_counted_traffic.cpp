@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/scattered_buffers.hpp"
 #include "support/tiny_llava.hpp"

@@ -2,6 +2,7 @@
 #include "support/grid_scenarios.hpp"
 
 #include <algorithm>
+#include "support/made_up_models.hpp"
 
 namespace zea::testing {
 namespace {
@@ -172,6 +173,15 @@ const GridScenario kScenarios[] = {
      5,
      {},
      merge_images_of_any_size},
+    {"two encoders of images, one of any size",
+     {.image_size = 16, .siglip = true},
+     {1, 0, 1},
+     [](Options& deck) { deck.meshes[kSecondEncoder] = deck.meshes["vision"]; },
+     nullptr,
+     false,
+     5,
+     {},
+     add_second_image_encoder},
     {"GPT-2",
      {},
      {0},

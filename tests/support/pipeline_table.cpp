@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include "support/made_up_models.hpp"
 
 namespace zea::testing {
 namespace {
@@ -92,6 +93,8 @@ const PipelineLayout kLayouts[] = {
     {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, TiedLlava, AnySize},
     {kDisjoint, k1F1B, {2}, {1, 1, 1, 3}, kGradOp, kFull, 1, 1, Encoders, Llava, AnySize},
     {kDisjoint, kGPipe, {1, 1, 2, 1, 1, "ulysses"}, {2, 2}, kHybrid, kFull, 1, 1, Nothing, TwoEncoders, AnySize, {1}},
+    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 1, Nothing, TiedLlava, TwoOfImages},
+    {kColocated, k1F1B, {2}, {1, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, TwoOfImages},
 };
 // clang-format on
 
@@ -233,7 +236,7 @@ const char* twist_name(Twist twist) {
       "plain",           "rare images",      "no images",        "late images", "one microbatch",
       "one sample each", "recomputing",      "recomputing some", "few samples", "template",
       "wrapped by two",  "a buffer of each", "wrapped all",      "one KV head", "taps",
-      "both ways",       "in order",         "broadcast",        "any size"};
+      "both ways",       "in order",         "broadcast",        "any size",    "two of images"};
   return names[static_cast<int>(twist)];
 }
 
@@ -285,7 +288,7 @@ void freeze(Frozen frozen, Options& deck) {
 void twist_data(Twist twist, Options& deck) {
   deck.data.row_tokens = 24;
   deck.schedule.global_batch = 8;
-  if (twist == AnySize) deck.data.row_tokens = 40;
+  if (twist == AnySize || twist == TwoOfImages) deck.data.row_tokens = 60;
   if (twist == OneMicrobatch) deck.data.row_tokens = 400;
   if (twist == OneSampleEach) deck.data.packing = false;
   if (twist == LateImages) deck.data.shuffle = false;
@@ -328,9 +331,9 @@ std::string config_of(const PipelineLayout& layout) {
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
   model.audio = layout.model == TwoEncoders;
   if (layout.twist == OneKvHead) model.kv_heads = 1;
-  if (layout.twist == AnySize) {
+  if (layout.twist == AnySize || layout.twist == TwoOfImages) {
     model.siglip = true;
-    model.image_size = 24;
+    model.image_size = layout.twist == AnySize ? 24 : 16;
   }
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
   return tiny_llava_config(model);
@@ -338,6 +341,7 @@ std::string config_of(const PipelineLayout& layout) {
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
   if (layout.twist == AnySize) merge_images_of_any_size(model);
+  if (layout.twist == TwoOfImages) add_second_image_encoder(model);
 }
 
 Options deck_of_one_rank(const PipelineLayout& layout) {
@@ -376,6 +380,7 @@ Options deck_of(const PipelineLayout& layout) {
     apply(layout.audio, layout.vision_strategy, deck.meshes["audio"]);
     if (own_ranks) deck.meshes["audio"].dp_module = layout.audio.dp_module;
   }
+  if (layout.twist == TwoOfImages) deck.meshes[kSecondEncoder] = deck.meshes["vision"];
   if (layout.twist == Broadcast) deck.model.sync_module_states = true;
   if (layout.twist == Template) apply_template(layout, deck);
   for (ModuleMeshOptions* mesh : {&deck.meshes["llm"], &deck.meshes["vision"]}) {

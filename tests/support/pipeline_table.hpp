@@ -49,6 +49,7 @@ enum class Twist {
   InOrder,          ///< samples are not dealt by cost; several rows per microbatch
   Broadcast,        ///< weights are read by one copy; nothing is gathered ahead
   AnySize,          ///< images of any size, of which four patches become a feature
+  TwoOfImages,      ///< two encoders of images, one of these of any size
 };
 
 struct PipelineLayout {

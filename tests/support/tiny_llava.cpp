@@ -62,18 +62,6 @@ std::string tiny_gpt2_config(int64_t vocabulary) {
          std::to_string(vocabulary) + "}";
 }
 
-void merge_images_of_any_size(ModelSpec& model) {
-  constexpr int64_t kBlock = 2;
-  EncoderSpec& encoder = model.encoders.at(0);
-  auto& patches = std::get<PatchInput>(encoder.input);
-  patches.any_size = true;
-  patches.block = kBlock;
-  encoder.drops_first_token = false;
-  encoder.projector.merge = kBlock * kBlock;
-  model.params[model.param_index("multi_modal_projector.linear_1.weight")].shape[1] *=
-      encoder.projector.merge;
-}
-
 FilledSource::FilledSource(const ModelSpec& model, std::string config_json, uint64_t seed)
     : model_(model), config_json_(std::move(config_json)), seed_(seed) {
   for (const ParamSpec& param : model.params)

@@ -40,10 +40,6 @@ std::string tiny_llava_config(const TinyLlava& options = {});
 /// config.json of a GPT-2 with 4 heads of 6.
 std::string tiny_gpt2_config(int64_t vocabulary = 40);
 
-/// Of a model with `siglip`: its images have any size, and of each 2 x 2 patches the projector
-/// makes one feature.
-void merge_images_of_any_size(ModelSpec& model);
-
 /// Small values around the initial ones: 1 for norms, 0 for the rest.
 class FilledSource : public WeightsSource {
  public:

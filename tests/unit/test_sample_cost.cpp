@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/plan/schedule/stage_split.hpp"
 

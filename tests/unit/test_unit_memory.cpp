@@ -13,6 +13,7 @@
 #include <set>
 
 #include "support/kernel_test.hpp"
+#include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/batch/make_microbatch.hpp"
 #include "zea/kernels/matmul.hpp"

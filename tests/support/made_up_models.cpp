@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/made_up_models.hpp"
+
+#include <algorithm>
+
+namespace zea::testing {
+namespace {
+
+const std::string kProjector = "multi_modal_projector.linear_1.weight";
+
+void merge_images_of_any_size(ModelSpec& model, const std::string& projector) {
+  constexpr int64_t kBlock = 2;
+  EncoderSpec& encoder = model.encoders.back();
+  auto& patches = std::get<PatchInput>(encoder.input);
+  patches.any_size = true;
+  patches.block = kBlock;
+  encoder.drops_first_token = false;
+  encoder.projector.merge = kBlock * kBlock;
+  model.params[model.param_index(projector)].shape[1] *= encoder.projector.merge;
+}
+
+}  // namespace
+
+void merge_images_of_any_size(ModelSpec& model) {
+  merge_images_of_any_size(model, kProjector);
+}
+
+void add_second_image_encoder(ModelSpec& model) {
+  const std::string first = model.encoders.at(0).name, second = kSecondEncoder;
+  const auto is_of_first = [&](const UnitSpec& unit) { return unit.module == first; };
+  const auto count = static_cast<int>(std::ranges::count_if(model.units, is_of_first));
+  std::vector<UnitSpec> units(model.units.begin(), model.units.begin() + count);
+  for (int u = 0; u < count; ++u) {
+    UnitSpec unit = model.units[u];
+    unit.name.replace(0, first.size(), second);
+    unit.module = second;
+    unit.encoder = 1;
+    for (UnitInput& input : unit.inputs) input.unit += count;
+    for (int& param : unit.params) {
+      ParamSpec copy = model.params[param];
+      copy.name = second + "." + copy.name;
+      copy.module = second;
+      param = static_cast<int>(model.params.size());
+      model.params.push_back(copy);
+    }
+    units.push_back(unit);
+  }
+  for (size_t u = count; u < model.units.size(); ++u) {
+    UnitSpec unit = model.units[u];
+    for (UnitInput& input : unit.inputs) input.unit += input.unit >= count ? count : 0;
+    if (unit.kind == UnitKind::Merge) unit.inputs.push_back({2 * count - 1, true});
+    units.push_back(unit);
+  }
+  model.units = units;
+  model.encoders.push_back(model.encoders.front());
+  model.encoders.back().name = second;
+  model.encoders.back().placeholder = 4;
+  merge_images_of_any_size(model, second + "." + kProjector);
+}
+
+}  // namespace zea::testing

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models that no config.json can ask for, made of those that one can: what the engine must not
+// notice.
+#pragma once
+
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea::testing {
+
+/// Of a tiny LLaVA with `siglip`: images of its last encoder have any size, and of each 2 x 2
+/// patches the projector makes one feature.
+void merge_images_of_any_size(ModelSpec& model);
+
+inline constexpr const char* kSecondEncoder = "detail";
+
+/// A second encoder of images like the first, with a placeholder (id 4) and parameters of its own,
+/// of whose images the above is true.
+void add_second_image_encoder(ModelSpec& model);
+
+}  // namespace zea::testing
