@@ -10,7 +10,9 @@ const std::string kProjector = "multi_modal_projector.linear_1.weight";
 
 void merge_images_of_any_size(ModelSpec& model, const std::string& projector) {
   constexpr int64_t kBlock = 2;
-  EncoderSpec& encoder = model.encoders.back();
+  const auto is_of_images = [](const EncoderSpec& e) { return e.modality() == Modality::Image; };
+  EncoderSpec& encoder =
+      *std::find_if(model.encoders.rbegin(), model.encoders.rend(), is_of_images);
   auto& patches = std::get<PatchInput>(encoder.input);
   patches.any_size = true;
   patches.block = kBlock;

@@ -7,8 +7,8 @@
 
 namespace zea::testing {
 
-/// Of a tiny LLaVA with `siglip`: images of its last encoder have any size, and of each 2 x 2
-/// patches the projector makes one feature.
+/// Of a tiny LLaVA with `siglip`: images of its last encoder of these have any size, and of each 2
+/// x 2 patches the projector makes one feature.
 void merge_images_of_any_size(ModelSpec& model);
 
 inline constexpr const char* kSecondEncoder = "detail";
