@@ -57,7 +57,8 @@ void inspect_checkpoint(const std::string& directory, const InspectOptions& opti
   if (options.deck) print_deck(source);
   if (!options.check) return;
   source.check_all();
-  std::printf("checked: every piece is there once and every hash is right\n");
+  std::printf("checked: every piece is there once and every hash is right%s\n",
+              manifest.view_hash.empty() ? " (model.h5 has none)" : "");
 }
 
 }  // namespace zea

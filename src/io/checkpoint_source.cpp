@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "file_rest.hpp"
 #include "piece_reader.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
@@ -86,6 +87,9 @@ void CheckpointSource::check_all() const {
   pieces_->check_all();
   for (const auto& [name, shard] : shards_)
     if (!shard.is_checked) open_checked(name);  // without any piece
+  const std::string view = directory_ + "/" + kViewFile;
+  if (!manifest_.view_hash.empty() && hash_rest(view, {}, ExitCode::Weights) != manifest_.view_hash)
+    throw WeightsError(view + ": has another hash than the manifest says: the file is damaged");
 }
 
 }  // namespace zea

@@ -229,6 +229,7 @@ std::string manifest_text(const Manifest& manifest) {
   text += "\"world_size\": " + std::to_string(manifest.world_size) + ",\n";
   text += "\"deck\": " + quoted(manifest.deck) + ",\n";
   text += "\"config\": " + quoted(manifest.config) + ",\n";
+  if (!manifest.view_hash.empty()) text += "\"view_hash\": " + quoted(manifest.view_hash) + ",\n";
   text += "\"files\": " + list_text(manifest.files, file_text) + ",\n";
   text += "\"tensors\": " + list_text(manifest.tensors, tensor_text) + ",\n";
   text += "\"pieces\": " + list_text(manifest.pieces, piece_text) + ",\n";
@@ -247,6 +248,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   manifest.config = json_text(json, "config", where);
   manifest.mesh = json_text(json, "mesh", where);
   manifest.world_size = json_count(json_member(json, "world_size", where), where);
+  if (json.contains("view_hash")) manifest.view_hash = json_text(json, "view_hash", where);
   for (const Json& value : json_member(json, "files", where))
     manifest.files.push_back(
         {json_text(value, "name", where), json_text(value, "rest_hash", where)});

@@ -22,6 +22,7 @@ Manifest example() {
   manifest.config = "{\"model_type\": \"llava\"}";
   manifest.mesh = "dp_shard 2";
   manifest.world_size = 2;
+  manifest.view_hash = "0c";
   manifest.files = {{"rank-00000.h5", "0a"}, {"rank-00001.h5", "0b"}};
   manifest.tensors = {{"w", {4, 3}, DType::Float32, true}, {"empty", {0}, DType::BFloat16, false}};
   for (const char* state : {kStateParameter, "exp_avg", "exp_avg_sq"}) {
@@ -52,6 +53,7 @@ TEST(Manifest, SurvivesItsText) {
   EXPECT_EQ(back.position, example().position);
   EXPECT_EQ(back.pieces[1].extent, example().pieces[1].extent);
   EXPECT_EQ(back.files, example().files);
+  EXPECT_EQ(back.view_hash, "0c");
   EXPECT_EQ(back.deck, example().deck);
 }
 

@@ -54,8 +54,10 @@ class CheckpointSource : public StateSource {
   std::unique_ptr<PieceReader> pieces_;
 };
 
-/// Writes `directory`/model.h5: HDF5 virtual datasets over the shards' parameter pieces, one per
-/// tensor under its own name (fill value NaN), for h5py and ParaView. zea itself never reads it.
-void write_virtual_model(const std::string& directory, const Manifest& manifest);
+/// Makes a directory of shards that are finished a checkpoint: beside them come model.h5, HDF5
+/// virtual datasets over the shards' parameter pieces, one per tensor under its own name (fill
+/// value NaN), for h5py and ParaView, and then the manifest with its hash. zea itself takes no
+/// tensor from model.h5. Throws WeightsError unless the pieces check_coverage().
+void complete_checkpoint(const std::string& directory, Manifest manifest);
 
 }  // namespace zea

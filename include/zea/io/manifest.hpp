@@ -18,6 +18,7 @@ namespace zea {
 inline constexpr const char* kStateParameter = "parameter";
 
 inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kViewFile = "model.h5";
 inline constexpr const char* kManifestFormat = "zea.checkpoint";
 inline constexpr const char* kManifestVersion = "2";
 
@@ -72,6 +73,7 @@ struct Manifest {
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;
   std::vector<ManifestFile> files;
+  std::string view_hash;  ///< of all of kViewFile; empty where none was made
 };
 
 /// JSON text, its last member "digest" being the XXH3-128 of all before it.
