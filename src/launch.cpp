@@ -16,6 +16,7 @@
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/comm/node_memory.hpp"
 #include "zea/comm/recorded_collectives.hpp"
+#include "zea/core/printable.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/kernels/flat_kernels.hpp"
@@ -75,7 +76,7 @@ ExitCode answer(const CommandLine& line) {
     text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) +
            describe_ranks(plan, order) + list_passes(plan);
   }
-  std::fputs(text.c_str(), stdout);
+  std::fputs(printable(text).c_str(), stdout);
   return ExitCode::Done;
 }
 
