@@ -39,6 +39,7 @@ void inspect_checkpoint(const std::string& directory, const InspectOptions& opti
   const CheckpointSource source(directory);
   const Manifest& manifest = source.manifest();
   print_line("checkpoint %s", directory.c_str());
+  if (!source.note().empty()) print_line("note: %s", source.note().c_str());
   print_position(source);
   print_line("written for %s ranks: %s", grouped(manifest.world_size).c_str(),
              manifest.mesh.c_str());

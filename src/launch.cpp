@@ -177,7 +177,8 @@ void warn_of_start(const Start& start, WatchedRanks& ranks,
                    const std::optional<RunDirectory>& directory, Log& log) {
   for (const std::string& note :
        {directory ? directory->note() : "", note_of_directory(start, ranks), start.note,
-        start.weights ? start.weights->note() : ""})
+        start.weights ? start.weights->note() : "",
+        start.checkpoint ? start.checkpoint->note() : ""})
     if (!note.empty()) log.warn(note);
 }
 

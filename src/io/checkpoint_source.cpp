@@ -53,11 +53,24 @@ CheckpointSource::CheckpointSource(const std::string& directory)
 
 /// One caller at a time: the reader has a lock, and check_all() asks when it is done.
 H5File CheckpointSource::open_checked(const std::string& file) const {
-  H5File opened = open_shard(directory_, file, manifest_.run_id, manifest_.position.step);
+  H5File opened = open_shard(directory_, file, manifest_);
   Shard& shard = shards_.at(file);
-  if (!shard.is_checked) check_shard_rest(opened, shard.pieces, *shard.file);
+  if (!shard.is_checked && !lacks_rest_hashes())
+    check_shard_rest(opened, shard.pieces, *shard.file);
   shard.is_checked = true;
   return opened;
+}
+
+bool CheckpointSource::lacks_rest_hashes() const {
+  return manifest_.version == kFirstManifestVersion;
+}
+
+std::string CheckpointSource::note() const {
+  if (!lacks_rest_hashes()) return "";
+  return directory_ +
+         ": of format version 1, where only tensors have hashes: damage to the rest of a file may "
+         "go unseen; zea-consolidate --ranks N makes a checkpoint of version " +
+         kManifestVersion + " of it";
 }
 
 CheckpointSource::~CheckpointSource() = default;

@@ -30,6 +30,7 @@ class CheckpointSource : public StateSource {
   const std::string& run_id() const override { return manifest_.run_id; }
   const TrainPosition& position() const override { return manifest_.position; }
   const std::string& deck() const override { return manifest_.deck; }
+  std::string note() const override;
   std::vector<std::string> states(const std::string& name) const override;
   DType state_dtype(const std::string& name, const std::string& state) const override;
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
@@ -45,6 +46,7 @@ class CheckpointSource : public StateSource {
     bool is_checked = false;  ///< beside its pieces
   };
 
+  bool lacks_rest_hashes() const;
   H5File open_checked(const std::string& file) const;
 
   std::string directory_;
