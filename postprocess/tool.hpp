@@ -36,6 +36,13 @@ inline int report(const std::string& tool, const std::string& message, ExitCode 
 inline int run_tool(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
   const std::string tool = app.get_name();
   app.footer(kExitCodes);
+  app.add_flag_callback(kManualOption,
+                        [&app] {
+                          nlohmann::ordered_json manual = manual_of(app);
+                          manual["texts"] = {{"exit codes", kExitCodes}};
+                          throw CLI::CallForVersion(manual.dump(), 0);
+                        })
+      ->group("");
   try {
     app.parse(argc, argv);
     body();

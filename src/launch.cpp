@@ -60,7 +60,9 @@ std::string profile(const CommandLine& line) {
 ExitCode answer(const CommandLine& line) {
   std::string text;
   if (line.show_help)
-    text = help_text();
+    text = line.help_key.empty() ? help_text() : key_help(line.help_key);
+  else if (line.show_manual)
+    text = manual_text();
   else if (line.show_version)
     text = version_text();
   else if (line.show_build)
@@ -301,8 +303,8 @@ ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& 
 bool answers_without_ranks(int argc, const char* const* argv) {
   try {
     const CommandLine line = parse_command_line(argc, argv);
-    return line.show_help || line.show_version || line.show_build || line.plan_only ||
-           !line.profile.empty();
+    return line.show_help || line.show_version || line.show_build || line.show_manual ||
+           line.plan_only || !line.profile.empty();
   } catch (const DeckError&) {
     return false;  // told by the root rank
   }
