@@ -109,7 +109,7 @@ class Comparison {
   }
 
   void fault(const std::string& text) {
-    std::printf("%s\n", text.c_str());
+    std::printf("%s\n", printable(text, true).c_str());
     ++faults_;
   }
 

@@ -42,7 +42,7 @@ DType written_dtype(const ImportOptions& options, DType found) {
 void import_weights(const ImportOptions& options) {
   const ModelSource source = open_import_source(options);
   for (const std::string& note : source.model().notes)
-    std::fprintf(stderr, "zea-import: note: %s\n", note.c_str());
+    std::fprintf(stderr, "zea-import: note: %s\n", printable(note).c_str());
 
   std::vector<TensorInfo> tensors = source.tensors();
   for (TensorInfo& tensor : tensors) tensor.dtype = written_dtype(options, tensor.dtype);

@@ -2,6 +2,9 @@
 // zea-inspect: what a weights file, data set, checkpoint or run directory holds.
 #include "inspect.hpp"
 
+#include <cstdarg>
+#include <cstdio>
+
 #include "tool.hpp"
 #include "zea/io/h5.hpp"
 #include "zea/io/open_source.hpp"
@@ -26,6 +29,17 @@ void inspect(const InspectOptions& options) {
 }
 
 }  // namespace
+
+void print_line(const char* format, ...) {
+  std::va_list values, again;
+  va_start(values, format);
+  va_copy(again, values);
+  std::string line(static_cast<size_t>(std::vsnprintf(nullptr, 0, format, values)), '\0');
+  std::vsnprintf(line.data(), line.size() + 1, format, again);
+  va_end(again);
+  va_end(values);
+  std::printf("%s\n", printable(line, true).c_str());
+}
 
 std::string grouped(int64_t number) {
   std::string text = std::to_string(number);

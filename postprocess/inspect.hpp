@@ -25,6 +25,9 @@ void inspect_dataset(const InspectOptions& options);
 void print_position(const StateSource& source);
 void print_deck(const StateSource& source);
 
+/// printf() of a line on stdout, of which what comes from files makes no two.
+[[gnu::format(printf, 1, 2)]] void print_line(const char* format, ...);
+
 /// "1,234,567".
 std::string grouped(int64_t number);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
-#include <filesystem>
 #include <map>
 
 #include "inspect.hpp"
+#include "zea/core/printable.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/shard_file.hpp"
 
@@ -15,33 +15,34 @@ struct Total {
 };
 
 void print_totals(const char* title, const std::map<std::string, Total>& totals) {
-  std::printf("%s\n", title);
+  print_line("%s", title);
   for (const auto& [name, total] : totals)
-    std::printf("  %-24s %8s pieces  %s bytes\n", name.c_str(), grouped(total.pieces).c_str(),
-                grouped(total.bytes).c_str());
+    print_line("  %-24s %8s pieces  %s bytes", name.c_str(), grouped(total.pieces).c_str(),
+               grouped(total.bytes).c_str());
 }
 
 }  // namespace
 
 void print_position(const StateSource& source) {
   const TrainPosition& position = source.position();
-  std::printf("run %s, step %s (optimizer step %s)\n", source.run_id().c_str(),
-              grouped(position.step).c_str(), grouped(position.optimizer_step).c_str());
-  std::printf("seen: %s samples, %s tokens, %s target tokens\n", grouped(position.samples).c_str(),
-              grouped(position.tokens).c_str(), grouped(position.target_tokens).c_str());
+  print_line("run %s, step %s (optimizer step %s)", source.run_id().c_str(),
+             grouped(position.step).c_str(), grouped(position.optimizer_step).c_str());
+  print_line("seen: %s samples, %s tokens, %s target tokens", grouped(position.samples).c_str(),
+             grouped(position.tokens).c_str(), grouped(position.target_tokens).c_str());
 }
 
 void print_deck(const StateSource& source) {
-  std::printf("deck:\n%s", source.deck().c_str());
+  std::printf("deck:\n%s", printable(source.deck()).c_str());
 }
 
 void inspect_checkpoint(const std::string& directory, const InspectOptions& options) {
   const CheckpointSource source(directory);
   const Manifest& manifest = source.manifest();
-  std::printf("checkpoint %s\n", directory.c_str());
+  print_line("checkpoint %s", directory.c_str());
+  if (!source.note().empty()) print_line("note: %s", source.note().c_str());
   print_position(source);
-  std::printf("written for %s ranks: %s\n", grouped(manifest.world_size).c_str(),
-              manifest.mesh.c_str());
+  print_line("written for %s ranks: %s", grouped(manifest.world_size).c_str(),
+             manifest.mesh.c_str());
   std::map<std::string, Total> by_file, by_state;
   for (const ManifestFile& file : manifest.files) by_file[file.name] = {};
   for (const Piece& piece : manifest.pieces)
@@ -51,13 +52,14 @@ void inspect_checkpoint(const std::string& directory, const InspectOptions& opti
     }
   int64_t elements = 0;
   for (const ManifestTensor& tensor : manifest.tensors) elements += num_elements(tensor.shape);
-  std::printf("%zu tensors, %s elements\n", manifest.tensors.size(), grouped(elements).c_str());
+  print_line("%zu tensors, %s elements", manifest.tensors.size(), grouped(elements).c_str());
   print_totals("by state:", by_state);
   print_totals("by file:", by_file);
   if (options.deck) print_deck(source);
   if (!options.check) return;
   source.check_all();
-  std::printf("checked: every piece is there once and every hash is right\n");
+  print_line("checked: every piece is there once and every hash is right%s",
+             manifest.view_hash.empty() ? " (model.h5 has none)" : "");
 }
 
 }  // namespace zea

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <map>
 
 #include "inspect.hpp"
@@ -18,13 +17,13 @@ void print_lengths(const std::vector<SampleIndex>& index) {
   int64_t most = 1;
   for (const SampleIndex& sample : index)
     most = std::max(most, ++counts[std::bit_width(static_cast<uint64_t>(sample.tokens))]);
-  std::printf("tokens per sample:\n");
+  print_line("tokens per sample:");
   for (const auto& [width, count] : counts) {
     const int64_t first = width == 0 ? 0 : int64_t{1} << (width - 1);
     const int64_t last = width == 0 ? 0 : (int64_t{1} << width) - 1;
     const auto bar = static_cast<size_t>((count * kBarWidth + most - 1) / most);
-    std::printf("  %8s - %-8s %10s  %s\n", grouped(first).c_str(), grouped(last).c_str(),
-                grouped(count).c_str(), std::string(bar, '#').c_str());
+    print_line("  %8s - %-8s %10s  %s", grouped(first).c_str(), grouped(last).c_str(),
+               grouped(count).c_str(), std::string(bar, '#').c_str());
   }
 }
 
@@ -39,14 +38,14 @@ void inspect_dataset(const InspectOptions& options) {
     targets += sample.targets;
     items += sample.items;
   }
-  std::printf("data set %s\n", dataset->describe().c_str());
-  std::printf("%s samples, %s tokens, %s target tokens, %s images, %s clips of sound\n",
-              grouped(static_cast<int64_t>(dataset->index().size())).c_str(),
-              grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items.of(0)).c_str(),
-              grouped(items.of(1)).c_str());
-  std::printf("image token %d, audio token %d, largest token %d, %zu classes, %zu token texts\n",
-              dataset->kinds()[0].token, dataset->kinds()[1].token, dataset->max_token(),
-              dataset->classes().size(), dataset->token_bytes().size());
+  print_line("data set %s", dataset->describe().c_str());
+  print_line("%s samples, %s tokens, %s target tokens, %s images, %s clips of sound",
+             grouped(static_cast<int64_t>(dataset->index().size())).c_str(),
+             grouped(tokens).c_str(), grouped(targets).c_str(), grouped(items.of(0)).c_str(),
+             grouped(items.of(1)).c_str());
+  print_line("image token %d, audio token %d, largest token %d, %zu classes, %zu token texts",
+             dataset->kinds()[0].token, dataset->kinds()[1].token, dataset->max_token(),
+             dataset->classes().size(), dataset->token_bytes().size());
   print_lengths(dataset->index());
 }
 

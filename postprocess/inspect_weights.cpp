@@ -44,11 +44,14 @@ Summary summarise(const WeightsSource& source, const TensorInfo& tensor,
   return summary;
 }
 
-void print_norm(const WeightsSource& source, const TensorInfo& tensor, std::vector<char>& buffer) {
-  if (!is_floating(tensor.dtype)) return;
+std::string norm_text(const WeightsSource& source, const TensorInfo& tensor,
+                      std::vector<char>& buffer) {
+  if (!is_floating(tensor.dtype)) return "";
   const Summary summary = summarise(source, tensor, buffer);
-  std::printf("  norm %.6g  from %.6g to %.6g", std::sqrt(summary.sum_of_squares), summary.smallest,
-              summary.largest);
+  char text[96];
+  std::snprintf(text, sizeof text, "  norm %.6g  from %.6g to %.6g",
+                std::sqrt(summary.sum_of_squares), summary.smallest, summary.largest);
+  return text;
 }
 
 /// Of a weights file that a run can go on from.
@@ -56,12 +59,12 @@ void inspect_state(const StateSource& state, const InspectOptions& options) {
   print_position(state);
   int64_t trained = 0;
   for (const TensorInfo& tensor : state.tensors()) trained += !state.states(tensor.name).empty();
-  std::printf("optimizer state of %s parameters: zea -r can go on from it\n",
-              grouped(trained).c_str());
+  print_line("optimizer state of %s parameters: zea -r can go on from it",
+             grouped(trained).c_str());
   if (options.deck) print_deck(state);
   if (!options.check) return;
   state.check_all();
-  std::printf("checked: every tensor and state is there and every hash is right\n");
+  print_line("checked: every tensor and state is there and every hash is right");
 }
 
 }  // namespace
@@ -71,25 +74,24 @@ void inspect_weights(const InspectOptions& options) {
   const auto* state = dynamic_cast<const StateSource*>(source.get());
   if (options.check && !state)
     throw WeightsError(options.path + ": weights alone have no hashes to check");
-  std::printf("weights %s\nmodel type: %s\n", source->describe().c_str(),
-              model_type(source->config_json()).c_str());
-  for (const std::string& name : source->companions()) std::printf("holds %s\n", name.c_str());
+  print_line("weights %s", source->describe().c_str());
+  print_line("model type: %s", model_type(source->config_json()).c_str());
+  for (const std::string& name : source->companions()) print_line("holds %s", name.c_str());
   std::vector<char> buffer(options.norms ? kBufferBytes : 0);
   std::map<std::string, int64_t> elements_by_dtype;
   int64_t elements = 0, bytes = 0;
   for (const TensorInfo& tensor : source->tensors()) {
-    std::printf("%-72s %-20s %s", tensor.name.c_str(), shape_text(tensor.shape).c_str(),
-                dtype_name(tensor.dtype));
-    if (options.norms) print_norm(*source, tensor, buffer);
-    std::printf("\n");
+    const std::string norm = options.norms ? norm_text(*source, tensor, buffer) : "";
+    print_line("%-72s %-20s %s%s", tensor.name.c_str(), shape_text(tensor.shape).c_str(),
+               dtype_name(tensor.dtype), norm.c_str());
     elements += num_elements(tensor.shape);
     bytes += num_elements(tensor.shape) * static_cast<int64_t>(element_bytes(tensor.dtype));
     elements_by_dtype[dtype_name(tensor.dtype)] += num_elements(tensor.shape);
   }
-  std::printf("%zu tensors, %s elements, %s bytes\n", source->tensors().size(),
-              grouped(elements).c_str(), grouped(bytes).c_str());
+  print_line("%zu tensors, %s elements, %s bytes", source->tensors().size(),
+             grouped(elements).c_str(), grouped(bytes).c_str());
   for (const auto& [dtype, count] : elements_by_dtype)
-    std::printf("  %s: %s elements\n", dtype.c_str(), grouped(count).c_str());
+    print_line("  %s: %s elements", dtype.c_str(), grouped(count).c_str());
   if (state) inspect_state(*state, options);
 }
 

@@ -107,9 +107,7 @@ void reshard(const StateSource& source, const ReshardOptions& options) {
     manifest.files.push_back(writer.file());
     manifest.pieces.insert(manifest.pieces.end(), pieces.begin(), pieces.end());
   }
-  check_coverage(manifest);
-  write_virtual_model(directory.path(), manifest);
-  write_text_durably(directory.path() + "/" + kManifestFile, manifest_text(manifest));
+  complete_checkpoint(directory.path(), std::move(manifest));
   directory.finish();
 }
 

@@ -17,6 +17,8 @@
 #include "byte_size.hpp"
 #include "zea/core/dtype.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/printable.hpp"
+#include "zea/deck/manual.hpp"
 #include "zea/io/piece_copy.hpp"
 
 namespace zea {
@@ -26,7 +28,7 @@ inline constexpr const char* kExitCodes =
     "storage or out of memory.";
 
 inline int report(const std::string& tool, const std::string& message, ExitCode code) {
-  std::fprintf(stderr, "%s: %s\n", tool.c_str(), message.c_str());
+  std::fprintf(stderr, "%s: %s\n", tool.c_str(), printable(message).c_str());
   return static_cast<int>(code);
 }
 
@@ -34,6 +36,13 @@ inline int report(const std::string& tool, const std::string& message, ExitCode 
 inline int run_tool(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
   const std::string tool = app.get_name();
   app.footer(kExitCodes);
+  app.add_flag_callback(kManualOption,
+                        [&app] {
+                          nlohmann::ordered_json manual = manual_of(app);
+                          manual["texts"] = {{"exit codes", kExitCodes}};
+                          throw CLI::CallForVersion(manual.dump(), 0);
+                        })
+      ->group("");
   try {
     app.parse(argc, argv);
     body();

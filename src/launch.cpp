@@ -16,6 +16,7 @@
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/comm/node_memory.hpp"
 #include "zea/comm/recorded_collectives.hpp"
+#include "zea/core/printable.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/kernels/flat_kernels.hpp"
@@ -59,7 +60,9 @@ std::string profile(const CommandLine& line) {
 ExitCode answer(const CommandLine& line) {
   std::string text;
   if (line.show_help)
-    text = help_text();
+    text = line.help_key.empty() ? help_text() : key_help(line.help_key);
+  else if (line.show_manual)
+    text = manual_text();
   else if (line.show_version)
     text = version_text();
   else if (line.show_build)
@@ -75,7 +78,7 @@ ExitCode answer(const CommandLine& line) {
     text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) +
            describe_ranks(plan, order) + list_passes(plan);
   }
-  std::fputs(text.c_str(), stdout);
+  std::fputs(printable(text).c_str(), stdout);
   return ExitCode::Done;
 }
 
@@ -176,7 +179,8 @@ void warn_of_start(const Start& start, WatchedRanks& ranks,
                    const std::optional<RunDirectory>& directory, Log& log) {
   for (const std::string& note :
        {directory ? directory->note() : "", note_of_directory(start, ranks), start.note,
-        start.weights ? start.weights->note() : ""})
+        start.weights ? start.weights->note() : "",
+        start.checkpoint ? start.checkpoint->note() : ""})
     if (!note.empty()) log.warn(note);
 }
 
@@ -299,8 +303,8 @@ ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& 
 bool answers_without_ranks(int argc, const char* const* argv) {
   try {
     const CommandLine line = parse_command_line(argc, argv);
-    return line.show_help || line.show_version || line.show_build || line.plan_only ||
-           !line.profile.empty();
+    return line.show_help || line.show_version || line.show_build || line.show_manual ||
+           line.plan_only || !line.profile.empty();
   } catch (const DeckError&) {
     return false;  // told by the root rank
   }

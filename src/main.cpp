@@ -13,6 +13,7 @@
 #include "launch.hpp"
 #include "zea/comm/world.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/printable.hpp"
 
 namespace {
 
@@ -25,14 +26,15 @@ struct Failure {
 /// alone takes the job down. `rank`: its number in the plan, where there is one.
 int report(const zea::World* world, int rank, const Failure& failure) {
   const int code = static_cast<int>(failure.code);
+  const std::string message = zea::printable(failure.message);
   if (!world || world->size() == 1) {
-    std::fprintf(stderr, "zea: %s\n", failure.message);
+    std::fprintf(stderr, "zea: %s\n", message.c_str());
     return code;
   }
   const bool together = world->meets_within(2.0);
   if (!together || world->rank() == 0)
     std::fprintf(stderr, "zea: %s%s%s\n", together ? "" : "rank ",
-                 together ? "" : (std::to_string(rank) + ": ").c_str(), failure.message);
+                 together ? "" : (std::to_string(rank) + ": ").c_str(), message.c_str());
   if (!together) world->abort(code);
   return code;
 }
@@ -46,7 +48,7 @@ void give_up(const zea::World& world, const std::string& message) {
     std::this_thread::sleep_for(std::chrono::seconds(2));
     std::_Exit(kCode);
   }).detach();
-  std::fprintf(stderr, "zea: %s\n", message.c_str());
+  std::fprintf(stderr, "zea: %s\n", zea::printable(message).c_str());
   world.abort(kCode);
   std::_Exit(kCode);
 }

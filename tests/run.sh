@@ -6,4 +6,5 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 jobs/setup.sh --tests --dataset --slurm
 jobs/build.sh ci
+export ZEA_REQUIRE_REFERENCES=1  # what is compared with another program must be, not skipped
 exec .venv/bin/ctest --preset ci -j "$(env -u OMP_NUM_THREADS nproc)" "$@"

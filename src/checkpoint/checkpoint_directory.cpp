@@ -19,7 +19,7 @@ bool is_ours(const fs::directory_entry& entry) {
   std::string name = entry.path().filename().string();
   if (name.ends_with(kUnfinishedSuffix))
     name.resize(name.size() - std::string(kUnfinishedSuffix).size());
-  return name == kManifestFile || name == "model.h5" || is_shard_name(name);
+  return name == kManifestFile || name == kViewFile || is_shard_name(name);
 }
 
 }  // namespace

@@ -227,9 +227,7 @@ void CheckpointSave::commit(const std::vector<std::string>& parts) const {
   manifest.run_id = request_.run_id;
   manifest.position = request_.position;
   manifest.deck = request_.deck;
-  check_coverage(manifest);
-  write_virtual_model(unfinished_, manifest);
-  write_text_durably(unfinished_ + "/" + kManifestFile, manifest_text(manifest));
+  complete_checkpoint(unfinished_, std::move(manifest));
   make_room();
   rename_durably(unfinished_, final_);
 }

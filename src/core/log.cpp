@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "zea/core/error.hpp"
+#include "zea/core/printable.hpp"
 
 namespace zea {
 namespace {
@@ -59,16 +60,18 @@ void Log::info(const std::string& line) {
   progress(line, true);
 }
 
-void Log::warn(const std::string& line) {
+void Log::warn(const std::string& text) {
   if (!sinks_->terminal) return;
+  const std::string line = printable(text);
   if (sinks_->file) sinks_->file->warn("{}", line);
   if (sinks_->live) std::fputc('\n', stdout);
   sinks_->live = false;
   sinks_->terminal->warn("warning: {}", line);
 }
 
-void Log::progress(const std::string& line, bool last) {
+void Log::progress(const std::string& text, bool last) {
   if (!sinks_->terminal) return;
+  const std::string line = printable(text);
   if (sinks_->file) sinks_->file->info("{}", line);
   if (!can_be_written_over()) {
     sinks_->terminal->info("{}", line);

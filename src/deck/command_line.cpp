@@ -11,14 +11,17 @@
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
+#include "zea/deck/manual.hpp"
 
 namespace zea {
 namespace {
 
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
-    "[--profile FILE] [-t hh:mm:ss] [-c] [-h] "
+    "[--profile FILE] [-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...]";
+
+constexpr const char* kPurpose = "zea trains multimodal language models sharded over many ranks.";
 
 constexpr const char* kSignals =
     "Signals, and files put into the run directory (all ranks agree once per step):\n"
@@ -37,6 +40,15 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
     {ExitCode::Requeue, "stopped on purpose after a checkpoint: requeue me"},
 };
+
+std::string exit_codes() {
+  std::string text;
+  for (const auto& [code, meaning] : kExitCodes) {
+    const std::string number = std::to_string(static_cast<int>(code));
+    text += std::string(4 - number.size(), ' ') + number + "   " + meaning + "\n";
+  }
+  return text;
+}
 
 /// CLI11's layout with our usage line.
 struct ZeaFormatter : CLI::Formatter {
@@ -76,8 +88,12 @@ void declare_options(CLI::App& app, Declared& given) {
   app.add_option("-t", given.wall_limit, "wall limit: write a checkpoint and leave before it ends")
       ->type_name("HH:MM:SS");
   app.add_flag("-c", values.show_build, "print how zea was built, and stop");
-  app.add_flag("-h,--help", values.show_help, "print this text, and stop");
+  app.add_option("-h,--help", values.help_key,
+                 "print this text, or what a deck's key or section means (mesh.llm.tp), and stop")
+      ->type_name("KEY")
+      ->expected(0, 1);
   app.add_flag("--version", values.show_version, "print the version, and stop");
+  app.add_flag(kManualOption, values.show_manual)->group("");
   app.add_option("overrides", values.overrides, "deck keys, after the deck's own")
       ->type_name("section.key=value");
 }
@@ -119,7 +135,8 @@ void check_command_line(const CommandLine& values) {
         "ranks share a node");
   if (values.plan_only && !values.profile.empty())
     refuse("--profile measures and -n plans; measure first, then plan with mesh.profile=FILE");
-  const bool only_prints = values.show_build || values.show_help || values.show_version;
+  const bool only_prints =
+      values.show_build || values.show_help || values.show_version || values.show_manual;
   if (values.deck.empty() && values.restart.empty() && !only_prints)
     refuse("nothing to run: give a deck (-i) or a run to go on with (-r)");
 }
@@ -135,23 +152,35 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     refuse(error.what());
   }
+  given.values.show_help = app.count("-h") > 0;
   if (app.count("-t") > 0) given.values.wall_seconds = seconds_of(given.wall_limit);
   check_command_line(given.values);
   return given.values;
 }
 
 std::string help_text() {
-  CLI::App app("zea trains multimodal language models sharded over many ranks.");
+  CLI::App app(kPurpose);
   Declared unused;
   declare_options(app, unused);
   app.formatter(std::make_shared<ZeaFormatter>());
-  std::string text = app.help() + "\n" + kSignals + "\nExit codes:\n";
-  for (const auto& [code, meaning] : kExitCodes) {
-    const std::string number = std::to_string(static_cast<int>(code));
-    text += std::string(4 - number.size(), ' ') + number + "   " + meaning + "\n";
-  }
-  return text + "\nDeck (TOML): sections, keys with their defaults, and what is allowed:\n\n" +
+  return app.help() + "\n" + kSignals + "\nExit codes:\n" + exit_codes() +
+         "\nDeck (TOML): sections, keys with their defaults, and what is allowed:\n\n" +
          deck_reference();
+}
+
+std::string manual_text() {
+  CLI::App app(kPurpose);
+  Declared unused;
+  declare_options(app, unused);
+  nlohmann::ordered_json manual = manual_of(app);
+  manual["usage"] = kUsage;
+  manual["texts"] = {{"signals", kSignals}, {"exit codes", exit_codes()}};
+  for (const KeyDescription& key : describe_keys())
+    manual["keys"].push_back({{"path", key.path},
+                              {"default", key.standard},
+                              {"values", key.values},
+                              {"help", key.help}});
+  return manual.dump() + "\n";
 }
 
 }  // namespace zea

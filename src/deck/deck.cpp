@@ -332,19 +332,7 @@ void DeckReader::fault_type(const char* needed, const Key& key, const toml::node
 void DeckReader::fault_unknown_key(const std::string& path, const toml::key& name) {
   const std::vector<std::string> nearest = nearest_paths(path, paths_);
   suspects_.insert(nearest.begin(), nearest.end());
-  std::string advice;
-  if (!nearest.empty()) {
-    advice = "did you mean " + join_words(nearest) + "?";
-  } else {
-    const std::string section =
-        path.substr(0, path.size() - std::min(path.size(), name.str().size() + 1));
-    std::vector<std::string> siblings;
-    for (const Key& key : keys_)
-      if (key.section == section) siblings.emplace_back(key.info.name);
-    advice = siblings.empty() ? "zea -h lists the keys of each section"
-                              : "[" + section + "] has " + join_words(siblings);
-  }
-  fault_at(name.source(), shown(path) + " is not a key; " + advice);
+  fault_at(name.source(), shown(path) + " is not a key; " + key_advice(path, keys_));
 }
 
 void DeckReader::fault_at(const toml::source_region& where, const std::string& text) {

@@ -100,6 +100,19 @@ std::vector<std::string> nearest_paths(const std::string& path,
   return nearest;
 }
 
+std::string key_advice(const std::string& path, const std::vector<Key>& keys) {
+  const std::string section = split_path(path).prefix;
+  std::vector<std::string> paths, siblings;
+  for (const Key& key : keys) {
+    paths.push_back(key.path());
+    if (key.section == section) siblings.emplace_back(key.info.name);
+  }
+  const std::vector<std::string> nearest = nearest_paths(path, paths);
+  if (!nearest.empty()) return "did you mean " + join_words(nearest) + "?";
+  return siblings.empty() ? "zea -h lists the keys of each section"
+                          : "[" + section + "] has " + join_words(siblings);
+}
+
 std::string join_words(const std::vector<std::string>& words) {
   std::string sentence;
   for (size_t i = 0; i < words.size(); ++i) {

@@ -41,6 +41,9 @@ void add_module_section(Options& options, const std::string& section,
 std::vector<std::string> nearest_paths(const std::string& path,
                                        const std::vector<std::string>& paths);
 
+/// What to say of a path that is no key: the nearest ones, or those of its section.
+std::string key_advice(const std::string& path, const std::vector<Key>& keys);
+
 /// A key's range as words ("0 to 1000", "at least 1"), or its allowed values; empty when
 /// anything goes.
 std::string allowed_values(const Key& key);

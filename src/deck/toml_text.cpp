@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options as text: single values, the echo of a resolved deck, and the reference of all keys.
+// Options as text: single values, and the echo of a resolved deck.
 #include <charconv>
 #include <cmath>
 
@@ -28,15 +28,6 @@ std::string escaped(unsigned char c) {
   if (c == '"' || c == '\\') return {'\\', static_cast<char>(c)};
   if (c >= 0x20 && c != 0x7f) return std::string(1, static_cast<char>(c));
   return std::string("\\u00") + kHex[c >> 4] + kHex[c & 15];
-}
-
-const char* type_name(const KeyMember& member) {
-  constexpr const char* kNames[] = {
-      "string",          "string",          "true or false",
-      "integer",         "number",          "setting",
-      "list of numbers", "list of strings", "list of lists of strings"};
-  static_assert(std::size(kNames) == std::variant_size_v<KeyMember>);
-  return kNames[member.index()];
 }
 
 }  // namespace
@@ -122,20 +113,6 @@ std::string echo_deck(const Options& options) {
     text +=
         "# " + std::string(key.info.help) + (allowed.empty() ? "" : " (" + allowed + ")") + "\n";
     text += std::string(key.info.name) + " = " + toml_text(key.member) + "\n";
-  }
-  return text;
-}
-
-std::string deck_reference() {
-  Options defaults;
-  std::string text, section;
-  for (const Key& key : list_keys(defaults)) {
-    if (key.section != section) text += (text.empty() ? "[" : "\n[") + key.section + "]\n";
-    section = key.section;
-    const std::string allowed = allowed_values(key);
-    text += "  " + std::string(key.info.name) + " = " + toml_text(key.member) + "   (" +
-            type_name(key.member) + (allowed.empty() ? "" : ": " + allowed) + ")\n";
-    text += "      " + std::string(key.info.help) + "\n";
   }
   return text;
 }

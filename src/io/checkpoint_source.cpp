@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "file_rest.hpp"
 #include "piece_reader.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
@@ -52,11 +53,24 @@ CheckpointSource::CheckpointSource(const std::string& directory)
 
 /// One caller at a time: the reader has a lock, and check_all() asks when it is done.
 H5File CheckpointSource::open_checked(const std::string& file) const {
-  H5File opened = open_shard(directory_, file, manifest_.run_id, manifest_.position.step);
+  H5File opened = open_shard(directory_, file, manifest_);
   Shard& shard = shards_.at(file);
-  if (!shard.is_checked) check_shard_rest(opened, shard.pieces, *shard.file);
+  if (!shard.is_checked && !lacks_rest_hashes())
+    check_shard_rest(opened, shard.pieces, *shard.file);
   shard.is_checked = true;
   return opened;
+}
+
+bool CheckpointSource::lacks_rest_hashes() const {
+  return manifest_.version == kFirstManifestVersion;
+}
+
+std::string CheckpointSource::note() const {
+  if (!lacks_rest_hashes()) return "";
+  return directory_ +
+         ": of format version 1, where only tensors have hashes: damage to the rest of a file may "
+         "go unseen; zea-consolidate --ranks N makes a checkpoint of version " +
+         kManifestVersion + " of it";
 }
 
 CheckpointSource::~CheckpointSource() = default;
@@ -86,6 +100,9 @@ void CheckpointSource::check_all() const {
   pieces_->check_all();
   for (const auto& [name, shard] : shards_)
     if (!shard.is_checked) open_checked(name);  // without any piece
+  const std::string view = directory_ + "/" + kViewFile;
+  if (!manifest_.view_hash.empty() && hash_rest(view, {}, ExitCode::Weights) != manifest_.view_hash)
+    throw WeightsError(view + ": has another hash than the manifest says: the file is damaged");
 }
 
 }  // namespace zea

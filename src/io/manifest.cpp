@@ -60,8 +60,8 @@ std::string position_text(const TrainPosition& position) {
       .dump();
 }
 
-/// The text before the digest. Throws unless the digest that ends the text is its own.
-std::string checked_body(const std::string& text, const std::string& where) {
+/// Throws unless the digest that ends the text is its own.
+void check_digest(const std::string& text, const std::string& where) {
   const size_t tail = kDigestBegin.size() + kHashDigits + kDigestEnd.size();
   const std::string about = where + ": the manifest is damaged or cut short: ";
   if (text.size() < tail) throw WeightsError(about + "it is too short");
@@ -69,12 +69,11 @@ std::string checked_body(const std::string& text, const std::string& where) {
   const std::string digest = hash_bytes(body.data(), static_cast<int64_t>(body.size()));
   if (text.substr(body.size()) != kDigestBegin + digest + kDigestEnd)
     throw WeightsError(about + "its digest should be " + digest);
-  return body;
 }
 
 /// Format and version come first, so that a manifest of another version says so instead of
 /// "damaged".
-void check_version(const std::string& text, const std::string& where) {
+std::string checked_version(const std::string& text, const std::string& where) {
   const std::string start =
       "{\"format\": \"" + std::string(kManifestFormat) + "\", \"version\": \"";
   if (!text.starts_with(start))
@@ -82,9 +81,11 @@ void check_version(const std::string& text, const std::string& where) {
                        "\"");
   const std::string version =
       text.substr(start.size(), text.find('"', start.size()) - start.size());
-  if (version != kManifestVersion)
+  if (version != kManifestVersion && version != kFirstManifestVersion)
     throw WeightsError(where + ": format version is \"" + version.substr(0, 32) +
-                       "\"; this zea reads version \"" + kManifestVersion + "\"");
+                       "\"; this zea reads version \"" + kManifestVersion + "\" and \"" +
+                       kFirstManifestVersion + "\"");
+  return version;
 }
 
 std::vector<int64_t> parse_counts(const Json& list, const std::string& where) {
@@ -102,6 +103,18 @@ std::vector<std::string> parse_texts(const Json& list, const std::string& where)
     texts.push_back(value.get<std::string>());
   }
   return texts;
+}
+
+std::vector<ManifestFile> parse_files(const Json& list, const std::string& version,
+                                      const std::string& where) {
+  std::vector<ManifestFile> files;
+  if (version == kFirstManifestVersion) {
+    for (const std::string& name : parse_texts(list, where)) files.push_back({name, ""});
+    return files;
+  }
+  for (const Json& value : list)
+    files.push_back({json_text(value, "name", where), json_text(value, "rest_hash", where)});
+  return files;
 }
 
 TrainPosition parse_position(const Json& value, const std::string& where) {
@@ -229,6 +242,7 @@ std::string manifest_text(const Manifest& manifest) {
   text += "\"world_size\": " + std::to_string(manifest.world_size) + ",\n";
   text += "\"deck\": " + quoted(manifest.deck) + ",\n";
   text += "\"config\": " + quoted(manifest.config) + ",\n";
+  if (!manifest.view_hash.empty()) text += "\"view_hash\": " + quoted(manifest.view_hash) + ",\n";
   text += "\"files\": " + list_text(manifest.files, file_text) + ",\n";
   text += "\"tensors\": " + list_text(manifest.tensors, tensor_text) + ",\n";
   text += "\"pieces\": " + list_text(manifest.pieces, piece_text) + ",\n";
@@ -237,19 +251,18 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& where) {
-  check_version(text, where);
-  const std::string body = checked_body(text, where);
-  const Json json = parse_strict_json(text, where);
   Manifest manifest;
+  manifest.version = checked_version(text, where);
+  check_digest(text, where);
+  const Json json = parse_strict_json(text, where);
   manifest.run_id = json_text(json, "run_id", where);
   manifest.position = parse_position(json_member(json, "position", where), where);
   manifest.deck = json_text(json, "deck", where);
   manifest.config = json_text(json, "config", where);
   manifest.mesh = json_text(json, "mesh", where);
   manifest.world_size = json_count(json_member(json, "world_size", where), where);
-  for (const Json& value : json_member(json, "files", where))
-    manifest.files.push_back(
-        {json_text(value, "name", where), json_text(value, "rest_hash", where)});
+  if (json.contains("view_hash")) manifest.view_hash = json_text(json, "view_hash", where);
+  manifest.files = parse_files(json_member(json, "files", where), manifest.version, where);
   for (const Json& value : json_member(json, "tensors", where))
     manifest.tensors.push_back(parse_tensor(value, where));
   for (const Json& value : json_member(json, "pieces", where))

@@ -119,8 +119,7 @@ const ManifestFile& ShardWriter::file() const {
   return entry_;
 }
 
-H5File open_shard(const std::string& directory, const std::string& file, const std::string& run_id,
-                  int64_t step) {
+H5File open_shard(const std::string& directory, const std::string& file, const Manifest& manifest) {
   check_plain_name(file, directory);
   const std::string path = directory + "/" + file;
   struct stat status {};
@@ -130,10 +129,10 @@ H5File open_shard(const std::string& directory, const std::string& file, const s
     throw WeightsError(path + ": not a regular file (symbolic links are refused)");
   H5File shard = H5File::open(path);
   check_attribute(shard, "format", kShardFormat);
-  check_attribute(shard, "version", kManifestVersion);
-  check_attribute(shard, "run_id", run_id);
-  check_attribute(shard, "step",
-                  std::to_string(file.starts_with(kFrozenPrefix) ? kEveryStep : step));
+  check_attribute(shard, "version", manifest.version);
+  check_attribute(shard, "run_id", manifest.run_id);
+  const bool is_frozen = file.starts_with(kFrozenPrefix);
+  check_attribute(shard, "step", std::to_string(is_frozen ? kEveryStep : manifest.position.step));
   check_attribute(shard, "file", file);
   return shard;
 }

@@ -4,14 +4,13 @@
 #include <limits>
 #include <map>
 
+#include "file_rest.hpp"
 #include "h5_call.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/durable_file.hpp"
 
 namespace zea {
 namespace {
-
-constexpr const char* kVirtualFile = "model.h5";
 
 using Pieces = std::map<std::string, std::vector<const Piece*>>;
 
@@ -52,11 +51,8 @@ void write_tensor(hid_t file, const ManifestTensor& tensor, const std::vector<co
   dataset.close(site, what);
 }
 
-}  // namespace
-
-void write_virtual_model(const std::string& directory, const Manifest& manifest) {
+void write_virtual_model(const std::string& path, const Manifest& manifest) {
   const H5Lock lock;
-  const std::string path = directory + "/" + kVirtualFile;
   const H5Site site{path + ".tmp", ExitCode::Storage};
   Pieces pieces;
   for (const Piece& piece : manifest.pieces)
@@ -74,6 +70,16 @@ void write_virtual_model(const std::string& directory, const Manifest& manifest)
   file.close(site, "cannot close");
   sync_file(site.path);
   rename_durably(site.path, path);
+}
+
+}  // namespace
+
+void complete_checkpoint(const std::string& directory, Manifest manifest) {
+  check_coverage(manifest);
+  const std::string view = directory + "/" + kViewFile;
+  write_virtual_model(view, manifest);
+  manifest.view_hash = hash_rest(view, {}, ExitCode::Storage);
+  write_text_durably(directory + "/" + kManifestFile, manifest_text(manifest));
 }
 
 }  // namespace zea

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "zea/io/checkpoint_source.hpp"
-#include "zea/io/durable_file.hpp"
 #include "zea/io/shard_file.hpp"
 
 namespace zea {
@@ -89,9 +88,7 @@ void make_checkpoint(const std::string& directory, int64_t mib, int64_t ranks, b
   manifest.tensors = make_tensors((mib << 18) / (moments ? 3 : 1), moments);
   std::filesystem::create_directories(directory);
   for (int64_t rank = 0; rank < ranks; ++rank) write_shard(directory, rank, ranks, manifest);
-  check_coverage(manifest);
-  write_virtual_model(directory, manifest);
-  write_text_durably(directory + "/" + kManifestFile, manifest_text(manifest));
+  complete_checkpoint(directory, std::move(manifest));
 }
 
 }  // namespace

@@ -275,6 +275,20 @@ class WeightsFiles(unittest.TestCase):
         self.assertEqual(message.count("\n"), 4)
         self.assertFalse((self.folder / "w.h5").exists())
 
+    def test_names_that_a_terminal_would_obey(self):
+        source = self.saved(make_llava())
+        tensors = load_file(source / "model.safetensors")
+        tensors["a\x1b[2J\nb\x9b\r"] = torch.zeros(3)
+        save_file(tensors, source / "model.safetensors")
+        message = run("import", source, self.folder / "w.h5", code=4)
+        self.assertIn("unexpected: a\\x1b[2J\nb\\xc2\\x9b\\x0d (3)\n", message)
+        for program, arguments in (("inspect", [source]), ("compare", [source, source])):
+            said = run(program, *arguments)
+            self.assertNotIn("\x1b", said)
+        # A name makes no line of its own.
+        self.assertRegex(run("inspect", source), r"(?m)^a\\x1b\[2J\\x0ab\\xc2\\x9b\\x0d +\(3\) +float32$")
+        self.assertIn("no\\x1b[31m: does not exist", run("inspect", self.folder / "no\x1b[31m", code=4))
+
     def test_values_that_are_not_finite(self):
         source = self.saved(make_llava())
         tensors = load_file(source / "model.safetensors")

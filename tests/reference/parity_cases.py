@@ -23,6 +23,8 @@ def grid(module, **keys):
     return [f"mesh.{module}.{key}={json.dumps(value)}" for key, value in keys.items()]
 
 
+# So many that a pipeline fills.
+MICROBATCHES = ["data.row_tokens=48", "data.rows_per_microbatch=1"]
 FULL = {"vision_feature_select_strategy": "full"}
 
 # What differs from the plain model: configs ("text", "vision", "llava"), whether config.json is
@@ -151,6 +153,39 @@ CASES = {
         "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
     },
     "two_replicas_of_cp2": {"ranks": 4, "deck": grid("llm", cp=2)},
+    "pp2_tp2": {"ranks": 4, "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)]},
+    "pp2_cp2_frozen_vision": {
+        "ranks": 4,
+        "frozen": ["vision"],
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ring")],
+    },
+    "pp2_of_two_replicas_zero_bubble": {
+        "ranks": 4,
+        "deck": ['mesh.schedule="zero_bubble"', *MICROBATCHES, *grid("llm", pp=2)],
+    },
+    "pp3_beside_vision": {
+        "ranks": 4,
+        "text": {"num_hidden_layers": 4},
+        "deck": ['mesh.placement="disjoint"', *MICROBATCHES, *grid("llm", pp=3), *grid("vision", dp_module=1)],
+    },
+    # The embedding is on the first stage and, as the head, on the last.
+    "llama_tied_pp4": {
+        "ranks": 4,
+        "only_text": True,
+        "text": {"num_hidden_layers": 4, "tie_word_embeddings": True},
+        "deck": ['mesh.schedule="gpipe"', *MICROBATCHES, *grid("llm", pp=4)],
+    },
+    "qwen2_pp2_interleaved": {
+        "ranks": 2,
+        "qwen2": True,
+        "text": {"num_hidden_layers": 4},
+        "deck": [
+            'mesh.schedule="interleaved_1f1b"',
+            *MICROBATCHES,
+            *grid("llm", pp=2, virtual_stages=2),
+        ],
+    },
+    "gpt2_pp2": {"ranks": 2, "gpt2": {}, "deck": [*MICROBATCHES, *grid("llm", pp=2)]},
     "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
 }
 for case in CASES.values():

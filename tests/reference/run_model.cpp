@@ -71,7 +71,7 @@ std::vector<Target> own_targets(const Engine& engine, const LoadedMicrobatch& lo
   const TokenLayout layout(visible_text(microbatch.words, options.images_both_ways),
                            replica.sharding("llm"), replica.grid("llm").tp);
   std::vector<Target> targets;
-  for (const TokenRange& run : layout.owned()[replica.coordinate(replica.rank, "llm").cp])
+  for (const TokenRange& run : layout.owned()[replica.place(replica.rank, "llm").cp])
     for (const Target& target : targets_between(loaded.samples, run.begin, run.end))
       targets.push_back(target);
   return targets;
@@ -103,8 +103,7 @@ void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& ste
   const auto actions =
       engine.plan().rank_step(step.plan, engine.world_rank(), true).schedule.actions;
   const WalkResult result = engine.run(actions, step.microbatches, HeadOutput::TargetLogits);
-  const Shape shape{static_cast<int64_t>(step.targets.size()),
-                    engine.plan().model.decoder.vocabulary};
+  const Shape shape{static_cast<int64_t>(step.targets.size()), engine.plan().model.text.vocabulary};
   const at::Tensor logits = at::zeros(shape, at::kDouble);
   for (size_t m = 0; m < step.microbatches.size(); ++m) {
     if (!result.outputs[m].defined() || !step.microbatches[m].counts) continue;
@@ -118,24 +117,43 @@ void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& ste
   write(out, "logits", shape, summed(all, logits));
 }
 
+/// Stages know of the buffers that they hold.
+std::vector<bool> on_any_rank(Collectives& all, const std::vector<bool>& here) {
+  const at::Tensor ranks = at::zeros(static_cast<int64_t>(here.size()), at::kDouble);
+  for (size_t i = 0; i < here.size(); ++i) ranks[static_cast<int64_t>(i)] = here[i] ? 1.0 : 0.0;
+  summed(all, ranks);
+  std::vector<bool> anywhere;
+  for (size_t i = 0; i < here.size(); ++i) anywhere.push_back(ranks.data_ptr<double>()[i] > 0);
+  return anywhere;
+}
+
+/// The packed elements of `box` that start at element `begin` of `flat` go to their places.
+void copy_box(const at::Tensor& flat, int64_t begin, const Extent& box, const at::Tensor& target) {
+  const Extent all = whole({target.sizes().begin(), target.sizes().end()});
+  for (const CopyRun& run : copy_runs(box, box, all))
+    std::copy_n(flat.data_ptr<double>() + begin + run.source_element, run.elements,
+                target.data_ptr<double>() + run.target_element);
+}
+
 /// The gradient of the mean over targets, of each parameter that this step trains.
 void write_gradients(H5File* out, Engine& engine, Collectives& all,
                      const std::vector<bool>& has_gradient, double targets) {
   const Plan& plan = engine.plan();
-  for (size_t g = 0; g < plan.buffers.size(); ++g) {
-    if (!has_gradient[g]) continue;
-    const ShardedBuffer& buffer = *engine.buffers()[g];
-    const at::Tensor flat = buffer.gradient().to(at::kDouble).div(targets);
+  const std::vector<bool> is_written = on_any_rank(all, has_gradient);
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!is_written[g]) continue;
     std::map<int, at::Tensor> whole_gradients;
-    for (const FlatParam& member : plan.buffers[g].params)
+    for (const FlatParam& member : plan.groups[g].params)
       whole_gradients[member.param] = at::zeros(plan.model.params[member.param].shape, at::kDouble);
-    for (const zea::detail::HeldBox& box :
-         zea::detail::own_boxes(plan, static_cast<int>(g), engine.world_rank()))
-      for (const CopyRun& run :
-           copy_runs(box.extent, box.extent, whole(plan.model.params[box.param].shape)))
-        std::copy_n(
-            flat.data_ptr<double>() + (box.flat_begin - buffer.range().begin) + run.source_element,
-            run.elements, whole_gradients.at(box.param).data_ptr<double>() + run.target_element);
+    // Stages that hold the same one have its sum.
+    if (plan.counts(engine.world_rank(), static_cast<int>(g))) {
+      const ShardedGroup& group = *engine.groups()[g];
+      const at::Tensor flat = group.gradient().to(at::kDouble).div(targets);
+      for (const zea::detail::HeldBox& box :
+           zea::detail::own_boxes(plan, static_cast<int>(g), engine.world_rank()))
+        copy_box(flat, box.flat_begin - group.range().begin, box.extent,
+                 whole_gradients.at(box.param));
+    }
     for (const auto& [param, gradient] : whole_gradients)
       write(out, "gradients/" + plan.model.params[param].name, plan.model.params[param].shape,
             summed(all, gradient));
@@ -153,9 +171,10 @@ void run_model(const World& world, const Options& options, const std::string& pa
 
   const Step step = make_step(engine, *dataset);
   const Schedule schedule = plan.rank_step(step.plan, world.rank()).schedule;
-  for (auto& buffer : engine.buffers()) buffer->zero_gradient();
+  for (auto& group : engine.groups())
+    if (group) group->zero_gradient();
   const double loss = engine.run(schedule.actions, step.microbatches).loss_sum;
-  HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
+  HolderSums(plan, mesh, engine.groups(), at::kCPU).run(schedule.has_gradient);
 
   const auto all = make_mpi_collectives(world.communicator());
   std::optional<H5File> file;

@@ -7,7 +7,6 @@
 
 #include "zea/core/error.hpp"
 #include "zea/io/checkpoint_source.hpp"
-#include "zea/io/durable_file.hpp"
 #include "zea/io/shard_file.hpp"
 #include "zea/io/weights_file.hpp"
 
@@ -52,9 +51,7 @@ void write_checkpoint(const std::string& weights, const std::string& directory, 
     for (Piece& piece : writer.finish()) manifest.pieces.push_back(std::move(piece));
     manifest.files.push_back(writer.file());
   }
-  check_coverage(manifest);
-  write_virtual_model(directory, manifest);
-  write_text_durably(directory + "/" + kManifestFile, manifest_text(manifest));
+  complete_checkpoint(directory, std::move(manifest));
 }
 
 }  // namespace

@@ -18,6 +18,16 @@ class Answers(zr.ZeaTest):
             self.assertIn(word, text)
         self.assertEqual(text, self.answer("--help"))
 
+    def test_a_key(self):
+        text = self.answer("-h", "model.vision.train")
+        self.assertIn("true or false", text)
+        self.assertTrue(text.endswith("\n  [model.vision]\n  train = false\n"), text)
+        self.assertIn("  train_projector = true", self.answer("--help", "model.vision"))
+        refused = zr.answer("-h", "mesh.llm.tpp")
+        self.assert_code(refused, 2)
+        self.assertIn("zea: mesh.llm.tpp is neither a key nor a section", refused.output)
+        self.assertIn("; did you mean mesh.llm.pp or mesh.llm.tp?", refused.output)
+
     def test_version_and_build(self):
         self.assertRegex(self.answer("--version"), r"^zea \d+\.\d+\.\d+\n$")
         build = self.answer("-c")

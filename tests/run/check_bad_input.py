@@ -104,6 +104,7 @@ class BadInput(zr.ZeaTest):
         self.assertEqual(len(messages), 1, result.output)
         for word in words:
             self.assertEqual(result.output.count(word), 1, f"{word}\n{result.output}")
+        self.assertNotIn("\x1b", result.output)
         self.assertEqual(list(directory.glob("checkpoints/*")), [])
 
     def refuse_samples(self, words, samples, **more):
@@ -131,6 +132,16 @@ class BadInput(zr.ZeaTest):
 
     def test_missing_tensor(self):
         self.refuse_weights([f"missing: {A_TENSOR}"], lambda values: None)
+
+    def test_names_that_a_terminal_would_obey(self):
+        weights = self.copy_of(self.weights)
+        with h5py.File(weights, "a") as file:
+            file["a\x1b]0;b\x07\r\xffc"] = np.zeros(3, np.float32)
+        self.refuse(4, ["unexpected: a\\x1b]0;b\\x07\\x0d\xffc (3)"], weights=weights)
+        result = zr.answer("-n", "-i", self.folder / "b\x1b[2J.toml")
+        self.assert_code(result, 2)
+        self.assertIn("b\\x1b[2J.toml", result.output)
+        self.assertNotIn("\x1b", result.output)
 
     def test_nan_in_weights(self):
         self.refuse_weights(

@@ -7,6 +7,8 @@ PYTHON runs the installed scripts; without matplotlib there, the picture is left
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,17 @@ from pathlib import Path
 
 CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
+SCRIPTS = [
+    *["contact_sheet.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py", "spoken_sheet.py"],
+    *["pack_fashion_mnist.py", "pack_llava.py", "pack_spoken.py", "pack_text.py"],
+]
+# Completes the words given, the last of them not yet whole; what is found, a line each.
+COMPLETE = """
+source "$1"; shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+$(complete -p "$1" | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 PROJECT = """
 cmake_minimum_required(VERSION 3.25)
 project(user LANGUAGES NONE)
@@ -97,6 +110,77 @@ class Install(unittest.TestCase):
             self.assertIn(f"zea_folder=${{ZEA_FOLDER:-{self.share}}}", text)
             self.expect("bash", "-n", script)
         self.assertTrue((self.share / "jobs" / "train_chain.sh").is_file())
+
+    def page(self, name):
+        """As it is read, but for the control lines of roff."""
+        text = (self.prefix / "share" / "man" / "man1" / f"{name}.1").read_text()
+        self.assertTrue(text.startswith(f'.TH {name.upper()} 1 "" "zea 0'), text[:80])
+        sections = re.findall(r"(?m)^\.SH (.*)$", text)
+        self.assertEqual(sections[:3], ["NAME", "SYNOPSIS", "OPTIONS"])
+        unknown = set(re.findall(r"(?m)^\.(\w*)", text)) - {"TH", "SH", "TP", "B", "nf", "fi", "nh", "hy"}
+        self.assertEqual(unknown, set())
+        self.assertEqual(set(re.findall(r"\\(\(?.)", text)) - set("-e&") - {"(d"}, set())
+        lines = [line for line in text.splitlines() if not re.match(r"\.(TH|SH|TP|nf|fi|nh|hy)", line)]
+        for written, read in (("\\-", "-"), ("\\(dq", '"'), ("\\&", ""), (".B ", ""), ("\\e", "\\")):
+            lines = [line.replace(written, read) for line in lines]
+        return "\n".join(lines)
+
+    def test_every_option_and_key_is_in_a_man_page(self):
+        pages = self.prefix / "share" / "man" / "man1"
+        names = sorted(path.name for path in pages.iterdir())
+        self.assertEqual(names, sorted(f"{name}.1" for name in PROGRAMS + SCRIPTS))
+        for name in PROGRAMS:
+            said = self.expect(self.program(name), "--help")
+            page = self.page(name)
+            options = re.findall(r"(?m)^  ((?:-\w,)?--?\w[\w-]*)", said.partition("\nDeck (TOML)")[0])
+            self.assertGreater(len(options), 2)
+            for option in options:
+                self.assertRegex(page, rf"(?m)^{option.replace(',', ', ')}( |$)")
+            self.assertIn("75   stopped on purpose" if name == "zea" else "7 storage", page)
+        reference = self.expect(self.program("zea"), "-h").partition("\nDeck (TOML)")[2]
+        section, keys, page = "", 0, self.page("zea")
+        for line in reference.splitlines():
+            if line.startswith("["):
+                section = line.strip("[]")
+            if key := re.fullmatch(r"  (\w+ = .*?)   \((.*)\)", line):
+                self.assertIn(f"\n{section}.{key[1]}\n({key[2]}) ", page)
+                keys += 1
+        self.assertGreater(keys, 100)
+        for name in SCRIPTS:
+            source = self.share / ("jobs" if name.startswith("pack_") else "postprocess") / name
+            for option in re.findall(r"add_argument\(\s*\"(-[\w-]+)", source.read_text()):
+                self.assertRegex(self.page(name), rf"(?m)(^|, ){option}( |,|$)")
+
+    def test_man_pages_have_no_faults(self):
+        if not shutil.which("groff"):
+            self.skipTest("no groff")
+        for page in (self.prefix / "share" / "man" / "man1").iterdir():
+            result = run("groff", "-man", "-Tascii", "-ww", "-z", page)
+            self.assertEqual((result.returncode, result.stderr), (0, ""), page)
+
+    def complete(self, *words):
+        script = self.prefix / "share" / "bash-completion" / "completions" / words[0]
+        found = self.expect("bash", "-c", COMPLETE, "bash", script, *words).splitlines()
+        return sorted(filter(None, found))
+
+    def test_completion(self):
+        (self.elsewhere / "a deck.toml").touch()
+        (self.elsewhere / "a_deck.txt").touch()
+        (self.elsewhere / "a_folder").mkdir()
+        self.assertEqual(self.complete("zea", "--r"), ["--ranks", "--ranks-per-node"])
+        self.assertEqual(self.complete("zea", "-h", "mesh.llm.t"), ["mesh.llm.tp"])
+        self.assertIn("mesh.vision", self.complete("zea", "-h", "mesh."))
+        self.assertEqual(self.complete("zea", "-i", "a"), ["a deck.toml", "a_folder"])
+        self.assertEqual(self.complete("zea", "-r", "a"), ["a_folder"])
+        self.assertEqual(self.complete("zea", "--ranks", ""), [])
+        self.assertEqual(self.complete("zea", "-n", "optim.warm"), ["optim.warmup_steps="])
+        self.assertEqual(self.complete("zea-consolidate", "--dtype", "b"), ["bfloat16"])
+        self.assertEqual(self.complete("zea-consolidate", "--op"), ["--optimizer"])
+        self.assertEqual(self.complete("zea-inspect", "a_"), ["a_deck.txt", "a_folder"])
+        self.assertEqual(self.complete("pack_llava.py", "--on-fault", "s"), ["skip", "stop"])
+        for name in PROGRAMS + SCRIPTS:
+            self.assertNotIn("--manual", self.complete(name, "-"))
+            self.assertTrue(self.complete(name, "-"), name)
 
     def find_package(self, version):
         source = self.folder / f"user-{version}"

@@ -5,6 +5,7 @@ it bit for bit, at any number of ranks, and a new run starts from its weights.""
 import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -44,6 +45,20 @@ def run_on_a_terminal(*command):
 
 def consolidate(*arguments):
     return run_tool(zr.ZEA_CONSOLIDATE, *arguments)
+
+
+def write_as_version_1(checkpoint):
+    """As zea wrote it whose manifest named files without a hash of what is no tensor's in them."""
+    path = checkpoint / "manifest.json"
+    text = path.read_text().replace('"version": "2"', '"version": "1"')
+    text = re.sub(r'\{"name":("[^"]*\.h5"),"rest_hash":"[0-9a-f]{32}"\}', r"\1", text)
+    text = re.sub(r'"view_hash": "[0-9a-f]{32}",\n', "", text)
+    path.write_text(text)
+    digest = re.search("its digest should be ([0-9a-f]{32})", run_tool(INSPECT, checkpoint, code=4))
+    path.write_text(re.sub('"digest": "[0-9a-f]{32}"', f'"digest": "{digest[1]}"', text))
+    for shard in checkpoint.glob("rank-*.h5"):
+        with zr.h5py.File(shard, "r+") as file:
+            file.attrs.modify("version", zr.np.bytes_("1"))
 
 
 class Offline(zr.ZeaTest):
@@ -122,6 +137,37 @@ class Offline(zr.ZeaTest):
         for ranks in (2, 3):
             with self.subTest(ranks=ranks):
                 self.assert_resumes_alike(ranks, three)
+
+    def test_the_first_version_is_read_and_converted(self):
+        run, converted = self.folder / "run", self.folder / "converted"
+        old = run / "checkpoints" / self.half.name
+        shutil.copytree(self.half, old)
+        write_as_version_1(old)
+        note = f"{old}: of format version 1, where only tensors have hashes"
+        said = run_tool(INSPECT, "--check", old)
+        self.assertIn(note, said)
+        self.assertIn("every hash is right (model.h5 has none)", said)
+        self.assert_resumes_alike(2, old)
+        resumed = zr.run_zea(2, ["-r", run], run)
+        self.assert_code(resumed, 0)
+        self.assertIn(f"warning: {note}", resumed.output)
+
+        consolidate("--ranks", "2", old, converted)
+        self.assertNotIn("version 1", run_tool(INSPECT, "--check", converted))
+        self.assertEqual('"version": "2"', re.search('"version": "."', (converted / "manifest.json").read_text())[0])
+        self.assertIn(" 0 differences", run_tool(COMPARE, "--optimizer", self.half, converted))
+        self.assert_resumes_alike(2, converted)
+        # What tensors hold is still checked.
+        shard = old / "rank-00001.h5"
+        with zr.h5py.File(shard, "r") as file:
+            places = []
+            file.visititems(
+                lambda _, item: places.append(item.id.get_offset()) if hasattr(item, "shape") else None
+            )
+        bytes_of_shard = bytearray(shard.read_bytes())
+        bytes_of_shard[places[0]] ^= 1
+        shard.write_bytes(bytes_of_shard)
+        self.assertIn("damaged", run_tool(INSPECT, "--check", old, code=4))
 
     def test_a_terminal_sees_a_bar(self):
         shown = run_on_a_terminal(zr.ZEA_CONSOLIDATE, self.half, self.folder / "shown.h5")

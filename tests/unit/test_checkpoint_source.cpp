@@ -362,8 +362,37 @@ TEST_F(Checkpoint, NamesWhatIsNotFinite) {
   EXPECT_TRUE(contains(message, "\"matrix\" is nan at index (1, 1)")) << message;
 }
 
+TEST_F(Checkpoint, NoFlippedBitOfItsViewIsSilent) {
+  complete_checkpoint(directory_, manifest_);
+  EXPECT_EQ(error_of_all(), "");
+  const std::string view = directory_ + "/model.h5", bytes = read_bytes(view);
+  for (size_t byte = 0; byte < bytes.size(); byte += bytes.size() / 60) {
+    flip_bit(view, byte, static_cast<int>(byte % 8));
+    EXPECT_TRUE(contains(error_of_all(), "model.h5: has another hash")) << byte;
+    write_bytes(view, bytes);
+  }
+  write_bytes(view, bytes + '\0');
+  EXPECT_TRUE(contains(error_of_all(), "model.h5: has another hash"));
+  std::filesystem::remove(view);
+  EXPECT_TRUE(contains(error_of_all(), "model.h5: cannot be checked"));
+
+  // Tensors do not come from it.
+  std::vector<float> values(1001);
+  CheckpointSource(directory_).read("vector", {1001}, whole({1001}), DType::Float32, values.data());
+  EXPECT_EQ(values, tensors_[1].states.at(kStateParameter));
+}
+
+TEST_F(Checkpoint, ReadsOneWhoseViewHasNoHash) {
+  complete_checkpoint(directory_, manifest_);
+  write_text_durably(directory_ + "/" + kManifestFile, manifest_text(manifest_));
+  ASSERT_FALSE(contains(read_bytes(directory_ + "/" + kManifestFile), "view_hash"));
+  flip_bit(directory_ + "/model.h5", 100);
+
+  EXPECT_EQ(error_of_all(), "");
+}
+
 TEST_F(Checkpoint, WritesAVirtualModel) {
-  write_virtual_model(directory_, manifest_);
+  complete_checkpoint(directory_, manifest_);
 
   // zea itself refuses virtual data: h5py reads it in tests/reference.
   EXPECT_TRUE(contains(error_of([&] { H5File::open(directory_ + "/model.h5").info("matrix"); }),

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "zea/core/error.hpp"
+#include "zea/deck/manual.hpp"
 
 namespace zea::test_command_line {
 namespace {
@@ -71,6 +72,32 @@ TEST(CommandLine, PrintingNeedsNoDeck) {
   EXPECT_TRUE(parsed({"--help"}).show_help);
   EXPECT_TRUE(parsed({"-c"}).show_build);
   EXPECT_TRUE(parsed({"--version"}).show_version);
+}
+
+TEST(CommandLine, ExplainsAKey) {
+  EXPECT_EQ(parsed({"-h"}).help_key, "");
+  EXPECT_EQ(parsed({"-h", "mesh.llm.tp"}).help_key, "mesh.llm.tp");
+  EXPECT_TRUE(parsed({"--help", "mesh"}).show_help);
+  EXPECT_TRUE(contains(refusal_of({"-h", "mesh", "data"}), "\"data\" is neither"));
+}
+
+TEST(CommandLine, ManualHasEveryOptionAndKey) {
+  const nlohmann::json manual = nlohmann::json::parse(manual_text());
+  const std::string help = help_text();
+
+  EXPECT_GT(manual["options"].size(), 9);
+  for (const nlohmann::json& option : manual["options"])
+    EXPECT_TRUE(contains(help, "  " + option["names"].get<std::string>())) << option;
+  EXPECT_FALSE(contains(manual["options"].dump(), kManualOption));
+  EXPECT_FALSE(contains(help, kManualOption));
+  EXPECT_GT(manual["keys"].size(), 100);
+  for (const nlohmann::json& key : manual["keys"]) {
+    const std::string path = key["path"];
+    EXPECT_TRUE(contains(help, "\n  " + path.substr(path.rfind('.') + 1) + " = " +
+                                   key["default"].get<std::string>() + "   (" +
+                                   key["values"].get<std::string>() + ")\n"))
+        << key;
+  }
 }
 
 TEST(CommandLine, RefusesWithAHint) {

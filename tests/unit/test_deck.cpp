@@ -130,6 +130,62 @@ TEST(Deck, EchoAndReferenceNameEveryKey) {
   EXPECT_TRUE(contains(reference, "\"cosine\", \"linear\" or \"constant\""));
 }
 
+/// The line of an explanation's end, "tp = 2".
+std::string example_of(const KeyName& key) {
+  const std::string text = key_help(key.section + "." + key.name);
+  const std::string head = "\nIn a deck:\n\n  [" + key.section + "]\n  ";
+  const size_t at = text.find(head);
+  EXPECT_NE(at, std::string::npos) << text;
+  return text.substr(at + head.size());
+}
+
+TEST(Deck, EveryKeyIsExplainedWithAnExample) {
+  for (const KeyName& key : all_keys()) {
+    const std::string example = example_of(key);
+    EXPECT_TRUE(example.starts_with(key.name + " = ")) << example;
+    // Another value than the default, but of numbers of channels and moments.
+    EXPECT_EQ(contains(key_help(key.section + "." + key.name),
+                       "  default: " + example.substr(key.name.size() + 3)),
+              key.name == "image_mean" || key.name == "image_std" || key.name == "betas")
+        << example;
+    // Rules between keys may refuse it, the key itself does not.
+    const std::string faults = faults_of("[" + key.section + "]\n" + example);
+    for (const char* fault : {"must be", "out of range", "not allowed", "not a key", "not TOML"})
+      EXPECT_FALSE(contains(faults, fault)) << faults;
+  }
+}
+
+TEST(Deck, AKeyIsExplainedAndASectionListed) {
+  EXPECT_EQ(key_help("mesh.llm.tp"),
+            "mesh.llm.tp\n  tensor-parallel ranks of the module\n\n  integer: 1 to 4096\n"
+            "  default: 1\n\nIn a deck:\n\n  [mesh.llm]\n  tp = 2\n");
+  const std::string section = key_help("mesh");
+  EXPECT_TRUE(section.starts_with("[mesh]\n  placement = \"shared\"   (string: \"shared\", "))
+      << section;
+  EXPECT_TRUE(section.ends_with("\nSections below it: mesh.vision, mesh.audio, mesh.llm\n"))
+      << section;
+  EXPECT_FALSE(contains(section, "cp_mode"));
+  EXPECT_FALSE(contains(key_help("schedule"), "Sections below"));
+}
+
+TEST(Deck, AnUnknownKeyIsRefusedWithTheNearest) {
+  for (const auto& [path, advice] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"mesh.llm.tpp", "did you mean mesh.llm.pp or mesh.llm.tp?"},
+           {"global_batch", "did you mean schedule.global_batch?"},
+           {"mesh.lm", "did you mean the section mesh.llm?"},
+           {"optim.thing", "[optim] has kind, lr, "},
+           {"", "zea -h lists the keys"}}) {
+    std::string refusal;
+    try {
+      key_help(path);
+    } catch (const DeckError& error) {
+      refusal = error.what();
+    }
+    const std::string wanted = std::string(path) + " is neither a key nor a section; " + advice;
+    EXPECT_TRUE(refusal.starts_with(wanted)) << refusal;
+  }
+}
+
 TEST(Deck, OneLetterTyposNameLineAndNearestKey) {
   const std::vector<KeyName> keys = all_keys();
   size_t tried = 0, named = 0;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "support/tiny_llava.hpp"
@@ -55,7 +56,52 @@ TEST(DescribeRanks, NamesPartsOfReplicasAndWarnsWhereTpCrosses) {
 TEST(DescribeRanks, IsShortForManyNodes) {
   const Plan plan = plan_of([](Options&) {}, 64);
   const std::string text = text_of(plan, 2);
-  EXPECT_TRUE(contains(text, "  ... 15 more\n  node 31, replicas 62-63")) << text;
+  EXPECT_TRUE(contains(text,
+                       "nodes\n  node 0, replicas 0-1: all of it, ranks 0-1\n"
+                       "  ... 30 more\n  node 31, replicas 62-63"))
+      << text;
+}
+
+TEST(DescribeRanks, DrawsAReplicaAndANodeOfManyRanks) {
+  const Plan plan = plan_of(
+      [](Options& options) {
+        options.meshes["llm"].tp = 2;
+        options.meshes["llm"].cp = 2;
+        options.meshes["llm"].pp = 2;
+        options.meshes["llm"].strategy = options.meshes["vision"].strategy = "no_shard";
+        options.meshes["llm"].cp_block = 4;
+      },
+      512);
+
+  EXPECT_TRUE(contains(describe(plan, NarrowProducts::Library),
+                       "ranks\n  replica 0 of 64, whose ranks follow each other; in brackets "
+                       "those of a tp group\n"
+                       "    vision       [0] [1] [2] [3]\n"
+                       "    llm.pp0      [0-1] [2-3]\n"
+                       "    llm.pp1      [4-5] [6-7]\n"
+                       "modules, on"))
+      << describe(plan, NarrowProducts::Library);
+  const std::string text = text_of(plan, 4);
+  EXPECT_TRUE(contains(text,
+                       "nodes\n  node 0, replica 0: vision+llm.pp0 0-3\n"
+                       "    vision       [0] [1] [2] [3]\n"
+                       "    llm.pp0      [0-1] [2-3]\n"
+                       "  ... 126 more\n"
+                       "  node 127, replica 63: llm.pp1 508-511\n"))
+      << text;
+  EXPECT_EQ(std::ranges::count(text.substr(0, text.find("bytes that cross")), '\n'), 6) << text;
+}
+
+TEST(DescribeRanks, CutsALargeReplicaShort) {
+  const Plan plan = plan_of(
+      [](Options& options) {
+        options.meshes["llm"].cp = 32;
+        options.meshes["llm"].cp_block = 1;
+      },
+      64);
+  EXPECT_TRUE(contains(describe(plan, NarrowProducts::Library),
+                       "    llm          [0] [1] [2] [3] [4] [5] ... 25 more [31]\n"))
+      << describe(plan, NarrowProducts::Library);
 }
 
 Traffic between_nodes(const Plan& plan, int ranks_per_node) {

@@ -22,6 +22,7 @@ Manifest example() {
   manifest.config = "{\"model_type\": \"llava\"}";
   manifest.mesh = "dp_shard 2";
   manifest.world_size = 2;
+  manifest.view_hash = "0c";
   manifest.files = {{"rank-00000.h5", "0a"}, {"rank-00001.h5", "0b"}};
   manifest.tensors = {{"w", {4, 3}, DType::Float32, true}, {"empty", {0}, DType::BFloat16, false}};
   for (const char* state : {kStateParameter, "exp_avg", "exp_avg_sq"}) {
@@ -52,6 +53,7 @@ TEST(Manifest, SurvivesItsText) {
   EXPECT_EQ(back.position, example().position);
   EXPECT_EQ(back.pieces[1].extent, example().pieces[1].extent);
   EXPECT_EQ(back.files, example().files);
+  EXPECT_EQ(back.view_hash, "0c");
   EXPECT_EQ(back.deck, example().deck);
 }
 
@@ -77,6 +79,36 @@ TEST(Manifest, NamesTheVersionFoundAndKnown) {
   text.replace(text.find("\"version\": \"2\""), 14, "\"version\": \"9\"");
 
   EXPECT_TRUE(contains(error_of_parse(text), "version is \"9\"; this zea reads version \"2\""));
+}
+
+/// With a digest of its own.
+std::string with_digest(std::string text) {
+  text.resize(text.rfind("\"digest\""));
+  return text + "\"digest\": \"" + hash_bytes(text.data(), static_cast<int64_t>(text.size())) +
+         "\"\n}\n";
+}
+
+TEST(Manifest, ReadsTheFirstVersionWhoseFilesAreNamesAlone) {
+  Manifest manifest = example();
+  manifest.view_hash.clear();
+  std::string text = manifest_text(manifest);
+  text.replace(text.find("\"version\": \"2\""), 14, "\"version\": \"1\"");
+  const std::string with_hashes = with_digest(text);
+  for (const auto& [name, hash] : manifest.files) {
+    const std::string entry = "{\"name\":\"" + name + "\",\"rest_hash\":\"" + hash + "\"}";
+    text.replace(text.find(entry), entry.size(), "\"" + name + "\"");
+  }
+  const std::string of_names = with_digest(text);
+  text.replace(text.find("\"version\": \"1\""), 14, "\"version\": \"2\"");
+
+  const Manifest back = parse_manifest(of_names, "here");
+
+  EXPECT_EQ(back.version, "1");
+  EXPECT_EQ(back.files, (std::vector<ManifestFile>{{"rank-00000.h5", ""}, {"rank-00001.h5", ""}}));
+  EXPECT_EQ(back.pieces.size(), manifest.pieces.size());
+  // Each in its own version.
+  EXPECT_TRUE(contains(error_of_parse(with_hashes), "list of strings"));
+  EXPECT_TRUE(contains(error_of_parse(with_digest(text)), "expected a JSON object"));
 }
 
 TEST(Manifest, RefusesPathsAndUnlistedNames) {

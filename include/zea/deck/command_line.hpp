@@ -19,7 +19,9 @@ struct CommandLine {
   double wall_seconds = 0;  ///< -t; 0: no limit
   bool show_build = false;
   bool show_help = false;
+  std::string help_key;  ///< a deck key or section to explain; empty: everything
   bool show_version = false;
+  bool show_manual = false;
   std::vector<std::string> overrides;  ///< section.key=value, in the order given
 };
 
@@ -28,5 +30,8 @@ CommandLine parse_command_line(int argc, const char* const* argv);
 
 /// The text of `zea -h`: options, signals, exit codes, and every key of a deck.
 std::string help_text();
+
+/// The same as JSON, for man pages and completions (src/make_manual.py).
+std::string manual_text();
 
 }  // namespace zea

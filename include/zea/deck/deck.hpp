@@ -37,4 +37,16 @@ std::string echo_deck(const Options& options);
 /// The reference of all keys (name, type, default, range, help) for `zea -h`.
 std::string deck_reference();
 
+/// The same of one section ("mesh.llm"), or all that is known of one key ("mesh.llm.tp") with an
+/// example. Throws DeckError with the nearest names.
+std::string key_help(const std::string& path);
+
+/// A key as manuals tell it.
+struct KeyDescription {
+  std::string path, standard;  ///< default, as TOML
+  std::string values;          ///< "integer: 1 to 64"
+  std::string help;
+};
+std::vector<KeyDescription> describe_keys();
+
 }  // namespace zea

@@ -30,6 +30,7 @@ class CheckpointSource : public StateSource {
   const std::string& run_id() const override { return manifest_.run_id; }
   const TrainPosition& position() const override { return manifest_.position; }
   const std::string& deck() const override { return manifest_.deck; }
+  std::string note() const override;
   std::vector<std::string> states(const std::string& name) const override;
   DType state_dtype(const std::string& name, const std::string& state) const override;
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
@@ -45,6 +46,7 @@ class CheckpointSource : public StateSource {
     bool is_checked = false;  ///< beside its pieces
   };
 
+  bool lacks_rest_hashes() const;
   H5File open_checked(const std::string& file) const;
 
   std::string directory_;
@@ -54,8 +56,10 @@ class CheckpointSource : public StateSource {
   std::unique_ptr<PieceReader> pieces_;
 };
 
-/// Writes `directory`/model.h5: HDF5 virtual datasets over the shards' parameter pieces, one per
-/// tensor under its own name (fill value NaN), for h5py and ParaView. zea itself never reads it.
-void write_virtual_model(const std::string& directory, const Manifest& manifest);
+/// Makes a directory of shards that are finished a checkpoint: beside them come model.h5, HDF5
+/// virtual datasets over the shards' parameter pieces, one per tensor under its own name (fill
+/// value NaN), for h5py and ParaView, and then the manifest with its hash. zea itself takes no
+/// tensor from model.h5. Throws WeightsError unless the pieces check_coverage().
+void complete_checkpoint(const std::string& directory, Manifest manifest);
 
 }  // namespace zea

@@ -18,8 +18,11 @@ namespace zea {
 inline constexpr const char* kStateParameter = "parameter";
 
 inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kViewFile = "model.h5";
 inline constexpr const char* kManifestFormat = "zea.checkpoint";
 inline constexpr const char* kManifestVersion = "2";
+/// Read, no longer written: its files have no rest_hash.
+inline constexpr const char* kFirstManifestVersion = "1";
 
 inline constexpr int64_t kHashBlockBytes = 4 << 20;
 
@@ -38,7 +41,7 @@ struct Piece {
 struct ManifestFile {
   std::string name;  ///< plain, beside the manifest
   /// Of all its bytes that are no piece's data (check_shard_rest()); empty in a manifest that lies
-  /// in the file itself.
+  /// in the file itself, or is of kFirstManifestVersion.
   std::string rest_hash;
 
   bool operator==(const ManifestFile&) const = default;
@@ -63,6 +66,7 @@ struct TrainPosition {
 };
 
 struct Manifest {
+  std::string version = kManifestVersion;  ///< of the text that was read
   std::string run_id;  ///< made when a run starts; every shard carries it and the step
   TrainPosition position;
   std::string deck;    ///< resolved TOML
@@ -72,9 +76,10 @@ struct Manifest {
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;
   std::vector<ManifestFile> files;
+  std::string view_hash;  ///< of all of kViewFile; empty where none was made
 };
 
-/// JSON text, its last member "digest" being the XXH3-128 of all before it.
+/// JSON text of kManifestVersion, its last member "digest" being the XXH3-128 of all before it.
 std::string manifest_text(const Manifest& manifest);
 
 /// Reads and checks text: digest, version, types, ranges, plain file names. `where` is for

@@ -51,10 +51,9 @@ class ShardWriter {
   std::vector<Piece> pieces_;
 };
 
-/// Opens a shard for reading and checks that it is the file `file` of run `run_id` and of this
-/// step, frozen values of every step. Throws WeightsError naming it.
-H5File open_shard(const std::string& directory, const std::string& file, const std::string& run_id,
-                  int64_t step);
+/// Opens a shard for reading and checks that it is the file `file` of the manifest's version, run
+/// and step, frozen values of every step. Throws WeightsError naming it.
+H5File open_shard(const std::string& directory, const std::string& file, const Manifest& manifest);
 
 /// Throws WeightsError unless what the shard holds beside `pieces`, which are all of it, is what it
 /// was when it was written.

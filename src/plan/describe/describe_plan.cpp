@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include <numeric>
+
+#include "draw_ranks.hpp"
 #include "plan/mesh/module_sharding.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
@@ -39,15 +42,18 @@ std::string rank_line(const Plan& plan, int rank) {
   return line + "\n";
 }
 
+/// Every rank, or of many one replica: the others are like it.
 std::string rank_map(const Plan& plan) {
-  constexpr int kShown = 16;
-  const int ranks = plan.world_size();
   std::string text = "ranks\n";
-  for (int rank = 0; rank < std::min(ranks, kShown); ++rank) text += rank_line(plan, rank);
-  if (ranks > kShown + 1)
-    text += "  ... " + std::to_string(ranks - kShown - 1) + " more in the same order\n";
-  if (ranks > kShown) text += rank_line(plan, ranks - 1);
-  return text;
+  if (plan.world_size() <= detail::kMostListed) {
+    for (int rank = 0; rank < plan.world_size(); ++rank) text += rank_line(plan, rank);
+    return text;
+  }
+  std::vector<int> replica(plan.mesh.ranks_per_replica());
+  std::iota(replica.begin(), replica.end(), 0);
+  return text + "  replica 0 of " + std::to_string(plan.mesh.replicas()) +
+         ", whose ranks follow each other; in brackets those of a tp group\n" +
+         detail::draw_ranks(plan.mesh, replica);
 }
 
 /// How each module lies on the ranks of a replica, where there are several.

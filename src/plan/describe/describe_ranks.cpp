@@ -2,7 +2,9 @@
 #include "zea/plan/describe/describe_ranks.hpp"
 
 #include <algorithm>
+#include <map>
 
+#include "draw_ranks.hpp"
 #include "plan/mesh/module_grid.hpp"
 #include "plan/mesh/rank_blocks.hpp"
 #include "zea/plan/estimate/node_traffic.hpp"
@@ -10,20 +12,8 @@
 namespace zea {
 namespace {
 
+using detail::runs_text;
 using Ranks = std::vector<int>;
-
-/// "3", "3-6", "0-2 11-13".
-std::string runs_text(const Ranks& ranks) {
-  std::string text;
-  for (size_t begin = 0; begin < ranks.size();) {
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    text += (begin ? " " : "") + std::to_string(ranks[begin]);
-    if (end - begin > 1) text += "-" + std::to_string(ranks[end - 1]);
-    begin = end;
-  }
-  return text;
-}
 
 /// The modules of which a rank has a part, with their stages: "vision+llm.pp0".
 std::string parts_of(const MeshShape& shape, int rank) {
@@ -84,26 +74,44 @@ std::string node_text(const MeshShape& shape, const Ranks& ranks) {
   return text;
 }
 
-std::string node_line(const MeshShape& shape, const RankOrder& order, int node) {
-  Ranks logical, world;
-  for (int rank = 0; rank < shape.world_size(); ++rank) {
-    if (order.node_of_logical[rank] == node) logical.push_back(rank);
-    if (order.node_of_logical[order.logical_of_world[rank]] == node) world.push_back(rank);
-  }
-  std::string line = "  node " + std::to_string(node) + ", ";
-  if (!order.is_identity()) line += "MPI ranks " + runs_text(world) + ", ";
-  return line + node_text(shape, logical) + "\n";
+Ranks ranks_of_node(const RankOrder& order, int node) {
+  Ranks ranks;
+  for (int rank = 0; rank < static_cast<int>(order.node_of_logical.size()); ++rank)
+    if (order.node_of_logical[rank] == node) ranks.push_back(rank);
+  return ranks;
 }
 
+std::string node_line(const MeshShape& shape, const RankOrder& order, int node) {
+  Ranks world;
+  for (int rank = 0; rank < shape.world_size(); ++rank)
+    if (order.node_of_logical[order.logical_of_world[rank]] == node) world.push_back(rank);
+  std::string line = "  node " + std::to_string(node) + ", ";
+  if (!order.is_identity()) line += "MPI ranks " + runs_text(world) + ", ";
+  return line + node_text(shape, ranks_of_node(order, node)) + "\n";
+}
+
+/// What a node has of replicas that lie on several.
+std::string draw_node(const MeshShape& shape, const RankOrder& order, int node) {
+  const int size = shape.ranks_per_replica();
+  std::map<int, Ranks> replicas;
+  for (int rank : ranks_of_node(order, node)) replicas[rank / size].push_back(rank);
+  std::string text;
+  for (const auto& [replica, ranks] : replicas)
+    if (static_cast<int>(ranks.size()) < size) text += detail::draw_ranks(shape, ranks);
+  return text;
+}
+
+/// Every node, or of many the first as a picture and the last.
 std::string node_map(const MeshShape& shape, const RankOrder& order) {
-  constexpr int kShown = 16;
   const int nodes = order.nodes();
   std::string text =
       "nodes" + std::string(order.is_chosen ? ", with the order of mesh.order" : "") + "\n";
-  for (int node = 0; node < std::min(nodes, kShown); ++node) text += node_line(shape, order, node);
-  if (nodes > kShown + 1) text += "  ... " + std::to_string(nodes - kShown - 1) + " more\n";
-  if (nodes > kShown) text += node_line(shape, order, nodes - 1);
-  return text;
+  if (nodes <= detail::kMostListed) {
+    for (int node = 0; node < nodes; ++node) text += node_line(shape, order, node);
+    return text;
+  }
+  return text + node_line(shape, order, 0) + draw_node(shape, order, 0) + "  ... " +
+         std::to_string(nodes - 2) + " more\n" + node_line(shape, order, nodes - 1);
 }
 
 }  // namespace
