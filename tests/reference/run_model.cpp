@@ -71,7 +71,7 @@ std::vector<Target> own_targets(const Engine& engine, const LoadedMicrobatch& lo
   const TokenLayout layout(visible_text(microbatch.words, options.images_both_ways),
                            replica.sharding("llm"), replica.grid("llm").tp);
   std::vector<Target> targets;
-  for (const TokenRange& run : layout.owned()[replica.place(replica.rank, "llm").cp])
+  for (const TokenRange& run : layout.owned()[replica.coordinate(replica.rank, "llm").cp])
     for (const Target& target : targets_between(loaded.samples, run.begin, run.end))
       targets.push_back(target);
   return targets;
@@ -140,18 +140,18 @@ void write_gradients(H5File* out, Engine& engine, Collectives& all,
                      const std::vector<bool>& has_gradient, double targets) {
   const Plan& plan = engine.plan();
   const std::vector<bool> is_written = on_any_rank(all, has_gradient);
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!is_written[g]) continue;
     std::map<int, at::Tensor> whole_gradients;
-    for (const FlatParam& member : plan.groups[g].params)
+    for (const FlatParam& member : plan.buffers[g].params)
       whole_gradients[member.param] = at::zeros(plan.model.params[member.param].shape, at::kDouble);
     // Stages that hold the same one have its sum.
     if (plan.counts(engine.world_rank(), static_cast<int>(g))) {
-      const ShardedGroup& group = *engine.groups()[g];
-      const at::Tensor flat = group.gradient().to(at::kDouble).div(targets);
+      const ShardedBuffer& buffer = *engine.buffers()[g];
+      const at::Tensor flat = buffer.gradient().to(at::kDouble).div(targets);
       for (const zea::detail::HeldBox& box :
            zea::detail::own_boxes(plan, static_cast<int>(g), engine.world_rank()))
-        copy_box(flat, box.flat_begin - group.range().begin, box.extent,
+        copy_box(flat, box.flat_begin - buffer.range().begin, box.extent,
                  whole_gradients.at(box.param));
     }
     for (const auto& [param, gradient] : whole_gradients)
@@ -171,10 +171,10 @@ void run_model(const World& world, const Options& options, const std::string& pa
 
   const Step step = make_step(engine, *dataset);
   const Schedule schedule = plan.rank_step(step.plan, world.rank()).schedule;
-  for (auto& group : engine.groups())
-    if (group) group->zero_gradient();
+  for (auto& buffer : engine.buffers())
+    if (buffer) buffer->zero_gradient();
   const double loss = engine.run(schedule.actions, step.microbatches).loss_sum;
-  HolderSums(plan, mesh, engine.groups(), at::kCPU).run(schedule.has_gradient);
+  HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
 
   const auto all = make_mpi_collectives(world.communicator());
   std::optional<H5File> file;
