@@ -7,6 +7,7 @@ PYTHON runs the installed scripts; without matplotlib there, the picture is left
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,12 @@ class Install(unittest.TestCase):
     def test_license_and_changes(self):
         names = {path.name for path in (self.prefix / "share" / "doc").rglob("*")}
         self.assertLessEqual({"README.md", "CITATION.cff", "LICENSE", "CHANGELOG.md"}, names)
+
+    def test_links_of_its_readme_resolve(self):
+        readme = next((self.prefix / "share" / "doc").rglob("CITATION.cff")).parent / "README.md"
+        links = re.findall(r"\]\(([^)#]+)", readme.read_text())
+        self.assertGreater(len(links), 10)
+        self.assertEqual([link for link in links if not (readme.parent / link).exists()], [])
 
     def test_plans(self):
         deck = self.share / "inputs" / "fashion_captions_2m.toml"
