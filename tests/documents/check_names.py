@@ -153,7 +153,7 @@ def faults_of_span(span, page):
     words = span.split()
     if words[0] in OTHERS:
         words = [word for word in words if "/" in word and not word.startswith(("-", "<", "/"))]
-    elif len(words) > 2 and words[0] not in OWN_PROGRAMS and SENTENCE.fullmatch(span):
+    elif len(words) > 1 and words[0] not in OWN_PROGRAMS and SENTENCE.fullmatch(span):
         return [] if span in text_of_sources() else ["nothing says so"]
     return [fault for word in words for fault in faults_of_word(word, page)]
 
