@@ -148,7 +148,7 @@ def faults_of_span(span, page):
         return [] if section[1] in sections() else [f"no section is called {span}"]
     if section := re.fullmatch(r"\[(\w+)\.\*\]", span):
         return []
-    if setting := re.fullmatch(r"([a-z_]+(?:\.[a-z_]+)*) = (.+)", span):
+    if setting := re.fullmatch(r'([a-z_]+(?:\.[a-z_]+)*) = (\S+|"[^"]*"|\[.*\])', span):
         return faults_of_setting(setting[1], setting[2])
     words = span.split()
     if words[0] in OTHERS:
