@@ -83,7 +83,9 @@ TABLE = {
     ),
     f"zea -n --ranks 4 -i {DECK} mesh.llm.tp=2": runs(),
     f"mpirun -n 4 zea -i {DECK} -d runs/tp2 mesh.llm.tp=2": runs(FEW),
-    "mpirun -n 4 zea -r quickstart/run schedule.steps=1200": runs(("=1200", "=6")),
+    "mpirun -n 4 zea -r quickstart/run schedule.steps=1200": runs(
+        ("=1200 checkpoint.every=300", "=6"), always=[("=1200", "=1200 checkpoint.every=300")]
+    ),
     "zea-consolidate quickstart/run trained_hf/": runs(),
     "zea-inspect quickstart/run": runs(),
     f"{PYTHON} postprocess/plot_metrics.py quickstart/run --out curves.png": runs(),
