@@ -32,7 +32,7 @@ void print_lengths(const std::vector<SampleIndex>& index) {
 void inspect_dataset(const InspectOptions& options) {
   const auto dataset = open_dataset(options.path);  // of images, then of sound
   int64_t tokens = 0, targets = 0;
-  ItemCounts items;
+  ItemList items;
   for (const SampleIndex& sample : dataset->index()) {
     tokens += sample.tokens;
     targets += sample.targets;

@@ -70,6 +70,12 @@ class Install(unittest.TestCase):
         names = {path.name for path in (self.prefix / "share" / "doc").rglob("*")}
         self.assertLessEqual({"README.md", "CITATION.cff", "LICENSE", "CHANGELOG.md"}, names)
 
+    def test_links_of_its_readme_resolve(self):
+        readme = next((self.prefix / "share" / "doc").rglob("CITATION.cff")).parent / "README.md"
+        links = re.findall(r"\]\(([^)#]+)", readme.read_text())
+        self.assertGreater(len(links), 10)
+        self.assertEqual([link for link in links if not (readme.parent / link).exists()], [])
+
     def test_plans(self):
         deck = self.share / "inputs" / "fashion_captions_2m.toml"
         config = f"model.config={deck.with_suffix('.json')}"

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How every command of the documents is tested. check_commands.py runs what stands here, page by page, in a folder
+that has the project's scripts and decks, a small run of the quickstart and a small GPT-2."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Way:
+    """Commands that run in place of a command of a document, by default and under the label long (None: the same),
+    and CTest tests that show the rest."""
+
+    quick: tuple
+    long: tuple | None = None
+    by: tuple = ()
+
+
+def runs(*instead, always=()):
+    """The command as it stands under long, and with pairs (text, other text) put in place by default; with those of
+    `always` in both."""
+
+    def way(command):
+        whole = replaced(command, always)
+        return Way((replaced(whole, instead),), (whole,))
+
+    return way
+
+
+def in_parts(*parts, by=()):
+    """It needs what is not here: other commands show that its script, options and deck are right."""
+    return lambda command: Way(parts, (), by)
+
+
+def tested_by(*tests):
+    return lambda command: Way((), (), tests)
+
+
+def bench(*instead):
+    """By default that the script knows its options; under long with fewer rounds."""
+
+    def way(command):
+        return Way((help_of(command),), (replaced(command, instead),))
+
+    return way
+
+
+def replaced(command, pairs):
+    for text, other in pairs:
+        assert text in command, f"{command}: it has no {text}"
+        command = command.replace(text, other)
+    return command
+
+
+def help_of(command):
+    """Every long option of it must stand in the script's help."""
+    script = next(word for word in command.split() if word.endswith(".py"))
+    options = [word for word in command.split(" -- ")[0].split() if word.startswith("--")]
+    checks = "".join(f" && grep -q -e {option} help.txt" for option in options)
+    return f".venv/bin/python -B {script} --help > help.txt{checks}"
+
+
+def deck_plans(ranks, arguments):
+    return f"zea -n --ranks {ranks} -i {arguments}"
+
+
+DECK = "inputs/fashion_captions_2m.toml"
+# The deck's rate rises over 40 steps.
+PYTHON = ".venv/bin/python"
+BENCH, PROGRAMS = f"{PYTHON} tests/bench", "build/ci/tests/bench"
+SHORT = "schedule.steps=2 optim.warmup_steps=1"
+FEW = (DECK, f"{DECK} {SHORT}")
+FEW_OF_200 = ("schedule.steps=200", SHORT)
+TABLE = {
+    # README.md
+    "./jobs/quickstart.sh": tested_by("run_quickstart_ranks2", "run_quickstart_whole_ranks2"),
+    "./tests/run.sh": in_parts("bash -n tests/run.sh", ".venv/bin/cmake --list-presets=test | grep -q '\"ci\"'"),
+    "export PATH=$PWD/build/release/src:$PWD/build/release/postprocess:$PATH": runs(),
+    f"{PYTHON} jobs/pack_text.py notes.txt --tokenizer gpt2/tokenizer.json --max-tokens 512 --out text": runs(),
+    "mpirun -n 4 zea -i inputs/gpt2_124m_fsdp.toml model.weights=gpt2 model.config='\"\"'"
+    " data.train=text/train.h5": runs(("text/train.h5", "text/train.h5 schedule.steps=2")),
+    f"sbatch --nodes=2 jobs/train.sbatch {DECK}": in_parts(
+        "bash -n jobs/train.sbatch", deck_plans(4, DECK), by=("run_slurm_mpirun_ranks2", "run_slurm_srun_ranks2")
+    ),
+    f"zea -n --ranks 4 -i {DECK} mesh.llm.tp=2": runs(),
+    f"mpirun -n 4 zea -i {DECK} -d runs/tp2 mesh.llm.tp=2": runs(FEW),
+    "mpirun -n 4 zea -r quickstart/run schedule.steps=1200": runs(
+        ("=1200 checkpoint.every=300", "=6"), always=[("=1200", "=1200 checkpoint.every=300")]
+    ),
+    "zea-consolidate quickstart/run trained_hf/": runs(),
+    "zea-inspect quickstart/run": runs(),
+    f"{PYTHON} postprocess/plot_metrics.py quickstart/run --out curves.png": runs(),
+    f"{PYTHON} postprocess/contact_sheet.py quickstart/eval/predictions.jsonl quickstart/test.h5"
+    " --out sheet.png": runs(),
+    # inputs/
+    f"zea -n --ranks 2 -i {DECK}": runs(),
+    f"mpirun -n 2 zea -i {DECK} -d runs/first schedule.steps=200 optim.lr=1e-3": runs(FEW_OF_200),
+    "mpirun -n 4 zea -i inputs/fashion_captions_2m_grid.toml": runs(("grid.toml", f"grid.toml {SHORT}")),
+    f"zea --profile costs.json -i {DECK}": runs(),
+    f"zea -n --ranks 4 -i {DECK} mesh.llm.pp=2 mesh.profile=costs.json": runs(),
+    "zea -n --ranks 22 --ranks-per-node 8 -i inputs/clip_b32_whisper_tiny_llama_1b_disjoint.toml": runs(),
+    "zea -n --ranks 22 -i inputs/clip_b32_whisper_tiny_llama_1b_disjoint.toml |"
+    f" {PYTHON} postprocess/plot_schedule.py - --out schedule.png": runs(),
+    f"zea -n --ranks 8 -i {DECK} mesh.dp_replicate=2 mesh.llm.strategy=hybrid_shard": runs(),
+    f"zea -n --ranks 512 -i {DECK} model.weights='\"\"' model.config=inputs/fashion_captions_2m.json": runs(),
+    "zea -n --ranks 8 -i inputs/clip_b32_llama_1b_ddp.toml": runs(),
+    "zea -n --ranks 8 -i inputs/clip_b32_llama_1b_fsdp.toml": runs(),
+    "zea -n --ranks 8 -i inputs/gpt2_124m_fsdp.toml": runs(),
+    # jobs/
+    "jobs/setup.sh": tested_by("run_quickstart_ranks2"),
+    "jobs/build.sh": tested_by("run_quickstart_ranks2"),
+    f"mpirun -n 2 build/release/src/zea -i {DECK}": runs(FEW),
+    f"mpirun -n 4 zea -i {DECK} -d runs/four schedule.steps=200": runs(FEW_OF_200),
+    f"mpirun -n 2 zea -i {DECK} -d runs/timed -t 00:30:00": runs(FEW),
+    "mpirun -n 4 zea -r runs/timed": runs(("runs/timed", "runs/timed schedule.steps=3")),
+    f"sbatch jobs/train.sbatch {DECK} schedule.steps=1000": in_parts(
+        "bash -n jobs/train.sbatch jobs/train_chain.sh",
+        deck_plans(2, f"{DECK} schedule.steps=1000"),
+        by=("run_slurm_mpirun_ranks2",),
+    ),
+    "sbatch jobs/train.sbatch -r runs/fashion_captions_2m": in_parts(
+        "mpirun -n 2 zea -r runs/fashion_captions_2m schedule.steps=3", by=("run_slurm_mpirun_ranks2",)
+    ),
+    f"sbatch jobs/train_gpu_node.sbatch {DECK}": in_parts(
+        "bash -n jobs/train_gpu_node.sbatch", deck_plans(4, f"{DECK} run.device=cuda")
+    ),
+    "sbatch --nodes=32 jobs/train_many_nodes.sbatch inputs/gpt2_124m_fsdp.toml": in_parts(
+        "bash -n jobs/train_many_nodes.sbatch", deck_plans(128, "inputs/gpt2_124m_fsdp.toml run.device=cuda")
+    ),
+    ".venv/bin/cmake --install build/release --prefix opt": runs(
+        always=[("opt", "opt > installed.txt && test -x opt/bin/zea -a -f opt/share/zea/jobs/train.sbatch")]
+    ),
+    "apptainer build zea.sif jobs/zea.def": in_parts("test -f jobs/zea.def", by=("style_packaging",)),
+    "mpirun -n 4 apptainer run zea.sif -i deck.toml": in_parts("grep -q 'exec zea' jobs/zea.def"),
+    "spack repo add jobs/spack/spack_repo/zea && spack dev-build zea@0.1.0": in_parts(
+        "test -f jobs/spack/spack_repo/zea/packages/zea/package.py", by=("style_packaging",)
+    ),
+    f"{PYTHON} jobs/pack_text.py notes.txt --train-bpe 512 --max-tokens 64 --out packed_text": runs(),
+    f"{PYTHON} jobs/pack_llava.py --json talks.json --images pictures --tokenizer quickstart/tokenizer.json"
+    " --image-tokens 16 --image-token '<image>' --bos '<bos>' --eos '<eos>' --out talks.h5": runs(),
+    "zea-inspect talks.h5": runs(),
+    "./jobs/quickstart_gpt2.sh": tested_by("run_quickstart_gpt2_ranks2", "run_quickstart_gpt2_whole_ranks2"),
+    "./jobs/quickstart_spoken.sh": tested_by("run_quickstart_spoken_ranks2", "run_quickstart_spoken_whole_ranks2"),
+    f"mpirun -n 2 zea -i {DECK} -d runs/traced schedule.steps=50 log.trace_step=20": runs(
+        ("schedule.steps=50", SHORT), ("=20", "=2")
+    ),
+    f"{PYTHON} postprocess/merge_traces.py runs/traced --out trace.json": runs(),
+    # postprocess/
+    "zea-consolidate quickstart/run trained.h5": runs(),
+    "zea-consolidate quickstart/run model_hf/": runs(),
+    "zea-compare trained.h5 model_hf/": runs(),
+    "zea-import --random inputs/gpt2_2m.json gpt2_2m.h5 --seed 1": runs(),
+    "zea-import gpt2 gpt2.h5": runs(),
+    "zea-consolidate --optimizer quickstart/run trained_state.h5": runs(),
+    "zea-consolidate --ranks 3 quickstart/run cut_anew": runs(),
+    "zea-consolidate --max-shard-size 5GB --memory 256MiB -j 2 quickstart/run in_parts/": runs(),
+    "zea-compare --optimizer quickstart/run cut_anew": runs(),
+    "zea-inspect --check quickstart/run": runs(),
+    "zea-inspect --deck quickstart/run": runs(),
+    "zea-inspect --norms quickstart/weights.h5": runs(),
+    "zea-inspect quickstart/train.h5": runs(),
+    "zea-inspect quickstart/run/checkpoints/step-00000900": runs(always=[("00000900", "00000004")]),
+    "mpirun -n 2 zea -r quickstart/run/checkpoints/step-00000900 -d runs/branch schedule.steps=902": runs(
+        always=[("00000900", "00000004"), ("=902", "=6")]
+    ),
+    f"zea -n --ranks 4 -i {DECK} mesh.llm.pp=2 |"
+    f" {PYTHON} postprocess/plot_schedule.py - --out schedule.png": runs(),
+    # src/, tests/: the build and ctest are those that run this
+    "jobs/build.sh ci unit_plan": in_parts("bash -n jobs/build.sh", "grep -q unit_plan build/ci/build.ninja"),
+    "build/ci/tests/unit/unit_plan --file=test_plan": runs(),
+    "python3 tests/style/check_structure.py .": tested_by("style_structure"),
+    "jobs/build.sh dev": in_parts(".venv/bin/cmake --list-presets | grep -q '\"dev\"'"),
+    ".venv/bin/ctest --test-dir build/ci -L style --output-on-failure": runs(always=[("-L", "-N -L")]),
+    "tests/run.sh -L unit": in_parts(".venv/bin/ctest --test-dir build/ci -N -L unit"),
+    ".venv/bin/ctest --test-dir build/ci -L long": runs(always=[("-L", "-N -L")]),
+    ".venv/bin/ctest --test-dir build/ci -R documents --output-on-failure": runs(always=[("-R", "-N -R")]),
+    # tests/bench/
+    f"{BENCH}/bench_peer.py build/ci --parts quickstart --layouts 1x2": bench(
+        ("build/ci", "build/ci --quick")
+    ),
+    f"{BENCH}/bench_peer.py build/ci --parts quickstart decoder mix start head": bench(
+        ("build/ci", "build/ci --quick")
+    ),
+    f"{BENCH}/bench_against_torch.py build/ci --rounds 5": bench(("--rounds 5", "--rounds 1 --steps 2")),
+    f"zea --profile unit_costs.json -i {DECK}": runs(),
+    f"{BENCH}/bench_pipeline.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 2")),
+    f"{BENCH}/bench_modalities.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 2")),
+    f"{BENCH}/bench_tensor_parallel.py build/ci": bench(("build/ci", "build/ci --rounds 1 --steps 1")),
+    f"{BENCH}/bench_context_parallel.py build/ci --rounds 6": bench(
+        ("--rounds 6", "--rounds 1 --steps 1")
+    ),
+    f"{PROGRAMS}/bench_attention": runs(("bench_attention", "bench_attention planner"), always=()),
+    f"{BENCH}/bench_collectives.py {PROGRAMS}/bench_collectives --rounds 7": bench(
+        ("--rounds 7", "--rounds 1")
+    ),
+    f"{PROGRAMS}/bench_planning inputs/clip_b32_llama_1b.json": runs(("1b.json", "1b.json 2")),
+    f"{BENCH}/bench_consolidate.py {PROGRAMS}/make_checkpoint"
+    " build/ci/postprocess/zea-consolidate --mib 4096 --ranks 8": bench(("--mib 4096", "--mib 64 --rounds 1")),
+    f"{BENCH}/bench_checkpoint.py {PROGRAMS}/bench_checkpoint --mib 512 -- mpirun": bench(
+        ("--mib 512", "--mib 64 --rounds 1")
+    ),
+    f"{BENCH}/bench_checkpoint_dcp.py {PROGRAMS}/bench_checkpoint --mib 512 -- mpirun": bench(
+        ("--mib 512", "--mib 64 --rounds 1")
+    ),
+    f"{BENCH}/bench_checkpoint_training.py build/ci/src/zea jobs -- mpirun": bench(
+        ("jobs", "jobs --vocabulary 2000 --steps 24")
+    ),
+    f"{PROGRAMS}/bench_kernels": runs(("bench_kernels", "bench_kernels 1")),
+    f"{PROGRAMS}/bench_deferred_backward": runs(("bench_deferred_backward", "bench_deferred_backward 1 64 64 1")),
+}
+
+# Decks in blocks, by their first line: ranks that they are planned for, and keys that they need beside their own.
+QUICKSTART = ("data.train=quickstart/train.h5", "model.weights=quickstart/weights.h5")
+DECKS = {
+    "[model]": (2, ()),
+    "[mesh.llm]": (4, QUICKSTART),
+    "[mesh]": (10, ("data.train=quickstart/train.h5", "model.config=inputs/clip_b32_llama_1b.json")),
+}
