@@ -43,11 +43,6 @@ CollectiveCall with_counts(CallKind kind, const void* send, void* receive, Count
 
 }  // namespace
 
-const char* reduce_op_name(ReduceOp op) {
-  constexpr const char* kNames[] = {"sum", "max", "min"};
-  return kNames[static_cast<int>(op)];
-}
-
 const char* call_name(CallKind kind) {
   constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                     "broadcast",  "gather",     "scatter",        "send",

@@ -10,6 +10,7 @@
 #include "support/scattered_buffers.hpp"
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
+#include "support/strict_collectives.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"

@@ -14,6 +14,7 @@
 
 #include "mpi/shared_collectives.hpp"
 #include "support/mpi_main.hpp"
+#include "support/strict_collectives.hpp"
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/rank_state.hpp"
 

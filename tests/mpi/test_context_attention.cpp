@@ -11,6 +11,7 @@
 #include "support/dense_attention.hpp"
 #include "support/mpi_main.hpp"
 #include "support/random_row.hpp"
+#include "support/strict_collectives.hpp"
 #include "zea/comm/mesh.hpp"
 
 namespace zea::test_context_attention {

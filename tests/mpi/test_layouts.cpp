@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/mpi_main.hpp"
+#include "support/strict_collectives.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
 

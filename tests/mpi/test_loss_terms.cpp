@@ -5,6 +5,7 @@
 
 #include "support/mpi_main.hpp"
 #include "support/stopped_run.hpp"
+#include "support/strict_collectives.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::testing::test_loss_terms {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "support/mpi_main.hpp"
+#include "support/strict_collectives.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea::test_strict_collectives {

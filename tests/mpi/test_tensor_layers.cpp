@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "support/mpi_main.hpp"
+#include "support/strict_collectives.hpp"
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/parallel/tensor_layers.hpp"
 

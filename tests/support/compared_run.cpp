@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "support/mpi_main.hpp"
+#include "support/strict_collectives.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace zea::testing {

@@ -16,9 +16,6 @@ namespace zea {
 
 enum class ReduceOp { Sum, Max, Min };
 
-/// "sum", "max", "min".
-const char* reduce_op_name(ReduceOp op);
-
 /// A communication under way. The destructor waits, so no buffer dies under it; while an exception
 /// unwinds the stack it gives the communication up instead, since the peers may never come.
 class Pending {
@@ -93,7 +90,7 @@ class Collectives {
   virtual ~Collectives() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "mpi", "node", "two-level", "nccl" or "strict".
+  /// "mpi", "node", "two-level" or "nccl"; tests have others.
   virtual const char* name() const = 0;
   /// One sentence for the log where ranks share a node but could not meet in shared memory, equal
   /// on all ranks; empty where there is nothing to say.

@@ -6,7 +6,6 @@
 
 #include <mpi.h>
 
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -85,16 +84,6 @@ struct NodeOptions {
 std::unique_ptr<Collectives> make_host_collectives(const Communicator& communicator);
 std::unique_ptr<Collectives> make_node_collectives(const Communicator& communicator,
                                                    const NodeOptions& options);
-
-/// MPI with the contract enforced, for tests: every send is a rendezvous, buffers being received
-/// hold NaN until waited on, sent buffers are checked unchanged, a Pending that dies unwaited is a
-/// fault of the next call, and ranks that call different collectives, counts or orders all fail by
-/// name instead of hanging.
-std::unique_ptr<Collectives> make_strict_collectives(const Communicator& communicator);
-
-/// The same, with the time after which a rank that nobody answers fails.
-std::unique_ptr<Collectives> make_strict_collectives_within(const Communicator& communicator,
-                                                            std::chrono::milliseconds patience);
 
 /// Gives the CUDA stream (cudaStream_t) that computes at the time of the call.
 using ComputeStream = void* (*)();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "strict/strict_work.hpp"
+#include "support/strict_work.hpp"
 
 #include <cstring>
 #include <exception>
 
-#include "strict/roll_call.hpp"
+#include "support/roll_call.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "strict/roll_call.hpp"
+#include "support/roll_call.hpp"
 
 #include <algorithm>
 #include <map>
@@ -11,6 +11,12 @@ namespace zea {
 namespace {
 
 constexpr int kHeaderTag = 1;
+
+/// "sum", "max", "min".
+const char* reduce_op_name(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum", "max", "min"};
+  return kNames[static_cast<int>(op)];
+}
 
 const char* kind_name(CallKind kind) {
   return kind == CallKind::Send ? "message" : call_name(kind);

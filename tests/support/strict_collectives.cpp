@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI collectives with the contract enforced: a roll call before each, hidden receives, watched
-// sends, rendezvous messages. It is slow on purpose: tests of layouts run under it.
+// A roll call before each call, hidden receives, watched sends, rendezvous messages. It is slow on
+// purpose: tests of layouts run under it.
+#include "support/strict_collectives.hpp"
+
 #include <cstring>
 #include <numeric>
 #include <span>
 
 #include "mpi/message.hpp"
-#include "strict/roll_call.hpp"
-#include "strict/strict_work.hpp"
-#include "zea/comm/communicator.hpp"
+#include "support/roll_call.hpp"
+#include "support/strict_work.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
