@@ -45,7 +45,7 @@ CollectiveCall with_counts(CallKind kind, const void* send, void* receive, Count
 
 const char* call_name(CallKind kind) {
   constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                    "broadcast",  "gather",     "scatter",        "send",
+                                    "broadcast",  "gather",     "send",
                                     "recv",       "exchange",   "barrier"};
   static_assert(std::size(kNames) == static_cast<size_t>(CallKind::Barrier) + 1);
   return kNames[static_cast<int>(kind)];
@@ -89,11 +89,6 @@ Pending Collectives::broadcast(void* data, int64_t count, DType dtype, int root)
 
 Pending Collectives::gather(const void* send, void* receive, Counts counts, DType dtype, int root) {
   return start(with_counts(CallKind::Gather, send, receive, std::move(counts), dtype, root));
-}
-
-Pending Collectives::scatter(const void* send, void* receive, Counts counts, DType dtype,
-                             int root) {
-  return start(with_counts(CallKind::Scatter, send, receive, std::move(counts), dtype, root));
 }
 
 Pending Collectives::send(const void* data, int64_t count, DType dtype, int destination) {

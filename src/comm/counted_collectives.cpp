@@ -27,8 +27,6 @@ int64_t sent_bytes_of(const CollectiveCall& call, int rank, int size) {
       return bytes(sent_by_broadcast(call.count, size, rank == call.peer), call.dtype);
     case CallKind::Gather:
       return bytes(sent_by_gather(call.counts, rank, call.peer), call.dtype);
-    case CallKind::Scatter:
-      return bytes(sent_by_scatter(call.counts, rank, call.peer), call.dtype);
     case CallKind::Send:
       return call.peer == rank ? 0 : bytes(call.count, call.dtype);
     case CallKind::Exchange:

@@ -442,10 +442,6 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   return dataset;
 }
 
-int64_t count_targets(const std::vector<uint8_t>& loss_mask) {
-  return loss_mask.empty() ? 0 : std::count(loss_mask.begin() + 1, loss_mask.end(), uint8_t{1});
-}
-
 int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from) {
   const int64_t begin = std::min(from, static_cast<int64_t>(loss_mask.size()));
   return std::find(loss_mask.begin() + begin, loss_mask.end(), uint8_t{1}) - loss_mask.begin();

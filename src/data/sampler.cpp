@@ -53,11 +53,6 @@ std::vector<int64_t> epoch_order(int64_t num_samples, uint64_t seed, bool shuffl
   return order;
 }
 
-std::vector<int64_t> global_batch(int64_t num_samples, int64_t batch, uint64_t seed, bool shuffle,
-                                  int64_t step) {
-  return Sampler(num_samples, batch, seed, shuffle).global_batch(step);
-}
-
 Sampler::Sampler(int64_t num_samples, int64_t batch, uint64_t seed, bool shuffle)
     : num_samples_(num_samples), batch_(batch), seed_(seed), shuffle_(shuffle) {
   ZEA_ASSERT(num_samples > 0 && batch > 0);

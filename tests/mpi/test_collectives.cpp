@@ -295,21 +295,21 @@ TEST_P(CollectivesTest, AllToAllSendsWhatTheCountsSay) {
   }
 }
 
-TEST_P(CollectivesTest, BroadcastGatherScatterFromEveryRoot) {
+TEST_P(CollectivesTest, BroadcastAndGatherFromEveryRoot) {
   for (int root = 0; root < size(); ++root) {
     const Counts counts = uneven(3 + root);
     Bytes word = filled(DType::UInt8, 20, [&](int64_t i) { return rank() == root ? i : 99; });
     const Bytes own =
         filled(DType::Int32, counts[rank()], [&](int64_t i) { return value_of(rank(), i); });
     Bytes collected = buffer(DType::Int32, rank() == root ? total(counts) : 0);
-    Bytes back = buffer(DType::Int32, counts[rank()]);
 
     all().broadcast(word.data(), 20, DType::UInt8, root).wait();
     all().gather(own.data(), collected.data(), counts, DType::Int32, root).wait();
-    all().scatter(collected.data(), back.data(), counts, DType::Int32, root).wait();
 
     expect_values(word, DType::UInt8, [](int64_t i) { return i; });
-    EXPECT_EQ(back, own);
+    for (int r = 0; r < size() && rank() == root; ++r)
+      for (int64_t i = 0; i < counts[r]; ++i)
+        ASSERT_EQ(load(collected.data(), DType::Int32, place(counts, r) + i), value_of(r, i));
   }
 }
 
@@ -401,9 +401,6 @@ TEST_P(CollectivesTest, AWrapperSeesEveryKindOfCall) {
       [[fallthrough]];
     case CallKind::Gather:
       seen.gather(own.data(), to.data(), ones, type, 0).wait();
-      [[fallthrough]];
-    case CallKind::Scatter:
-      seen.scatter(from.data(), received.data(), ones, type, 0).wait();
       [[fallthrough]];
     case CallKind::Send:
       sending = seen.send(own.data(), 1, type, next);

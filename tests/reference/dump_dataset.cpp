@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/memory_dataset.hpp"
 #include "zea/core/error.hpp"
-#include "zea/data/dataset.hpp"
 #include "zea/data/text.hpp"
 
 namespace {

@@ -36,7 +36,7 @@ bool has_counts(CallKind kind) {
 }
 
 bool has_root(CallKind kind) {
-  return kind == CallKind::Broadcast || kind == CallKind::Gather || kind == CallKind::Scatter;
+  return kind == CallKind::Broadcast || kind == CallKind::Gather;
 }
 
 /// What the ranks of a collective must agree on.
@@ -75,8 +75,6 @@ CallBytes bytes_of(const CollectiveCall& call, int rank) {
       return is_root ? CallBytes{all, 0} : CallBytes{0, all};
     case CallKind::Gather:
       return {own, is_root ? all : 0};
-    case CallKind::Scatter:
-      return {is_root ? all : 0, own};
     case CallKind::Send:
       return {all, 0};
     case CallKind::Exchange:

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "support/memory_dataset.hpp"
 #include "zea/comm/mesh.hpp"
-#include "zea/data/memory_dataset.hpp"
 #include "zea/data/sampler.hpp"
 #include "zea/io/manifest.hpp"
 #include "zea/io/weights_source.hpp"

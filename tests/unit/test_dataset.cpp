@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/dataset_file.hpp"
-#include "zea/data/memory_dataset.hpp"
+#include "support/memory_dataset.hpp"
 
 namespace zea::test_dataset {
 namespace {

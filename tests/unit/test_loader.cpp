@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "zea/core/error.hpp"
-#include "zea/data/memory_dataset.hpp"
 
 namespace zea::test_loader {
 namespace {

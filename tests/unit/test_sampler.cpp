@@ -9,6 +9,11 @@
 namespace zea::test_sampler {
 namespace {
 
+std::vector<int64_t> global_batch(int64_t num_samples, int64_t batch, uint64_t seed, bool shuffle,
+                                  int64_t step) {
+  return Sampler(num_samples, batch, seed, shuffle).global_batch(step);
+}
+
 TEST(Sampler, WithoutShufflingTheFileIsReadInOrderAgainAndAgain) {
   EXPECT_EQ(global_batch(5, 3, 7, false, 0), (std::vector<int64_t>{0, 1, 2}));
   EXPECT_EQ(global_batch(5, 3, 7, false, 1), (std::vector<int64_t>{3, 4, 0}));

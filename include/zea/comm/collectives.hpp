@@ -60,7 +60,6 @@ enum class CallKind {
   AllToAll,
   Broadcast,
   Gather,
-  Scatter,
   Send,
   Recv,
   Exchange,
@@ -112,9 +111,6 @@ class Collectives {
   Pending broadcast(void* data, int64_t count, DType dtype, int root);
   /// Root receives all ranks' elements, packed in rank order; on other ranks `receive` is ignored.
   Pending gather(const void* send, void* receive, Counts counts, DType dtype, int root);
-  /// Root sends counts[r] elements of `send`, packed in rank order, to rank r; elsewhere `send` is
-  /// ignored.
-  Pending scatter(const void* send, void* receive, Counts counts, DType dtype, int root);
   Pending send(const void* data, int64_t count, DType dtype, int destination);
   Pending recv(void* data, int64_t count, DType dtype, int source);
   /// Sends and receives that go on together. On a device, opposite messages of a pair must be

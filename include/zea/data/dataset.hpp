@@ -87,15 +87,7 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
                                       const SharedOpening& opening = {},
                                       std::vector<ItemKind> kinds = {});
 
-/// Tokens of a loss mask that are targets: those after the first with mask 1.
-int64_t count_targets(const std::vector<uint8_t>& loss_mask);
-
 /// The position of the first target at or after `from`; the length of the mask where there is none.
 int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from = 1);
-
-/// Throws DataError, naming sample, modality and both counts, unless `sample` has exactly so many
-/// placeholders for each of its items: by kind, 0 of those beyond.
-void check_placeholders(const Dataset& dataset, const Sample& sample,
-                        const std::vector<int64_t>& tokens_per_item);
 
 }  // namespace zea

@@ -12,16 +12,12 @@ namespace zea {
 /// The order of epoch `epoch`: a Fisher-Yates shuffle driven by SplitMix64, or 0 .. num_samples-1.
 std::vector<int64_t> epoch_order(int64_t num_samples, uint64_t seed, bool shuffle, int64_t epoch);
 
-/// The samples of global batch `step`: positions step * batch .. (step + 1) * batch - 1 of the
-/// endless sequence.
-std::vector<int64_t> global_batch(int64_t num_samples, int64_t batch, uint64_t seed, bool shuffle,
-                                  int64_t step);
-
-/// The same as global_batch, with the order of the epoch in use kept between calls. Not
-/// thread-safe.
+/// Draws global batches; the order of the epoch in use is kept between calls. Not thread-safe.
 class Sampler {
  public:
   Sampler(int64_t num_samples, int64_t batch, uint64_t seed, bool shuffle);
+  /// The samples of global batch `step`: positions step * batch .. (step + 1) * batch - 1 of the
+  /// endless sequence.
   std::vector<int64_t> global_batch(int64_t step);
 
  private:

@@ -108,8 +108,6 @@ void MpiCollectives::post(HostWork& work, const CollectiveCall& call) {
       return post_broadcast(work, call);
     case CallKind::Gather:
       return post_gather(work, call);
-    case CallKind::Scatter:
-      return post_scatter(work, call);
     case CallKind::Send:
       return post_send(work, message_channel(), call.send, call.count, call.dtype, call.peer);
     case CallKind::Recv:
@@ -187,18 +185,6 @@ void MpiCollectives::post_gather(HostWork& work, const CollectiveCall& call) {
   copy_elements(all.at(root), call.send, counts[root], call.dtype);
   for (int r = 0; r < size(); ++r)
     if (r != root) post_receive(work, channel, all.at(r), counts[r], call.dtype, r);
-}
-
-void MpiCollectives::post_scatter(HostWork& work, const CollectiveCall& call) {
-  const Channel channel = next_channel();
-  const Counts& counts = call.counts;
-  const int root = call.peer;
-  if (rank() != root)
-    return post_receive(work, channel, call.receive, counts[rank()], call.dtype, root);
-  const Packed all = sent(call);
-  copy_elements(call.receive, all.at(root), counts[root], call.dtype);
-  for (int r = 0; r < size(); ++r)
-    if (r != root) post_send(work, channel, all.at(r), counts[r], call.dtype, r);
 }
 
 void MpiCollectives::post_gather_in_place(HostWork& work, const Channel& channel,

@@ -4,7 +4,6 @@
 // (broadcast, small all-reduces) is left to MPI.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "mpi/message.hpp"
@@ -45,7 +44,6 @@ class MpiCollectives : public Collectives {
   void post_all_to_all(HostWork& work, const CollectiveCall& call);
   void post_broadcast(HostWork& work, const CollectiveCall& call) const;
   void post_gather(HostWork& work, const CollectiveCall& call);
-  void post_scatter(HostWork& work, const CollectiveCall& call);
   void post_gather_in_place(HostWork& work, const Channel& channel, const Packed& all) const;
   /// Fetches this rank's piece of `all` from every rank and reduces it into `result`, window by
   /// window.

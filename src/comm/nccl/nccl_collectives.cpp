@@ -161,11 +161,6 @@ void NcclCollectives::submit(const CollectiveCall& call) const {
       for (int r = 0; r < size() && rank() == peer; ++r)
         call_recv(at(receive, counts, r, dtype), counts[r], dtype, r);
       return;
-    case CallKind::Scatter:
-      call_recv(receive, counts[rank()], dtype, peer);
-      for (int r = 0; r < size() && rank() == peer; ++r)
-        call_send(at(send, counts, r, dtype), counts[r], dtype, r);
-      return;
     case CallKind::Send:
       return call_send(send, count, dtype, peer);
     case CallKind::Recv:

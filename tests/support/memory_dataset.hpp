@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set held in memory, made from samples: for tests and for programs that make their own
-// samples.
+// A data set held in memory, made from samples.
 #pragma once
 
 #include <string>
@@ -42,5 +41,13 @@ class MemoryDataset : public Dataset {
   std::vector<std::string> token_bytes_;
   std::string name_;
 };
+
+/// Tokens of a loss mask that are targets: those after the first with mask 1.
+int64_t count_targets(const std::vector<uint8_t>& loss_mask);
+
+/// Throws DataError, naming sample, modality and both counts, unless `sample` has exactly so many
+/// placeholders for each of its items: by kind, 0 of those beyond.
+void check_placeholders(const Dataset& dataset, const Sample& sample,
+                        const std::vector<int64_t>& tokens_per_item);
 
 }  // namespace zea

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "zea/data/memory_dataset.hpp"
+#include "support/memory_dataset.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -55,6 +55,30 @@ Sample MemoryDataset::read(int64_t id) const {
     throw DataError(name_ + ": there is no sample " + std::to_string(id) + "; it holds " +
                     std::to_string(samples_.size()));
   return samples_[static_cast<size_t>(id)];
+}
+
+int64_t count_targets(const std::vector<uint8_t>& loss_mask) {
+  return loss_mask.empty() ? 0 : std::count(loss_mask.begin() + 1, loss_mask.end(), uint8_t{1});
+}
+
+void check_placeholders(const Dataset& dataset, const Sample& sample,
+                        const std::vector<int64_t>& tokens_per_item) {
+  const ItemList counts = list_items(sample.items);
+  for (size_t kind = 0; kind < dataset.kinds().size(); ++kind) {
+    const auto& [modality, token, features, varied] = dataset.kinds()[kind];
+    const bool is_audio = modality == Modality::Audio;
+    const int64_t each = kind < tokens_per_item.size() ? tokens_per_item[kind] : 0;
+    const int64_t items = counts.of(static_cast<int>(kind));
+    const int64_t found =
+        token < 0 ? 0 : std::count(sample.tokens.begin(), sample.tokens.end(), token);
+    if (found == items * each) continue;
+    throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + " has " +
+                    std::to_string(found) + (is_audio ? " audio" : " image") +
+                    " placeholders (token " + std::to_string(token) + "), but its " +
+                    std::to_string(items) + (is_audio ? " clips" : " images") + " make " +
+                    std::to_string(items * each) + " features (" + std::to_string(each) +
+                    " each); pack it with that many for each");
+  }
 }
 
 }  // namespace zea
