@@ -18,7 +18,8 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 2):
       item_bytes            uint8 (all bytes)     JPEG, PNG, WAV or FLAC files as they are, or raw
                                                   pixels (uint8) or sound (int16, mono, little-endian)
       item_shape            int32 (items, 3)      of raw pixels: height, width, channels (1 or 3);
-                                                  0, 0, 0: encoded, or sound
+                                                  height, width, 0: of an encoded image whose size
+                                                  is known; 0, 0, 0: of another, or sound
       item_modality         uint8 (items)         0: image, 1: sound (not in version 1)
       item_rate             int32 (items)         of raw sound: samples per second; 0: encoded, or an
                                                   image (not in version 1)

@@ -81,6 +81,47 @@ TEST_F(DatasetFile, AnItemIsOfTheEncoderWhosePlaceholderStandsForIt) {
   }
 }
 
+/// Images of up to 8 x 8 pixels, of which each 2 x 2 make a feature.
+EncoderSpec encoder_of_any_size() {
+  EncoderSpec encoder{.name = "vision", .placeholder = kImage};
+  encoder.input = PatchInput{.image_size = 8, .patch_size = 1, .block = 2, .any_size = true};
+  encoder.projector.merge = 4;
+  encoder.drops_first_token = false;
+  return encoder;
+}
+
+TEST_F(DatasetFile, ImagesOfAnySizeHaveTheShapesThatTheirSizesAskFor) {
+  Arrays arrays;
+  arrays.item_shape = {2, 1, 1, 6, 4, 0, 5, 16, 0};
+  const auto data = open_dataset(write(arrays), kHeldBytes, {},
+                                 {{Modality::Image, kImage, 1, encoder_of_any_size()}});
+
+  const auto shapes_of = [&](size_t sample) {
+    return data->index()[sample].items.shapes(0, encoder_of_any_size());
+  };
+  ASSERT_EQ(shapes_of(2).size(), 2);
+  EXPECT_EQ(shapes_of(0)[0].tokens, 4);  // of two pixels: whole blocks
+  EXPECT_EQ(shapes_of(2)[0], (ItemShape{.tokens = 24, .features = 6, .merge = 4, .width = 4}));
+  EXPECT_EQ(shapes_of(2)[1].width, 8);  // shrunk to half
+  EXPECT_EQ(shapes_of(2)[1].tokens, 16);
+  EXPECT_FALSE(data->read(2).items[0].raw);
+  EXPECT_EQ(data->read(2).items[0].height, 6);
+}
+
+TEST_F(DatasetFile, AnImageOfAnySizeMustHaveOne) {
+  const std::string path = write(Arrays());
+  EXPECT_NO_THROW(open_dataset(path));
+  try {
+    open_dataset(path, kHeldBytes, {}, {{Modality::Image, kImage, 1, encoder_of_any_size()}});
+    FAIL();
+  } catch (const DataError& fault) {
+    EXPECT_NE(std::string(fault.what())
+                  .find("sample 2 has an encoded image without its height and width (item_shape)"),
+              std::string::npos)
+        << fault.what();
+  }
+}
+
 TEST(KindsOfItems, FollowThePlaceholders) {
   const std::vector<ItemKind> kinds{
       {Modality::Image, 7, 2}, {Modality::Audio, 5, 1}, {Modality::Image, 6, 1}};
