@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/units/microbatch_sizes.hpp"
+
+#include "zea/plan/tokens/deal.hpp"
+#include "zea/plan/tokens/mask_word.hpp"
+
+namespace zea {
+namespace {
+
+std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments, bool causal) {
+  std::vector<AttentionSizes> sizes;
+  for (const SegmentBatch& batch : batch_segments(segments, allowed_padding(causal))) {
+    sizes.push_back({static_cast<int64_t>(batch.segments.size()), batch.length, 0});
+    for (const Segment& segment : batch.segments) sizes.back().tokens += segment.length;
+  }
+  return sizes;
+}
+
+EncoderSizes encoder_sizes(const std::vector<ItemShape>& items) {
+  EncoderSizes sizes{.items = static_cast<int64_t>(items.size())};
+  std::vector<Segment> segments;
+  for (const ItemShape& item : items) {
+    segments.push_back({sizes.tokens, item.tokens});
+    sizes.tokens += item.tokens;
+    sizes.features += item.features;
+  }
+  sizes.attention = attention_sizes(segments, false);
+  return sizes;
+}
+
+}  // namespace
+
+MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
+                           const ItemList& items) {
+  MicrobatchSizes other = sizes;
+  other.items = items;
+  other.encoders.clear();
+  for (size_t e = 0; e < model.encoders.size(); ++e)
+    other.encoders.push_back(encoder_sizes(items.shapes(static_cast<int>(e), model.encoders[e])));
+  return other;
+}
+
+ItemList largest_share(const ModelSpec& model, const ItemList& items, int encoder, int takers) {
+  const EncoderSpec& spec = model.encoders[static_cast<size_t>(encoder)];
+  const std::vector<ItemShape> all = items.shapes(encoder, spec);
+  int64_t most = -1;
+  ItemList largest;
+  for (const std::vector<int64_t>& share : deal_items(all, spec.block, takers)) {
+    int64_t tokens = 0;
+    for (const int64_t item : share) tokens += all[item].tokens;
+    if (tokens <= most) continue;
+    most = tokens;
+    largest = {};
+    for (const int64_t item : share) largest.add(encoder, 1, all[item]);
+  }
+  return largest;
+}
+
+MicrobatchSizes microbatch_sizes(const ModelSpec& model, const std::vector<SampleIndex>& samples) {
+  MicrobatchSizes sizes;
+  ItemList items;
+  std::vector<Segment> text;
+  for (const SampleIndex& sample : samples) {
+    text.push_back({sizes.tokens, sample.tokens});
+    sizes.tokens += sample.tokens;
+    sizes.targets += sample.targets;
+    items += sample.items;
+  }
+  sizes.samples = static_cast<int64_t>(samples.size());
+  sizes.text = attention_sizes(text, true);
+  return with_items(model, sizes, items);
+}
+
+}  // namespace zea
