@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that knows Kokkos, and the only one that is compiled with OpenMP: without it
-// libtorch's parallel_for, which is a header, runs everything on the calling thread.
+// The only file that is compiled with OpenMP: without it libtorch's parallel_for, which is a
+// header, runs everything on the calling thread.
 #include "launch.hpp"
 
 #include <ATen/Parallel.h>
 
-#include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <limits>
 
@@ -49,36 +48,19 @@ KernelRuntime::KernelRuntime()
     : kept_memory_(make_kept_memory()), before_(c10::GetAllocator(c10::kCPU)) {
   keep_freed_memory();
   if (kept_memory_) c10::SetAllocator(c10::kCPU, kept_memory_.get(), UINT8_MAX);
-#if KOKKOS_VERSION < 30700
-  Kokkos::InitArguments arguments;
-  arguments.disable_warnings = true;
-  Kokkos::initialize(arguments);
-#else
-  Kokkos::initialize(Kokkos::InitializationSettings().set_disable_warnings(true));
-#endif
 }
 
 KernelRuntime::~KernelRuntime() {
   c10::SetAllocator(c10::kCPU, before_, UINT8_MAX);
-  Kokkos::finalize();
 }
 
 void detail::for_each_chunk(int64_t elements,
                             c10::function_ref<void(int64_t, int64_t, int64_t)> functor,
                             int64_t step) {
-  const auto run = [&](int64_t chunk) {
-    functor(chunk, chunk * step, std::min(elements, (chunk + 1) * step));
-  };
-  const int64_t chunks = num_chunks(elements, step);
-  if (Kokkos::DefaultHostExecutionSpace().concurrency() == 1 && at::get_num_threads() > 1) {
-    at::parallel_for(0, chunks, 1, [&](int64_t first, int64_t last) {
-      for (int64_t chunk = first; chunk < last; ++chunk) run(chunk);
-    });
-    return;
-  }
-  Kokkos::parallel_for("zea_for_each_chunk",
-                       Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace>(0, chunks),
-                       [&](const int64_t chunk) { run(chunk); });
+  at::parallel_for(0, num_chunks(elements, step), 1, [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk)
+      functor(chunk, chunk * step, std::min(elements, (chunk + 1) * step));
+  });
 }
 
 }  // namespace zea

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a functor over chunks of a flat buffer runs on the host: Kokkos, whatever back end it has; or
-// libtorch's threads, where Kokkos has one thread and the rank has several.
+// How a functor over chunks of a flat buffer runs on the host: on libtorch's threads.
 #pragma once
 
 #include <c10/util/FunctionRef.h>

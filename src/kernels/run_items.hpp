@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a row functor where a tensor is: on the cores of the host (Kokkos or libtorch's threads, see
-// launch.hpp), or on a device.
+// Runs a row functor where a tensor is: on the cores of the host, or on a device.
 #pragma once
 
 #include "device/launch_items.hpp"

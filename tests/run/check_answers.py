@@ -28,7 +28,7 @@ class Answers(zr.ZeaTest):
             r"libtorch: 2\.\d+\.\d+ in /.*/torch; its vector code here: \w+",
             r"MPI: \w+.* \(standard \d\.\d\)",
             r"HDF5: \d+\.\d+\.\d+",
-            r"Kokkos: \d+\.\d+\.\d+ \w+",
+            r"Kokkos: (none|\d+\.\d+\.\d+ [\w ]+)",
             r"NCCL: (none|\d+\.\d+\.\d+)",
             r"device kernels: (none.*|CUDA \d+\.\d+\.\d+ for sm_\d+.*)",
         ):

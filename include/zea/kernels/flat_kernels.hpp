@@ -9,8 +9,8 @@
 
 namespace zea {
 
-/// Starts and ends Kokkos, and lets host tensors take memory that others have freed. Main (or a
-/// test's main) owns one before any kernel runs.
+/// Lets host tensors take memory that others have freed. Main (or a test's main) owns one before
+/// any kernel runs.
 class KernelRuntime {
  public:
   KernelRuntime();
