@@ -1,6 +1,13 @@
 # Row functors compiled for devices, where a CUDA compiler is found that fits the CUDA runtime of libtorch's wheels; else one file
 # that says there are none. A library of objects of its own: nvcc gets none of the C++ flags, and programs are linked as C++.
 set(device_kernels none)
+# Launched by Kokkos, where it is found with CUDA: of 4.3, the first to take the device from a stream, and without separate
+# linking of device code, which links programs by nvcc. Kernels are then for its GPUs. (HIP: there is no such device here.)
+set(device_launcher cuda)
+if(Kokkos_ENABLE_CUDA AND Kokkos_VERSION VERSION_GREATER_EQUAL 4.3 AND NOT Kokkos_ENABLE_CUDA_RELOCATABLE_DEVICE_CODE)
+  set(device_launcher kokkos)
+  set(CMAKE_CUDA_ARCHITECTURES ${Kokkos_CUDA_ARCHITECTURES})
+endif()
 if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
   find_program(ZEA_NVCC nvcc HINTS $ENV{CUDACXX} PATHS /usr/local/cuda/bin)
   if(ZEA_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
@@ -19,6 +26,9 @@ if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12 AND CMAKE_CUDA_COMPILER_VERSION MATCHES "^${cudart_major}[.]")
       list(JOIN CMAKE_CUDA_ARCHITECTURES ", sm_" device_kernels)
       set(device_kernels "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for sm_${device_kernels}")
+      if(device_launcher STREQUAL kokkos)
+        string(APPEND device_kernels ", launched by Kokkos")
+      endif()
     else()
       set(device_kernels "none: nvcc ${CMAKE_CUDA_COMPILER_VERSION} does not fit the CUDA ${cudart_major} runtime in use")
     endif()
@@ -34,14 +44,26 @@ if(device_kernels MATCHES "^none")
   return()
 endif()
 add_library(zea_device_kernels OBJECT
-  device/check_launch.cu
   device/flat_kernels.cu
   device/logit_kernels.cu
   device/row_kernels.cu
 )
+if(device_launcher STREQUAL kokkos)
+  target_sources(zea_device_kernels PRIVATE device/kokkos/kokkos_space.cu)
+  target_compile_options(zea_device_kernels PRIVATE --extended-lambda)
+  target_link_libraries(zea_device_kernels PRIVATE Kokkos::kokkoscore)
+  # Programs are linked without nvcc's options, by the C++ compiler; and without the toolkit's runtime, see below. With Kokkos
+  # they need the driver (libcuda.so.1) to start, which those of our own launcher do not.
+  set_property(TARGET Kokkos::kokkoscore PROPERTY INTERFACE_LINK_OPTIONS)
+  set_property(TARGET CUDA::cudart PROPERTY IMPORTED_LOCATION ${ZEA_CUDART_LIBRARY})
+  target_link_libraries(zea_engine INTERFACE $<LINK_ONLY:Kokkos::kokkoscore>)
+else()
+  target_sources(zea_device_kernels PRIVATE device/cuda/check_launch.cu)
+endif()
 set_target_properties(zea_device_kernels PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
   CUDA_RUNTIME_LIBRARY None POSITION_INDEPENDENT_CODE ON)
-target_include_directories(zea_device_kernels PRIVATE ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
+target_include_directories(zea_device_kernels PRIVATE ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}
+  ${CMAKE_CURRENT_SOURCE_DIR}/device/${device_launcher})
 # std::bit_cast is constexpr, and no more, to nvcc.
 target_compile_options(zea_device_kernels PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra
   $<$<BOOL:${ZEA_WERROR}>:-Werror=all-warnings>)

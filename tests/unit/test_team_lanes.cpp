@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The row functors as a device's teams of lanes run them, with a thread of the host for each lane,
 // against libtorch's operations: which lane has what, tails, sums over lanes, and that no lane
-// overwrites what another has not read.
+// overwrites what another has not read. And as Kokkos runs them on the host, by the code that
+// launches them on a device of Kokkos.
 #include <gtest/gtest.h>
 
+#include <Kokkos_Core.hpp>
 #include <barrier>
 #include <chrono>
 #include <limits>
 #include <thread>
 
+#include "kernels/device/kokkos/kokkos_items.hpp"
 #include "kernels/elements.hpp"
 #include "kernels/flat_functors.hpp"
 #include "kernels/gelu_functors.hpp"
@@ -62,13 +65,29 @@ class ThreadTeam {
   int lane_;
 };
 
+/// In place of a number of lanes: Kokkos' threads have an item each, or its teams.
+constexpr int kKokkosThreads = 0, kKokkosTeams = -1;
+
 class TeamLanes : public ::testing::TestWithParam<std::tuple<at::ScalarType, int>> {
  protected:
+  static void SetUpTestSuite() { Kokkos::initialize(); }
+  static void TearDownTestSuite() { Kokkos::finalize(); }
   void SetUp() override { at::manual_seed(11); }
+
+  static int lanes() { return std::get<1>(GetParam()); }
+  static bool is_by_kokkos() { return lanes() <= 0; }
 
   template <class Functor>
   static void run(const Functor& functor, int64_t items) {
-    SharedTeam team(std::get<1>(GetParam()));
+    if (!is_by_kokkos()) return run_by_threads(lanes(), functor, items);
+    run_items_by_kokkos(Kokkos::DefaultHostExecutionSpace(), functor, items,
+                        kMostThreadElements + (lanes() == kKokkosTeams ? 1 : 0));
+    Kokkos::fence();
+  }
+
+  template <class Functor>
+  static void run_by_threads(int lanes, const Functor& functor, int64_t items) {
+    SharedTeam team(lanes);
     std::vector<std::jthread> threads;
     for (size_t lane = 0; lane < team.parts.size(); ++lane)
       threads.emplace_back([&, lane] {
@@ -185,7 +204,8 @@ TEST_P(TeamLanes, GradientsOfNorms) {
                                   part_columns};
       run(functor, 3 * 3);
       functor.sums = elements<Wide<T>>(one_by_one);
-      run([=](const auto& lane, int64_t row) { functor.add_row(lane, row); }, rows);
+      const auto add = [=](const auto& lane, int64_t row) { functor.add_row(lane, row); };
+      run_by_threads(is_by_kokkos() ? 1 : lanes(), add, rows);  // Kokkos keeps no order of items
     });
     const at::Tensor centred = is_layer_norm ? exact(x) - exact(mean).unsqueeze(1) : exact(x);
     const at::Tensor weight = (exact(dy) * centred * exact(scale).unsqueeze(1)).sum(0);
@@ -310,14 +330,41 @@ TEST_P(TeamLanes, FlatBuffers) {
   expect_close(sums.sum(), sum_of_squares_reference(g), 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(TypesAndLanes, TeamLanes,
-                         ::testing::Combine(::testing::Values(at::kDouble, at::kFloat,
-                                                              at::kBFloat16),
-                                            ::testing::Values(1, 4, 7)),
-                         [](const auto& info) {
-                           return at::toString(std::get<0>(info.param)) + std::string("Lanes") +
-                                  std::to_string(std::get<1>(info.param));
-                         });
+TEST_P(TeamLanes, KokkosOnTheHostIsOneLane) {
+  if (!is_by_kokkos()) return;
+  const int64_t rows = 9, columns = 37;
+  const at::Tensor x = random({rows, columns}), weight = random({columns}),
+                   bias = random({columns});
+  const at::Tensor targets = at::randint(0, columns, {rows}, at::kLong);
+  const auto results = [&](const auto& run_all) {
+    const NormRows norm{x, at::empty_like(x), at::empty({rows}, wide_type()),
+                        at::empty({rows}, wide_type())};
+    const LogitSums sums(rows, at::TensorOptions(wide_type()));
+    with_element_type(x, [&]<class T>(T) {
+      run_all(norm_of<T>({x, {}, weight, bias, {}, {}}, norm));
+      run_all(AddLogitRow<T>{{elements<T>(x), targets.data_ptr<int64_t>(), 0, columns},
+                             elements<Wide<T>>(sums.maxima),
+                             elements<Wide<T>>(sums.sums),
+                             elements<Wide<T>>(sums.picked)});
+    });
+    return std::vector<at::Tensor>{norm.y, norm.mean, norm.scale, sums.maxima, sums.sums};
+  };
+  const auto found = results([&](const auto& functor) { run(functor, rows); });
+  const auto expected = results([&](const auto& functor) { run_by_threads(1, functor, rows); });
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    TypesAndLanes, TeamLanes,
+    ::testing::Combine(::testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
+                       ::testing::Values(kKokkosTeams, kKokkosThreads, 1, 4, 7)),
+    [](const auto& info) {
+      const int lanes = std::get<1>(info.param);
+      return at::toString(std::get<0>(info.param)) +
+             (lanes == kKokkosTeams     ? std::string("KokkosTeams")
+              : lanes == kKokkosThreads ? "KokkosThreads"
+                                        : "Lanes" + std::to_string(lanes));
+    });
 
 }  // namespace
 }  // namespace zea::detail::test_team_lanes

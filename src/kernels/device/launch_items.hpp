@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's launcher of row functors, for plain C++: instantiated for all of them in .cu files,
-// which know neither libtorch nor who calls; or, where a build has no CUDA compiler, one that
-// refuses.
+// which know neither libtorch nor who calls, by our own `__global__` (device/cuda) or by a Kokkos
+// that has CUDA (device/kokkos); or, where a build has no CUDA compiler, one that refuses.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The logit functors, compiled for devices.
-#include "device/launch_items.cuh"
+#include "device_launcher.cuh"
 
 namespace zea::detail {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
-#include "device/launch_items.cuh"
+#include "device_launcher.cuh"
 
 namespace zea::detail {
 

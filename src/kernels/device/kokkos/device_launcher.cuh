@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher of a build with a Kokkos that has CUDA.
+#pragma once
+
+#include "device/functor_lists.hpp"
+#include "device/launch_items.hpp"
+#include "kokkos_items.hpp"
+
+namespace zea::detail {
+
+/// Kokkos' space of a stream of the current device, a cudaStream_t.
+const Kokkos::Cuda& kokkos_space(void* stream);
+
+template <class Functor>
+void launch_items(const Functor& functor, int64_t items, int64_t item_elements, void* stream) {
+  run_items_by_kokkos(kokkos_space(stream), functor, items, item_elements);
+}
+
+}  // namespace zea::detail
