@@ -93,6 +93,7 @@ TABLE = {
     " --out sheet.png": runs(),
     # inputs/
     f"zea -n --ranks 2 -i {DECK}": runs(),
+    "zea -h optim.lr": runs(always=[("optim.lr", "optim.lr | grep -q 'optim.lr = '")]),
     f"mpirun -n 2 zea -i {DECK} -d runs/first schedule.steps=200 optim.lr=1e-3": runs(FEW_OF_200),
     "mpirun -n 4 zea -i inputs/fashion_captions_2m_grid.toml": runs(("grid.toml", f"grid.toml {SHORT}")),
     f"zea --profile costs.json -i {DECK}": runs(),
