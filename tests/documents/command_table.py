@@ -73,7 +73,7 @@ FEW_OF_200 = ("schedule.steps=200", SHORT)
 TABLE = {
     # README.md
     "./jobs/quickstart.sh": tested_by("run_quickstart_ranks2", "run_quickstart_whole_ranks2"),
-    "./tests/run.sh": in_parts("bash -n tests/run.sh", ".venv/bin/cmake --list-presets=test | grep -q '\"ci\"'"),
+    "./tests/run.sh": in_parts("bash -n tests/run.sh", ".venv/bin/cmake --list-presets=test | grep '\"ci\"'"),
     "export PATH=$PWD/build/release/src:$PWD/build/release/postprocess:$PATH": runs(),
     f"{PYTHON} jobs/pack_text.py notes.txt --tokenizer gpt2/tokenizer.json --max-tokens 512 --out text": runs(),
     "mpirun -n 4 zea -i inputs/gpt2_124m_fsdp.toml model.weights=gpt2 model.config='\"\"'"
@@ -93,6 +93,7 @@ TABLE = {
     " --out sheet.png": runs(),
     # inputs/
     f"zea -n --ranks 2 -i {DECK}": runs(),
+    "zea -h optim.lr": runs(always=[("optim.lr", "optim.lr | grep '^optim.lr$'")]),
     f"mpirun -n 2 zea -i {DECK} -d runs/first schedule.steps=200 optim.lr=1e-3": runs(FEW_OF_200),
     "mpirun -n 4 zea -i inputs/fashion_captions_2m_grid.toml": runs(("grid.toml", f"grid.toml {SHORT}")),
     f"zea --profile costs.json -i {DECK}": runs(),
@@ -168,7 +169,7 @@ TABLE = {
     "jobs/build.sh ci unit_plan": in_parts("bash -n jobs/build.sh", "grep -q unit_plan build/ci/build.ninja"),
     "build/ci/tests/unit/unit_plan --file=test_plan": runs(),
     "python3 tests/style/check_structure.py .": tested_by("style_structure"),
-    "jobs/build.sh dev": in_parts(".venv/bin/cmake --list-presets | grep -q '\"dev\"'"),
+    "jobs/build.sh dev": in_parts(".venv/bin/cmake --list-presets | grep '\"dev\"'"),
     ".venv/bin/ctest --test-dir build/ci -L style --output-on-failure": runs(always=[("-L", "-N -L")]),
     "tests/run.sh -L unit": in_parts(".venv/bin/ctest --test-dir build/ci -N -L unit"),
     ".venv/bin/ctest --test-dir build/ci -L long": runs(always=[("-L", "-N -L")]),
