@@ -103,7 +103,8 @@ void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& ste
   const auto actions =
       engine.plan().rank_step(step.plan, engine.world_rank(), true).schedule.actions;
   const WalkResult result = engine.run(actions, step.microbatches, HeadOutput::TargetLogits);
-  const Shape shape{static_cast<int64_t>(step.targets.size()), engine.plan().model.decoder.vocabulary};
+  const Shape shape{static_cast<int64_t>(step.targets.size()),
+                    engine.plan().model.decoder.vocabulary};
   const at::Tensor logits = at::zeros(shape, at::kDouble);
   for (size_t m = 0; m < step.microbatches.size(); ++m) {
     if (!result.outputs[m].defined() || !step.microbatches[m].counts) continue;

@@ -10,18 +10,26 @@
 namespace zea::testing {
 namespace {
 
+/// Tests of the suite that stand in other files, as a filter names them: "Suite.*" where all do.
+std::string others_of(const ::testing::TestSuite& suite, const std::string& file) {
+  std::string others;
+  bool is_all = true;
+  for (int t = 0; t < suite.total_test_count(); ++t) {
+    const ::testing::TestInfo& test = *suite.GetTestInfo(t);
+    if (std::filesystem::path(test.file()).stem() == file)
+      is_all = false;
+    else
+      others += std::string(suite.name()) + "." + test.name() + ":";
+  }
+  return is_all ? std::string(suite.name()) + ".*:" : others;
+}
+
 /// The filter, less all tests of other files.
 std::string filter_of(const std::string& file, std::string filter) {
   filter += filter.find('-') == std::string::npos ? "-" : ":";
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
-  for (int s = 0; s < all.total_test_suite_count(); ++s) {
-    const ::testing::TestSuite& suite = *all.GetTestSuite(s);
-    for (int t = 0; t < suite.total_test_count(); ++t) {
-      const ::testing::TestInfo& test = *suite.GetTestInfo(t);
-      if (std::filesystem::path(test.file()).stem() == file) continue;
-      filter += std::string(suite.name()) + "." + test.name() + ":";
-    }
-  }
+  for (int s = 0; s < all.total_test_suite_count(); ++s)
+    filter += others_of(*all.GetTestSuite(s), file);
   return filter;
 }
 
