@@ -56,7 +56,7 @@ def write_as_version_1(checkpoint):
     path.write_text(text)
     digest = re.search("its digest should be ([0-9a-f]{32})", run_tool(INSPECT, checkpoint, code=4))
     path.write_text(re.sub('"digest": "[0-9a-f]{32}"', f'"digest": "{digest[1]}"', text))
-    for shard in checkpoint.glob("rank-*.h5"):
+    for shard in checkpoint.glob("*-0*.h5"):
         with zr.h5py.File(shard, "r+") as file:
             file.attrs.modify("version", zr.np.bytes_("1"))
 
