@@ -79,6 +79,7 @@ TEST(DescribeRanks, DrawsAReplicaAndANodeOfManyRanks) {
                        "    vision       [0] [1] [2] [3]\n"
                        "    llm.pp0      [0-1] [2-3]\n"
                        "    llm.pp1      [4-5] [6-7]\n"
+                       "  rank 511:  llm(dp_replicate=0 dp_shard=63 pp=1 dp_module=0 cp=1 tp=1)\n"
                        "modules, on"))
       << describe(plan, NarrowProducts::Library);
   const std::string text = text_of(plan, 4);

@@ -42,7 +42,7 @@ std::string rank_line(const Plan& plan, int rank) {
   return line + "\n";
 }
 
-/// Every rank, or of many one replica: the others are like it.
+/// Every rank, or of many one replica, as the others are like it, and the last.
 std::string rank_map(const Plan& plan) {
   std::string text = "ranks\n";
   if (plan.world_size() <= detail::kMostListed) {
@@ -53,7 +53,7 @@ std::string rank_map(const Plan& plan) {
   std::iota(replica.begin(), replica.end(), 0);
   return text + "  replica 0 of " + std::to_string(plan.mesh.replicas()) +
          ", whose ranks follow each other; in brackets those of a tp group\n" +
-         detail::draw_ranks(plan.mesh, replica);
+         detail::draw_ranks(plan.mesh, replica) + rank_line(plan, plan.world_size() - 1);
 }
 
 /// How each module lies on the ranks of a replica, where there are several.
