@@ -108,15 +108,18 @@ int MeshShape::rank_along(int world_rank, const std::string& module,
 
 std::vector<int> MeshShape::group(int world_rank, const std::string& module,
                                   const std::vector<Axis>& axes) const {
-  const Coordinate here = coordinate(world_rank, module);
-  std::vector<int> ranks;
-  for (int other = 0; other < world_size(); ++other) {
-    if (!has(other, module)) continue;
-    const Coordinate there = coordinate(other, module);
-    bool same = true;
-    for (int a = 0; a < kNumAxes; ++a)
-      same = same && (has_axis(axes, a) || here.*kAxes[a].member == there.*kAxes[a].member);
-    if (same) ranks.push_back(other);
+  const ModuleGrid& own = grid(module);
+  Coordinate there = coordinate(world_rank, module);
+  std::vector<int> ranks(size_along(module, axes));
+  for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
+    int left = i;
+    for (int a = kNumAxes - 1; a >= 0; --a) {
+      if (!has_axis(axes, a)) continue;
+      const int degree = degree_of(*this, own, kAxes[a]);
+      there.*kAxes[a].member = left % degree;
+      left /= degree;
+    }
+    ranks[i] = rank_at(there, module);
   }
   return ranks;
 }
