@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <functional>
 #include <new>
-#include <optional>
 #include <string>
 #include <thread>
 

@@ -2,7 +2,6 @@
 // Which decoder an item needs, told by its first bytes, and raw items.
 #include "zea/data/image.hpp"
 
-#include <array>
 #include <cstring>
 
 #include "decode.hpp"

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <memory>
 #include <vector>
 
 namespace zea {

@@ -4,8 +4,6 @@
 // numbering of processes and no common folder: what containers forbid is seldom this.
 #pragma once
 
-#include <vector>
-
 #include "node/handover.hpp"
 
 namespace zea {
