@@ -2,6 +2,7 @@
 // Which decoder an item needs, told by its first bytes, and raw items.
 #include "zea/data/image.hpp"
 
+#include <array>
 #include <cstring>
 
 #include "decode.hpp"
