@@ -1,101 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/shard_file.hpp"
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <string>
-#include <vector>
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "h5_call.hpp"
-#include "read_at.hpp"
+#include "file_rest.hpp"
 #include "strict_json.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
-#include "zea/io/manifest.hpp"
 
 namespace zea {
 namespace {
-
-// What a shard holds beside its tensors: HDF5's structures, and gaps that hold nothing. Blocks of
-// tensors have their hashes; with one of the rest there is no byte of the file without.
-
-/// Bytes [begin, end) of a file.
-struct FileRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-
-/// Read at once: the rest is short, but for a file that is not what it should be.
-constexpr int64_t kPartBytes = 1 << 20;
-
-/// Reads no more than it is asked for: what lies between may be large, and not in memory.
-class Rest {
- public:
-  explicit Rest(const H5Site& site)
-      : site_(site), descriptor_(::open(site.path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) fail(std::strerror(errno));
-    ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);
-  }
-  Rest(const Rest&) = delete;
-  Rest& operator=(const Rest&) = delete;
-  ~Rest() { ::close(descriptor_); }
-
-  int64_t file_bytes() const {
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0) fail(std::strerror(errno));
-    return status.st_size;
-  }
-  const std::string& hash() const { return hash_; }
-
-  void add(FileRange gap) {
-    while (gap.begin < gap.end) {
-      const size_t known = hash_.size();
-      const int64_t wanted = std::min(kPartBytes, gap.end - gap.begin);
-      hash_.resize(known + static_cast<size_t>(wanted));
-      if (const char* fault = read_at(descriptor_, gap.begin, hash_.data() + known, wanted,
-                                      "it was cut short meanwhile"))
-        fail(fault);
-      hash_ = hash_bytes(hash_.data(), static_cast<int64_t>(hash_.size()));
-      gap.begin += wanted;
-    }
-  }
-
-  [[noreturn]] void fail(const std::string& fault) const {
-    throw_error(site_.code, site_.path + ": cannot be checked: " + fault);
-  }
-
- private:
-  const H5Site& site_;
-  int descriptor_;
-  std::string hash_;  ///< of the parts so far
-};
-
-/// XXH3-128 of all bytes of `path` outside of `data`, in their order, chained from part to part.
-/// Throws the error that `code` selects where the file cannot be read, and where the ranges overlap
-/// or leave it.
-std::string hash_rest(const std::string& path, std::vector<FileRange> data, ExitCode code) {
-  std::sort(data.begin(), data.end(),
-            [](const FileRange& a, const FileRange& b) { return a.begin < b.begin; });
-  const H5Site site{path, code};
-  Rest rest(site);
-  const int64_t file_bytes = rest.file_bytes();
-  int64_t end = 0;
-  for (const FileRange& range : data) {
-    if (range.begin < end || range.end > file_bytes)
-      rest.fail("its tensors overlap or lie outside of it");
-    rest.add({end, range.begin});
-    end = range.end;
-  }
-  rest.add({end, file_bytes});
-  return rest.hash();
-}
 
 constexpr const char* kShardFormat = "zea.shard";
 constexpr const char* kRankPrefix = "rank-";
