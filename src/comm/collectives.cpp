@@ -45,8 +45,8 @@ CollectiveCall with_counts(CallKind kind, const void* send, void* receive, Count
 
 const char* call_name(CallKind kind) {
   constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                    "broadcast",  "gather",     "send",
-                                    "recv",       "exchange",   "barrier"};
+                                    "broadcast",  "gather",     "send",           "recv",
+                                    "exchange",   "barrier"};
   static_assert(std::size(kNames) == static_cast<size_t>(CallKind::Barrier) + 1);
   return kNames[static_cast<int>(kind)];
 }

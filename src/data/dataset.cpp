@@ -360,7 +360,8 @@ std::vector<Item> FileDataset::items_of(size_t i) const {
   try {
     assign_kinds(tokens, kinds_, items);
   } catch (const DataError& fault) {
-    refuse("sample " + std::to_string(i) + " has " + fault.what() + "; pack the data set with them");
+    refuse("sample " + std::to_string(i) + " has " + fault.what() +
+           "; pack the data set with them");
   }
   return items;
 }

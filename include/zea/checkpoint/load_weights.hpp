@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a source of weights into the shards of an engine: every rank reads the extents that it holds
-// and nothing else, so neither memory nor time depends on the size of the whole model. Resuming reads
-// the optimizer's state, too: of a run into an engine of any layout and precision.
+// and nothing else, so neither memory nor time depends on the size of the whole model. Resuming
+// reads the optimizer's state, too: of a run into an engine of any layout and precision.
 #pragma once
 
 #include "zea/comm/collectives.hpp"
