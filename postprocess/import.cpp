@@ -8,7 +8,6 @@
 #include "zea/io/model_source.hpp"
 #include "zea/io/piece_copy.hpp"
 #include "zea/io/safetensors.hpp"
-#include "zea/io/tensor_stream.hpp"
 #include "zea/io/weights_file.hpp"
 
 namespace zea {

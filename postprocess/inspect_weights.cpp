@@ -9,8 +9,8 @@
 #include "inspect.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/open_source.hpp"
+#include "zea/io/piece_copy.hpp"
 #include "zea/io/shape_text.hpp"
-#include "zea/io/tensor_stream.hpp"
 
 namespace zea {
 namespace {

@@ -9,7 +9,6 @@
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/piece_copy.hpp"
-#include "zea/io/tensor_stream.hpp"
 
 namespace zea {
 namespace {

@@ -12,7 +12,6 @@
 #include "build_text.hpp"
 #include "start.hpp"
 #include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/comm/node_memory.hpp"
 #include "zea/comm/recorded_collectives.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint_directory.hpp"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "zea/core/error.hpp"

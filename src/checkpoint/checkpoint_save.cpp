@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "checkpoint_directory.hpp"
-#include "own_pieces.hpp"
+#include "held_boxes.hpp"
 #include "save_manifest.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "own_pieces.hpp"
+#include "held_boxes.hpp"
 #include "zea/io/shard_file.hpp"
 
 namespace zea::detail {

@@ -4,11 +4,13 @@
 // all walk these boxes.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
+#include <string>
 #include <vector>
 
+#include <ATen/ATen.h>
+
+#include "zea/parallel/engine.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea::detail {
@@ -32,5 +34,23 @@ std::vector<HeldBox> own_boxes(const Plan& plan, int buffer, int world_rank);
 /// behind the other.
 void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldBox>& boxes,
                 const std::function<void(const HeldBox&, void*)>& read);
+
+/// What one rank puts into a checkpoint: one box of one state of one parameter, where training
+/// keeps it.
+struct OwnPiece {
+  const ParamSpec* param;
+  std::string state;
+  Extent extent;
+  at::Tensor values;  ///< 1-d, packed; a view of the live shard, on its device
+  bool changes;       ///< optimizer steps change it
+};
+
+/// Bytes that this rank's files will have, their metadata included; that of frozen values only if
+/// asked for.
+int64_t own_file_bytes(Engine& engine, bool with_frozen);
+
+/// Of this rank's own cut of every buffer, parameters and optimizer state; of what several tp ranks
+/// hold, the first one's. Those that change come first; what never changes has a file of its own.
+std::vector<OwnPiece> own_pieces(Engine& engine);
 
 }  // namespace zea::detail

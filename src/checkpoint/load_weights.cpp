@@ -1,10 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/checkpoint/load_weights.hpp"
 
+#include <functional>
+#include <string>
+
 #include "held_boxes.hpp"
+#include "zea/checkpoint/agree.hpp"
+#include "zea/core/error.hpp"
 #include "zea/io/model_source.hpp"
 
 namespace zea {
+namespace {
+
+/// Ranks that fall back to an older checkpoint on their own would mix two of them.
+void check_same_on_all(Collectives& control, const StateSource& source) {
+  const auto run = static_cast<int64_t>(std::hash<std::string>{}(source.run_id()) >> 1);
+  const int64_t step = source.position().step;
+  int64_t largest[4] = {run, -run, step, -step};
+  control.all_reduce(largest, 4, DType::Int64, ReduceOp::Max).wait();
+  if (largest[0] != -largest[1] || largest[2] != -largest[3])
+    throw WeightsError(
+        source.describe() +
+        ": the ranks opened different checkpoints; name one that all of them can read");
+}
+
+/// Another optimizer's is no damage: an older checkpoint of the run has it, too.
+void check_same_optimizer(const Plan& plan, const StateSource& source) {
+  for (const ParamSpec& param : plan.model.params) {
+    const std::vector<std::string> states = source.states(param.name);
+    const std::string why = states.empty() ? "" : plan.optimizer.why_not_from(states);
+    if (!why.empty()) throw PlanError(source.describe() + ": " + why);
+  }
+}
+
+void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource& source) {
+  const Plan& plan = engine.plan();
+  auto boxes = detail::held_boxes(plan, buffer.index(), engine.world_rank(), buffer.range());
+  std::erase_if(boxes, [&](const detail::HeldBox& box) {
+    return source.states(plan.model.params[box.param].name).empty();
+  });
+  ActionRecord& record = engine.mesh().record();
+  const ActionRecord::Action action(record, "read optimizer state");
+  for (const StateSpec& state : plan.optimizer.states)
+    detail::fill_boxes(engine.state(buffer, state.name), buffer.range(), boxes,
+                       [&](const detail::HeldBox& box, void* target) {
+                         const ParamSpec& param = plan.model.params[box.param];
+                         source.read_state(param.name, state.name, param.shape, box.extent,
+                                           state.type(plan.precision.master), target);
+                         record.moved();
+                       });
+}
+
+}  // namespace
 
 void check_tensors(const ModelSpec& model, const WeightsSource& source) {
   check_match(match_tensors(model, source), model, source);
@@ -29,6 +76,19 @@ void load_weights(Engine& engine, const WeightsSource& source) {
         });
     buffer->publish();
   }
+}
+
+TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source) {
+  check_same_on_all(control, source);
+  const bool trains = engine.plan().options.run.mode == RunMode::Train;
+  agree(control, [&] {
+    if (trains) check_same_optimizer(engine.plan(), source);
+    load_weights(engine, source);
+    for (const auto& buffer : engine.buffers())
+      if (trains && buffer && buffer->trainable()) read_states(engine, *buffer, source);
+  });
+  if (engine.plan().options.model.sync_module_states) engine.broadcast_weights();
+  return source.position();
 }
 
 }  // namespace zea

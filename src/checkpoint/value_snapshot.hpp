@@ -11,7 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "own_pieces.hpp"
+#include "held_boxes.hpp"
 #include "zea/core/dtype.hpp"
 #include "zea/io/page_memory.hpp"
 

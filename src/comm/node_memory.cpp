@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/comm/node_memory.hpp"
 
-#include <algorithm>
 #include <set>
 
 #include "node/shared_memory.hpp"

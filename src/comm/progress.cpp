@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace zea {
 namespace {
@@ -72,6 +73,32 @@ bool Progress::wait_until(const std::function<bool()>& done, std::chrono::nanose
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongSleep);
   }
+}
+
+ProgressWork::ProgressWork(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {
+  progress_->add(this);
+}
+
+void ProgressWork::wait() {
+  if (!done_) progress_->wait_until([this] { return done_; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+bool ProgressWork::test() {
+  if (!done_) progress_->poll();
+  if (failure_) std::rethrow_exception(failure_);
+  return done_;
+}
+
+void ProgressWork::leave() {
+  if (!done_ && std::uncaught_exceptions() == 0) progress_->wait_until([this] { return done_; });
+  progress_->remove(this);
+}
+
+void ProgressWork::finish(std::exception_ptr failure) {
+  failure_ = std::move(failure);
+  done_ = true;
+  progress_->remove(this);
 }
 
 }  // namespace zea

@@ -6,8 +6,12 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
+#include <memory>
 #include <vector>
+
+#include "zea/comm/collectives.hpp"
 
 namespace zea {
 
@@ -35,6 +39,24 @@ class Progress {
  private:
   std::vector<Task*> tasks_;
   bool is_polling_ = false;
+};
+
+/// A communication that goes on in advance(), whoever waits, until that says finish(); what makes
+/// it fail is thrown to who waits for it.
+class ProgressWork : public Pending::Work, protected Progress::Task {
+ public:
+  void wait() override;
+  bool test() override;
+
+ protected:
+  explicit ProgressWork(std::shared_ptr<Progress> progress);
+  /// For destructors, as long as advance() can be called: waits, unless an exception unwinds.
+  void leave();
+  void finish(std::exception_ptr failure = nullptr);
+
+  std::shared_ptr<Progress> progress_;
+  std::exception_ptr failure_;
+  bool done_ = false;
 };
 
 }  // namespace zea

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <string>
 #include <thread>
 
 namespace zea {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "zea/core/error.hpp"
 #include "zea/core/float16.hpp"

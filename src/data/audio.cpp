@@ -6,7 +6,7 @@
 #include <cctype>
 #include <string_view>
 
-#include "decode_audio.hpp"
+#include "decode.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {

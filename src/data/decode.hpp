@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per encoded format, and the limit that all formats share. Faults of the bytes are
-// DataError.
+// One function per encoded format, of images and of sound, and the limits that they share. Faults
+// of the bytes are DataError.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include "zea/data/audio.hpp"
 #include "zea/data/image.hpp"
 
 namespace zea {
@@ -15,5 +17,11 @@ void check_dimensions(const char* what, int64_t height, int64_t width, int64_t m
 
 Image decode_jpeg(std::span<const uint8_t> bytes, int64_t max_pixels);
 Image decode_png(std::span<const uint8_t> bytes, int64_t max_pixels);
+
+/// Throws DataError unless the rate is one that sound has and 1 <= samples <= max_seconds * rate.
+void check_clip(const std::string& format, int64_t rate, int64_t samples, int64_t max_seconds);
+
+Audio decode_wav(std::span<const uint8_t> bytes, int64_t max_seconds);
+Audio decode_flac(std::span<const uint8_t> bytes, int64_t max_seconds);
 
 }  // namespace zea

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <exception>
 
-#include "decode_audio.hpp"
+#include "decode.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {

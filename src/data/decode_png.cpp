@@ -2,7 +2,6 @@
 // PNG through libpng, to RGB as PIL does it: alpha and tRNS dropped, 16-bit colour cut to its high
 // byte, 16-bit grey saturated at 255, gamma ignored. libpng's errors leave by longjmp, as in
 // decode_jpeg.cpp.
-#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "decode_audio.hpp"
+#include "decode.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "decode_audio.hpp"
+#include "decode.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/open_source.hpp"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "zea/core/error.hpp"

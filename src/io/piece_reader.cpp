@@ -5,6 +5,7 @@
 #include "piece_reader.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zea/io/durable_file.hpp"
-#include "zea/io/tensor_stream.hpp"
+#include "zea/io/piece_copy.hpp"
 
 namespace zea {
 namespace {

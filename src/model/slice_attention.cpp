@@ -1,18 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/model/slice_attention.hpp"
 
+#include <limits>
+#include <vector>
+
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <limits>
-
-#include "library_attention.hpp"
+#include "stacked_slices.hpp"
 #include "zea/core/error.hpp"
+#include "zea/kernels/tiled_attention.hpp"
 #include "zea/model/parameter_function.hpp"
 
 namespace zea {
 namespace {
 
+using at::Tensor;
 using namespace detail;
+
+// By the library's kernels for dense attention, a stack of slices a call: for devices, and for
+// types that our own kernels do not take.
+
+/// Adds `part`, attention of the same queries over further keys, in place.
+void merge(const AttentionSums& sums, const AttentionSums& part) {
+  const Tensor lse = at::logaddexp(sums.lse, part.lse);
+  sums.out.mul_(at::exp(sums.lse - lse).unsqueeze(-1));
+  sums.out.addcmul_(part.out, at::exp(part.lse - lse).unsqueeze(-1));
+  sums.lse.copy_(lse);
+}
+
+/// Adds the keys of `slices` to `sums`.
+void add_library_attention(const AttentionSums& sums, const AttentionInputs& in,
+                           const std::vector<AttentionSlice>& slices) {
+  for (const SliceStack& stack : stack_slices(slices)) {
+    const StackedSlices stacked(stack, in.q.size(1), in.k.size(1), in.q.device());
+    const FlashOutputs outputs = flash_forward(stacked.gather(in.q, in.k, in.v));
+    const AttentionSums rows{stacked.take_queries(sums.out), stacked.take_queries(sums.lse)};
+    merge(rows, {stacked.real_queries(outputs.out),
+                 stacked.real_queries(outputs.lse.unsqueeze(-1)).squeeze(-1)});
+    stacked.put_queries(rows.out, sums.out);
+    stacked.put_queries(rows.lse, sums.lse);
+  }
+}
+
+/// Adds the gradients through `slices`, given the sums over all keys that the queries see.
+void add_library_gradients(const AttentionGradients& gradients, const AttentionInputs& in,
+                           const Tensor& dout, const AttentionSums& sums,
+                           const std::vector<AttentionSlice>& slices) {
+  const Tensor lse = sums.lse.unsqueeze(-1);
+  for (const SliceStack& stack : stack_slices(slices)) {
+    const StackedSlices stacked(stack, in.q.size(1), in.k.size(1), in.q.device());
+    // Of padding: no gradient, and a weight of exp(score - inf) = 0 for every key.
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const auto [dq, dk, dv] = flash_backward(
+        stacked.gather_queries(dout, 0), stacked.gather(in.q, in.k, in.v),
+        {stacked.gather_queries(sums.out), stacked.gather_queries(lse, kInfinity).squeeze(-1)});
+    stacked.add_queries(gradients.dq, dq);
+    stacked.add_keys(gradients.dk, dk);
+    stacked.add_keys(gradients.dv, dv);
+  }
+}
 
 AttentionInputs split_heads(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
   return {qkv.narrow(1, 0, heads), qkv.narrow(1, heads, kv_heads),

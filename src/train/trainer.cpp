@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/trainer.hpp"
 
-#include <chrono>
 #include <sstream>
 
 #include "zea/checkpoint/agree.hpp"

@@ -20,8 +20,8 @@
 #include <string>
 #include <thread>
 
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
+#include "zea/checkpoint/load_weights.hpp"
 #include "zea/checkpoint/retention.hpp"
 #include "zea/comm/world.hpp"
 #include "zea/core/stopwatch.hpp"

@@ -12,7 +12,6 @@
 #include "support/stopped_run.hpp"
 #include "support/strict_collectives.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/io/checkpoint_source.hpp"

@@ -8,8 +8,8 @@
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_checkpoint.hpp"
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
+#include "zea/checkpoint/load_weights.hpp"
 #include "zea/io/checkpoint_source.hpp"
 
 namespace zea::test_checkpoint {

@@ -9,7 +9,6 @@
 #include "support/filled_run.hpp"
 #include "support/mpi_main.hpp"
 #include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/io/checkpoint_list.hpp"

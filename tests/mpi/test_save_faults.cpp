@@ -18,7 +18,6 @@
 #include "support/files.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/checkpoint/retention.hpp"

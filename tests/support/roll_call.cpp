@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "mpi/message.hpp"
+#include "mpi/host_work.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {

@@ -5,8 +5,8 @@
 
 #include "support/compared_run.hpp"
 #include "zea/checkpoint/agree.hpp"
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
+#include "zea/checkpoint/load_weights.hpp"
 
 namespace zea::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <span>
 
-#include "mpi/message.hpp"
+#include "mpi/host_work.hpp"
 #include "support/roll_call.hpp"
 #include "support/strict_work.hpp"
 #include "zea/core/error.hpp"

@@ -16,8 +16,8 @@
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
-#include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
+#include "zea/checkpoint/load_weights.hpp"
 
 namespace zea {
 

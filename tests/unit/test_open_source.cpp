@@ -5,7 +5,7 @@
 
 #include "support/files.hpp"
 #include "zea/io/checkpoint_list.hpp"
-#include "zea/io/tensor_stream.hpp"
+#include "zea/io/piece_copy.hpp"
 #include "zea/io/weights_file.hpp"
 
 namespace zea::test_open_source {

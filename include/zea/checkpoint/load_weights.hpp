@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a source of weights into the shards of an engine: every rank reads the extents that it holds
-// and nothing else, so neither memory nor time depends on the size of the whole model.
+// and nothing else, so neither memory nor time depends on the size of the whole model. Resuming
+// reads the optimizer's state, too: of a run into an engine of any layout and precision.
 #pragma once
 
+#include "zea/comm/collectives.hpp"
+#include "zea/io/state_source.hpp"
 #include "zea/io/weights_source.hpp"
 #include "zea/parallel/engine.hpp"
 
@@ -18,5 +21,11 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source);
 /// under agree() where the others must know. With model.sync_module_states the ranks of the first
 /// copy of a module read, and Engine::broadcast_weights() has to follow.
 void load_weights(Engine& engine, const WeightsSource& source);
+
+/// Reads this rank's ranges of masters and, to train on, of optimizer state, and publishes them;
+/// returns where the run stood. State is zero for parameters that the run did not train. Collective
+/// over `control`: all ranks throw WeightsError or none does, also when they were given different
+/// checkpoints; PlanError when another optimizer's state is there.
+TrainPosition read_checkpoint(Engine& engine, Collectives& control, const StateSource& source);
 
 }  // namespace zea

@@ -4,7 +4,6 @@
 // 0..1, normalise.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 

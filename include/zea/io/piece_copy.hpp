@@ -9,6 +9,7 @@
 
 #include "zea/io/manifest.hpp"
 #include "zea/io/state_source.hpp"
+#include "zea/io/weights_source.hpp"
 
 namespace zea {
 
@@ -33,5 +34,15 @@ void read_part(const WeightsSource& source, const StateSource* state, const Piec
 /// `state`, which may be null where no piece has any. The first exception of a thread ends all.
 void copy_pieces(const WeightsSource& source, const StateSource* state, std::vector<Piece>& pieces,
                  const CopyLimits& limits, const TakePart& take);
+
+/// Takes row-major elements [first, first + count) of a tensor.
+using TakeElements = std::function<void(int64_t first, int64_t count, const void* data)>;
+
+/// Bytes of the elements of all tensors.
+int64_t total_bytes(const std::vector<TensorInfo>& tensors);
+
+/// Reads all of `tensor` from `source` as `dtype` in order, at most `buffer` bytes at a time.
+void stream_tensor(const WeightsSource& source, const TensorInfo& tensor, DType dtype,
+                   std::vector<char>& buffer, const TakeElements& take);
 
 }  // namespace zea

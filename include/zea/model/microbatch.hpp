@@ -6,7 +6,6 @@
 // layers (a slice of the cp tokens under sequence parallel, else all of them).
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "zea/model/layers.hpp"

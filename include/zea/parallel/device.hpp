@@ -4,8 +4,6 @@
 
 #include <ATen/ATen.h>
 
-#include <string>
-
 #include "zea/comm/mesh.hpp"
 #include "zea/plan/plan.hpp"
 

@@ -7,7 +7,6 @@
 #include <ATen/ATen.h>
 
 #include <list>
-#include <map>
 #include <vector>
 
 #include "zea/comm/mesh.hpp"

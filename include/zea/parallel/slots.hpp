@@ -1,16 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a plan's slots: what is gathered, or not yet reduced, for a few units at a time.
-// Taken once: reused memory is faster to fill than fresh, and peers can reach it in place.
+// Memory for parameters, gradients and optimizer state: what is taken, and what is used in turn.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
+#include <ATen/ATen.h>
+
 #include "zea/comm/collectives.hpp"
-#include "zea/parallel/ledger.hpp"
 #include "zea/plan/schedule/schedule.hpp"
 
 namespace zea {
 
+/// The bytes that buffers of parameters, gradients and optimizer state hold, counted where they are
+/// taken and given back. Not resident memory: an exact account that plans and tests compare with.
+class Ledger {
+ public:
+  void take(int64_t bytes, bool shared) {
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+    if (shared) shared_ += bytes;
+  }
+  void give_back(int64_t bytes, bool shared) {
+    now_ -= bytes;
+    if (shared) shared_ -= bytes;
+  }
+  int64_t now_bytes() const { return now_; }
+  int64_t peak_bytes() const { return peak_; }
+  /// Now in memory that ranks share, which no allocator of tensors sees.
+  int64_t shared_bytes() const { return shared_; }
+
+ private:
+  int64_t now_ = 0;
+  int64_t peak_ = 0;
+  int64_t shared_ = 0;
+};
+
+/// A flat tensor whose bytes stand in a ledger for as long as it lives.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Ledger& ledger, at::Tensor tensor, bool shared = false);
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer() { release(); }
+
+  const at::Tensor& tensor() const { return tensor_; }
+  bool defined() const { return tensor_.defined(); }
+  void release();
+
+ private:
+  Ledger* ledger_ = nullptr;
+  at::Tensor tensor_;
+  bool shared_ = false;
+};
+
+/// Memory for (elements): on the host where the peers of `reach` can read it in place, collectively
+/// over it; ordinary where it is null, and on a device.
+Buffer allocate_buffer(Ledger& ledger, Collectives* reach, int64_t elements, at::ScalarType dtype,
+                       at::Device device);
+
+/// The memory of a plan's slots: what is gathered, or not yet reduced, for a few units at a time.
+/// Taken once: reused memory is faster to fill than fresh, and peers can reach it in place.
 class Slots {
  public:
   /// `reach` gives the memory where not null (on the host only); constructing is then collective

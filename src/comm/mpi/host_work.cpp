@@ -1,37 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi/host_work.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "zea/comm/communicator.hpp"
 
 namespace zea {
+namespace {
 
-HostWork::HostWork(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {
-  progress_->add(this);
+/// Calls visit(byte offset, bytes) for every piece.
+template <class Visit>
+void for_each_piece(const Channel& channel, int64_t count, DType dtype, Visit visit) {
+  const int64_t bytes = static_cast<int64_t>(element_bytes(dtype));
+  const int64_t step = piece_elements(channel, dtype);
+  for (int64_t first = 0; first < count; first += step)
+    visit(first * bytes, static_cast<int>(std::min(step, count - first) * bytes));
 }
+
+}  // namespace
 
 HostWork::~HostWork() {
-  if (!done_ && std::uncaught_exceptions() == 0) progress_->wait_until([this] { return done_; });
-  progress_->remove(this);
+  leave();
   if (!done_ || failure_) abandon();
-}
-
-void HostWork::wait() {
-  if (!done_) progress_->wait_until([this] { return done_; });
-  rethrow();
-}
-
-bool HostWork::wait_for(std::chrono::nanoseconds limit) {
-  const bool done = done_ || progress_->wait_until([this] { return done_; }, limit);
-  rethrow();
-  return done;
-}
-
-bool HostWork::test() {
-  if (!done_) progress_->poll();
-  rethrow();
-  return done_;
 }
 
 MPI_Request* HostWork::new_request() {
@@ -50,8 +42,7 @@ bool HostWork::advance() noexcept {
     while (!done_ && complete_requests()) {
       moved = true;
       if (steps_.empty()) {
-        done_ = true;
-        progress_->remove(this);
+        finish();
         break;
       }
       const Step step = std::move(steps_.front());
@@ -59,9 +50,7 @@ bool HostWork::advance() noexcept {
       step(*this);
     }
   } catch (...) {
-    failure_ = std::current_exception();
-    done_ = true;
-    progress_->remove(this);
+    finish(std::current_exception());
     moved = true;
   }
   return moved;
@@ -81,16 +70,38 @@ bool HostWork::complete_requests() {
   return complete;
 }
 
-void HostWork::rethrow() {
-  if (failure_) std::rethrow_exception(failure_);
-}
-
 // The peers may never answer: receives are withdrawn where MPI can, and what MPI may still touch is
 // left to it. This happens only on the way to the end of the job.
 void HostWork::abandon() noexcept {
   for (MPI_Request& request : requests_)
     if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
   for (auto& buffer : scratch_) buffer.release();
+}
+
+int64_t piece_elements(const Channel& channel, DType dtype) {
+  const int64_t fits = std::numeric_limits<int>::max() / static_cast<int64_t>(element_bytes(dtype));
+  return std::max<int64_t>(1, std::min(channel.max_elements, fits));
+}
+
+void post_send(HostWork& work, const Channel& channel, const void* data, int64_t count, DType dtype,
+               int destination) {
+  const char* from = static_cast<const char*>(data);
+  for_each_piece(channel, count, dtype, [&](int64_t offset, int bytes) {
+    const auto post = channel.rendezvous ? MPI_Issend : MPI_Isend;
+    check_mpi(post(from + offset, bytes, MPI_BYTE, destination, channel.tag, channel.comm,
+                   work.new_request()),
+              channel.rendezvous ? "MPI_Issend" : "MPI_Isend");
+  });
+}
+
+void post_receive(HostWork& work, const Channel& channel, void* data, int64_t count, DType dtype,
+                  int source) {
+  char* to = static_cast<char*>(data);
+  for_each_piece(channel, count, dtype, [&](int64_t offset, int bytes) {
+    check_mpi(MPI_Irecv(to + offset, bytes, MPI_BYTE, source, channel.tag, channel.comm,
+                        work.new_request()),
+              "MPI_Irecv");
+  });
 }
 
 }  // namespace zea

@@ -1,35 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // A communication on host memory: MPI requests, and the steps to take when they are complete, each
 // of which may post more. Buffers that only the communication needs live here.
+// Messages of any length are cut into pieces that MPI's int counts can say, the same on both sides.
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include <mpi.h>
 
-#include <cstddef>
-#include <deque>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <vector>
-
 #include "progress.hpp"
-#include "zea/comm/collectives.hpp"
+#include "zea/core/dtype.hpp"
 
 namespace zea {
 
-class HostWork : public Pending::Work, private Progress::Task {
+class HostWork : public ProgressWork {
  public:
   using Step = std::function<void(HostWork&)>;
 
-  explicit HostWork(std::shared_ptr<Progress> progress);
+  explicit HostWork(std::shared_ptr<Progress> progress) : ProgressWork(std::move(progress)) {}
   HostWork(const HostWork&) = delete;
   HostWork& operator=(const HostWork&) = delete;
   ~HostWork() override;
-
-  void wait() override;
-  bool test() override;
-  /// Waits at most `limit`: whether it is done.
-  bool wait_for(std::chrono::nanoseconds limit);
 
   /// Where the next non-blocking call puts its request.
   MPI_Request* new_request();
@@ -41,16 +38,28 @@ class HostWork : public Pending::Work, private Progress::Task {
  private:
   bool advance() noexcept override;
   bool complete_requests();
-  void rethrow();
   void abandon() noexcept;
 
-  std::shared_ptr<Progress> progress_;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::deque<Step> steps_;
   std::vector<std::unique_ptr<std::byte[]>> scratch_;
-  std::exception_ptr failure_;
-  bool done_ = false;
 };
+
+/// Where messages of one kind travel.
+struct Channel {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int tag = 0;
+  int64_t max_elements = INT32_MAX;  ///< of one MPI message
+  bool rendezvous = false;           ///< a send completes only when its receive has been posted
+};
+
+/// Elements of `dtype` in one MPI message of bytes.
+int64_t piece_elements(const Channel& channel, DType dtype);
+
+void post_send(HostWork& work, const Channel& channel, const void* data, int64_t count, DType dtype,
+               int destination);
+void post_receive(HostWork& work, const Channel& channel, void* data, int64_t count, DType dtype,
+                  int source);
 
 }  // namespace zea

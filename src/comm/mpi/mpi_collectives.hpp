@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "mpi/message.hpp"
+#include "mpi/host_work.hpp"
 #include "zea/comm/communicator.hpp"
 
 namespace zea {

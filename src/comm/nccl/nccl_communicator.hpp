@@ -1,14 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's communicator, owned, with its stream and events; and the group call that lets several NCCL
-// calls go on together.
+// CUDA streams and events, owned; NCCL's communicator, with its own; and the group call that lets
+// several NCCL calls go on together.
 #pragma once
 
+#include <vector>
+
+#include <cuda_runtime.h>
 #include <nccl.h>
 
-#include "nccl/cuda_stream.hpp"
 #include "zea/comm/communicator.hpp"
 
 namespace zea {
+
+/// Throws CommError with CUDA's own text unless `code` is cudaSuccess.
+void check_cuda(cudaError_t code, const char* call);
+
+/// A stream that does not wait for the default stream.
+class CudaStream {
+ public:
+  CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaStream();
+
+  cudaStream_t handle() const { return handle_; }
+
+ private:
+  cudaStream_t handle_ = nullptr;
+};
+
+/// Events without timing. An event may be recorded again while a stream still waits for its earlier
+/// record.
+class CudaEvents {
+ public:
+  CudaEvents() = default;
+  CudaEvents(const CudaEvents&) = delete;
+  CudaEvents& operator=(const CudaEvents&) = delete;
+  ~CudaEvents();
+
+  cudaEvent_t take();
+  void give_back(cudaEvent_t event) { free_.push_back(event); }
+
+ private:
+  std::vector<cudaEvent_t> free_;
+};
+
+/// Lets everything put into `later` from now on wait for everything in `earlier` so far.
+void order_streams(CudaEvents& events, cudaStream_t earlier, cudaStream_t later);
 
 /// Throws CommError with NCCL's own text unless `code` is ncclSuccess.
 void check_nccl(ncclResult_t code, const char* call);

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "progress.hpp"
-#include "zea/comm/collectives.hpp"
 
 namespace zea {
 
-class ChainedWork : public Pending::Work, private Progress::Task {
+class ChainedWork : public ProgressWork {
  public:
   static constexpr int kNumStages = 3;
   /// Starts a stage. A stage that does nothing returns none.
@@ -31,23 +30,16 @@ class ChainedWork : public Pending::Work, private Progress::Task {
   ChainedWork(std::shared_ptr<Progress> progress, std::shared_ptr<Order> order, Stages stages);
   ChainedWork(const ChainedWork&) = delete;
   ChainedWork& operator=(const ChainedWork&) = delete;
-  ~ChainedWork() override;
-
-  void wait() override;
-  bool test() override;
+  ~ChainedWork() override { leave(); }
 
  private:
   bool advance() noexcept override;
   bool is_stage_done();
-  void rethrow();
 
-  std::shared_ptr<Progress> progress_;
   std::shared_ptr<Order> order_;
   Stages stages_;
   uint64_t number_;
   int next_ = 0;
-  bool done_ = false;
-  std::exception_ptr failure_;
   std::vector<Pending> under_way_;
 };
 

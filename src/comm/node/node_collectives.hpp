@@ -8,7 +8,7 @@
 
 #include "node/node_board.hpp"
 #include "node/node_call.hpp"
-#include "node/shared_buffers.hpp"
+#include "node/shared_memory.hpp"
 #include "zea/comm/communicator.hpp"
 
 namespace zea {

@@ -10,7 +10,7 @@
 
 #include "node/node_board.hpp"
 #include "node/node_call.hpp"
-#include "node/shared_buffers.hpp"
+#include "node/shared_memory.hpp"
 #include "node/window_relay.hpp"
 #include "progress.hpp"
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One segment from each rank of a communicator, mapped by all of them; or none at all, with the
-// reason, since ranks agree on whether every one of them could.
+// reason, since ranks agree on whether every one of them could. And the buffers that were allocated
+// there, where peers can reach them: for a pointer, the memory it lies in.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +34,31 @@ class SharedMemory {
  private:
   std::vector<SharedSegment> segments_;
   uint64_t id_ = 0;
+};
+
+/// Where peers find a buffer: offset bytes into this rank's part of a shared memory.
+struct SharedAddress {
+  std::shared_ptr<SharedMemory> memory;  ///< null: ordinary memory
+  int64_t offset = 0;
+};
+
+class SharedBuffers {
+ public:
+  SharedBuffers(int rank, int64_t limit) : rank_(rank), limit_(limit) {}
+
+  /// Collective over `ranks`; null where shared memory cannot be had, with the reason in
+  /// why_not(). Whoever holds the pointer owns the memory; this only knows of it.
+  std::shared_ptr<void> allocate(Collectives& ranks, int64_t bytes);
+  /// Where [data, data + bytes) lies.
+  SharedAddress find(const void* data, int64_t bytes) const;
+  /// Why the last allocation that failed did; empty where none has.
+  const std::string& why_not() const { return why_not_; }
+
+ private:
+  int rank_;
+  int64_t limit_;
+  std::map<const std::byte*, std::weak_ptr<SharedMemory>> by_begin_;
+  std::string why_not_;
 };
 
 }  // namespace zea

@@ -66,8 +66,7 @@ Pending TwoLevelCollectives::start(const CollectiveCall& call) {
   };
   switch (call.kind) {
     case CallKind::AllReduce:
-      return chain(is_narrow(call.dtype) && call.op == ReduceOp::Sum ? wide_all_reduce_stages(call)
-                                                                     : all_reduce_stages(call));
+      return chain(all_reduce_stages(call));
     case CallKind::AllGather:
       return chain(all_gather_stages(call));
     case CallKind::ReduceScatter:
@@ -90,36 +89,24 @@ Counts TwoLevelCollectives::counts_across_nodes(const Counts& counts) const {
 }
 
 ChainedWork::Stages TwoLevelCollectives::all_reduce_stages(const CollectiveCall& call) {
+  const bool widens = is_narrow(call.dtype) && call.op == ReduceOp::Sum;
+  const DType between = widens ? DType::Float32 : call.dtype;
   const Counts counts = even_line_cuts(call.count, call.dtype, ranks_per_node());
+  const int64_t own_count = counts[rank_in_node()];
   std::byte* data = static_cast<std::byte*>(call.receive);
   std::byte* cut = data + begins_of(counts)[rank_in_node()] * width_of(call.dtype);
+  const auto own =
+      std::make_shared<std::vector<std::byte>>(widens ? own_count * width_of(between) : 0);
+  void* sums = widens ? own->data() : cut;
   return {
       [=, this] {
-        return one(into_node_->reduce_to_cuts(data, cut, counts, call.dtype, {call.op, false}));
+        return one(into_node_->reduce_to_cuts(data, sums, counts, call.dtype, {call.op, widens}));
       },
+      [=, this] { return one(between_nodes_->all_reduce(sums, own_count, between, call.op)); },
       [=, this] {
-        return one(between_nodes_->all_reduce(cut, counts[rank_in_node()], call.dtype, call.op));
-      },
-      [=, this] { return one(out_of_node_->all_gather(cut, data, counts, call.dtype)); }};
-}
-
-ChainedWork::Stages TwoLevelCollectives::wide_all_reduce_stages(const CollectiveCall& call) {
-  const Counts counts = even_line_cuts(call.count, call.dtype, ranks_per_node());
-  std::byte* data = static_cast<std::byte*>(call.receive);
-  std::byte* cut = data + begins_of(counts)[rank_in_node()] * width_of(call.dtype);
-  const auto sums = std::make_shared<std::vector<float>>(counts[rank_in_node()]);
-  return {[=, this] {
-            return one(into_node_->reduce_to_cuts(data, sums->data(), counts, call.dtype,
-                                                  {ReduceOp::Sum, true}));
-          },
-          [=, this] {
-            return one(between_nodes_->all_reduce(sums->data(), counts[rank_in_node()],
-                                                  DType::Float32, ReduceOp::Sum));
-          },
-          [=, this] {
-            convert_elements(DType::Float32, sums->data(), call.dtype, cut, counts[rank_in_node()]);
-            return one(out_of_node_->all_gather(cut, data, counts, call.dtype));
-          }};
+        if (widens) convert_elements(between, own->data(), call.dtype, cut, own_count);
+        return one(out_of_node_->all_gather(cut, data, counts, call.dtype));
+      }};
 }
 
 // A node's ranks are neighbours, so what the ranks of one node shall receive is one range of

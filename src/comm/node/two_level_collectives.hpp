@@ -43,7 +43,6 @@ class TwoLevelCollectives : public Collectives {
   Counts counts_on_node(const Counts& counts, int node) const;
   Counts counts_across_nodes(const Counts& counts) const;
   ChainedWork::Stages all_reduce_stages(const CollectiveCall& call);
-  ChainedWork::Stages wide_all_reduce_stages(const CollectiveCall& call);
   ChainedWork::Stages reduce_scatter_stages(const CollectiveCall& call);
   ChainedWork::Stages all_gather_stages(const CollectiveCall& call);
 

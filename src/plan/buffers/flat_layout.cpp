@@ -2,7 +2,6 @@
 #include "zea/plan/buffers/flat_layout.hpp"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 
 #include "zea/core/error.hpp"

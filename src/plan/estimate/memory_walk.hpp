@@ -3,7 +3,6 @@
 // units declare. Private to plan/.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 

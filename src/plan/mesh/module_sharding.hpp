@@ -2,8 +2,6 @@
 // From a module's deck section to its sharding and wrapping, refusing what does not go together.
 #pragma once
 
-#include <string>
-
 #include "plan/faults.hpp"
 #include "zea/deck/options.hpp"
 #include "zea/plan/mesh/axis.hpp"

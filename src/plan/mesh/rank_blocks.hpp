@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which ranks want to stand close, as blocks inside blocks: a replica consists of the ranks of its
 // modules, these of stages, a stage of ranks that share tokens (cp x tp), these of tp groups. Each
-// block is a run of logical ranks.
+// block is a run of logical ranks. They are packed into nodes: the largest blocks first, each whole
+// into a node that has room, or else in the parts it consists of (best fit decreasing; Johnson
+// 1974).
 #pragma once
 
 #include <array>
-#include <string>
 #include <vector>
 
 #include "zea/plan/mesh/axis.hpp"
@@ -41,5 +42,16 @@ class RankBlocks {
  private:
   std::vector<std::array<int, kNumBlockLevels>> ids_;
 };
+
+struct PackingRule {
+  BlockLevel whole = BlockLevel::Replica;  ///< the largest blocks that are tried as a whole
+  bool beside_kin = true;  ///< near ranks of the same replica before the tightest fit
+  /// Neighbouring parts of what no node holds stay together, as many as a node holds.
+  bool keeps_runs = true;
+};
+
+/// The node of each rank. `room`: ranks that each node takes, in all as many as there are.
+std::vector<int> pack_ranks(const RankBlocks& blocks, const std::vector<int>& room,
+                            const PackingRule& rule);
 
 }  // namespace zea::detail

@@ -5,7 +5,7 @@
 #include <map>
 #include <numeric>
 
-#include "rank_packing.hpp"
+#include "rank_blocks.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {

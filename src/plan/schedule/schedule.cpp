@@ -79,12 +79,12 @@ class Scheduler {
     const auto add = [&](const std::vector<Action>& transfers) {
       actions_.insert(actions_.end(), transfers.begin(), transfers.end());
     };
-    add(walk_.transfers_before(i));
+    add(walk_.transfers(i, true));
     if (!back) move(ActionKind::Move);
     if (walk_.runs_here(i))
       actions_.push_back({compute.kind, compute.unit, -1, compute.microbatch});
     if (back) move(ActionKind::MoveBack);
-    add(walk_.transfers_after(i));
+    add(walk_.transfers(i, false));
   }
 
   /// Those that are needed first are gathered first.

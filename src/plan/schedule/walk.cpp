@@ -159,38 +159,22 @@ std::vector<int> Walk::received_units(const Compute& compute) const {
 
 // What several units of this place read is received once, before the first of them, and its
 // gradient goes back once, after that one's backward, which is the last.
-std::vector<Action> Walk::transfers_before(size_t i) const {
+std::vector<Action> Walk::transfers(size_t i, bool before) const {
   const Compute& compute = computes_[i];
   std::vector<Action> actions;
   if (!runs_here(i) || compute.kind == ActionKind::BackwardWeight) return actions;
-  const auto add = [&](ActionKind kind, int unit, int place) {
-    actions.push_back({kind, unit, -1, compute.microbatch, place});
-  };
-  if (compute.kind == ActionKind::Forward) {
-    for (int unit : received_units(compute))
-      add(ActionKind::Receive, unit, input_.pipeline.place_of_unit(unit));
+  const bool backward = is_backward(compute.kind);
+  if (before == backward) {  // of the unit itself
+    const ActionKind kind = backward ? ActionKind::ReceiveGradient : ActionKind::Send;
+    for (int place : reading_places(compute.unit))
+      actions.push_back({kind, compute.unit, -1, compute.microbatch, place});
     return actions;
   }
-  for (int place : reading_places(compute.unit))
-    add(ActionKind::ReceiveGradient, compute.unit, place);
-  return actions;
-}
-
-std::vector<Action> Walk::transfers_after(size_t i) const {
-  const Compute& compute = computes_[i];
-  std::vector<Action> actions;
-  if (!runs_here(i) || compute.kind == ActionKind::BackwardWeight) return actions;
-  const auto add = [&](ActionKind kind, int unit, int place) {
-    actions.push_back({kind, unit, -1, compute.microbatch, place});
-  };
-  if (compute.kind == ActionKind::Forward) {
-    for (int place : reading_places(compute.unit)) add(ActionKind::Send, compute.unit, place);
-    return actions;
-  }
+  const ActionKind kind = backward ? ActionKind::SendGradient : ActionKind::Receive;
   for (int unit : received_units(compute))
-    if (work_here(compute.microbatch).backward[unit])
-      add(ActionKind::SendGradient, unit, input_.pipeline.place_of_unit(unit));
-  std::reverse(actions.begin(), actions.end());  // as their units' backwards follow each other
+    if (!backward || work_here(compute.microbatch).backward[unit])
+      actions.push_back({kind, unit, -1, compute.microbatch, input_.pipeline.place_of_unit(unit)});
+  if (backward) std::reverse(actions.begin(), actions.end());  // as their units' backwards follow
   return actions;
 }
 

@@ -52,9 +52,8 @@ class Walk {
   /// The units of other modules at this place whose outputs computation `i` reads, or whose
   /// outputs' gradients it makes, where they have work in this rank's replica.
   std::vector<int> moved_units(size_t i) const;
-  /// Sends and receives before and after computation `i`, where this rank has work in it.
-  std::vector<Action> transfers_before(size_t i) const;
-  std::vector<Action> transfers_after(size_t i) const;
+  /// Sends and receives before, or after, computation `i`, where this rank has work in it.
+  std::vector<Action> transfers(size_t i, bool before) const;
 
   /// When `buffer`, which is cut into shards, is gathered; in order.
   std::vector<LiveRange> live_ranges(int buffer) const;

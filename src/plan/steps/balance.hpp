@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dealing samples so that nobody waits: the costliest first, each to the taker whose load it meets
 // least (LPT, Graham 1969; with several sets of ranks that work at the same time, by the product of
-// loads and costs: Panigrahy et al., Heuristics for Vector Bin Packing, 2011).
+// loads and costs: Panigrahy et al., Heuristics for Vector Bin Packing, 2011). And
+// packing samples into rows of at most so many tokens, by first fit, and rows into microbatches.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
+
+#include "zea/plan/steps/step_plan.hpp"
 
 namespace zea::detail {
 
@@ -25,5 +28,19 @@ std::optional<std::vector<Ids>> deal_longest_first(const std::vector<Costs>& cos
 
 /// Position p to taker p mod takers.
 std::vector<Ids> deal_in_turn(int64_t positions, int takers);
+
+/// The rows of a microbatch: ids of samples.
+using Rows = std::vector<Ids>;
+
+/// Microbatches of the samples of `share` in their order: each sample goes into the first row that
+/// has room, rows into microbatches as they come.
+std::vector<Rows> pack_in_order(const Ids& share, const std::vector<SampleIndex>& index,
+                                const StepPlanOptions& options);
+
+/// `microbatches` of them that cost about the same; in a row samples stand in the order of `share`.
+/// Nothing where some sample finds no room that way.
+std::optional<std::vector<Rows>> pack_by_cost(const Ids& share, const std::vector<Costs>& costs,
+                                              const std::vector<SampleIndex>& index,
+                                              const StepPlanOptions& options, int microbatches);
 
 }  // namespace zea::detail

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "balance.hpp"
-#include "row_packing.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
