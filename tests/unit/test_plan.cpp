@@ -157,8 +157,8 @@ TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
 TEST(Plan, DescribesRanksUnitsAndBytes) {
   Options options;
   const std::string text = describe(make_plan(options, tiny_llava_config(), 512));
-  for (const char* part : {"512 ranks = dp_replicate 1 x dp_shard 512",
-                           "replica 0 of 512", "vision.layers.1", "llm.head", "bytes per rank"})
+  for (const char* part : {"512 ranks = dp_replicate 1 x dp_shard 512", "replica 0 of 512",
+                           "vision.layers.1", "llm.head", "bytes per rank"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
