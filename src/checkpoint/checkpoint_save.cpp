@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "checkpoint_directory.hpp"
 #include "held_boxes.hpp"
 #include "save_manifest.hpp"
 #include "zea/checkpoint/agree.hpp"

@@ -50,4 +50,18 @@ bool names_checkpoint(const std::string& path);
 ResolvedCheckpoint resolve_checkpoint(const std::string& path,
                                       const std::vector<DamagedCheckpoint>& damaged = {});
 
+// Removal touches nothing but files which zea itself writes there.
+namespace detail {
+
+inline constexpr const char* kUnfinishedSuffix = ".tmp";
+
+/// A file or directory in `directory` that no save makes; empty when there is none.
+std::string find_stranger(const std::string& directory);
+
+/// Removes a directory that a save made, its manifest first, and does nothing when there is none.
+/// Throws StorageError when a stranger is in it.
+void remove_checkpoint(const std::string& directory);
+
+}  // namespace detail
+
 }  // namespace zea
