@@ -50,9 +50,10 @@ MPI_Op native_op(ReduceOp op) {
   throw InternalError("unknown reduction");
 }
 
+/// As sent_by_all_reduce has it.
 Counts even_cuts(int64_t count, int size) {
-  Counts counts(size, count / size);
-  for (int64_t r = 0; r < count % size; ++r) ++counts[r];
+  Counts counts(size);
+  for (int64_t r = 0; r < size; ++r) counts[r] = count * (r + 1) / size - count * r / size;
   return counts;
 }
 
