@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// bf16 on several ranks is as far from fp64 as bf16 on one. A layout rounds what one rank rounds
+// and, where it cuts a sum, each part before they are added: at most three roundings for one, of
+// independent signs, so that errors grow by less than sqrt(3). Allowed is twice the error of one
+// rank, and one unit of the last place of bf16 for where that is small by chance.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "support/axis_layouts.hpp"
+#include "support/compared_run.hpp"
+#include "support/mpi_main.hpp"
+
+namespace zea::testing::test_bf16_layouts {
+namespace {
+
+constexpr double kEps = 0x1p-8;  ///< of bf16
+
+double allowed(double error_of_one_rank, double size) {
+  return 2 * error_of_one_rank + kEps * size;
+}
+
+/// Of a tensor's few elements, which chance may bring nearer or farther than those of a module.
+double allowed_of_tensor(double error_of_one_rank, double size) {
+  return 2 * allowed(error_of_one_rank, size);
+}
+
+ComparedResult run_in(const char* preset, const Communicator& ranks, const AxisLayout& layout) {
+  const MemoryDataset dataset = axis_dataset();
+  TinyRunOptions run = run_on(layout, preset);
+  run.steps = 4;
+  run.deck.optim.clip_norm = 0;  // gradients as they are
+  return run_compared(ranks, make_mpi_collectives, dataset, run);
+}
+
+double squared_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return sum;
+}
+
+double largest_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+/// One number of each step.
+void expect_near(const std::vector<double>& got, const std::vector<double>& one_rank,
+                 const std::vector<double>& exact) {
+  ASSERT_EQ(got.size(), exact.size());
+  const double error = largest_distance(one_rank, exact);
+  for (size_t step = 0; step < exact.size(); ++step)
+    EXPECT_NEAR(got[step], exact[step], allowed(error, 1)) << "step " << step;
+}
+
+/// "language_model", "multi_modal_projector", "vision_tower".
+std::string module_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.find('.'));
+}
+
+/// Every tensor, and all of a module together.
+void expect_near(const Tensors& got, const Tensors& one_rank, const Tensors& exact) {
+  struct Squares {
+    double got = 0, one_rank = 0, size = 0;
+  };
+  std::map<std::string, Squares> modules;
+  for (const auto& [name, values] : exact) {
+    const Squares squares{squared_distance(got.at(name), values),
+                          squared_distance(one_rank.at(name), values),
+                          squared_distance(std::vector<double>(values.size()), values)};
+    Squares& module = modules[module_of(name)];
+    module.got += squares.got;
+    module.one_rank += squares.one_rank;
+    module.size += squares.size;
+    // That of a key's bias is zero: it moves all scores of a row alike.
+    if (squares.size < 1e-24) continue;
+    EXPECT_LE(std::sqrt(squares.got),
+              allowed_of_tensor(std::sqrt(squares.one_rank), std::sqrt(squares.size)))
+        << name;
+  }
+  EXPECT_EQ(modules.size(), 3u);
+  for (const auto& [name, squares] : modules)
+    EXPECT_LE(std::sqrt(squares.got), allowed(std::sqrt(squares.one_rank), std::sqrt(squares.size)))
+        << name;
+}
+
+TEST(Bf16Layouts, RoundNoMoreThanTwiceWhatOneRankRounds) {
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const Communicator alone = ranks.split(ranks.rank(), "alone");
+  const ComparedResult exact = run_in("fp64", alone, {"one rank"});
+  const ComparedResult one_rank = run_in("bf16", alone, {"one rank"});
+  EXPECT_GT(largest_distance(one_rank.losses, exact.losses), 1e-6) << "bf16 rounds";
+  for (const AxisLayout& layout : kAxisLayouts) {
+    SCOPED_TRACE(layout.name);
+    const ComparedResult got = run_in("bf16", ranks, layout);
+    if (ranks.rank() != 0) continue;
+    expect_near(got.losses, one_rank.losses, exact.losses);
+    expect_near(got.grad_norms, one_rank.grad_norms, exact.grad_norms);
+    expect_near(got.first_moment, one_rank.first_moment, exact.first_moment);
+  }
+}
+
+}  // namespace
+}  // namespace zea::testing::test_bf16_layouts

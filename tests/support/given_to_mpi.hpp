@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands between a program and MPI: adds up what MPI is given to send on the communicators of
+// collectives made by make_watched_collectives. Whatever test links this has these calls replaced,
+// by MPI's profiling interface: MPI_Isend, MPI_Issend, MPI_Iallreduce, MPI_Ibcast.
+#pragma once
+
+#include <memory>
+
+#include "zea/comm/collectives.hpp"
+#include "zea/comm/communicator.hpp"
+
+namespace zea::testing {
+
+struct GivenToMpi {
+  int64_t message_bytes = 0;  ///< of messages to other ranks
+  /// Of collectives of MPI's own, which sends what it likes for them: what the textbook makes of
+  /// the elements that MPI was given.
+  int64_t tree_bytes = 0;
+};
+
+/// By this process since it began. For programs that call MPI from one thread.
+GivenToMpi given_to_mpi();
+
+/// MPI collectives without shared memory.
+std::unique_ptr<Collectives> make_watched_collectives(const Communicator& communicator);
+
+}  // namespace zea::testing
