@@ -29,8 +29,9 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
   if (item.modality == Modality::Audio)
     return (*decoding.mel)(decode_clip(item, options.max_clip_seconds), target);
   const Image image = decode_image(item, decoding.image.max_pixels);
-  if (decoding.image.patch_size == 0) return preprocess_image(image, decoding.image, target);
-  if (image.height != item.height || image.width != item.width)
+  const bool varies = decoding.image.patch_size > 0;
+  if (!varies && decoding.image.crops) return preprocess_image(image, decoding.image, target);
+  if (varies && (image.height != item.height || image.width != item.width))
     throw DataError("is " + std::to_string(image.height) + " x " + std::to_string(image.width) +
                     ", and by its item_shape " + std::to_string(item.height) + " x " +
                     std::to_string(item.width));

@@ -64,7 +64,7 @@ void check_order(const std::vector<std::string>& order, Faults& faults) {
 }
 
 void check_channels(const std::string& key, const std::vector<double>& values, Faults& faults) {
-  if (values.size() == 3) return;
+  if (values.empty() || values.size() == 3) return;
   faults.push_back({{key},
                     key + " has " + std::to_string(values.size()) +
                         " entries; 3 are needed, for red, green and blue"});

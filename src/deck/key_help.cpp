@@ -32,6 +32,8 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"cp_ulysses_ranks", "2"},
     {"data.train", R"("train.h5")"},
     {"data.eval", R"("eval.h5")"},
+    {"data.image_mean", "[0.5, 0.5, 0.5]"},
+    {"data.image_std", "[0.5, 0.5, 0.5]"},
     {"optim.min_lr", "1e-5"},
     {"optim.warmup_steps", "100"},
     {"optim.weight_decay", "0.1"},

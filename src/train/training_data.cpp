@@ -56,11 +56,13 @@ ItemDecoding decoding_of(const EncoderSpec& encoder, const DataOptions& data) {
     return {.mel = std::make_shared<const LogMel>(
                 AudioOptions{.mel_bins = encoder.mels().mel_bins,
                              .max_source_positions = encoder.mels().positions})};
-  return {.image = {.size = encoder.patches().image_size,
-                    .mean = data.image_mean,
-                    .std = data.image_std,
+  const PatchInput& input = encoder.patches();
+  return {.image = {.size = input.image_size,
+                    .mean = data.image_mean.empty() ? input.colours.mean : data.image_mean,
+                    .std = data.image_std.empty() ? input.colours.std : data.image_std,
                     .max_pixels = data.max_image_pixels,
-                    .patch_size = encoder.varies() ? encoder.patches().patch_size : 0}};
+                    .patch_size = encoder.varies() ? input.patch_size : 0,
+                    .crops = input.crops}};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared images must be those of transformers' CLIPImageProcessor (PIL), value for value.
+"""Prepared images must be those of transformers' CLIPImageProcessor and SiglipImageProcessor (PIL), value for value.
 
 usage: compare_preprocess.py PREPROCESS_IMAGE
 Exit code 77 (skipped) where transformers or Pillow is missing.
@@ -15,6 +15,7 @@ try:
     import numpy as np
     from PIL import Image
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -132,16 +133,25 @@ def interlaced_png(rgb):
     return assemble_png(rgb.shape[1], rgb.shape[0], 8, 2, 1, rows)
 
 
-def compare(program, folder, name, data, size):
+def cropped(size):
+    return CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
+
+
+def whole(size):
+    colours = CLIPImageProcessorPil()
+    return SiglipImageProcessorPil(
+        size={"height": size, "width": size}, image_mean=colours.image_mean, image_std=colours.image_std
+    )
+
+
+def compare(program, folder, name, data, size, is_whole):
     path = folder / name
     path.write_bytes(data)
-    run = subprocess.run([program, str(path), str(size)], capture_output=True)
+    run = subprocess.run([program, str(path), str(size), *["whole"] * is_whole], capture_output=True)
     if run.returncode != 0:
         return f"{name} at {size}: {run.stderr.decode().strip() or run.returncode}"
     ours = np.frombuffer(run.stdout, np.float32).reshape(3, size, size)
-    processor = CLIPImageProcessorPil(
-        size={"shortest_edge": size}, crop_size={"height": size, "width": size}
-    )
+    processor = whole(size) if is_whole else cropped(size)
     reference = np.asarray(
         processor(Image.open(io.BytesIO(data)), return_tensors="np")["pixel_values"][0]
     )
@@ -156,7 +166,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, data in [*sized_cases(), *mode_cases()]:
             for size in (28, 224, 99):
-                faults.append(compare(sys.argv[1], Path(folder), name, data, size))
+                faults.append(compare(sys.argv[1], Path(folder), name, data, size, False))
+        for name, data in sized_cases():
+            faults.append(compare(sys.argv[1], Path(folder), name, data, 99, True))
     found = [fault for fault in faults if fault]
     for fault in found:
         print(fault)

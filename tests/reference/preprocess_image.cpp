@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an image file, prepares it for an encoder as training does, and writes the floats to
-// standard output: preprocess_image FILE SIZE. Exit code 3 with the fault on standard error when
-// the file is refused.
+// standard output: preprocess_image FILE SIZE [whole]. Exit code 3 with the fault on standard error
+// when the file is refused.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -11,7 +11,7 @@
 #include "zea/data/image.hpp"
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc < 3) return 2;
   std::ifstream file(argv[1], std::ios::binary);
   zea::Item item;
   item.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
@@ -19,7 +19,11 @@ int main(int argc, char** argv) {
   options.size = std::stoll(argv[2]);
   std::vector<float> pixels(static_cast<size_t>(3 * options.size * options.size));
   try {
-    zea::preprocess_image(zea::decode_image(item, options.max_pixels), options, pixels.data());
+    const zea::Image image = zea::decode_image(item, options.max_pixels);
+    if (argc == 3)
+      zea::preprocess_image(image, options, pixels.data());
+    else
+      zea::preprocess_image(image, options, {options.size, options.size}, pixels.data());
   } catch (const zea::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return static_cast<int>(error.code());

@@ -107,10 +107,17 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& 
                       tensors[param.name].begin() + run.target_element);
     }
   }
-  for (auto& [name, all] : tensors)
-    control_
-        ->all_reduce(all.data(), static_cast<int64_t>(all.size()), DType::Float64, ReduceOp::Sum)
-        .wait();
+  std::vector<double> packed;
+  for (const auto& [name, all] : tensors) packed.insert(packed.end(), all.begin(), all.end());
+  control_
+      ->all_reduce(packed.data(), static_cast<int64_t>(packed.size()), DType::Float64,
+                   ReduceOp::Sum)
+      .wait();
+  auto next = packed.begin();
+  for (auto& [name, all] : tensors) {
+    std::copy_n(next, all.size(), all.begin());
+    next += static_cast<int64_t>(all.size());
+  }
   return tensors;
 }
 

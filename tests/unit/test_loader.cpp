@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/memory_dataset.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea::test_loader {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images from bytes to what a vision encoder takes, as transformers' CLIPImageProcessor does it: to
 // RGB, resize the shortest edge (bicubic, antialiased, rounded to 8 bits), centre crop, scale to
-// 0..1, normalise.
+// 0..1, normalise; or, as SiglipImageProcessor does, the whole image resized.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,12 @@ namespace zea {
 
 struct ImageOptions {
   int64_t size = 224;  ///< height and width of the result, where all have the same
-  std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};
-  std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
+  std::vector<double> mean = ImageColours().mean;
+  std::vector<double> std = ImageColours().std;
   int64_t max_pixels = 100000000;  ///< refused before memory is taken
   /// Where images differ in size: each is made a whole number of patches wide and high.
   int64_t patch_size = 0;
+  bool crops = true;  ///< to the middle; false: the whole image is made size x size
 };
 
 /// 8-bit RGB, height x width x 3.

@@ -126,8 +126,7 @@ struct DataOptions {
   bool balance = true;
   bool shuffle = true;
   Choice<BadItems> bad_items = BadItems::Stop;
-  std::vector<double> image_mean = {0.48145466, 0.4578275, 0.40821073};
-  std::vector<double> image_std = {0.26862954, 0.26130258, 0.27577711};
+  std::vector<double> image_mean, image_std;
   int64_t max_image_pixels = 100000000;
   int64_t max_clip_seconds = 3600;
   int64_t prefetch = 2;
@@ -150,9 +149,15 @@ struct DataOptions {
         {"shuffle", "draw each epoch in another order; false: as they lie in the file", {}});
     key(bad_items,
         {"bad_items", "an item that does not decode: stop, or mask its sample's labels", {}});
-    key(image_mean, {"image_mean", "mean of each channel, of pixels in 0..1", {}});
+    key(image_mean, {"image_mean",
+                     "mean of each channel, of pixels in 0..1; empty: that of the encoder's family",
+                     {}});
     key(image_std,
-        {"image_std", "standard deviation of each channel, of pixels in 0..1", {}, 1e-6});
+        {"image_std",
+         "standard deviation of each channel, of pixels in 0..1; empty: that of the encoder's "
+         "family",
+         {},
+         1e-6});
     key(max_image_pixels,
         {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
     key(max_clip_seconds,

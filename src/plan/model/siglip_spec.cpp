@@ -37,7 +37,7 @@ void add_pooling_head(VisionEncoder& encoder) {
 VisionEncoder read_siglip(const ConfigReader& config) {
   config.require_no_dropout({"attention_dropout"});
   VisionEncoder encoder;
-  const EncoderSpec& vision = encoder.spec =
+  EncoderSpec& vision = encoder.spec =
       read_image_transformer(config, {.patch = 16, .eps = 1e-6, .activation = "gelu_pytorch_tanh"});
   const int64_t hidden = vision.block.hidden, inner = vision.block.intermediate;
   const double square = xavier_std(hidden, hidden), wide = xavier_std(hidden, inner);
@@ -47,6 +47,10 @@ VisionEncoder read_siglip(const ConfigReader& config) {
                    .positions = "embeddings.position_embedding",
                    .pre_norm = {},
                    .layers = "encoder.layers."};
+  // Of its SiglipImageProcessor.
+  auto& patches = std::get<PatchInput>(vision.input);
+  patches.crops = false;
+  patches.colours = {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};
   encoder.patch_bias = true;
   encoder.patch_std = 1 / std::sqrt(static_cast<double>(vision.patches().values()));
   encoder.position_std = 1 / std::sqrt(static_cast<double>(hidden));

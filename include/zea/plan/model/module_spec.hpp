@@ -49,14 +49,22 @@ struct ImageSize {
   int64_t height = 0, width = 0;
 };
 
+/// How images are made ready for an encoder, where the deck does not say.
+struct ImageColours {
+  std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};  ///< of each channel, pixels in 0..1
+  std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
+};
+
 /// Images as square patches: squares of block x block of them in rows, those of a square in rows.
 struct PatchInput {
   int64_t image_size = 0, patch_size = 0, channels = 3;
   bool class_token = false;  ///< stands before the patches
   int64_t block = 1;
-  /// Images keep about their shape, and those that are not too large their size; false: the middle
-  /// of each becomes image_size x image_size.
+  /// Images keep about their shape, and those that are not too large their size; false: each
+  /// becomes image_size x image_size.
   bool any_size = false;
+  bool crops = true;  ///< the middle of an image becomes that; false: all of it
+  ImageColours colours = {};
 
   int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
   int64_t class_tokens() const { return class_token ? 1 : 0; }
