@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "support/compared_run.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_reader.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
@@ -66,11 +65,12 @@ StoppedRun run_through(const Communicator& ranks, const MakeCollectives& make,
   run.train(kStepsAfterStop, after);
   stopped.losses_after = after.losses;
   stopped.final_weights = run.weights();
+  stopped.final_states = run.states();
   return stopped;
 }
 
 void expect_resumes(const Communicator& ranks, const MakeCollectives& make, const Dataset& dataset,
-                    const TinyRunOptions& options, const StoppedRun& expected) {
+                    const TinyRunOptions& options, const StoppedRun& expected, double difference) {
   TinyRun run(ranks, make, dataset, options);
   run.position() = read_checkpoint(run.engine(), run.control(), *open_state(expected.checkpoint));
   const Tensors weights = run.weights();
@@ -78,16 +78,19 @@ void expect_resumes(const Communicator& ranks, const MakeCollectives& make, cons
   TinyResult after;
   run.train(kStepsAfterStop, after);
   const Tensors final_weights = run.weights();
+  const std::map<std::string, Tensors> final_states = run.states();
   expect_zero_padding(run);
   if (ranks.rank() != 0) return;
   EXPECT_EQ(max_difference(weights, expected.weights), 0);
   ASSERT_EQ(states.size(), expected.states.size());
   for (const auto& [name, values] : expected.states)
     EXPECT_EQ(max_difference(states.at(name), values), 0) << name;
-  EXPECT_LE(max_difference(final_weights, expected.final_weights), kSameTraining);
+  EXPECT_LE(max_difference(final_weights, expected.final_weights), difference);
+  for (const auto& [name, values] : expected.final_states)
+    EXPECT_LE(max_difference(final_states.at(name), values), difference) << name;
   ASSERT_EQ(after.losses.size(), expected.losses_after.size());
   for (size_t step = 0; step < after.losses.size(); ++step)
-    EXPECT_NEAR(after.losses[step], expected.losses_after[step], kSameTraining) << "step " << step;
+    EXPECT_NEAR(after.losses[step], expected.losses_after[step], difference) << "step " << step;
 }
 
 }  // namespace zea::testing

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that writes a checkpoint in the middle, and the same run going on from there on another
-// layout: every weight and state has the same bits, and training continues in fp64 as if it had
-// never stopped.
+// layout: every weight and state has the same bits, and training continues as if it had never
+// stopped, in fp64 but for rounding.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "support/compared_run.hpp"
 #include "support/tiny_run.hpp"
 
 namespace zea::testing {
@@ -19,6 +20,7 @@ struct StoppedRun {
   Tensors weights = {};
   std::map<std::string, Tensors> states = {};
   Tensors final_weights = {};
+  std::map<std::string, Tensors> final_states = {};
   std::vector<double> losses_after = {};
 };
 
@@ -31,8 +33,10 @@ StoppedRun run_through(const Communicator& ranks, const MakeCollectives& make,
                        const std::string& directory);
 
 /// Goes on from the checkpoint of `expected`, which rank 0 of `ranks` compares with; the others
-/// need only its checkpoint. Collective over `ranks`.
+/// need only its checkpoint. What comes afterwards may differ by `difference`. Collective over
+/// `ranks`.
 void expect_resumes(const Communicator& ranks, const MakeCollectives& make, const Dataset& dataset,
-                    const TinyRunOptions& options, const StoppedRun& expected);
+                    const TinyRunOptions& options, const StoppedRun& expected,
+                    double difference = kSameTraining);
 
 }  // namespace zea::testing
