@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that is stopped and goes on at the same layout has the bits of one that was never stopped:
+// weights, optimizer states and losses, in fp32 and bf16, whatever way the model is cut.
+#include <gtest/gtest.h>
+
+#include "support/axis_layouts.hpp"
+#include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
+
+namespace zea::testing::test_resume_bits {
+namespace {
+
+constexpr double kSameBits = 0;
+
+class ResumeBits : public ::testing::TestWithParam<const char*> {
+ protected:
+  const SharedDirectory shared_{world().communicator()};
+};
+
+TEST_P(ResumeBits, AreThoseOfARunThatNeverStopped) {
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const MemoryDataset dataset = axis_dataset();
+  for (const AxisLayout& layout : kAxisLayouts) {
+    SCOPED_TRACE(layout.name);
+    const TinyRunOptions options = run_on(layout, GetParam());
+    const StoppedRun expected =
+        run_through(ranks, make_mpi_collectives, dataset, options, shared_ / layout.name);
+    expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, ResumeBits, ::testing::Values("fp32", "bf16"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace zea::testing::test_resume_bits
