@@ -2,6 +2,7 @@
 // A unit in a microbatch: forward on detached inputs, backward on that unit alone.
 #include "zea/parallel/engine.hpp"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>

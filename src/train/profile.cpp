@@ -18,6 +18,7 @@
 #include "zea/model/deferred_gradients.hpp"
 #include "zea/model/unit.hpp"
 #include "zea/parallel/device.hpp"
+#include "zea/parallel/engine.hpp"
 #include "zea/parallel/sharded_buffer.hpp"
 #include "zea/plan/plan.hpp"
 #include "zea/train/training_data.hpp"
