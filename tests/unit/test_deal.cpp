@@ -58,6 +58,21 @@ TEST(Deal, GivesEveryPositionOnceWithinTheBoundOfTheBest) {
   }
 }
 
+TEST(Deal, WhetherATakerGetsAnythingIsKnownFromTheNumberOfItems) {
+  std::mt19937_64 random(4);
+  const BlockSpec block{.hidden = 8, .intermediate = 16, .heads = {2, 2, 4}, .norm = {}};
+  for (int round = 0; round < 100; ++round) {
+    std::vector<ItemShape> items(random() % 7);
+    for (ItemShape& item : items) item.tokens = 1 + static_cast<int64_t>(random() % 50);
+    const int takers = 1 + static_cast<int>(random() % 5);
+
+    const auto shares = deal_items(items, block, takers);
+
+    for (int taker = 0; taker < takers; ++taker)
+      EXPECT_EQ(is_dealt_any(static_cast<int64_t>(items.size()), taker), !shares[taker].empty());
+  }
+}
+
 TEST(Deal, GivesTheFirstOfEqualsFirst) {
   using Shares = std::vector<std::vector<int64_t>>;
   EXPECT_EQ(deal_by_cost({5, 5, 5, 5}, 2), (Shares{{0, 2}, {1, 3}}));

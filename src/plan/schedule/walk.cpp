@@ -96,10 +96,8 @@ bool Walk::has_items(const Compute& compute) const {
   const UnitSpec& unit = input_.model.units[compute.unit];
   const auto share = input_.item_shares.find(unit.module);
   if (share == input_.item_shares.end()) return true;
-  const MicrobatchPlan& microbatch = input_.microbatches[compute.microbatch];
-  const EncoderSpec& encoder = input_.model.encoders[unit.encoder];
-  const std::vector<ItemShape> items = microbatch.items.shapes(unit.encoder, encoder);
-  return !deal_items(items, encoder.block, share->second.ranks)[share->second.rank].empty();
+  const int64_t items = input_.microbatches[compute.microbatch].items.of(unit.encoder);
+  return is_dealt_any(items, share->second.rank);
 }
 
 std::vector<int> Walk::moved_units(size_t i) const {

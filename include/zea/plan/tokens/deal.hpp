@@ -18,4 +18,10 @@ std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs
 std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
                                              const BlockSpec& block, int takers);
 
+/// Whether that taker gets any of so many, whatever they cost: nobody gets a second one before all
+/// have one, in order.
+constexpr bool is_dealt_any(int64_t items, int taker) {
+  return items > taker;
+}
+
 }  // namespace zea
