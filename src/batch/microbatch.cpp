@@ -13,11 +13,11 @@ namespace {
 
 using namespace detail;
 
-/// How many features the encoder makes of the sample's items up to each of them.
-Ids features_up_to(const Sample& sample, const ModelSpec& model, size_t encoder) {
+/// How many features the encoder makes of a sample's items up to each of them.
+Ids features_up_to(const ItemList& items, const ModelSpec& model, size_t encoder) {
   Ids sums;
   const auto index = static_cast<int>(encoder);
-  for (const ItemShape& shape : list_items(sample.items).shapes(index, model.encoders[encoder]))
+  for (const ItemShape& shape : items.shapes(index, model.encoders[encoder]))
     sums.push_back((sums.empty() ? 0 : sums.back()) + shape.features);
   return sums;
 }
@@ -73,9 +73,10 @@ void check_sample(const Sample& sample, const Ids& placeholders, const std::vect
 void append_sample(HostTokens& host, const Sample& sample, int64_t number, const ModelSpec& model) {
   const auto length = static_cast<int64_t>(sample.tokens.size());
   Ids placeholders(model.encoders.size(), 0);
+  const ItemList items = list_items(sample.items);
   std::vector<Ids> features;
   for (size_t e = 0; e < placeholders.size(); ++e)
-    features.push_back(features_up_to(sample, model, e));
+    features.push_back(features_up_to(items, model, e));
   for (int64_t i = 0; i < length; ++i) {
     const int64_t id = sample.tokens[i];
     // Labels are shifted here, before tokens are dealt to ranks.

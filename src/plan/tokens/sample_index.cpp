@@ -17,12 +17,6 @@ int64_t ItemList::of(int encoder) const {
   return items;
 }
 
-int64_t ItemList::all() const {
-  int64_t items = 0;
-  for (const Run& run : runs_) items += run.items;
-  return items;
-}
-
 void ItemList::add(int encoder, int64_t items, const ItemShape& shape) {
   if (items == 0) return;
   const auto next = std::ranges::upper_bound(runs_, encoder, {}, &Run::encoder);

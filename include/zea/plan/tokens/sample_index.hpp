@@ -19,7 +19,6 @@ class ItemList {
 
   /// How many; 0 of what is no encoder.
   int64_t of(int encoder) const;
-  int64_t all() const;
   /// `shape`: where an encoder's items differ in it.
   void add(int encoder, int64_t items, const ItemShape& shape = {});
   /// The shape of each item of the encoder with that index.
