@@ -146,7 +146,11 @@ void open_directory(const Start& start, WatchedRanks& ranks,
   const ActionRecord::Action action(ranks.record, "open the run directory");
   agree_on_root(*ranks.control, [&] {
     directory.emplace(start.directory);
-    if (ranks.watchdog) ranks.watchdog->clear_directory();
+    if (ranks.watchdog) {
+      ranks.watchdog->clear_directory();
+      // At once: a rank that hangs from here on keeps all from agreeing, and its report is a file.
+      ranks.watchdog->use_directory();
+    }
     if (start.options.run.mode != RunMode::Train) return;
     const std::string checkpoints = start.directory + "/checkpoints";
     if (!start.checkpoint) check_no_checkpoints(start.directory);
@@ -154,7 +158,10 @@ void open_directory(const Start& start, WatchedRanks& ranks,
     remove_unfinished(checkpoints);
     if (start.checkpoint) set_aside_later(checkpoints, start.checkpoint->position().step);
   });
-  if (ranks.watchdog) agree(*ranks.control, [&] { ranks.watchdog->use_directory(); });
+  if (!ranks.watchdog) return;
+  agree(*ranks.control, [&] {
+    if (!ranks.is_root()) ranks.watchdog->use_directory();
+  });
 }
 
 Log open_log(const Start& start, WatchedRanks& ranks) {
