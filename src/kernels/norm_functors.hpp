@@ -8,14 +8,14 @@
 
 namespace zea::detail {
 
-/// y = (x - mean) scale weight + bias, of x + added where there is such.
+/// y = (x - mean) scale w + bias, of x + added where there is such; w = weight + offset.
 template <class T>
 struct NormaliseRow {
   const T *x, *added, *weight, *bias;  ///< `added` and `bias` may be null
   T *sums, *y;                         ///< `sums` takes x + added; not used without it
   Wide<T>*means, *scales;
   int64_t hidden;
-  Wide<T> eps;
+  Wide<T> eps, offset;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
@@ -49,8 +49,9 @@ struct NormaliseRow {
       scales[row] = r;
     }
     const T *w = weight, *b = bias;
+    const Wide<T> shift = offset;
     const auto value = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> scaled = (load(source[i]) - mean) * r * load(w[i]);
+      const Wide<T> scaled = (load(source[i]) - mean) * r * (load(w[i]) + shift);
       return kCentres ? scaled + load(b[i]) : scaled;
     };
     lanes.each(hidden, value, StoreTo<T>{y + row * hidden});
@@ -64,28 +65,30 @@ struct NormaliseRow {
 };
 
 /// dx = r (dy w - m1 - n m2) + before, n = (x - mean) r, m1 = mean(dy w) of a layer norm and 0 of
-/// RMSNorm, m2 = mean(dy w n).
+/// RMSNorm, m2 = mean(dy w n), w = weight + offset.
 template <class T>
 struct NormaliseRowBackward {
   const T *dy, *x, *weight, *before;  ///< `before` may be null
   const Wide<T>*means, *scales;       ///< `means`: null of RMSNorm
   T* dx;
   int64_t hidden;
+  Wide<T> offset;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     const T *d = dy + row * hidden, *source = x + row * hidden, *w = weight;
-    const Wide<T> mean = means ? means[row] : 0, r = scales[row];
-    const auto plain = [=](int64_t i) ZEA_INLINE_LAMBDA { return load(d[i]) * load(w[i]); };
+    const Wide<T> mean = means ? means[row] : 0, r = scales[row], more = offset;
+    const auto plain = [=](int64_t i)
+                           ZEA_INLINE_LAMBDA { return load(d[i]) * (load(w[i]) + more); };
     const auto along = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return load(d[i]) * load(w[i]) * (load(source[i]) - mean);
+      return load(d[i]) * (load(w[i]) + more) * (load(source[i]) - mean);
     };
     const auto sums = means ? lanes.template two_sums<Wide<T>>(hidden, plain, along)
                             : TwoValues<Wide<T>>{0, lanes.template sum<Wide<T>>(hidden, along)};
     const Wide<T> count = static_cast<Wide<T>>(hidden);
     const Wide<T> shift = sums.first / count, slope = sums.second * r * r / count;
     const auto gradient = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return r * (load(d[i]) * load(w[i]) - shift - (load(source[i]) - mean) * slope);
+      return r * (load(d[i]) * (load(w[i]) + more) - shift - (load(source[i]) - mean) * slope);
     };
     write(lanes, gradient, row * hidden);
   }

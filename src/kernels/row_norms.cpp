@@ -33,7 +33,8 @@ detail::NormaliseRowBackward<T> gradient_of_rows(const at::Tensor& dy, const at:
           .means = elements_or_null<Wide<T>>(rows.mean),
           .scales = elements<Wide<T>>(rows.scale),
           .dx = elements_or_null<T>(dx),
-          .hidden = dy.size(1)};
+          .hidden = dy.size(1),
+          .offset = static_cast<Wide<T>>(norm.offset)};
 }
 
 /// Sums over parts of `part_rows` rows, which `sums` takes; null where parameters do not train.
@@ -120,7 +121,8 @@ NormRows norm_forward(const at::Tensor& x, const at::Tensor& added, const NormPa
                                           .means = elements_or_null<Wide<T>>(out.mean),
                                           .scales = elements<Wide<T>>(out.scale),
                                           .hidden = x.size(1),
-                                          .eps = static_cast<Wide<T>>(norm.eps)};
+                                          .eps = static_cast<Wide<T>>(norm.eps),
+                                          .offset = static_cast<Wide<T>>(norm.offset)};
     run_items(x, functor, x.size(0), x.size(1));
   });
   return out;

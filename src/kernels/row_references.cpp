@@ -15,14 +15,19 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf ? x.to(at::kFloat) : x;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const NormRows& rows, const at::Tensor& weight,
+/// Weight and offset, in the type that sums are taken in.
+at::Tensor factor_of(const NormParameters& norm) {
+  return widened(norm.weight) + norm.offset;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const NormRows& rows, const NormParameters& norm,
                              const NormGradients& gradients) {
   const at::Tensor r = rows.scale.unsqueeze(-1);
   const at::Tensor normalised = widened(rows.x).mul(r), dy_wide = widened(dy);
   if (at::Tensor target = gradients.weight; target.defined())
     target.add_(dy_wide.mul(normalised).sum(0));
   if (!gradients.needs_dx) return {};
-  const at::Tensor scaled = dy_wide.mul(weight);
+  const at::Tensor scaled = dy_wide.mul(factor_of(norm));
   const at::Tensor mean = scaled.mul(normalised).mean(-1, true);
   return scaled.sub(normalised.mul(mean)).mul_(r).to(dy.scalar_type());
 }
@@ -31,9 +36,9 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const NormRows& rows,
                                const NormParameters& norm, const NormGradients& gradients) {
   at::Tensor weight = gradients.weight, bias = gradients.bias;
   const bool trains = weight.defined();
-  const auto [dx, dweight, dbias] =
-      at::native_layer_norm_backward(dy, rows.x, norm.weight.sizes(), rows.mean, rows.scale,
-                                     norm.weight, norm.bias, {gradients.needs_dx, trains, trains});
+  const auto [dx, dweight, dbias] = at::native_layer_norm_backward(
+      dy, rows.x, norm.weight.sizes(), rows.mean, rows.scale, norm.weight + norm.offset, norm.bias,
+      {gradients.needs_dx, trains, trains});
   if (trains) {
     weight.add_(dweight);
     bias.add_(dbias);
@@ -55,15 +60,15 @@ NormRows norm_forward_reference(const at::Tensor& x, const at::Tensor& added,
   NormRows out;
   out.x = added.defined() ? x + added : x;
   if (norm.bias.defined()) {
-    std::tie(out.y, out.mean, out.scale) =
-        at::native_layer_norm(out.x, norm.weight.sizes(), norm.weight, norm.bias, norm.eps);
+    std::tie(out.y, out.mean, out.scale) = at::native_layer_norm(
+        out.x, norm.weight.sizes(), norm.weight + norm.offset, norm.bias, norm.eps);
     out.mean = out.mean.squeeze(-1);
     out.scale = out.scale.squeeze(-1);
     return out;
   }
   const at::Tensor x_wide = widened(out.x);
   out.scale = x_wide.square().mean(-1).add_(norm.eps).rsqrt_();
-  out.y = x_wide.mul(out.scale.unsqueeze(-1)).to(x.scalar_type()).mul(norm.weight);
+  out.y = x_wide.mul(out.scale.unsqueeze(-1)).mul(factor_of(norm)).to(x.scalar_type());
   return out;
 }
 
@@ -71,7 +76,7 @@ at::Tensor norm_backward_reference(const at::Tensor& dy, const at::Tensor& befor
                                    const NormRows& rows, const NormParameters& norm,
                                    const NormGradients& gradients) {
   const at::Tensor dx = norm.bias.defined() ? layer_norm_backward(dy, rows, norm, gradients)
-                                            : rms_norm_backward(dy, rows, norm.weight, gradients);
+                                            : rms_norm_backward(dy, rows, norm, gradients);
   return dx.defined() && before.defined() ? dx + before : dx;
 }
 

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "zea/core/error.hpp"
 #include "zea/kernels/row_norms.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter_function.hpp"
@@ -23,11 +24,13 @@ Tensor gradient_or_none(Parameter* parameter) {
 }
 
 NormRows forward_rows(Context* ctx, const Tensor& x, const Tensor& added, Parameter* weight,
-                      Parameter* bias, double eps) {
+                      Parameter* bias, const NormSpec& spec) {
+  ZEA_ASSERT((spec.kind == NormKind::Layer) == (bias != nullptr));
   remember(ctx, {weight, bias});
-  ctx->saved_data["eps"] = eps;
+  ctx->saved_data["eps"] = spec.eps;
+  ctx->saved_data["offset"] = spec.offset;
   const NormRows rows = norm_forward(x.contiguous(), added.defined() ? added.contiguous() : added,
-                                     {weight->value(), value_or_none(bias), eps});
+                                     {weight->value(), value_or_none(bias), spec.eps, spec.offset});
   ctx->save_for_backward({rows.x, rows.mean, rows.scale});
   return rows;
 }
@@ -39,15 +42,16 @@ Tensor backward_rows(Context* ctx, const Tensor& dy, const Tensor& before, bool 
   Parameter* bias = recall(ctx, 1);
   return norm_backward(dy.contiguous(), before.defined() ? before.contiguous() : before,
                        {.x = saved[0], .y = {}, .mean = saved[1], .scale = saved[2]},
-                       {weight->value(), value_or_none(bias), ctx->saved_data.at("eps").toDouble()},
+                       {weight->value(), value_or_none(bias), ctx->saved_data.at("eps").toDouble(),
+                        ctx->saved_data.at("offset").toDouble()},
                        {gradient_or_none(weight), gradient_or_none(bias), needs_dx});
 }
 
 struct NormFunction : Function<NormFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
-                        Parameter* bias, double eps) {
+                        Parameter* bias, const NormSpec& spec) {
     (void)anchor;
-    return forward_rows(ctx, x, {}, weight, bias, eps).y;
+    return forward_rows(ctx, x, {}, weight, bias, spec).y;
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
@@ -57,11 +61,12 @@ struct NormFunction : Function<NormFunction> {
 
 struct NormSumFunction : Function<NormSumFunction> {
   static Tensors forward(Context* ctx, const Tensor& x, const std::optional<Tensor>& added,
-                         const Tensor& anchor, Parameter* weight, Parameter* bias, double eps) {
+                         const Tensor& anchor, Parameter* weight, Parameter* bias,
+                         const NormSpec& spec) {
     (void)anchor;
     ctx->set_materialize_grads(false);
     ctx->saved_data["adds"] = added.has_value();
-    const NormRows rows = forward_rows(ctx, x, added.value_or(Tensor()), weight, bias, eps);
+    const NormRows rows = forward_rows(ctx, x, added.value_or(Tensor()), weight, bias, spec);
     return {rows.x, rows.y};
   }
 
@@ -78,18 +83,14 @@ at::Tensor wide(const at::Tensor& x) {
   return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf ? x.to(at::kFloat) : x;
 }
 
-at::Tensor layer_norm(const at::Tensor& x, Parameter& weight, Parameter& bias, double eps) {
-  return NormFunction::apply(x, weight.anchor(), &weight, &bias, eps);
-}
-
-at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps) {
-  return NormFunction::apply(x, weight.anchor(), &weight, static_cast<Parameter*>(nullptr), eps);
+at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec) {
+  return NormFunction::apply(x, weight.anchor(), &weight, bias, spec);
 }
 
 NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
-                   double eps) {
+                   const NormSpec& spec) {
   const auto term = added.defined() ? std::optional(added) : std::nullopt;
-  const Tensors both = NormSumFunction::apply(x, term, weight.anchor(), &weight, bias, eps);
+  const Tensors both = NormSumFunction::apply(x, term, weight.anchor(), &weight, bias, spec);
   return {both[0], both[1]};
 }
 

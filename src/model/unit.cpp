@@ -72,12 +72,11 @@ class TensorOps {
   at::Tensor swiglu(const at::Tensor& x) const { return zea::swiglu(x); }
   at::Tensor add(const at::Tensor& x, const at::Tensor& y) const { return x + y; }
   at::Tensor norm(const at::Tensor& x, const std::string& role, const NormSpec& spec) const {
-    return spec.kind == NormKind::Layer ? layer_norm(x, weight(role), *bias(role), spec.eps)
-                                        : rms_norm(x, weight(role), spec.eps);
+    return zea::norm(x, weight(role), bias(role), spec);
   }
   NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, const std::string& role,
                      const NormSpec& spec) const {
-    return zea::norm_sum(x, added, weight(role), bias(role), spec.eps);
+    return zea::norm_sum(x, added, weight(role), bias(role), spec);
   }
   at::Tensor windows(const at::Tensor& columns) const {
     return windows_of(columns, part_->windows);

@@ -23,6 +23,8 @@ struct Sizes {
   int64_t blocks = 4, hidden = 512, tokens = 512, rounds = 15;
 };
 
+constexpr NormSpec kNorm{NormKind::Rms};
+
 /// A Llama decoder block on one segment of text.
 class Block {
  public:
@@ -42,9 +44,9 @@ class Block {
   Tensor forward(const Tensor& x) {
     const int64_t heads = sizes_.hidden / 64;
     const Tensor qkv =
-        linear(rms_norm(x, *all_[0], 1e-5), *all_[1], nullptr).unflatten(1, {3 * heads, 64});
+        linear(norm(x, *all_[0], nullptr, kNorm), *all_[1], nullptr).unflatten(1, {3 * heads, 64});
     const Tensor h = x + linear(attention(qkv, batches_, heads, heads, true), *all_[2], nullptr);
-    const Tensor inner = swiglu(linear(rms_norm(h, *all_[3], 1e-5), *all_[4], nullptr));
+    const Tensor inner = swiglu(linear(norm(h, *all_[3], nullptr, kNorm), *all_[4], nullptr));
     return h + linear(inner, *all_[5], nullptr);
   }
 

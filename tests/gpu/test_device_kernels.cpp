@@ -64,8 +64,8 @@ TEST_P(DeviceKernels, Norms) {
         const at::Tensor x = random({65, hidden}), dy = random({65, hidden});
         const at::Tensor added = adds ? random({65, hidden}) : at::Tensor();
         const NormParameters norm{random({hidden}), is_layer_norm ? random({hidden}) : at::Tensor(),
-                                  1e-5};
-        const NormParameters wide{exact(norm.weight), exact(norm.bias), 1e-5};
+                                  1e-5, adds ? 1. : 0.};
+        const NormParameters wide{exact(norm.weight), exact(norm.bias), 1e-5, norm.offset};
         const NormRows rows = norm_forward(x, added, norm);
         if (adds) expect_close(rows.x, exact(x) + exact(added));
         const NormRows expected = norm_forward_reference(exact(rows.x), {}, wide);

@@ -34,10 +34,11 @@ class FusedKernels : public testing::ElementTypes {
 /// kernel's is.
 struct NormCase {
   at::Tensor x, added, weight, bias, dy, dsum;
+  double offset;
 
   at::Tensor formula(const at::Tensor& sum, const at::Tensor& w, const at::Tensor& b) const {
     const at::Tensor centred = b.defined() ? sum - sum.mean(-1, true) : sum;
-    const at::Tensor y = centred * (centred.square().mean(-1, true) + 1e-5).rsqrt() * w;
+    const at::Tensor y = centred * (centred.square().mean(-1, true) + 1e-5).rsqrt() * (w + offset);
     return b.defined() ? y + b : y;
   }
 };
@@ -49,8 +50,9 @@ TEST_P(FusedKernels, NormsOfSums) {
         if (is_layer_norm && hidden == 1) continue;  // its slope is a difference of equal numbers
         const NormCase c{random({65, hidden}), adds ? random({65, hidden}) : at::Tensor(),
                          random({hidden}),     is_layer_norm ? random({hidden}) : at::Tensor(),
-                         random({65, hidden}), adds ? random({65, hidden}) : at::Tensor()};
-        const NormParameters norm{c.weight, c.bias, 1e-5};
+                         random({65, hidden}), adds ? random({65, hidden}) : at::Tensor(),
+                         adds ? 1. : 0.};
+        const NormParameters norm{c.weight, c.bias, 1e-5, c.offset};
         const NormRows rows = norm_forward(c.x, c.added, norm);
         if (adds) expect_close(rows.x, exact(c.x) + exact(c.added));
 
@@ -74,8 +76,8 @@ TEST_P(FusedKernels, NormsOfSums) {
 TEST_P(FusedKernels, NormsAreTheirReferences) {
   for (bool is_layer_norm : {false, true}) {
     const at::Tensor x = random({33, 40}), added = random({33, 40}), dy = random({33, 40});
-    const NormParameters norm{random({40}), is_layer_norm ? random({40}) : at::Tensor(), 1e-5};
-    const NormParameters wide{exact(norm.weight), exact(norm.bias), 1e-5};
+    const NormParameters norm{random({40}), is_layer_norm ? random({40}) : at::Tensor(), 1e-5, 0.5};
+    const NormParameters wide{exact(norm.weight), exact(norm.bias), 1e-5, 0.5};
     const NormRows rows = norm_forward(x, added, norm);
     const NormRows reference = norm_forward_reference(exact(rows.x), {}, wide);
     expect_close(rows.y, reference.y, 4);

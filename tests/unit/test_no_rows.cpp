@@ -43,9 +43,10 @@ TEST_P(NoRowsTest, PassThroughLinearsAndNorms) {
 
   expect_none(kHidden, 6, [&](const Tensor& x) { return linear(x, matrix, &bias); });
   expect_none(kHidden, 6, [&](const Tensor& x) { return linear(x, matrix, nullptr); });
-  expect_none(kHidden, kHidden, [&](const Tensor& x) { return rms_norm(x, weight, 1e-5); });
   expect_none(kHidden, kHidden,
-              [&](const Tensor& x) { return layer_norm(x, weight, offset, 1e-5); });
+              [&](const Tensor& x) { return norm(x, weight, nullptr, {NormKind::Rms}); });
+  expect_none(kHidden, kHidden,
+              [&](const Tensor& x) { return norm(x, weight, &offset, {NormKind::Layer}); });
 
   for (Parameter* parameter : {&matrix, &bias, &weight, &offset}) expect_untouched(*parameter);
 }

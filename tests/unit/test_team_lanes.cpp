@@ -122,6 +122,7 @@ at::Tensor exact(const at::Tensor& x) {
 /// One norm, in tensors that a case need not have.
 struct NormCase {
   at::Tensor x, added, weight, bias, dy, before;
+  double offset;
 };
 
 template <class T>
@@ -140,7 +141,8 @@ NormaliseRow<T> norm_of(const NormCase& c, const NormRows& out) {
           elements_or_null<Wide<T>>(out.mean),
           elements<Wide<T>>(out.scale),
           c.x.size(1),
-          Wide<T>(1e-5)};
+          Wide<T>(1e-5),
+          Wide<T>(c.offset)};
 }
 
 template <class T>
@@ -152,7 +154,8 @@ NormaliseRowBackward<T> gradient_of(const NormCase& c, const NormRows& rows, con
           elements_or_null<Wide<T>>(rows.mean),
           elements<Wide<T>>(rows.scale),
           elements<T>(dx),
-          c.x.size(1)};
+          c.x.size(1),
+          Wide<T>(c.offset)};
 }
 
 TEST_P(TeamLanes, Norms) {
@@ -163,7 +166,8 @@ TEST_P(TeamLanes, Norms) {
         const auto rows = [&] { return random({3, hidden}); };
         const NormCase c{rows(),           adds ? rows() : at::Tensor(),
                          random({hidden}), is_layer_norm ? random({hidden}) : at::Tensor(),
-                         rows(),           adds ? rows() : at::Tensor()};
+                         rows(),           adds ? rows() : at::Tensor(),
+                         adds ? 1. : 0.};
         const NormRows found{adds ? at::empty_like(c.x) : c.x, at::empty_like(c.x),
                              is_layer_norm ? at::empty({3}, wide_type()) : at::Tensor(),
                              at::empty({3}, wide_type())};
@@ -173,7 +177,7 @@ TEST_P(TeamLanes, Norms) {
           run(gradient_of<T>(c, found, dx), 3);
         });
         if (adds) expect_close(found.x, exact(c.x) + exact(c.added));
-        const NormParameters wide{exact(c.weight), exact(c.bias), 1e-5};
+        const NormParameters wide{exact(c.weight), exact(c.bias), 1e-5, c.offset};
         const NormRows expected = norm_forward_reference(exact(found.x), {}, wide);
         expect_close(found.y, expected.y, 4);
         expect_close(found.scale, expected.scale, 2);

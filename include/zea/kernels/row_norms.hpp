@@ -13,6 +13,7 @@ namespace zea {
 struct NormParameters {
   at::Tensor weight, bias;  ///< (hidden), of the input's type
   double eps = 0;
+  double offset = 0;  ///< added to the weight
 };
 
 /// What a norm gives, and what its backward reads.
@@ -23,7 +24,7 @@ struct NormRows {
   at::Tensor scale;  ///< (rows) 1 / sqrt(mean square, or variance, + eps), fp32 or wider
 };
 
-/// y = (x - mean) scale weight + bias of x, or of x + added where that is defined.
+/// y = (x - mean) scale (weight + offset) + bias of x, or of x + added where that is defined.
 NormRows norm_forward(const at::Tensor& x, const at::Tensor& added, const NormParameters& norm);
 
 /// What is asked of a backward: parameters' gradients are added to what is here, (hidden), fp32, or

@@ -17,11 +17,9 @@ namespace zea {
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                   WeightOrder order = WeightOrder::OutIn);
 
-/// Layer norm over the last dim (arXiv:1607.06450); `weight`, `bias` (hidden).
-at::Tensor layer_norm(const at::Tensor& x, Parameter& weight, Parameter& bias, double eps);
-
-/// RMSNorm over the last dim (arXiv:1910.07467); `weight` (hidden).
-at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps);
+/// The norm of x (rows, hidden) over its last dim; `weight` (hidden), and `bias` (hidden) of a
+/// layer norm, null of RMSNorm.
+at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec);
 
 /// A sum that goes on beside its norm, as in blocks with residuals.
 struct NormedSum {
@@ -29,9 +27,9 @@ struct NormedSum {
 };
 
 /// x + added and its norm; of x itself where `added` is undefined. The gradients of both join in
-/// one pass. Layer norm where `bias` is not null, RMSNorm otherwise.
+/// one pass.
 NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
-                   double eps);
+                   const NormSpec& spec);
 
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);

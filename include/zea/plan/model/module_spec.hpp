@@ -25,6 +25,7 @@ enum class NormKind { Layer, Rms };
 struct NormSpec {
   NormKind kind = NormKind::Layer;
   double eps = 1e-5;
+  double offset = 0;  ///< added to the weight: 1 of Gemma's, whose weights start as zeros
 };
 
 /// Heads of attention in a module.
