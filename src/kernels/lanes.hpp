@@ -72,6 +72,13 @@ class TeamLane {
   Team team_;
 };
 
+template <class Lanes, class T>
+ZEA_FUNCTION void copy_elements(const Lanes& lanes, int64_t count, const T* source, T* target) {
+  lanes.each(
+      count, [=](int64_t i) ZEA_INLINE_LAMBDA { return source[i]; },
+      [=](int64_t i, const T& value) ZEA_INLINE_LAMBDA { target[i] = value; });
+}
+
 /// Rounds values into a row.
 template <class T>
 struct StoreTo {

@@ -3,22 +3,23 @@
 // whoever runs functors (run_items.hpp) keeps them alive.
 #pragma once
 
-#include "lanes.hpp"
+#include "gates.hpp"
 
 namespace zea::detail {
 
-template <class T>
-struct SwigluRow {
+/// y = z gate(z) up.
+template <class Gate, class T>
+struct GatedRow {
   const T* x;
   T* y;
   int64_t width;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
-    const T *gate = x + row * 2 * width, *up = gate + width;
+    const T *source = x + row * 2 * width, *up = source + width;
     const auto value = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> g = load(gate[i]);
-      return g * sigmoid(g) * load(up[i]);
+      const Wide<T> z = load(source[i]);
+      return z * Gate::at(z).gate * load(up[i]);
     };
     lanes.each(width, value, StoreTo<T>{y + row * width});
   }
@@ -33,19 +34,20 @@ struct StoreTwo {
   }
 };
 
-template <class T>
-struct SwigluRowBackward {
+template <class Gate, class T>
+struct GatedRowBackward {
   const T *dy, *x;
   T* dx;
   int64_t width;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
-    const T *gradient = dy + row * width, *gate = x + row * 2 * width, *up = gate + width;
+    const T *gradient = dy + row * width, *source = x + row * 2 * width, *up = source + width;
     T* dgate = dx + row * 2 * width;
     const auto values = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> g = load(gate[i]), d = load(gradient[i]), s = sigmoid(g);
-      return TwoValues<Wide<T>>{d * load(up[i]) * s * (1 + g * (1 - s)), d * g * s};
+      const Wide<T> z = load(source[i]), d = load(gradient[i]);
+      const auto gated = Gate::at(z);
+      return TwoValues<Wide<T>>{d * load(up[i]) * gated.slope, d * z * gated.gate};
     };
     lanes.each(width, values, StoreTwo<T>{dgate, dgate + width});
   }
@@ -64,9 +66,7 @@ struct RotateHead {
     const T* source = x + item * dim;
     T* target = y + item * dim;
     if (item % all_heads < heads) return turn(lanes, source, item / all_heads, target);
-    lanes.each(
-        dim, [=](int64_t i) ZEA_INLINE_LAMBDA { return source[i]; },
-        [=](int64_t i, const T& value) ZEA_INLINE_LAMBDA { target[i] = value; });
+    copy_elements(lanes, dim, source, target);
   }
 
  private:

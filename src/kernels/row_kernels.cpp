@@ -13,26 +13,38 @@ using detail::runs_kernels;
 using detail::Wide;
 using detail::with_element_type;
 
+/// Calls `visit` with the gate.
+template <class Visit>
+void with_gate(Gating gating, Visit visit) {
+  if (gating == Gating::Silu) return visit(detail::SiluGate{});
+  visit(detail::TanhGate{});
+}
+
 }  // namespace
 
-at::Tensor swiglu_forward(const at::Tensor& x) {
-  if (!runs_kernels(x)) return swiglu_forward_reference(x);
+at::Tensor gated_forward(const at::Tensor& x, Gating gating) {
+  if (!runs_kernels(x)) return gated_forward_reference(x, gating);
   const int64_t rows = x.size(0), width = x.size(1) / 2;
   const at::Tensor y = at::empty({rows, width}, x.options());
   with_element_type(x, [&]<class T>(T) {
-    run_items(x, detail::SwigluRow<T>{elements<T>(x), elements<T>(y), width}, rows, 2 * width);
+    with_gate(gating, [&]<class Gate>(Gate) {
+      run_items(x, detail::GatedRow<Gate, T>{elements<T>(x), elements<T>(y), width}, rows,
+                2 * width);
+    });
   });
   return y;
 }
 
-at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& x) {
-  if (!runs_kernels(x)) return swiglu_backward_reference(dy, x);
+at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gating) {
+  if (!runs_kernels(x)) return gated_backward_reference(dy, x, gating);
   const int64_t rows = x.size(0), width = x.size(1) / 2;
   const at::Tensor dx = at::empty_like(x);
   with_element_type(x, [&]<class T>(T) {
-    const detail::SwigluRowBackward<T> functor{elements<T>(dy), elements<T>(x), elements<T>(dx),
-                                               width};
-    run_items(x, functor, rows, 2 * width);
+    with_gate(gating, [&]<class Gate>(Gate) {
+      const detail::GatedRowBackward<Gate, T> functor{elements<T>(dy), elements<T>(x),
+                                                      elements<T>(dx), width};
+      run_items(x, functor, rows, 2 * width);
+    });
   });
   return dx;
 }

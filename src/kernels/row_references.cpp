@@ -46,6 +46,10 @@ at::Tensor layer_norm_backward(const at::Tensor& dy, const NormRows& rows,
   return dx;
 }
 
+at::Tensor gate_values(const at::Tensor& x, Gating gating) {
+  return gating == Gating::Silu ? at::silu(x) : at::gelu(x, "tanh");
+}
+
 at::Tensor quick_gelu_backward(const at::Tensor& dy, const at::Tensor& x) {
   const at::Tensor gate = x.mul(kQuickGeluSlope).sigmoid_();
   // d/dx = s + a x s (1 - s)
@@ -80,17 +84,20 @@ at::Tensor norm_backward_reference(const at::Tensor& dy, const at::Tensor& befor
   return dx.defined() && before.defined() ? dx + before : dx;
 }
 
-at::Tensor swiglu_forward_reference(const at::Tensor& x) {
+at::Tensor gated_forward_reference(const at::Tensor& x, Gating gating) {
   const auto halves = x.chunk(2, -1);
-  return at::silu(halves[0]).mul_(halves[1]);
+  return gate_values(halves[0], gating).mul_(halves[1]);
 }
 
-at::Tensor swiglu_backward_reference(const at::Tensor& dy, const at::Tensor& x) {
+at::Tensor gated_backward_reference(const at::Tensor& dy, const at::Tensor& x, Gating gating) {
   const auto halves = x.chunk(2, -1);
   at::Tensor dx = at::empty_like(x);
   const int64_t width = halves[0].size(-1);
-  dx.narrow(-1, 0, width).copy_(at::silu_backward(dy.mul(halves[1]), halves[0]));
-  dx.narrow(-1, width, width).copy_(at::silu(halves[0]).mul_(dy));
+  const at::Tensor dgate = dy.mul(halves[1]);
+  dx.narrow(-1, 0, width)
+      .copy_(gating == Gating::Silu ? at::silu_backward(dgate, halves[0])
+                                    : at::gelu_backward(dgate, halves[0], "tanh"));
+  dx.narrow(-1, width, width).copy_(gate_values(halves[0], gating).mul_(dy));
   return dx;
 }
 

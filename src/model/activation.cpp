@@ -68,15 +68,17 @@ struct AddBiasFunction : Function<AddBiasFunction> {
   }
 };
 
-struct SwigluFunction : Function<SwigluFunction> {
-  static Tensor forward(Context* ctx, const Tensor& x) {
+struct GatedFunction : Function<GatedFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, Gating gating) {
     const Tensor rows = x.contiguous();
     ctx->save_for_backward({rows});
-    return swiglu_forward(rows);
+    ctx->saved_data["gating"] = static_cast<int64_t>(gating);
+    return gated_forward(rows, gating);
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    return {swiglu_backward(outputs[0].contiguous(), ctx->get_saved_variables()[0])};
+    const auto gating = static_cast<Gating>(ctx->saved_data.at("gating").toInt());
+    return {gated_backward(outputs[0].contiguous(), ctx->get_saved_variables()[0], gating), {}};
   }
 };
 
@@ -102,8 +104,9 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
   return RotaryFunction::apply(x, cosines, sines, heads);
 }
 
-at::Tensor swiglu(const at::Tensor& x) {
-  return SwigluFunction::apply(x);
+at::Tensor gated(const at::Tensor& x, Activation activation) {
+  ZEA_ASSERT(activation == Activation::Silu || activation == Activation::GeluTanh);
+  return GatedFunction::apply(x, activation == Activation::Silu ? Gating::Silu : Gating::GeluTanh);
 }
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm and layer norm of rows, alone or of a sum with a residual: autograd functions around the
-// kernels of row_norms.hpp.
+// RMSNorm and layer norm of rows, alone or of a sum with a residual, and of heads: autograd
+// functions around the kernels of row_norms.hpp and head_norms.hpp.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 
 #include "zea/core/error.hpp"
+#include "zea/kernels/head_norms.hpp"
 #include "zea/kernels/row_norms.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter_function.hpp"
@@ -77,6 +78,37 @@ struct NormSumFunction : Function<NormSumFunction> {
   }
 };
 
+struct HeadNormsFunction : Function<HeadNormsFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* query,
+                        Parameter* key, const HeadNormParameters& norm) {
+    (void)anchor;
+    remember(ctx, {query, key});
+    ctx->saved_data["queries"] = norm.queries;
+    ctx->saved_data["keys"] = norm.keys;
+    ctx->saved_data["offset"] = norm.offset;
+    const HeadNorms heads = head_norms_forward(x, norm);
+    ctx->save_for_backward({x, heads.scale});
+    return heads.y;
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    Parameter* query = recall(ctx, 0);
+    Parameter* key = recall(ctx, 1);
+    const HeadNormParameters norm{.query = query->value(),
+                                  .key = key->value(),
+                                  .queries = ctx->saved_data.at("queries").toInt(),
+                                  .keys = ctx->saved_data.at("keys").toInt(),
+                                  .offset = ctx->saved_data.at("offset").toDouble()};
+    return {head_norms_backward(outputs[0].contiguous(), saved[0], saved[1], norm,
+                                {gradient_or_none(query), gradient_or_none(key)}),
+            {},
+            {},
+            {},
+            {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor wide(const at::Tensor& x) {
@@ -85,6 +117,14 @@ at::Tensor wide(const at::Tensor& x) {
 
 at::Tensor norm(const at::Tensor& x, Parameter& weight, Parameter* bias, const NormSpec& spec) {
   return NormFunction::apply(x, weight.anchor(), &weight, bias, spec);
+}
+
+at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
+                      int64_t key_heads, const NormSpec& spec) {
+  ZEA_ASSERT(spec.kind == NormKind::Rms);
+  const HeadNormParameters norm{query.value(), key.value(), query_heads,
+                                key_heads,     spec.eps,    spec.offset};
+  return HeadNormsFunction::apply(x.contiguous(), query.anchor(), &query, &key, norm);
 }
 
 NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,

@@ -59,6 +59,11 @@ class TensorOps {
   at::Tensor query_value_biases(const at::Tensor& qkv) const {
     return add_query_value_biases(qkv, parameter("q.bias"), parameter("v.bias"));
   }
+  at::Tensor head_norms(const at::Tensor& qkv, const BlockSpec& block) const {
+    const HeadShape heads = heads_here(qkv, block);
+    return zea::head_norms(by_head(qkv, heads), weight("q_norm"), weight("k_norm"), heads.query,
+                           heads.key_value, block.norm);
+  }
   at::Tensor rotary(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
     return zea::rotary(by_head(qkv, heads), microbatch_.rotary_cosines, microbatch_.rotary_sines,
@@ -69,7 +74,9 @@ class TensorOps {
     const TokenAttention& tokens = part_ ? part_->attention : microbatch_.text_attention;
     return layers_.attention(by_head(qkv, heads), tokens, heads.query, heads.key_value);
   }
-  at::Tensor swiglu(const at::Tensor& x) const { return zea::swiglu(x); }
+  at::Tensor gated(const at::Tensor& x, Activation activation) const {
+    return zea::gated(x, activation);
+  }
   at::Tensor add(const at::Tensor& x, const at::Tensor& y) const { return x + y; }
   at::Tensor norm(const at::Tensor& x, const std::string& role, const NormSpec& spec) const {
     return zea::norm(x, weight(role), bias(role), spec);
@@ -87,6 +94,10 @@ class TensorOps {
   }
   at::Tensor positions() const {
     return embedding(part_ ? part_->positions : microbatch_.positions, parameter("positions"));
+  }
+  /// By a factor of the rows' type, as transformers has it.
+  at::Tensor scaled(const at::Tensor& x, double factor) const {
+    return x * at::scalar_tensor(factor, at::dtype(x.scalar_type())).to(at::kDouble).item<double>();
   }
   at::Tensor vocabulary() const {
     return layers_.embedding(microbatch_.token_ids, parameter("vocabulary"),

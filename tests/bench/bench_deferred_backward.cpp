@@ -46,7 +46,8 @@ class Block {
     const Tensor qkv =
         linear(norm(x, *all_[0], nullptr, kNorm), *all_[1], nullptr).unflatten(1, {3 * heads, 64});
     const Tensor h = x + linear(attention(qkv, batches_, heads, heads, true), *all_[2], nullptr);
-    const Tensor inner = swiglu(linear(norm(h, *all_[3], nullptr, kNorm), *all_[4], nullptr));
+    const Tensor inner =
+        gated(linear(norm(h, *all_[3], nullptr, kNorm), *all_[4], nullptr), Activation::Silu);
     return h + linear(inner, *all_[5], nullptr);
   }
 

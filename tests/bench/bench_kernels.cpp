@@ -67,10 +67,11 @@ void compare_rows(const Table& table, at::ScalarType type, const std::string& na
       name + " rms_norm backward", [&] { norm_backward(x, {}, rows, norm, gradients); },
       [&] { norm_backward_reference(x, {}, rows, norm, gradients); });
   table.compare(
-      name + " swiglu", [&] { swiglu_forward(wide); }, [&] { swiglu_forward_reference(wide); });
+      name + " swiglu", [&] { gated_forward(wide, Gating::Silu); },
+      [&] { gated_forward_reference(wide, Gating::Silu); });
   table.compare(
-      name + " swiglu backward", [&] { swiglu_backward(dy, wide); },
-      [&] { swiglu_backward_reference(dy, wide); });
+      name + " swiglu backward", [&] { gated_backward(dy, wide, Gating::Silu); },
+      [&] { gated_backward_reference(dy, wide, Gating::Silu); });
   table.compare(
       name + " quick_gelu", [&] { gelu_forward(wide, {}, Gelu::Quick); },
       [&] { gelu_forward_reference(wide, {}, Gelu::Quick); });

@@ -8,6 +8,7 @@
 #include "device/launch_items.hpp"
 #include "support/mpi_main.hpp"
 #include "zea/kernels/flat_kernels.hpp"
+#include "zea/kernels/head_norms.hpp"
 #include "zea/kernels/logit_kernels.hpp"
 #include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
@@ -101,11 +102,33 @@ TEST_P(DeviceKernels, ManyRowsOfTheParameters) {
   expect_close(dbias, exact(dy).sum(0), 400);
 }
 
-TEST_P(DeviceKernels, Swiglu) {
-  for (int64_t width : kWidths) {
-    const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
-    expect_close(swiglu_forward(x), swiglu_forward_reference(exact(x)), 2);
-    expect_close(swiglu_backward(dy, x), swiglu_backward_reference(exact(dy), exact(x)), 4);
+TEST_P(DeviceKernels, Gated) {
+  for (Gating gating : {Gating::Silu, Gating::GeluTanh})
+    for (int64_t width : kWidths) {
+      const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
+      const double factor = gating == Gating::Silu ? 2 : 48;  // as GELU, times values of 3
+      expect_close(gated_forward(x, gating), gated_forward_reference(exact(x), gating), factor);
+      expect_close(gated_backward(dy, x, gating),
+                   gated_backward_reference(exact(dy), exact(x), gating), 2 * factor);
+    }
+}
+
+TEST_P(DeviceKernels, NormsOfHeads) {
+  for (int64_t tokens : {1, 65, 3000}) {
+    const at::Tensor x = random({tokens, 9, 40}), dy = random({tokens, 9, 40});
+    const HeadNormParameters norm{random({40}), random({40}), 4, 2, 1e-5, 1};
+    const HeadNormParameters wide{exact(norm.query), exact(norm.key), 4, 2, 1e-5, 1};
+    const HeadNorms found = head_norms_forward(x, norm);
+    const HeadNorms expected = head_norms_forward_reference(exact(x), wide);
+    expect_close(found.y, expected.y, 4);
+    const at::TensorOptions options = at::TensorOptions(wide_type()).device(device_);
+    const HeadNormGradients sums{at::zeros({40}, options), at::zeros({40}, options)};
+    const HeadNormGradients exact_sums{at::zeros({40}, at::kDouble), at::zeros({40}, at::kDouble)};
+    expect_close(
+        head_norms_backward(dy, x, found.scale, norm, sums),
+        head_norms_backward_reference(exact(dy), exact(x), expected.scale, wide, exact_sums), 16);
+    expect_close(sums.query, exact_sums.query, 400);
+    expect_close(sums.key, exact_sums.key, 400);
   }
 }
 
@@ -168,7 +191,7 @@ TEST_P(DeviceKernels, NoRows) {
   const NormRows rows = norm_forward(none, none, {weight, weight, 1e-5});
   EXPECT_EQ(rows.y.size(0), 0);
   EXPECT_EQ(norm_backward(none, none, rows, {weight, weight, 1e-5}, {sum, sum}).size(0), 0);
-  EXPECT_EQ(swiglu_forward(none).size(1), 4);
+  EXPECT_EQ(gated_forward(none, Gating::Silu).size(1), 4);
   EXPECT_EQ(gelu_forward(none, weight, Gelu::Erf).size(0), 0);
   EXPECT_EQ(gelu_backward(none, none, weight, Gelu::Tanh, sum).size(0), 0);
   EXPECT_EQ(sum.abs().sum().item<double>(), 0);

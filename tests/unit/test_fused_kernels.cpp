@@ -13,6 +13,7 @@
 
 #include "kernels/launch.hpp"
 #include "support/kernel_test.hpp"
+#include "zea/kernels/head_norms.hpp"
 #include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_norms.hpp"
 #include "zea/kernels/sum_kernels.hpp"
@@ -34,7 +35,7 @@ class FusedKernels : public testing::ElementTypes {
 /// kernel's is.
 struct NormCase {
   at::Tensor x, added, weight, bias, dy, dsum;
-  double offset;
+  double offset = 0;
 
   at::Tensor formula(const at::Tensor& sum, const at::Tensor& w, const at::Tensor& b) const {
     const at::Tensor centred = b.defined() ? sum - sum.mean(-1, true) : sum;
@@ -90,6 +91,34 @@ TEST_P(FusedKernels, NormsAreTheirReferences) {
                  norm_backward_reference(exact(dy), exact(added), reference, wide, expected), 16);
     expect_close(found.weight, expected.weight, 16);
     if (is_layer_norm) expect_close(found.bias, expected.bias, 16);
+  }
+}
+
+/// Against the formula, by libtorch's autograd; frozen weights get nothing.
+TEST_P(FusedKernels, NormsOfHeads) {
+  const int64_t dim = 24;
+  for (int64_t tokens : {1, 70}) {
+    const at::Tensor x = random({tokens, 8, dim}), dy = random({tokens, 8, dim});
+    const HeadNormParameters norm{random({dim}), random({dim}), 4, 2, 1e-5, 1};
+    const HeadNorms found = head_norms_forward(x, norm);
+
+    const at::Tensor heads = exact(x).requires_grad_();
+    const at::Tensor query = exact(norm.query).requires_grad_();
+    const at::Tensor key = exact(norm.key).requires_grad_();
+    const NormCase rms{
+        .x = {}, .added = {}, .weight = {}, .bias = {}, .dy = {}, .dsum = {}, .offset = 1};
+    const at::Tensor y =
+        at::cat({rms.formula(heads.narrow(1, 0, 4), query, {}),
+                 rms.formula(heads.narrow(1, 4, 2), key, {}), heads.narrow(1, 6, 2)},
+                1);
+    y.backward(exact(dy));
+    expect_close(found.y, y.detach(), 4);
+    const HeadNormGradients gradients{at::ones({dim}, sum_type()), at::ones({dim}, sum_type())};
+    const at::Tensor dx = head_norms_backward(dy, x, found.scale, norm, gradients);
+    expect_close(dx, heads.grad(), 16);
+    expect_close(gradients.query, query.grad() + 1, 16);
+    expect_close(gradients.key, key.grad() + 1, 16);
+    EXPECT_TRUE(at::equal(head_norms_backward(dy, x, found.scale, norm, {}), dx));
   }
 }
 

@@ -70,10 +70,11 @@ std::vector<Case> cases() {
   for (const MeshShape& shape : shapes())
     for (const ModuleGrid& grid : shape.modules)
       for (bool sequence_parallel : {false, true}) {
-        all.push_back({shape, grid.module, {{}, -1, grid.tp}, sequence_parallel});
+        for (bool of_heads : {false, true})
+          all.push_back({shape, grid.module, {{}, -1, grid.tp, of_heads}, sequence_parallel});
         for (int holders = 1; holders <= grid.tp; ++holders)
           if (grid.tp % holders == 0)
-            all.push_back({shape, grid.module, {{}, 0, holders}, sequence_parallel});
+            all.push_back({shape, grid.module, {{}, 0, holders, false}, sequence_parallel});
       }
   return all;
 }
@@ -84,7 +85,7 @@ Piece piece_of(const Case& c, const Coordinate& at) {
 
 /// Whether the holders of a piece see different parts of what makes its gradient.
 bool holders_differ(const Case& c) {
-  return c.cut.dim >= 0 || c.sequence_parallel;
+  return c.cut.dim >= 0 || c.cut.of_heads || c.sequence_parallel;
 }
 
 /// Which of several holders contributes; those that compute equal shares count as one.

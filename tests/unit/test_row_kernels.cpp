@@ -18,12 +18,15 @@ at::Tensor exact(const at::Tensor& x) {
   return x.to(at::kDouble);
 }
 
-TEST_P(RowKernels, Swiglu) {
-  for (int64_t width : {1, 13, 512, 4100}) {
-    const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
-    expect_close(swiglu_forward(x), swiglu_forward_reference(exact(x)));
-    expect_close(swiglu_backward(dy, x), swiglu_backward_reference(exact(dy), exact(x)), 2);
-  }
+TEST_P(RowKernels, Gated) {
+  for (Gating gating : {Gating::Silu, Gating::GeluTanh})
+    for (int64_t width : {1, 13, 512, 4100}) {
+      const at::Tensor x = random({21, 2 * width}, 3), dy = random({21, width});
+      const double factor = gating == Gating::Silu ? 1 : 24;  // as GELU, times values of 3
+      expect_close(gated_forward(x, gating), gated_forward_reference(exact(x), gating), factor);
+      expect_close(gated_backward(dy, x, gating),
+                   gated_backward_reference(exact(dy), exact(x), gating), 2 * factor);
+    }
 }
 
 TEST_P(RowKernels, Rotary) {
@@ -37,7 +40,7 @@ TEST_P(RowKernels, Rotary) {
 }
 
 TEST_P(RowKernels, NoRows) {
-  EXPECT_EQ(swiglu_forward(random({0, 8})).size(1), 4);
+  EXPECT_EQ(gated_forward(random({0, 8}), Gating::Silu).size(1), 4);
 }
 
 /// Large enough for the faster library, with and without a rest of its blocks; of odd sizes; parts

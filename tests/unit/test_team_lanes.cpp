@@ -15,10 +15,12 @@
 #include "kernels/elements.hpp"
 #include "kernels/flat_functors.hpp"
 #include "kernels/gelu_functors.hpp"
+#include "kernels/head_norm_functors.hpp"
 #include "kernels/logit_functors.hpp"
 #include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
 #include "zea/kernels/flat_kernels.hpp"
+#include "zea/kernels/head_norms.hpp"
 #include "zea/kernels/logit_kernels.hpp"
 #include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
@@ -122,7 +124,7 @@ at::Tensor exact(const at::Tensor& x) {
 /// One norm, in tensors that a case need not have.
 struct NormCase {
   at::Tensor x, added, weight, bias, dy, before;
-  double offset;
+  double offset = 0;
 };
 
 template <class T>
@@ -224,13 +226,50 @@ TEST_P(TeamLanes, Activations) {
   for (int64_t width : {1, 13, 65}) {
     const at::Tensor x = random({3, 2 * width}, 3), dy = random({3, width});
     const at::Tensor y = at::empty_like(dy), dx = at::empty_like(x);
-    with_element_type(x, [&]<class T>(T) {
-      run(SwigluRow<T>{elements<T>(x), elements<T>(y), width}, 3);
-      run(SwigluRowBackward<T>{elements<T>(dy), elements<T>(x), elements<T>(dx), width}, 3);
-    });
-    expect_close(y, swiglu_forward_reference(exact(x)));
-    expect_close(dx, swiglu_backward_reference(exact(dy), exact(x)), 2);
+    const auto check = [&]<class Gate>(Gate, Gating gating, double factor) {
+      with_element_type(x, [&]<class T>(T) {
+        run(GatedRow<Gate, T>{elements<T>(x), elements<T>(y), width}, 3);
+        run(GatedRowBackward<Gate, T>{elements<T>(dy), elements<T>(x), elements<T>(dx), width}, 3);
+      });
+      expect_close(y, gated_forward_reference(exact(x), gating), factor);
+      expect_close(dx, gated_backward_reference(exact(dy), exact(x), gating), 2 * factor);
+    };
+    check(SiluGate{}, Gating::Silu, 1);
+    check(TanhGate{}, Gating::GeluTanh, 24);  // as GELU, times values of 3
   }
+}
+
+/// Tokens that do not divide into parts; values pass.
+TEST_P(TeamLanes, NormsOfHeads) {
+  const int64_t tokens = 5, part_tokens = 2;
+  const HeadsOfToken heads{3, 2, 2, 37};
+  const at::Tensor x = random({tokens, heads.all(), heads.dim}), dy = random(x.sizes());
+  const at::Tensor query = random({heads.dim}), key = random({heads.dim});
+  const at::Tensor y = at::empty_like(x), dx = at::empty_like(x);
+  const at::Tensor scale = at::empty({tokens, heads.all()}, wide_type());
+  const at::Tensor sums = at::zeros({3, 2, heads.dim}, wide_type());
+  with_element_type(x, [&]<class T>(T) {
+    const T *of_query = elements<T>(query), *of_key = elements<T>(key);
+    auto* scales = elements<Wide<T>>(scale);
+    run(NormaliseHead<T>{elements<T>(x), of_query, of_key, elements<T>(y), scales, heads,
+                         Wide<T>(1e-5), Wide<T>(1)},
+        tokens * heads.all());
+    run(NormaliseHeadBackward<T>{elements<T>(dy), elements<T>(x), of_query, of_key, scales,
+                                 elements<T>(dx), heads, Wide<T>(1)},
+        tokens * heads.all());
+    run(SumHeadNormGradients<T>{elements<T>(dy), elements<T>(x), scales, elements<Wide<T>>(sums),
+                                heads, tokens, part_tokens},
+        6);
+  });
+  const HeadNormParameters wide{exact(query), exact(key), heads.queries, heads.keys, 1e-5, 1};
+  const HeadNorms expected = head_norms_forward_reference(exact(x), wide);
+  expect_close(y, expected.y, 4);
+  const HeadNormGradients gradients{at::zeros({heads.dim}, at::kDouble),
+                                    at::zeros({heads.dim}, at::kDouble)};
+  expect_close(
+      dx, head_norms_backward_reference(exact(dy), exact(x), expected.scale, wide, gradients), 16);
+  expect_close(sums.sum(0)[0], gradients.query, 16);
+  expect_close(sums.sum(0)[1], gradients.key, 16);
 }
 
 template <class Gate>

@@ -31,6 +31,11 @@ struct NormedSum {
 NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weight, Parameter* bias,
                    const NormSpec& spec);
 
+/// The norms of the first `query_heads` heads of x (tokens, heads, head_dim) by `query` (head_dim)
+/// and of the `key_heads` behind them by `key` (head_dim); the other heads as they are.
+at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
+                      int64_t key_heads, const NormSpec& spec);
+
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 
@@ -62,8 +67,8 @@ at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& 
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads);
 
-/// x (tokens, 2 * width), gate first: silu(gate) * up, (tokens, width).
-at::Tensor swiglu(const at::Tensor& x);
+/// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Of Silu or GeluTanh.
+at::Tensor gated(const at::Tensor& x, Activation activation);
 
 at::Tensor activate(const at::Tensor& x, Activation activation);
 

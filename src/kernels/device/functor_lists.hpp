@@ -5,16 +5,19 @@
 
 #include "flat_functors.hpp"
 #include "gelu_functors.hpp"
+#include "head_norm_functors.hpp"
 #include "logit_functors.hpp"
 #include "norm_functors.hpp"
 #include "row_functors.hpp"
 
-#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                          \
-  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>) \
-      visit(SwigluRow<T>) visit(SwigluRowBackward<T>) visit(RotateHead<T>)         \
-          visit(GeluRun<ErfGate, T>) visit(GeluRunBackward<ErfGate, T>)            \
-              visit(GeluRun<TanhGate, T>) visit(GeluRunBackward<TanhGate, T>)      \
-                  visit(GeluRun<QuickGate, T>) visit(GeluRunBackward<QuickGate, T>)
+#define ZEA_FOR_ROW_FUNCTORS_OF(visit, T)                                                    \
+  visit(NormaliseRow<T>) visit(NormaliseRowBackward<T>) visit(SumNormGradients<T>)           \
+      visit(NormaliseHead<T>) visit(NormaliseHeadBackward<T>) visit(SumHeadNormGradients<T>) \
+          visit(RotateHead<T>) visit(GatedRow<SiluGate, T>) visit(GatedRow<TanhGate, T>)     \
+              visit(GatedRowBackward<SiluGate, T>) visit(GatedRowBackward<TanhGate, T>)      \
+                  visit(GeluRun<ErfGate, T>) visit(GeluRunBackward<ErfGate, T>)              \
+                      visit(GeluRun<TanhGate, T>) visit(GeluRunBackward<TanhGate, T>)        \
+                          visit(GeluRun<QuickGate, T>) visit(GeluRunBackward<QuickGate, T>)
 #define ZEA_FOR_ROW_FUNCTORS(visit)      \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, double) \
   ZEA_FOR_ROW_FUNCTORS_OF(visit, float) ZEA_FOR_ROW_FUNCTORS_OF(visit, Bf16)

@@ -73,6 +73,9 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
   Graded norm(Graded x, const std::string& role, const NormSpec&) {
     return {x.needs_gradient || weight_of(role).trainable};
   }
+  Graded head_norms(Graded x, const BlockSpec&) {
+    return {x.needs_gradient || weight_of("q_norm").trainable};
+  }
   Graded vocabulary() {
     const int64_t hidden = plan_.model.hidden(unit_.module);
     backward_ ? add_gather(rows_.held, hidden) : add_sum(rows_.held, hidden);

@@ -38,7 +38,7 @@ std::vector<Axis> token_axes() {
 }
 
 double holder_scale(const ParamCut& cut, bool sequence_parallel) {
-  return cut.dim >= 0 || sequence_parallel ? 1.0 : 1.0 / cut.holders;
+  return cut.dim >= 0 || cut.of_heads || sequence_parallel ? 1.0 : 1.0 / cut.holders;
 }
 
 std::vector<int> piece_holders(const MeshShape& shape, int world_rank, const std::string& module,

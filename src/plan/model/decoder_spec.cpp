@@ -5,8 +5,11 @@
 namespace zea::detail {
 
 const std::map<std::string, ReadDecoder>& decoders() {
-  static const std::map<std::string, ReadDecoder> families{
-      {"gpt2", read_gpt2}, {"llama", read_llama}, {"qwen2", read_qwen2}};
+  static const std::map<std::string, ReadDecoder> families{{"gemma", read_gemma},
+                                                           {"gpt2", read_gpt2},
+                                                           {"llama", read_llama},
+                                                           {"qwen2", read_qwen2},
+                                                           {"qwen3", read_qwen3}};
   return families;
 }
 
@@ -31,7 +34,7 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
   builder.add_blocks("llm", text.layers, text.block, decoder.blocks, root + names.layers,
                      trainable);
   builder.start("llm.head", "llm", UnitKind::Head, {{builder.last_unit(), false}});
-  builder.add_norm("norm", root + names.norm, text.block.norm.kind, hidden, trainable);
+  builder.add_norm("norm", root + names.norm, text.block.norm, hidden, trainable);
   if (text.tied_embeddings)
     builder.use("vocabulary", embed);
   else

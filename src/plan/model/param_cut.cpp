@@ -19,6 +19,7 @@ ParamCut cut_of(const ParamSpec& param, int tp) {
   if (tp == 1) return piece;
   const TpCut& cut = param.tp_cut;
   piece.holders = tp;
+  piece.of_heads = cut.of_heads;
   if (cut.dim < 0) return piece;
   const int64_t pieces = cut.repeats ? std::min<int64_t>(cut.blocks, tp) : tp;
   piece.dim = cut.dim;

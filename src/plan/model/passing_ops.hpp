@@ -47,9 +47,14 @@ class PassingOps {
     use("v.bias");
     return x;
   }
+  Value head_norms(const Value& x, const BlockSpec&) {
+    use("q_norm.weight");
+    use("k_norm.weight");
+    return x;
+  }
   Value rotary(const Value& x, const BlockSpec&) { return x; }
   Value attention(const Value& x, const BlockSpec&) { return x; }
-  Value swiglu(const Value& x) { return x; }
+  Value gated(const Value& x, Activation) { return x; }
   Value add(const Value& x, const Value&) { return x; }
   Value norm(const Value& x, const std::string& role, const NormSpec& spec) {
     use(role + ".weight");
@@ -73,6 +78,7 @@ class PassingOps {
     use("vocabulary");
     return {};
   }
+  Value scaled(const Value& x, double) { return x; }
   Value features() { return {}; }
   Value side_by_side(const Value& x, int64_t) { return x; }
   Value merged(const Value& text, size_t) { return text; }

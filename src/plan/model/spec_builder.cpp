@@ -39,10 +39,11 @@ void SpecBuilder::add_fused(const std::string& role, const std::vector<Part>& pa
   }
 }
 
-void SpecBuilder::add_norm(const std::string& role, const std::string& name, NormKind kind,
-                           int64_t width, bool trainable) {
-  add(role + ".weight", name + ".weight", {width}, trainable, 0);
-  if (kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
+void SpecBuilder::add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
+                           int64_t width, bool trainable, const TpCut& cut) {
+  const int weight = add(role + ".weight", name + ".weight", {width}, trainable, 0, cut);
+  if (norm.offset == 1) model_.params[weight].init = Init::Zeros;
+  if (norm.kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
 }
 
 void SpecBuilder::add_class_token(const std::string& name, int64_t width, bool trainable,
@@ -65,11 +66,19 @@ void SpecBuilder::add_blocks(const std::string& module, int64_t count, const Blo
 
 void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
                             const std::string& layer, bool trainable) {
-  const NormKind norm = block.norm.kind;
-  add_norm("attention_norm", layer + family.names.attention_norm, norm, block.hidden, trainable);
+  const BlockNames& names = family.names;
+  const auto add_norm_if = [&](const std::string& role, const std::string& name, int64_t width,
+                               const TpCut& cut = {}) {
+    if (!name.empty()) add_norm(role, layer + name, block.norm, width, trainable, cut);
+  };
+  add_norm_if("attention_norm", names.attention_norm, block.hidden);
   add_attention(block, family, layer, trainable);
-  add_norm("mlp_norm", layer + family.names.mlp_norm, norm, block.hidden, trainable);
+  add_norm_if("q_norm", names.q_norm, block.heads.dim, {.of_heads = true});
+  add_norm_if("k_norm", names.k_norm, block.heads.dim, {.of_heads = true});
+  add_norm_if("attention_post_norm", names.attention_post_norm, block.hidden);
+  add_norm_if("mlp_norm", names.mlp_norm, block.hidden);
   add_feed_forward(block, family, layer, trainable);
+  add_norm_if("mlp_post_norm", names.mlp_post_norm, block.hidden);
 }
 
 void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& family,

@@ -25,11 +25,14 @@ inline TpCut cut_vocabulary() {
 struct BlockNames {
   std::string attention_norm;
   std::string q, k, v;
-  std::string qkv = {};  ///< in place of these: one matrix of all three
+  std::string qkv = {};                  ///< in place of these: one matrix of all three
+  std::string q_norm = {}, k_norm = {};  ///< of each head
   std::string out;
+  std::string attention_post_norm = {};
   std::string mlp_norm;
   std::string gate = {};  ///< of gated blocks
   std::string up, down;
+  std::string mlp_post_norm = {};
 };
 
 /// Which projections of a block have biases.
@@ -59,7 +62,8 @@ class SpecBuilder {
   int last_unit() const { return static_cast<int>(model_.units.size()) - 1; }
 
   /// Adds the parameter `name`, which the unit's forward calls `role`. Returns its index. Weights
-  /// of norms start as ones, other vectors as zeros, the rest as normal numbers of `std`.
+  /// of norms start as what makes them 1, other vectors as zeros, the rest as normal numbers of
+  /// `std`.
   int add(const std::string& role, const std::string& name, Shape shape, bool trainable, double std,
           const TpCut& cut = {});
   /// Adds parameters that lie one after the other and have one role.
@@ -70,8 +74,8 @@ class SpecBuilder {
   };
   void add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
                  double std);
-  void add_norm(const std::string& role, const std::string& name, NormKind kind, int64_t width,
-                bool trainable);
+  void add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
+                int64_t width, bool trainable, const TpCut& cut = {});
   /// A vector of normal numbers.
   void add_class_token(const std::string& name, int64_t width, bool trainable, double std);
   /// A table of sines and cosines, which is never trained.

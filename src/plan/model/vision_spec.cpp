@@ -66,7 +66,7 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
   builder.add("positions", root + names.positions + ".weight", {vision.item_shape().tokens, hidden},
               trainable, encoder.position_std);
   if (!names.pre_norm.empty())
-    builder.add_norm("norm", root + names.pre_norm, vision.block.norm.kind, hidden, trainable);
+    builder.add_norm("norm", root + names.pre_norm, vision.block.norm, hidden, trainable);
   std::vector<int> states{builder.last_unit()};
   builder.add_blocks(vision.name, vision.layers, vision.block, encoder.blocks, root + names.layers,
                      trainable);

@@ -69,7 +69,7 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, int64_t h
   builder.add_blocks(audio.name, audio.layers, audio.block, blocks, kRoot + "layers.", trains);
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("norm", kRoot + "layer_norm", NormKind::Layer, audio.block.hidden, trains);
+  builder.add_norm("norm", kRoot + "layer_norm", audio.block.norm, audio.block.hidden, trains);
   add_projector_linears(builder, audio.projector, "audio_projector.", audio.block.hidden, hidden,
                         projector_trains);
 }

@@ -125,6 +125,20 @@ FunctionMemory rms_norm_memory(int64_t rows, int64_t hidden, bool trains,
   return f;
 }
 
+FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
+                                 const ElementBytes& bytes) {
+  FunctionMemory f;
+  f.output = rows * width * bytes.param;
+  f.saved = rows * (width / dim) * bytes.wide;
+  f.saves_input = true;
+  f.trains = trains;
+  if (trains) {
+    const int64_t step = rows_per_sum(width), parts = (rows + step - 1) / step;
+    f.backward_working = 2 * (parts + 1) * dim * bytes.wide;
+  }
+  return f;
+}
+
 FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {
   FunctionMemory f;
   f.output = rows * weight.in * bytes.param;
@@ -164,7 +178,7 @@ FunctionMemory rotary_memory(int64_t rows, int64_t width, const ElementBytes& by
   return f;
 }
 
-FunctionMemory swiglu_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
+FunctionMemory gated_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
   FunctionMemory f;
   f.output = rows * width * bytes.param;
   f.saves_input = true;

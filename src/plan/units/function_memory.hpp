@@ -66,6 +66,9 @@ FunctionMemory layer_norm_memory(int64_t rows, int64_t hidden, bool trains,
                                  const ElementBytes& bytes);
 FunctionMemory rms_norm_memory(int64_t rows, int64_t hidden, bool trains,
                                const ElementBytes& bytes);
+/// Of heads of `dim` elements, `width` in all, of which the values are copied.
+FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
+                                 const ElementBytes& bytes);
 FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes);
 FunctionMemory class_and_positions_memory(int64_t images, int64_t tokens, int64_t hidden,
                                           bool trains, const ElementBytes& bytes);
@@ -74,7 +77,7 @@ FunctionMemory windows_memory(int64_t rows, int64_t hidden, const ElementBytes& 
 /// Temporaries of the gradient of a bias that was added in place.
 int64_t biases_working(int64_t rows, const WeightSpec& bias, const ElementBytes& bytes);
 FunctionMemory rotary_memory(int64_t rows, int64_t width, const ElementBytes& bytes);
-FunctionMemory swiglu_memory(int64_t rows, int64_t width, const ElementBytes& bytes);
+FunctionMemory gated_memory(int64_t rows, int64_t width, const ElementBytes& bytes);
 FunctionMemory activation_memory(int64_t rows, int64_t width, Activation activation,
                                  const ElementBytes& bytes);
 
@@ -101,7 +104,7 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
 
 /// x + y: the gradient goes to both as it is.
 FunctionMemory sum_memory(int64_t bytes);
-/// Some rows of a tensor; its gradient is zero elsewhere.
+/// Some rows of a tensor, whose gradient is zero elsewhere; or all of them, times a number.
 FunctionMemory rows_memory(int64_t bytes);
 
 }  // namespace zea::detail

@@ -58,6 +58,11 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     multiply(x.rows, "v.bias");
     return x;
   }
+  RowCount head_norms(RowCount x, const BlockSpec& block) {
+    const HeadShape& heads = block.heads;
+    products_ += x.rows * (heads.query + heads.key_value) * heads.dim;
+    return x;
+  }
   RowCount attention(RowCount x, const BlockSpec& block) {
     attention_ += 2.0 * static_cast<double>(pairs_) *
                   static_cast<double>(block.heads.query * block.heads.dim);
@@ -67,6 +72,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   RowCount windows(RowCount x) { return {x.rows / 2}; }
   RowCount image_tokens(RowCount) { return copied(rows_); }
   RowCount vocabulary() { return copied(rows_); }
+  RowCount scaled(RowCount x, double) { return copied(x.rows); }
   RowCount features() { return {feature_rows_}; }
   RowCount side_by_side(RowCount x, int64_t count) { return {x.rows / count}; }
   RowCount merged(RowCount text, size_t) { return copied(text.rows); }

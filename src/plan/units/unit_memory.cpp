@@ -119,14 +119,20 @@ class MemoryOps {
     return call(row_linear_memory(rows, weight(role, order), bytes_), {x}, rows.here);
   }
   TapeTensor query_value_biases(const TapeTensor& qkv) { return qkv; }
+  TapeTensor head_norms(const TapeTensor& qkv, const BlockSpec& block) {
+    const int64_t width = weight("qkv").out;
+    return call(
+        head_norms_memory(qkv.rows(), width, block.heads.dim, weight("q_norm").trains, bytes_),
+        {qkv}, qkv.rows());
+  }
   TapeTensor rotary(const TapeTensor& qkv, const BlockSpec&) {
     return call(rotary_memory(qkv.rows(), weight("qkv").out, bytes_), {qkv}, qkv.rows());
   }
   TapeTensor attention(const TapeTensor& qkv, const BlockSpec& block) {
     return call(attention_function(block.heads), {qkv}, qkv.rows());
   }
-  TapeTensor swiglu(const TapeTensor& x) {
-    return call(swiglu_memory(x.rows(), weight("up").out / 2, bytes_), {x}, x.rows());
+  TapeTensor gated(const TapeTensor& x, Activation) {
+    return call(gated_memory(x.rows(), weight("up").out / 2, bytes_), {x}, x.rows());
   }
   TapeTensor add(const TapeTensor& x, const TapeTensor& y) {
     return call(sum_memory(tape_.bytes(x.tensor())), {x, y}, x.rows());
@@ -153,6 +159,9 @@ class MemoryOps {
     return call(class_and_positions_memory(part_of(rows, length), length,
                                            model_.hidden(unit_.module), trains, bytes_),
                 {patches}, rows);
+  }
+  TapeTensor scaled(const TapeTensor& x, double) {
+    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
   }
   TapeTensor positions() { return table("positions", {}); }
   TapeTensor vocabulary() { return table("vocabulary", tokens()); }

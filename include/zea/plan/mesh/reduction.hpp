@@ -8,6 +8,7 @@
 //   cut over tp                                  whole
 //   whole on every tp rank, sequence parallel    a slice's share: summed over tp
 //   whole on every tp rank, without              whole on each: summed over tp, divided by tp
+//   the same, used on a rank's own heads         of these heads: summed over tp
 //   KV head of several tp ranks                  of some query heads: summed over its holders
 //   at several stages (tied embeddings)          of one stage's use: summed over these stages
 #pragma once

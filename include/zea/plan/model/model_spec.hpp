@@ -23,6 +23,8 @@ struct TpCut {
   int64_t blocks = 0;    ///< equal ones that the dim consists of: heads, or single rows
   bool repeats = false;  ///< ranks beyond the number of blocks hold the same ones: KV heads
   bool pads = false;     ///< dim 0 is filled up with rows that nothing reads: a vocabulary
+  /// Whole on every tp rank, which uses it on its own heads: gradients are sums over these.
+  bool of_heads = false;
 };
 
 struct ParamSpec {

@@ -40,7 +40,7 @@ struct BlockSpec {
   HeadShape heads;
   NormSpec norm;
   bool rotary = false;  ///< positions turn queries and keys
-  bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu
+  bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu or GeluTanh
   Activation activation = Activation::Gelu;
   WeightOrder order = WeightOrder::OutIn;
 };
@@ -142,6 +142,7 @@ struct DecoderSpec {
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
   RopeConfig rope;
+  double embedding_scale = 1;       ///< on rows of the vocabulary, where they are embedded
   bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
   double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text

@@ -12,9 +12,10 @@
 namespace zea {
 
 struct ParamCut {
-  Shape shape;      ///< of a piece; the last ones of a padded dim hold padding, too
-  int dim = -1;     ///< that is cut; -1: every tp rank holds all of it
-  int holders = 1;  ///< neighbouring tp ranks that hold the same piece
+  Shape shape;            ///< of a piece; the last ones of a padded dim hold padding, too
+  int dim = -1;           ///< that is cut; -1: every tp rank holds all of it
+  int holders = 1;        ///< neighbouring tp ranks that hold the same piece
+  bool of_heads = false;  ///< a holder's gradient is that of its heads alone
 
   /// Whether `tp_rank` is the one of a piece's holders that counts it in norms and writes it.
   bool is_first_holder(int tp_rank) const { return tp_rank % holders == 0; }

@@ -13,11 +13,13 @@
 //   column_linear(x, role, rows, order), row_linear(x, role, rows, order),
 //   activated_column_linear(x, role, activation, rows, order)     of layers that tp ranks share
 //   query_value_biases(qkv)             adds "q.bias" and "v.bias"
-//   rotary(qkv, block), attention(qkv, block), swiglu(x), add(x, y)
+//   head_norms(qkv, block)              of queries and keys, with "q_norm" and "k_norm"
+//   rotary(qkv, block), attention(qkv, block), gated(x, activation), add(x, y)
 //   norm(x, role, spec), norm_sum(x, added, role, spec)           x + added, and its norm
 //   windows(x)                          three rows side by side, of every other one
 //   image_tokens(patches)               with "class_token" and "positions"
 //   positions(), vocabulary()           rows of these tables
+//   scaled(x, factor)
 //   features()                          of all inputs, the rows that become features
 //   side_by_side(x, count)              so many rows, each after the other, as one
 //   merged(text, i)                     input i in the places of its placeholders
@@ -32,10 +34,16 @@ namespace zea {
 enum class UnitRows { Tokens, Features };
 
 template <class Ops>
+typename Ops::Value normed_if_has(Ops& ops, typename Ops::Value x, const std::string& role,
+                                  const NormSpec& norm) {
+  return ops.has(role + ".weight") ? ops.norm(x, role, norm) : x;
+}
+
+template <class Ops>
 typename Ops::Value patch_embed(Ops& ops, const NormSpec& norm) {
   auto x = ops.linear(ops.source(), "patch");
   x = ops.has("class_token") ? ops.image_tokens(x) : ops.add(x, ops.positions());
-  return ops.has("norm.weight") ? ops.norm(x, "norm", norm) : x;
+  return normed_if_has(ops, x, "norm", norm);
 }
 
 template <class Ops>
@@ -46,8 +54,9 @@ typename Ops::Value audio_embed(Ops& ops) {
 }
 
 template <class Ops>
-typename Ops::Value token_embed(Ops& ops) {
-  const auto x = ops.vocabulary();
+typename Ops::Value token_embed(Ops& ops, double scale) {
+  auto x = ops.vocabulary();
+  if (scale != 1) x = ops.scaled(x, scale);
   return ops.has("positions") ? ops.add(x, ops.positions()) : x;
 }
 
@@ -69,15 +78,18 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block) {
   const auto [x, normed] = ops.norm_sum(ops.input(0), {}, "attention_norm", block.norm);
   auto qkv = ops.column_linear(normed, "qkv", kRows, block.order);
   if (ops.has("q.bias")) qkv = ops.query_value_biases(qkv);
+  if (ops.has("q_norm.weight")) qkv = ops.head_norms(qkv, block);
   if (block.rotary) qkv = ops.rotary(qkv, block);
   const auto attended = ops.attention(qkv, block);
-  const auto change = ops.row_linear(attended, "out", kRows, block.order);
+  const auto change = normed_if_has(ops, ops.row_linear(attended, "out", kRows, block.order),
+                                    "attention_post_norm", block.norm);
   const auto [y, normed_again] = ops.norm_sum(x, change, "mlp_norm", block.norm);
   const auto inner =
       block.gated
-          ? ops.swiglu(ops.column_linear(normed_again, "up", kRows, block.order))
+          ? ops.gated(ops.column_linear(normed_again, "up", kRows, block.order), block.activation)
           : ops.activated_column_linear(normed_again, "up", block.activation, kRows, block.order);
-  return ops.add(y, ops.row_linear(inner, "down", kRows, block.order));
+  return ops.add(y, normed_if_has(ops, ops.row_linear(inner, "down", kRows, block.order),
+                                  "mlp_post_norm", block.norm));
 }
 
 template <class Ops>
@@ -85,7 +97,7 @@ typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorSpe
   constexpr UnitRows kRows = UnitRows::Features;
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = ops.features();
-  if (ops.has("norm.weight")) x = ops.norm(x, "norm", norm);
+  x = normed_if_has(ops, x, "norm", norm);
   if (spec.merge > 1) x = ops.side_by_side(x, spec.merge);
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);
@@ -110,7 +122,7 @@ typename Ops::Value unit_forward(Ops& ops, const ModelSpec& model, const UnitSpe
     case UnitKind::Projector:
       return projector(ops, block.norm, model.encoders[unit.encoder].projector);
     case UnitKind::TokenEmbed:
-      return token_embed(ops);
+      return token_embed(ops, model.decoder.embedding_scale);
     case UnitKind::Merge:
       return merge(ops, unit.inputs.size());
     case UnitKind::Head:
