@@ -27,7 +27,8 @@ def grid(module, **keys):
 MICROBATCHES = ["data.row_tokens=48", "data.rows_per_microbatch=1"]
 FULL = {"vision_feature_select_strategy": "full"}
 
-# What differs from the plain model: configs ("text", "vision", "llava"), whether config.json is
+# What differs from the plain model, a CLIP tower and a Llama decoder: families ("tower", "decoder"),
+# their configs ("text", "vision", "llava"), whether config.json is
 # spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, and
 # whether images see all of themselves.
 CASES = {
@@ -69,33 +70,69 @@ CASES = {
     "llama": {"only_text": True},
     "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
     "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},
-    "qwen2": {"only_text": True, "qwen2": True},
-    "qwen2_tied": {"only_text": True, "qwen2": True, "text": {"tie_word_embeddings": True}},
-    "qwen2_under_llava": {"qwen2": True, "text": {"rms_norm_eps": 1e-2}},
+    "qwen2": {"only_text": True, "decoder": "qwen2"},
+    "qwen2_tied": {"only_text": True, "decoder": "qwen2", "text": {"tie_word_embeddings": True}},
+    "qwen2_under_llava": {"decoder": "qwen2", "text": {"rms_norm_eps": 1e-2}},
     "qwen2_tp2_cp2": {
         "ranks": 4,
-        "qwen2": True,
+        "decoder": "qwen2",
         "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
     },
     "qwen2_tp4_one_kv_head": {
         "ranks": 4,
-        "qwen2": True,
+        "decoder": "qwen2",
         "text": {"num_key_value_heads": 1},
         "deck": grid("llm", tp=4),
     },
-    "siglip": {"siglip": True, "llava": FULL},
+    "qwen3": {"only_text": True, "decoder": "qwen3", "text": {"head_dim": 12}},
+    "qwen3_biases": {"only_text": True, "decoder": "qwen3", "text": {"attention_bias": True}},
+    "qwen3_under_llava": {
+        "decoder": "qwen3",
+        "text": {"rms_norm_eps": 1e-2, "tie_word_embeddings": True},
+    },
+    # Norms of heads, of which each tp rank has some, with slices of rows and without.
+    "qwen3_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "qwen3",
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "qwen3_tp4_one_kv_head": {
+        "ranks": 4,
+        "decoder": "qwen3",
+        "text": {"num_key_value_heads": 1},
+        "deck": grid("llm", tp=4, sequence_parallel=False),
+    },
+    "qwen3_pp2_ulysses": {
+        "ranks": 4,
+        "decoder": "qwen3",
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
+    },
+    "gemma": {"only_text": True, "decoder": "gemma", "text": {"head_dim": 12}},
+    "gemma_untied_biases": {
+        "only_text": True,
+        "decoder": "gemma",
+        "text": {"tie_word_embeddings": False, "attention_bias": True},
+    },
+    "gemma_under_llava": {"decoder": "gemma", "llava": {"tie_word_embeddings": True}},
+    "gemma_tp2_pp2": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "gemma",
+        "deck": [*MICROBATCHES, *grid("llm", tp=2, pp=2)],
+    },
+    "siglip": {"tower": "siglip_vision_model", "llava": FULL},
     # transformers drops the first token of any tower, also where it is a patch.
-    "siglip_without_its_first_patch": {"siglip": True},
+    "siglip_without_its_first_patch": {"tower": "siglip_vision_model"},
     "siglip_relu_and_eps": {
-        "siglip": True,
+        "tower": "siglip_vision_model",
         "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2},
         "llava": {**FULL, "vision_feature_layer": [0, -1]},
     },
-    "siglip_frozen": {"siglip": True, "llava": FULL, "frozen": ["vision"]},
+    "siglip_frozen": {"tower": "siglip_vision_model", "llava": FULL, "frozen": ["vision"]},
     "siglip_tp2_cp2_qwen2": {
         "ranks": 4,
-        "siglip": True,
-        "qwen2": True,
+        "tower": "siglip_vision_model",
+        "decoder": "qwen2",
         "llava": FULL,
         "vision": {"num_attention_heads": 4},
         "deck": [
@@ -105,7 +142,7 @@ CASES = {
     },
     "siglip_dealt_to_4": {
         "ranks": 4,
-        "siglip": True,
+        "tower": "siglip_vision_model",
         "llava": FULL,
         "deck": grid("llm", cp=4, cp_mode="ring"),
     },
@@ -177,7 +214,7 @@ CASES = {
     },
     "qwen2_pp2_interleaved": {
         "ranks": 2,
-        "qwen2": True,
+        "decoder": "qwen2",
         "text": {"num_hidden_layers": 4},
         "deck": [
             'mesh.schedule="interleaved_1f1b"',

@@ -19,16 +19,12 @@ try:
     import torch
     from safetensors import safe_open
     from transformers import (
-        CLIPVisionConfig,
+        AutoConfig,
+        AutoModelForCausalLM,
         GPT2Config,
         GPT2LMHeadModel,
-        LlamaConfig,
-        LlamaForCausalLM,
         LlavaConfig,
         LlavaForConditionalGeneration,
-        Qwen2Config,
-        Qwen2ForCausalLM,
-        SiglipVisionConfig,
     )
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
@@ -74,8 +70,8 @@ def make_text_config(case):
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 128,
     }
-    family = Qwen2Config if case.get("qwen2") else LlamaConfig
-    return family(**{**options, **case.get("text", {})})
+    family = case.get("decoder", "llama")
+    return AutoConfig.for_model(family, **{**options, **case.get("text", {})})
 
 
 def make_gpt2_config(case):
@@ -94,8 +90,7 @@ def make_model(case):
     if "gpt2" in case:  # whose config has dropout
         return perturbed(GPT2LMHeadModel(make_gpt2_config(case["gpt2"])).eval())
     if case.get("only_text"):
-        family = Qwen2ForCausalLM if case.get("qwen2") else LlamaForCausalLM
-        return perturbed(family(make_text_config(case)))
+        return perturbed(AutoModelForCausalLM.from_config(make_text_config(case)))
     vision = {
         "hidden_size": 24,
         "intermediate_size": 40,
@@ -104,9 +99,9 @@ def make_model(case):
         "image_size": IMAGE_SIZE,
         "patch_size": 8,
     }
-    tower = SiglipVisionConfig if case.get("siglip") else CLIPVisionConfig
+    tower = case.get("tower", "clip_vision_model")
     config = LlavaConfig(
-        vision_config=tower(**{**vision, **case.get("vision", {})}),
+        vision_config=AutoConfig.for_model(tower, **{**vision, **case.get("vision", {})}),
         text_config=make_text_config(case),
         image_token_index=IMAGE_TOKEN,
         **case.get("llava", {}),
@@ -271,7 +266,7 @@ class Parity(unittest.TestCase):
 
     def prepare(self, case):
         model = make_model(case)
-        tokens = PATCHES if case.get("siglip") else PATCHES + 1
+        tokens = PATCHES if "tower" in case else PATCHES + 1
         full = case.get("llava", {}).get("vision_feature_select_strategy") == "full"
         features = tokens if full else tokens - 1
         for module in case.get("frozen", []):
@@ -336,7 +331,10 @@ class Parity(unittest.TestCase):
         self.check_generation({"only_text": True})
 
     def test_generation_of_qwen2(self):
-        self.check_generation({"only_text": True, "qwen2": True})
+        self.check_generation({"only_text": True, "decoder": "qwen2"})
+
+    def test_generation_of_qwen3(self):
+        self.check_generation({"only_text": True, "decoder": "qwen3"})
 
     def test_generation_of_llava(self):
         self.check_generation({})

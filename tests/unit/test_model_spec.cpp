@@ -117,8 +117,8 @@ std::string refusal(Change change) {
 
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
   EXPECT_NE(refusal([](auto& c) {
-              c["model_type"] = "qwen2_vl";
-            }).find("config.model_type = \"qwen2_vl\"; allowed: gpt2, llama, llava"),
+              c["model_type"] = "bert";
+            }).find("config.model_type = \"bert\"; allowed: gemma, gpt2, llama, llava"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
               c["text_config"]["hidden_act"] = "gelu";

@@ -89,6 +89,15 @@ std::string gpt2_config(bool tied) {
       .dump();
 }
 
+/// Llama's decoder in another family's ways.
+std::string decoder_config(const std::string& family, bool is_tied) {
+  return nlohmann::json{
+      {"model_type", family},   {"hidden_size", 116},       {"intermediate_size", 284},
+      {"num_hidden_layers", 1}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+      {"head_dim", 30},         {"vocab_size", 1307},       {"tie_word_embeddings", is_tied}}
+      .dump();
+}
+
 /// Puts an item of `encoder` at `begin`.
 void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder, int64_t begin,
               const ItemShape& shape) {
@@ -303,7 +312,9 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
                           {"gpt2", gpt2_config(true)},
-                          {"gpt2 untied", gpt2_config(false)}};
+                          {"gpt2 untied", gpt2_config(false)},
+                          {"qwen3", decoder_config("qwen3", false)},
+                          {"gemma", decoder_config("gemma", true)}};
   TensorBytes bytes;
   for (const Model& model : models)
     for (const bool trained : {true, false})

@@ -26,10 +26,20 @@ struct Decoder {
 Decoder read_gpt2(const ConfigReader& config);
 Decoder read_llama(const ConfigReader& config);
 Decoder read_qwen2(const ConfigReader& config);
+Decoder read_qwen3(const ConfigReader& config);
+Decoder read_gemma(const ConfigReader& config);
+/// As Qwen2's and Qwen3's configs say that.
+void refuse_sliding_window(const ConfigReader& config);
 
 /// Decoders with the keys and names of Llama's, each with its own defaults and biases.
 struct LlamaDefaults {
-  int64_t intermediate, vocabulary, positions, end_token;
+  int64_t hidden = 4096, intermediate, layers = 32, heads = 32;
+  int64_t key_value_heads = 0;  ///< 0: as many as heads
+  int64_t head_dim = 0;         ///< 0: hidden / heads
+  int64_t vocabulary, positions, end_token;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";  ///< the only one
+  bool tied = false;
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);

@@ -25,11 +25,14 @@ RopeConfig read_rope(const ConfigReader& config) {
   return rope;
 }
 
-HeadShape read_heads(const ConfigReader& config, int64_t hidden) {
+HeadShape read_heads(const ConfigReader& config, int64_t hidden, const LlamaDefaults& defaults) {
   HeadShape heads;
-  heads.query = config.positive("num_attention_heads", 32);
-  heads.key_value = config.positive("num_key_value_heads", heads.query);
-  heads.dim = config.positive("head_dim", std::max<int64_t>(1, hidden / heads.query));
+  heads.query = config.positive("num_attention_heads", defaults.heads);
+  heads.key_value = config.positive(
+      "num_key_value_heads", defaults.key_value_heads > 0 ? defaults.key_value_heads : heads.query);
+  heads.dim = config.positive("head_dim", defaults.head_dim > 0
+                                              ? defaults.head_dim
+                                              : std::max<int64_t>(1, hidden / heads.query));
   config.require_divisor("num_key_value_heads", heads.key_value, "num_attention_heads",
                          heads.query);
   if (heads.dim % 2 != 0) config.refuse("head_dim", std::to_string(heads.dim), "an even number");
@@ -40,21 +43,21 @@ HeadShape read_heads(const ConfigReader& config, int64_t hidden) {
 
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases) {
-  config.require_text("hidden_act", "silu");
+  config.require_text(defaults.activation_key, defaults.activation);
   config.require_no_dropout({"attention_dropout"});
   DecoderSpec text;
   BlockSpec& block = text.block;
-  block.hidden = config.positive("hidden_size", 4096);
+  block.hidden = config.positive("hidden_size", defaults.hidden);
   block.intermediate = config.positive("intermediate_size", defaults.intermediate);
-  block.heads = read_heads(config, block.hidden);
+  block.heads = read_heads(config, block.hidden, defaults);
   block.norm = {NormKind::Rms, config.number("rms_norm_eps", 1e-6)};
   block.rotary = block.gated = true;
-  block.activation = Activation::Silu;
-  text.layers = config.positive("num_hidden_layers", 32);
+  block.activation = config.activation(defaults.activation_key, defaults.activation);
+  text.layers = config.positive("num_hidden_layers", defaults.layers);
   text.vocabulary = config.positive("vocab_size", defaults.vocabulary);
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);
   text.init_std = config.number("initializer_range", text.init_std);
-  text.tied_embeddings = config.boolean("tie_word_embeddings", false);
+  text.tied_embeddings = config.boolean("tie_word_embeddings", defaults.tied);
   text.rope = read_rope(config);
   text.end_tokens = config.integers("eos_token_id", defaults.end_token);
   const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",

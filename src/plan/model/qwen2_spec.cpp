@@ -5,10 +5,14 @@
 
 namespace zea::detail {
 
-Decoder read_qwen2(const ConfigReader& config) {
+void refuse_sliding_window(const ConfigReader& config) {
   config.require_boolean("use_sliding_window", false);
   config.require_each("layer_types", "full_attention");
-  config.pass_over({"max_window_layers", "sliding_window"});  // of sliding windows
+  config.pass_over({"max_window_layers", "sliding_window"});
+}
+
+Decoder read_qwen2(const ConfigReader& config) {
+  refuse_sliding_window(config);
   return read_llama_like(
       config, {.intermediate = 22016, .vocabulary = 151936, .positions = 32768, .end_token = -1},
       {.q = true, .k = true, .v = true});

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen3 (arXiv:2505.09388): a Llama decoder whose heads of queries and keys have norms. Files leave
+// out what equals the defaults of transformers' Qwen3Config.
+#include "families.hpp"
+
+namespace zea::detail {
+
+Decoder read_qwen3(const ConfigReader& config) {
+  refuse_sliding_window(config);
+  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_llama_like(config,
+                                    {.intermediate = 22016,
+                                     .head_dim = 128,
+                                     .vocabulary = 151936,
+                                     .positions = 32768,
+                                     .end_token = -1},
+                                    {biases, biases, biases, biases});
+  decoder.blocks.names.q_norm = ".self_attn.q_norm";
+  decoder.blocks.names.k_norm = ".self_attn.k_norm";
+  return decoder;
+}
+
+}  // namespace zea::detail
