@@ -76,12 +76,13 @@ TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& 
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(
         count_tokens(row.features(layout.held(coordinate.cp, static_cast<int>(t)))));
+  TokenAttention attention;
   const ContextOptions context = replica.sharding(encoder).context;
   if (context.ranks > 1)
-    part.attention.context =
-        make_context_plan(row.visible(), layout.owned(), context, coordinate.cp);
+    attention.context = make_context_plan(row.visible(), layout.owned(), context, coordinate.cp);
   else
-    part.attention.batches = make_attention_batches(row.segments(), false, options.device);
+    attention.batches = make_attention_batches(row.segments(), false, options.device);
+  part.attention.assign(spec.block.attention.size(), attention);
   return here;
 }
 

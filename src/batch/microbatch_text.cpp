@@ -85,19 +85,26 @@ TokenAttention text_attention(const HostTokens& host, const Visibility& row,
   return attention;
 }
 
+/// The tables of each way to attend.
+void fill_rotary_tables(Microbatch& out, const BlockSpec& block, const Ids& positions,
+                        const MicrobatchOptions& options) {
+  for (size_t k = 0; k < block.attention.size(); ++k) {
+    const at::Tensor angles = rotary_angles(block.attention[k].rope, block.heads.dim, positions);
+    out.text_attention[k].rotary_cosines = angles.cos().to(options.dtype).to(options.device);
+    out.text_attention[k].rotary_sines = angles.sin().to(options.dtype).to(options.device);
+  }
+}
+
 void fill_positions(Microbatch& out, const Visibility& row, const TokenRuns& cp_tokens,
                     const TokenRuns& here, const ModelSpec& model,
                     const MicrobatchOptions& options) {
   Ids positions(row.begins.size());
   for (size_t t = 0; t < positions.size(); ++t)
     positions[t] = static_cast<int64_t>(t) - row.begins[t];
-  if (model.decoder.learned_positions) {
+  if (model.decoder.learned_positions)
     out.positions = index_tensor(pick(positions, here), options.device);
-    return;
-  }
-  const at::Tensor angles = rotary_angles(model.decoder, pick(positions, cp_tokens));
-  out.rotary_cosines = angles.cos().to(options.dtype).to(options.device);
-  out.rotary_sines = angles.sin().to(options.dtype).to(options.device);
+  else
+    fill_rotary_tables(out, model.decoder.block, pick(positions, cp_tokens), options);
 }
 
 void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
@@ -147,7 +154,8 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   out.token_ids = index_tensor(pick(host.ids, cp_tokens), options.device);
   out.text_shares = layout.shares(coordinate.cp);
   out.text_rows = count_tokens(here);
-  out.text_attention = text_attention(host, row, layout, coordinate.cp, options);
+  out.text_attention.assign(model.decoder.block.attention.size(),
+                            text_attention(host, row, layout, coordinate.cp, options));
   for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder) {
     const Ids& tokens = host.placeholders[encoder];
     if (tokens.empty()) continue;

@@ -9,12 +9,11 @@ namespace zea::detail {
 namespace {
 
 /// Inverse frequency of each pair of coordinates.
-std::vector<double> rotary_frequencies(const DecoderSpec& text) {
-  const RopeConfig& rope = text.rope;
-  std::vector<double> frequencies(text.block.heads.dim / 2);
+std::vector<double> rotary_frequencies(const RopeConfig& rope, int64_t head_dim) {
+  std::vector<double> frequencies(head_dim / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    double frequency = std::pow(
-        rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(text.block.heads.dim));
+    double frequency =
+        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     if (rope.type == "linear") frequency /= rope.factor;
     if (rope.type == "llama3") {
       // Long waves are stretched by `factor`, short ones kept, those between interpolated
@@ -32,8 +31,9 @@ std::vector<double> rotary_frequencies(const DecoderSpec& text) {
 
 }  // namespace
 
-at::Tensor rotary_angles(const DecoderSpec& text, const std::vector<int64_t>& positions) {
-  const std::vector<double> frequencies = rotary_frequencies(text);
+at::Tensor rotary_angles(const RopeConfig& rope, int64_t head_dim,
+                         const std::vector<int64_t>& positions) {
+  const std::vector<double> frequencies = rotary_frequencies(rope, head_dim);
   at::Tensor angles =
       at::empty({static_cast<int64_t>(positions.size()), static_cast<int64_t>(frequencies.size())},
                 at::kDouble);

@@ -11,6 +11,7 @@
 namespace zea::detail {
 
 /// (positions, head_dim / 2) double on the host.
-at::Tensor rotary_angles(const DecoderSpec& text, const std::vector<int64_t>& positions);
+at::Tensor rotary_angles(const RopeConfig& rope, int64_t head_dim,
+                         const std::vector<int64_t>& positions);
 
 }  // namespace zea::detail

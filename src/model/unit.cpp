@@ -66,13 +66,14 @@ class TensorOps {
   }
   at::Tensor rotary(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
-    return zea::rotary(by_head(qkv, heads), microbatch_.rotary_cosines, microbatch_.rotary_sines,
+    const TokenAttention& tokens = microbatch_.attention(unit_);
+    return zea::rotary(by_head(qkv, heads), tokens.rotary_cosines, tokens.rotary_sines,
                        heads.query + heads.key_value);
   }
   at::Tensor attention(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
-    const TokenAttention& tokens = part_ ? part_->attention : microbatch_.text_attention;
-    return layers_.attention(by_head(qkv, heads), tokens, heads.query, heads.key_value);
+    return layers_.attention(by_head(qkv, heads), microbatch_.attention(unit_), heads.query,
+                             heads.key_value);
   }
   at::Tensor gated(const at::Tensor& x, Activation activation) const {
     return zea::gated(x, activation);

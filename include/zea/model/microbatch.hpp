@@ -27,10 +27,10 @@ struct RowTransfer {
 struct EncoderPart {
   int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
   at::Tensor positions;    ///< (rows here) int64: of each row's token in its item
-  TokenAttention attention;
-  RowShares shares;               ///< of the cp tokens
-  at::Tensor feature_rows;        ///< int64: rows here that become features
-  RowShares feature_shares;       ///< of the features of the cp tokens
+  std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
+  RowShares shares;                       ///< of the cp tokens
+  at::Tensor feature_rows;                ///< int64: rows here that become features
+  RowShares feature_shares;               ///< of the features of the cp tokens
   at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
   RowTransfer features;           ///< from the ranks that made them to those of their placeholders
   RowTransfer feature_gradients;  ///< and back
@@ -56,11 +56,9 @@ struct Microbatch {
   std::vector<MaskWord> words;  ///< (tokens), of the whole microbatch
   at::Tensor token_ids;         ///< (cp tokens) int64
   at::Tensor positions;         ///< (rows here) int64: of models that learn positions
-  at::Tensor rotary_cosines;    ///< (cp tokens, head_dim / 2), compute type: of the others
-  at::Tensor rotary_sines;
-  TokenAttention text_attention;
-  RowShares text_shares;         ///< of the cp tokens
-  at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
+  std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::attention
+  RowShares text_shares;                       ///< of the cp tokens
+  at::Tensor target_rows;                      ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
   RowShares target_shares;       ///< of the targets
   at::Tensor last_rows;          ///< int64: rows here that end a sample
@@ -72,6 +70,10 @@ struct Microbatch {
   std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders
   /// The part of a unit's module, which is an encoder.
   const EncoderPart& encoder(const UnitSpec& unit) const { return encoders.at(unit.encoder); }
+  /// How the tokens of a block's module attend in its way.
+  const TokenAttention& attention(const UnitSpec& block) const {
+    return (block.encoder < 0 ? text_attention : encoder(block).attention).at(block.attention);
+  }
   /// Rows that this rank holds between the layers of a unit's module.
   int64_t rows_here(const UnitSpec& unit) const {
     return unit.encoder < 0 ? text_rows : encoder(unit).rows_here();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tokens of one module in one microbatch attend, in the form that is cheapest to compute.
+// How the tokens of one module in one microbatch attend in one of the ways of its blocks
+// (BlockSpec::attention), in the form that is cheapest to compute.
 #pragma once
 
 #include <optional>
@@ -11,6 +12,8 @@
 namespace zea {
 
 struct TokenAttention {
+  /// (cp tokens, head_dim / 2), compute type: of blocks whose positions turn queries and keys.
+  at::Tensor rotary_cosines, rotary_sines;
   bool causal = false;  ///< of `batches`: each token sees what precedes it, else all of its segment
   /// Where all tokens are here and segments are plain: one batched call for each.
   std::vector<AttentionBatch> batches;

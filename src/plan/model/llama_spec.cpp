@@ -58,7 +58,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);
   text.init_std = config.number("initializer_range", text.init_std);
   text.tied_embeddings = config.boolean("tie_word_embeddings", defaults.tied);
-  text.rope = read_rope(config);
+  block.attention = {{.rope = read_rope(config)}};
   text.end_tokens = config.integers("eos_token_id", defaults.end_token);
   const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",
                                      .q = ".self_attn.q_proj",

@@ -71,6 +71,7 @@ struct UnitSpec {
   /// What the unit's forward (unit_forward.hpp) calls its parameters, in their order, fused ones
   /// being one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
+  int attention = 0;  ///< of a block: which of BlockSpec::attention is its way
 
   /// The index of a parameter in `roles`; -1: the unit has none of that role.
   int index_of(const std::string& role) const;

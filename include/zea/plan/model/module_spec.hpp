@@ -33,11 +33,29 @@ struct HeadShape {
   int64_t query = 0, key_value = 0, dim = 0;
 };
 
+/// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
+struct RopeConfig {
+  double theta = 10000;
+  std::string type = "default";  ///< default, linear, llama3
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double original_max_positions = 8192;
+
+  bool operator==(const RopeConfig&) const = default;
+};
+
+/// A way in which blocks attend: a module has one, or several of which each block has one.
+struct AttentionSpec {
+  RopeConfig rope;  ///< of blocks whose positions turn queries and keys
+};
+
 /// A transformer block: norm, attention, norm, feed-forward, with a residual path around each half.
 /// Biases are where the unit has parameters for them.
 struct BlockSpec {
   int64_t hidden = 0, intermediate = 0;
   HeadShape heads;
+  /// The ways in which blocks of the module attend; UnitSpec::attention says which is a block's.
+  std::vector<AttentionSpec> attention = std::vector<AttentionSpec>(1);
   NormSpec norm;
   bool rotary = false;  ///< positions turn queries and keys
   bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu or GeluTanh
@@ -126,22 +144,12 @@ struct EncoderSpec {
   ItemShape item_shape(const ImageSize& image) const;
 };
 
-/// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
-struct RopeConfig {
-  double theta = 10000;
-  std::string type = "default";  ///< default, linear, llama3
-  double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4;
-  double original_max_positions = 8192;
-};
-
 /// The language model.
 struct DecoderSpec {
   BlockSpec block;
   int64_t layers = 0;
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
-  RopeConfig rope;
   double embedding_scale = 1;       ///< on rows of the vocabulary, where they are embedded
   bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
   double init_std = 0.02;           ///< of initial matrices
