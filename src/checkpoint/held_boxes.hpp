@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From flat buffers to files: the boxes of the global parameters that lie in a range of a rank's
+// From flat buffers to files: the boxes of the files' tensors that lie in a range of a rank's
 // buffer, and host memory for them where the buffer is on a device. Loading, resuming and saving
 // all walk these boxes.
 #pragma once
@@ -17,7 +17,7 @@ namespace zea::detail {
 
 struct HeldBox {
   int param;           ///< index in ModelSpec::params
-  Extent extent;       ///< of that parameter, all of it, not of the piece that a tp rank holds
+  Extent extent;       ///< of its tensor in files, not of the piece that a tp rank holds
   int64_t flat_begin;  ///< element of the flat buffer where its packed elements start
 };
 

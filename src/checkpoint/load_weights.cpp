@@ -45,7 +45,7 @@ void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource&
     detail::fill_boxes(engine.state(buffer, state.name), buffer.range(), boxes,
                        [&](const detail::HeldBox& box, void* target) {
                          const ParamSpec& param = plan.model.params[box.param];
-                         source.read_state(param.name, state.name, param.shape, box.extent,
+                         source.read_state(param.name, state.name, param.tensor_shape(), box.extent,
                                            state.type(plan.precision.master), target);
                          record.moved();
                        });
@@ -71,7 +71,7 @@ void load_weights(Engine& engine, const WeightsSource& source) {
     detail::fill_boxes(
         buffer->master(), buffer->range(), boxes, [&](const detail::HeldBox& box, void* target) {
           const ParamSpec& param = plan.model.params[box.param];
-          source.read(param.name, param.shape, box.extent, plan.precision.master, target);
+          source.read(param.name, param.tensor_shape(), box.extent, plan.precision.master, target);
           record.moved();  // which may take long: slow is not hung
         });
     buffer->publish();

@@ -26,12 +26,12 @@ std::string describe_mesh(const Plan& plan) {
 /// A rank's pieces travel as a manifest of their own, so the root reads them with the checks of a
 /// manifest.
 std::string text_of_part(const ModelSpec& model, Manifest part) {
-  std::map<std::string, const Shape*> shapes;
-  for (const ParamSpec& param : model.params) shapes[param.name] = &param.shape;
+  std::map<std::string, Shape> shapes;
+  for (const ParamSpec& param : model.params) shapes[param.name] = param.tensor_shape();
   std::set<std::string> named;
   for (const Piece& piece : part.pieces)
     if (named.insert(piece.tensor).second)
-      part.tensors.push_back({piece.tensor, *shapes.at(piece.tensor), piece.dtype, false});
+      part.tensors.push_back({piece.tensor, shapes.at(piece.tensor), piece.dtype, false});
   return manifest_text(part);
 }
 
@@ -63,9 +63,12 @@ Manifest join_parts(const Plan& plan, const std::vector<std::string>& parts) {
   std::vector<bool> trained(plan.model.params.size(), false);
   for (const FlatBuffer& buffer : plan.buffers)
     for (const FlatParam& member : buffer.params) trained[member.param] = buffer.trainable;
-  for (size_t p = 0; p < plan.model.params.size(); ++p)
-    manifest.tensors.push_back(
-        {plan.model.params[p].name, plan.model.params[p].shape, plan.precision.master, trained[p]});
+  for (size_t p = 0; p < plan.model.params.size(); ++p) {
+    const ParamSpec& param = plan.model.params[p];
+    if (param.begins_tensor())
+      manifest.tensors.push_back(
+          {param.name, param.tensor_shape(), plan.precision.master, trained[p]});
+  }
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     const Manifest part = parse_manifest(parts[rank], "pieces of rank " + std::to_string(rank));
     manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());

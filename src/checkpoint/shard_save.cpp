@@ -40,8 +40,8 @@ class ShardSave::Files {
 
   Piece begin(const OwnPiece& source, DType dtype) {
     ShardWriter& writer = source.changes ? changing_ : *frozen_;
-    return writer.begin(source.param->name, source.state, source.param->shape, source.extent,
-                        dtype);
+    return writer.begin(source.param->name, source.state, source.param->tensor_shape(),
+                        source.extent, dtype);
   }
 
   void write(bool changes, const Piece& piece, const ValueSnapshot::Part& part) {

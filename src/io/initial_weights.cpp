@@ -69,7 +69,8 @@ class InitialWeights : public WeightsSource {
   InitialWeights(const std::string& config_json, uint64_t seed)
       : config_(config_json), seed_(seed) {
     for (const ParamSpec& param : make_model_spec(config_json).params) {
-      tensors_.push_back({param.name, param.shape, DType::Float64});
+      if (!param.begins_tensor()) continue;
+      tensors_.push_back({param.name, param.tensor_shape(), DType::Float64});
       params_.emplace(param.name, param);
     }
     std::sort(tensors_.begin(), tensors_.end(),

@@ -40,9 +40,9 @@ std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
 
 /// Why a tensor cannot be the parameter; empty when it can.
 std::string fault_of(const ParamSpec& param, const TensorInfo& tensor) {
-  if (tensor.shape != param.shape)
+  if (tensor.shape != param.tensor_shape())
     return "wrong shape: " + tensor.name + " is " + shape_text(tensor.shape) +
-           "; the model wants " + shape_text(param.shape);
+           "; the model wants " + shape_text(param.tensor_shape());
   if (!is_floating(tensor.dtype))
     return "wrong type: " + tensor.name + " is " + dtype_name(tensor.dtype) +
            "; allowed: floating types";
@@ -69,10 +69,11 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
   std::map<std::string, TensorInfo> tensors = by_model_name(model, source);
   for (size_t p = 0; p < model.params.size(); ++p) {
     const ParamSpec& param = model.params[p];
+    if (!param.begins_tensor()) continue;
     const auto tensor = tensors.extract(param.name);
     if (parts && !contains(*parts, load_module(model, static_cast<int>(p)))) continue;
     if (tensor.empty()) {
-      match.missing.push_back(param.name + " " + shape_text(param.shape));
+      match.missing.push_back(param.name + " " + shape_text(param.tensor_shape()));
       continue;
     }
     const std::string fault = fault_of(param, tensor.mapped());
@@ -118,9 +119,10 @@ void ModelSource::load_what_fits(const LoadOptions& options) {
 
 void ModelSource::draw_rest(uint64_t seed) {
   for (const ParamSpec& param : model_.params) {
+    if (!param.begins_tensor()) continue;
     const auto entry = loaded_.find(param.name);
     const DType dtype = entry == loaded_.end() ? DType::Float64 : entry->second.dtype;
-    tensors_.push_back({param.name, param.shape, dtype});
+    tensors_.push_back({param.name, param.tensor_shape(), dtype});
   }
   std::sort(tensors_.begin(), tensors_.end(),
             [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });

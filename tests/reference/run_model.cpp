@@ -143,9 +143,11 @@ void write_gradients(H5File* out, Engine& engine, Collectives& all,
   const std::vector<bool> is_written = on_any_rank(all, has_gradient);
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!is_written[g]) continue;
-    std::map<int, at::Tensor> whole_gradients;
-    for (const FlatParam& member : plan.buffers[g].params)
-      whole_gradients[member.param] = at::zeros(plan.model.params[member.param].shape, at::kDouble);
+    std::map<std::string, at::Tensor> whole_gradients;  // by tensor
+    for (const FlatParam& member : plan.buffers[g].params) {
+      const ParamSpec& param = plan.model.params[member.param];
+      whole_gradients[param.name] = at::zeros(param.tensor_shape(), at::kDouble);
+    }
     // Stages that hold the same one have its sum.
     if (plan.counts(engine.world_rank(), static_cast<int>(g))) {
       const ShardedBuffer& buffer = *engine.buffers()[g];
@@ -153,10 +155,10 @@ void write_gradients(H5File* out, Engine& engine, Collectives& all,
       for (const zea::detail::HeldBox& box :
            zea::detail::own_boxes(plan, static_cast<int>(g), engine.world_rank()))
         copy_box(flat, box.flat_begin - buffer.range().begin, box.extent,
-                 whole_gradients.at(box.param));
+                 whole_gradients.at(plan.model.params[box.param].name));
     }
-    for (const auto& [param, gradient] : whole_gradients)
-      write(out, "gradients/" + plan.model.params[param].name, plan.model.params[param].shape,
+    for (const auto& [name, gradient] : whole_gradients)
+      write(out, "gradients/" + name, {gradient.sizes().begin(), gradient.sizes().end()},
             summed(all, gradient));
   }
 }

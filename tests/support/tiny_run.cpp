@@ -87,7 +87,7 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
 Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& values) {
   Tensors tensors;
   for (const ParamSpec& param : plan_.model.params)
-    tensors[param.name].resize(num_elements(param.shape), 0);
+    tensors[param.name].resize(num_elements(param.tensor_shape()), 0);
   for (size_t g = 0; g < plan_.buffers.size(); ++g) {
     if (!plan_.counts(mesh_.rank(), static_cast<int>(g))) continue;
     const ShardedBuffer& buffer = *engine_.buffers()[g];
@@ -102,7 +102,7 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& 
       const double* source = wide.data_ptr<double>() + (part.flat_begin - buffer.range().begin);
       for (const PieceBox& box : boxes_of_piece(param, plan_.cuts[part.param], piece_rank,
                                                 part.param_begin, part.param_begin + part.elements))
-        for (const CopyRun& run : copy_runs(box.extent, box.extent, whole(param.shape)))
+        for (const CopyRun& run : copy_runs(box.extent, box.extent, whole(param.tensor_shape())))
           std::copy_n(source + (box.begin - part.param_begin) + run.source_element, run.elements,
                       tensors[param.name].begin() + run.target_element);
     }

@@ -99,7 +99,8 @@ std::vector<int64_t> piece_by_index(const ParamSpec& param, const ParamCut& cut,
       int64_t position = index[d];
       if (static_cast<int>(d) == cut.dim) position += tp_rank / cut.holders * cut.shape[d];
       is_padding = is_padding || position >= param.shape[d];
-      element = element * param.shape[d] + position;
+      if (static_cast<int>(d) == param.part.dim) position += param.part.begin;
+      element = element * param.tensor_shape()[d] + position;
     }
     elements.push_back(is_padding ? -1 : element);
     for (size_t d = index.size(); d-- > 0;) {
@@ -110,8 +111,17 @@ std::vector<int64_t> piece_by_index(const ParamSpec& param, const ParamCut& cut,
   return elements;
 }
 
+/// The parameter as a part of a tensor that has more before and behind it, along any dim.
+ParamSpec as_part(ParamSpec param, Random& random) {
+  const int dim = static_cast<int>(random.between(0, static_cast<int>(param.shape.size()) - 1));
+  const int64_t begin = random.between(0, 4);
+  param.part = {dim, begin, begin + param.shape[dim] + random.between(0, 4)};
+  return param;
+}
+
 TEST(ParamCut, BoxesAreWhereAnIndexByIndexCutPutsThem) {
-  sweep([](const ParamSpec& param, int tp, Random& random) {
+  sweep([](const ParamSpec& whole_param, int tp, Random& random) {
+    const ParamSpec param = random.coin() ? as_part(whole_param, random) : whole_param;
     const ParamCut cut = cut_of(param, tp);
     const int64_t all = num_elements(cut.shape);
     for (int tp_rank = 0; tp_rank < tp; ++tp_rank) {
@@ -124,7 +134,7 @@ TEST(ParamCut, BoxesAreWhereAnIndexByIndexCutPutsThem) {
         last = box.begin + box.extent.elements();
         ASSERT_LE(last, end);
         ASSERT_FALSE(box.extent.empty());
-        const std::vector<int64_t> elements = elements_of(box.extent, param.shape);
+        const std::vector<int64_t> elements = elements_of(box.extent, param.tensor_shape());
         std::copy(elements.begin(), elements.end(), found.begin() + box.begin);
       }
       std::fill(expected.begin(), expected.begin() + begin, -1);

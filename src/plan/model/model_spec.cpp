@@ -59,6 +59,12 @@ int UnitSpec::index_of(const std::string& role) const {
   return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
 }
 
+Shape ParamSpec::tensor_shape() const {
+  Shape whole = shape;
+  if (part.length > 0) whole[part.dim] = part.length;
+  return whole;
+}
+
 int64_t ModelSpec::num_parameters() const {
   int64_t total = 0;
   for (const ParamSpec& param : params) total += num_elements(param.shape);

@@ -45,6 +45,7 @@ std::vector<PieceBox> boxes_of_piece(const ParamSpec& param, const ParamCut& cut
        boxes_of_range(cut.shape, begin, std::clamp(end, begin, std::max(begin, real)))) {
     const int64_t elements = extent.elements();
     if (cut.dim >= 0) extent.offset[cut.dim] += offset;
+    if (param.part.begin > 0) extent.offset[param.part.dim] += param.part.begin;
     boxes.push_back({std::move(extent), begin});
     begin += elements;
   }

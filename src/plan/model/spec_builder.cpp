@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec_builder.hpp"
 
+#include <map>
+
 namespace zea::detail {
 
 void SpecBuilder::start(const std::string& name, const std::string& module, UnitKind kind,
@@ -32,10 +34,16 @@ void SpecBuilder::use(const std::string& role, int param) {
 
 void SpecBuilder::add_fused(const std::string& role, const std::vector<Part>& parts, bool trainable,
                             double std) {
+  std::map<std::string, int64_t> rows;  // of each tensor
+  for (const Part& part : parts) rows[part.name] += part.shape[0];
+  std::map<std::string, int64_t> begins;
   for (const Part& part : parts) {
     ParamSpec& param = model_.params[add(role, part.name, part.shape, trainable, std, part.cut)];
     param.fused_with_next = &part != &parts.back();
     if (param.fused_with_next) model_.units.back().roles.pop_back();
+    if (rows[part.name] == part.shape[0]) continue;
+    param.part = {.dim = 0, .begin = begins[part.name], .length = rows[part.name]};
+    begins[part.name] += part.shape[0];
   }
 }
 

@@ -66,7 +66,8 @@ class SpecBuilder {
   /// `std`.
   int add(const std::string& role, const std::string& name, Shape shape, bool trainable, double std,
           const TpCut& cut = {});
-  /// Adds parameters that lie one after the other and have one role.
+  /// Adds parameters that lie one after the other and have one role. Those of one name are the rows
+  /// of one tensor in files.
   struct Part {
     std::string name;
     Shape shape;

@@ -27,8 +27,15 @@ struct TpCut {
   bool of_heads = false;
 };
 
+/// Where a parameter lies in its tensor of weights files, if that is made of several along one dim.
+struct TensorPart {
+  int dim = 0;
+  int64_t begin = 0;
+  int64_t length = 0;  ///< of the tensor's dim; 0: the parameter is all of the tensor
+};
+
 struct ParamSpec {
-  std::string name;    ///< as in weights files
+  std::string name;    ///< of its tensor in weights files; the parts of one tensor share it
   std::string module;  ///< one of ModelSpec::modules()
   Shape shape;
   Init init = Init::Normal;
@@ -38,7 +45,11 @@ struct ParamSpec {
       false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
   bool used = true;  ///< false: no unit that runs reads it (carried, never trained)
+  TensorPart part = {};
 
+  Shape tensor_shape() const;
+  /// Of the parts of a tensor one begins it: whoever goes over tensors takes that one.
+  bool begins_tensor() const { return part.begin == 0; }
   /// AdamW decays matrices and not vectors (norms, biases).
   bool decays() const { return shape.size() >= 2; }
 };
@@ -102,7 +113,7 @@ struct ModelSpec {
   bool is_placeholder(int64_t token) const;
   /// The parameters of a unit that have `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;
-  /// Index of the parameter called `name`, or -1.
+  /// Index of the parameter called `name`, the first of several; -1: there is none.
   int param_index(const std::string& name) const;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor parallelism on paper: the piece of a parameter that each tp rank of its module holds, and
-// where that piece lies in the global tensor. All tp ranks hold pieces of the same shape, so their
-// flat buffers are laid out alike.
+// where that piece lies in the tensor of weights files. All tp ranks hold pieces of the same shape,
+// so their flat buffers are laid out alike.
 #pragma once
 
 #include <vector>
@@ -27,7 +27,8 @@ bool can_cut(const ParamSpec& param, int tp);
 /// The piece of each of `tp` ranks, which can share `param`.
 ParamCut cut_of(const ParamSpec& param, int tp);
 
-/// A box of the global tensor, and the row-major element of a piece where its packed elements lie.
+/// A box of a parameter's tensor (ParamSpec::tensor_shape()), and the row-major element of a piece
+/// where its packed elements lie.
 struct PieceBox {
   Extent extent;
   int64_t begin;
