@@ -2,6 +2,9 @@
 // zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
 // others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
 // the model.
+#include <filesystem>
+
+#include "composed_parts.hpp"
 #include "model_output.hpp"
 #include "progress.hpp"
 #include "reshard.hpp"
@@ -51,6 +54,20 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
   output.finish();
 }
 
+bool is_directory(const std::string& target) {
+  return target.ends_with("/") || std::filesystem::is_directory(target);
+}
+
+/// As models that others know.
+void consolidate_parts(const ConsolidateOptions& options, const WeightsSource& source) {
+  const std::string target = without_trailing_slash(options.output.target) + "/";
+  for (const ModelPart& part : parts_of(source)) {
+    ConsolidateOptions of_part = options;
+    of_part.output.target = target + part.directory;
+    consolidate(of_part, *part.source);
+  }
+}
+
 void run(const ConsolidateOptions& options) {
   const bool keeps_state = options.with_optimizer || options.ranks > 0;
   if (keeps_state && !options.copy.dtype.empty())
@@ -58,6 +75,8 @@ void run(const ConsolidateOptions& options) {
   if (options.ranks > 0 && !options.companions.empty())
     throw CLI::ValidationError("--companions", "a checkpoint has no place for them");
   const auto source = open_source(options.source);
+  if (options.ranks == 0 && is_directory(options.output.target) && is_composed(*source))
+    return consolidate_parts(options, *source);
   if (options.ranks == 0) return consolidate(options, *source);
   reshard(state_of(*source), {.target = options.output.target,
                               .ranks = options.ranks,

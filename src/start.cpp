@@ -8,6 +8,7 @@
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
+#include "zea/io/composed_source.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/plan/plan.hpp"
@@ -72,8 +73,10 @@ void check_same_batches(const Options& now, const StateSource& checkpoint) {
 /// A run goes on with the model and weights of its checkpoint, whatever a deck beside it says. A
 /// command line that says otherwise is refused; one that says what the run began with, as a script
 /// does at every start, is not.
-void keep_weights(const CommandLine& line, ModelOptions& now, const StateSource& checkpoint) {
-  const ModelOptions then = deck_of(checkpoint).model;
+void keep_weights(const CommandLine& line, Options& options, const StateSource& checkpoint) {
+  const Options before = deck_of(checkpoint);
+  const ModelOptions& then = before.model;
+  ModelOptions& now = options.model;
   std::string found;
   const auto compare = [&](const std::string& key, bool is_same) {
     const bool is_given = std::ranges::any_of(
@@ -84,6 +87,19 @@ void keep_weights(const CommandLine& line, ModelOptions& now, const StateSource&
   compare("model.config", now.config == then.config);
   compare("model.load_modules", now.load_modules == then.load_modules);
   compare("model.strict", now.strict == then.strict);
+  compare("model.llm.weights", options.llm.weights == before.llm.weights);
+  options.llm.weights = before.llm.weights;
+  for (auto& [encoder, section] : options.encoders) {
+    const EncoderOptions& was = before.encoders[encoder];
+    compare("model." + encoder + ".weights", section.weights == was.weights);
+    compare("model." + encoder + ".placeholder", section.placeholder == was.placeholder);
+    compare("model." + encoder + ".projector", section.projector == was.projector);
+    compare("model." + encoder + ".feature_layer", section.feature_layer == was.feature_layer);
+    section.weights = was.weights;
+    section.placeholder = was.placeholder;
+    section.projector = was.projector;
+    section.feature_layer = was.feature_layer;
+  }
   now.weights = then.weights;
   now.config = then.config;
   now.load_modules = then.load_modules;
@@ -123,11 +139,26 @@ Options read_options(const CommandLine& line, const StateSource* checkpoint, int
   throw DeckError("no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
 }
 
+/// A language model, and the encoders of the deck's sections.
+std::unique_ptr<WeightsSource> open_parts(const Options& options) {
+  std::vector<ComposedPart> parts;
+  for (const auto& [encoder, section] : options.encoders)
+    if (!section.weights.empty())
+      parts.push_back({encoder, open_source(section.weights), section.placeholder,
+                       section.projector, section.feature_layer});
+  parts.push_back({kDecoder, open_source(options.llm.weights)});
+  return compose_source(std::move(parts), static_cast<uint64_t>(options.run.seed));
+}
+
 /// What a new run starts from, as far as the deck wants it.
 std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
   const ModelOptions& model = options.model;
   LoadOptions loading{.strict = model.strict, .seed = static_cast<uint64_t>(options.run.seed)};
   if (model.load_modules != ModelOptions{}.load_modules) loading.modules = model.load_modules;
+  if (!options.llm.weights.empty()) {
+    loading.strict = false;  // no part has projectors; what else is missing was refused
+    return std::make_unique<ModelSource>(open_parts(options), "", loading);
+  }
   return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_source(model.weights),
                                        model.config.empty() ? "" : read_text(model.config),
                                        loading);
@@ -159,7 +190,7 @@ Start read_start(const CommandLine& line, int ranks, const std::vector<DamagedCh
   start.options = read_options(line, start.checkpoint.get(), ranks);
   if (reader) reader(start.options);
   if (start.checkpoint) {
-    keep_weights(line, start.options.model, *start.checkpoint);
+    keep_weights(line, start.options, *start.checkpoint);
     start.config_json = start.checkpoint->config_json();
   } else {
     start.weights = open_initial_weights(start.options);

@@ -10,8 +10,33 @@ namespace {
 
 using Faults = std::vector<OptionFault>;
 
+/// Either one model, or a language model and encoders.
+void check_composition(const Options& options, Faults& faults) {
+  const bool is_composed = !options.llm.weights.empty();
+  for (const auto& [encoder, section] : options.encoders) {
+    const std::string path = "model." + encoder;
+    const EncoderOptions usual;
+    const bool shapes = section.placeholder != usual.placeholder ||
+                        section.projector != usual.projector ||
+                        section.feature_layer != usual.feature_layer;
+    if (section.weights.empty() && shapes)
+      faults.push_back({{path + ".weights"},
+                        path + " says what an encoder with weights of its own becomes, but " +
+                            path + ".weights is not set"});
+    if (!section.weights.empty() && !is_composed)
+      faults.push_back(
+          {{path + ".weights", "model.llm.weights"},
+           path + ".weights = " + toml_text(section.weights) +
+               " needs a language model in model.llm.weights to be put together with"});
+  }
+  if (is_composed && (!options.model.weights.empty() || !options.model.config.empty()))
+    faults.push_back({{"model.llm.weights", "model.weights", "model.config"},
+                      "model.llm.weights = " + toml_text(options.llm.weights) +
+                          " stands in place of model.weights and model.config; leave these out"});
+}
+
 void check_files(const Options& options, Faults& faults) {
-  if (options.model.weights.empty() && options.model.config.empty())
+  if (options.model.weights.empty() && options.model.config.empty() && options.llm.weights.empty())
     faults.push_back({{"model.weights"}, "model.weights is not set; name the weights file (.h5)"});
   if (options.run.mode == RunMode::Train && options.data.train.empty())
     faults.push_back({{"data.train", "run.mode"},
@@ -122,6 +147,7 @@ void check_adam(const OptimOptions& optim, Faults& faults) {
 
 std::vector<OptionFault> check_options(const Options& options) {
   Faults faults;
+  check_composition(options, faults);
   check_files(options, faults);
   check_load_modules(options, faults);
   check_mesh(options.mesh, faults);

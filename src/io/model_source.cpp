@@ -58,8 +58,9 @@ std::string TensorMatch::faults() const {
 std::string load_module(const ModelSpec& model, int param) {
   const ParamSpec& spec = model.params[static_cast<size_t>(param)];
   // The last norm of the audio encoder runs in the projector's unit, and is none of it.
-  const bool is_projector =
-      spec.name.starts_with("multi_modal_projector.") || spec.name.starts_with("audio_projector.");
+  const bool is_projector = spec.name.starts_with("multi_modal_projector.") ||
+                            spec.name.starts_with("audio_projector.") ||
+                            spec.name.starts_with(spec.module + ".projector.");
   return is_projector ? "projector" : spec.module;
 }
 

@@ -112,6 +112,9 @@ class TensorOps {
   at::Tensor side_by_side(const at::Tensor& x, int64_t count) const {
     return x.view({x.size(0) / count, count * x.size(1)});
   }
+  at::Tensor mean_of(const at::Tensor& x, int64_t count) const {
+    return x.view({x.size(0) / count, count, x.size(1)}).mean(1);
+  }
   at::Tensor merged(const at::Tensor& text, size_t i) const {
     const UnitSpec& projector = model_.units[unit_.inputs[i].unit];
     return text.index_copy(0, microbatch_.encoder(projector).placeholder_rows, *inputs_[i]);

@@ -32,7 +32,7 @@ except ImportError as error:
     sys.exit(77)
 
 from parity_cases import CASES, PATCHES, VOCABULARY
-from transformers_models import file_name, normalised, run
+from transformers_models import file_name, normalised, perturbed, run
 
 RUN_MODEL, IMPORT, ZEA, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
@@ -107,17 +107,6 @@ def make_model(case):
         **case.get("llava", {}),
     )
     return perturbed(LlavaForConditionalGeneration(config))
-
-
-def perturbed(model):
-    """Every parameter of a size at which it matters: initial zeros and ones hide faults."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
-            else:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
 
 
 def make_samples(case, features):

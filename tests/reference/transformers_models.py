@@ -38,3 +38,16 @@ def normalised(pixels, mean, std):
     scaled = pixels.permute(0, 3, 1, 2).double() / 255
     shape = (1, 3, 1, 1)
     return ((scaled - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)).float()
+
+
+def perturbed(model):
+    """Every parameter of a size at which it matters: initial zeros and ones hide faults."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
+            else:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model

@@ -286,7 +286,7 @@ TEST(ModelSpec, RefusesWhatIsWrongWithTheAudioEncoder) {
     c["audio_config"]["d_model"] = 9;
     c["audio_config"]["encoder_attention_heads"] = 3;
   });
-  expect("config.audio_token_index = 3; allowed: another id than that of image_token_index",
+  expect("config.audio_token_index = 3; allowed: another id than that of vision",
          [](auto& c) { c["audio_token_index"] = 3; });
   expect("config.audio_token_index = -1; allowed: 0 or more",
          [](auto& c) { c.erase("audio_token_index"); });

@@ -89,6 +89,10 @@ struct ModelOptions {
 
 /// An encoder and its projector: [model.vision], [model.audio] and the like.
 struct EncoderOptions {
+  std::string weights;
+  std::string placeholder;
+  std::string projector = "mlp";
+  int64_t feature_layer = -2;
   bool train = true;
   bool train_projector = true;
 
@@ -96,6 +100,28 @@ struct EncoderOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
+    key(weights, {"weights",
+                  "a model whose encoder this is, beside model.llm.weights; its projector begins "
+                  "with initial values drawn with run.seed",
+                  {}});
+    key(placeholder,
+        {"placeholder",
+         "of an encoder with weights: the token in whose places its features are put, an id or a "
+         "text that the language model's tokenizer knows; others, and empty: a new last row of the "
+         "vocabulary",
+         {}});
+    key(projector,
+        {"projector",
+         "of an encoder with weights: linear; mlp (linear, GELU, linear); pixel_shuffle_mlp (2 x 2 "
+         "patches side by side, then an mlp); pool (the mean of 2 x 2 patches, then linear)",
+         {"linear", "mlp", "pixel_shuffle_mlp", "pool"}});
+    key(feature_layer,
+        {"feature_layer",
+         "of an encoder of images with weights: the hidden state that its projector reads; -1: "
+         "after the last block",
+         {},
+         -1000,
+         1000});
     key(train, {"train", "whether the encoder is trained; false freezes it", {}});
     key(train_projector, {"train_projector", "whether the encoder's projector is trained", {}});
   }
@@ -103,11 +129,16 @@ struct EncoderOptions {
 
 /// The decoder: [model.llm].
 struct LlmOptions {
+  std::string weights;
   bool train = true;
   Choice<ImageAttention> image_attention = ImageAttention::Causal;
 
   template <class Visitor>
   void visit(Visitor&& key) {
+    key(weights, {"weights",
+                  "in place of model.weights: a language model that encoders with weights of their "
+                  "own are put together with",
+                  {}});
     key(train, {"train", "whether the language model is trained; false freezes it", {}});
     key(image_attention,
         {"image_attention",

@@ -101,6 +101,13 @@ ConfigReader ConfigReader::object(const char* key) const {
   return ConfigReader(object_.at(key), path_ + "." + key, asked_);
 }
 
+std::vector<std::string> ConfigReader::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_.items())
+    if (!value.is_null()) keys.push_back(key);
+  return keys;
+}
+
 void ConfigReader::pass_over(const std::vector<const char*>& keys) const {
   for (const char* key : keys) asked_->insert(path_ + "." + key);
 }

@@ -20,6 +20,7 @@ class ConfigReader {
 
   bool has(const char* key) const;  ///< present and not null
   ConfigReader object(const char* key) const;
+  std::vector<std::string> keys() const;  ///< that are present and not null
   int64_t positive(const char* key, int64_t fallback) const;
   int64_t integer(const char* key, int64_t fallback) const;
   std::vector<int64_t> integers(const char* key,

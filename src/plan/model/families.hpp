@@ -95,16 +95,47 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
                                     const std::string& root, bool trainable);
 void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& root);
 
+/// What an encoder is called, and what the names of its parameters and of its projector's begin
+/// with.
+struct EncoderPlace {
+  std::string name, root, projector_root;
+};
+
 EncoderSpec read_whisper(const ConfigReader& config);
 /// Whisper's encoder and its projector to rows of `hidden`.
-void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, int64_t hidden,
-                       const Trainable& trainable);
-/// linear from rows of `width`, activation, linear to rows of `hidden`, of parameters called
+void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderPlace& place,
+                       int64_t hidden, const Trainable& trainable);
+/// The linears of a projector from rows of `width` to rows of `hidden`, of parameters called
 /// `root`.
 void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
                            const std::string& root, int64_t width, int64_t hidden, bool trainable);
 
+/// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
+/// model whose decoder is known. Returns the unit that makes the features.
+int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
+                      const EncoderPlace& place, const Trainable& trainable);
+int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
+                      const EncoderPlace& place, const Trainable& trainable);
+
+/// A decoder into whose text features are merged.
+Decoder read_merging_decoder(const ConfigReader& config);
+/// Units that no later unit reads are not walked; their parameters are carried, never trained.
+void drop_unread_units(ModelSpec& model);
+
+/// Reads `config` as the family that it names, `usual` where it names none.
+template <class Families>
+auto read_part(const Families& families, const ConfigReader& config, const std::string& usual) {
+  const std::string type = config.text("model_type", usual);
+  const auto found = families.find(type);
+  if (found != families.end()) return found->second(config);
+  std::string names;
+  for (const auto& [name, read] : families) names += (names.empty() ? "" : ", ") + name;
+  config.refuse("model_type", type, names + " (others are not built yet)");
+}
+
 /// LLaVA: encoders, their projectors and a decoder of the families above.
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
+/// Any number of them, put together.
+ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable);
 
 }  // namespace zea::detail

@@ -16,6 +16,7 @@ namespace {
 using detail::ConfigReader;
 
 constexpr const char* kLlava = "llava";
+constexpr const char* kComposed = "composed";  ///< of zea itself
 
 /// "gpt2, llama, llava"
 std::string family_names() {
@@ -40,6 +41,7 @@ ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
 ModelSpec make_family(const std::string& family, const ConfigReader& config,
                       const Trainable& trainable) {
   if (family == kLlava) return detail::make_llava(config, trainable);
+  if (family == kComposed) return detail::make_composed(config, trainable);
   const auto decoder = detail::decoders().find(family);
   if (decoder == detail::decoders().end())
     config.refuse("model_type", '"' + family + '"', family_names());

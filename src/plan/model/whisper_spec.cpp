@@ -8,18 +8,18 @@ namespace zea::detail {
 namespace {
 
 constexpr double kStd = 0.02;  // WhisperConfig.init_std
-const std::string kRoot = "audio_tower.";
 
-void add_embed(SpecBuilder& builder, const EncoderSpec& audio, bool trainable) {
+void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string& root,
+               bool trainable) {
   builder.start(audio.name + ".embed", audio.name, UnitKind::AudioEmbed, {});
   const int64_t hidden = audio.block.hidden;
   const auto convolution = [&](const std::string& name, int64_t channels) {
-    builder.add(name + ".weight", kRoot + name + ".weight", {hidden, channels, 3}, trainable, kStd);
-    builder.add(name + ".bias", kRoot + name + ".bias", {hidden}, trainable, 0);
+    builder.add(name + ".weight", root + name + ".weight", {hidden, channels, 3}, trainable, kStd);
+    builder.add(name + ".bias", root + name + ".bias", {hidden}, trainable, 0);
   };
   convolution("conv1", audio.mels().mel_bins);
   convolution("conv2", hidden);
-  builder.add_sinusoids(kRoot + "embed_positions.weight", audio.mels().positions, hidden);
+  builder.add_sinusoids(root + "embed_positions.weight", audio.mels().positions, hidden);
 }
 
 }  // namespace
@@ -52,10 +52,10 @@ EncoderSpec read_whisper(const ConfigReader& config) {
   return audio;
 }
 
-void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, int64_t hidden,
-                       const Trainable& trainable) {
+void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderPlace& place,
+                       int64_t hidden, const Trainable& trainable) {
   const auto [trains, projector_trains] = trainable.of(audio.name);
-  add_embed(builder, audio, trains);
+  add_embed(builder, audio, place.root, trains);
   const BlockFamily blocks{.names = {.attention_norm = ".self_attn_layer_norm",
                                      .q = ".self_attn.q_proj",
                                      .k = ".self_attn.k_proj",
@@ -66,11 +66,11 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, int64_t h
                                      .down = ".fc2"},
                            .biases = {.q = true, .v = true, .out = true, .mlp = true},
                            .init = {kStd, kStd, kStd, kStd}};
-  builder.add_blocks(audio.name, audio.layers, audio.block, blocks, kRoot + "layers.", trains);
+  builder.add_blocks(audio.name, audio.layers, audio.block, blocks, place.root + "layers.", trains);
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("norm", kRoot + "layer_norm", audio.block.norm, audio.block.hidden, trains);
-  add_projector_linears(builder, audio.projector, "audio_projector.", audio.block.hidden, hidden,
+  builder.add_norm("norm", place.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
+  add_projector_linears(builder, audio.projector, place.projector_root, audio.block.hidden, hidden,
                         projector_trains);
 }
 

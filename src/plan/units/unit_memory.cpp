@@ -178,6 +178,9 @@ class MemoryOps {
   TapeTensor side_by_side(const TapeTensor& x, int64_t count) {
     return x.with_rows(x.rows() / count);
   }
+  TapeTensor mean_of(const TapeTensor& x, int64_t count) {
+    return call(rows_memory(tape_.bytes(x.tensor()) / count), {x}, x.rows() / count);
+  }
   TapeTensor merged(const TapeTensor& text, size_t i) {
     return call(rows_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
   }

@@ -114,9 +114,12 @@ struct ItemShape {
   bool operator==(const ItemShape&) const = default;
 };
 
-/// From features of an encoder to rows of the language model's width.
+/// From features of an encoder to rows of the language model's width: linear, or linear, activation
+/// and linear.
 struct ProjectorSpec {
-  int64_t merge = 1;  ///< neighbouring tokens that become one feature, side by side
+  int64_t merge = 1;   ///< neighbouring tokens that become one feature: side by side
+  bool pools = false;  ///< ... or their mean
+  bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
 };

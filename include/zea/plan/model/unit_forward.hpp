@@ -22,6 +22,7 @@
 //   scaled(x, factor)
 //   features()                          of all inputs, the rows that become features
 //   side_by_side(x, count)              so many rows, each after the other, as one
+//   mean_of(x, count)                   of so many rows, each after the other
 //   merged(text, i)                     input i in the places of its placeholders
 //   copy(x), asked_rows(x), loss(x)     rows with a target; their loss under "vocabulary"
 #pragma once
@@ -98,7 +99,8 @@ typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorSpe
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = ops.features();
   x = normed_if_has(ops, x, "norm", norm);
-  if (spec.merge > 1) x = ops.side_by_side(x, spec.merge);
+  if (spec.merge > 1) x = spec.pools ? ops.mean_of(x, spec.merge) : ops.side_by_side(x, spec.merge);
+  if (spec.is_linear) return ops.linear(x, "linear");
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);
 }

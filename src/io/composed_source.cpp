@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/io/composed_source.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "tensor_request.hpp"
+#include "zea/core/decoder.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/initial_weights.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/model/parameter_names.hpp"
+
+namespace zea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json config_of(const ComposedPart& part) {
+  Json config = Json::parse(part.source->config_json(), nullptr, false);
+  if (!config.is_object())
+    throw WeightsError(part.source->describe() + ": has no config.json, and " + part.name +
+                       " is of the family that it names");
+  return config;
+}
+
+std::optional<int64_t> number_of(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || fault != std::errc() || end != text.data() + text.size()) return {};
+  return number;
+}
+
+/// The id of a token in a tokenizer.json.
+std::optional<int64_t> find_token(const WeightsSource& source, const std::string& token) {
+  const std::vector<std::string> names = source.companions();
+  if (std::ranges::find(names, "tokenizer.json") == names.end()) return {};
+  const Json tokenizer = Json::parse(source.companion("tokenizer.json"), nullptr, false);
+  if (!tokenizer.is_object()) return {};
+  for (const Json& added : tokenizer.value("added_tokens", Json::array()))
+    if (added.is_object() && added.value("content", "") == token && added.contains("id") &&
+        added["id"].is_number_integer())
+      return added["id"].get<int64_t>();
+  const Json vocabulary = tokenizer.value("/model/vocab"_json_pointer, Json());
+  if (vocabulary.is_object() && vocabulary.contains(token) && vocabulary[token].is_number_integer())
+    return vocabulary[token].get<int64_t>();
+  return {};
+}
+
+/// Hands out ids of placeholders: known ones, or new ones behind the vocabulary.
+class Placeholders {
+ public:
+  explicit Placeholders(const ComposedPart& decoder, int64_t vocabulary)
+      : source_(*decoder.source), known_(vocabulary), vocabulary_(vocabulary) {}
+
+  int64_t of(const ComposedPart& part) {
+    const std::string& text = part.placeholder;
+    const std::optional<int64_t> number = number_of(text);
+    if (number && (*number < 0 || *number >= known_))
+      throw WeightsError("model." + part.name + ".placeholder = " + text + "; the vocabulary of " +
+                         source_.describe() + " has the ids 0 to " + std::to_string(known_ - 1) +
+                         "; use one of them, or a token's text, which is added where it is new");
+    if (number) return *number;
+    const std::optional<int64_t> found = find_token(source_, text);
+    return found && *found < known_ ? *found : vocabulary_++;
+  }
+  int64_t vocabulary() const { return vocabulary_; }
+
+ private:
+  const WeightsSource& source_;
+  const int64_t known_;
+  int64_t vocabulary_;
+};
+
+/// As LLaVA's config says it of its encoder.
+Json encoder_config(const ComposedPart& part, int64_t placeholder) {
+  Json config = config_of(part);
+  const bool hears = config.value("model_type", "") == "whisper";
+  if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
+  Json encoder;
+  encoder[hears ? "audio_config" : "vision_config"] = config;
+  encoder[hears ? "audio_token_index" : "image_token_index"] = placeholder;
+  encoder["projector"] = part.projector;
+  if (hears) return encoder;
+  const bool has_class_token = config.value("model_type", "") == "clip_vision_model";
+  encoder["vision_feature_layer"] = part.feature_layer;
+  encoder["vision_feature_select_strategy"] = has_class_token ? "default" : "full";
+  return encoder;
+}
+
+/// A part's tensors by their names in the model.
+std::map<std::string, TensorInfo> named_in_model(const ComposedPart& part,
+                                                 const std::string& family) {
+  std::map<std::string, TensorInfo> tensors;
+  for (const TensorInfo& tensor : part.source->tensors()) {
+    if (part.name == kDecoder) {
+      tensors.emplace(part.name + "." + canonical_parameter_name(family, tensor.name), tensor);
+      continue;
+    }
+    std::string name = tensor.name;
+    for (const char* outer : {"vision_model.", "model.encoder.", "encoder."})
+      if (name.starts_with(outer) && (outer != std::string("encoder.") || family == "whisper")) {
+        name = name.substr(std::string(outer).size());
+        break;
+      }
+    tensors.emplace(part.name + ".encoder." + name, tensor);
+  }
+  return tensors;
+}
+
+class ComposedSource : public WeightsSource {
+ public:
+  ComposedSource(std::vector<ComposedPart> parts, uint64_t seed) : parts_(std::move(parts)) {
+    compose_config();
+    drawn_ = make_initial_weights(config_, seed);
+    for (const ComposedPart& part : parts_) take_tensors(part);
+    std::ranges::sort(tensors_, {}, &TensorInfo::name);
+  }
+
+  std::string describe() const override {
+    std::string text;
+    for (const ComposedPart& part : parts_)
+      text += (text.empty() ? "" : ", ") + part.name + " of " + part.source->describe();
+    return text;
+  }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return config_; }
+
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    check_request(find_tensor(tensors_, name, describe()), shape, extent, dtype, describe());
+    const auto& [source, tensor] = places_.at(name);
+    const int64_t rows = tensor.shape[0], begin = extent.offset[0];
+    const int64_t known = std::clamp<int64_t>(rows - begin, 0, extent.length[0]);
+    if (known > 0)
+      source->read(tensor.name, tensor.shape, rows_of(extent, 0, known), dtype, target);
+    if (known == extent.length[0]) return;
+    const int64_t bytes =
+        extent.elements() / extent.length[0] * known * static_cast<int64_t>(element_bytes(dtype));
+    drawn_->read(name, shape, rows_of(extent, known, extent.length[0] - known), dtype,
+                 static_cast<char*>(target) + bytes);
+  }
+
+  std::vector<std::string> companions() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, source] : texts()) names.push_back(name);
+    return names;
+  }
+  std::string companion(const std::string& name) const override {
+    const auto all = texts();
+    const auto found = all.find(name);
+    return found == all.end() ? WeightsSource::companion(name) : found->second->companion(name);
+  }
+
+ private:
+  struct Place {
+    const WeightsSource* source;
+    TensorInfo tensor;  ///< as the source has it
+  };
+
+  /// So many rows of a box, from one on.
+  static Extent rows_of(Extent extent, int64_t first, int64_t rows) {
+    extent.offset[0] += first;
+    extent.length[0] = rows;
+    return extent;
+  }
+
+  const ComposedPart& decoder() const {
+    return *std::ranges::find(parts_, kDecoder, &ComposedPart::name);
+  }
+
+  /// Texts of the parts, the decoder's first.
+  std::map<std::string, const WeightsSource*> texts() const {
+    std::map<std::string, const WeightsSource*> texts;
+    for (const std::string& name : decoder().source->companions())
+      texts.emplace(name, decoder().source.get());
+    for (const ComposedPart& part : parts_)
+      for (const std::string& name : part.source->companions())
+        if (name == "preprocessor_config.json" || name == "processor_config.json")
+          texts.emplace(name, part.source.get());
+    return texts;
+  }
+
+  void compose_config() {
+    Json text = config_of(decoder());
+    family_ = text.value("model_type", "");
+    known_rows_ = make_model_spec(text.dump()).decoder.vocabulary;
+    Placeholders placeholders(decoder(), known_rows_);
+    Json encoders = Json::object();
+    for (const ComposedPart& part : parts_)
+      if (part.name != kDecoder) encoders[part.name] = encoder_config(part, placeholders.of(part));
+    text["vocab_size"] = placeholders.vocabulary();
+    config_ =
+        Json{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}}.dump();
+    model_ = make_model_spec(config_);
+  }
+
+  /// Whether a tensor of a part can be the parameter: it may lack the rows of new placeholders.
+  bool fits(const Shape& found, const Shape& wanted) const {
+    if (found == wanted) return true;
+    Shape grown = found;
+    if (grown.empty() || grown[0] != known_rows_) return false;
+    grown[0] = model_.decoder.vocabulary;
+    return grown == wanted;
+  }
+
+  void take_tensors(const ComposedPart& part) {
+    const std::string prefix = part.name == kDecoder ? part.name + "." : part.name + ".encoder.";
+    const std::string family =
+        part.name == kDecoder ? family_ : config_of(part).value("model_type", "");
+    const auto named = named_in_model(part, family);
+    std::string faults;
+    for (const ParamSpec& param : model_.params) {
+      if (!param.begins_tensor() || !param.name.starts_with(prefix)) continue;
+      const auto found = named.find(param.name);
+      if (found == named.end())
+        faults += "\n  missing: " + param.name.substr(prefix.size());
+      else if (!fits(found->second.shape, param.tensor_shape()))
+        faults += "\n  wrong shape: " + found->second.name + " is " +
+                  shape_text(found->second.shape) + "; the model wants " +
+                  shape_text(param.tensor_shape());
+      else
+        take(param, part, found->second);
+    }
+    if (!faults.empty())
+      throw WeightsError(part.source->describe() + ": is no " + part.name +
+                         " of the family that its config.json names:" + faults);
+  }
+
+  void take(const ParamSpec& param, const ComposedPart& part, const TensorInfo& tensor) {
+    tensors_.push_back({param.name, param.tensor_shape(), tensor.dtype});
+    places_.emplace(param.name, Place{part.source.get(), tensor});
+  }
+
+  std::vector<ComposedPart> parts_;
+  std::string config_, family_;
+  int64_t known_rows_ = 0;  ///< of the decoder's vocabulary as it came
+  ModelSpec model_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, Place> places_;
+  std::unique_ptr<WeightsSource> drawn_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightsSource> compose_source(std::vector<ComposedPart> parts, uint64_t seed) {
+  return std::make_unique<ComposedSource>(std::move(parts), seed);
+}
+
+}  // namespace zea

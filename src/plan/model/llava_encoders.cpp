@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoders as configs of LLaVA describe them, each with a projector to rows of the language model.
+#include "families.hpp"
+
+namespace zea::detail {
+namespace {
+
+const std::map<std::string, EncoderSpec (*)(const ConfigReader&)> kAudioEncoders{
+    {"whisper", read_whisper}};
+
+int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
+  const int64_t state = layer < 0 ? layers + 1 + layer : layer;
+  if (state < 0 || state > layers)
+    config.refuse("vision_feature_layer", std::to_string(layer),
+                  std::to_string(-layers - 1) + " to " + std::to_string(layers));
+  return state;
+}
+
+/// The placeholder of a modality: an id that no encoder has yet.
+int64_t read_token(const ConfigReader& config, const char* key, int64_t fallback,
+                   const ModelSpec& model) {
+  const int64_t token = config.integer(key, fallback);
+  if (token < 0) config.refuse(key, std::to_string(token), "0 or more");
+  for (const EncoderSpec& encoder : model.encoders)
+    if (encoder.placeholder == token)
+      config.refuse(key, std::to_string(token), "another id than that of " + encoder.name);
+  return token;
+}
+
+/// Squares of patches of images that all become one size.
+void merge_squares(const ConfigReader& config, const std::string& kind, EncoderSpec& encoder) {
+  constexpr int64_t kSide = 2;
+  auto* patches = std::get_if<PatchInput>(&encoder.input);
+  const auto refuse = [&](const std::string& found) {
+    config.refuse(
+        "projector", kind,
+        "linear, mlp (2 x 2 patches become one feature, and this encoder has " + found + ")");
+  };
+  if (!patches) refuse("no patches");
+  if (patches->class_token || encoder.drops_first_token) refuse("a first token that is dropped");
+  if (patches->side() % kSide != 0) refuse(std::to_string(patches->side()) + " patches a side");
+  patches->block = kSide;
+  encoder.projector.merge = kSide * kSide;
+}
+
+/// LLaVA's is an mlp, and says so of no other.
+void read_projector(const ConfigReader& config, EncoderSpec& encoder) {
+  const std::string kind = config.text("projector", "mlp");
+  ProjectorSpec& projector = encoder.projector;
+  projector.activation = config.activation("projector_hidden_act", "gelu");
+  projector.bias = config.boolean("multimodal_projector_bias", true);
+  projector.pools = kind == "pool";
+  projector.is_linear = kind == "linear" || projector.pools;
+  if (kind == "pixel_shuffle_mlp" || projector.pools)
+    merge_squares(config, kind, encoder);
+  else if (kind != "linear" && kind != "mlp")
+    config.refuse("projector", kind, "linear, mlp, pixel_shuffle_mlp, pool");
+}
+
+VisionEncoder read_vision(const ConfigReader& config) {
+  VisionEncoder encoder =
+      read_part(vision_encoders(), config.object("vision_config"), "clip_vision_model");
+  for (int64_t layer : config.integers("vision_feature_layer", -2))
+    encoder.taps.push_back(resolve_tap(config, layer, encoder.spec.layers));
+  const std::string select = config.text("vision_feature_select_strategy", "default");
+  if (select != "default" && select != "full")
+    config.refuse("vision_feature_select_strategy", select, "default, full");
+  encoder.spec.drops_first_token = select == "default";
+  return encoder;
+}
+
+}  // namespace
+
+void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
+                           const std::string& root, int64_t width, int64_t hidden, bool trainable) {
+  const auto linear = [&](const std::string& name, int64_t in, const TpCut& cut) {
+    builder.add(name + ".weight", root + name + ".weight", {hidden, in}, trainable, 0.02, cut);
+    if (projector.bias)
+      builder.add(name + ".bias", root + name + ".bias", {hidden}, trainable, 0,
+                  cut.dim == 0 ? cut : TpCut{});
+  };
+  if (projector.is_linear) return linear("linear", width, {});
+  linear("linear_1", width, cut_outputs(hidden));
+  linear("linear_2", hidden, cut_inputs(hidden));
+}
+
+int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
+                      const EncoderPlace& place, const Trainable& trainable) {
+  VisionEncoder encoder = read_vision(config);
+  EncoderSpec& vision = encoder.spec;
+  vision.name = place.name;
+  vision.placeholder =
+      read_token(config, "image_token_index", config.integer("image_token_id", 32000), model);
+  read_projector(config, vision);
+  model.encoders.push_back(vision);
+  const auto [trains, projector_trains] = trainable.of(vision.name);
+  const std::vector<int> states = add_vision_encoder(builder, encoder, place.root, trains);
+  std::vector<UnitInput> taps;
+  for (int64_t tap : encoder.taps) taps.push_back({states[tap], false});
+  const int64_t side_by_side = vision.projector.pools ? 1 : vision.projector.merge;
+  const int64_t width = vision.block.hidden * static_cast<int64_t>(taps.size()) * side_by_side;
+  builder.start(vision.name + ".projector", vision.name, UnitKind::Projector, std::move(taps));
+  add_projector_linears(builder, vision.projector, place.projector_root, width,
+                        model.decoder.block.hidden, projector_trains);
+  const int features = builder.last_unit();
+  add_carried(builder, encoder, place.root);
+  return features;
+}
+
+int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
+                      const EncoderPlace& place, const Trainable& trainable) {
+  EncoderSpec audio = read_part(kAudioEncoders, config.object("audio_config"), "whisper");
+  audio.name = place.name;
+  audio.placeholder =
+      read_token(config, "audio_token_index", config.integer("audio_token_id", -1), model);
+  read_projector(config, audio);
+  model.encoders.push_back(audio);
+  add_audio_encoder(builder, audio, place, model.decoder.block.hidden, trainable);
+  return builder.last_unit();
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders and a language model of directories of their own are put together by a deck alone, train
+as transformers' parts do with the same projector, and come out again as models of transformers.
+
+check_composed.py ZEA CONSOLIDATE JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
+"""
+
+import json
+import shlex
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import (
+        AutoModelForCausalLM,
+        CLIPVisionConfig,
+        CLIPVisionModel,
+        LlamaConfig,
+        LlavaForConditionalGeneration,
+        Qwen2Config,
+        SiglipVisionConfig,
+        SiglipVisionModel,
+        WhisperConfig,
+        WhisperForConditionalGeneration,
+        WhisperModel,
+    )
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+    from transformers.utils.logging import disable_progress_bar
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from transformers_models import normalised, perturbed, run
+
+ZEA, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:5]
+sys.path.insert(0, JOBS)
+from dataset_writer import Clip, DatasetWriter  # noqa: E402
+
+VOCABULARY, IMAGE_SIZE, PATCH = 96, 32, 8
+SIDE = IMAGE_SIZE // PATCH
+POSITIONS = 6
+MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
+SIZES = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+SQUARES = {**SIZES, "image_size": IMAGE_SIZE, "patch_size": PATCH}
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+}
+# So small that no weight changes.
+STILL = ["optim.lr=1e-30", "optim.min_lr=0.0"]
+
+
+def make_clip():
+    return perturbed(CLIPVisionModel(CLIPVisionConfig(**SQUARES)))
+
+
+def make_siglip():
+    return perturbed(SiglipVisionModel(SiglipVisionConfig(**SQUARES)))
+
+
+def make_text(family=LlamaConfig):
+    return perturbed(AutoModelForCausalLM.from_config(family(**TEXT)))
+
+
+def make_whisper(kind=WhisperModel):
+    sizes = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+    rest = {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 20}
+    tokens = {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "decoder_start")}
+    config = WhisperConfig(
+        num_mel_bins=8, max_source_positions=POSITIONS, begin_suppress_tokens=None, **sizes, **rest, **tokens
+    )
+    return kind(config)
+
+
+def make_samples(features, image_token, clips=0, audio_token=-1):
+    random = np.random.default_rng(5)
+    text = lambda: random.integers(8, VOCABULARY, size=random.integers(1, 6)).tolist()  # noqa: E731
+    samples = []
+    for number in range(5):
+        tokens, items = text(), []
+        for _ in range([1, 0, 2, 1, 1][number]):
+            items.append(random.integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8))
+            tokens += [image_token] * features + text()
+        for _ in range(clips if number != 3 else 0):
+            items.append(Clip(random.integers(-9000, 9000, 1600).astype(np.int16), 16000))
+            tokens += [audio_token] * POSITIONS
+        answer = text() + text()
+        samples.append((tokens + answer, [0] * len(tokens) + [1] * len(answer), items))
+    return samples
+
+
+def squares_of(states):
+    """(sides, sides, width) -> (features, 4, width): 2 x 2 neighbours, squares in rows."""
+    half = SIDE // 2
+    squares = states.view(half, 2, half, 2, -1).permute(0, 2, 1, 3, 4)
+    return squares.reshape(half * half, 4, -1)
+
+
+def project(kind, states, weights):
+    linear = lambda x, name: x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]  # noqa: E731
+    if kind == "linear":
+        return linear(states, "linear")
+    if kind == "pool":
+        return linear(squares_of(states).mean(1), "linear")
+    if kind == "pixel_shuffle_mlp":
+        states = squares_of(states).flatten(1)
+    return linear(torch.nn.functional.gelu(linear(states, "linear_1")), "linear_2")
+
+
+class Composed(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def save(self, name, model):
+        model.save_pretrained(self.folder / name)
+        return self.folder / name
+
+    def train(self, sections, samples, image_token, audio_token=-1, name="run", ranks=1, keys=()):
+        """One step on all samples that changes nothing; returns its loss."""
+        with DatasetWriter(self.folder / "data.h5", image_token, audio_token=audio_token) as writer:
+            for sample in samples:
+                writer.add(*sample)
+        text = "".join(f"[model.{part}]\n{lines}\n" for part, lines in sections.items())
+        (self.folder / "deck.toml").write_text(
+            f'{text}[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 128\n'
+            f"image_mean = {MEAN}\nimage_std = {STD}\n"
+            f"[schedule]\nsteps = 1\nglobal_batch = {len(samples)}\n"
+            f"[checkpoint]\nevery = 1\n"
+        )
+        launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
+        run(*launcher, ZEA, "-i", self.folder / "deck.toml", "-d", self.folder / name, *STILL, *keys)
+        lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
+        losses = [line["loss"] for line in map(json.loads, lines) if line.get("step") == 1 and "loss" in line]
+        return losses[0]
+
+    def export(self, name="run"):
+        out = self.folder / f"{name}-out"
+        run(CONSOLIDATE, self.folder / name, f"{out}/")
+        return out
+
+    def assert_loads(self, kind, directory, model=None):
+        loaded, info = kind.from_pretrained(directory, output_loading_info=True)
+        for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            self.assertFalse(info[fault], (directory, fault, info[fault]))
+        for name, tensor in (model.state_dict() if model else {}).items():
+            found = loaded.state_dict()[name][: len(tensor)] if tensor.dim() else tensor
+            self.assertTrue(torch.equal(tensor, found), name)
+        return loaded
+
+    def loss_of(self, samples, logits_of):
+        total = targets = 0
+        for tokens, mask, items in samples:
+            ids = torch.tensor(tokens)
+            wanted = [i for i in range(1, len(tokens)) if mask[i]]
+            with torch.no_grad():
+                rows = logits_of(ids, items)[[i - 1 for i in wanted]]
+            total += torch.nn.functional.cross_entropy(rows, ids[wanted], reduction="sum").item()
+            targets += len(wanted)
+        return total / targets
+
+    def test_llava_of_two_directories(self):
+        clip, text = make_clip(), make_text()
+        sections = {
+            "vision": f'weights = "{self.save("clip", clip)}"\nplaceholder = "7"',
+            "llm": f'weights = "{self.save("llama", text)}"',
+        }
+        samples = make_samples(SIDE * SIDE, 7)
+        loss = self.train(sections, samples, 7)
+        llava = self.assert_loads(LlavaForConditionalGeneration, self.export())
+        for part, model in (("vision_tower", clip), ("language_model", text.model)):
+            found = getattr(llava.model, part).state_dict()
+            for name, tensor in model.state_dict().items():
+                self.assertTrue(torch.equal(tensor, found[name]), name)
+
+        def logits_of(ids, items):
+            pixels = {"pixel_values": normalised(np.stack(items), MEAN, STD)} if items else {}
+            return llava(input_ids=ids[None], use_cache=False, **pixels).logits[0]
+
+        self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
+
+    def check_projector(self, kind, features):
+        """SigLIP and Qwen2; the placeholder is a token that the tokenizer does not know."""
+        siglip, text = make_siglip(), make_text(Qwen2Config)
+        sections = {
+            "vision": f'weights = "{self.save("siglip", siglip)}"\nplaceholder = "<image>"\n'
+            f'projector = "{kind}"\nfeature_layer = -1',
+            "llm": f'weights = "{self.save("qwen2", text)}"',
+        }
+        samples = make_samples(features, VOCABULARY)
+        loss = self.train(sections, samples, VOCABULARY)
+        out = self.export()
+        if kind == "mlp":
+            self.assert_loads(LlavaForConditionalGeneration, out)
+            return
+        self.assert_loads(SiglipVisionModel, out / "vision", siglip)
+        llm = self.assert_loads(AutoModelForCausalLM, out / "llm", text)
+        self.assertEqual(llm.config.vocab_size, VOCABULARY + 1)
+        weights = load_file(out / "vision.projector" / "model.safetensors")
+
+        def logits_of(ids, items):
+            embeds = llm.get_input_embeddings()(ids)
+            if items:
+                pixels = normalised(np.stack(items), MEAN, STD)
+                states = siglip(pixels, output_hidden_states=True).hidden_states[-1]
+                found = torch.cat([project(kind, image, weights) for image in states])
+                embeds = embeds.index_copy(0, (ids == VOCABULARY).nonzero()[:, 0], found)
+            return llm(inputs_embeds=embeds[None], use_cache=False).logits[0]
+
+        self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
+        for number, keys in enumerate((["mesh.llm.tp=2"], ["mesh.llm.cp=2"], ["mesh.llm.tp=2", "mesh.vision.tp=1"])):
+            sharded = self.train(sections, samples, VOCABULARY, name=f"run{number}", ranks=2, keys=keys)
+            self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss, msg=str(keys))
+
+    def test_mlp(self):
+        self.check_projector("mlp", SIDE * SIDE)
+
+    def test_linear(self):
+        self.check_projector("linear", SIDE * SIDE)
+
+    def test_pixel_shuffle_mlp(self):
+        self.check_projector("pixel_shuffle_mlp", SIDE * SIDE // 4)
+
+    def test_pool(self):
+        self.check_projector("pool", SIDE * SIDE // 4)
+
+    def refusal(self, sections):
+        with self.assertRaises(AssertionError) as refused:
+            self.train(sections, make_samples(4, 7), 7)
+        return str(refused.exception)
+
+    def test_what_does_not_fit_is_refused(self):
+        clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
+        llm = f'weights = "{llama}"'
+        for lines, sentence in (
+            (f'weights = "{llama}"', "model_type = llama; allowed: clip_vision_model, siglip_vision_model"),
+            (f'weights = "{clip}"\nplaceholder = "96"', "placeholder = 96; the vocabulary of .* has the ids 0 to 95"),
+            (f'weights = "{clip}"\nprojector = "pool"', "projector = pool; allowed: linear, mlp .*a first token"),
+            (f'weights = "{clip}"\nfeature_layer = 4', "vision_feature_layer = 4; allowed: -4 to 3"),
+        ):
+            self.assertRegex(self.refusal({"vision": lines, "llm": llm}), sentence)
+        two = {name: f'weights = "{clip}"\nplaceholder = "7"' for name in ("left", "right")}
+        self.assertIn("another id than that of left", self.refusal({**two, "llm": llm}))
+        self.assertIn("model_type = \"clip_vision_model\"; allowed", self.refusal({"llm": f'weights = "{clip}"'}))
+        (clip / "model.safetensors").rename(clip / "whole.safetensors")
+        tensors = load_file(clip / "whole.safetensors")
+        (clip / "whole.safetensors").unlink()
+        del tensors["pre_layrnorm.weight"]
+        tensors["pre_layrnorm.bias"] = torch.zeros(5)
+        save_file(tensors, clip / "model.safetensors", metadata={"format": "pt"})
+        said = self.refusal({"vision": f'weights = "{clip}"', "llm": llm})
+        self.assertRegex(said, r"missing: pre_layrnorm.weight")
+        self.assertRegex(said, r"wrong shape: pre_layrnorm.bias is \(5\); the model wants \(24\)")
+
+    def test_any_names_and_a_tokenizer(self):
+        """Three directories; one placeholder is in the tokenizer, the other is new."""
+        clip, whisper, text = make_clip(), make_whisper(WhisperForConditionalGeneration), make_text()
+        llama = self.save("llama", text)
+        tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": {"a": 6}}}
+        (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
+        sections = {
+            "eyes": f'weights = "{self.save("clip", clip)}"\nplaceholder = "<picture>"',
+            "ears": f'weights = "{self.save("whisper", whisper)}"\nplaceholder = "<sound>"',
+            "llm": f'weights = "{llama}"',
+        }
+        samples = make_samples(SIDE * SIDE, 5, clips=1, audio_token=VOCABULARY)
+        loss = self.train(sections, samples, 5, VOCABULARY)
+        out = self.export()
+        self.assert_loads(CLIPVisionModel, out / "eyes", clip)
+        self.assert_loads(WhisperEncoder, out / "ears", whisper.model.encoder)
+        self.assert_loads(AutoModelForCausalLM, out / "llm", text)
+        self.assertEqual(
+            sorted(path.name for path in out.iterdir()),
+            ["ears", "ears.projector", "eyes", "eyes.projector", "llm"],
+        )
+        keys = ["mesh.llm.tp=2", "mesh.eyes.dp_module=2", "mesh.ears.cp=2"]
+        sharded = self.train(sections, samples, 5, VOCABULARY, name="sharded", ranks=2, keys=keys)
+        self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
+
+
+if __name__ == "__main__":
+    disable_progress_bar()
+    torch.set_num_threads(1)
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
