@@ -15,11 +15,13 @@ using namespace detail;
 
 struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const Tensor& targets,
-                        Parameter* weight, bool keeps) {
+                        Parameter* weight, double softcap, bool keeps) {
     (void)anchor;
     remember(ctx, {weight});
+    ctx->saved_data["softcap"] = softcap;
     KeptLogits kept;
-    const RowLogits rows = row_logits(x, weight->value(), targets, keeps ? &kept : nullptr);
+    const RowLogits rows =
+        row_logits(x, weight->value(), targets, softcap, keeps ? &kept : nullptr);
     Tensors saved{x, targets, rows.lse};
     saved.insert(saved.end(), kept.begin(), kept.end());
     ctx->save_for_backward(std::move(saved));
@@ -33,18 +35,20 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     const Tensor dx = ctx->needs_input_grad(0) ? at::zeros_like(x) : Tensor();
     const Tensor dweight = weight->trainable() ? weight->gradient() : Tensor();
     add_logit_gradients(x, weight->value(), targets, lse, outputs[0].to(lse.scalar_type()),
-                        {dx, dweight}, KeptLogits(saved.begin() + 3, saved.end()));
-    return {dx, {}, {}, {}, {}};
+                        ctx->saved_data.at("softcap").toDouble(), {dx, dweight},
+                        KeptLogits(saved.begin() + 3, saved.end()));
+    return {dx, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets) {
+at::Tensor linear_cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
+                                double softcap) {
   const bool has_backward =
       at::GradMode::is_enabled() && (x.requires_grad() || weight.anchor().requires_grad());
   const bool keeps = has_backward && keeps_logits(x.size(0), weight.shape()[0]);
-  return LinearCrossEntropyFunction::apply(x, weight.anchor(), targets, &weight, keeps);
+  return LinearCrossEntropyFunction::apply(x, weight.anchor(), targets, &weight, softcap, keeps);
 }
 
 }  // namespace zea

@@ -22,15 +22,16 @@ at::Tensor Layers::embedding(const at::Tensor& ids, Parameter& weight, int64_t,
 }
 
 at::Tensor Layers::cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
-                                 int64_t vocabulary, const RowShares&) const {
-  ZEA_ASSERT(weight.shape()[0] == vocabulary);
-  return linear_cross_entropy(x, weight, targets);
+                                 const LogitSpec& spec, const RowShares&) const {
+  ZEA_ASSERT(weight.shape()[0] == spec.vocabulary);
+  return linear_cross_entropy(x, weight, targets, spec.softcap);
 }
 
-at::Tensor Layers::logits(const at::Tensor& x, Parameter& weight, int64_t vocabulary,
+at::Tensor Layers::logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
                           const RowShares&) const {
-  ZEA_ASSERT(weight.shape()[0] == vocabulary);
-  return linear(x, weight, nullptr);
+  ZEA_ASSERT(weight.shape()[0] == spec.vocabulary);
+  const at::Tensor logits = linear(x, weight, nullptr);
+  return spec.softcap > 0 ? (logits / spec.softcap).tanh() * spec.softcap : logits;
 }
 
 at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,

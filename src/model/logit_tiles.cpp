@@ -16,10 +16,24 @@ void for_pieces(int64_t all, int64_t step, Visit visit) {
   for (int64_t begin = 0; begin < all; begin += step) visit(begin, std::min(step, all - begin));
 }
 
+/// Turns a tile into its gradient, before it was capped.
+void capped_to_gradient(const at::Tensor& logits, const at::Tensor& targets, int64_t first,
+                        const at::Tensor& lse, const at::Tensor& scale, double softcap) {
+  // 1 - tanh^2
+  const at::Tensor slope =
+      softcap > 0 ? logits.square().mul_(-1 / (softcap * softcap)).add_(1) : at::Tensor();
+  logits_to_gradient(logits, targets, first, lse, scale);
+  if (slope.defined()) logits.mul_(slope);
+}
+
 }  // namespace
 
+void cap_logits(const at::Tensor& logits, double softcap) {
+  if (softcap > 0) logits.div_(softcap).tanh_().mul_(softcap);
+}
+
 RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
-                     KeptLogits* kept) {
+                     double softcap, KeptLogits* kept) {
   const LogitTile tile(x.size(0), matrix.size(0));
   const LogitSums sums(x.size(0), wide(x.narrow(0, 0, 0)).options());
   for_pieces(x.size(0), tile.rows, [&](int64_t row, int64_t rows) {
@@ -27,6 +41,7 @@ RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Te
     for_pieces(matrix.size(0), tile.columns, [&](int64_t column, int64_t columns) {
       const at::Tensor logits =
           product(x.narrow(0, row, rows), matrix.narrow(0, column, columns).t());
+      cap_logits(logits, softcap);
       add_logits(logits, targets.narrow(0, row, rows), column, part);
       if (kept) kept->push_back(logits);
     });
@@ -36,7 +51,7 @@ RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Te
 }
 
 void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
-                         const at::Tensor& lse, const at::Tensor& scale,
+                         const at::Tensor& lse, const at::Tensor& scale, double softcap,
                          const LogitGradients& gradients, const KeptLogits& kept) {
   const LogitTile tile(x.size(0), matrix.size(0));
   auto next_kept = kept.begin();
@@ -49,7 +64,9 @@ void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at
     for_pieces(matrix.size(0), tile.columns, [&](int64_t column, int64_t columns) {
       const at::Tensor part = matrix.narrow(0, column, columns);
       const at::Tensor d = kept.empty() ? product(x_part, part.t()) : *next_kept++;
-      logits_to_gradient(d, targets.narrow(0, row, rows), column, lse.narrow(0, row, rows), scale);
+      if (kept.empty()) cap_logits(d, softcap);
+      capped_to_gradient(d, targets.narrow(0, row, rows), column, lse.narrow(0, row, rows), scale,
+                         softcap);
       if (is_summed_wide)
         add_product(sum, d, part);
       else if (sum.defined())

@@ -127,10 +127,10 @@ class TensorOps {
   at::Tensor loss(const at::Tensor& x) const {
     const RowShares& shares = of_last() ? microbatch_.last_shares : microbatch_.target_shares;
     Parameter& vocabulary = parameter("vocabulary");
+    const LogitSpec spec{model_.decoder.vocabulary, model_.decoder.logit_softcap};
     if (head_ == HeadOutput::Loss)
-      return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, model_.decoder.vocabulary,
-                                   shares);
-    return layers_.logits(x, vocabulary, model_.decoder.vocabulary, shares);
+      return layers_.cross_entropy(x, vocabulary, microbatch_.target_ids, spec, shares);
+    return layers_.logits(x, vocabulary, spec, shares);
   }
 
  private:

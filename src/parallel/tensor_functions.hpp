@@ -15,9 +15,9 @@ at::Tensor tensor_row_linear(const TensorRows& rows, const at::Tensor& x, Parame
 at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Parameter& weight,
                             int64_t vocabulary);
 at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                                const at::Tensor& targets, int64_t vocabulary);
+                                const at::Tensor& targets, const LogitSpec& spec);
 at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                         int64_t vocabulary);
+                         const LogitSpec& spec);
 
 /// The rows of a vocabulary's matrix that a tp rank has, padding apart.
 struct VocabularyRange {

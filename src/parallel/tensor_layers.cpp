@@ -41,17 +41,16 @@ at::Tensor TensorLayers::embedding(const at::Tensor& ids, Parameter& weight, int
 }
 
 at::Tensor TensorLayers::cross_entropy(const at::Tensor& x, Parameter& weight,
-                                       const at::Tensor& targets, int64_t vocabulary,
+                                       const at::Tensor& targets, const LogitSpec& spec,
                                        const RowShares& shares) const {
-  if (!is_shared(shares)) return Layers::cross_entropy(x, weight, targets, vocabulary, shares);
-  return detail::tensor_cross_entropy(TensorRows(*buffers_, shares), x, weight, targets,
-                                      vocabulary);
+  if (!is_shared(shares)) return Layers::cross_entropy(x, weight, targets, spec, shares);
+  return detail::tensor_cross_entropy(TensorRows(*buffers_, shares), x, weight, targets, spec);
 }
 
-at::Tensor TensorLayers::logits(const at::Tensor& x, Parameter& weight, int64_t vocabulary,
+at::Tensor TensorLayers::logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
                                 const RowShares& shares) const {
-  if (!is_shared(shares)) return Layers::logits(x, weight, vocabulary, shares);
-  return detail::tensor_logits(TensorRows(*buffers_, shares), x, weight, vocabulary);
+  if (!is_shared(shares)) return Layers::logits(x, weight, spec, shares);
+  return detail::tensor_logits(TensorRows(*buffers_, shares), x, weight, spec);
 }
 
 at::Tensor TensorLayers::attention(const at::Tensor& qkv, const TokenAttention& tokens,

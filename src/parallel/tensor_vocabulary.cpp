@@ -51,13 +51,13 @@ struct Normalised {
 /// (2, rows) of the logits here: log-sum-exp, -inf where there are none, and the target's logit, 0
 /// where another rank has it.
 Tensor normalise_here(const Tensor& x, const Tensor& matrix, const Tensor& targets,
-                      const VocabularyRange& range) {
+                      const VocabularyRange& range, double softcap) {
   if (range.count == 0) {
     Tensor none = at::zeros({2, x.size(0)}, wide(x.narrow(0, 0, 0)).options());
     none[0].fill_(-std::numeric_limits<double>::infinity());
     return none;
   }
-  const RowLogits rows = row_logits(x, matrix, targets.sub(range.begin));
+  const RowLogits rows = row_logits(x, matrix, targets.sub(range.begin), softcap);
   return at::stack({rows.lse, rows.picked});
 }
 
@@ -71,18 +71,19 @@ Normalised normalise(Collectives& tp, const Tensor& here) {
 
 struct CrossEntropyFunction : Function<CrossEntropyFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const TensorRows* rows,
-                        const Tensor& targets, Parameter* weight, int64_t vocabulary) {
+                        const Tensor& targets, Parameter* weight, const LogitSpec& spec) {
     (void)anchor;
     remember(ctx, {weight});
     remember_rows(ctx, *rows);
-    ctx->saved_data["vocabulary"] = vocabulary;
-    const VocabularyRange range = vocabulary_range(rows->tp(), *weight, vocabulary);
+    ctx->saved_data["vocabulary"] = spec.vocabulary;
+    ctx->saved_data["softcap"] = spec.softcap;
+    const VocabularyRange range = vocabulary_range(rows->tp(), *weight, spec.vocabulary);
     Tensor lse = at::empty({0}, wide(x.narrow(0, 0, 0)).options());
     Tensor loss = at::zeros({}, x.options().dtype(at::kDouble));
     if (targets.size(0) > 0) {
       const Tensor matrix = weight->value().narrow(0, 0, range.count);
-      const Normalised all =
-          normalise(rows->tp(), normalise_here(rows->gather(x).take(), matrix, targets, range));
+      const Normalised all = normalise(
+          rows->tp(), normalise_here(rows->gather(x).take(), matrix, targets, range, spec.softcap));
       loss = all.lse.sub(all.picked).sum(at::kDouble);
       lse = all.lse;
     }
@@ -99,18 +100,20 @@ struct CrossEntropyFunction : Function<CrossEntropyFunction> {
     const Tensor x = rows.gather(saved[0]).take();
     const bool needs_dx = ctx->needs_input_grad(0);
     const Tensor dx = needs_dx ? rows.partial(x.size(0), x.size(1), x.options()).zero_() : Tensor();
-    if (range.count > 0) add_gradients(x, saved[1], saved[2], outputs[0], *weight, range, dx);
+    if (range.count > 0)
+      add_gradients(x, saved[1], saved[2], outputs[0], *weight, range,
+                    ctx->saved_data.at("softcap").toDouble(), dx);
     return {needs_dx ? rows.sum(dx).take() : Tensor(), {}, {}, {}, {}, {}};
   }
 
   /// Adds the logits' here to the weight's gradient and, where it is defined, writes dx.
   static void add_gradients(const Tensor& x, const Tensor& targets, const Tensor& lse,
                             const Tensor& dloss, Parameter& weight, const VocabularyRange& range,
-                            const Tensor& dx) {
+                            double softcap, const Tensor& dx) {
     const Tensor dweight =
         weight.trainable() ? weight.gradient().narrow(0, 0, range.count) : Tensor();
     add_logit_gradients(x, weight.value().narrow(0, 0, range.count), targets.sub(range.begin), lse,
-                        dloss.to(lse.scalar_type()), {dx, dweight});
+                        dloss.to(lse.scalar_type()), softcap, {dx, dweight});
   }
 };
 
@@ -122,14 +125,15 @@ at::Tensor tensor_embedding(const TensorRows& rows, const at::Tensor& ids, Param
 }
 
 at::Tensor tensor_cross_entropy(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                                const at::Tensor& targets, int64_t vocabulary) {
-  return CrossEntropyFunction::apply(x, weight.anchor(), &rows, targets, &weight, vocabulary);
+                                const at::Tensor& targets, const LogitSpec& spec) {
+  return CrossEntropyFunction::apply(x, weight.anchor(), &rows, targets, &weight, spec);
 }
 
 at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter& weight,
-                         int64_t vocabulary) {
+                         const LogitSpec& spec) {
   const at::Tensor all = rows.gather(x.detach()).take();
   const at::Tensor here = product(all, weight.value().t());
+  cap_logits(here, spec.softcap);
   const int ranks = rows.tp().size();
   at::Tensor parts = at::empty({ranks, here.size(0), here.size(1)}, here.options());
   if (here.numel() > 0)
@@ -137,7 +141,7 @@ at::Tensor tensor_logits(const TensorRows& rows, const at::Tensor& x, Parameter&
         .all_gather(here.const_data_ptr(), parts.mutable_data_ptr(), Counts(ranks, here.numel()),
                     dtype_of(here))
         .wait();
-  return parts.transpose(0, 1).flatten(1).narrow(1, 0, vocabulary).contiguous();
+  return parts.transpose(0, 1).flatten(1).narrow(1, 0, spec.vocabulary).contiguous();
 }
 
 }  // namespace zea::detail

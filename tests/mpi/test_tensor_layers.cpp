@@ -354,6 +354,7 @@ struct HeadCase {
   int64_t vocabulary, hidden;
   RowShares shares;
   bool trains, needs_dx;
+  double softcap = 0;
 };
 
 class TensorHeadTest : public TensorLayersTest {
@@ -370,19 +371,22 @@ class TensorHeadTest : public TensorLayersTest {
     const Tensor x_all = x.clone().set_requires_grad(asked.needs_dx);
     const Tensor x_here = own.rows_of(x).clone().set_requires_grad(asked.needs_dx);
 
-    const Tensor want = Layers().cross_entropy(x_all, *whole, targets, asked.vocabulary, {});
+    const LogitSpec spec{asked.vocabulary, asked.softcap};
+    const Tensor want = Layers().cross_entropy(x_all, *whole, targets, spec, {});
     want.backward(at::full({}, 0.3, at::kDouble));
-    const Tensor got =
-        layers_->cross_entropy(x_here, *here, targets, asked.vocabulary, told(asked.shares));
+    const Tensor got = layers_->cross_entropy(x_here, *here, targets, spec, told(asked.shares));
     got.backward(at::full({}, 0.3, at::kDouble));
-    const Tensor logits = layers_->logits(x_here, *here, asked.vocabulary, told(asked.shares));
+    const Tensor logits = layers_->logits(x_here, *here, spec, told(asked.shares));
 
     // Sums of many terms round in other orders.
     const double scale = 1 + std::abs(want.item<double>());
     EXPECT_NEAR(got.item<double>(), want.item<double>(), kTolerance * scale);
     if (asked.needs_dx) expect_equal(x_here.grad(), own.rows_of(x_all.grad()), "dx");
     if (asked.trains) piece.expect_gradient(here->gradient(), whole->gradient());
-    expect_equal(logits.detach(), x.mm(matrix.t()), "logits");
+    const Tensor plain = x.mm(matrix.t());
+    expect_equal(logits.detach(),
+                 asked.softcap > 0 ? (plain / asked.softcap).tanh() * asked.softcap : plain,
+                 "logits");
   }
 };
 
@@ -393,6 +397,7 @@ TEST_P(TensorHeadTest, CrossEntropyAndLogitsEqualTheWholeOnes) {
       for (const auto& [trains, needs_dx] : {std::pair(true, true), {true, false}, {false, true}}) {
         SCOPED_TRACE("vocabulary " + std::to_string(vocabulary));
         expect_head({vocabulary, kIn, shares, trains, needs_dx});
+        if (trains && needs_dx) expect_head({vocabulary, kIn, shares, true, true, 1.5});
       }
 }
 

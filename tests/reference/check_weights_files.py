@@ -16,8 +16,9 @@ try:
     import numpy as np
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import (CLIPVisionConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                              LlavaConfig, LlavaForConditionalGeneration)
+    from transformers import (AutoConfig, AutoModelForCausalLM, CLIPVisionConfig, GPT2Config,
+                              GPT2LMHeadModel, LlamaForCausalLM, LlavaConfig,
+                              LlavaForConditionalGeneration)
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
@@ -41,9 +42,10 @@ def h5_tensor(dataset):
     return torch.from_numpy(dataset[...].astype(np.float32))
 
 
-def text_config(tied=False):
-    return LlamaConfig(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
-                       num_key_value_heads=2, vocab_size=160, tie_word_embeddings=tied)
+def text_config(tied=False, family="llama"):
+    return AutoConfig.for_model(family, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, vocab_size=160,
+                                tie_word_embeddings=tied)
 
 
 def make_llava(tied=False, dtype=torch.float32):
@@ -147,6 +149,15 @@ class WeightsFiles(unittest.TestCase):
     def test_llama(self):
         torch.manual_seed(2)
         self.check_round_trip(LlamaForCausalLM, LlamaForCausalLM(text_config()))
+
+    def test_other_decoders(self):
+        for family in ("gemma", "qwen2", "qwen3"):
+            with self.subTest(family=family):
+                torch.manual_seed(2)
+                model = AutoModelForCausalLM.from_config(text_config(family=family))
+                self.check_round_trip(AutoModelForCausalLM, model)
+            self.tearDown()
+            self.setUp()
 
     def test_gpt2(self):
         for tied in (True, False):

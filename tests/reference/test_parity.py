@@ -189,6 +189,12 @@ def generate(model, prompt, pixels):
     return tokens[len(prompt) :]
 
 
+def divergence(expected, found):
+    """Kullback-Leibler, of the next token, as logits predict it."""
+    expected, found = (torch.tensor(row).double().log_softmax(-1) for row in (expected, found))
+    return (expected.exp() * (expected - found)).sum().item()
+
+
 def spell_rope_as_before(path):
     config = json.loads(path.read_text())
     rope = config["text_config"].pop("rope_parameters")
@@ -274,6 +280,7 @@ class Parity(unittest.TestCase):
         self.assertEqual(sorted(expected_logits), sorted(logits))
         for row, values in expected_logits.items():
             np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))
+            self.assertLess(divergence(values, logits[row]), 3e-7)
         self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
         self.check_gradients(expected_gradients, gradients)
 

@@ -37,19 +37,22 @@ class LogitTiles : public testing::ElementTypes {
   }
 };
 
-/// One tile; several of columns; several of rows, the last a part; both.
+/// One tile; several of columns; several of rows, the last a part; both; and of capped logits.
 struct Sizes {
   int64_t rows, vocabulary;
+  double softcap;
 };
 constexpr Sizes kSizes[] = {
-    {7, 50}, {5, 3 * LogitTile::kMostColumns + 17}, {2100, 33}, {1500, 4100}};
+    {7, 50, 0},  {5, 3 * LogitTile::kMostColumns + 17, 0},  {2100, 33, 0}, {1500, 4100, 0},
+    {7, 50, 2.}, {5, 3 * LogitTile::kMostColumns + 17, 2.}, {2100, 33, 3.}};
 
 TEST_P(LogitTiles, LossAndGradientsAreThoseOfAllLogits) {
-  for (const auto [rows, vocabulary] : kSizes) {
+  for (const auto [rows, vocabulary, softcap] : kSizes) {
     const Tensor states = random({rows, 8}), matrix = random({vocabulary, 8});
     const Tensor targets = at::randint(vocabulary, {rows}, at::kLong);
     Tensor x = states.to(at::kDouble).requires_grad_(), w = matrix.to(at::kDouble).requires_grad_();
-    const Tensor all = at::mm(x, w.t());
+    const Tensor plain = at::mm(x, w.t());
+    const Tensor all = softcap > 0 ? plain.div(softcap).tanh().mul(softcap) : plain;
     const Tensor expected =
         all.logsumexp(1).sub(all.gather(1, targets.unsqueeze(1)).squeeze(1)).sum();
     expected.mul(3).backward();
@@ -57,7 +60,7 @@ TEST_P(LogitTiles, LossAndGradientsAreThoseOfAllLogits) {
     weight.set_value(matrix);
     weight.set_gradient(at::ones({vocabulary, 8}, sum_type()));
     const Tensor leaf = states.detach().requires_grad_();
-    const Tensor loss = linear_cross_entropy(leaf, weight, targets);
+    const Tensor loss = linear_cross_entropy(leaf, weight, targets, softcap);
     loss.mul(3).backward();
     expect_close(loss.detach().unsqueeze(0), expected.detach().unsqueeze(0));
     expect_close(leaf.grad(), x.grad());
@@ -66,15 +69,16 @@ TEST_P(LogitTiles, LossAndGradientsAreThoseOfAllLogits) {
 }
 
 TEST_P(LogitTiles, KeptOnesGiveTheSameGradients) {
-  for (const auto [rows, vocabulary] : kSizes) {
+  for (const auto [rows, vocabulary, softcap] : kSizes) {
     const Tensor x = random({rows, 8}), matrix = random({vocabulary, 8});
     const Tensor targets = at::randint(vocabulary, {rows}, at::kLong);
     const auto gradients = [&](bool keeps) {
       KeptLogits kept;
-      const RowLogits found = row_logits(x, matrix, targets, keeps ? &kept : nullptr);
+      const RowLogits found = row_logits(x, matrix, targets, softcap, keeps ? &kept : nullptr);
       EXPECT_EQ(kept.empty(), !keeps);
       const LogitGradients to{at::zeros_like(x), at::zeros({vocabulary, 8}, sum_type())};
-      add_logit_gradients(x, matrix, targets, found.lse, at::ones({}, sum_type()), to, kept);
+      add_logit_gradients(x, matrix, targets, found.lse, at::ones({}, sum_type()), softcap, to,
+                          kept);
       return std::pair(to.dx, to.dweight);
     };
     const auto kept = gradients(true), again = gradients(false);
@@ -86,14 +90,14 @@ TEST_P(LogitTiles, KeptOnesGiveTheSameGradients) {
 TEST_P(LogitTiles, TargetsThatAreElsewhereAreLeftAlone) {
   const Tensor x = random({6, 8}), matrix = random({20, 8});
   const Tensor targets = at::tensor({-3, 0, 19, 20, 5, 400}, at::kLong);
-  const RowLogits rows = row_logits(x, matrix, targets);
+  const RowLogits rows = row_logits(x, matrix, targets, 0);
   const Tensor here = at::tensor({0, 1, 1, 0, 1, 0}, at::kLong);
   const Tensor all = at::mm(x.to(at::kDouble), matrix.to(at::kDouble).t());
   const Tensor picked = all.gather(1, targets.mul(here).unsqueeze(1)).squeeze(1).mul(here);
   expect_close(rows.picked, picked);
   EXPECT_EQ(rows.picked[0].item<double>(), 0);
   const Tensor dweight = at::zeros({20, 8}, sum_type()), dx = at::zeros_like(x);
-  add_logit_gradients(x, matrix, targets, rows.lse, at::ones({}, sum_type()), {dx, dweight});
+  add_logit_gradients(x, matrix, targets, rows.lse, at::ones({}, sum_type()), 0, {dx, dweight});
   Tensor d = all.softmax(1);
   d.scatter_add_(1, targets.mul(here).unsqueeze(1), here.neg().to(at::kDouble).unsqueeze(1));
   expect_close(dx, at::mm(d, matrix.to(at::kDouble)));
@@ -127,7 +131,7 @@ TEST_P(LogitTiles, WhatIsNotFiniteStaysSo) {
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     Tensor x = random({3, 8});
     x[1][2] = bad;
-    const RowLogits rows = row_logits(x, random({40, 8}), at::tensor({1, 2, 3}, at::kLong));
+    const RowLogits rows = row_logits(x, random({40, 8}), at::tensor({1, 2, 3}, at::kLong), 0);
     EXPECT_FALSE(rows.lse.sub(rows.picked).sum().isfinite().item<bool>()) << bad;
     EXPECT_TRUE(rows.lse[0].isfinite().item<bool>());
   }

@@ -89,8 +89,8 @@ struct ModelOptions {
 
 /// An encoder and its projector: [model.vision], [model.audio] and the like.
 struct EncoderOptions {
-  std::string weights;
-  std::string placeholder;
+  std::string weights = {};
+  std::string placeholder = {};
   std::string projector = "mlp";
   int64_t feature_layer = -2;
   bool train = true;
@@ -129,7 +129,7 @@ struct EncoderOptions {
 
 /// The decoder: [model.llm].
 struct LlmOptions {
-  std::string weights;
+  std::string weights = {};
   bool train = true;
   Choice<ImageAttention> image_attention = ImageAttention::Causal;
 

@@ -16,6 +16,13 @@ namespace zea {
 /// (sequence parallel); empty where every tp rank holds all rows.
 using RowShares = std::vector<int64_t>;
 
+/// The logits of a head: rows of its vocabulary, without padding, and what they are capped by
+/// (c tanh(logit / c); 0: by nothing).
+struct LogitSpec {
+  int64_t vocabulary;
+  double softcap = 0;
+};
+
 class Layers {
  public:
   virtual ~Layers() = default;
@@ -40,11 +47,11 @@ class Layers {
   /// Sum over the rows of all tp ranks of -log softmax(x W^T)[target], as a double scalar that is
   /// equal on all tp ranks. x (rows here, hidden), targets (rows of all tp ranks) int64.
   virtual at::Tensor cross_entropy(const at::Tensor& x, Parameter& weight,
-                                   const at::Tensor& targets, int64_t vocabulary,
+                                   const at::Tensor& targets, const LogitSpec& spec,
                                    const RowShares& shares) const;
 
   /// x (rows here, hidden) -> (rows of all tp ranks, vocabulary). Has no backward across ranks.
-  virtual at::Tensor logits(const at::Tensor& x, Parameter& weight, int64_t vocabulary,
+  virtual at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
                             const RowShares& shares) const;
 
   /// Attention of the heads that this rank has. qkv (tokens of all tp ranks, heads + 2 kv_heads,

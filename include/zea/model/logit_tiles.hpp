@@ -20,9 +20,13 @@ struct RowLogits {
 using KeptLogits = std::vector<at::Tensor>;
 
 /// x (rows, hidden), matrix (vocabulary, hidden), targets (rows) int64: rows of the matrix; others
-/// are not here. `kept`, if given, takes all tiles.
+/// are not here. `softcap` c: logits are c tanh(logit / c); 0: as they are. `kept`, if given, takes
+/// all tiles.
 RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
-                     KeptLogits* kept = nullptr);
+                     double softcap, KeptLogits* kept = nullptr);
+
+/// c tanh(logits / c), in place; nothing where `softcap` is 0.
+void cap_logits(const at::Tensor& logits, double softcap);
 
 /// What gradients go into; each may be undefined.
 struct LogitGradients {
@@ -34,7 +38,7 @@ struct LogitGradients {
 /// over all of the vocabulary, whose other rows may lie elsewhere. Computes them again, or turns
 /// those that were kept into their gradient.
 void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
-                         const at::Tensor& lse, const at::Tensor& scale,
+                         const at::Tensor& lse, const at::Tensor& scale, double softcap,
                          const LogitGradients& gradients, const KeptLogits& kept = {});
 
 }  // namespace zea

@@ -41,8 +41,8 @@ class TensorLayers : public Layers {
   at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
                        const RowShares& shares) const override;
   at::Tensor cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
-                           int64_t vocabulary, const RowShares& shares) const override;
-  at::Tensor logits(const at::Tensor& x, Parameter& weight, int64_t vocabulary,
+                           const LogitSpec& spec, const RowShares& shares) const override;
+  at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
                     const RowShares& shares) const override;
   at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
                        int64_t kv_heads) const override;

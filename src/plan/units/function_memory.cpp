@@ -293,7 +293,7 @@ FunctionMemory context_attention_memory(const ContextSizes& context, const HeadS
 }
 
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
-                                    const ElementBytes& bytes) {
+                                    bool caps, const ElementBytes& bytes) {
   const LogitTile tile(rows, vocabulary.out);
   const bool are_kept = keeps && keeps_logits(rows, vocabulary.out);
   const int64_t kept = are_kept ? rows * vocabulary.out * bytes.param : 0;
@@ -314,7 +314,8 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
   const int64_t standing = logits + (are_summed && bytes.is_narrow() ? states * bytes.wide : 0);
   const int64_t dx = are_summed ? of_logits.adding(bytes, bytes.wide)
                                 : states * bytes.param + of_logits.working(bytes);
-  const int64_t made = are_kept ? 0 : making;
+  const int64_t slopes = caps ? tile_rows * tile.columns * bytes.param : 0;
+  const int64_t made = std::max(slopes, are_kept ? 0 : making);
   f.gradient_working = standing + std::max(dx, made);
   f.backward_working = standing + made;
   if (vocabulary.trains)

@@ -99,8 +99,9 @@ struct ContextSizes {
 FunctionMemory context_attention_memory(const ContextSizes& context, const HeadSizes& heads,
                                         const ElementBytes& bytes);
 /// `keeps`: forward keeps the logits for backward, if they are few.
+/// `caps`: logits are capped.
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
-                                    const ElementBytes& bytes);
+                                    bool caps, const ElementBytes& bytes);
 
 /// x + y: the gradient goes to both as it is.
 FunctionMemory sum_memory(int64_t bytes);

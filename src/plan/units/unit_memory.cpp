@@ -196,8 +196,8 @@ class MemoryOps {
     const WeightSpec vocabulary = weight("vocabulary");
     const bool has_backward =
         call_.keeps_graph && (vocabulary.trains || tape_.needs_gradient(x.tensor()));
-    FunctionMemory f =
-        cross_entropy_memory(rows.all, vocabulary, has_backward && share_.tp == 1, bytes_);
+    FunctionMemory f = cross_entropy_memory(rows.all, vocabulary, has_backward && share_.tp == 1,
+                                            model_.decoder.logit_softcap > 0, bytes_);
     if (rows.are_dealt()) {
       const int64_t gathered = rows.all * vocabulary.in * bytes_.param;
       f.forward_peak += gathered;
