@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the line "#   zea -n ..." that each deck in inputs/ has in its comment; each must print a plan, whose peak is no more than a
-# comment "# which fits N GB a rank" says, if there is one.
+# Runs the line "#   zea -n ..." that each deck in inputs/ has in its comment; each must print a plan, whose peak is no
+# more than a comment "# which fits N GB a rank" says, if there is one.
 #   check_inputs.sh path/to/zea source_folder
 set -euo pipefail
 zea=$1

@@ -94,8 +94,8 @@ at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& b
 
 /// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight
 /// (vocabulary, hidden), targets (rows) int64. Computed in chunks of rows, so all logits never
-/// exist at once; the backward recomputes them. `softcap` c: of logits c tanh(logit / c); 0: as they
-/// are.
+/// exist at once; the backward recomputes them. `softcap` c: of logits c tanh(logit / c); 0: as
+/// they are.
 at::Tensor linear_cross_entropy(const at::Tensor& x, Parameter& weight, const at::Tensor& targets,
                                 double softcap = 0);
 
