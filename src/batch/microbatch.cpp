@@ -58,6 +58,11 @@ void check_sample(const Sample& sample, const Ids& placeholders, const std::vect
                       " is outside the model's vocabulary of " +
                       std::to_string(model.decoder.vocabulary) +
                       "; pack the data with the model's tokenizer");
+  const int32_t video = static_cast<int32_t>(model.decoder.video_token);
+  if (video >= 0 && std::ranges::count(sample.tokens, video) > 0)
+    throw DataError("sample " + std::to_string(sample.id) + " has placeholders of a video (id " +
+                    std::to_string(video) +
+                    "); videos are not read yet: pack their frames as images");
   const int64_t tokens = static_cast<int64_t>(sample.tokens.size());
   if (model.decoder.learned_positions && tokens > model.decoder.max_positions)
     throw DataError("sample " + std::to_string(sample.id) + " has " + std::to_string(tokens) +

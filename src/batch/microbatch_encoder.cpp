@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "microbatch_parts.hpp"
+#include "rotary_tables.hpp"
 #include "zea/model/index_tensor.hpp"
 #include "zea/plan/tokens/deal.hpp"
 #include "zea/plan/tokens/item_row.hpp"
@@ -28,6 +29,19 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
     }
   part.positions = index_tensor(positions, device);
   part.feature_rows = index_tensor(feature_rows, device);
+}
+
+/// In time, by row and by column of its image, of each patch among the cp tokens `runs`.
+std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenRuns& runs,
+                                           const ItemRow& row) {
+  std::vector<TokenPosition> positions;
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end; ++token) {
+      const int64_t wide = row.shape(row.item_of(token)).width;
+      const PatchPlace place = input.place(row.position(token) - input.class_tokens(), wide);
+      positions.push_back({0, place.row, place.column});
+    }
+  return positions;
 }
 
 /// The features that each rank of the replica makes.
@@ -65,7 +79,7 @@ RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<
 
 /// This rank's rows of its items; returns the tokens that they are.
 TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& spec,
-                      const MicrobatchOptions& options) {
+                      at::ScalarType dtype, const MicrobatchOptions& options) {
   const std::string& encoder = spec.name;
   const ReplicaLayout& replica = options.replica;
   const Coordinate coordinate = replica.coordinate(replica.rank, encoder);
@@ -83,6 +97,10 @@ TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& 
   else
     attention.batches = make_attention_batches(row.segments(), false, options.device);
   part.attention.assign(spec.block.attention.size(), attention);
+  if (spec.block.rotary)
+    fill_rotary_tables(part.attention, spec.block,
+                       patch_positions(spec.patches(), layout.owned()[coordinate.cp], row), dtype,
+                       options.device);
   return here;
 }
 
@@ -109,12 +127,11 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const Ids& items = dealt[dp_module];
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
-  const TokenRuns here = fill_tokens(part, rows[dp_module], spec, options);
-  if (replica.coordinate(replica.rank, name).pp > 0) return;  // the first stage reads the items
   const auto& dtypes = options.encoder_dtypes;
-  const OwnItems own{loaded.values[e], all,  items,
-                     rows[dp_module],  here, e < dtypes.size() ? dtypes[e] : options.dtype,
-                     options.device};
+  const at::ScalarType dtype = e < dtypes.size() ? dtypes[e] : options.dtype;
+  const TokenRuns here = fill_tokens(part, rows[dp_module], spec, dtype, options);
+  if (replica.coordinate(replica.rank, name).pp > 0) return;  // the first stage reads the items
+  const OwnItems own{loaded.values[e], all, items, rows[dp_module], here, dtype, options.device};
   if (spec.modality() == Modality::Audio)
     fill_clips(part, own, spec.mels());
   else

@@ -9,13 +9,15 @@
 namespace zea::detail {
 namespace {
 
-/// (patches, channels * patch^2) of images (images, channels, height, width), in the order of their
-/// tokens.
+/// (patches, channels * frames * patch^2) of images (images, channels, height, width), in the order
+/// of their tokens.
 at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
   const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
   return pixels.view({-1, input.channels, high, block, patch, wide, block, patch})
       .permute({0, 2, 5, 3, 6, 1, 4, 7})
+      .unsqueeze(6)
+      .expand({-1, -1, -1, -1, -1, -1, input.frames, -1, -1})
       .reshape({-1, input.values()});
 }
 

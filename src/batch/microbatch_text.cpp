@@ -11,8 +11,9 @@ namespace zea::detail {
 namespace {
 
 /// values[t] for the tokens of `runs`.
-Ids pick(const Ids& values, const TokenRuns& runs) {
-  Ids picked;
+template <class Value>
+std::vector<Value> pick(const std::vector<Value>& values, const TokenRuns& runs) {
+  std::vector<Value> picked;
   for (const TokenRange& run : runs)
     picked.insert(picked.end(), values.begin() + run.begin, values.begin() + run.end);
   return picked;
@@ -85,26 +86,32 @@ TokenAttention text_attention(const HostTokens& host, const Visibility& row,
   return attention;
 }
 
-/// The tables of each way to attend.
-void fill_rotary_tables(Microbatch& out, const BlockSpec& block, const Ids& positions,
-                        const MicrobatchOptions& options) {
-  for (size_t k = 0; k < block.attention.size(); ++k) {
-    const at::Tensor angles = rotary_angles(block.attention[k].rope, block.heads.dim, positions);
-    out.text_attention[k].rotary_cosines = angles.cos().to(options.dtype).to(options.device);
-    out.text_attention[k].rotary_sines = angles.sin().to(options.dtype).to(options.device);
+/// Of all tokens, as queries and keys turn by them.
+std::vector<TokenPosition> token_positions(const Microbatch& out, const HostTokens& host,
+                                           const Ids& places, const ModelSpec& model) {
+  const auto has_grid = [](const AttentionSpec& each) { return !each.rope.sections.empty(); };
+  if (std::ranges::any_of(model.decoder.block.attention, has_grid)) {
+    std::vector<std::vector<ItemShape>> items;
+    for (size_t e = 0; e < model.encoders.size(); ++e)
+      items.push_back(out.items.shapes(static_cast<int>(e), model.encoders[e]));
+    return grid_positions(host.words, items);
   }
+  std::vector<TokenPosition> positions;
+  for (const int64_t place : places) positions.push_back({place, place, place});
+  return positions;
 }
 
-void fill_positions(Microbatch& out, const Visibility& row, const TokenRuns& cp_tokens,
-                    const TokenRuns& here, const ModelSpec& model,
+void fill_positions(Microbatch& out, const HostTokens& host, const Visibility& row,
+                    const TokenRuns& cp_tokens, const TokenRuns& here, const ModelSpec& model,
                     const MicrobatchOptions& options) {
-  Ids positions(row.begins.size());
-  for (size_t t = 0; t < positions.size(); ++t)
-    positions[t] = static_cast<int64_t>(t) - row.begins[t];
+  Ids places(row.begins.size());
+  for (size_t t = 0; t < places.size(); ++t) places[t] = static_cast<int64_t>(t) - row.begins[t];
   if (model.decoder.learned_positions)
-    out.positions = index_tensor(pick(positions, here), options.device);
+    out.positions = index_tensor(pick(places, here), options.device);
   else
-    fill_rotary_tables(out, model.decoder.block, pick(positions, cp_tokens), options);
+    fill_rotary_tables(out.text_attention, model.decoder.block,
+                       pick(token_positions(out, host, places, model), cp_tokens), options.dtype,
+                       options.device);
 }
 
 void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
@@ -165,7 +172,7 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
     out.encoders[encoder].placeholder_rows =
         index_tensor(indices_where(here, takes_feature), options.device);
   }
-  fill_positions(out, row, cp_tokens, here, model, options);
+  fill_positions(out, host, row, cp_tokens, here, model, options);
   fill_targets(out, host, layout, coordinate, options.device);
   fill_lasts(out, host, layout, coordinate, options.device);
 }

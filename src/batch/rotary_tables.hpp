@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The angles of rotary position embedding (RoFormer, arXiv:2104.09864), in double.
+// The tables of rotary position embedding (RoFormer, arXiv:2104.09864), whose angles are taken in
+// double.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <vector>
 
-#include "zea/plan/model/model_spec.hpp"
+#include "zea/batch/make_microbatch.hpp"
+#include "zea/plan/tokens/token_positions.hpp"
 
 namespace zea::detail {
 
-/// (positions, head_dim / 2) double on the host.
-at::Tensor rotary_angles(const RopeConfig& rope, int64_t head_dim,
-                         const std::vector<int64_t>& positions);
+/// Of tokens at `positions`, for each way in which blocks attend: (positions, head_dim / 2) in
+/// `dtype` on the device.
+void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
+                        const std::vector<TokenPosition>& positions, at::ScalarType dtype,
+                        at::Device device);
 
 }  // namespace zea::detail

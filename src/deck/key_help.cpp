@@ -37,6 +37,8 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"data.eval", R"("eval.h5")"},
     {"data.image_mean", "[0.5, 0.5, 0.5]"},
     {"data.image_std", "[0.5, 0.5, 0.5]"},
+    {"data.resized_min_pixels", "3136"},
+    {"data.resized_max_pixels", "1003520"},
     {"optim.min_lr", "1e-5"},
     {"optim.warmup_steps", "100"},
     {"optim.weight_decay", "0.1"},

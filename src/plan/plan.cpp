@@ -61,6 +61,25 @@ void note_no_weights(Faults& faults, const ModelOptions& model) {
   if (!model.strict) faults.note("model.strict = false" + no_effect);
 }
 
+bool limits_pixels(const EncoderSpec& encoder) {
+  return encoder.varies() && encoder.patches().pixels.most > 0;
+}
+
+void check_pixels(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  if (data.resized_min_pixels == 0 && data.resized_max_pixels == 0) return;
+  if (std::ranges::none_of(model.encoders, limits_pixels))
+    faults.add("data.resized_min_pixels or data.resized_max_pixels is set, but the model (" +
+               model.family +
+               ") has no encoder of images of any size with such limits; leave them out");
+  for (const EncoderSpec& encoder : model.encoders) {
+    if (!limits_pixels(encoder)) continue;
+    const auto [least, most] = encoder.patches().pixels;
+    if (least > most)
+      faults.add("data.resized_min_pixels = " + std::to_string(least) +
+                 " is more than data.resized_max_pixels = " + std::to_string(most));
+  }
+}
+
 void check_device(Faults& faults, const Options& options) {
   if (options.run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
     faults.add(
@@ -71,6 +90,7 @@ void check_device(Faults& faults, const Options& options) {
 
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
+  check_pixels(faults, options.data, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
     faults.add(
@@ -229,7 +249,16 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, bool forward_only
 }
 
 ModelSpec model_of(const Options& options, const std::string& config_json) {
-  return make_model_spec(config_json, trainable_of(options));
+  ModelSpec model = make_model_spec(config_json, trainable_of(options));
+  const auto [least, most] =
+      std::pair(options.data.resized_min_pixels, options.data.resized_max_pixels);
+  for (EncoderSpec& encoder : model.encoders) {
+    if (!limits_pixels(encoder)) continue;
+    auto& patches = std::get<PatchInput>(encoder.input);
+    const PixelLimits usual = patches.pixels;
+    patches.limit({least > 0 ? least : usual.least, most > 0 ? most : usual.most});
+  }
+  return model;
 }
 
 Plan make_plan(const Options& options, const ModelSpec& model, const std::string& config_json,

@@ -158,6 +158,7 @@ struct DataOptions {
   bool shuffle = true;
   Choice<BadItems> bad_items = BadItems::Stop;
   std::vector<double> image_mean, image_std;
+  int64_t resized_min_pixels = 0, resized_max_pixels = 0;
   int64_t max_image_pixels = 100000000;
   int64_t max_clip_seconds = 3600;
   int64_t prefetch = 2;
@@ -189,6 +190,15 @@ struct DataOptions {
          "family",
          {},
          1e-6});
+    key(resized_min_pixels,
+        {"resized_min_pixels",
+         "least pixels of an image after its resize, for encoders of images of any size; 0: as the "
+         "encoder's family has it",
+         {},
+         0,
+         1e10});
+    key(resized_max_pixels,
+        {"resized_max_pixels", "most of them; fewer cost less and show less", {}, 0, 1e10});
     key(max_image_pixels,
         {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
     key(max_clip_seconds,

@@ -35,7 +35,7 @@ struct EncoderPart {
   RowTransfer features;           ///< from the ranks that made them to those of their placeholders
   RowTransfer feature_gradients;  ///< and back
 
-  at::Tensor patches;     ///< of images: (patches here, channels * patch^2), compute type
+  at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type
   at::Tensor patch_rows;  ///< int64: the rows here that they become
   at::Tensor class_rows;  ///< int64: rows here that are class tokens
 

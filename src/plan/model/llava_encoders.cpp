@@ -71,17 +71,25 @@ VisionEncoder read_vision(const ConfigReader& config) {
 
 }  // namespace
 
+void add_projector_linear(SpecBuilder& builder, const std::string& role, const std::string& name,
+                          const Shape& shape, bool bias, bool trainable) {
+  TpCut cut;
+  if (role == "linear_1") cut = cut_outputs(shape[0]);
+  if (role == "linear_2") cut = cut_inputs(shape[1]);
+  builder.add(role + ".weight", name + ".weight", shape, trainable, 0.02, cut);
+  if (bias)
+    builder.add(role + ".bias", name + ".bias", {shape[0]}, trainable, 0,
+                cut.dim == 0 ? cut : TpCut{});
+}
+
 void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
                            const std::string& root, int64_t width, int64_t hidden, bool trainable) {
-  const auto linear = [&](const std::string& name, int64_t in, const TpCut& cut) {
-    builder.add(name + ".weight", root + name + ".weight", {hidden, in}, trainable, 0.02, cut);
-    if (projector.bias)
-      builder.add(name + ".bias", root + name + ".bias", {hidden}, trainable, 0,
-                  cut.dim == 0 ? cut : TpCut{});
+  const auto linear = [&](const std::string& name, int64_t in) {
+    add_projector_linear(builder, name, root + name, {hidden, in}, projector.bias, trainable);
   };
-  if (projector.is_linear) return linear("linear", width, {});
-  linear("linear_1", width, cut_outputs(hidden));
-  linear("linear_2", hidden, cut_inputs(hidden));
+  if (projector.is_linear) return linear("linear", width);
+  linear("linear_1", width);
+  linear("linear_2", hidden);
 }
 
 int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,

@@ -9,10 +9,44 @@
 
 namespace zea {
 
+namespace {
+
+/// Qwen2-VL's rule: whole steps nearest to the sides, or where these have too many or too few
+/// pixels, below or above them in the same shape. A tie goes to the even number of steps.
+ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int64_t step) {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  const double pixels = height * width, unit = static_cast<double>(step);
+  constexpr double kLargestRatio = 200;
+  if (std::max(height, width) / std::min(height, width) > kLargestRatio)
+    throw DataError("an image of " + std::to_string(image.height) + " x " +
+                    std::to_string(image.width) +
+                    " pixels; the longer side may be 200 times the shorter one");
+  const auto steps = [&](double number) { return step * static_cast<int64_t>(number); };
+  const ImageSize nearest{steps(std::nearbyint(height / unit)),
+                          steps(std::nearbyint(width / unit))};
+  if (nearest.height * nearest.width > limits.most) {
+    const double shrink = std::sqrt(pixels / static_cast<double>(limits.most));
+    return {std::max(step, steps(std::floor(height / shrink / unit))),
+            std::max(step, steps(std::floor(width / shrink / unit)))};
+  }
+  if (nearest.height * nearest.width >= limits.least) return nearest;
+  const double stretch = std::sqrt(static_cast<double>(limits.least) / pixels);
+  return {steps(std::ceil(height * stretch / unit)), steps(std::ceil(width * stretch / unit))};
+}
+
+}  // namespace
+
+void PatchInput::limit(const PixelLimits& to) {
+  const int64_t step = patch_size * block;
+  pixels = to;
+  image_size = std::max(step, static_cast<int64_t>(std::sqrt(to.most)) / step * step);
+}
+
 ImageSize PatchInput::resized(const ImageSize& image) const {
   if (!any_size) return {image_size, image_size};
   ZEA_ASSERT(!class_token);
   const int64_t step = patch_size * block;
+  if (pixels.most > 0) return resized_within(image, pixels, step);
   const double scale = std::min(1.0, static_cast<double>(image_size) /
                                          static_cast<double>(std::max(image.height, image.width)));
   const auto whole_blocks = [&](int64_t pixels) {
@@ -23,14 +57,22 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
   return {whole_blocks(image.height), whole_blocks(image.width)};
 }
 
+PatchPlace PatchInput::place(int64_t patch, int64_t patches_wide) const {
+  const int64_t square = patch / (block * block), inside = patch % (block * block);
+  const int64_t squares_wide = patches_wide / block;
+  return {square / squares_wide * block + inside / block,
+          square % squares_wide * block + inside % block};
+}
+
 int64_t PatchInput::position(int64_t token, int64_t patches_wide) const {
   const int64_t patch = token - class_tokens();
   if (patch < 0) return token;
-  const int64_t square = patch / (block * block), inside = patch % (block * block);
-  const int64_t squares_wide = patches_wide / block;
-  const int64_t row = square / squares_wide * block + inside / block;
-  const int64_t column = square % squares_wide * block + inside % block;
-  return class_tokens() + row * side() + column;
+  const PatchPlace at = place(patch, patches_wide);
+  return class_tokens() + at.row * side() + at.column;
+}
+
+int64_t ItemShape::columns() const {
+  return width / std::llround(std::sqrt(merge));
 }
 
 ItemShape EncoderSpec::item_shape() const {

@@ -58,13 +58,14 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
   builder.start(vision.name + ".embed", vision.name, UnitKind::PatchEmbed, {});
   if (patches.class_token)
     builder.add_class_token(root + names.class_token, hidden, trainable, encoder.class_std);
-  builder.add("patch.weight", root + names.patch + ".weight",
-              {hidden, patches.channels, patches.patch_size, patches.patch_size}, trainable,
-              encoder.patch_std);
+  Shape patch{hidden, patches.channels, patches.patch_size, patches.patch_size};
+  if (patches.frames > 1) patch.insert(patch.begin() + 2, patches.frames);
+  builder.add("patch.weight", root + names.patch + ".weight", patch, trainable, encoder.patch_std);
   if (encoder.patch_bias)
     builder.add("patch.bias", root + names.patch + ".bias", {hidden}, trainable, 0);
-  builder.add("positions", root + names.positions + ".weight", {vision.item_shape().tokens, hidden},
-              trainable, encoder.position_std);
+  if (!names.positions.empty())
+    builder.add("positions", root + names.positions + ".weight",
+                {vision.item_shape().tokens, hidden}, trainable, encoder.position_std);
   if (!names.pre_norm.empty())
     builder.add_norm("norm", root + names.pre_norm, vision.block.norm, hidden, trainable);
   std::vector<int> states{builder.last_unit()};

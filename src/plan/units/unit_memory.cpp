@@ -173,7 +173,7 @@ class MemoryOps {
     if (states.size() == 1 && tokens == states[0].rows()) return states[0];
     return call(rows_memory(tokens * model_.hidden(unit_.module) * bytes_.param *
                             static_cast<int64_t>(states.size())),
-                states, rows.here);
+                states, tokens);
   }
   TapeTensor side_by_side(const TapeTensor& x, int64_t count) {
     return x.with_rows(x.rows() / count);
@@ -338,7 +338,9 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();
       const int64_t patches = items.tokens - items.items * input.class_tokens();
-      bytes += kIndex * (items.features + rows) + patches * input.values() * element;
+      const int64_t table = encoder.block.rotary ? encoder.block.heads.dim : 0;
+      bytes += kIndex * (items.features + rows) + patches * input.values() * element +
+               items.tokens * table * element;
     } else {
       // Positions, features, placeholders and three columns of a row.
       const MelInput& input = encoder.mels();

@@ -40,6 +40,11 @@ struct RopeConfig {
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;
   double original_max_positions = 8192;
+  /// Neighbouring pairs of a head's coordinates that turn by a token's place in time, by its row
+  /// and by its column (M-RoPE, arXiv:2409.12191); empty: all by its place in the sample.
+  std::vector<int64_t> sections = {};
+  /// Each of them has frequencies as if it were a head's only pairs.
+  bool restarts = false;
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -74,22 +79,41 @@ struct ImageColours {
   std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
 };
 
+/// Of an image that is resized; most = 0: none.
+struct PixelLimits {
+  int64_t least = 0, most = 0;
+};
+
+/// A patch of an image, in patches from its upper left corner.
+struct PatchPlace {
+  int64_t row = 0, column = 0;
+};
+
 /// Images as square patches: squares of block x block of them in rows, those of a square in rows.
 struct PatchInput {
   int64_t image_size = 0, patch_size = 0, channels = 3;
+  int64_t frames = 1;        ///< of a patch; an image is that many equal ones
   bool class_token = false;  ///< stands before the patches
   int64_t block = 1;
   /// Images keep about their shape, and those that are not too large their size; false: each
   /// becomes image_size x image_size.
   bool any_size = false;
+  /// Of an image of any size; without them image_size is the most of its sides, with them that of
+  /// the largest square (limit()).
+  PixelLimits pixels = {};
   bool crops = true;  ///< the middle of an image becomes that; false: all of it
   ImageColours colours = {};
 
   int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
   int64_t class_tokens() const { return class_token ? 1 : 0; }
-  int64_t values() const { return channels * patch_size * patch_size; }  ///< of a patch
-  /// What an image becomes: sides of whole blocks of patches, of at most image_size.
+  void limit(const PixelLimits& to);
+  int64_t pixels_of_patch() const { return channels * patch_size * patch_size; }
+  int64_t values() const { return frames * pixels_of_patch(); }  ///< of a patch
+  /// What an image becomes: sides of whole blocks of patches. Throws DataError where the limits of
+  /// pixels allow no such shape.
   ImageSize resized(const ImageSize& image) const;
+  /// Where the patch lies that a token behind the class tokens is.
+  PatchPlace place(int64_t patch, int64_t patches_wide) const;
   /// The row of the table of positions, which has side() x side() patches after the class token,
   /// for a token of an image that is so many patches wide.
   int64_t position(int64_t token, int64_t patches_wide) const;
@@ -111,6 +135,8 @@ struct ItemShape {
   int64_t merge = 1;  ///< neighbouring tokens that become one feature
   int64_t width = 0;  ///< of an image, in patches
 
+  /// Features of an image that lie side by side, each of a square of patches.
+  int64_t columns() const;
   bool operator==(const ItemShape&) const = default;
 };
 
@@ -158,6 +184,7 @@ struct DecoderSpec {
   bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
   double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text
+  int64_t video_token = -1;         ///< the placeholder of videos, which are not read; -1: none
 };
 
 }  // namespace zea

@@ -43,7 +43,10 @@ typename Ops::Value normed_if_has(Ops& ops, typename Ops::Value x, const std::st
 template <class Ops>
 typename Ops::Value patch_embed(Ops& ops, const NormSpec& norm) {
   auto x = ops.linear(ops.source(), "patch");
-  x = ops.has("class_token") ? ops.image_tokens(x) : ops.add(x, ops.positions());
+  if (ops.has("class_token"))
+    x = ops.image_tokens(x);
+  else if (ops.has("positions"))
+    x = ops.add(x, ops.positions());
   return normed_if_has(ops, x, "norm", norm);
 }
 

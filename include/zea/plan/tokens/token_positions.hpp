@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the tokens of a microbatch stand: in their samples, and those of images in a grid.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "zea/plan/model/module_spec.hpp"
+#include "zea/plan/tokens/mask_word.hpp"
+
+namespace zea {
+
+/// In time, by row and by column.
+using TokenPosition = std::array<int64_t, 3>;
+
+/// Of each token; samples begin at 0. Text goes on by 1 in all three. The features of an image
+/// that begins at p stand at (p, p + row, p + column), and what follows goes on behind its longer
+/// side (M-RoPE, arXiv:2409.12191). `items`: the shapes of each encoder's, in the order of their
+/// features; those without a width, such as sound, are counted as text is.
+std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
+                                          const std::vector<std::vector<ItemShape>>& items);
+
+}  // namespace zea

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/tokens/token_positions.hpp"
+
+#include <algorithm>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+/// Appends the positions of an image's features; returns where what follows goes on.
+int64_t append_image(std::vector<TokenPosition>& positions, int64_t first, const ItemShape& image) {
+  const int64_t wide = image.columns(), high = image.features / wide;
+  for (int64_t row = 0; row < high; ++row)
+    for (int64_t column = 0; column < wide; ++column)
+      positions.push_back({first, first + row, first + column});
+  return first + std::max(high, wide);
+}
+
+}  // namespace
+
+std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
+                                          const std::vector<std::vector<ItemShape>>& items) {
+  std::vector<TokenPosition> positions;
+  std::vector<size_t> seen(items.size(), 0);
+  int64_t next = 0;
+  for (size_t token = 0; token < words.size(); token = positions.size()) {
+    const MaskWord word = words[token];
+    if (token > 0 && word_sample(word) != word_sample(words[token - 1])) next = 0;
+    if (word_modality(word) != kModalityText) {
+      const auto encoder = static_cast<size_t>(word_encoder(word));
+      const ItemShape& item = items[encoder].at(seen[encoder]++);
+      if (item.width > 0) {
+        next = append_image(positions, next, item);
+        continue;
+      }
+      ZEA_ASSERT(item.features > 0);
+      for (int64_t i = 1; i < item.features; ++i, ++next) positions.push_back({next, next, next});
+    }
+    positions.push_back({next, next, next});
+    ++next;
+  }
+  ZEA_ASSERT(positions.size() == words.size());
+  return positions;
+}
+
+}  // namespace zea
