@@ -40,6 +40,8 @@ struct LlamaDefaults {
   const char* activation_key = "hidden_act";
   const char* activation = "silu";  ///< the only one
   bool tied = false;
+  double eps = 1e-6, theta = 10000;
+  bool has_mrope = false;  ///< its configs may name rotary positions of three numbers
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);
@@ -109,6 +111,9 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const Enc
 /// `root`.
 void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
                            const std::string& root, int64_t width, int64_t hidden, bool trainable);
+/// One of them, linear_1 or linear_2.
+void add_projector_linear(SpecBuilder& builder, const std::string& role, const std::string& name,
+                          const Shape& shape, bool bias, bool trainable);
 
 /// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
 /// model whose decoder is known. Returns the unit that makes the features.
@@ -133,8 +138,11 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
   config.refuse("model_type", type, names + " (others are not built yet)");
 }
 
-/// LLaVA: encoders, their projectors and a decoder of the families above.
+/// Encoders, their projectors and a decoder of the families above, by the model_type of configs.
+using MakeComposite = ModelSpec (*)(const ConfigReader&, const Trainable&);
+const std::map<std::string, MakeComposite>& composites();
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
 /// Any number of them, put together.
 ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable);
 

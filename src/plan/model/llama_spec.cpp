@@ -6,15 +6,16 @@
 namespace zea::detail {
 namespace {
 
-RopeConfig read_rope(const ConfigReader& config) {
+RopeConfig read_rope(const ConfigReader& config, const LlamaDefaults& defaults) {
   RopeConfig rope;
-  rope.theta = config.number("rope_theta", rope.theta);
+  rope.theta = config.number("rope_theta", defaults.theta);
   // transformers 5 writes rope_parameters; 4 wrote rope_scaling beside rope_theta.
   const bool is_new = config.has("rope_parameters"), is_old = config.has("rope_scaling");
   if (!is_new && !is_old) return rope;
   const ConfigReader scaling = config.object(is_new ? "rope_parameters" : "rope_scaling");
   rope.theta = scaling.number("rope_theta", rope.theta);
   rope.type = scaling.text("rope_type", scaling.text("type", "default"));
+  if (rope.type == "mrope" && defaults.has_mrope) rope.type = "default";
   if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3")
     scaling.refuse("rope_type", rope.type, "default, linear, llama3 (others are not built yet)");
   rope.factor = scaling.number("factor", 1);
@@ -50,7 +51,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   block.hidden = config.positive("hidden_size", defaults.hidden);
   block.intermediate = config.positive("intermediate_size", defaults.intermediate);
   block.heads = read_heads(config, block.hidden, defaults);
-  block.norm = {NormKind::Rms, config.number("rms_norm_eps", 1e-6)};
+  block.norm = {NormKind::Rms, config.number("rms_norm_eps", defaults.eps)};
   block.rotary = block.gated = true;
   block.activation = config.activation(defaults.activation_key, defaults.activation);
   text.layers = config.positive("num_hidden_layers", defaults.layers);
@@ -58,7 +59,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);
   text.init_std = config.number("initializer_range", text.init_std);
   text.tied_embeddings = config.boolean("tie_word_embeddings", defaults.tied);
-  block.attention = {{.rope = read_rope(config)}};
+  block.attention = {{.rope = read_rope(config, defaults)}};
   text.end_tokens = config.integers("eos_token_id", defaults.end_token);
   const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",
                                      .q = ".self_attn.q_proj",

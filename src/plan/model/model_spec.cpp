@@ -15,12 +15,12 @@ namespace {
 
 using detail::ConfigReader;
 
-constexpr const char* kLlava = "llava";
 constexpr const char* kComposed = "composed";  ///< of zea itself
 
 /// "gpt2, llama, llava"
 std::string family_names() {
-  std::set<std::string> all{kLlava};
+  std::set<std::string> all;
+  for (const auto& [name, make] : detail::composites()) all.insert(name);
   for (const auto& [name, read] : detail::decoders()) all.insert(name);
   std::string names;
   for (const std::string& name : all) names += (names.empty() ? "" : ", ") + name;
@@ -40,8 +40,9 @@ ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
 
 ModelSpec make_family(const std::string& family, const ConfigReader& config,
                       const Trainable& trainable) {
-  if (family == kLlava) return detail::make_llava(config, trainable);
   if (family == kComposed) return detail::make_composed(config, trainable);
+  const auto composite = detail::composites().find(family);
+  if (composite != detail::composites().end()) return composite->second(config, trainable);
   const auto decoder = detail::decoders().find(family);
   if (decoder == detail::decoders().end())
     config.refuse("model_type", '"' + family + '"', family_names());
@@ -49,6 +50,12 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
 }
 
 }  // namespace
+
+const std::map<std::string, detail::MakeComposite>& detail::composites() {
+  static const std::map<std::string, MakeComposite> families{{"llava", make_llava},
+                                                             {"qwen2_vl", make_qwen2_vl}};
+  return families;
+}
 
 const char* unit_kind_name(UnitKind kind) {
   constexpr const char* kNames[] = {"patch_embed", "audio_embed", "block", "projector",

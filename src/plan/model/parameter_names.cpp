@@ -39,6 +39,14 @@ std::string canonical_llava_name(const std::string& name) {
   return name;
 }
 
+/// The running model has both parts in one "model.".
+std::string canonical_qwen2_vl_name(const std::string& name) {
+  for (const auto& [from, to] :
+       {Prefix{"model.visual.", "visual."}, Prefix{"model.language_model.", "model."}})
+    if (name.starts_with(from)) return to + name.substr(std::string(from).size());
+  return name;
+}
+
 /// The first files, and those of the model without its head, leave "transformer." out.
 std::string canonical_gpt2_name(const std::string& name) {
   for (const char* bare : {"h.", "wte.", "wpe.", "ln_f."})
@@ -51,6 +59,7 @@ std::string canonical_gpt2_name(const std::string& name) {
 std::string canonical_parameter_name(const std::string& family, const std::string& name) {
   if (family == "llava") return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
+  if (family == "qwen2_vl") return canonical_qwen2_vl_name(name);
   return name;
 }
 

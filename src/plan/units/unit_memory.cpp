@@ -338,9 +338,10 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();
       const int64_t patches = items.tokens - items.items * input.class_tokens();
-      const int64_t table = encoder.block.rotary ? encoder.block.heads.dim : 0;
+      const BlockSpec& block = encoder.block;
+      const auto tables = block.rotary ? static_cast<int64_t>(block.attention.size()) : 0;
       bytes += kIndex * (items.features + rows) + patches * input.values() * element +
-               items.tokens * table * element;
+               items.tokens * tables * block.heads.dim * element;
     } else {
       // Positions, features, placeholders and three columns of a row.
       const MelInput& input = encoder.mels();
