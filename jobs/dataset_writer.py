@@ -34,6 +34,7 @@ encoder of its modality makes features of it. The file appears under its name on
 """
 
 import os
+import struct
 import tempfile
 from array import array
 from pathlib import Path
@@ -102,7 +103,9 @@ class DatasetWriter:
         self.item_rate.append(item.rate if isinstance(item, Clip) else 0)
         if isinstance(item, Clip):
             item = item.bytes
-        elif not isinstance(item, bytes):
+        elif isinstance(item, bytes):
+            shape = (*encoded_size(item), 0)
+        else:
             pixels = np.asarray(item)
             if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
                 raise ValueError(
@@ -161,6 +164,23 @@ class DatasetWriter:
         while part := self.spool.read(64 << 20):
             target[position : position + len(part)] = np.frombuffer(part, np.uint8)
             position += len(part)
+
+
+def encoded_size(image):
+    """Height and width by the header of a PNG or JPEG; zeros where it does not tell."""
+    if image.startswith(b"\x89PNG\r\n\x1a\n") and len(image) >= 24:
+        width, height = struct.unpack(">II", image[16:24])
+        return height, width
+    place = 2
+    while image.startswith(b"\xff\xd8") and place + 9 <= len(image):
+        mark, kind, length, height, width = struct.unpack(">BBHxHH", image[place : place + 9])
+        if mark != 0xFF or length < 2:
+            break
+        # A frame, of which the other codes of this range are no beginnings.
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            return height, width
+        place += 1 if kind == 0xFF else 2 + length
+    return 0, 0
 
 
 def sync(path):

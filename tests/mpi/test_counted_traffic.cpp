@@ -9,6 +9,7 @@
 #include "support/mpi_main.hpp"
 #include "support/scattered_buffers.hpp"
 #include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 #include "support/tiny_run.hpp"
 #include "zea/batch/make_microbatch.hpp"
 #include "zea/train/training_data.hpp"
@@ -41,6 +42,11 @@ void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
 void take_images_of_any_size(TinyRunOptions& run) {
   run.config_json = tiny_llava_config({.image_size = 24, .siglip = true});
   run.remake = merge_images_of_any_size;
+}
+
+void take_qwen2_vl(TinyRunOptions& run) {
+  run.config_json = testing::tiny_qwen2_vl_config();
+  run.remake = testing::shrink_images;
 }
 
 const Layout kLayouts[] = {
@@ -142,6 +148,20 @@ const Layout kLayouts[] = {
      {"llm.cp_outer", "vision.cp_outer"},
      [](TinyRunOptions& run) {
        take_images_of_any_size(run);
+       use_cp(run, "ring", 2);
+     }},
+    {"tp 2, qwen2_vl",
+     2,
+     {"llm.tp", "llm.kv_holders", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_qwen2_vl(run);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, qwen2_vl",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_qwen2_vl(run);
        use_cp(run, "ring", 2);
      }},
     {"cp 2, images see all of themselves",

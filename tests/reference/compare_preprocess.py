@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared images must be those of transformers' CLIPImageProcessor and SiglipImageProcessor (PIL), value for value.
+"""Prepared images must be those of transformers' CLIPImageProcessor, SiglipImageProcessor and
+Qwen2VLImageProcessor (PIL), value for value.
 
 usage: compare_preprocess.py PREPROCESS_IMAGE
 Exit code 77 (skipped) where transformers or Pillow is missing.
@@ -15,6 +16,7 @@ try:
     import numpy as np
     from PIL import Image
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 except ImportError as missing:
     print(f"skipped: {missing}")
@@ -167,6 +169,41 @@ def compare(program, folder, name, data, size, is_whole):
     return None
 
 
+def columns_first(image, height, width):
+    """Pillow 13 may resize by rows first; what is rounded between the passes is other then."""
+    columns = image.resize((width, image.height), Image.Resampling.BICUBIC)
+    return columns.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def compare_any_size(program, folder, height, width, least, most, patch, block):
+    name = f"any_size_{height}x{width}.png"
+    image = Image.fromarray(picture(height, width, 3, height))
+    image.save(folder / name)
+    limits = [str(number) for number in (least, most, patch, block)]
+    run = subprocess.run([program, str(folder / name), *limits], capture_output=True)
+    if run.returncode != 0:
+        return f"{name}: {run.stderr.decode().strip() or run.returncode}"
+    to_height, to_width = smart_resize(height, width, patch * block, least, most)
+    if len(run.stdout) != 4 * 3 * to_height * to_width:
+        return f"{name}: {len(run.stdout)} bytes, not those of {to_height} x {to_width}"
+    processor = Qwen2VLImageProcessorPil(
+        size={"shortest_edge": least, "longest_edge": most}, patch_size=patch, merge_size=block
+    )
+    ours = np.frombuffer(run.stdout, np.float32).reshape(3, to_height, to_width)
+    ours = processor.patchify(ours, patch, block, 2)[0]
+    resized = columns_first(image, to_height, to_width)
+    reference = processor(resized, return_tensors="np")["pixel_values"]
+    difference = np.abs(ours - reference).max()
+    return f"{name}: differs by {difference}" if difference > 1e-6 else None
+
+
+def any_size_cases():
+    sizes = [(1, 1), (14, 14), (42, 70), (10, 600), (37, 500), (224, 224), (641, 480), (301, 999), (97, 61), (500, 31)]
+    for height, width in sizes:
+        yield height, width, 56 * 56, 28 * 28 * 1280, 14, 2
+        yield height, width, 64 * 64, 200 * 100, 16, 2
+
+
 def main():
     faults = []
     with tempfile.TemporaryDirectory() as folder:
@@ -175,6 +212,8 @@ def main():
                 faults.append(compare(sys.argv[1], Path(folder), name, data, size, False))
         for name, data in sized_cases():
             faults.append(compare(sys.argv[1], Path(folder), name, data, 99, True))
+        for case in any_size_cases():
+            faults.append(compare_any_size(sys.argv[1], Path(folder), *case))
     found = [fault for fault in faults if fault]
     for fault in found:
         print(fault)

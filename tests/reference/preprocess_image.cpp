@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an image file, prepares it for an encoder as training does, and writes the floats to
-// standard output: preprocess_image FILE SIZE [whole]. Exit code 3 with the fault on standard error
-// when the file is refused.
+// standard output: preprocess_image FILE SIZE [whole]; or, of any size as Qwen2-VL's are, with two
+// limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with the fault on
+// standard error when the file is refused.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -17,13 +18,21 @@ int main(int argc, char** argv) {
   item.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   zea::ImageOptions options;
   options.size = std::stoll(argv[2]);
-  std::vector<float> pixels(static_cast<size_t>(3 * options.size * options.size));
+  std::vector<float> pixels;
   try {
     const zea::Image image = zea::decode_image(item, options.max_pixels);
+    zea::ImageSize size{options.size, options.size};
+    if (argc == 6) {
+      zea::PatchInput input{
+          .patch_size = std::stoll(argv[4]), .block = std::stoll(argv[5]), .any_size = true};
+      input.limit({.least = options.size, .most = std::stoll(argv[3])});
+      size = input.resized({image.height, image.width});
+    }
+    pixels.resize(static_cast<size_t>(3 * size.height * size.width));
     if (argc == 3)
       zea::preprocess_image(image, options, pixels.data());
     else
-      zea::preprocess_image(image, options, {options.size, options.size}, pixels.data());
+      zea::preprocess_image(image, options, size, pixels.data());
   } catch (const zea::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return static_cast<int>(error.code());

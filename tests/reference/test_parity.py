@@ -32,7 +32,7 @@ except ImportError as error:
     sys.exit(77)
 
 from parity_cases import CASES, PATCHES, VOCABULARY
-from transformers_models import file_name, normalised, perturbed, run
+from transformers_models import check_gradients, datasets, file_name, normalised, perturbed, run
 
 RUN_MODEL, IMPORT, ZEA, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
@@ -203,14 +203,6 @@ def spell_rope_as_before(path):
     path.write_text(json.dumps(config))
 
 
-def datasets(group, prefix=""):
-    for name, item in group.items():
-        if isinstance(item, h5py.Dataset):
-            yield prefix + name, item[...]
-        else:
-            yield from datasets(item, f"{prefix}{name}/")
-
-
 class Parity(unittest.TestCase):
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory()
@@ -249,16 +241,6 @@ class Parity(unittest.TestCase):
             names = {file_name(name, multimodal) for name, _ in model.named_parameters()}
             self.assertEqual(names, set(file.keys()))
 
-    def check_gradients(self, expected, found):
-        self.assertEqual(sorted(expected), sorted(found))
-        all_norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in expected.values()))
-        self.assertGreater(all_norm, 0.01)
-        for name, gradient in expected.items():
-            difference = np.linalg.norm(found[name] - gradient)
-            self.assertLessEqual(
-                difference, 1e-5 * np.linalg.norm(gradient) + 1e-6 * all_norm, name
-            )
-
     def prepare(self, case):
         model = make_model(case)
         tokens = PATCHES if "tower" in case else PATCHES + 1
@@ -282,7 +264,7 @@ class Parity(unittest.TestCase):
             np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))
             self.assertLess(divergence(values, logits[row]), 3e-7)
         self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
-        self.check_gradients(expected_gradients, gradients)
+        check_gradients(self, expected_gradients, gradients)
 
     def test_eager_attention(self):
         self.check_case({}, "eager")

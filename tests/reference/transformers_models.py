@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the comparisons with transformers share: the names of parameters, and a run of a program."""
+"""What the comparisons with transformers share: the names and values of parameters, a run of a
+program, and what is to be equal of what it wrote."""
 
 import os
 import subprocess
@@ -51,3 +52,24 @@ def perturbed(model):
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return model
+
+
+def datasets(group, prefix=""):
+    """All of an HDF5 group, by their paths in it."""
+    for name, item in group.items():
+        if hasattr(item, "shape"):
+            yield prefix + name, item[...]
+        else:
+            yield from datasets(item, f"{prefix}{name}/")
+
+
+def check_gradients(test, expected, found):
+    """Each, by name, to 1e-5 of its own norm and 1e-6 of that of all."""
+    import numpy as np
+
+    test.assertEqual(sorted(expected), sorted(found))
+    all_norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in expected.values()))
+    test.assertGreater(all_norm, 0.01)
+    for name, gradient in expected.items():
+        difference = np.linalg.norm(found[name] - gradient)
+        test.assertLessEqual(difference, 1e-5 * np.linalg.norm(gradient) + 1e-6 * all_norm, name)

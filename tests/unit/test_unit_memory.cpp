@@ -15,6 +15,7 @@
 #include "support/kernel_test.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 #include "zea/batch/make_microbatch.hpp"
 #include "zea/kernels/matmul.hpp"
 #include "zea/model/unit.hpp"
@@ -23,6 +24,8 @@
 
 namespace zea::test_unit_memory {
 namespace {
+
+using testing::shrink_images;
 
 constexpr double kTolerance = 0.05;
 constexpr int64_t kSmallTensors = 1024;  ///< bytes of scalars and lists that nobody declares
@@ -60,6 +63,19 @@ std::string siglip_config() {
   text["hidden_size"] = 116;
   text["intermediate_size"] = 284;
   config["vision_config"]["intermediate_size"] = 202;
+  return config.dump();
+}
+
+std::string qwen2_vl_config() {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_qwen2_vl_config());
+  auto& text = config["text_config"];
+  text["hidden_size"] = 120;
+  text["intermediate_size"] = 284;
+  text["vocab_size"] = 1307;
+  text["num_hidden_layers"] = config["vision_config"]["depth"] = 1;
+  text["rope_parameters"]["mrope_section"] = std::vector<int>{8, 10, 12};
+  config["vision_config"]["hidden_size"] = 120;
+  config["vision_config"]["embed_dim"] = 72;
   return config.dump();
 }
 
@@ -140,7 +156,8 @@ LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>
     int64_t values = 0;
     for (const ItemShape& shape : loaded.items.shapes(model.encoder_index(encoder.name), encoder))
       values += encoder.modality() == Modality::Image
-                    ? (shape.tokens - encoder.patches().class_tokens()) * encoder.patches().values()
+                    ? (shape.tokens - encoder.patches().class_tokens()) *
+                          encoder.patches().pixels_of_patch()
                     : encoder.mels().mel_bins * encoder.mels().columns();
     loaded.values.emplace_back(values, 0.5F);
   }
@@ -309,6 +326,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                           {"llava with taps, biases and full attention", llava_config(true)},
                           {"llava with images of any size, four patches a feature", siglip_config(),
                            testing::merge_images_of_any_size},
+                          {"qwen2_vl", qwen2_vl_config(), shrink_images},
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
                           {"gpt2", gpt2_config(true)},

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The composite families, and the options and decks, under which they are compared with transformers.
+
+A family is a class with
+    placeholder                  the id that a feature takes the place of
+    frozen                       of each module: how the names of its parameters in files begin
+    deck                         keys that every case has
+    model(**changes)             a tiny random model of transformers
+    features(height, width)      of an image
+    inputs(tokens, images)       what the model is given of a sample, beside its tokens
+    file_name(name)              of a parameter that a running model calls `name`
+"""
+
+import torch
+from PIL import Image
+from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+    Qwen2VLImageProcessorPil,
+    smart_resize,
+)
+
+from parity_cases import MICROBATCHES, grid
+
+VOCABULARY = 96
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 128,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
+def resized(image, height, width):
+    """By columns first, as Pillow before 13 did and zea does: between the passes numbers are rounded."""
+    columns = Image.fromarray(image).resize((width, image.shape[0]), Image.Resampling.BICUBIC)
+    return columns.resize((width, height), Image.Resampling.BICUBIC)
+
+
+class Qwen2VL:
+    placeholder, vision_start, vision_end, video = 5, 2, 3, 4
+    frozen = {"vision": ("visual.blocks.", "visual.patch_embed."), "llm": ("model.", "lm_head.")}
+    least, most, patch = 12 * 12, 36 * 36, 4
+    deck = [f"data.resized_min_pixels={least}", f"data.resized_max_pixels={most}"]
+    processor = Qwen2VLImageProcessorPil(
+        size={"shortest_edge": least, "longest_edge": most}, patch_size=patch, merge_size=2
+    )
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 2, 1]}
+        tower = {"depth": 2, "embed_dim": 24, "num_heads": 3, "patch_size": cls.patch, "mlp_ratio": 2}
+        config = Qwen2VLConfig(
+            text_config={**TEXT, "rope_parameters": rope, **(text or {})},
+            vision_config={**tower, "hidden_size": 32, **(vision or {})},
+            image_token_id=cls.placeholder,
+            video_token_id=cls.video,
+            vision_start_token_id=cls.vision_start,
+            vision_end_token_id=cls.vision_end,
+            **changes,
+        )
+        return Qwen2VLForConditionalGeneration(config)
+
+    @classmethod
+    def features(cls, height, width):
+        return cls.processor.get_number_of_image_patches(height, width) // 4
+
+    @classmethod
+    def inputs(cls, tokens, images):
+        if not images:
+            return {}
+        limits = {"factor": 2 * cls.patch, "min_pixels": cls.least, "max_pixels": cls.most}
+        images = [resized(image, *smart_resize(*image.shape[:2], **limits)) for image in images]
+        kinds = (torch.tensor([tokens]) == cls.placeholder).int()
+        return {**cls.processor(images, return_tensors="pt"), "mm_token_type_ids": kinds}
+
+    @staticmethod
+    def file_name(name):
+        for running, saved in (("model.visual.", "visual."), ("model.language_model.", "model.")):
+            if name.startswith(running):
+                return saved + name[len(running) :]
+        return name
+
+
+BOTH_GRIDS = [
+    *grid("llm", tp=2, cp=2, cp_mode="ring"),
+    *grid("vision", tp=2, cp=2, cp_mode="ulysses"),
+]
+# Of each family, what differs from its plain model: arguments of model(), the deck, images per
+# sample, modules that are frozen, ranks, and whether config.json is as transformers 4 wrote it: the
+# text's keys beside those of the model.
+FAMILIES = {
+    Qwen2VL: {
+        "plain": {},
+        "text_only": {"images": [0]},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "tied": {"model": {"tie_word_embeddings": True}},
+        "flat_config": {"flat": True},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1},
+                "vision": {"hidden_act": "gelu", "mlp_ratio": 3, "num_heads": 2},
+            }
+        },
+        "frozen_vision": {"frozen": ["vision"]},
+        "frozen_llm": {"frozen": ["llm"]},
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_heads": 4, "embed_dim": 32}},
+            "deck": BOTH_GRIDS,
+        },
+        "tp2_frozen_vision": {
+            "ranks": 2,
+            "frozen": ["vision"],
+            "model": {"vision": {"num_heads": 2}},
+            "deck": [*grid("llm", tp=2), *grid("vision", tp=2)],
+        },
+        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "pp2_tp2": {"ranks": 4, "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)]},
+        "pp3_beside_vision": {
+            "ranks": 4,
+            "model": {"text": {"num_hidden_layers": 4}},
+            "deck": [
+                'mesh.placement="disjoint"',
+                *MICROBATCHES,
+                *grid("llm", pp=3),
+                *grid("vision", dp_module=1),
+            ],
+        },
+    },
+}

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny random composites, whose images have sizes of their own, give the logits, the loss and the
+gradients that transformers gives, from an import of their files, on one rank and on grids.
+
+test_family_parity.py RUN_MODEL IMPORT JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
+"""
+
+import json
+import shlex
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import h5py
+    import numpy as np
+    import torch
+    from safetensors import safe_open
+    from transformers.utils.logging import disable_progress_bar
+
+    from family_cases import FAMILIES, VOCABULARY
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from transformers_models import check_gradients, datasets, perturbed, run
+
+RUN_MODEL, IMPORT, JOBS, MPIRUN = sys.argv[1:5]
+sys.path.insert(0, JOBS)
+from dataset_writer import DatasetWriter  # noqa: E402
+
+FIRST_WORD = 6  # smaller ids are the families' own
+# Of pictures: wide, high, smaller and larger than the limits that the families set.
+SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
+
+
+def make_samples(family, case):
+    """Token ids, loss mask, pictures: text of varied length before, between and after pictures."""
+    random = np.random.default_rng(3)
+    pattern, sizes = case.get("images", [1, 0, 2, 1, 0, 3, 1]), 0
+
+    def text(least, most):
+        return random.integers(FIRST_WORD, VOCABULARY, size=random.integers(least, most + 1)).tolist()
+
+    samples = []
+    for number in range(7):
+        tokens, pictures = text(1, 4), []
+        for _ in range(pattern[number % len(pattern)]):
+            height, width = SIZES[sizes % len(SIZES)]
+            sizes += 1
+            pictures.append(random.integers(0, 256, (height, width, 3), np.uint8))
+            # Two pictures of which nothing tells where one ends are one to transformers.
+            tokens += [family.placeholder] * family.features(height, width) + text(1, 2)
+        prompt, answer = tokens + text(1, 5), text(1, 12)
+        mask = [0] * len(prompt) + [1] * len(answer)
+        if number == 3:  # loss from the first token on
+            mask = [int(token != family.placeholder) for token in prompt] + [1] * len(answer)
+        samples.append((prompt + answer, mask, pictures))
+    return samples
+
+
+def reference(family, model, samples):
+    """Loss, logits by (sample, position of the predicted token), gradients by file name."""
+    targets = sum(sum(mask[1:]) for _, mask, _ in samples)
+    total, logits = 0.0, {}
+    for number, (tokens, mask, pictures) in enumerate(samples):
+        ids = torch.tensor([tokens])
+        output = model(input_ids=ids, use_cache=False, **family.inputs(tokens, pictures)).logits[0]
+        positions = [i for i in range(1, len(tokens)) if mask[i]]
+        rows = output[[i - 1 for i in positions]]
+        loss = torch.nn.functional.cross_entropy(rows, ids[0, positions], reduction="sum")
+        if loss.requires_grad:
+            (loss / targets).backward()
+        total += loss.item() / targets
+        logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
+    gradients = {
+        family.file_name(name): parameter.grad.numpy()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return total, logits, gradients
+
+
+def flatten_config(path):
+    config = json.loads(path.read_text())
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    text["rope_theta"] = rope.pop("rope_theta")
+    text["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    del text["model_type"]
+    path.write_text(json.dumps({**text, **config}))
+
+
+class FamilyParity(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def run_zea(self, family, case, model, samples):
+        model.save_pretrained(self.folder / "model")
+        with safe_open(self.folder / "model" / "model.safetensors", "pt") as file:
+            names = {family.file_name(name) for name, _ in model.named_parameters()}
+            self.assertEqual(names, set(file.keys()))
+        if case.get("flat"):
+            flatten_config(self.folder / "model" / "config.json")
+        run(IMPORT, self.folder / "model", self.folder / "weights.h5")
+        with DatasetWriter(self.folder / "data.h5", family.placeholder) as writer:
+            for tokens, mask, pictures in samples:
+                writer.add(tokens, mask, pictures)
+        deck, out = self.folder / "deck.toml", self.folder / "out.h5"
+        deck.write_text(
+            f'[model]\nweights = "{self.folder}/weights.h5"\n[data]\ntrain = "{self.folder}/data.h5"\n'
+            "row_tokens = 96\nrows_per_microbatch = 2\n"
+        )
+        frozen = [f"model.{module}.train=false" for module in case.get("frozen", [])]
+        ranks = case.get("ranks", 1)
+        launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
+        run(*launcher, RUN_MODEL, deck, out, *family.deck, *case.get("deck", []), *frozen)
+        with h5py.File(out) as file:
+            rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
+            logits = dict(zip(rows, file["logits"][...]))
+            return file["loss"][0], logits, dict(datasets(file["gradients"]))
+
+    def check_case(self, family, case):
+        torch.manual_seed(1)
+        model = perturbed(family.model(**case.get("model", {}))).eval()
+        for name, parameter in model.named_parameters():
+            for module in case.get("frozen", []):
+                if family.file_name(name).startswith(family.frozen[module]):
+                    parameter.requires_grad_(False)
+        samples = make_samples(family, case)
+        expected_loss, expected_logits, expected_gradients = reference(family, model, samples)
+        loss, logits, gradients = self.run_zea(family, case, model, samples)
+        self.assertEqual(sorted(expected_logits), sorted(logits))
+        for row, values in expected_logits.items():
+            np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=1e-5, err_msg=str(row))
+        self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
+        check_gradients(self, expected_gradients, gradients)
+
+
+def add_case(family, name, case):
+    test = f"test_{family.__name__}_{name}"
+    setattr(FamilyParity, test, lambda self: self.check_case(family, case))
+
+
+for one_family, cases in FAMILIES.items():
+    for case_name, one_case in cases.items():
+        add_case(one_family, case_name, one_case)
+
+if __name__ == "__main__":
+    disable_progress_bar()
+    torch.set_num_threads(1)
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

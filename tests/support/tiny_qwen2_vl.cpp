@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/tiny_qwen2_vl.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace zea::testing {
+
+std::string tiny_qwen2_vl_config(bool flat) {
+  const std::vector<int64_t> sections{2, 3, 1};
+  nlohmann::json text{{"hidden_size", 24},          {"intermediate_size", 44},
+                      {"num_hidden_layers", 2},     {"num_attention_heads", 2},
+                      {"num_key_value_heads", 1},   {"vocab_size", 61},
+                      {"use_sliding_window", false}};
+  nlohmann::json config{{"model_type", "qwen2_vl"},
+                        {"image_token_id", 3},
+                        {"video_token_id", 4},
+                        {"vision_start_token_id", 1},
+                        {"vision_end_token_id", 2},
+                        {"vision_config",
+                         {{"depth", 2},
+                          {"embed_dim", 16},
+                          {"hidden_size", 24},
+                          {"num_heads", 2},
+                          {"mlp_ratio", 2},
+                          {"patch_size", 4}}}};
+  if (flat) {
+    text["rope_theta"] = 500.0;
+    text["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", sections}};
+    config["vision_config"]["in_chans"] = 3;
+    config.update(text);
+  } else {
+    text["rope_parameters"] = {
+        {"rope_type", "default"}, {"rope_theta", 500.0}, {"mrope_section", sections}};
+    config["text_config"] = text;
+  }
+  return config.dump();
+}
+
+void shrink_images(ModelSpec& model) {
+  std::get<PatchInput>(model.encoders.at(0).input).limit({.least = 64, .most = 24 * 24});
+}
+
+}  // namespace zea::testing

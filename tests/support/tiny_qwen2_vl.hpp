@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The config.json of a tiny Qwen2-VL.
+#pragma once
+
+#include <string>
+
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea::testing {
+
+/// Patches of 4 x 4 pixels; as transformers 5 writes it, or flat, as version 4 did.
+std::string tiny_qwen2_vl_config(bool flat = false);
+
+/// Images of at most 24 x 24 pixels: nine features.
+void shrink_images(ModelSpec& model);
+
+}  // namespace zea::testing

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen2-VL as a spec: both spellings of its config, names and shapes, the sizes of its images, and
+// what is refused.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/tiny_qwen2_vl.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/model/param_cut.hpp"
+
+namespace zea::test_qwen2_vl {
+namespace {
+
+using testing::tiny_qwen2_vl_config;
+
+const ParamSpec& param(const ModelSpec& model, const std::string& name) {
+  return model.params.at(static_cast<size_t>(model.param_index(name)));
+}
+
+TEST(Qwen2Vl, HasTheNamesAndShapesOfItsFiles) {
+  const ModelSpec model = make_model_spec(tiny_qwen2_vl_config());
+  EXPECT_EQ(param(model, "visual.patch_embed.proj.weight").shape, (Shape{16, 3, 2, 4, 4}));
+  EXPECT_EQ(param(model, "visual.blocks.1.attn.qkv.weight").tensor_shape(), (Shape{48, 16}));
+  EXPECT_EQ(param(model, "visual.merger.ln_q.bias").shape, Shape{16});
+  EXPECT_EQ(param(model, "visual.merger.mlp.0.weight").shape, (Shape{64, 64}));
+  EXPECT_EQ(param(model, "visual.merger.mlp.2.weight").shape, (Shape{24, 64}));
+  EXPECT_EQ(param(model, "model.layers.1.self_attn.k_proj.bias").shape, Shape{12});
+  EXPECT_EQ(param(model, "lm_head.weight").shape, (Shape{61, 24}));
+  EXPECT_EQ(cut_of(param(model, "visual.blocks.0.attn.qkv.bias"), 2).shape, Shape{8});
+}
+
+TEST(Qwen2Vl, OlderConfigsSayTheSame) {
+  const ModelSpec now = make_model_spec(tiny_qwen2_vl_config());
+  const ModelSpec then = make_model_spec(tiny_qwen2_vl_config(true));
+  EXPECT_EQ(then.decoder.rope.sections, (std::vector<int64_t>{2, 3, 1}));
+  EXPECT_EQ(then.decoder.rope.sections, now.decoder.rope.sections);
+  EXPECT_EQ(then.decoder.rope.type, now.decoder.rope.type);
+  EXPECT_EQ(then.decoder.rope.theta, now.decoder.rope.theta);
+  ASSERT_EQ(then.params.size(), now.params.size());
+  for (size_t p = 0; p < now.params.size(); ++p) {
+    EXPECT_EQ(then.params[p].name, now.params[p].name);
+    EXPECT_EQ(then.params[p].shape, now.params[p].shape);
+  }
+}
+
+TEST(Qwen2Vl, ResizesAsItsProcessor) {
+  PatchInput input{.patch_size = 14, .block = 2, .any_size = true};
+  input.limit({.least = 56 * 56, .most = 28 * 28 * 1280});
+  // Of transformers' smart_resize.
+  const int64_t sizes[][4] = {{1, 1, 56, 56},          {14, 14, 56, 56},      {42, 70, 56, 56},
+                              {10, 2000, 28, 812},     {37, 500, 28, 504},    {224, 224, 224, 224},
+                              {640, 481, 644, 476},    {1001, 999, 980, 980}, {98, 126, 112, 112},
+                              {3000, 2000, 1204, 812}, {4000, 25, 4004, 28},  {1600, 64, 1596, 56}};
+  for (const auto& [height, width, to_height, to_width] : sizes) {
+    const ImageSize found = input.resized({height, width});
+    EXPECT_EQ(found.height, to_height) << height << " x " << width;
+    EXPECT_EQ(found.width, to_width) << height << " x " << width;
+  }
+  EXPECT_THROW(input.resized({201, 1}), DataError);
+}
+
+TEST(Qwen2Vl, SquaresOfPatchesBecomeFeatures) {
+  ModelSpec model = make_model_spec(tiny_qwen2_vl_config());
+  testing::shrink_images(model);
+  const ItemShape shape = model.encoders[0].item_shape(ImageSize{16, 24});
+  EXPECT_EQ(shape.tokens, 24);
+  EXPECT_EQ(shape.features, 6);
+  EXPECT_EQ(shape.columns(), 3);
+}
+
+/// The refusal of a config in which `change` was made.
+template <class Change>
+std::string refusal(Change change) {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_vl_config());
+  change(config);
+  try {
+    make_model_spec(config.dump());
+  } catch (const WeightsError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_refusal(const std::string& found, const std::string& expected) {
+  EXPECT_NE(found.find(expected), std::string::npos) << found;
+}
+
+TEST(Qwen2Vl, RefusesWhatIsNotBuiltByKey) {
+  expect_refusal(refusal([](auto& c) { c["text_config"]["use_sliding_window"] = true; }),
+                 "use_sliding_window = true");
+  expect_refusal(refusal([](auto& c) {
+                   c["text_config"]["rope_parameters"]["mrope_section"] = std::vector<int>{2, 2, 1};
+                 }),
+                 "3 numbers of 1 or more, whose sum is head_dim / 2 = 6");
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["hidden_size"] = 25; }),
+                 "24, the text's hidden_size");
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["num_heads"] = 8; }),
+                 "half of whose pairs turn by rows");
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["fullatt_block_indexes"] = 1; }),
+                 "vision_config.fullatt_block_indexes");
+}
+
+}  // namespace
+}  // namespace zea::test_qwen2_vl
