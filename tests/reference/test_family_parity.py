@@ -2,7 +2,7 @@
 """Tiny random composites, whose images have sizes of their own, give the logits, the loss and the
 gradients that transformers gives, from an import of their files, on one rank and on grids.
 
-test_family_parity.py RUN_MODEL IMPORT JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
+test_family_parity.py RUN_MODEL IMPORT CONSOLIDATE JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
 """
 
 import json
@@ -17,6 +17,7 @@ try:
     import numpy as np
     import torch
     from safetensors import safe_open
+    from safetensors.torch import load_file
     from transformers.utils.logging import disable_progress_bar
 
     from family_cases import FAMILIES, VOCABULARY
@@ -26,7 +27,7 @@ except ImportError as error:
 
 from transformers_models import check_gradients, datasets, perturbed, run
 
-RUN_MODEL, IMPORT, JOBS, MPIRUN = sys.argv[1:5]
+RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
 
@@ -142,16 +143,41 @@ class FamilyParity(unittest.TestCase):
         check_gradients(self, expected_gradients, gradients)
 
 
+    def check_return(self, family):
+        """What is imported and not trained goes out as it was, and transformers takes all of it."""
+        torch.manual_seed(2)
+        model = perturbed(family.model())
+        model.save_pretrained(self.folder / "model")
+        run(IMPORT, self.folder / "model", self.folder / "weights.h5")
+        run(CONSOLIDATE, self.folder / "weights.h5", f"{self.folder}/returned/")
+        given = load_file(self.folder / "model" / "model.safetensors")
+        returned = load_file(self.folder / "returned" / "model.safetensors")
+        self.assertEqual(given.keys(), returned.keys())
+        for name, tensor in given.items():
+            self.assertTrue(torch.equal(tensor, returned[name]), name)
+        _, loading = type(model).from_pretrained(
+            self.folder / "returned", output_loading_info=True, dtype=torch.float32
+        )
+        for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            self.assertFalse(loading[fault], fault)
+
+
 def add_case(family, name, case):
     test = f"test_{family.__name__}_{name}"
     setattr(FamilyParity, test, lambda self: self.check_case(family, case))
 
 
+def add_return(family):
+    test = f"test_{family.__name__}_comes_back"
+    setattr(FamilyParity, test, lambda self: self.check_return(family))
+
+
 for one_family, cases in FAMILIES.items():
+    add_return(one_family)
     for case_name, one_case in cases.items():
         add_case(one_family, case_name, one_case)
 
 if __name__ == "__main__":
     disable_progress_bar()
     torch.set_num_threads(1)
-    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

@@ -94,6 +94,8 @@ TEST(Qwen2Vl, RefusesWhatIsNotBuiltByKey) {
                    c["text_config"]["rope_parameters"]["mrope_section"] = std::vector<int>{2, 2, 1};
                  }),
                  "3 numbers of 1 or more, whose sum is head_dim / 2 = 6");
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["temporal_patch_size"] = 1; }),
+                 "temporal_patch_size = 1");
   expect_refusal(refusal([](auto& c) { c["vision_config"]["hidden_size"] = 25; }),
                  "24, the text's hidden_size");
   expect_refusal(refusal([](auto& c) { c["vision_config"]["num_heads"] = 8; }),

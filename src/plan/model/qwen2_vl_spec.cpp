@@ -26,6 +26,9 @@ PatchInput read_visual_patches(const ConfigReader& config) {
   patches.limit({.least = 56 * 56, .most = 28 * 28 * 1280});  // of its processor
   if (patches.channels != 3)
     config.refuse("in_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
+  if (patches.frames < 2)
+    config.refuse("temporal_patch_size", std::to_string(patches.frames),
+                  "2 or more (patches of one frame are not built yet)");
   return patches;
 }
 
@@ -86,7 +89,7 @@ void add_merger(SpecBuilder& builder, const EncoderSpec& vision, int64_t hidden,
   const int64_t width = vision.block.hidden * vision.projector.merge;
   builder.start(vision.name + ".projector", vision.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("norm", root + "ln_q", NormKind::Layer, vision.block.hidden, trainable);
+  builder.add_norm("norm", root + "ln_q", vision.block.norm, vision.block.hidden, trainable);
   add_projector_linear(builder, "linear_1", root + "mlp.0", {width, width}, true, trainable);
   add_projector_linear(builder, "linear_2", root + "mlp.2", {hidden, width}, true, trainable);
 }
