@@ -9,7 +9,9 @@ every pair of turns,
 
     [bos]USER: human turn ASSISTANT: gpt turn[eos]
 
-with bos only at the start, and the loss on the gpt turn, the space before it, and eos. Images are
+with bos only at the start, and the loss on the gpt turn, the space before it, and eos. --model takes
+all that from a Hugging Face directory: its tokenizer and placeholders, as many of these as its
+encoder makes features of each image, and turns in ChatML where its tokenizer has that. Images are
 kept as the bytes of their files (JPEG or PNG), clips likewise (WAV or FLAC). An entry at fault is named by file, index, id and
 reason; with --on-fault skip it is left out.
 """
@@ -21,6 +23,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from dataset_writer import Clip, DatasetWriter
+from model_directory import ModelDirectory, vicuna_turns
 from token_bytes import token_bytes
 from tokenizers import Tokenizer
 
@@ -100,18 +103,24 @@ def read_clip(path, folder):
 class Packer:
     """Token ids and loss mask of conversations."""
 
-    def __init__(self, tokenizer, arguments):
+    def __init__(self, tokenizer, arguments, model=None):
         self.tokenizer = tokenizer
-        self.bos, self.eos = (
-            [self._id(name)] if name else [] for name in (arguments.bos, arguments.eos)
-        )
-        self.each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
-        names = {"image": arguments.image_token, "audio": arguments.audio_token}
-        self.placeholder = {
-            modality: self._id(name) if self.each[modality] else -1
-            for modality, name in names.items()
-        }
         self.max_tokens = arguments.max_tokens
+        if model:
+            self.turns = model.turns(tokenizer)
+            self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
+            self.features = model.features
+        else:
+            self.turns = vicuna_turns(arguments.bos, arguments.eos)
+            each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
+            names = {"image": arguments.image_token, "audio": arguments.audio_token}
+            self.placeholder = {
+                modality: self._id(name) if each[modality] else -1 for modality, name in names.items()
+            }
+            self.features = lambda modality, item: each[modality]
+        self.start, self.end = (
+            [self._id(name)] if name else [] for name in (self.turns.start, self.turns.end)
+        )
 
     def _id(self, name):
         number = self.tokenizer.token_to_id(name)
@@ -126,44 +135,62 @@ class Packer:
             raise EntryFault(f"text is not valid Unicode: {fault.reason}") from None
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
-    def prompt(self, human):
-        """Ids, and the modality of each mark in order."""
-        ids, marks = [], []
+    def item(self, modality, item):
+        """The placeholders of an item, and what stands around an image."""
+        try:
+            count = self.features(modality, item)
+        except ValueError as fault:
+            raise EntryFault(f"{modality}: {fault}") from None
+        before, after = self.turns.around_image if modality == "image" else ("", "")
+        around = [[self._id(name)] if name else [] for name in (before, after)]
+        return around[0] + [self.placeholder[modality]] * count + around[1], count
+
+    def prompt(self, human, items):
+        """Ids, the modality of each mark in order, and how many placeholders stand for each; takes
+        the first of `items` by modality."""
+        ids, marks, counts = [], [], dict.fromkeys(MARKS, 0)
+        text = f"{self.turns.opening}{human}{self.turns.reply}"
         pattern = "(" + "|".join(MARKS.values()) + ")"
-        for piece in re.split(pattern, f"USER: {human} ASSISTANT:"):
+        for piece in re.split(pattern, text):
             modality = next((name for name, mark in MARKS.items() if mark == piece), None)
-            if modality and self.each[modality]:
-                ids += [self.placeholder[modality]] * self.each[modality]
-                marks.append(modality)
-            elif modality:
+            if not modality:
+                ids += self.encode(piece) if piece else []
+                continue
+            if self.placeholder[modality] < 0:
                 raise EntryFault(f"has {piece}, but --{modality}-tokens is not given")
-            elif piece:
-                ids += self.encode(piece)
-        return ids, marks
+            own, count = self.item(modality, next(items[modality], b""))
+            ids += own
+            counts[modality] += count
+            marks.append(modality)
+        return ids, marks, counts
 
     def pack(self, entry, folders):
         pairs = turns_of(entry)
         items = {name: read_items(entry, name, folders[name]) for name in MARKS}
-        tokens, mask, marks = list(self.bos), [0] * len(self.bos), []
+        tokens, mask, marks = list(self.start), [0] * len(self.start), []
+        next_items = {name: iter(found) for name, found in items.items()}
+        counts = dict.fromkeys(MARKS, 0)
         for human, gpt in pairs:
-            prompt, own = self.prompt(human)
-            answer = self.encode(" " + gpt) + self.eos
-            tokens += prompt + answer
-            mask += [0] * len(prompt) + [1] * len(answer)
+            prompt, own, own_counts = self.prompt(human, next_items)
+            answer = self.encode(self.turns.lead + gpt) + self.end
+            gap = self.encode(self.turns.gap) if self.turns.gap else []
+            tokens += prompt + answer + gap
+            mask += [0] * len(prompt) + [1] * len(answer) + [0] * len(gap)
             marks += own
+            counts = {name: counts[name] + own_counts[name] for name in MARKS}
         for name, mark in MARKS.items():
             if marks.count(name) != len(items[name]):
                 raise EntryFault(
                     f"has {len(items[name])} {ITEMS[name]} but {marks.count(name)} {mark} in its "
                     "human turns"
                 )
-        self.check(tokens, items)
+        self.check(tokens, items, counts)
         return tokens, mask, [items[name].pop(0) for name in marks]
 
-    def check(self, tokens, items):
+    def check(self, tokens, items, counts):
         for name, mark in MARKS.items():
             placeholders = tokens.count(self.placeholder[name])
-            if placeholders != len(items[name]) * self.each[name]:
+            if placeholders != counts[name]:
                 raise EntryFault(
                     f"has {placeholders} placeholders for {len(items[name])} {ITEMS[name]}: is "
                     f"{mark} in a gpt turn?"
@@ -197,8 +224,15 @@ def parse_arguments():
     parser.add_argument("--images", type=Path, help="folder that the image paths start from")
     parser.add_argument("--sounds", type=Path, help="folder that the audio paths start from")
     parser.add_argument(
-        "--tokenizer", type=Path, required=True, help="tokenizer.json of the language model"
+        "--model", type=Path, help="Hugging Face directory; in place of all options of tokens"
     )
+    parser.add_argument(
+        "--max-pixels",
+        type=int,
+        default=0,
+        help="with --model: data.resized_max_pixels of the deck (0: that of the family)",
+    )
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json of the language model")
     parser.add_argument(
         "--image-tokens",
         type=int,
@@ -218,15 +252,19 @@ def parse_arguments():
     parser.add_argument("--audio-token", default="<audio>", help="placeholder token of sound")
     parser.add_argument("--max-tokens", type=int, default=0, help="longest sample allowed (0: any)")
     parser.add_argument("--on-fault", choices=["stop", "skip"], default="stop")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if (arguments.model is None) == (arguments.tokenizer is None):
+        parser.error("give --model, or --tokenizer and the options of tokens")
+    return arguments
 
 
 def main():
     arguments = parse_arguments()
-    tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
+    model = ModelDirectory(arguments.model, arguments.max_pixels) if arguments.model else None
+    tokenizer = Tokenizer.from_file(str(model.tokenizer if model else arguments.tokenizer))
     tokenizer.no_truncation()  # some files ask for it, and long samples would lose their end
     tokenizer.no_padding()
-    packer = Packer(tokenizer, arguments)
+    packer = Packer(tokenizer, arguments, model)
     with DatasetWriter(
         arguments.out,
         packer.placeholder["image"],

@@ -112,6 +112,7 @@ TABLE = {
     "zea -n --ranks 8 -i inputs/clip_b32_llama_1b_fsdp.toml": runs(),
     "zea -n --ranks 8 -i inputs/gpt2_124m_fsdp.toml": runs(),
     # jobs/
+    "jobs/finetune.sh llava-1.5-7b-hf talks.json schedule.steps=1000 optim.lr=2e-5": tested_by("reference_finetune"),
     "jobs/setup.sh": tested_by("run_quickstart_ranks2"),
     "jobs/build.sh": tested_by("run_quickstart_ranks2"),
     f"mpirun -n 2 build/release/src/zea -i {DECK}": runs(FEW),

@@ -34,10 +34,11 @@ TEST(Qwen2Vl, HasTheNamesAndShapesOfItsFiles) {
 TEST(Qwen2Vl, OlderConfigsSayTheSame) {
   const ModelSpec now = make_model_spec(tiny_qwen2_vl_config());
   const ModelSpec then = make_model_spec(tiny_qwen2_vl_config(true));
-  EXPECT_EQ(then.decoder.rope.sections, (std::vector<int64_t>{2, 3, 1}));
-  EXPECT_EQ(then.decoder.rope.sections, now.decoder.rope.sections);
-  EXPECT_EQ(then.decoder.rope.type, now.decoder.rope.type);
-  EXPECT_EQ(then.decoder.rope.theta, now.decoder.rope.theta);
+  EXPECT_EQ(then.decoder.block.attention[0].rope.sections, (std::vector<int64_t>{2, 3, 1}));
+  EXPECT_EQ(then.decoder.block.attention[0].rope.sections,
+            now.decoder.block.attention[0].rope.sections);
+  EXPECT_EQ(then.decoder.block.attention[0].rope.type, now.decoder.block.attention[0].rope.type);
+  EXPECT_EQ(then.decoder.block.attention[0].rope.theta, now.decoder.block.attention[0].rope.theta);
   ASSERT_EQ(then.params.size(), now.params.size());
   for (size_t p = 0; p < now.params.size(); ++p) {
     EXPECT_EQ(then.params[p].name, now.params[p].name);

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Trains a model of a Hugging Face directory on conversations about images, in one go: packs the data, prints the plan, trains, and
+# writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
+#   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
+# MODEL: a Hugging Face directory (LLaVA-1.5, Qwen2-VL, or a language model, for conversations without images).
+# DATA.json: a list of conversations as LLaVA has them (jobs/pack_llava.py); paths of images start from its folder, or from IMAGES=.
+# RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048 and MAX_PIXELS= (of an image that is
+# resized; 0: as the family has it) may be set.
+set -euo pipefail
+if [ $# -lt 2 ] || [[ $1 == -* ]]; then
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,9p' >&2
+  exit 2
+fi
+model=$(realpath "$1")
+data=$(realpath "$2")
+shift 2
+out=$(realpath -m "${OUT:-finetuned}")
+images=$(realpath "${IMAGES:-$(dirname "$data")}")
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+bin=${BIN:-build/release}
+ranks=${RANKS:-1}
+max_pixels=${MAX_PIXELS:-0}
+read -ra mpirun <<<"${MPIRUN:-mpirun --oversubscribe --bind-to none}"
+if [ "$(id -u)" -eq 0 ] && [ -z "${MPIRUN:-}" ]; then mpirun+=(--allow-run-as-root); fi
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=passive
+
+say() { printf '\n== %s\n' "$1"; }
+
+if ! [ -x "$bin/src/zea" ]; then
+  say "build"
+  jobs/setup.sh
+  jobs/build.sh "$(basename "$bin")" zea zea_import zea_consolidate zea_inspect
+fi
+mkdir -p "$out"
+
+say "data"
+if [ -s "$out/train.h5" ]; then
+  echo "$out/train.h5 is there"
+else
+  .venv/bin/python jobs/pack_llava.py --model "$model" --json "$data" --images "$images" --max-pixels "$max_pixels" \
+    --on-fault skip --out "$out/train.h5"
+fi
+
+deck=$out/deck.toml
+if ! [ -s "$deck" ]; then
+  cat >"$deck" <<END
+# Written by jobs/finetune.sh; change it as you like: a run that begins anew reads it.
+[model]
+weights = "$model"
+activation_checkpointing = 1
+
+[mesh.llm]
+strategy = "full_shard"
+
+[data]
+train = "$out/train.h5"
+row_tokens = ${ROW_TOKENS:-2048}
+resized_max_pixels = $max_pixels
+
+[precision]
+preset = "bf16"
+
+[optim]
+lr = 1e-5
+warmup_steps = 10
+
+[schedule]
+steps = 100
+global_batch = 16
+
+[checkpoint]
+every = 50
+END
+fi
+
+say "plan"
+"$bin/src/zea" -n --ranks "$ranks" -i "$deck" "$@" >"$out/plan.txt"
+grep -E '^(plan|note|bytes per rank|  parameters)' "$out/plan.txt"
+
+if [ -d "$out/model" ]; then
+  echo "$out/model is there; remove it and $out/run to train again"
+  exit 0
+fi
+say "training on $ranks ranks"
+restart=()
+if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then restart=(-r "$out/run"); fi
+"${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${restart[@]}" -i "$deck" -d "$out/run" "$@"
+
+say "the model for transformers"
+"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/" --companions "$model"
+echo "$out/model: load it with from_pretrained"

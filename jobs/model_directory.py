@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What packing needs to know of a Hugging Face directory: which tokens stand for images and sound,
+how many features each becomes, and how turns of a conversation are written."""
+
+import json
+import math
+import sys
+
+from dataset_writer import encoded_size
+
+
+class Turns:
+    """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
+    `end`, which is learnt, and `gap`, which is not."""
+
+    def __init__(self, start, opening, reply, lead, end, gap, around_image=("", "")):
+        self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
+        self.end, self.gap, self.around_image = end, gap, around_image
+
+
+def vicuna_turns(bos="<s>", eos="</s>"):
+    return Turns(bos, "USER: ", " ASSISTANT:", " ", eos, "")
+
+
+def chatml_turns(around_image=("", "")):
+    user, assistant = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+    return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image)
+
+
+class ModelDirectory:
+    """Ids of placeholders by modality, those that the model has not being absent."""
+
+    def __init__(self, folder, max_pixels=0):
+        self.folder, self.max_pixels = folder, max_pixels
+        self.tokenizer = folder / "tokenizer.json"
+        self.config = self._read("config.json")
+        if not self.config:
+            sys.exit(f"{folder}: has no config.json; name a Hugging Face directory")
+        self.family = self.config.get("model_type")
+        self.placeholders = {}
+        if "vision_config" in self.config:
+            default = 151655 if self.family == "qwen2_vl" else 32000
+            self.placeholders["image"] = self._either("image_token_id", "image_token_index", default)
+        if "audio_config" in self.config:
+            self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
+
+    def _read(self, name):
+        path = self.folder / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def _either(self, key, alias, default):
+        return self.config.get(key, self.config.get(alias, default))
+
+    def turns(self, tokenizer):
+        """As its instruction models are trained: ChatML where the tokenizer has it, Vicuna's else."""
+        if tokenizer.token_to_id("<|im_start|>") is not None:
+            around = ("<|vision_start|>", "<|vision_end|>") if self.family == "qwen2_vl" else ("", "")
+            return chatml_turns(around)
+        names = self._read("tokenizer_config.json")
+        text = lambda token: token.get("content", "") if isinstance(token, dict) else token or ""  # noqa: E731
+        return vicuna_turns(text(names.get("bos_token", "<s>")), text(names.get("eos_token", "</s>")))
+
+    def features(self, modality, item):
+        """Of an item's bytes; raises ValueError where there can be none."""
+        if modality == "audio":
+            return self.config["audio_config"].get("max_source_positions", 1500)
+        vision = self.config["vision_config"]
+        if self.family == "qwen2_vl":
+            return qwen2_vl_features(vision, item, self.max_pixels or 28 * 28 * 1280)
+        side = vision.get("image_size", 224) // vision.get("patch_size", 32)
+        tokens = side * side + (vision.get("model_type", "clip_vision_model") == "clip_vision_model")
+        return tokens - (self.config.get("vision_feature_select_strategy", "default") == "default")
+
+
+def qwen2_vl_features(vision, item, most, least=56 * 56):
+    """Whole squares of patches, near the image's shape, of at most so many pixels in all."""
+    height, width = encoded_size(item)
+    if height == 0:
+        raise ValueError("its header does not tell its size")
+    if max(height, width) > 200 * min(height, width):
+        raise ValueError(f"{height} x {width} is longer than 200 times its other side")
+    factor = vision.get("patch_size", 14) * vision.get("spatial_merge_size", 2)
+    sides = [round(side / factor) * factor for side in (height, width)]
+    if math.prod(sides) > most:
+        scale = math.sqrt(height * width / most)
+        sides = [max(factor, math.floor(side / scale / factor) * factor) for side in (height, width)]
+    elif math.prod(sides) < least:
+        scale = math.sqrt(least / (height * width))
+        sides = [math.ceil(side * scale / factor) * factor for side in (height, width)]
+    return math.prod(sides) // factor**2

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jobs/finetune.sh takes a Hugging Face directory and conversations about images, and gives back a
+directory that transformers loads.
+
+check_finetune.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import numpy as np
+    import torch
+    from PIL import Image
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        Qwen2VLConfig,
+        Qwen2VLForConditionalGeneration,
+    )
+    from transformers.utils.logging import disable_progress_bar
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+SOURCE, BUILD, MPIRUN = sys.argv[1:4]
+SPECIAL = ["<s>", "</s>", "<image>"]
+CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 512,
+}
+
+
+class Finetune(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        random = np.random.default_rng(1)
+        (self.folder / "pictures").mkdir()
+        entries = []
+        for number, size in enumerate([(40, 60), (90, 30), (64, 64), None, (33, 200)]):
+            turns = ["<image>\nWhat is it?", "It is noise.", "Is it?", "Yes."] if size else ["Hi!", "Hi."]
+            speakers = [{"from": ("human", "gpt")[n % 2], "value": text} for n, text in enumerate(turns)]
+            entry = {"id": number, "conversations": speakers}
+            if size:
+                entry["image"] = f"pictures/{number}.png"
+                pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(self.folder / entry["image"])
+            entries.append(entry)
+        self.data = self.folder / "data.json"
+        self.data.write_text(json.dumps(entries))
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def save(self, model, special):
+        directory = self.folder / "model"
+        model.save_pretrained(directory)
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer.train_from_iterator(
+            [], trainers.BpeTrainer(special_tokens=special, show_progress=False, initial_alphabet=alphabet)
+        )
+        tokenizer.save(str(directory / "tokenizer.json"))
+        return directory
+
+    def finetune(self, directory):
+        environment = {
+            **os.environ,
+            "BIN": BUILD,
+            "MPIRUN": MPIRUN,
+            "OUT": str(self.folder / "out"),
+            "RANKS": "2",
+            "ROW_TOKENS": "256",
+        }
+        keys = ["schedule.steps=2", "schedule.global_batch=5", "precision.preset=fp32", "optim.warmup_steps=0"]
+        command = [f"{SOURCE}/jobs/finetune.sh", directory, self.data, *keys]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def check(self, kind, model, special):
+        directory = self.save(model, special)
+        said = self.finetune(directory)
+        self.assertIn("5 samples, 0 entries skipped", said)
+        self.assertIn("bytes per rank", said)
+        loaded, info = kind.from_pretrained(self.folder / "out/model", output_loading_info=True)
+        for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            self.assertFalse(info[fault], (fault, info[fault]))
+        before, after = model.state_dict(), loaded.state_dict()
+        self.assertTrue(any(not torch.equal(before[name], after[name]) for name in before))
+        self.assertTrue((self.folder / "out/model/tokenizer.json").exists())
+        self.assertIn("is there", self.finetune(directory))
+
+    def test_llava(self):
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+        config = LlavaConfig(
+            vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
+            text_config=AutoConfig.for_model("llama", **TEXT),
+            image_token_index=2,
+        )
+        self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), SPECIAL)
+
+    def test_qwen2_vl(self):
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+        config = Qwen2VLConfig(
+            text_config={**TEXT, "rope_parameters": rope},
+            vision_config={"depth": 2, "embed_dim": 32, "num_heads": 2, "mlp_ratio": 2, "hidden_size": 32},
+            image_token_id=4,
+            vision_start_token_id=2,
+            vision_end_token_id=3,
+        )
+        model = Qwen2VLForConditionalGeneration(config)
+        self.check(Qwen2VLForConditionalGeneration, model, CHATML)
+
+    def test_text_alone(self):
+        entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5
+        self.data.write_text(json.dumps(entries))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3", **TEXT))
+        self.check(AutoModelForCausalLM, model, CHATML)
+
+
+if __name__ == "__main__":
+    disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
