@@ -64,11 +64,11 @@ void check_sample(const Sample& sample, const Ids& placeholders, const std::vect
                     std::to_string(video) +
                     "); videos are not read yet: pack their frames as images");
   const int64_t tokens = static_cast<int64_t>(sample.tokens.size());
-  if (model.decoder.learned_positions && tokens > model.decoder.max_positions)
+  if (model.decoder.limits_positions() && tokens > model.decoder.max_positions)
     throw DataError("sample " + std::to_string(sample.id) + " has " + std::to_string(tokens) +
                     " tokens, more than the model's " +
-                    std::to_string(model.decoder.max_positions) +
-                    " learned positions (n_positions); cut samples shorter when packing, or "
+                    std::to_string(model.decoder.max_positions) + " " + model.decoder.limit_name() +
+                    "; cut samples shorter when packing, or "
                     "generate fewer with eval.generate_tokens");
   check_strays(sample, model);
   for (size_t encoder = 0; encoder < placeholders.size(); ++encoder)

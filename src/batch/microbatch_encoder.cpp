@@ -97,10 +97,11 @@ TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& 
   else
     attention.batches = make_attention_batches(row.segments(), false, options.device);
   part.attention.assign(spec.block.attention.size(), attention);
-  if (spec.block.rotary)
-    fill_rotary_tables(part.attention, spec.block,
-                       patch_positions(spec.patches(), layout.owned()[coordinate.cp], row), dtype,
+  if (spec.block.rotary) {
+    const auto positions = patch_positions(spec.patches(), layout.owned()[coordinate.cp], row);
+    fill_rotary_tables(part.attention, spec.block, positions, Ids(positions.size()), dtype,
                        options.device);
+  }
   return here;
 }
 

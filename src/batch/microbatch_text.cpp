@@ -101,6 +101,16 @@ std::vector<TokenPosition> token_positions(const Microbatch& out, const HostToke
   return positions;
 }
 
+/// Of the sample of each token.
+Ids lengths_of(const Ids& positions) {
+  Ids lengths(positions.size());
+  for (size_t t = lengths.size(); t-- > 0;) {
+    const bool goes_on = t + 1 < lengths.size() && positions[t + 1] > 0;
+    lengths[t] = goes_on ? lengths[t + 1] : positions[t] + 1;
+  }
+  return lengths;
+}
+
 void fill_positions(Microbatch& out, const HostTokens& host, const Visibility& row,
                     const TokenRuns& cp_tokens, const TokenRuns& here, const ModelSpec& model,
                     const MicrobatchOptions& options) {
@@ -110,8 +120,8 @@ void fill_positions(Microbatch& out, const HostTokens& host, const Visibility& r
     out.positions = index_tensor(pick(places, here), options.device);
   else
     fill_rotary_tables(out.text_attention, model.decoder.block,
-                       pick(token_positions(out, host, places, model), cp_tokens), options.dtype,
-                       options.device);
+                       pick(token_positions(out, host, places, model), cp_tokens),
+                       pick(lengths_of(places), cp_tokens), options.dtype, options.device);
 }
 
 void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,

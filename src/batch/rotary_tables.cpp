@@ -8,23 +8,47 @@
 namespace zea::detail {
 namespace {
 
-/// Inverse frequency of each pair of coordinates.
-std::vector<double> rotary_frequencies(const RopeConfig& rope, int64_t head_dim) {
-  std::vector<double> frequencies(head_dim / 2);
+/// Long waves are stretched by `factor`, short ones kept, those between interpolated (Llama 3.1's
+/// rule).
+double llama3_frequency(const RopeConfig& rope, double frequency) {
+  const double turns = rope.original_max_positions * frequency / (2 * std::numbers::pi);
+  const double smooth = std::clamp(
+      (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0);
+  return (1 - smooth) * frequency / rope.factor + smooth * frequency;
+}
+
+/// YaRN (arXiv:2309.00071) does it between two pairs: those that turn beta_fast and beta_slow times
+/// within the original length.
+double yarn_frequency(const RopeConfig& rope, int64_t pairs, int64_t pair, double frequency) {
+  const double coordinates = 2 * static_cast<double>(pairs);
+  const auto pair_of = [&](double turns) {
+    return coordinates * std::log(rope.original_max_positions / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.theta));
+  };
+  double first = pair_of(rope.beta_fast), last = pair_of(rope.beta_slow);
+  if (rope.truncate) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0);
+  last = std::min(last, coordinates - 1);
+  if (first == last) last += 1e-3;
+  const double stretched =
+      std::clamp((static_cast<double>(pair) - first) / (last - first), 0.0, 1.0);
+  return stretched * frequency / rope.factor + (1 - stretched) * frequency;
+}
+
+/// Inverse frequency of each pair of coordinates, in samples that are longer than the original
+/// length or not.
+std::vector<double> rotary_frequencies(const RopeConfig& rope, int64_t pairs, bool is_long) {
+  std::vector<double> frequencies(static_cast<size_t>(pairs));
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    double frequency =
-        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    if (rope.type == "linear") frequency /= rope.factor;
-    if (rope.type == "llama3") {
-      // Long waves are stretched by `factor`, short ones kept, those between interpolated
-      // (Llama 3.1's rule).
-      const double turns = rope.original_max_positions * frequency / (2 * std::numbers::pi);
-      const double smooth = std::clamp(
-          (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0,
-          1.0);
-      frequency = (1 - smooth) * frequency / rope.factor + smooth * frequency;
-    }
+    const double frequency =
+        std::pow(rope.theta, -static_cast<double>(i) / static_cast<double>(pairs));
     frequencies[i] = frequency;
+    if (rope.type == "linear") frequencies[i] /= rope.factor;
+    if (rope.type == "llama3") frequencies[i] = llama3_frequency(rope, frequency);
+    if (rope.type == "yarn")
+      frequencies[i] = yarn_frequency(rope, pairs, static_cast<int64_t>(i), frequency);
+    if (rope.type == "longrope")
+      frequencies[i] /= (is_long ? rope.long_factors : rope.short_factors)[i];
   }
   return frequencies;
 }
@@ -35,43 +59,48 @@ struct RotaryPair {
   size_t axis;
 };
 
-std::vector<RotaryPair> rotary_pairs(const RopeConfig& rope, int64_t head_dim) {
+std::vector<RotaryPair> rotary_pairs(const RopeConfig& rope, int64_t head_dim, bool is_long) {
   std::vector<RotaryPair> pairs;
-  const std::vector<double> frequencies = rotary_frequencies(rope, head_dim);
+  const std::vector<double> frequencies = rotary_frequencies(rope, rope.pairs(head_dim), is_long);
   if (rope.sections.empty())
     for (const double frequency : frequencies) pairs.push_back({frequency, 0});
   for (size_t axis = 0; axis < rope.sections.size(); ++axis) {
     const int64_t section = rope.sections[axis];
     const std::vector<double> own =
-        rope.restarts ? rotary_frequencies(rope, 2 * section) : frequencies;
+        rope.restarts ? rotary_frequencies(rope, section, is_long) : frequencies;
     for (int64_t i = 0; i < section; ++i)
       pairs.push_back({own[rope.restarts ? static_cast<size_t>(i) : pairs.size()], axis});
   }
   return pairs;
 }
 
-/// (positions, pairs) double on the host.
-at::Tensor rotary_angles(const RopeConfig& rope, int64_t head_dim,
-                         const std::vector<TokenPosition>& positions) {
-  const std::vector<RotaryPair> pairs = rotary_pairs(rope, head_dim);
-  at::Tensor angles = at::empty(
-      {static_cast<int64_t>(positions.size()), static_cast<int64_t>(pairs.size())}, at::kDouble);
-  auto* angle = angles.data_ptr<double>();
-  for (const TokenPosition& position : positions)
-    for (const auto& [frequency, axis] : pairs)
-      *angle++ = static_cast<double>(position[axis]) * frequency;
-  return angles;
-}
-
 }  // namespace
 
+RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
+                           const std::vector<TokenPosition>& positions,
+                           const std::vector<int64_t>& lengths) {
+  const std::vector<RotaryPair> usual = rotary_pairs(rope, head_dim, false),
+                                of_long = rotary_pairs(rope, head_dim, true);
+  const at::Tensor angles = at::empty(
+      {static_cast<int64_t>(positions.size()), static_cast<int64_t>(usual.size())}, at::kDouble);
+  auto* angle = angles.data_ptr<double>();
+  for (size_t t = 0; t < positions.size(); ++t) {
+    const bool is_long = static_cast<double>(lengths[t]) > rope.original_max_positions;
+    for (const auto& [frequency, axis] : is_long ? of_long : usual)
+      *angle++ = static_cast<double>(positions[t][axis]) * frequency;
+  }
+  return {angles.cos().mul_(rope.attention_factor), angles.sin().mul_(rope.attention_factor)};
+}
+
 void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
-                        const std::vector<TokenPosition>& positions, at::ScalarType dtype,
+                        const std::vector<TokenPosition>& positions,
+                        const std::vector<int64_t>& lengths, at::ScalarType dtype,
                         at::Device device) {
   for (size_t k = 0; k < block.attention.size(); ++k) {
-    const at::Tensor angles = rotary_angles(block.attention[k].rope, block.heads.dim, positions);
-    attention[k].rotary_cosines = angles.cos().to(dtype).to(device);
-    attention[k].rotary_sines = angles.sin().to(dtype).to(device);
+    const auto [cosines, sines] =
+        rotary_tables(block.attention[k].rope, block.heads.dim, positions, lengths);
+    attention[k].rotary_cosines = cosines.to(dtype).to(device);
+    attention[k].rotary_sines = sines.to(dtype).to(device);
   }
 }
 

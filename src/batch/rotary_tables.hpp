@@ -12,10 +12,20 @@
 
 namespace zea::detail {
 
-/// Of tokens at `positions`, for each way in which blocks attend: (positions, head_dim / 2) in
-/// `dtype` on the device.
+/// (tokens, pairs of coordinates that turn) double on the host: cosines and sines of their angles,
+/// times the attention factor.
+struct RotaryTables {
+  at::Tensor cosines, sines;
+};
+
+/// Of tokens at `positions` of samples that have `lengths` tokens.
+RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
+                           const std::vector<TokenPosition>& positions,
+                           const std::vector<int64_t>& lengths);
+/// For each way in which blocks attend, in `dtype` on the device.
 void fill_rotary_tables(std::vector<TokenAttention>& attention, const BlockSpec& block,
-                        const std::vector<TokenPosition>& positions, at::ScalarType dtype,
+                        const std::vector<TokenPosition>& positions,
+                        const std::vector<int64_t>& lengths, at::ScalarType dtype,
                         at::Device device);
 
 }  // namespace zea::detail

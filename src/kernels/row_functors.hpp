@@ -53,31 +53,33 @@ struct GatedRowBackward {
   }
 };
 
-/// A head of a token: turned by the token's angles if it is one of the first `heads`, else copied.
+/// A head of a token: its first 2 * half coordinates are turned by the token's angles if it is one
+/// of the first `heads`; the rest is copied.
 template <class T>
 struct RotateHead {
   const T *x, *cosines, *sines;
   T* y;
   Wide<T> sign;  ///< -1: by the negative angles
-  int64_t all_heads, heads, dim;
+  int64_t all_heads, heads, dim, half;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const T* source = x + item * dim;
     T* target = y + item * dim;
-    if (item % all_heads < heads) return turn(lanes, source, item / all_heads, target);
-    copy_elements(lanes, dim, source, target);
+    const int64_t turned = item % all_heads < heads ? 2 * half : 0;
+    if (turned > 0) turn(lanes, source, item / all_heads, target);
+    copy_elements(lanes, dim - turned, source + turned, target + turned);
   }
 
  private:
   template <class Lanes>
   ZEA_FUNCTION void turn(const Lanes& lanes, const T* source, int64_t token, T* target) const {
-    const int64_t half = dim / 2;
+    const int64_t second_half = half;
     const T *cosine = cosines + token * half, *sine = sines + token * half;
     const Wide<T> turned = sign;
     const auto values = [=](int64_t i) ZEA_INLINE_LAMBDA {
       const Wide<T> c = load(cosine[i]), s = turned * load(sine[i]);
-      const Wide<T> first = load(source[i]), second = load(source[half + i]);
+      const Wide<T> first = load(source[i]), second = load(source[second_half + i]);
       return TwoValues<Wide<T>>{first * c - second * s, second * c + first * s};
     };
     lanes.each(half, values, StoreTwo<T>{target, target + half});

@@ -63,7 +63,8 @@ at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at
                                         .sign = static_cast<Wide<T>>(backwards ? -1 : 1),
                                         .all_heads = all,
                                         .heads = heads,
-                                        .dim = dim};
+                                        .dim = dim,
+                                        .half = cosines.size(1)};
     run_items(x, functor, tokens * all, dim);
   });
   return y;

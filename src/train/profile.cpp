@@ -69,7 +69,7 @@ Sample make_sample(const ModelSpec& model, int64_t length) {
 LoadedMicrobatch make_full_microbatch(const Plan& plan) {
   const ModelSpec& model = plan.model;
   int64_t length = plan.options.data.row_tokens;
-  if (model.decoder.learned_positions) length = std::min(length, model.decoder.max_positions);
+  if (model.decoder.limits_positions()) length = std::min(length, model.decoder.max_positions);
   const int64_t tokens = plan.options.data.row_tokens * plan.options.data.rows_per_microbatch;
   LoadedMicrobatch loaded;
   for (int64_t i = 0; i < std::max<int64_t>(1, tokens / length); ++i) {

@@ -17,10 +17,11 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
     return " has " + tokens +
            " tokens, more than data.row_tokens = " + std::to_string(plan.options.data.row_tokens) +
            "; raise data.row_tokens or leave the sample out";
-  if (plan.model.decoder.learned_positions && sample.tokens > plan.model.decoder.max_positions)
+  if (plan.model.decoder.limits_positions() && sample.tokens > plan.model.decoder.max_positions)
     return " has " + tokens + " tokens, more than the model's " +
-           std::to_string(plan.model.decoder.max_positions) +
-           " learned positions (n_positions); cut samples shorter when packing, as "
+           std::to_string(plan.model.decoder.max_positions) + " " +
+           plan.model.decoder.limit_name() +
+           "; cut samples shorter when packing, as "
            "jobs/pack_text.py does with --max-tokens";
   for (size_t kind = plan.model.encoders.size(); kind < kinds.size(); ++kind) {
     if (sample.items.of(static_cast<int>(kind)) == 0) continue;
@@ -33,7 +34,8 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
 
 bool generates(const Plan& plan) {
   const bool evaluates = plan.options.run.mode == RunMode::Evaluate || plan.options.eval.every > 0;
-  return evaluates && plan.options.eval.generate_tokens > 0 && plan.model.decoder.learned_positions;
+  return evaluates && plan.options.eval.generate_tokens > 0 &&
+         plan.model.decoder.limits_positions();
 }
 
 /// The last token that is generated needs no position: nothing is read after it.
@@ -45,9 +47,10 @@ void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan
   const int64_t prompt = first_target(dataset.read(id).loss_mask);
   if (prompt == tokens || prompt + generated - 1 <= positions) return;  // no answer, or room for it
   throw DataError(dataset.describe() + ": sample " + std::to_string(id) + " has a prompt of " +
-                  std::to_string(prompt) + " tokens, to which eval.generate_tokens = " +
-                  std::to_string(generated) + " are more than the model's " +
-                  std::to_string(positions) + " learned positions (n_positions) hold; generate " +
+                  std::to_string(prompt) +
+                  " tokens, to which eval.generate_tokens = " + std::to_string(generated) +
+                  " are more than the model's " + std::to_string(positions) + " " +
+                  plan.model.decoder.limit_name() + " hold; generate " +
                   std::to_string(positions - prompt + 1) + " at most, or pack shorter prompts");
 }
 

@@ -17,12 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
+/// Every layout's state, filled and written, by every other.
+void read_by_every_other_layout(const Deck& deck) {
   const SharedDirectory shared;
   for (const Layout& writer : layouts_of_this_run()) {
     const std::string directory = shared / writer.name;
     std::string written;
-    run_on(writer, {}, [&](Running& running) {
+    run_on(writer, deck, [&](Running& running) {
       fill(running);
       written = write_checkpoint(running.engine, *running.control, request(directory, 7));
       EXPECT_EQ(written, directory + "/step-00000007");
@@ -30,7 +31,7 @@ TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
     for (const Layout& reader : layouts_of_this_run()) {
       // Pairs of smaller layouts are tried by the runs of this program on fewer ranks.
       if (std::max(writer.ranks, reader.ranks) < testing::world().size()) continue;
-      run_on(reader, {}, [&](Running& running) {
+      run_on(reader, deck, [&](Running& running) {
         running.control->barrier();  // ranks that did not write are ahead
         const CheckpointSource source(directory + "/step-00000007");
         const TrainPosition position = read_checkpoint(running.engine, *running.control, source);
@@ -39,6 +40,31 @@ TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
       });
     }
   }
+}
+
+TEST(Checkpoint, IsReadBitwiseByEveryOtherLayout) {
+  read_by_every_other_layout({});
+}
+
+TEST(Checkpoint, HasTheTensorsOfFilesWhereTheseAreSeveralParameters) {
+  read_by_every_other_layout({.phi3 = true});
+  const SharedDirectory shared;
+  const Layout layout = layouts_of_this_run().back();
+  run_on(layout, {.phi3 = true}, [&](Running& running) {
+    fill(running);
+    const std::string path =
+        write_checkpoint(running.engine, *running.control, request(shared.path(), 7));
+    if (running.control->rank() != 0) return;
+    const CheckpointSource source(path);
+    source.check_all();
+    const Shape shape{(4 + 2 * 2) * 6, 24};
+    const std::string name = "language_model.model.layers.0.self_attn.qkv_proj.weight";
+    std::vector<float> found(num_elements(shape)), wanted(found);
+    source.read(name, shape, whole(shape), DType::Float32, found.data());
+    FilledSource(running.plan.model, "", kMasterSeed)
+        .read(name, shape, whole(shape), DType::Float32, wanted.data());
+    EXPECT_EQ(found, wanted);
+  });
 }
 
 TEST(Checkpoint, HoldsTheGlobalTensorsOnceAndInEqualParts) {

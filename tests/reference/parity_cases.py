@@ -15,6 +15,34 @@ LLAMA3_ROPE = {
     "rope_theta": 500.0,
 }
 
+# An original length that some samples are longer than, and heads of enough pairs for all three parts.
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "beta_fast": 2.0,
+    "beta_slow": 0.2,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 500.0,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 8.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.7],
+    "long_factor": [1.0, 1.5, 3.0, 7.0],
+    "original_max_position_embeddings": 16,
+    "rope_theta": 500.0,
+}
+# Three of the four pairs of a head turn; the length from which positions are stretched is its config's.
+PHI3_ROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.2, 1.5],
+    "long_factor": [1.0, 2.0, 5.0],
+    "partial_rotary_factor": 0.75,
+    "rope_theta": 500.0,
+}
+PHI3 = {"original_max_position_embeddings": 16, "rope_parameters": PHI3_ROPE}
+
+
 def grid(module, **keys):
     """Overrides of [mesh.<module>], with blocks so short that every rank has some."""
     deals_blocks = keys.get("cp_distribution", "makespan_min") == "makespan_min"
@@ -49,6 +77,24 @@ CASES = {
     "no_projector_bias": {"llava": {"multimodal_projector_bias": False}},
     "linear_rope": {"text": {"rope_parameters": LINEAR_ROPE}},
     "llama3_rope": {"text": {"rope_parameters": LLAMA3_ROPE}},
+    "yarn_rope": {"text": {"head_dim": 16, "rope_parameters": YARN_ROPE}},
+    "yarn_rope_mscale": {
+        "text": {
+            "rope_parameters": {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False}
+        }
+    },
+    "yarn_rope_attention_factor": {
+        "only_text": True,
+        "text": {"rope_parameters": {**YARN_ROPE, "attention_factor": 1.3}},
+    },
+    "dynamic_rope": {"text": {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}},
+    "longrope": {"text": {"rope_parameters": LONGROPE}},
+    "longrope_cp2_one_sample_per_row": {
+        "ranks": 2,
+        "decoder": "qwen2",
+        "text": {"rope_parameters": {**LONGROPE, "attention_factor": 1.2}},
+        "deck": ["data.packing=false", *grid("llm", cp=2, cp_mode="ring")],
+    },
     "rope_of_an_older_config": {"text": {"rope_parameters": LLAMA3_ROPE}, "older": True},
     "norm_eps": {"text": {"rms_norm_eps": 1e-2}, "vision": {"layer_norm_eps": 1e-2}},
     "vision_gelu": {"vision": {"hidden_act": "gelu"}},
@@ -119,6 +165,22 @@ CASES = {
         "only_text": True,
         "decoder": "gemma",
         "deck": [*MICROBATCHES, *grid("llm", tp=2, pp=2)],
+    },
+    "phi3": {"only_text": True, "decoder": "phi3", "text": PHI3},
+    "phi3_of_plain_rotation": {"only_text": True, "decoder": "phi3"},
+    "phi3_under_llava": {"decoder": "phi3", "text": PHI3},
+    "phi3_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "phi3",
+        "text": PHI3,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "phi3_tp4_one_kv_head": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "phi3",
+        "text": {**PHI3, "num_key_value_heads": 1},
+        "deck": grid("llm", tp=4),
     },
     "siglip": {"tower": "siglip_vision_model", "llava": FULL},
     # transformers drops the first token of any tower, also where it is a patch.

@@ -62,11 +62,13 @@ struct Deck {
   bool tied = true;
   bool train_llm = true;
   bool reads_once = false;  ///< one copy of a module is read, others are sent it
+  bool phi3 = false;        ///< files have q, k, v in one tensor, and gate, up
 };
 
 /// Of a vocabulary that tp pads, and fewer KV heads than tp ranks of the widest layout.
 inline std::string config_of(const Deck& deck) {
-  return tiny_llava_config({.tied = deck.tied, .vocabulary = 41});
+  return tiny_llava_config(
+      {.tied = deck.tied, .vocabulary = 41, .text = deck.phi3 ? "phi3" : "llama"});
 }
 
 inline Plan make_tiny_plan(const Layout& layout, const Deck& deck) {
@@ -131,8 +133,9 @@ void for_each_parameter(const Running& running, const FlatBuffer& buffer, uint64
   for (const FlatParam& member : buffer.params) {
     const ParamSpec& param = plan.model.params[member.param];
     const at::Tensor values = at::empty(param.shape, to_torch(plan.precision.master));
-    source.read(param.name, param.shape, whole(param.shape), plan.precision.master,
-                values.data_ptr());
+    Extent box = whole(param.shape);
+    if (param.part.begin > 0) box.offset[param.part.dim] += param.part.begin;
+    source.read(param.name, param.tensor_shape(), box, plan.precision.master, values.data_ptr());
     visit(member.offset, piece_of(values, plan.cuts[member.param], tp_rank).flatten());
   }
 }

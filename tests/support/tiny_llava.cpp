@@ -48,8 +48,8 @@ std::string tiny_llava_config(const TinyLlava& o) {
          R"(, "vision_feature_layer": )" + o.feature_layer +
          R"(, "vision_feature_select_strategy": ")" + o.select +
          R"(", "multimodal_projector_bias": )" + boolean(o.projector_bias) + encoder_configs(o) +
-         R"(, "text_config": {"model_type": "llama", "hidden_size": 24, "intermediate_size": 40,
-             "head_dim": 6, "vocab_size": )" +
+         R"(, "text_config": {"model_type": ")" + o.text +
+         R"(", "hidden_size": 24, "intermediate_size": 40, "head_dim": 6, "vocab_size": )" +
          number(o.vocabulary) + R"(, "num_hidden_layers": )" + number(o.layers) +
          R"(, "num_attention_heads": )" + number(o.heads) + R"(, "num_key_value_heads": )" +
          number(o.kv_heads) + R"(, "attention_bias": )" + biases + R"(, "mlp_bias": )" + biases +
@@ -65,7 +65,8 @@ std::string tiny_gpt2_config(int64_t vocabulary) {
 FilledSource::FilledSource(const ModelSpec& model, std::string config_json, uint64_t seed)
     : model_(model), config_json_(std::move(config_json)), seed_(seed) {
   for (const ParamSpec& param : model.params)
-    tensors_.push_back({param.name, param.shape, DType::Float64});
+    if (param.begins_tensor())
+      tensors_.push_back({param.name, param.tensor_shape(), DType::Float64});
 }
 
 void FilledSource::read(const std::string& name, const Shape& shape, const Extent& extent,

@@ -24,7 +24,8 @@ struct TinyLlava {
   int64_t vocabulary = 40;
   int64_t image_size = 8;
   bool projector_bias = true;
-  bool biases = false;  ///< of the decoder's attention and MLP
+  bool biases = false;         ///< of the decoder's attention and MLP
+  std::string text = "llama";  ///< the decoder's family: llama or phi3
   bool vision = true;
   bool siglip = false;  ///< no class token, no norm before the blocks
   bool audio = false;

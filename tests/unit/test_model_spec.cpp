@@ -125,8 +125,8 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
             }).find("config.text_config.hidden_act = gelu"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
-              c["text_config"]["rope_scaling"] = {{"rope_type", "yarn"}};
-            }).find("yarn"),
+              c["text_config"]["rope_scaling"] = {{"rope_type", "xpos"}};
+            }).find("xpos"),
             std::string::npos);
   EXPECT_NE(
       refusal([](auto& c) { c["vision_feature_layer"] = -9; }).find("vision_feature_layer = -9"),

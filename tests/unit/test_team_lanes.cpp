@@ -303,13 +303,15 @@ TEST_P(TeamLanes, Gelus) {
 
 TEST_P(TeamLanes, Rotary) {
   const int64_t tokens = 4, all = 5, dim = 26;
-  const at::Tensor x = random({tokens, all, dim}), angles = random({tokens, dim / 2}, 10);
-  const at::Tensor cosines = angles.cos(), sines = angles.sin();
-  for (bool backwards : {false, true}) {
+  const at::Tensor x = random({tokens, all, dim});
+  for (const auto& [backwards, half] :
+       {std::pair<bool, int64_t>{false, 13}, {true, 13}, {true, 5}}) {
+    const at::Tensor angles = random({tokens, half}, 10);
+    const at::Tensor cosines = angles.cos(), sines = angles.sin();
     const at::Tensor y = at::empty_like(x);
     with_element_type(x, [&]<class T>(T) {
       run(RotateHead<T>{elements<T>(x), elements<T>(cosines), elements<T>(sines), elements<T>(y),
-                        Wide<T>(backwards ? -1 : 1), all, 3, dim},
+                        Wide<T>(backwards ? -1 : 1), all, 3, dim, half},
           tokens * all);
     });
     expect_close(y, rotate_heads_reference(exact(x), exact(cosines), exact(sines), 3, backwards),

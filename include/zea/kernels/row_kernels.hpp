@@ -17,8 +17,9 @@ enum class Gating { Silu, GeluTanh };
 at::Tensor gated_forward(const at::Tensor& x, Gating gating);
 at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gating);
 
-/// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by the angles of the tables
-/// (tokens, head_dim / 2), or by their negatives; the rest is copied.
+/// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
+/// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their
+/// negatives; the rest is copied.
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                         int64_t heads, bool backwards);
 

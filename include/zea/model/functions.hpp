@@ -62,8 +62,9 @@ at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Param
 /// states * hidden).
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);
 
-/// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by tables (tokens, head_dim /
-/// 2); the two halves of a head are the two coordinates of its rotations, as in transformers.
+/// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by tables (tokens, pairs);
+/// the two halves of its first 2 * pairs coordinates are those of its rotations, as in
+/// transformers.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   int64_t heads);
 

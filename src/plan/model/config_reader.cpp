@@ -161,6 +161,18 @@ double ConfigReader::number(const char* key, double fallback) const {
   return value.get<double>();
 }
 
+std::vector<double> ConfigReader::numbers(const char* key, int64_t count) const {
+  const std::string allowed = "a list of " + std::to_string(count) + " numbers above 0";
+  if (!has(key)) refuse(key, "nothing", allowed);
+  const auto& value = object_.at(key);
+  std::vector<double> list;
+  for (const auto& element : value)
+    if (element.is_number() && element.get<double>() > 0) list.push_back(element.get<double>());
+  if (!value.is_array() || list.size() != value.size() || list.size() != static_cast<size_t>(count))
+    refuse(key, value.dump(), allowed);
+  return list;
+}
+
 bool ConfigReader::boolean(const char* key, bool fallback) const {
   if (!has(key)) return fallback;
   const auto& value = object_.at(key);

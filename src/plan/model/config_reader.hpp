@@ -26,6 +26,7 @@ class ConfigReader {
   std::vector<int64_t> integers(const char* key,
                                 int64_t fallback) const;  ///< a number or a list of them
   double number(const char* key, double fallback) const;
+  std::vector<double> numbers(const char* key, int64_t count) const;  ///< so many, none may be 0
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
   Activation activation(const char* key, const char* fallback) const;

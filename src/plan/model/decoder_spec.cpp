@@ -5,11 +5,9 @@
 namespace zea::detail {
 
 const std::map<std::string, ReadDecoder>& decoders() {
-  static const std::map<std::string, ReadDecoder> families{{"gemma", read_gemma},
-                                                           {"gpt2", read_gpt2},
-                                                           {"llama", read_llama},
-                                                           {"qwen2", read_qwen2},
-                                                           {"qwen3", read_qwen3}};
+  static const std::map<std::string, ReadDecoder> families{
+      {"gemma", read_gemma}, {"gpt2", read_gpt2},   {"llama", read_llama},
+      {"phi3", read_phi3},   {"qwen2", read_qwen2}, {"qwen3", read_qwen3}};
   return families;
 }
 

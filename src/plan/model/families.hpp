@@ -25,6 +25,7 @@ struct Decoder {
 };
 Decoder read_gpt2(const ConfigReader& config);
 Decoder read_llama(const ConfigReader& config);
+Decoder read_phi3(const ConfigReader& config);
 Decoder read_qwen2(const ConfigReader& config);
 Decoder read_qwen3(const ConfigReader& config);
 Decoder read_gemma(const ConfigReader& config);
@@ -41,7 +42,10 @@ struct LlamaDefaults {
   const char* activation = "silu";  ///< the only one
   bool tied = false;
   double eps = 1e-6, theta = 10000;
-  bool has_mrope = false;  ///< its configs may name rotary positions of three numbers
+  bool has_mrope = false;            ///< its configs may name rotary positions of three numbers
+  bool turns_all = true;             ///< rotary positions turn all of a head
+  int64_t original_positions = 0;    ///< before longer ones were learnt; 0: as rope's keys say
+  bool names_longrope_yarn = false;  ///< older configs do, or "su"
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);

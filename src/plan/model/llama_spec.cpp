@@ -1,28 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Llama decoder (arXiv:2302.13971), alone or as the language model of another family. Files
 // leave out what equals the defaults of transformers' LlamaConfig: those of llava-1.5-7b-hf do.
+#include <array>
+#include <cmath>
+
 #include "families.hpp"
 
 namespace zea::detail {
 namespace {
 
-RopeConfig read_rope(const ConfigReader& config, const LlamaDefaults& defaults) {
-  RopeConfig rope;
-  rope.theta = config.number("rope_theta", defaults.theta);
-  // transformers 5 writes rope_parameters; 4 wrote rope_scaling beside rope_theta.
-  const bool is_new = config.has("rope_parameters"), is_old = config.has("rope_scaling");
-  if (!is_new && !is_old) return rope;
-  const ConfigReader scaling = config.object(is_new ? "rope_parameters" : "rope_scaling");
+double mscale(double factor, double scale) {
+  return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1;
+}
+
+void read_yarn(const ConfigReader& scaling, RopeConfig& rope) {
+  const double scale = scaling.number("mscale", 0), of_all = scaling.number("mscale_all_dim", 0);
+  const double usual = scale != 0 && of_all != 0
+                           ? mscale(rope.factor, scale) / mscale(rope.factor, of_all)
+                           : mscale(rope.factor, 1);
+  rope.attention_factor = scaling.number("attention_factor", usual);
+  for (const auto& [key, beta] :
+       {std::pair("beta_fast", &rope.beta_fast), {"beta_slow", &rope.beta_slow}}) {
+    const double found = scaling.number(key, 0);
+    if (found != 0) *beta = found;
+  }
+  rope.truncate = scaling.boolean("truncate", true);
+}
+
+void read_longrope(const ConfigReader& scaling, int64_t pairs, RopeConfig& rope) {
+  const double usual =
+      rope.factor <= 1
+          ? 1
+          : std::sqrt(1 + std::log(rope.factor) / std::log(rope.original_max_positions));
+  rope.attention_factor = scaling.number("attention_factor", usual);
+  rope.short_factors = scaling.numbers("short_factor", pairs);
+  rope.long_factors = scaling.numbers("long_factor", pairs);
+}
+
+/// How rotation is stretched, by the config's rope_parameters (transformers 5) or rope_scaling (4,
+/// beside rope_theta).
+void read_stretching(const ConfigReader& config, const ConfigReader& scaling,
+                     const DecoderSpec& text, const LlamaDefaults& defaults, RopeConfig& rope) {
   rope.theta = scaling.number("rope_theta", rope.theta);
+  rope.share = scaling.number("partial_rotary_factor", rope.share);
   rope.type = scaling.text("rope_type", scaling.text("type", "default"));
   if (rope.type == "mrope" && defaults.has_mrope) rope.type = "default";
-  if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3")
-    scaling.refuse("rope_type", rope.type, "default, linear, llama3 (others are not built yet)");
-  rope.factor = scaling.number("factor", 1);
+  if (defaults.names_longrope_yarn && (rope.type == "su" || rope.type == "yarn"))
+    rope.type = "longrope";
+  const std::array types{"default", "linear", "llama3", "dynamic", "yarn", "longrope"};
+  if (std::ranges::find(types, rope.type) == types.end())
+    scaling.refuse("rope_type", rope.type,
+                   "default, linear, llama3, dynamic, yarn, longrope (others are not built yet)");
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const int64_t original = defaults.original_positions;
+  rope.original_max_positions = config.number(
+      kOriginal, original > 0 ? static_cast<double>(original)
+                              : scaling.number(kOriginal, static_cast<double>(text.max_positions)));
+  const double ratio = static_cast<double>(text.max_positions) / rope.original_max_positions;
+  const bool has_ratio = rope.type == "yarn" || rope.type == "longrope";
+  rope.factor = scaling.number("factor", has_ratio ? ratio : 1);
   rope.low_freq_factor = scaling.number("low_freq_factor", rope.low_freq_factor);
   rope.high_freq_factor = scaling.number("high_freq_factor", rope.high_freq_factor);
-  rope.original_max_positions =
-      scaling.number("original_max_position_embeddings", rope.original_max_positions);
+  // Of the types that this one is not.
+  scaling.pass_over({kOriginal, "attention_factor", "beta_fast", "beta_slow", "long_factor",
+                     "mscale", "mscale_all_dim", "short_factor", "truncate"});
+  if (rope.type == "yarn") read_yarn(scaling, rope);
+  if (rope.type == "longrope") read_longrope(scaling, rope.pairs(text.block.heads.dim), rope);
+}
+
+RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
+                     const LlamaDefaults& defaults) {
+  RopeConfig rope;
+  rope.theta = config.number("rope_theta", defaults.theta);
+  rope.share = config.number("partial_rotary_factor", rope.share);
+  config.pass_over({"original_max_position_embeddings"});
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!config.has(key)) continue;
+    read_stretching(config, config.object(key), text, defaults, rope);
+    break;
+  }
+  if (defaults.turns_all && rope.share != 1)
+    config.refuse("partial_rotary_factor", std::to_string(rope.share),
+                  "1 in this family (all of a head turns)");
+  const int64_t head = text.block.heads.dim;
+  if (rope.pairs(head) < 1 || 2 * rope.pairs(head) > head)
+    config.refuse("partial_rotary_factor", std::to_string(rope.share),
+                  "0 to 1, of a head of " + std::to_string(head) + ", 2 coordinates or more");
   return rope;
 }
 
@@ -59,7 +122,7 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
   text.max_positions = config.positive("max_position_embeddings", defaults.positions);
   text.init_std = config.number("initializer_range", text.init_std);
   text.tied_embeddings = config.boolean("tie_word_embeddings", defaults.tied);
-  block.attention = {{.rope = read_rope(config, defaults)}};
+  block.attention = {{.rope = read_rope(config, text, defaults)}};
   text.end_tokens = config.integers("eos_token_id", defaults.end_token);
   const BlockFamily blocks{.names = {.attention_norm = ".input_layernorm",
                                      .q = ".self_attn.q_proj",

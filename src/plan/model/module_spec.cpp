@@ -75,6 +75,17 @@ int64_t ItemShape::columns() const {
   return width / std::llround(std::sqrt(merge));
 }
 
+bool DecoderSpec::limits_positions() const {
+  const auto is_dynamic = [](const AttentionSpec& kind) { return kind.rope.type == "dynamic"; };
+  return learned_positions || (block.rotary && std::ranges::any_of(block.attention, is_dynamic));
+}
+
+std::string DecoderSpec::limit_name() const {
+  return learned_positions ? "learned positions (n_positions)"
+                           : "positions (max_position_embeddings), beyond which dynamic rotary "
+                             "scaling depends on the longest sample";
+}
+
 ItemShape EncoderSpec::item_shape() const {
   if (modality() == Modality::Image)
     return item_shape(ImageSize{patches().image_size, patches().image_size});

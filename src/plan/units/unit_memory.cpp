@@ -324,10 +324,11 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
   if (types_of_modules.contains(kDecoder)) {
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
     const BlockSpec& block = model.decoder.block;
-    const auto tables = static_cast<int64_t>(block.attention.size());
-    bytes += model.decoder.learned_positions
-                 ? kIndex * sizes.tokens
-                 : tables * sizes.tokens * block.heads.dim * element_bytes(kDecoder);
+    int64_t tables = 0;  // elements of a token
+    for (const AttentionSpec& kind : block.attention)
+      tables += 2 * kind.rope.pairs(block.heads.dim);
+    bytes += model.decoder.learned_positions ? kIndex * sizes.tokens
+                                             : tables * sizes.tokens * element_bytes(kDecoder);
   }
   for (size_t e = 0; e < model.encoders.size(); ++e) {
     const EncoderSpec& encoder = model.encoders[e];

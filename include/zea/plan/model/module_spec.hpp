@@ -36,17 +36,28 @@ struct HeadShape {
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
 struct RopeConfig {
   double theta = 10000;
-  std::string type = "default";  ///< default, linear, llama3
+  double share = 1;              ///< of a head's coordinates turn, the first ones
+  std::string type = "default";  ///< default, linear, llama3, dynamic, yarn, longrope
   double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4;
+  double attention_factor = 1;  ///< of cosines and sines
   double original_max_positions = 8192;
   /// Neighbouring pairs of a head's coordinates that turn by a token's place in time, by its row
   /// and by its column (M-RoPE, arXiv:2409.12191); empty: all by its place in the sample.
   std::vector<int64_t> sections = {};
   /// Each of them has frequencies as if it were a head's only pairs.
   bool restarts = false;
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
+  double beta_fast = 32, beta_slow = 1;              ///< of yarn (arXiv:2309.00071)
+  bool truncate = true;                              ///< of yarn
+  /// Of longrope (arXiv:2402.13753), for each pair: in samples of at most original_max_positions
+  /// tokens, and in longer ones.
+  std::vector<double> short_factors = {}, long_factors = {};
 
   bool operator==(const RopeConfig&) const = default;
+  /// Pairs of coordinates that turn.
+  int64_t pairs(int64_t head_dim) const {
+    return static_cast<int64_t>(share * static_cast<double>(head_dim)) / 2;
+  }
 };
 
 /// A way in which blocks attend: a module has one, or several of which each block has one.
@@ -185,6 +196,12 @@ struct DecoderSpec {
   double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text
   int64_t video_token = -1;         ///< the placeholder of videos, which are not read; -1: none
+
+  /// Whether samples have at most max_positions tokens: a table of positions has no more, and
+  /// dynamic rotation would become another for all samples beside a longer one.
+  bool limits_positions() const;
+  /// For messages, after the number: "learned positions (n_positions)".
+  std::string limit_name() const;
 };
 
 }  // namespace zea
