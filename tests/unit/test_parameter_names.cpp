@@ -57,6 +57,18 @@ TEST(ParameterNames, Gpt2FilesMayLeaveTheOuterNameOut) {
   }
 }
 
+TEST(ParameterNames, TheRunningQwen2VlHasBothPartsInOne) {
+  const Case cases[] = {
+      {"model.visual.blocks.0.attn.qkv.weight", "visual.blocks.0.attn.qkv.weight"},
+      {"model.language_model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"},
+      {"lm_head.weight", "lm_head.weight"},
+  };
+  for (const Case& each : cases) {
+    EXPECT_EQ(canonical_parameter_name("qwen2_vl", each.given), each.canonical);
+    EXPECT_EQ(canonical_parameter_name("qwen2_vl", each.canonical), each.canonical);
+  }
+}
+
 TEST(ParameterNames, OtherFamiliesKeepTheirs) {
   EXPECT_EQ(canonical_parameter_name("llama", "lm_head.weight"), "lm_head.weight");
 }
