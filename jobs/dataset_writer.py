@@ -19,7 +19,8 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 2):
                                                   pixels (uint8) or sound (int16, mono, little-endian)
       item_shape            int32 (items, 3)      of raw pixels: height, width, channels (1 or 3);
                                                   height, width, 0: of an encoded image whose size
-                                                  is known; 0, 0, 0: of another, or sound
+                                                  is known; samples, their rate, 0: of encoded sound
+                                                  whose length is known; 0, 0, 0: of others
       item_modality         uint8 (items)         0: image, 1: sound (not in version 1)
       item_rate             int32 (items)         of raw sound: samples per second; 0: encoded, or an
                                                   image (not in version 1)
@@ -43,6 +44,27 @@ import h5py
 import numpy as np
 
 
+def length_of(sound):
+    """Samples of each channel and their rate, as the head of a WAV or FLAC file says; (0, 0): it does not."""
+    if sound[:4] == b"fLaC":
+        packed = int.from_bytes(sound[18:26], "big")
+        return known(packed & (1 << 36) - 1, packed >> 44)
+    place, rate, frame = 12, 0, 0
+    while place + 8 <= len(sound):
+        size = int.from_bytes(sound[place + 4 : place + 8], "little")
+        if sound[place : place + 4] == b"fmt ":
+            rate = int.from_bytes(sound[place + 12 : place + 16], "little")
+            frame = int.from_bytes(sound[place + 20 : place + 22], "little")
+        if sound[place : place + 4] == b"data" and frame:
+            return known(min(size, len(sound) - place - 8) // frame, rate)
+        place += 8 + size + size % 2
+    return 0, 0
+
+
+def known(samples, rate):
+    return (samples, rate) if samples and rate and max(samples, rate) < 1 << 31 else (0, 0)
+
+
 class Clip:
     """A clip of sound: the bytes of a WAV or FLAC file, or int16 samples of one channel and their
     rate (per second)."""
@@ -51,6 +73,7 @@ class Clip:
         if isinstance(sound, bytes):
             if rate:
                 raise ValueError("a WAV or FLAC file says its rate itself")
+            self.samples, self.rate_of_samples = length_of(sound)
         else:
             samples = np.asarray(sound)
             if samples.dtype != np.int16 or samples.ndim != 1 or rate < 1:
@@ -59,7 +82,15 @@ class Clip:
                     f"{samples.dtype} {samples.shape} at {rate}"
                 )
             sound = samples.astype("<i2").tobytes()
+            self.samples, self.rate_of_samples = len(samples), rate
         self.bytes, self.rate = sound, rate
+
+    def averaged_features(self, most):
+        """Of an encoder that hears a clip's own length and averages two positions of 20 ms: Qwen2-Audio's,
+        whose longest clip has 750."""
+        samples = -(-self.samples * 16000 // max(1, self.rate_of_samples))
+        positions = -(-samples // 320)
+        return min(positions // 2, most)
 
 
 class DatasetWriter:
@@ -102,6 +133,8 @@ class DatasetWriter:
         self.item_modality.append(isinstance(item, Clip))
         self.item_rate.append(item.rate if isinstance(item, Clip) else 0)
         if isinstance(item, Clip):
+            if not item.rate:
+                shape = (item.samples, item.rate_of_samples, 0)
             item = item.bytes
         elif isinstance(item, bytes):
             shape = (*encoded_size(item), 0)

@@ -117,7 +117,17 @@ class Packer:
             self.placeholder = {
                 modality: self._id(name) if each[modality] else -1 for modality, name in names.items()
             }
-            self.features = lambda modality, item: each[modality]
+            own_length = arguments.audio_own_length
+
+            def features(modality, item):
+                if modality != "audio" or not own_length:
+                    return each[modality]
+                count = item.averaged_features(each[modality])
+                if not count:
+                    raise ValueError("too short for a feature, or of unknown length")
+                return count
+
+            self.features = features
         self.start, self.end = (
             [self._id(name)] if name else [] for name in (self.turns.start, self.turns.end)
         )
@@ -244,6 +254,12 @@ def parse_arguments():
         type=int,
         default=0,
         help="features that the encoder makes of a clip, its max_source_positions (0: no sound)",
+    )
+    parser.add_argument(
+        "--audio-own-length",
+        action="store_true",
+        help="a clip has the features of its own length, and --audio-tokens is that of the longest: "
+        "750 of Qwen2-Audio",
     )
     parser.add_argument("--out", type=Path, required=True, help="data set (.h5) to write")
     parser.add_argument("--bos", default="<s>", help='token before a conversation; "" for none')

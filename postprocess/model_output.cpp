@@ -32,7 +32,7 @@ std::string config_with_dtype(const std::string& config, DType dtype) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(config);
   json.erase("torch_dtype");
   json["dtype"] = dtype_name(dtype);
-  for (const char* part : {"text_config", "vision_config"}) {
+  for (const char* part : {"text_config", "vision_config", "audio_config"}) {
     if (!json.contains(part)) continue;
     for (const char* key : {"dtype", "torch_dtype"})
       if (json[part].contains(key)) json[part][key] = dtype_name(dtype);

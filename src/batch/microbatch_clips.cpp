@@ -19,14 +19,14 @@ struct SeenColumns {
   Ids columns, indices;
 };
 
-SeenColumns seen_columns(const TokenRuns& here, const MelInput& input) {
+SeenColumns seen_columns(const TokenRuns& here, const ItemRow& row, const MelInput& input) {
   SeenColumns seen;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token)
       for (int64_t k = 0; k < kWidth; ++k) {
-        const int64_t first = token / input.positions * input.columns();
-        const int64_t column = kStride * token + k - 1;
-        if (column < first) {
+        const int64_t first = static_cast<int64_t>(row.item_of(token)) * input.columns();
+        const int64_t column = first + kStride * row.position(token) + k - 1;
+        if (column < first || column >= first + input.columns()) {
           seen.indices.push_back(-1);
           continue;
         }
@@ -62,7 +62,7 @@ at::Tensor mels_of(const OwnItems& own, const MelInput& input) {
 }  // namespace
 
 void fill_clips(EncoderPart& part, const OwnItems& own, const MelInput& input) {
-  const SeenColumns seen = seen_columns(own.here, input);
+  const SeenColumns seen = seen_columns(own.here, own.row, input);
   part.columns = with_neighbours(mels_of(own, input), seen.columns).to(own.dtype).to(own.device);
   part.windows = index_tensor(seen.indices, own.device).view({-1, kWidth});
 }

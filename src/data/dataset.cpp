@@ -241,12 +241,16 @@ void FileDataset::check_modalities() const {
              std::to_string(item_modality_[i]) + "; allowed are 0 (image) and 1 (sound)");
 }
 
-/// Raw sound is int16.
+/// Raw sound is int16; of encoded sound the shape may tell samples and rate.
 void FileDataset::check_clip(size_t i) const {
   const std::string what = "item " + std::to_string(i) + ", a clip of sound,";
-  for (size_t d = 0; d < 3; ++d)
-    if (item_shape_[3 * i + d] != 0) refuse(what + " has an item_shape; it must be zeros");
+  const int64_t samples = item_shape_[3 * i], shape_rate = item_shape_[3 * i + 1];
   const int64_t rate = item_rate_[i], bytes = item_offsets_[i + 1] - item_offsets_[i];
+  const bool is_known = rate == 0 && samples > 0 && shape_rate > 0;
+  if (item_shape_[3 * i + 2] != 0 || (!is_known && (samples != 0 || shape_rate != 0)))
+    refuse(what +
+           " has an item_shape; it must be zeros, or of an encoded one its samples, their rate "
+           "and 0");
   if (rate < 0)
     refuse(what + " has an item_rate of " + std::to_string(rate) + ", must be 0 or more");
   if (rate > 0 && bytes % 2 != 0)
@@ -392,14 +396,18 @@ Sample FileDataset::read(int64_t id) const {
 
 Item FileDataset::item_head(size_t i) const {
   Item item;
-  item.height = item_shape_[3 * i];
-  item.width = item_shape_[3 * i + 1];
+  item.modality = modality(i);
+  const int64_t first = item_shape_[3 * i], second = item_shape_[3 * i + 1];
+  if (is_clip(i)) {
+    item.raw = item_rate_[i] > 0;
+    item.rate = item.raw ? item_rate_[i] : second;
+    item.samples = item.raw ? (item_offsets_[i + 1] - item_offsets_[i]) / 2 : first;
+    return item;
+  }
+  item.height = first;
+  item.width = second;
   item.channels = item_shape_[3 * i + 2];
   item.raw = item.channels > 0;
-  if (!is_clip(i)) return item;
-  item.modality = modality(i);
-  item.rate = item_rate_[i];
-  item.raw = item.rate > 0;
   return item;
 }
 

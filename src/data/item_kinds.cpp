@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
+#include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
 
 namespace zea {
@@ -27,6 +28,24 @@ std::vector<ItemKind> item_kinds(const ModelSpec& model) {
   return kinds;
 }
 
+ItemShape shape_of(const Item& item, const EncoderSpec& encoder) {
+  if (!encoder.varies()) return encoder.item_shape();
+  const bool is_clip = item.modality == Modality::Audio;
+  if (is_clip ? item.samples == 0 : item.height == 0)
+    throw DataError("an encoded " +
+                    std::string(is_clip ? "clip without its length and rate"
+                                        : "image without its height and width") +
+                    " (item_shape), of which the " + encoder.name +
+                    " encoder makes as many features as they ask for");
+  if (!is_clip) return encoder.item_shape(ImageSize{item.height, item.width});
+  const ItemShape shape = encoder.clip_shape(mel_columns(item.samples, item.rate));
+  if (shape.features == 0)
+    throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +
+                    std::to_string(item.rate) + " Hz, too short for a feature of the " +
+                    encoder.name + " encoder");
+  return shape;
+}
+
 /// Items stand in the order of their placeholders, so each begins behind those of the one before.
 void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
                   std::vector<Item>& items) {
@@ -44,13 +63,7 @@ void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind
         next == tokens.end() ? std::ranges::find_if(kinds, has_modality) : kind_at(*next);
     ZEA_ASSERT(kind != kinds.end());
     item.kind = static_cast<int>(kind - kinds.begin());
-    if (kind->varied) {
-      if (item.height == 0)
-        throw DataError(
-            "an encoded image without its height and width (item_shape), of which the " +
-            kind->varied->name + " encoder makes as many features as they ask for");
-      item.shape = kind->varied->item_shape(ImageSize{item.height, item.width});
-    }
+    if (kind->varied) item.shape = shape_of(item, *kind->varied);
     const int64_t features = kind->varied ? item.shape.features : kind->features;
     next += std::min<int64_t>(features, tokens.end() - next);
   }

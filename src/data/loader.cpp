@@ -12,8 +12,18 @@
 namespace zea {
 namespace {
 
+Audio decode_file(const Item& item, int64_t max_seconds) {
+  Audio audio = decode_audio(item.bytes, max_seconds);
+  const auto samples = static_cast<int64_t>(audio.samples.size());
+  if (item.shape.tokens > 0 && (samples != item.samples || audio.rate != item.rate))
+    throw DataError("has " + std::to_string(samples) + " samples at " + std::to_string(audio.rate) +
+                    " Hz, and by its item_shape " + std::to_string(item.samples) + " at " +
+                    std::to_string(item.rate));
+  return audio;
+}
+
 Audio decode_clip(const Item& item, int64_t max_seconds) {
-  if (!item.raw) return decode_audio(item.bytes, max_seconds);
+  if (!item.raw) return decode_file(item, max_seconds);
   check_clip("raw clip", item.rate, static_cast<int64_t>(item.bytes.size() / 2), max_seconds);
   Audio audio{.rate = item.rate, .samples = std::vector<float>(item.bytes.size() / 2)};
   for (size_t i = 0; i < audio.samples.size(); ++i) {
@@ -115,9 +125,9 @@ ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
 }
 
 size_t ItemDecoding::values(const ItemShape& shape) const {
+  if (mel) return static_cast<size_t>(mel->options().mel_bins * mel->options().columns());
   const auto [height, width] = size_of(shape);
-  return static_cast<size_t>(mel ? mel->options().mel_bins * mel->options().columns()
-                                 : 3 * height * width);
+  return static_cast<size_t>(3 * height * width);
 }
 
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,

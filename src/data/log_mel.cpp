@@ -85,6 +85,11 @@ double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, siz
 
 }  // namespace
 
+int64_t mel_columns(int64_t samples, int64_t rate) {
+  const int64_t resampled = (samples * kMelRate + rate - 1) / rate;
+  return (resampled + kMelHop - 1) / kMelHop;
+}
+
 struct LogMel::Tables {
   explicit Tables(int64_t mel_bins) : bands(make_bands(mel_bins)) {}
 

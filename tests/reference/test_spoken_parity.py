@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny model that sees and hears gives the logits, the loss and the gradients of transformers'
 CLIP, WhisperEncoder and Llama put together by inputs_embeds, on one rank and on grids of several;
-and transformers still loads the part of it that it knows.
+and transformers still loads the part of it that it knows. Qwen2-Audio and Voxtral are transformers'
+own, and load whole.
 
 test_spoken_parity.py RUN_MODEL IMPORT EXTRACT_LOG_MEL JOBS MPIRUN_IN_ONE_ARGUMENT [unittest args]
 """
@@ -25,6 +26,10 @@ try:
         LlamaConfig,
         LlavaConfig,
         LlavaForConditionalGeneration,
+        Qwen2AudioConfig,
+        Qwen2AudioForConditionalGeneration,
+        VoxtralConfig,
+        VoxtralForConditionalGeneration,
         WhisperConfig,
     )
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -53,7 +58,28 @@ WHISPER = {
     "num_mel_bins": 16,
     "max_source_positions": POSITIONS,
 }
-# What differs: Whisper's config, LLaVA's, the deck, what is frozen, ranks.
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 256,
+}
+# Positions of two lengths of a clip, of which an odd number leaves one over.
+QWEN2_AUDIO = {**WHISPER, "max_source_positions": 20, "num_mel_bins": 24}
+VOXTRAL = {
+    "hidden_size": 24,
+    "intermediate_size": 72,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_mel_bins": 16,
+    "max_source_positions": 18,
+}
+AUDIO_TP2 = ["mesh.llm.tp=2", "mesh.audio.tp=2"]
+AUDIO_CP2 = ["mesh.llm.cp=2", "mesh.llm.cp_block=8", "mesh.audio.cp=2", "mesh.audio.cp_block=4"]
+# What differs: the family, Whisper's config, LLaVA's, the deck, what is frozen, ranks.
 CASES = {
     "plain": {},
     "relu": {"audio": {"activation_function": "relu"}, "llava": {"projector_hidden_act": "relu"}},
@@ -75,8 +101,31 @@ CASES = {
     "tp2_encoders_dealt": {"ranks": 2, "deck": ["mesh.llm.tp=2"]},
     "cp2_of_audio": {
         "ranks": 2,
-        "deck": ["mesh.llm.cp=2", "mesh.llm.cp_block=8", "mesh.audio.cp=2", "mesh.audio.cp_block=4"],
+        "deck": AUDIO_CP2,
     },
+    "qwen2_audio": {"family": "qwen2_audio"},
+    "qwen2_audio_of_odd_length": {
+        "family": "qwen2_audio",
+        "audio": {"max_source_positions": 13, "activation_function": "relu"},
+    },
+    "qwen2_audio_frozen": {
+        "family": "qwen2_audio",
+        "frozen": ["audio_tower.", "language_model."],
+        "deck": ["model.audio.train=false", "model.llm.train=false"],
+        "trained": "multi_modal_projector.linear.weight",
+    },
+    "qwen2_audio_two_replicas": {"family": "qwen2_audio", "ranks": 2},
+    "qwen2_audio_tp2": {"family": "qwen2_audio", "ranks": 2, "deck": AUDIO_TP2},
+    "qwen2_audio_cp2": {"family": "qwen2_audio", "ranks": 2, "deck": AUDIO_CP2},
+    "qwen2_audio_dealt": {"family": "qwen2_audio", "ranks": 2, "deck": ["mesh.llm.tp=2"]},
+    "voxtral": {"family": "voxtral"},
+    "voxtral_relu": {
+        "family": "voxtral",
+        "audio": {"activation_function": "relu"},
+        "config": {"projector_hidden_act": "silu"},
+    },
+    "voxtral_tp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_TP2},
+    "voxtral_cp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_CP2},
 }
 
 
@@ -99,15 +148,7 @@ class Composition(torch.nn.Module):
     def __init__(self, case):
         super().__init__()
         torch.manual_seed(1)
-        text = LlamaConfig(
-            hidden_size=32,
-            intermediate_size=56,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            vocab_size=VOCABULARY,
-            max_position_embeddings=256,
-        )
+        text = LlamaConfig(**TEXT)
         vision = CLIPVisionConfig(
             hidden_size=24,
             intermediate_size=40,
@@ -143,7 +184,10 @@ class Composition(torch.nn.Module):
         states = model.vision_tower(pixels, output_hidden_states=True).hidden_states
         return model.multi_modal_projector(states[-2][:, 1:]).flatten(0, 1)
 
-    def forward(self, tokens, pixels, mels):
+    def features_of(self, samples):
+        return self.audio.max_source_positions
+
+    def forward(self, tokens, pixels, mels, sounds):
         ids = torch.tensor(tokens)
         embeds = self.llava.get_input_embeddings()(ids)
         if len(pixels):
@@ -174,6 +218,60 @@ class Composition(torch.nn.Module):
         (folder / "config.json").write_text(json.dumps(config))
 
 
+class Published(torch.nn.Module):
+    """A family of transformers that hears."""
+
+    def __init__(self, case):
+        super().__init__()
+        torch.manual_seed(1)
+        self.own_length = case["family"] == "qwen2_audio"
+        if self.own_length:
+            audio = {"model_type": "qwen2_audio_encoder", **QWEN2_AUDIO, **case.get("audio", {})}
+            config = Qwen2AudioConfig(
+                audio_config=audio,
+                text_config={"model_type": "qwen2", **TEXT},
+                audio_token_index=AUDIO_TOKEN,
+            )
+            self.model = perturbed(Qwen2AudioForConditionalGeneration(config))
+        else:
+            audio = {"model_type": "voxtral_encoder", **VOXTRAL, **case.get("audio", {})}
+            config = VoxtralConfig(
+                audio_config=audio,
+                text_config={"model_type": "llama", "head_dim": 16, **TEXT},
+                audio_token_id=AUDIO_TOKEN,
+                **case.get("config", {}),
+            )
+            self.model = perturbed(VoxtralForConditionalGeneration(config))
+        self.audio = config.audio_config
+
+    def columns_of(self, samples):
+        """As the processor's feature_attention_mask counts them."""
+        return min(-(-samples // 160), 2 * self.audio.max_source_positions)
+
+    def features_of(self, samples):
+        if self.own_length:
+            return ((self.columns_of(samples) - 1) // 2 + 1 - 2) // 2 + 1
+        return self.audio.max_source_positions * self.audio.hidden_size // self.audio.intermediate_size
+
+    def forward(self, tokens, pixels, mels, sounds):
+        heard = {"input_features": torch.stack(mels)} if mels else {}
+        if mels and self.own_length:
+            columns = torch.tensor([self.columns_of(len(sound)) for sound in sounds])
+            mask = torch.arange(2 * self.audio.max_source_positions)[None] < columns[:, None]
+            heard["feature_attention_mask"] = mask.long()
+        ids = torch.tensor([tokens])
+        return self.model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **heard
+        ).logits[0]
+
+    def named_tensors(self):
+        for name, parameter in self.model.named_parameters():
+            yield file_name(name), parameter
+
+    def save(self, folder):
+        self.model.save_pretrained(folder)
+
+
 def wav(samples):
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
@@ -184,10 +282,13 @@ def wav(samples):
     return file.getvalue()
 
 
-def make_samples(case, positions):
+def make_samples(case, model):
     """Token ids, loss mask, pictures, sounds (int16): items in any order among text."""
     random = np.random.default_rng(3)
     patterns = case.get("items", ["ia", "a", "", "i", "aia", "a", "i"])
+    if isinstance(model, Published):
+        patterns = [pattern.replace("i", "") for pattern in patterns]
+    positions = model.audio.max_source_positions
 
     def text(least, most):
         return random.integers(6, VOCABULARY, size=random.integers(least, most + 1)).tolist()
@@ -203,7 +304,7 @@ def make_samples(case, positions):
                 length = random.integers(800, positions * 400)  # shorter, or longer, than the encoder's
                 loudness = random.uniform(500, 30000)
                 sounds.append((random.standard_normal(length) * loudness).clip(-32768, 32767).astype(np.int16))
-                tokens += [AUDIO_TOKEN] * positions
+                tokens += [AUDIO_TOKEN] * model.features_of(length)
             tokens += text(0, 2)
         prompt, answer = tokens + text(1, 5), text(1, 12)
         mask = [0] * len(prompt) + [1] * len(answer)
@@ -238,7 +339,7 @@ class SpokenParity(unittest.TestCase):
             mels = self.mels_of(sounds, model.audio)
             pixels = np.stack(pixels) if pixels else []
             positions = [i for i in range(1, len(tokens)) if mask[i]]
-            rows = model(tokens, pixels, mels)[[i - 1 for i in positions]]
+            rows = model(tokens, pixels, mels, sounds)[[i - 1 for i in positions]]
             wanted = torch.tensor(tokens)[positions]
             loss = torch.nn.functional.cross_entropy(rows, wanted, reduction="sum")
             if loss.requires_grad:
@@ -282,11 +383,11 @@ class SpokenParity(unittest.TestCase):
             return file["loss"][0], dict(zip(rows, file["logits"][...])), gradients
 
     def check_case(self, case):
-        model = Composition(case)
+        model = Published(case) if "family" in case else Composition(case)
         for name, parameter in model.named_tensors():
             if name.startswith(tuple(case.get("frozen", ["nothing"]))):
                 parameter.requires_grad_(False)
-        samples = make_samples(case, model.audio.max_source_positions)
+        samples = make_samples(case, model)
         expected_loss, expected_logits, expected = self.reference(model, samples)
         self.write_inputs(model, samples)
         loss, logits, found = self.run_zea(case)
@@ -295,7 +396,8 @@ class SpokenParity(unittest.TestCase):
             np.testing.assert_allclose(logits[row], values, rtol=1e-5, atol=2e-5, err_msg=str(row))
         self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
         self.assertEqual(sorted(expected), sorted(found))
-        trained = "audio_projector.linear_1.weight" if case.get("frozen") else "audio_tower.conv1.weight"
+        projector = case.get("trained", "audio_projector.linear_1.weight")
+        trained = projector if case.get("frozen") else "audio_tower.conv1.weight"
         self.assertIn(trained, expected)
         all_norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in expected.values()))
         for name, gradient in expected.items():
@@ -309,6 +411,19 @@ class SpokenParity(unittest.TestCase):
         loaded = LlavaForConditionalGeneration.from_pretrained(self.folder / "model")
         for name, parameter in model.llava.named_parameters():
             self.assertTrue(torch.equal(loaded.get_parameter(name), parameter), name)
+
+
+    def test_transformers_loads_names_of_weights_files(self):
+        for family in ("qwen2_audio", "voxtral"):
+            model = Published({"family": family})
+            folder = self.folder / family
+            model.save(folder)
+            tensors = {name: tensor.detach() for name, tensor in model.named_tensors()}
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+            loaded, info = type(model.model).from_pretrained(folder, output_loading_info=True)
+            self.assertEqual([len(names) for names in info.values()], [0] * len(info), info)
+            for name, parameter in model.model.named_parameters():
+                self.assertTrue(torch.equal(loaded.get_parameter(name), parameter), name)
 
 
 def add_case(name, case):

@@ -8,6 +8,7 @@ import subprocess
 PREFIXES = [
     ("model.language_model.", "language_model.model."),
     ("model.vision_tower.", "vision_tower."),
+    ("model.audio_tower.", "audio_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("lm_head.", "language_model.lm_head."),
 ]

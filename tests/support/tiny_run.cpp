@@ -177,7 +177,8 @@ Item make_item(const EncoderSpec& encoder, Numbers& random) {
     item.bytes = random.bytes(item.height * item.width * item.channels);
   } else {
     item.rate = kMelRate;
-    item.bytes = random.bytes(2 * (400 + random.below(encoder.mels().columns() * kMelHop)));
+    item.samples = 400 + random.below(encoder.mels().columns() * kMelHop);
+    item.bytes = random.bytes(2 * item.samples);
   }
   return item;
 }
@@ -207,10 +208,7 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
       const auto& counts = encoder.modality() == Modality::Image ? images : clips;
       for (int item = 0; item < counts[s % counts.size()]; ++item) {
         sample.items.push_back(make_item(encoder, random));
-        const Item& made_item = sample.items.back();
-        const ItemShape shape =
-            encoder.varies() ? encoder.item_shape(ImageSize{made_item.height, made_item.width})
-                             : encoder.item_shape();
+        const ItemShape shape = shape_of(sample.items.back(), encoder);
         for (int64_t i = 0; i < shape.features; ++i) add(encoder.placeholder, false);
       }
     }

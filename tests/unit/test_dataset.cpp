@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/dataset_file.hpp"
+#include "support/files.hpp"
 #include "support/memory_dataset.hpp"
 
 namespace zea::test_dataset {
@@ -57,6 +58,35 @@ TEST_F(DatasetFile, KnowsImagesFromSound) {
   EXPECT_EQ(items[1].modality, Modality::Audio);
   EXPECT_TRUE(items[1].raw);
   EXPECT_EQ(items[1].rate, 8000);
+}
+
+/// A clip of 20 ms a position, two of which become a feature.
+EncoderSpec averaging_encoder() {
+  EncoderSpec audio{.name = "audio", .placeholder = 6};
+  audio.input = MelInput{.positions = 9, .own_length = true};
+  audio.projector = {.merge = 2, .pools = true};
+  return audio;
+}
+
+TEST_F(DatasetFile, ClipsHaveTheFeaturesOfTheirLengthWhereThatIsKnown) {
+  Arrays arrays;
+  with_sound(arrays);
+  arrays.item_rate[2] = 0;
+  const std::vector<ItemKind> kinds{{Modality::Image, kImage},
+                                    {Modality::Audio, 6, 4, averaging_encoder()}};
+  const auto shape_of_clip = [&](int32_t samples, int32_t rate) {
+    arrays.item_shape[6] = samples;
+    arrays.item_shape[7] = rate;
+    return open_dataset(write(arrays), kHeldBytes, {}, kinds)->read(2).items[1].shape;
+  };
+  EXPECT_EQ(shape_of_clip(1280, 16000), (ItemShape{.tokens = 4, .features = 2, .merge = 2}));
+  EXPECT_EQ(shape_of_clip(641, 8000),  // and one more than 80 ms
+            (ItemShape{.tokens = 6, .features = 2, .merge = 2, .apart = 1}));
+  EXPECT_EQ(shape_of_clip(16000, 16000),
+            (ItemShape{.tokens = 10, .features = 4, .merge = 2, .apart = 1}));
+  EXPECT_TRUE(contains(error_of([&] { shape_of_clip(320, 16000); }), "too short for a feature"));
+  EXPECT_TRUE(contains(error_of([&] { shape_of_clip(0, 0); }), "without its length and rate"));
+  EXPECT_TRUE(contains(error_of([&] { shape_of_clip(5, 0); }), "has an item_shape"));
 }
 
 /// Encoders of one modality are told apart by their placeholders, which stand in the order of

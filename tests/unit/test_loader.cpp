@@ -115,6 +115,24 @@ TEST(LoadMicrobatch, ClipsAndImagesLieApartInTheOrderOfSamples) {
     EXPECT_EQ(loaded.values[1][i], expected[i % expected.size()]);
 }
 
+TEST(LoadMicrobatch, AClipHasTheLengthThatItsShapeIsMadeOf) {
+  Sample sample = spoken_samples().read(1);
+  const std::string head(
+      "RIFF\x2c\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x80\x3e\0\0\0\x7d\0\0"
+      "\2\0\x10\0data\x8\0\0\0abcdefgh",
+      52);
+  sample.items[0].raw = false;
+  sample.items[0].bytes.assign(head.begin(), head.end());
+  sample.items[0].samples = 5;
+  sample.items[0].shape.tokens = 2;
+  LoaderOptions options = audio_options();
+  const MemoryDataset data({sample}, kImage, {}, {}, "talks", kSound);
+  EXPECT_NE(fault_of([&] {
+              load_microbatch(data, options, {0});
+            }).find("clip 0: has 4 samples at 16000 Hz, and by its item_shape 5 at 16000"),
+            std::string::npos);
+}
+
 TEST(LoadMicrobatch, FaultsOfClipsAreNamed) {
   const MemoryDataset talks = spoken_samples();
   EXPECT_NE(fault_of([&] {

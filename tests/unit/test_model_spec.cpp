@@ -147,6 +147,109 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
             std::string::npos);
 }
 
+nlohmann::json heard_config(const std::string& family) {
+  return {{"model_type", family},
+          {"audio_token_id", 9},
+          {"audio_config",
+           {{"model_type", family + (family == "voxtral" ? "_encoder" : "_audio_encoder")}}},
+          {"text_config",
+           {{"model_type", "llama"},
+            {"hidden_size", 64},
+            {"intermediate_size", 96},
+            {"num_hidden_layers", 1},
+            {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},
+            {"head_dim", 16},
+            {"max_position_embeddings", 512},
+            {"rms_norm_eps", 1e-5},
+            {"rope_theta", 1e4},
+            {"vocab_size", 100}}}};
+}
+
+TEST(ModelSpec, Qwen2AudioAveragesTwoPositionsOfAClip) {
+  nlohmann::json config = heard_config("qwen2");
+  config["model_type"] = "qwen2_audio";
+  const ModelSpec model = make_model_spec(config.dump());
+  const EncoderSpec& audio = model.encoders.at(0);
+  EXPECT_EQ(audio.mels().mel_bins, 128);
+  EXPECT_EQ(audio.placeholder, 9);
+  EXPECT_EQ(audio.item_shape(), (ItemShape{.tokens = 1500, .features = 750, .merge = 2}));
+  EXPECT_EQ(audio.clip_shape(5), (ItemShape{.tokens = 4, .features = 1, .merge = 2, .apart = 1}));
+  const int linear = model.param_index("multi_modal_projector.linear.weight");
+  EXPECT_EQ(model.params.at(linear).shape, (Shape{64, 1280}));
+  EXPECT_GE(model.param_index("language_model.model.layers.0.self_attn.q_proj.weight"), 0);
+  EXPECT_GE(model.param_index("language_model.lm_head.weight"), 0);
+}
+
+TEST(ModelSpec, VoxtralPutsFourPositionsSideBySide) {
+  nlohmann::json config = heard_config("voxtral");
+  const ModelSpec model = make_model_spec(config.dump());
+  EXPECT_EQ(model.encoders.at(0).item_shape(),
+            (ItemShape{.tokens = 1500, .features = 375, .merge = 4}));
+  const int linear = model.param_index("multi_modal_projector.linear_1.weight");
+  EXPECT_EQ(model.params.at(linear).shape, (Shape{64, 5120}));
+  EXPECT_EQ(model.param_index("multi_modal_projector.linear_1.bias"), -1);
+
+  const auto refused = [](const nlohmann::json& changed) {
+    try {
+      make_model_spec(changed.dump());
+    } catch (const WeightsError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  config["audio_config"]["max_source_positions"] = 1502;
+  EXPECT_NE(refused(config).find("a multiple of intermediate_size / hidden_size = 4"),
+            std::string::npos);
+  config["text_config"].erase("head_dim");
+  EXPECT_NE(refused(config).find("config.text_config.head_dim = nothing"), std::string::npos);
+}
+
+nlohmann::json phi3_config() {
+  return {{"model_type", "phi3"},          {"hidden_size", 32},        {"intermediate_size", 48},
+          {"num_attention_heads", 4},      {"num_key_value_heads", 2}, {"num_hidden_layers", 1},
+          {"max_position_embeddings", 64}, {"vocab_size", 100}};
+}
+
+TEST(ModelSpec, Phi3HasPartsOfTensors) {
+  const ModelSpec model = make_model_spec(phi3_config().dump());
+  std::vector<int64_t> begins;
+  for (const ParamSpec& param : model.params) {
+    if (!param.name.ends_with("qkv_proj.weight")) continue;
+    EXPECT_EQ(param.tensor_shape(), (Shape{64, 32}));
+    EXPECT_EQ(param.begins_tensor(), begins.empty());
+    begins.push_back(param.part.begin);
+  }
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 32, 48}));
+  EXPECT_EQ(model.num_parameters(), 2 * 100 * 32 + 3 * 32 + 64 * 32 + 32 * 32 + 3 * 48 * 32);
+}
+
+TEST(ModelSpec, RopeOfATypeHasItsKeys) {
+  const auto refused = [](const char* key, const nlohmann::json& value) {
+    nlohmann::json config = phi3_config();
+    config["rope_parameters"] = {
+        {"rope_type", "longrope"}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, 2, 3, 4}}};
+    (config["rope_parameters"].contains(key) ? config["rope_parameters"] : config)[key] = value;
+    try {
+      make_model_spec(config.dump());
+    } catch (const WeightsError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused("sliding_window", 64), "accepted");
+  EXPECT_NE(refused("sliding_window", 63).find("sliding_window = 63"), std::string::npos);
+  EXPECT_NE(refused("long_factor", {1, 2, 3}).find("a list of 4 numbers above 0"),
+            std::string::npos);
+  EXPECT_NE(refused("long_factor", {1, 2, 0, 3}).find("a list of 4 numbers above 0"),
+            std::string::npos);
+  EXPECT_NE(refused("short_factor", nullptr).find("short_factor = nothing"), std::string::npos);
+  EXPECT_NE(refused("partial_rotary_factor", 1.5), "accepted");
+  nlohmann::json llama = nlohmann::json::parse(tiny_llava_config());
+  llama["text_config"]["partial_rotary_factor"] = 0.5;
+  EXPECT_THROW(make_model_spec(llama.dump()), WeightsError);
+}
+
 /// The refusal of a GPT-2 config with only `key` beside the family.
 std::string gpt2_refusal(const std::string& key, const nlohmann::json& value) {
   try {

@@ -110,7 +110,13 @@ MergedItems random_items(std::mt19937_64& random) {
     const auto features = static_cast<int64_t>(random() % 12);
     const auto first = static_cast<int64_t>(merge * (random() % 3)),
                behind = static_cast<int64_t>(merge * (random() % 2));
-    made.all.push_back({first + merge * features + behind, features, first, merge});
+    const auto left_over = static_cast<int64_t>(random() % merge);
+    const int64_t apart = left_over > 0 ? merge - left_over : 0;
+    made.all.push_back({.tokens = first + merge * features + behind + left_over + apart,
+                        .features = features,
+                        .first = first,
+                        .merge = merge,
+                        .apart = apart});
     if (random() % 2 == 0) made.items.push_back(item);
   }
   made.cp = 1 << random() % 3;
@@ -170,6 +176,17 @@ TEST(ItemRow, KnowsTheTokensOfEachItem) {
   }
   EXPECT_EQ(positions, (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 3}));
   EXPECT_EQ(features, (std::vector<int64_t>{-1, 0, 1, -1, 7, 8, -1}));
+}
+
+TEST(ItemRow, LetsTokensThatFillUpAMergeStandApart) {
+  const ItemShape odd{.tokens = 4, .features = 1, .merge = 2, .apart = 1};
+  const ItemRow row({odd, {.tokens = 2, .features = 1, .merge = 2}}, {0, 1}, "audio", {});
+
+  EXPECT_EQ(row.segments(), (std::vector<Segment>{{0, 3}, {3, 1}, {4, 2}}));
+  EXPECT_EQ(row.position(3), 3);
+  EXPECT_EQ(row.item_of(3), 0u);
+  EXPECT_EQ(row.feature(2), -1);
+  EXPECT_EQ(row.feature(5), 1);
 }
 
 TEST(TokenLayout, TakesRowsOutOfRuns) {

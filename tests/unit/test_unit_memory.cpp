@@ -93,6 +93,39 @@ std::string audio_config(bool has_vision) {
   return config.dump();
 }
 
+/// Clips of their own length, two of whose positions are averaged; or three side by side.
+std::string heard_config(bool averages) {
+  const nlohmann::json text{{"model_type", "llama"},
+                            {"hidden_size", 116},
+                            {"intermediate_size", 284},
+                            {"num_hidden_layers", 1},
+                            {"num_attention_heads", 4},
+                            {"num_key_value_heads", 2},
+                            {"max_position_embeddings", 99},
+                            {"head_dim", 28},
+                            {"rms_norm_eps", 1e-5},
+                            {"rope_theta", 1e4},
+                            {"vocab_size", 1111}};
+  nlohmann::json audio{{"num_mel_bins", 17}, {"max_source_positions", averages ? 131 : 132}};
+  if (averages)
+    audio.update({{"model_type", "qwen2_audio_encoder"},
+                  {"d_model", 78},
+                  {"encoder_ffn_dim", 202},
+                  {"encoder_layers", 1},
+                  {"encoder_attention_heads", 2}});
+  else
+    audio.update({{"model_type", "voxtral_encoder"},
+                  {"hidden_size", 78},
+                  {"intermediate_size", 234},
+                  {"num_hidden_layers", 1},
+                  {"num_attention_heads", 2}});
+  return nlohmann::json{{"model_type", averages ? "qwen2_audio" : "voxtral"},
+                        {"audio_token_id", 4},
+                        {"audio_config", audio},
+                        {"text_config", text}}
+      .dump();
+}
+
 std::string gpt2_config(bool tied) {
   return nlohmann::json{{"model_type", "gpt2"},
                         {"n_embd", 92},
@@ -128,6 +161,8 @@ void add_item(Sample& sample, const ModelSpec& model, const EncoderSpec& encoder
 /// Of the i-th item of a sample: where they vary, each another.
 ItemShape shape_of(const EncoderSpec& encoder, int64_t i) {
   if (!encoder.varies()) return encoder.item_shape();
+  if (encoder.modality() == Modality::Audio)
+    return encoder.clip_shape(encoder.mels().columns() * (4 - i) / 4);
   const int64_t largest = encoder.patches().image_size;
   return encoder.item_shape(ImageSize{largest * (4 - i) / 4, largest * (2 + i) / 4});
 }
@@ -329,6 +364,8 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                           {"qwen2_vl", qwen2_vl_config(), shrink_images},
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
+                          {"clips of their own length, averaged", heard_config(true)},
+                          {"three positions of sound side by side", heard_config(false)},
                           {"gpt2", gpt2_config(true)},
                           {"gpt2 untied", gpt2_config(false)},
                           {"qwen3", decoder_config("qwen3", false)},

@@ -26,6 +26,9 @@ struct AudioOptions {
   int64_t samples() const { return columns() * kMelHop; }
 };
 
+/// Columns of features that begin within so much sound.
+int64_t mel_columns(int64_t samples, int64_t rate);
+
 /// Mono; full scale is -1..1.
 struct Audio {
   int64_t rate = 0;  ///< samples per second

@@ -25,7 +25,8 @@ struct Item {
   int64_t height = 0, width = 0;  ///< of raw images, and of encoded ones where it is known
   int64_t channels = 0;           ///< of raw images
   Modality modality = Modality::Image;
-  int64_t rate = 0;      ///< of raw sound: samples per second
+  /// Of raw sound, and of encoded where it is known: samples per second, and how many.
+  int64_t rate = 0, samples = 0;
   int kind = 0;          ///< index in Dataset::kinds()
   ItemShape shape = {};  ///< where items of that kind differ in it
 };
@@ -44,8 +45,11 @@ void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token);
 /// Of a model's encoders, in their order.
 std::vector<ItemKind> item_kinds(const ModelSpec& model);
 
-/// Gives each of a sample's items its kind and its shape. Throws DataError where an image without a
-/// size needs one.
+/// What the encoder makes of an item. Throws DataError where it depends on a size or a length that
+/// is not known, and where that is too short for a feature.
+ItemShape shape_of(const Item& item, const EncoderSpec& encoder);
+
+/// Gives each of a sample's items its kind and its shape.
 void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
                   std::vector<Item>& items);
 

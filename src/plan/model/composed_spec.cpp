@@ -8,7 +8,7 @@
 namespace zea::detail {
 ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable) {
   ModelSpec model;
-  const Decoder decoder = read_merging_decoder(config.object("text_config"));
+  const Decoder decoder = read_merging_decoder(config.object("text_config"), "llama");
   model.decoder = decoder.spec;
   SpecBuilder builder(model);
   std::vector<int> features;

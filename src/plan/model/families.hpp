@@ -108,6 +108,8 @@ struct EncoderPlace {
 };
 
 EncoderSpec read_whisper(const ConfigReader& config);
+EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);
+EncoderSpec read_voxtral_encoder(const ConfigReader& config);
 /// Whisper's encoder and its projector to rows of `hidden`.
 void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderPlace& place,
                        int64_t hidden, const Trainable& trainable);
@@ -126,8 +128,8 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderPlace& place, const Trainable& trainable);
 
-/// A decoder into whose text features are merged.
-Decoder read_merging_decoder(const ConfigReader& config);
+/// A decoder into whose text features are merged, of family `usual` where its config names none.
+Decoder read_merging_decoder(const ConfigReader& config, const std::string& usual);
 /// Units that no later unit reads are not walked; their parameters are carried, never trained.
 void drop_unread_units(ModelSpec& model);
 
@@ -145,6 +147,9 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
 /// Encoders, their projectors and a decoder of the families above, by the model_type of configs.
 using MakeComposite = ModelSpec (*)(const ConfigReader&, const Trainable&);
 const std::map<std::string, MakeComposite>& composites();
+/// A decoder that hears.
+ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
 /// Any number of them, put together.

@@ -27,8 +27,8 @@ void drop_unread_units(ModelSpec& model) {
 }
 
 /// Features take the places of placeholders, which learned positions count, too.
-Decoder read_merging_decoder(const ConfigReader& config) {
-  Decoder decoder = read_part(decoders(), config, "llama");
+Decoder read_merging_decoder(const ConfigReader& config, const std::string& usual) {
+  Decoder decoder = read_part(decoders(), config, usual);
   if (decoder.spec.learned_positions)
     config.refuse("model_type", config.text("model_type", ""),
                   "a decoder with rotary positions (others are not built yet)");
@@ -38,7 +38,7 @@ Decoder read_merging_decoder(const ConfigReader& config) {
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable) {
   config.pass_over({"ignore_index", "image_seq_length", "vocab_size"});
   ModelSpec model;
-  Decoder decoder = read_merging_decoder(config.object("text_config"));
+  Decoder decoder = read_merging_decoder(config.object("text_config"), "llama");
   if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
   model.decoder = decoder.spec;
   SpecBuilder builder(model);

@@ -89,7 +89,14 @@ std::string DecoderSpec::limit_name() const {
 ItemShape EncoderSpec::item_shape() const {
   if (modality() == Modality::Image)
     return item_shape(ImageSize{patches().image_size, patches().image_size});
-  return {.tokens = mels().positions, .features = mels().positions};
+  return clip_shape(mels().columns());
+}
+
+ItemShape EncoderSpec::clip_shape(int64_t columns) const {
+  const int64_t positions = mels().positions, merge = projector.merge;
+  const int64_t tokens = mels().own_length ? std::min(positions, (columns + 1) / 2) : positions;
+  const int64_t apart = (merge - tokens % merge) % merge;
+  return {.tokens = tokens + apart, .features = tokens / merge, .merge = merge, .apart = apart};
 }
 
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {

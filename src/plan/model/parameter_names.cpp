@@ -13,7 +13,8 @@ struct Prefix {
 };
 
 /// The first prefix that fits is replaced; longer ones stand before those that they contain.
-constexpr std::array<Prefix, 8> kPrefixes{{{"vision_tower.vision_model.", "vision_tower."},
+constexpr std::array<Prefix, 9> kPrefixes{{{"vision_tower.vision_model.", "vision_tower."},
+                                           {"language_model.model.model.", "language_model.model."},
                                            {"language_model.model.", "language_model.model."},
                                            {"language_model.lm_head.", "language_model.lm_head."},
                                            {"language_model.", "language_model.model."},
@@ -57,7 +58,8 @@ std::string canonical_gpt2_name(const std::string& name) {
 }  // namespace
 
 std::string canonical_parameter_name(const std::string& family, const std::string& name) {
-  if (family == "llava") return canonical_llava_name(name);
+  for (const char* composite : {"llava", "qwen2_audio", "voxtral"})
+    if (family == composite) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
   if (family == "qwen2_vl") return canonical_qwen2_vl_name(name);
   return name;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whisper's encoder (arXiv:2212.04356) and its projector. Keys have no bias, so the biases of
-// queries and values stand apart from the fused matrix. Names are those of transformers'
-// WhisperEncoder.
+// Whisper's encoder (arXiv:2212.04356) and its projector, also as Qwen2-Audio and Voxtral have it.
+// Keys have no bias, so the biases of queries and values stand apart from the fused matrix. Names
+// are those of transformers' WhisperEncoder.
 #include "families.hpp"
 
 namespace zea::detail {
@@ -22,12 +22,36 @@ void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string
   builder.add_sinusoids(root + "embed_positions.weight", audio.mels().positions, hidden);
 }
 
+struct WhisperDefaults {
+  int64_t hidden, intermediate, layers, heads, mel_bins;
+  const char *hidden_key = "d_model", *intermediate_key = "encoder_ffn_dim",
+             *layers_key = "encoder_layers", *heads_key = "encoder_attention_heads";
+};
+
+EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults& defaults) {
+  config.require_no_dropout(
+      {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "layerdrop"});
+  config.require_boolean("scale_embedding", false);
+  EncoderSpec audio;
+  BlockSpec& block = audio.block;
+  block.hidden = config.positive(defaults.hidden_key, defaults.hidden);
+  block.intermediate = config.positive(defaults.intermediate_key, defaults.intermediate);
+  block.activation = config.activation("activation_function", "gelu");
+  audio.layers = config.positive(defaults.layers_key, defaults.layers);
+  audio.input = MelInput{.mel_bins = config.positive("num_mel_bins", defaults.mel_bins),
+                         .positions = config.positive("max_source_positions", 1500)};
+  const int64_t heads = config.positive(defaults.heads_key, defaults.heads);
+  config.require_divisor(defaults.heads_key, heads, defaults.hidden_key, block.hidden);
+  if (block.hidden % 2 != 0 || block.hidden < 4)
+    config.refuse(defaults.hidden_key, std::to_string(block.hidden),
+                  "an even number of 4 or more (sines and cosines of positions)");
+  block.heads = {heads, heads, block.hidden / heads};
+  return audio;
+}
+
 }  // namespace
 
 EncoderSpec read_whisper(const ConfigReader& config) {
-  config.require_no_dropout(
-      {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop"});
-  config.require_boolean("scale_embedding", false);
   // Of its decoder and of training by its authors' recipe.
   config.pass_over({"apply_spec_augment", "classifier_proj_size", "decoder_attention_heads",
                     "decoder_ffn_dim", "decoder_layerdrop", "decoder_layers", "init_std",
@@ -35,20 +59,40 @@ EncoderSpec read_whisper(const ConfigReader& config) {
                     "mask_time_length", "mask_time_min_masks", "mask_time_prob",
                     "max_target_positions", "median_filter_width", "num_hidden_layers",
                     "tie_word_embeddings", "use_weighted_layer_sum", "vocab_size"});
-  EncoderSpec audio;
-  BlockSpec& block = audio.block;
-  block.hidden = config.positive("d_model", 384);
-  block.intermediate = config.positive("encoder_ffn_dim", 1536);
-  block.activation = config.activation("activation_function", "gelu");
-  audio.layers = config.positive("encoder_layers", 4);
-  audio.input = MelInput{.mel_bins = config.positive("num_mel_bins", 80),
-                         .positions = config.positive("max_source_positions", 1500)};
-  const int64_t heads = config.positive("encoder_attention_heads", 6);
-  config.require_divisor("encoder_attention_heads", heads, "d_model", block.hidden);
-  if (block.hidden % 2 != 0 || block.hidden < 4)
-    config.refuse("d_model", std::to_string(block.hidden),
-                  "an even number of 4 or more (sines and cosines of positions)");
-  block.heads = {heads, heads, block.hidden / heads};
+  return read_whisper_like(
+      config, {.hidden = 384, .intermediate = 1536, .layers = 4, .heads = 6, .mel_bins = 80});
+}
+
+EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
+  config.require_text("model_type", "qwen2_audio_encoder");
+  config.pass_over({"num_hidden_layers"});  // encoder_layers again
+  EncoderSpec audio = read_whisper_like(
+      config, {.hidden = 1280, .intermediate = 5120, .layers = 32, .heads = 20, .mel_bins = 128});
+  std::get<MelInput>(audio.input).own_length = true;
+  audio.projector = {.merge = 2, .pools = true, .pools_first = true, .is_linear = true};
+  return audio;
+}
+
+/// As many positions side by side as are as wide as the feed-forward.
+EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
+  config.require_text("model_type", "voxtral_encoder");
+  config.pass_over({"vocab_size"});
+  EncoderSpec audio = read_whisper_like(config, {.hidden = 1280,
+                                                 .intermediate = 5120,
+                                                 .layers = 32,
+                                                 .heads = 20,
+                                                 .mel_bins = 128,
+                                                 .hidden_key = "hidden_size",
+                                                 .intermediate_key = "intermediate_size",
+                                                 .layers_key = "num_hidden_layers",
+                                                 .heads_key = "num_attention_heads"});
+  const int64_t hidden = audio.block.hidden, intermediate = audio.block.intermediate;
+  config.require_divisor("hidden_size", hidden, "intermediate_size", intermediate);
+  audio.projector = {.merge = intermediate / hidden, .bias = false};
+  if (audio.mels().positions % audio.projector.merge != 0)
+    config.refuse(
+        "max_source_positions", std::to_string(audio.mels().positions),
+        "a multiple of intermediate_size / hidden_size = " + std::to_string(audio.projector.merge));
   return audio;
 }
 
@@ -70,8 +114,9 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const Enc
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
   builder.add_norm("norm", place.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
-  add_projector_linears(builder, audio.projector, place.projector_root, audio.block.hidden, hidden,
-                        projector_trains);
+  const int64_t side_by_side = audio.projector.pools ? 1 : audio.projector.merge;
+  add_projector_linears(builder, audio.projector, place.projector_root,
+                        audio.block.hidden * side_by_side, hidden, projector_trains);
 }
 
 }  // namespace zea::detail

@@ -15,14 +15,14 @@ std::vector<ItemShape> chosen(const std::vector<ItemShape>& all,
   return shapes;
 }
 
-std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items) {
-  std::vector<Segment> segments;
+std::vector<int64_t> starts_of_items(const std::vector<ItemShape>& items) {
+  std::vector<int64_t> starts;
   int64_t start = 0;
   for (const ItemShape& item : items) {
-    segments.push_back({start, item.tokens});
+    starts.push_back(start);
     start += item.tokens;
   }
-  return segments;
+  return starts;
 }
 
 /// For each token of `items` the number of its feature among those of all items.
@@ -51,9 +51,21 @@ int64_t merge_of(const std::vector<ItemShape>& items) {
 
 }  // namespace
 
+std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items) {
+  std::vector<Segment> segments;
+  int64_t start = 0;
+  for (const ItemShape& item : items) {
+    const int64_t end = start + item.tokens;
+    segments.push_back({start, item.tokens - item.apart});
+    for (start = end - item.apart; start < end; ++start) segments.push_back({start, 1});
+  }
+  return segments;
+}
+
 ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
                  const std::string& encoder, const ReplicaLayout& replica)
     : shapes_(chosen(all, items)),
+      starts_(starts_of_items(shapes_)),
       segments_(segments_of_items(shapes_)),
       visible_(visible_segments(segments_)),
       features_(features_of_tokens(all, items)),
@@ -63,8 +75,7 @@ ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& 
 }
 
 size_t ItemRow::item_of(int64_t token) const {
-  const auto next = std::ranges::upper_bound(segments_, token, {}, &Segment::start);
-  return static_cast<size_t>(next - segments_.begin()) - 1;
+  return static_cast<size_t>(std::ranges::upper_bound(starts_, token) - starts_.begin()) - 1;
 }
 
 TokenRuns ItemRow::features(const TokenRuns& runs) const {

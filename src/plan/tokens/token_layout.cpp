@@ -57,13 +57,13 @@ TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count) {
 
 namespace {
 
-/// The row with every `merge` tokens as one.
+/// The row with every `merge` tokens as one, which sees what the first of them does.
 Visibility merged(const Visibility& row, int64_t merge) {
   Visibility coarse;
   for (int64_t token = 0; token < row.tokens(); token += merge) {
-    ZEA_ASSERT(row.begins[token] % merge == 0 && row.ends[token] % merge == 0);
+    ZEA_ASSERT(row.begins[token] % merge == 0);
     coarse.begins.push_back(row.begins[token] / merge);
-    coarse.ends.push_back(row.ends[token] / merge);
+    coarse.ends.push_back((row.ends[token] + merge - 1) / merge);
   }
   return coarse;
 }

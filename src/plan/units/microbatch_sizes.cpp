@@ -2,6 +2,7 @@
 #include "zea/plan/units/microbatch_sizes.hpp"
 
 #include "zea/plan/tokens/deal.hpp"
+#include "zea/plan/tokens/item_row.hpp"
 #include "zea/plan/tokens/mask_word.hpp"
 
 namespace zea {
@@ -18,13 +19,11 @@ std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments
 
 EncoderSizes encoder_sizes(const std::vector<ItemShape>& items) {
   EncoderSizes sizes{.items = static_cast<int64_t>(items.size())};
-  std::vector<Segment> segments;
   for (const ItemShape& item : items) {
-    segments.push_back({sizes.tokens, item.tokens});
     sizes.tokens += item.tokens;
     sizes.features += item.features;
   }
-  sizes.attention = attention_sizes(segments, false);
+  sizes.attention = attention_sizes(segments_of_items(items), false);
   return sizes;
 }
 

@@ -134,6 +134,9 @@ struct PatchInput {
 struct MelInput {
   int64_t mel_bins = 80;
   int64_t positions = 1500;  ///< of a clip, each of 20 ms
+  /// A clip has the tokens of its own sound, at most so many; false: each is filled up with
+  /// silence.
+  bool own_length = false;
 
   /// Of log-mel features in a clip: the second convolution makes one position of two.
   int64_t columns() const { return 2 * positions; }
@@ -145,6 +148,7 @@ struct ItemShape {
   int64_t first = 0;  ///< token that the first feature is made of
   int64_t merge = 1;  ///< neighbouring tokens that become one feature
   int64_t width = 0;  ///< of an image, in patches
+  int64_t apart = 0;  ///< last tokens that fill up a merge: no other sees them, nor they another
 
   /// Features of an image that lie side by side, each of a square of patches.
   int64_t columns() const;
@@ -154,8 +158,9 @@ struct ItemShape {
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
 /// and linear.
 struct ProjectorSpec {
-  int64_t merge = 1;   ///< neighbouring tokens that become one feature: side by side
-  bool pools = false;  ///< ... or their mean
+  int64_t merge = 1;         ///< neighbouring tokens that become one feature: side by side
+  bool pools = false;        ///< ... or their mean
+  bool pools_first = false;  ///< ... taken before the norm
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
@@ -177,11 +182,15 @@ struct EncoderSpec {
   const PatchInput& patches() const { return std::get<PatchInput>(input); }
   const MelInput& mels() const { return std::get<MelInput>(input); }
   /// Whether items differ in their shapes.
-  bool varies() const { return modality() == Modality::Image && patches().any_size; }
+  bool varies() const {
+    return modality() == Modality::Image ? patches().any_size : mels().own_length;
+  }
   /// Of every item, where they do not differ; else of the largest.
   ItemShape item_shape() const;
   /// Of an image of that size.
   ItemShape item_shape(const ImageSize& image) const;
+  /// Of a clip whose sound has so many log-mel columns.
+  ItemShape clip_shape(int64_t columns) const;
 };
 
 /// The language model.

@@ -101,8 +101,10 @@ typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorSpe
   constexpr UnitRows kRows = UnitRows::Features;
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = ops.features();
+  if (spec.pools_first) x = ops.mean_of(x, spec.merge);
   x = normed_if_has(ops, x, "norm", norm);
-  if (spec.merge > 1) x = spec.pools ? ops.mean_of(x, spec.merge) : ops.side_by_side(x, spec.merge);
+  if (spec.merge > 1 && !spec.pools_first)
+    x = spec.pools ? ops.mean_of(x, spec.merge) : ops.side_by_side(x, spec.merge);
   if (spec.is_linear) return ops.linear(x, "linear");
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);

@@ -11,6 +11,9 @@
 
 namespace zea {
 
+/// One for each of `items`, and one for each token that stands apart in it.
+std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items);
+
 class ItemRow {
  public:
   /// `items`, ascending, of the items `all` of `encoder` in a microbatch, each with a shape of its
@@ -18,13 +21,12 @@ class ItemRow {
   ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
           const std::string& encoder, const ReplicaLayout& replica);
 
-  /// An item each.
   const std::vector<Segment>& segments() const { return segments_; }
   const Visibility& visible() const { return visible_; }
   const TokenLayout& layout() const { return layout_; }
 
   /// A token's place in its item, and that item's among those here.
-  int64_t position(int64_t token) const { return token - visible_.begins[token]; }
+  int64_t position(int64_t token) const { return token - starts_[item_of(token)]; }
   size_t item_of(int64_t token) const;
   const ItemShape& shape(size_t item) const { return shapes_[item]; }
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
@@ -34,6 +36,7 @@ class ItemRow {
 
  private:
   std::vector<ItemShape> shapes_;
+  std::vector<int64_t> starts_;  ///< of the items
   std::vector<Segment> segments_;
   Visibility visible_;
   std::vector<int64_t> features_;  ///< of each token
