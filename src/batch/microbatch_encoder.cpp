@@ -120,7 +120,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   for (const Ids& items : dealt) rows.emplace_back(all, items, name, replica);
   if (replica.ranks() > 1) {
     const std::vector<TokenRuns> made = made_features(rows, name, replica);
-    const std::vector<TokenRuns> taken = taken_features(host, host.placeholders[e], options);
+    const std::vector<TokenRuns> taken = taken_features(host, host.placeholders[e], model, options);
     part.features = make_transfer(made, taken, replica.rank, options.device);
     part.feature_gradients = make_transfer(taken, made, replica.rank, options.device);
   }

@@ -48,6 +48,6 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
 
 /// The features that each rank of the replica takes, in place of `placeholders`.
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
-                                      const MicrobatchOptions& options);
+                                      const ModelSpec& model, const MicrobatchOptions& options);
 
 }  // namespace zea::detail

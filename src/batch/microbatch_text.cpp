@@ -63,6 +63,12 @@ AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device
   return result;
 }
 
+/// What the tokens are dealt by: what those with the widest window see.
+Visibility widest_row(const HostTokens& host, const ModelSpec& model,
+                      const MicrobatchOptions& options) {
+  return visible_text(host.words, options.images_both_ways, model.decoder.block.widest_window());
+}
+
 TokenLayout text_layout(const Visibility& row, const MicrobatchOptions& options) {
   return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
 }
@@ -71,19 +77,36 @@ bool is_image(MaskWord word) {
   return word_modality(word) == kModalityImage;
 }
 
-TokenAttention text_attention(const HostTokens& host, const Visibility& row,
-                              const TokenLayout& layout, int cp_rank,
-                              const MicrobatchOptions& options) {
+/// Of those who see `window` tokens (0: all).
+TokenAttention text_attention(const HostTokens& host, int64_t window, const TokenLayout& layout,
+                              int cp_rank, const MicrobatchOptions& options) {
   TokenAttention attention;
   attention.causal = true;
+  const auto row = [&] { return visible_text(host.words, options.images_both_ways, window); };
   const ContextOptions context = options.replica.sharding(kDecoder).context;
   if (context.ranks > 1)
-    attention.context = make_context_plan(row, layout.owned(), context, cp_rank);
-  else if (options.images_both_ways && std::ranges::any_of(host.words, is_image))
-    attention.slices = attention_slices(row, layout.owned()[0], layout.owned()[0]);
+    attention.context = make_context_plan(row(), layout.owned(), context, cp_rank);
+  else if (window > 0 || (options.images_both_ways && std::ranges::any_of(host.words, is_image)))
+    attention.slices = attention_slices(row(), layout.owned()[0], layout.owned()[0]);
   else
     attention.batches = make_attention_batches(segments_of(host.words), true, options.device);
   return attention;
+}
+
+/// In each way that blocks attend; a window that holds the longest sample is none.
+void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& model,
+                    const TokenLayout& layout, int cp_rank, const MicrobatchOptions& options) {
+  int64_t longest = 0;
+  for (const Segment& sample : segments_of(host.words)) longest = std::max(longest, sample.length);
+  Ids windows;
+  for (const AttentionSpec& spec : model.decoder.block.attention) {
+    const int64_t window = spec.window < longest ? spec.window : 0;
+    const auto same = std::ranges::find(windows, window) - windows.begin();
+    const bool is_made = same < std::ssize(windows);
+    windows.push_back(window);
+    out.text_attention.push_back(is_made ? out.text_attention[same]
+                                         : text_attention(host, window, layout, cp_rank, options));
+  }
 }
 
 /// Of all tokens, as queries and keys turn by them.
@@ -115,7 +138,7 @@ void fill_positions(Microbatch& out, const HostTokens& host, const Visibility& r
                     const TokenRuns& cp_tokens, const TokenRuns& here, const ModelSpec& model,
                     const MicrobatchOptions& options) {
   Ids places(row.begins.size());
-  for (size_t t = 0; t < places.size(); ++t) places[t] = static_cast<int64_t>(t) - row.begins[t];
+  for (size_t t = 0; t < places.size(); ++t) places[t] = static_cast<int64_t>(t) - row.samples[t];
   if (model.decoder.learned_positions)
     out.positions = index_tensor(pick(places, here), options.device);
   else
@@ -162,7 +185,7 @@ std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& s
 
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options) {
-  const Visibility row = visible_text(host.words, options.images_both_ways);
+  const Visibility row = widest_row(host, model, options);
   const TokenLayout layout = text_layout(row, options);
   const Coordinate coordinate = options.replica.coordinate(options.replica.rank, kDecoder);
   const TokenRuns& cp_tokens = layout.owned()[coordinate.cp];
@@ -171,8 +194,7 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   out.token_ids = index_tensor(pick(host.ids, cp_tokens), options.device);
   out.text_shares = layout.shares(coordinate.cp);
   out.text_rows = count_tokens(here);
-  out.text_attention.assign(model.decoder.block.attention.size(),
-                            text_attention(host, row, layout, coordinate.cp, options));
+  fill_attention(out, host, model, layout, coordinate.cp, options);
   for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder) {
     const Ids& tokens = host.placeholders[encoder];
     if (tokens.empty()) continue;
@@ -188,9 +210,8 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
 }
 
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
-                                      const MicrobatchOptions& options) {
-  const Visibility row = visible_text(host.words, options.images_both_ways);
-  const TokenLayout layout = text_layout(row, options);
+                                      const ModelSpec& model, const MicrobatchOptions& options) {
+  const TokenLayout layout = text_layout(widest_row(host, model, options), options);
   std::vector<TokenRuns> taken;
   for (int rank = 0; rank < options.replica.ranks(); ++rank) {
     TokenRuns features;

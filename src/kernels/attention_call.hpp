@@ -15,14 +15,17 @@ namespace zea::detail {
 /// A call's heads, and their elements as tiles have them.
 struct TileHeads {
   explicit TileHeads(const AttentionInputs& in)
-      : heads(in.q.size(1)), kv_heads(in.k.size(1)), dim(in.q.size(2)) {
+      : heads(in.q.size(1)), kv_heads(in.k.size(1)), dim(in.q.size(2)), scores(in.scores) {
     ZEA_ASSERT(kv_heads > 0 && heads % kv_heads == 0 && in.v.size(1) == kv_heads);
   }
 
   int64_t group() const { return heads / kv_heads; }
-  double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
+  double scale() const {
+    return scores.scale != 0 ? scores.scale : 1 / std::sqrt(static_cast<double>(dim));
+  }
 
   int64_t heads, kv_heads, dim;
+  ScoreSpec scores;
 };
 
 /// Calls `run(worker, item)` for all items in descending order, each on whichever thread is free;

@@ -90,9 +90,16 @@ TilePiece make_piece(const AttentionSlice& slice, const QueryTile& tile, int64_t
                   .key = slice.key,
                   .keys = slice.keys,
                   .sum_row = sum_row,
-                  .causal = slice.causal,
+                  .mask = slice.mask,
                   .offset = offset};
-  if (piece.causal) piece.keys = std::min(piece.keys, piece.end + offset);
+  if (slice.mask == SliceMask::Causal) piece.keys = std::min(piece.keys, piece.end + offset);
+  if (slice.mask == SliceMask::AntiCausal) {
+    const int64_t hidden = piece.first + offset;
+    piece.key += hidden;
+    piece.keys -= hidden;
+    piece.sum_row += hidden;
+    piece.offset -= hidden;
+  }
   return piece;
 }
 

@@ -19,8 +19,10 @@ struct TilePiece {
   int64_t first, end;  ///< queries of the tile
   int64_t key, keys;
   int64_t sum_row;  ///< of the first key, among the keys of the group
-  bool causal;
-  int64_t offset;  ///< causal: the i-th query of the tile sees the first i + 1 + offset keys
+  SliceMask mask;
+  /// Causal: the i-th query of the tile sees the first i + 1 + offset keys; anti-causal: it sees
+  /// those from i + offset on.
+  int64_t offset;
 };
 
 struct QueryTile {

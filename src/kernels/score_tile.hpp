@@ -24,21 +24,30 @@ struct SeenLanes {
         begin_lane(piece.first / vector * vector),
         end_lane(round_to(piece.end, vector)),
         offset(piece.offset - begin),
-        is_diagonal(piece.causal && rows - 1 > piece.first + offset),
+        is_causal(piece.mask == SliceMask::Causal && rows - 1 > piece.first + offset),
+        is_anti_causal(piece.mask == SliceMask::AntiCausal && piece.end - 1 + offset > 0),
         vector(vector) {}
 
   int64_t first_seen(int64_t row) const {
-    return is_diagonal ? std::clamp(row - offset, first, end) : first;
+    return is_causal ? std::clamp(row - offset, first, end) : first;
   }
-  /// The vector that holds it.
+  int64_t end_seen(int64_t row) const {
+    return is_anti_causal ? std::clamp(row - offset + 1, first, end) : end;
+  }
+  /// These in whole vectors.
   int64_t first_vector(int64_t row) const { return first_seen(row) / vector * vector; }
+  int64_t end_vector(int64_t row) const { return round_to(end_seen(row), vector); }
   int64_t lanes() const { return end_lane - begin_lane; }
-  Diagonal part(Diagonal of) const { return is_diagonal ? of : Diagonal::None; }
+  /// What is seen of a matrix whose lanes are those from begin_lane on.
+  SeenPart part(Diagonal of) const {
+    if (!is_causal && !is_anti_causal) return {};
+    return {of, is_anti_causal, offset + begin_lane};
+  }
 
   int64_t rows, first, end;      ///< [first, end): lanes of the piece
   int64_t begin_lane, end_lane;  ///< these in whole vectors
   int64_t offset;
-  bool is_diagonal;
+  bool is_causal, is_anti_causal;  ///< on the diagonal of such a square
   int64_t vector;
 };
 
@@ -58,7 +67,32 @@ void hide(const ScoreTile<W>& scores) {
   for (int64_t i = 0; i < seen.rows; ++i) {
     W* const row = scores.row(i);
     for (int64_t l = seen.first_vector(i); l < seen.first_seen(i); ++l) row[l] = kHidden<W>;
-    for (int64_t l = seen.end; l < seen.end_lane; ++l) row[l] = kHidden<W>;
+    for (int64_t l = seen.end_seen(i); l < seen.end_vector(i); ++l) row[l] = kHidden<W>;
+  }
+}
+
+[[gnu::always_inline]] inline double tangent(double x) {
+  return std::tanh(x);
+}
+/// tanh(x): by its series near 0, where the quotient would lose digits.
+[[gnu::always_inline]] inline float tangent(float x) {
+  const float s = x * x;
+  const float series =
+      x *
+      (1.0F + s * (-0.333333333F + s * (0.133333333F + s * (-0.0539682540F + s * 0.0218694885F))));
+  const float quotient = 1.0F - 2.0F / (exponential(2.0F * x) + 1.0F);
+  return s < 0.0625F ? series : quotient;
+}
+
+/// scores = cap tanh(scores / cap), whether they are seen or not.
+template <class W>
+ZEA_WIDE_CLONES void cap_scores(const ScoreTile<W>& scores, W cap) {
+  const SeenLanes& seen = scores.seen;
+  for (int64_t i = 0; i < seen.rows; ++i) {
+    W* __restrict row = scores.row(i);
+    const int64_t end = seen.end_vector(i);
+#pragma omp simd
+    for (int64_t l = seen.first_vector(i); l < end; ++l) row[l] = cap * tangent(row[l] / cap);
   }
 }
 
@@ -70,7 +104,8 @@ ZEA_WIDE_CLONES void take_largest(const ScoreTile<W>& scores, W* __restrict larg
   for (int64_t l = seen.begin_lane; l < seen.end_lane; ++l) factor[l] = largest[l];
   for (int64_t i = 0; i < seen.rows; ++i) {
     const W* __restrict row = scores.row(i);
-    for (int64_t l = seen.first_vector(i); l < seen.end_lane; ++l)
+    const int64_t end = seen.end_vector(i);
+    for (int64_t l = seen.first_vector(i); l < end; ++l)
       largest[l] = row[l] > largest[l] ? row[l] : largest[l];
   }
   for (int64_t l = seen.begin_lane; l < seen.end_lane; ++l)
@@ -89,30 +124,36 @@ ZEA_WIDE_CLONES void exponentiate(const ScoreTile<W>& scores, const W* __restric
   const SeenLanes& seen = scores.seen;
   for (int64_t i = 0; i < seen.rows; ++i) {
     W* __restrict row = scores.row(i);
-    const int64_t first = seen.first_vector(i);
+    const int64_t first = seen.first_vector(i), end = seen.end_vector(i);
     for (int64_t l = seen.begin_lane; l < first; ++l) row[l] = 0;
+    for (int64_t l = end; l < seen.end_lane; ++l) row[l] = 0;
 #pragma omp simd
-    for (int64_t l = first; l < seen.end_lane; ++l) {
+    for (int64_t l = first; l < end; ++l) {
       row[l] = weight(row[l], largest[l]);
       sum[l] += row[l];
     }
   }
 }
 
-/// scores = p = exp(scores - lse), and gradients = p (gradients - subtracted).
-template <class W>
+/// scores = p = exp(scores - lse), and gradients = p (gradients - subtracted); of scores that were
+/// capped those of what they were before.
+template <bool Capped, class W>
 ZEA_WIDE_CLONES void score_gradients(const ScoreTile<W>& scores, W* gradients,
-                                     const W* __restrict lse, const W* __restrict subtracted) {
+                                     const W* __restrict lse, const W* __restrict subtracted,
+                                     W cap) {
   const SeenLanes& seen = scores.seen;
   for (int64_t i = 0; i < seen.rows; ++i) {
     W* __restrict row = scores.row(i);
     W* __restrict gradient = gradients + i * scores.stride;
-    const int64_t first = seen.first_vector(i);
+    const int64_t first = seen.first_vector(i), end = seen.end_vector(i);
     for (int64_t l = seen.begin_lane; l < first; ++l) row[l] = gradient[l] = 0;
+    for (int64_t l = end; l < seen.end_lane; ++l) row[l] = gradient[l] = 0;
 #pragma omp simd
-    for (int64_t l = first; l < seen.end_lane; ++l) {
+    for (int64_t l = first; l < end; ++l) {
       const W p = weight(row[l], lse[l]);
-      gradient[l] = row[l] <= kHidden<W> ? W(0) : p * (gradient[l] - subtracted[l]);
+      W change = p * (gradient[l] - subtracted[l]);
+      if constexpr (Capped) change *= 1 - row[l] / cap * (row[l] / cap);
+      gradient[l] = row[l] <= kHidden<W> ? W(0) : change;
       row[l] = p;
     }
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "elements.hpp"
+#include "zea/core/attention_slice.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__AVX512F__)
 #define ZEA_CHOOSES_WIDTH 1
@@ -37,13 +38,20 @@ struct Singles {
   static constexpr int64_t kElements = 1;  ///< of a group
 };
 
-/// Which part of a product counts where a tile lies on the diagonal of a causal square: `lane` sees
-/// `row` if row <= lane + offset.
+/// Which matrix of a product counts in part where a tile lies on the diagonal of a square.
 enum class Diagonal {
   None,
-  Result,      ///< of the result (rows, lanes); what is not seen need not be computed
+  Result,      ///< the result is (rows, lanes); what is not seen need not be computed
   LeftInner,   ///< the left matrix is (rows, lanes), and zero where not seen
   LeftColumns  ///< the left matrix is (lanes, rows), and zero where not seen
+};
+
+/// What of it is seen. Causal: `lane` sees `row` if row <= lane + offset; anti-causal: if row >=
+/// lane + offset.
+struct SeenPart {
+  Diagonal diagonal = Diagonal::None;
+  bool anti_causal = false;
+  int64_t offset = 0;
 };
 
 /// sum (rows, columns) = scale left right, or += left right; left (rows, inner), right (inner,
@@ -62,9 +70,41 @@ struct TileProduct {
   int64_t rows, columns, inner;
   bool adds;
   Sum scale = 1;  ///< only where nothing is added to
-  Diagonal diagonal = Diagonal::None;
-  int64_t offset = 0;
+  SeenPart seen = {};
 };
+
+/// What counts of the columns and of the inner dim, in groups, for some rows.
+struct CountedPart {
+  int64_t column, end_column;
+  int64_t begin, end;
+};
+
+/// For R rows from `row` on; columns in whole vectors of L, groups of G elements.
+template <int R, int64_t L, int64_t G>
+[[gnu::always_inline]] inline CountedPart counted_part(const SeenPart& seen, int64_t row,
+                                                       int64_t columns, int64_t inner) {
+  CountedPart part{0, columns, 0, inner};
+  // Of lanes: the first that sees one of these rows, and the end of those that do.
+  const int64_t first = std::max<int64_t>(0, row - seen.offset) / L * L;
+  const int64_t end = std::max<int64_t>(0, row + R - seen.offset);
+  if (seen.diagonal == Diagonal::Result) {
+    if (seen.anti_causal)
+      part.end_column = std::min(round_to(end, L), columns);
+    else
+      part.column = std::min(first, columns);
+  } else if (seen.diagonal == Diagonal::LeftInner) {
+    if (seen.anti_causal)
+      part.end = std::min((end + G - 1) / G, inner);
+    else
+      part.begin = std::min(first / G, inner);
+  } else if (seen.diagonal == Diagonal::LeftColumns) {
+    if (seen.anti_causal)
+      part.begin = std::min(std::max<int64_t>(0, row + seen.offset) / G, inner);
+    else
+      part.end = std::min((std::max<int64_t>(0, row + R + seen.offset) + G - 1) / G, inner);
+  }
+  return part;
+}
 
 /// A block of R rows and C vectors of sums, in registers.
 template <class Sum, int R, int C>
@@ -108,13 +148,9 @@ template <int R, int C, class W>
 template <int R, int C, class Terms>
 [[gnu::always_inline]] inline void multiply_rows(const TileProduct<Terms>& p, int64_t row) {
   constexpr int64_t L = kLanes<typename Terms::Sum>, G = Terms::kElements;
-  const int64_t first_seen = std::max<int64_t>(0, row - p.offset) / L * L;
-  int64_t column = p.diagonal == Diagonal::Result ? std::min(first_seen, p.columns) : 0;
-  const int64_t begin = p.diagonal == Diagonal::LeftInner ? std::min(first_seen / G, p.inner) : 0;
-  const int64_t seen = std::max<int64_t>(0, row + R + p.offset);
-  const int64_t end =
-      p.diagonal == Diagonal::LeftColumns ? std::min((seen + G - 1) / G, p.inner) : p.inner;
-  int64_t vectors = (p.columns - column) / L;
+  const auto [first, end_column, begin, end] =
+      counted_part<R, L, G>(p.seen, row, p.columns, p.inner);
+  int64_t column = first, vectors = (end_column - first) / L;
   if constexpr (C >= 3)
     for (; vectors > 4 || vectors == 3; vectors -= 3, column += 3 * L)
       multiply_block<R, 3>(p, row, column, begin, end);

@@ -112,8 +112,13 @@ class BackwardTile {
     score(k, q_, seen, scale(), scores_);
     score(v, dout_, seen, W(1), gradients_);
     const ScoreTile<W> scores{scores_, lanes_, seen}, gradients{gradients_, lanes_, seen};
+    const auto cap = static_cast<W>(call_.heads.scores.softcap);
+    if (cap != 0) cap_scores(scores, cap);
     hide(scores);
-    score_gradients(scores, gradients_, lse_, subtracted_);
+    if (cap != 0)
+      score_gradients<true>(scores, gradients_, lse_, subtracted_, cap);
+    else
+      score_gradients<false>(scores, gradients_, lse_, subtracted_, cap);
     const WeightOperands<Terms> ds = weight_operands(Terms(), gradients, paired_gradients_);
     if (item.wants_keys) {
       const int64_t row = (piece.sum_row + begin - item.first_key) * columns_;
@@ -130,7 +135,7 @@ class BackwardTile {
     multiply(TileProduct<Terms>{keys.along_dim.data, keys.along_dim.stride, 1,
                                 queries.along_dim + first, lanes_, target + first, lanes_,
                                 seen.rows, seen.lanes(), shapes_.groups(), false, scale,
-                                seen.part(Diagonal::Result), seen.offset + first});
+                                seen.part(Diagonal::Result)});
   }
 
   void add_key_gradient(const WeightOperands<Terms>& weights, const QueryOperands<Terms>& queries,
@@ -139,7 +144,7 @@ class BackwardTile {
     multiply(TileProduct<Terms>{weights.along_lanes.data + group, weights.along_lanes.stride, 1,
                                 queries.across_lanes + group * columns_, columns_, target, columns_,
                                 seen.rows, columns_, groups_of<Terms>(seen.lanes()), true, W(1),
-                                seen.part(Diagonal::LeftInner), seen.offset + first});
+                                seen.part(Diagonal::LeftInner)});
   }
 
   void add_query_gradient(const WeightOperands<Terms>& ds, const KeyOperands<Terms>& k,
@@ -148,7 +153,7 @@ class BackwardTile {
     multiply(TileProduct<Terms>{ds.across_keys.data + first, 1, ds.across_keys.stride,
                                 k.across_keys.data, k.across_keys.stride, dq_ + first * columns_,
                                 columns_, seen.end - first, columns_, groups_of<Terms>(seen.rows),
-                                true, W(1), seen.part(Diagonal::LeftColumns), seen.offset + first});
+                                true, W(1), seen.part(Diagonal::LeftColumns)});
   }
 
   void store_keys(const BackwardItem& item) {

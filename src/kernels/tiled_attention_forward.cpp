@@ -81,12 +81,12 @@ class ForwardTile {
   }
 
   void add_keys(const SeenLanes& seen, const GroupRows<Terms>& k, const GroupRows<Terms>& v) {
-    const int64_t first = seen.begin_lane, offset = seen.offset + first;
+    const int64_t first = seen.begin_lane;
     const ScoreTile<W> scores{scores_, lanes_, seen};
     multiply(TileProduct<Terms>{k.data, k.stride, 1, q_ + first, lanes_, scores_ + first, lanes_,
                                 seen.rows, seen.lanes(), shapes_.groups(), false,
-                                static_cast<W>(heads_.scale()), seen.part(Diagonal::Result),
-                                offset});
+                                static_cast<W>(heads_.scale()), seen.part(Diagonal::Result)});
+    if (heads_.scores.softcap != 0) cap_scores(scores, static_cast<W>(heads_.scores.softcap));
     hide(scores);
     take_largest(scores, largest_, factor_);
     scale_sums(first, seen.end_lane);
@@ -97,7 +97,7 @@ class ForwardTile {
     multiply(TileProduct<Terms>{p.data + first, 1, p.stride, v.data, v.stride,
                                 out_ + first * columns_, columns_, seen.end - first, columns_,
                                 groups_of<Terms>(seen.rows), true, W(1),
-                                seen.part(Diagonal::LeftColumns), offset});
+                                seen.part(Diagonal::LeftColumns)});
   }
 
   void scale_sums(int64_t begin, int64_t end) {

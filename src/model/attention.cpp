@@ -9,6 +9,7 @@
 #include "zea/kernels/tiled_attention.hpp"
 #include "zea/model/functions.hpp"
 #include "zea/model/parameter_function.hpp"
+#include "zea/model/saved_scores.hpp"
 
 namespace zea {
 namespace {
@@ -25,17 +26,20 @@ struct Call {
   const Batches* batches;
   int64_t kv_heads;
   bool causal;
+  ScoreSpec scores;
 };
 
 void save(Context* ctx, const Call& call) {
   ctx->saved_data["batches"] = reinterpret_cast<int64_t>(call.batches);
   ctx->saved_data["kv_heads"] = call.kv_heads;
   ctx->saved_data["causal"] = call.causal;
+  save_scores(ctx, call.scores);
 }
 
 Call saved_call(Context* ctx) {
   return {reinterpret_cast<const Batches*>(ctx->saved_data.at("batches").toInt()),
-          ctx->saved_data.at("kv_heads").toInt(), ctx->saved_data.at("causal").toBool()};
+          ctx->saved_data.at("kv_heads").toInt(), ctx->saved_data.at("causal").toBool(),
+          saved_scores(ctx)};
 }
 
 Heads heads_of(const Tensor& qkv, const Call& call) {
@@ -54,7 +58,8 @@ std::vector<AttentionSlice> slices_of(const Call& call) {
     const int64_t* rows = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.segments; ++i) {
       const int64_t first = rows[i * batch.length], length = lengths[i];
-      slices.push_back({first, length, first, length, call.causal});
+      const SliceMask mask = call.causal ? SliceMask::Causal : SliceMask::None;
+      slices.push_back({first, length, first, length, mask});
     }
   }
   return slices;
@@ -73,8 +78,8 @@ struct TiledFunction : Function<TiledFunction> {
     const Tensor y = at::empty({qkv.size(0), heads.query * heads.dim}, qkv.options());
     const auto type = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const Tensor lse = at::empty({qkv.size(0), heads.query}, qkv.options().dtype(type));
-    tiled_attention_forward({q, k, v}, slices_of(call), {y.view({-1, heads.query, heads.dim}), lse},
-                            AttentionResult::Written);
+    tiled_attention_forward({q, k, v, call.scores}, slices_of(call),
+                            {y.view({-1, heads.query, heads.dim}), lse}, AttentionResult::Written);
     ctx->save_for_backward({qkv, y, lse});
     save(ctx, call);
     return y;
@@ -89,7 +94,7 @@ struct TiledFunction : Function<TiledFunction> {
     const Tensor dqkv = at::empty(qkv.sizes(), qkv.options());
     const auto [q, k, v] = parts_of(qkv, heads);
     const auto [dq, dk, dv] = parts_of(dqkv, heads);
-    tiled_attention_backward({q, k, v}, by_head(outputs[0].contiguous()),
+    tiled_attention_backward({q, k, v, call.scores}, by_head(outputs[0].contiguous()),
                              {by_head(saved[1]), saved[2]}, slices_of(call), {dq, dk, dv},
                              AttentionResult::Written);
     return {dqkv, {}};
@@ -105,14 +110,15 @@ Tensor gather_heads(const Tensor& part, const AttentionBatch& batch, int64_t rep
 }
 
 FlashInputs gather_inputs(const Tensor& qkv, const AttentionBatch& batch, const Heads& heads,
-                          bool causal) {
+                          const Call& call) {
   const int64_t repeat = heads.query / heads.key_value;
   const auto [q, k, v] = parts_of(qkv, heads);
   return {gather_heads(q, batch, 1),
           gather_heads(k, batch, repeat),
           gather_heads(v, batch, repeat),
-          causal,
-          {}};
+          call.causal,
+          {},
+          call.scores};
 }
 
 /// (real tokens, heads, dim) of (segments, heads, length, dim).
@@ -127,7 +133,7 @@ struct BatchedFunction : Function<BatchedFunction> {
     Tensor y = at::empty({qkv.size(0), heads.query, heads.dim}, qkv.options());
     Tensors saved{qkv};
     for (const AttentionBatch& batch : *call.batches) {
-      const FlashInputs in = gather_inputs(qkv, batch, heads, call.causal);
+      const FlashInputs in = gather_inputs(qkv, batch, heads, call);
       const auto [out, lse] = flash_forward(in);
       y.index_copy_(0, batch.unpadded_rows, real_tokens(out, batch));
       saved.insert(saved.end(), {in.q, in.k, in.v, out, lse});
@@ -145,7 +151,8 @@ struct BatchedFunction : Function<BatchedFunction> {
     Tensor dqkv = at::empty_like(saved[0]);
     size_t next = 1;
     for (const AttentionBatch& batch : *call.batches) {
-      const FlashInputs in{saved[next], saved[next + 1], saved[next + 2], call.causal, {}};
+      const FlashInputs in{saved[next], saved[next + 1], saved[next + 2], call.causal,
+                           {},          call.scores};
       const auto gradients =
           flash_backward(batched_gradient(dy, batch), in, {saved[next + 3], saved[next + 4]});
       dqkv.index_copy_(0, batch.unpadded_rows, joined(gradients, batch, heads));
@@ -184,11 +191,11 @@ struct BatchedFunction : Function<BatchedFunction> {
 }  // namespace
 
 at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches,
-                     int64_t heads, int64_t kv_heads, bool causal) {
+                     int64_t heads, int64_t kv_heads, bool causal, const ScoreSpec& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads);
   if (!causal)
     for (const AttentionBatch& batch : batches) ZEA_ASSERT(!batch.unpadded.defined());
-  const Call call{&batches, kv_heads, causal};
+  const Call call{&batches, kv_heads, causal, scores};
   return takes_tiled_attention(qkv) ? TiledFunction::apply(qkv, call)
                                     : BatchedFunction::apply(qkv, call);
 }

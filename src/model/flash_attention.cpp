@@ -4,6 +4,8 @@
 #include <limits>
 #include <optional>
 
+#include "zea/core/error.hpp"
+
 namespace zea::detail {
 namespace {
 
@@ -16,6 +18,11 @@ std::optional<Tensor> optional_mask(const FlashInputs& in) {
   return in.mask.defined() ? std::optional<Tensor>(in.mask) : std::nullopt;
 }
 
+std::optional<double> scale_of(const FlashInputs& in) {
+  ZEA_ASSERT(in.scores.softcap == 0);
+  return in.scores.scale != 0 ? std::optional(in.scores.scale) : std::nullopt;
+}
+
 Tensor padded_lse(const Tensor& lse) {
   const int64_t missing = (kLseRows - lse.size(2) % kLseRows) % kLseRows;
   return at::constant_pad_nd(lse, {0, missing}, std::numeric_limits<double>::infinity())
@@ -26,12 +33,12 @@ Tensor padded_lse(const Tensor& lse) {
 
 FlashOutputs flash_forward(const FlashInputs& in) {
   if (in.q.is_cpu()) {
-    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(in.q, in.k, in.v, 0.0,
-                                                                      in.causal, optional_mask(in));
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+        in.q, in.k, in.v, 0.0, in.causal, optional_mask(in), scale_of(in));
     return {out, lse};
   }
   const auto result = at::_scaled_dot_product_efficient_attention(
-      in.q, in.k, in.v, optional_mask(in), true, 0.0, in.causal);
+      in.q, in.k, in.v, optional_mask(in), true, 0.0, in.causal, scale_of(in));
   return {std::get<0>(result), std::get<1>(result).narrow(2, 0, in.q.size(2))};
 }
 
@@ -39,14 +46,15 @@ std::array<Tensor, 3> flash_backward(const Tensor& dout, const FlashInputs& in,
                                      const FlashOutputs& outputs) {
   if (in.q.is_cpu()) {
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        dout, in.q, in.k, in.v, outputs.out, outputs.lse, 0.0, in.causal, optional_mask(in));
+        dout, in.q, in.k, in.v, outputs.out, outputs.lse, 0.0, in.causal, optional_mask(in),
+        scale_of(in));
     return {dq, dk, dv};
   }
   // Dropout is off, so the kernel reads neither seed nor offset.
   const Tensor unused = at::zeros({}, in.q.options().dtype(at::kLong));
   auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
       dout, in.q, in.k, in.v, in.mask, outputs.out, padded_lse(outputs.lse), unused, unused, 0.0,
-      {true, true, true, false}, in.causal);
+      {true, true, true, false}, in.causal, scale_of(in));
   return {dq, dk, dv};
 }
 

@@ -8,12 +8,15 @@
 
 #include <array>
 
+#include "zea/core/attention_slice.hpp"
+
 namespace zea::detail {
 
 struct FlashInputs {
   at::Tensor q, k, v;
   bool causal = false;
-  at::Tensor mask;  ///< undefined, or added to the scores: (batch, heads, queries, keys)
+  at::Tensor mask;        ///< undefined, or added to the scores: (batch, heads, queries, keys)
+  ScoreSpec scores = {};  ///< no softcap: the library's kernels have none
 };
 
 struct FlashOutputs {

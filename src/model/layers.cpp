@@ -35,12 +35,12 @@ at::Tensor Layers::logits(const at::Tensor& x, Parameter& weight, const LogitSpe
 }
 
 at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
-                             int64_t kv_heads) const {
+                             int64_t kv_heads, const ScoreSpec& scores) const {
   if (tokens.context)
     throw InternalError("tokens of several cp ranks came to the layers of one rank");
-  if (!tokens.slices.empty()) return slice_attention(qkv, tokens.slices, heads, kv_heads);
+  if (!tokens.slices.empty()) return slice_attention(qkv, tokens.slices, heads, kv_heads, scores);
   ZEA_ASSERT(qkv.size(0) == 0 || !tokens.batches.empty());
-  return zea::attention(qkv, tokens.batches, heads, kv_heads, tokens.causal);
+  return zea::attention(qkv, tokens.batches, heads, kv_heads, tokens.causal, scores);
 }
 
 }  // namespace zea

@@ -10,6 +10,7 @@
 #include "zea/core/error.hpp"
 #include "zea/kernels/tiled_attention.hpp"
 #include "zea/model/parameter_function.hpp"
+#include "zea/model/saved_scores.hpp"
 
 namespace zea {
 namespace {
@@ -33,7 +34,7 @@ void add_library_attention(const AttentionSums& sums, const AttentionInputs& in,
                            const std::vector<AttentionSlice>& slices) {
   for (const SliceStack& stack : stack_slices(slices)) {
     const StackedSlices stacked(stack, in.q.size(1), in.k.size(1), in.q.device());
-    const FlashOutputs outputs = flash_forward(stacked.gather(in.q, in.k, in.v));
+    const FlashOutputs outputs = flash_forward(stacked.gather(in));
     const AttentionSums rows{stacked.take_queries(sums.out), stacked.take_queries(sums.lse)};
     merge(rows, {stacked.real_queries(outputs.out),
                  stacked.real_queries(outputs.lse.unsqueeze(-1)).squeeze(-1)});
@@ -52,7 +53,7 @@ void add_library_gradients(const AttentionGradients& gradients, const AttentionI
     // Of padding: no gradient, and a weight of exp(score - inf) = 0 for every key.
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const auto [dq, dk, dv] = flash_backward(
-        stacked.gather_queries(dout, 0), stacked.gather(in.q, in.k, in.v),
+        stacked.gather_queries(dout, 0), stacked.gather(in),
         {stacked.gather_queries(sums.out), stacked.gather_queries(lse, kInfinity).squeeze(-1)});
     stacked.add_queries(gradients.dq, dq);
     stacked.add_keys(gradients.dk, dk);
@@ -60,9 +61,10 @@ void add_library_gradients(const AttentionGradients& gradients, const AttentionI
   }
 }
 
-AttentionInputs split_heads(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
+AttentionInputs split_heads(const Tensor& qkv, int64_t heads, int64_t kv_heads,
+                            const ScoreSpec& scores = {}) {
   return {qkv.narrow(1, 0, heads), qkv.narrow(1, heads, kv_heads),
-          qkv.narrow(1, heads + kv_heads, kv_heads)};
+          qkv.narrow(1, heads + kv_heads, kv_heads), scores};
 }
 
 constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
@@ -82,8 +84,8 @@ Tensor no_keys(const Tensor& q) {
 
 struct SliceAttentionFunction : Function<SliceAttentionFunction> {
   static Tensor forward(Context* ctx, const Tensor& qkv, const std::vector<AttentionSlice>* slices,
-                        int64_t heads, int64_t kv_heads) {
-    const AttentionInputs in = split_heads(qkv, heads, kv_heads);
+                        int64_t heads, int64_t kv_heads, const ScoreSpec& scores) {
+    const AttentionInputs in = split_heads(qkv, heads, kv_heads, scores);
     AttentionSums sums{{}, no_keys(in.q)};
     Tensor y;
     if (takes_tiled_attention(qkv)) {
@@ -98,6 +100,7 @@ struct SliceAttentionFunction : Function<SliceAttentionFunction> {
     ctx->save_for_backward({qkv, y, sums.lse});
     ctx->saved_data["slices"] = reinterpret_cast<int64_t>(slices);
     ctx->saved_data["kv_heads"] = kv_heads;
+    save_scores(ctx, scores);
     return y;
   }
 
@@ -113,14 +116,14 @@ struct SliceAttentionFunction : Function<SliceAttentionFunction> {
     const bool is_tiled = takes_tiled_attention(qkv);
     const Tensor dqkv = at::zeros(
         qkv.sizes(), qkv.options().dtype(is_tiled ? qkv.scalar_type() : lse.scalar_type()));
-    const AttentionInputs in = split_heads(qkv, heads, kv_heads);
+    const AttentionInputs in = split_heads(qkv, heads, kv_heads, saved_scores(ctx));
     const AttentionInputs parts = split_heads(dqkv, heads, kv_heads);
     const AttentionGradients gradients{parts.q, parts.k, parts.v};
     if (is_tiled)
       tiled_attention_backward(in, dout, sums, slices, gradients, AttentionResult::Written);
     else
       add_library_gradients(gradients, in, dout, sums, slices);
-    return {dqkv.to(qkv.scalar_type()), {}, {}, {}};
+    return {dqkv.to(qkv.scalar_type()), {}, {}, {}, {}};
   }
 };
 
@@ -188,9 +191,9 @@ void write_attention_gradients(const AttentionGradients& gradients, const Attent
 }
 
 Tensor slice_attention(const Tensor& qkv, const std::vector<AttentionSlice>& slices, int64_t heads,
-                       int64_t kv_heads) {
+                       int64_t kv_heads, const ScoreSpec& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
-  return SliceAttentionFunction::apply(qkv, &slices, heads, kv_heads);
+  return SliceAttentionFunction::apply(qkv, &slices, heads, kv_heads, scores);
 }
 
 }  // namespace zea

@@ -45,12 +45,12 @@ std::vector<SliceStack> stack_slices(const std::vector<AttentionSlice>& slices) 
       order.begin(), order.end(),
       [](const AttentionSlice& a, const AttentionSlice& b) { return a.query < b.query; });
   std::vector<SliceStack> stacks;
-  std::map<std::tuple<int64_t, int64_t, bool>, std::vector<size_t>> of_shape;
+  std::map<std::tuple<int64_t, int64_t, SliceMask>, std::vector<size_t>> of_shape;
   for (const AttentionSlice& slice : order) {
     const bool is_long = std::max(slice.queries, slice.keys) > kLongestStacked;
     const int64_t queries = is_long ? slice.queries : padded(slice.queries);
     const int64_t keys = is_long ? slice.keys : padded(slice.keys);
-    auto& same = of_shape[{queries, keys, slice.causal}];
+    auto& same = of_shape[{queries, keys, slice.mask}];
     const auto found = std::find_if(same.begin(), same.end(), [&](size_t index) {
       return !is_long && takes(stacks[index], slice);
     });
@@ -59,7 +59,7 @@ std::vector<SliceStack> stack_slices(const std::vector<AttentionSlice>& slices) 
       continue;
     }
     if (!is_long) same.push_back(stacks.size());
-    stacks.push_back({{slice}, queries, keys, slice.causal});
+    stacks.push_back({{slice}, queries, keys, slice.mask});
   }
   for (SliceStack& stack : stacks) {
     // As small as the largest of them: alone, a slice needs no padding.
@@ -78,18 +78,22 @@ StackedSlices::StackedSlices(const SliceStack& stack, int64_t heads, int64_t kv_
       size_(static_cast<int64_t>(stack.slices.size())),
       kv_heads_(kv_heads),
       group_(heads / kv_heads) {
-  if (size_ == 1) return;
+  const bool reverses = stack.mask == SliceMask::AntiCausal;
+  if (size_ == 1 && !reverses) return;
+  const auto row = [&](int64_t first, int64_t count, int64_t i) {
+    return i >= count ? first : reverses ? first + count - 1 - i : first + i;
+  };
   Ids queries, keys, real, rows;
   for (const AttentionSlice& slice : stack.slices) {
     for (int64_t i = 0; i < stack.queries; ++i) {
       if (i < slice.queries) {
         real.push_back(static_cast<int64_t>(queries.size()));
-        rows.push_back(slice.query + i);
+        rows.push_back(row(slice.query, slice.queries, i));
       }
-      queries.push_back(slice.query + (i < slice.queries ? i : 0));
+      queries.push_back(row(slice.query, slice.queries, i));
     }
-    for (int64_t i = 0; i < stack.keys; ++i) keys.push_back(slice.key + (i < slice.keys ? i : 0));
-    masks_ = masks_ || (!stack.causal && slice.keys < stack.keys);
+    for (int64_t i = 0; i < stack.keys; ++i) keys.push_back(row(slice.key, slice.keys, i));
+    masks_ = masks_ || (!is_masked() && slice.keys < stack.keys);
   }
   query_indices_ = index_tensor(queries, device);
   key_indices_ = index_tensor(keys, device);
@@ -98,10 +102,11 @@ StackedSlices::StackedSlices(const SliceStack& stack, int64_t heads, int64_t kv_
   if (has_padding) real_indices_ = index_tensor(real, device);
 }
 
-FlashInputs StackedSlices::gather(const Tensor& q, const Tensor& k, const Tensor& v) const {
-  FlashInputs in{gather_queries(q), gather_keys(k), gather_keys(v), stack_.causal, {}};
-  if (masks_) in.mask = make_mask(in.q);
-  return in;
+FlashInputs StackedSlices::gather(const AttentionInputs& in) const {
+  FlashInputs flash{
+      gather_queries(in.q), gather_keys(in.k), gather_keys(in.v), is_masked(), {}, in.scores};
+  if (masks_) flash.mask = make_mask(flash.q);
+  return flash;
 }
 
 Tensor StackedSlices::gather_queries(const Tensor& x) const {
@@ -157,31 +162,30 @@ void StackedSlices::add_keys(const Tensor& x, const Tensor& gradient) const {
 }
 
 /// (size, queries, heads, dim) -> (size, heads, queries, dim); with G query heads on a KV head
-/// (size, kv_heads, queries * G, dim), causal (size * kv_heads, G, queries, dim).
+/// (size, kv_heads, queries * G, dim), masked (size * kv_heads, G, queries, dim).
 Tensor StackedSlices::fold_queries(const Tensor& x) const {
   if (group_ == 1) return x.transpose(1, 2);
   const Tensor groups = x.unflatten(2, {kv_heads_, group_});
-  if (stack_.causal) return groups.permute({0, 2, 3, 1, 4}).flatten(0, 1);
+  if (is_masked()) return groups.permute({0, 2, 3, 1, 4}).flatten(0, 1);
   return groups.permute({0, 2, 1, 3, 4}).flatten(2, 3);
 }
 
 Tensor StackedSlices::unfold_queries(const Tensor& x) const {
   if (group_ == 1) return x.transpose(1, 2);
-  if (stack_.causal)
-    return x.unflatten(0, {size_, kv_heads_}).permute({0, 3, 1, 2, 4}).flatten(2, 3);
+  if (is_masked()) return x.unflatten(0, {size_, kv_heads_}).permute({0, 3, 1, 2, 4}).flatten(2, 3);
   return x.unflatten(2, {stack_.queries, group_}).permute({0, 2, 1, 3, 4}).flatten(2, 3);
 }
 
-/// (size, keys, kv_heads, dim) -> (size, kv_heads, keys, dim), causal with G query heads on a KV
+/// (size, keys, kv_heads, dim) -> (size, kv_heads, keys, dim), masked with G query heads on a KV
 /// head (size * kv_heads, G, keys, dim) without copies of a head.
 Tensor StackedSlices::fold_keys(const Tensor& x) const {
   const Tensor keys = x.transpose(1, 2);
-  if (group_ == 1 || !stack_.causal) return keys;
+  if (group_ == 1 || !is_masked()) return keys;
   return keys.flatten(0, 1).unsqueeze(1).expand({-1, group_, -1, -1});
 }
 
 Tensor StackedSlices::unfold_keys(const Tensor& x) const {
-  if (group_ == 1 || !stack_.causal) return x.transpose(1, 2);
+  if (group_ == 1 || !is_masked()) return x.transpose(1, 2);
   return x.sum(1).unflatten(0, {size_, kv_heads_}).transpose(1, 2);
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "flash_attention.hpp"
-#include "zea/plan/tokens/attention_slices.hpp"
+#include "zea/kernels/tiled_attention.hpp"
 
 namespace zea::detail {
 
@@ -17,7 +17,7 @@ namespace zea::detail {
 struct SliceStack {
   std::vector<AttentionSlice> slices;
   int64_t queries = 0, keys = 0;  ///< of the shape that all are padded to
-  bool causal = false;
+  SliceMask mask = SliceMask::None;
 };
 
 std::vector<SliceStack> stack_slices(const std::vector<AttentionSlice>& slices);
@@ -27,8 +27,9 @@ class StackedSlices {
  public:
   StackedSlices(const SliceStack& stack, int64_t heads, int64_t kv_heads, at::Device device);
 
-  /// Inputs of a kernel from q (queries, heads, dim), k, v (keys, kv_heads, dim).
-  FlashInputs gather(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
+  /// Inputs of a kernel. Kernels know causal squares only: anti-causal ones go in with queries and
+  /// keys in reverse order.
+  FlashInputs gather(const AttentionInputs& in) const;
 
   /// A tensor of queries as the kernel has it; padding is what stands in some row.
   at::Tensor gather_queries(const at::Tensor& x) const;
@@ -45,6 +46,7 @@ class StackedSlices {
   void add_keys(const at::Tensor& x, const at::Tensor& gradient) const;
 
  private:
+  bool is_masked() const { return stack_.mask != SliceMask::None; }
   bool is_view() const { return !query_indices_.defined(); }
   at::Tensor fold_queries(const at::Tensor& x) const;
   at::Tensor unfold_queries(const at::Tensor& x) const;

@@ -73,7 +73,7 @@ class TensorOps {
   at::Tensor attention(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
     return layers_.attention(by_head(qkv, heads), microbatch_.attention(unit_), heads.query,
-                             heads.key_value);
+                             heads.key_value, model_.attention(unit_).scores);
   }
   at::Tensor gated(const at::Tensor& x, Activation activation) const {
     return zea::gated(x, activation);

@@ -7,6 +7,7 @@
 #include "key_exchange.hpp"
 #include "zea/core/error.hpp"
 #include "zea/model/parameter_function.hpp"
+#include "zea/model/saved_scores.hpp"
 
 namespace zea {
 namespace {
@@ -19,6 +20,7 @@ struct ContextCall {
   int64_t heads, kv_heads;
   Collectives* inner;
   Collectives* outer;
+  ScoreSpec scores;
 
   HeadExchange head_exchange() const { return {*plan, heads, kv_heads, inner}; }
   bool is_alone() const { return !outer || outer->size() == 1; }
@@ -31,25 +33,29 @@ void save(Context* ctx, const ContextCall& call) {
   ctx->saved_data["kv_heads"] = call.kv_heads;
   ctx->saved_data["inner"] = reinterpret_cast<int64_t>(call.inner);
   ctx->saved_data["outer"] = reinterpret_cast<int64_t>(call.outer);
+  save_scores(ctx, call.scores);
 }
 
 ContextCall saved_call(Context* ctx) {
   const auto saved = [&](const char* name) { return ctx->saved_data.at(name).toInt(); };
-  return {reinterpret_cast<const ContextPlan*>(saved("plan")), saved("heads"), saved("kv_heads"),
+  return {reinterpret_cast<const ContextPlan*>(saved("plan")),
+          saved("heads"),
+          saved("kv_heads"),
           reinterpret_cast<Collectives*>(saved("inner")),
-          reinterpret_cast<Collectives*>(saved("outer"))};
+          reinterpret_cast<Collectives*>(saved("outer")),
+          saved_scores(ctx)};
 }
 
 GroupInputs inputs_of(const ContextCall& call, const Tensor& qkv, int64_t heads) {
   const Tensor kv = qkv.narrow(1, heads, qkv.size(1) - heads);
-  return {qkv.narrow(1, 0, heads), call.passes_keys() ? kv.contiguous() : kv};
+  return {qkv.narrow(1, 0, heads), call.passes_keys() ? kv.contiguous() : kv, call.scores};
 }
 
 AttentionSums attend(const ContextCall& call, const GroupInputs& in) {
   if (call.passes_keys()) return PassedKeys(*call.plan, *call.outer).attend(in);
   if (!call.is_alone()) return GatheredKeys(*call.plan, *call.outer).attend(in);
   const AttentionSums sums = unwritten_sums(in.q);
-  write_attention(sums, with_keys(in.q, in.kv), call.plan->slices.at(0));
+  write_attention(sums, with_keys(in.q, in.kv, in.scores), call.plan->slices.at(0));
   return sums;
 }
 
@@ -60,8 +66,9 @@ void write_gradients(const ContextCall& call, const GroupGradients& gradients,
   else if (!call.is_alone())
     GatheredKeys(*call.plan, *call.outer).write_gradients(gradients, in, dout, sums);
   else
-    write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv), dout,
-                              sums, call.plan->slices.at(0));
+    write_attention_gradients(with_keys(gradients, gradients.dkv),
+                              with_keys(in.q, in.kv, in.scores), dout, sums,
+                              call.plan->slices.at(0));
 }
 
 struct ContextAttentionFunction : Function<ContextAttentionFunction> {
@@ -96,9 +103,11 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
 }  // namespace
 
 at::Tensor context_attention(const at::Tensor& qkv, const ContextPlan& plan, int64_t heads,
-                             int64_t kv_heads, Collectives* inner, Collectives* outer) {
+                             int64_t kv_heads, Collectives* inner, Collectives* outer,
+                             const ScoreSpec& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
-  return ContextAttentionFunction::apply(qkv, ContextCall{&plan, heads, kv_heads, inner, outer});
+  return ContextAttentionFunction::apply(qkv,
+                                         ContextCall{&plan, heads, kv_heads, inner, outer, scores});
 }
 
 }  // namespace zea

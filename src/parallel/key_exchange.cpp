@@ -36,9 +36,9 @@ Tensor their_queries(const Tensor& x, int64_t first, int64_t heads, int64_t all)
 
 }  // namespace
 
-AttentionInputs with_keys(const Tensor& q, const Tensor& kv) {
+AttentionInputs with_keys(const Tensor& q, const Tensor& kv, const ScoreSpec& scores) {
   const int64_t heads = kv.size(1) / 2;
-  return {q, kv.narrow(1, 0, heads), kv.narrow(1, heads, heads)};
+  return {q, kv.narrow(1, 0, heads), kv.narrow(1, heads, heads), scores};
 }
 
 AttentionGradients with_keys(const GroupGradients& gradients, const Tensor& dkv) {
@@ -98,7 +98,7 @@ AttentionSums GatheredKeys::attend(const GroupInputs& in) const {
     before = std::move(coming);
     if (first + heads < all) coming = gather(in.kv, first + heads, heads);
     const auto part = [&](const Tensor& x) { return their_queries(x, first, heads, all); };
-    write_attention({part(sums.out), part(sums.lse)}, with_keys(part(in.q), kv),
+    write_attention({part(sums.out), part(sums.lse)}, with_keys(part(in.q), kv, in.scores),
                     plan_.slices.at(0));
   }
   before.finish();
@@ -121,8 +121,9 @@ void GatheredKeys::write_gradients(const GroupGradients& gradients, const GroupI
     if (first + heads < all) coming = gather(in.kv, first + heads, heads);
     const auto part = [&](const Tensor& x) { return their_queries(x, first, heads, all); };
     Tensor dkv = at::zeros(kv.sizes(), kv.options());
-    write_attention_gradients(with_keys({part(gradients.dq), {}}, dkv), with_keys(part(in.q), kv),
-                              part(dout), {part(sums.out), part(sums.lse)}, plan_.slices.at(0));
+    write_attention_gradients(with_keys({part(gradients.dq), {}}, dkv),
+                              with_keys(part(in.q), kv, in.scores), part(dout),
+                              {part(sums.out), part(sums.lse)}, plan_.slices.at(0));
     if (first > 0) finish(first - heads);
     returning = return_gradient(std::move(dkv));
   }
@@ -155,7 +156,7 @@ AttentionSums PassedKeys::attend(const GroupInputs& in) const {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const auto attend = hop == 0 ? write_attention : add_attention;  // each query sees itself
-    attend(sums, with_keys(in.q, kv), plan_.slices.at(owner(hop)));
+    attend(sums, with_keys(in.q, kv, in.scores), plan_.slices.at(owner(hop)));
     before.finish();
     if (!is_last(hop)) kv = coming.arrive();
     before = std::move(coming);
@@ -166,14 +167,14 @@ AttentionSums PassedKeys::attend(const GroupInputs& in) const {
 void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInputs& in,
                                  const Tensor& dout, const AttentionSums& sums) const {
   TravellingTensor before = pass(in.kv, 0), behind, behind_before;
-  write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv), dout, sums,
-                            plan_.slices.at(owner(0)));
+  write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv, in.scores),
+                            dout, sums, plan_.slices.at(owner(0)));
   Tensor kv = before.arrive();
   for (int hop = 1; hop < outer_.size(); ++hop) {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const Tensor dkv = new_gradient(kv, gradients.dq);
-    add_attention_gradients(with_keys(gradients, dkv), with_keys(in.q, kv), dout, sums,
+    add_attention_gradients(with_keys(gradients, dkv), with_keys(in.q, kv, in.scores), dout, sums,
                             plan_.slices.at(owner(hop)));
     before.finish();
     behind_before.finish();

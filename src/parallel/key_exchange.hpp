@@ -16,6 +16,7 @@ namespace zea::detail {
 /// type that travels; contiguous where keys are passed.
 struct GroupInputs {
   at::Tensor q, kv;
+  ScoreSpec scores;
 };
 
 /// dq, and dkv of the own group's tokens, to be written: of q's type, fp32 for bf16 where keys are
@@ -103,7 +104,7 @@ class PassedKeys {
 };
 
 /// Inputs of attention to the keys of `kv`.
-AttentionInputs with_keys(const at::Tensor& q, const at::Tensor& kv);
+AttentionInputs with_keys(const at::Tensor& q, const at::Tensor& kv, const ScoreSpec& scores);
 AttentionGradients with_keys(const GroupGradients& gradients, const at::Tensor& dkv);
 
 }  // namespace zea::detail

@@ -54,10 +54,10 @@ at::Tensor TensorLayers::logits(const at::Tensor& x, Parameter& weight, const Lo
 }
 
 at::Tensor TensorLayers::attention(const at::Tensor& qkv, const TokenAttention& tokens,
-                                   int64_t heads, int64_t kv_heads) const {
-  if (!tokens.context) return Layers::attention(qkv, tokens, heads, kv_heads);
+                                   int64_t heads, int64_t kv_heads, const ScoreSpec& scores) const {
+  if (!tokens.context) return Layers::attention(qkv, tokens, heads, kv_heads, scores);
   return context_attention(qkv, *tokens.context, heads, kv_heads, options_.cp_inner,
-                           options_.cp_outer);
+                           options_.cp_outer, scores);
 }
 
 }  // namespace zea

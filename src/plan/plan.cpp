@@ -88,9 +88,21 @@ void check_device(Faults& faults, const Options& options) {
         "no fp64; use fp32 or bf16, or the CPU");
 }
 
+void check_scores(Faults& faults, const Options& options, const ModelSpec& model) {
+  if (options.run.device != DeviceKind::Cuda) return;
+  for (const std::string& module : model.modules())
+    for (const AttentionSpec& attention : model.block(module).attention)
+      if (attention.scores.softcap != 0) {
+        faults.add("run.device = \"cuda\" with the scores of attention of " + module +
+                   " capped: the attention kernels of GPUs have no cap; use the CPU");
+        break;
+      }
+}
+
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
   check_pixels(faults, options.data, model);
+  check_scores(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
     faults.add(

@@ -95,7 +95,7 @@ void compare_attention(const Table& table, at::ScalarType type, const std::strin
   const AttentionSums own{at::empty_like(dy), at::empty({tokens, 6})};
   std::vector<AttentionSlice> slices;
   for (int64_t token = 0; token < tokens; token += length)
-    slices.push_back({token, length, token, length, causal});
+    slices.push_back({token, length, token, length, causal ? SliceMask::Causal : SliceMask::None});
   const at::Tensor q = at::randn({count, 6, length, 32});
   const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, causal);
   const at::Tensor saved = out, sums = lse;

@@ -52,6 +52,7 @@ struct Row {
   std::string name;
   std::vector<MaskWord> words;
   Visibility visible;
+  ScoreSpec scores = {};
 };
 
 Row text_row(const std::string& name, const std::vector<MaskWord>& words, bool both_ways) {
@@ -71,6 +72,11 @@ std::vector<Row> rows() {
       text_row("one image on all ranks", std::vector<MaskWord>(70, make_mask_word(0, 1, 1)), true),
   };
   const std::vector<MaskWord> items = samples_of({40, 3, 25});
+  const std::vector<MaskWord> packed = random_row(140, 11, 5), sample = samples_of({97});
+  rows.push_back({"windows, images both ways", packed, visible_text(packed, true, 9)});
+  rows.push_back({"a window of one sample", sample, visible_text(sample, true, 20)});
+  rows.push_back(
+      {"capped scores", packed, visible_text(packed, false), {.scale = 0.7, .softcap = 2}});
   rows.push_back({"items of an encoder", items, visible_segments(segments_of(items))});
   return rows;
 }
@@ -111,7 +117,8 @@ struct Reference {
     const int64_t tokens = row.visible.tokens(), all = heads.query + 2 * heads.key_value;
     qkv = at::randn({tokens, all, dim}, at::kDouble).to(type).to(at::kDouble).requires_grad_();
     dy = at::randn({tokens, heads.query * dim}, at::kDouble).to(type).to(at::kDouble);
-    const Tensor computed = dense_attention(qkv, row.visible, heads.query, heads.key_value);
+    const Tensor computed =
+        dense_attention(qkv, row.visible, heads.query, heads.key_value, row.scores);
     dqkv = torch::autograd::grad({computed}, {qkv}, {dy})[0];
     y = computed.detach();
   }
@@ -128,8 +135,8 @@ void expect_own_rows(const Reference& reference, const Row& row, const Heads& he
   const auto mine = [&](const Tensor& x) { return x.detach().index_select(0, own); };
 
   const Tensor qkv = mine(reference.qkv).to(type).requires_grad_();
-  const Tensor y =
-      context_attention(qkv, plan, heads.query, heads.key_value, group.inner(), group.outer());
+  const Tensor y = context_attention(qkv, plan, heads.query, heads.key_value, group.inner(),
+                                     group.outer(), row.scores);
   const Tensor dqkv = torch::autograd::grad({y}, {qkv}, {mine(reference.dy).to(type)})[0];
 
   EXPECT_EQ(y.scalar_type(), type);

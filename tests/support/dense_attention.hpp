@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "zea/core/attention_slice.hpp"
 #include "zea/plan/tokens/visibility.hpp"
 
 namespace zea::testing {
@@ -20,14 +21,16 @@ inline at::Tensor dense_mask(const Visibility& row) {
 
 /// qkv (tokens, heads + 2 kv_heads, head_dim) -> (tokens, heads * head_dim).
 inline at::Tensor dense_attention(const at::Tensor& qkv, const Visibility& row, int64_t heads,
-                                  int64_t kv_heads) {
+                                  int64_t kv_heads, const ScoreSpec& of_scores = {}) {
   const auto part = [&](int64_t first, int64_t count) {
     return qkv.narrow(1, first, count).transpose(0, 1).repeat_interleave(heads / count, 0);
   };
   const at::Tensor q = part(0, heads), k = part(heads, kv_heads),
                    v = part(heads + kv_heads, kv_heads);
-  const double scale = 1 / std::sqrt(static_cast<double>(qkv.size(2)));
-  const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
+  const double scale =
+      of_scores.scale != 0 ? of_scores.scale : 1 / std::sqrt(static_cast<double>(qkv.size(2)));
+  at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
+  if (const double cap = of_scores.softcap; cap != 0) scores = cap * at::tanh(scores / cap);
   const at::Tensor hidden = dense_mask(row).logical_not();
   const at::Tensor weights =
       at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);

@@ -8,11 +8,14 @@
 #include <random>
 
 #include "support/random_row.hpp"
+#include "support/slice_pairs.hpp"
 
 namespace zea::test_attention_slices {
 namespace {
 
 using Runs = std::vector<TokenRange>;
+
+constexpr int64_t kWindows[] = {0, 1, 2, 7, 25};
 
 std::vector<int64_t> tokens_of(const Runs& runs) {
   std::vector<int64_t> tokens;
@@ -41,10 +44,10 @@ std::vector<std::vector<int>> pairs_of(const std::vector<AttentionSlice>& slices
   for (const AttentionSlice& slice : slices) {
     EXPECT_GT(slice.queries, 0);
     EXPECT_GT(slice.keys, 0);
-    EXPECT_TRUE(!slice.causal || slice.queries == slice.keys);
+    EXPECT_TRUE(slice.mask == SliceMask::None || slice.queries == slice.keys);
     for (int64_t q = 0; q < slice.queries; ++q)
-      for (int64_t k = 0; k < (slice.causal ? q + 1 : slice.keys); ++k)
-        ++pairs.at(slice.query + q).at(slice.key + k);
+      for (int64_t k = 0; k < slice.keys; ++k)
+        pairs.at(slice.query + q).at(slice.key + k) += testing::sees(slice, q, k);
   }
   return pairs;
 }
@@ -66,7 +69,7 @@ TEST(AttentionSlices, HoldEachVisiblePairOnceAndNoOther) {
   for (uint64_t seed = 0; seed < 60; ++seed)
     for (int64_t longest : {1, 4, 30}) {
       const auto words = testing::random_row(60, 6, seed);
-      const Visibility row = visible_text(words, seed % 2 == 0);
+      const Visibility row = visible_text(words, seed % 2 == 0, kWindows[seed / 2 % 5]);
       const Runs all{{0, 60}};
       expect_exact_cover(row, all, all);
       expect_exact_cover(row, random_runs(60, longest, random), random_runs(60, longest, random));
@@ -81,7 +84,8 @@ TEST(AttentionSlices, OfAnEncoderAreItsItems) {
 
   const auto slices = attention_slices(row, {{0, 8}}, {{0, 8}});
 
-  const std::vector<AttentionSlice> expected{{0, 5, 0, 5, false}, {5, 3, 5, 3, false}};
+  const std::vector<AttentionSlice> expected{{0, 5, 0, 5, SliceMask::None},
+                                             {5, 3, 5, 3, SliceMask::None}};
   EXPECT_EQ(slices, expected);
   expect_exact_cover(row, {{2, 7}}, {{0, 3}, {6, 8}});
 }
@@ -91,8 +95,23 @@ TEST(AttentionSlices, OfCausalSamplesAreOneSquareEach) {
 
   const auto slices = attention_slices(row, {{0, 65}}, {{0, 65}});
 
-  const std::vector<AttentionSlice> expected{
-      {0, 40, 0, 40, true}, {41, 24, 41, 24, true}, {40, 1, 40, 1, false}};
+  const std::vector<AttentionSlice> expected{{0, 40, 0, 40, SliceMask::Causal},
+                                             {41, 24, 41, 24, SliceMask::Causal},
+                                             {40, 1, 40, 1, SliceMask::None}};
+  EXPECT_EQ(slices, expected);
+}
+
+/// A window and the one before it: causal, and what the window begins with.
+TEST(AttentionSlices, OfWindowsAreTwoSquaresForEach) {
+  const Visibility row = visible_text(testing::samples_of({24}), true, 8);
+
+  const auto slices = attention_slices(row, {{0, 24}}, {{0, 24}});
+
+  const std::vector<AttentionSlice> expected{{0, 8, 0, 8, SliceMask::Causal},
+                                             {8, 8, 8, 8, SliceMask::Causal},
+                                             {16, 8, 16, 8, SliceMask::Causal},
+                                             {16, 7, 9, 7, SliceMask::AntiCausal},
+                                             {8, 7, 1, 7, SliceMask::AntiCausal}};
   EXPECT_EQ(slices, expected);
 }
 
@@ -111,6 +130,25 @@ TEST(AttentionSlices, OfNoTokensAreNone) {
   EXPECT_TRUE(attention_slices(row, {{0, 9}}, {}).empty());
   EXPECT_TRUE(attention_slices(row, {{0, 4}}, {{4, 9}}).empty());
   EXPECT_TRUE(attention_slices(visible_text({}, true), {}, {}).empty());
+}
+
+TEST(Visibility, AWindowEndsWithItsTokenAndStaysInItsSample) {
+  const Visibility row = visible_text(testing::samples_of({5, 2}), false, 3);
+  EXPECT_EQ(row.begins, (std::vector<int64_t>{0, 0, 0, 1, 2, 5, 5}));
+  EXPECT_EQ(row.ends, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(row.samples, (std::vector<int64_t>{0, 0, 0, 0, 0, 5, 5}));
+  EXPECT_EQ(visible_pairs(5, 3), 12);
+  EXPECT_EQ(visible_pairs(2, 3), 3);
+  EXPECT_EQ(visible_pairs(5, 0), 15);
+}
+
+TEST(Visibility, ATokenOfAnImageSeesAllOfItBeyondItsWindow) {
+  std::vector<MaskWord> words(3, make_mask_word(0, kModalityText, 0));
+  words.insert(words.end(), 4, make_mask_word(0, kModalityImage, 1));
+  words.push_back(words.front());
+  const Visibility row = visible_text(words, true, 2);
+  EXPECT_EQ(row.begins, (std::vector<int64_t>{0, 0, 1, 2, 3, 3, 3, 6}));
+  EXPECT_EQ(row.ends, (std::vector<int64_t>{1, 2, 3, 7, 7, 7, 7, 8}));
 }
 
 TEST(Visibility, SoundStaysCausalWhereImagesDoNot) {

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "support/random_row.hpp"
+#include "support/slice_pairs.hpp"
 
 namespace zea::test_context_plan {
 namespace {
@@ -53,8 +54,8 @@ std::vector<int64_t> sorted(std::vector<int64_t> values) {
 void count_pairs(const AttentionSlice& slice, const std::vector<int64_t>& queries,
                  const std::vector<int64_t>& keys, std::vector<std::vector<int>>& pairs) {
   for (int64_t q = 0; q < slice.queries; ++q)
-    for (int64_t k = 0; k < (slice.causal ? q + 1 : slice.keys); ++k)
-      ++pairs[queries.at(slice.query + q)][keys.at(slice.key + k)];
+    for (int64_t k = 0; k < slice.keys; ++k)
+      pairs[queries.at(slice.query + q)][keys.at(slice.key + k)] += testing::sees(slice, q, k);
 }
 
 void expect_plans_cover(const Visibility& row, const Owned& owned, const ContextOptions& options) {
@@ -97,7 +98,7 @@ TEST(ContextPlan, PlansOfAllRanksHoldEachVisiblePairOnce) {
       for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
         for (TokenDistribution kind : kKinds) {
           const auto words = testing::random_row(tokens, 5, static_cast<uint64_t>(tokens + ranks));
-          const Visibility row = visible_text(words, true);
+          const Visibility row = visible_text(words, true, ranks == 4 ? 6 : 0);
           const ContextOptions options = make_options(ranks, inner, exchange, kind);
           const Owned owned = deal_tokens(row, options);
           std::vector<int64_t> dealt = ordered(owned, 0, owned.size(), {}), all(tokens);
@@ -111,9 +112,12 @@ TEST(ContextPlan, TakesTokensDealtInAnyWay) {
   const auto words = testing::random_row(40, 6, 5);
   const Visibility row = visible_text(words, true);
   const Owned owned{{{3, 7}, {20, 21}}, {}, {{0, 3}, {7, 20}, {25, 40}}, {{21, 25}}};
+  const Visibility windows = visible_text(words, true, 5);
   for (int inner : {1, 2, 4})
     for (KeyExchange exchange : {KeyExchange::Gather, KeyExchange::Ring})
-      expect_plans_cover(row, owned, make_options(4, inner, exchange, TokenDistribution::Uniform));
+      for (const Visibility& seen : {row, windows})
+        expect_plans_cover(seen, owned,
+                           make_options(4, inner, exchange, TokenDistribution::Uniform));
 }
 
 TEST(ContextPlan, MembersOfAGroupHoldEquallyManyTokens) {

@@ -44,18 +44,19 @@ std::vector<AttentionSlice> all_slices(const Visibility& row) {
 }
 
 void expect_as_dense(const Visibility& row, const Shape& shape, at::ScalarType type,
-                     double tolerance) {
+                     double tolerance, const ScoreSpec& scores = {}) {
   const Tensor qkv = random_qkv(row.tokens(), shape, type);
   const Tensor dy = at::randn({row.tokens(), shape.heads * shape.dim}, at::kDouble).to(type);
   const auto slices = all_slices(row);
 
   const auto [y, dqkv] = run(qkv, dy, [&](const Tensor& x) {
-    return slice_attention(x, slices, shape.heads, shape.kv_heads);
+    return slice_attention(x, slices, shape.heads, shape.kv_heads, scores);
   });
 
   const auto [expected, gradient] =
-      run(qkv.to(at::kDouble), dy.to(at::kDouble),
-          [&](const Tensor& x) { return dense_attention(x, row, shape.heads, shape.kv_heads); });
+      run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const Tensor& x) {
+        return dense_attention(x, row, shape.heads, shape.kv_heads, scores);
+      });
   EXPECT_EQ(y.scalar_type(), type);
   EXPECT_EQ(dqkv.scalar_type(), type);
   EXPECT_LE(relative_difference(y, expected), tolerance);
@@ -80,6 +81,17 @@ TEST(SliceAttention, IsTheMaskedSoftmaxOfLongSamples) {
   }
 }
 
+TEST(SliceAttention, OfWindowsIsTheMaskedSoftmax) {
+  for (const Shape& shape : kShapes)
+    for (int64_t window : {1, 5, 40})
+      for (bool both_ways : {false, true}) {
+        const auto words = testing::random_row(300, 30, static_cast<uint64_t>(window));
+        const Visibility row = visible_text(words, both_ways, window);
+        expect_as_dense(row, shape, at::kDouble, 1e-13);
+        expect_as_dense(row, shape, at::kDouble, 1e-13, {.scale = 0.7, .softcap = 2.5});
+      }
+}
+
 TEST(SliceAttention, RoundsAsItsTypeDoes) {
   const Visibility row = visible_text(testing::random_row(300, 20, 2), true);
   expect_as_dense(row, kShapes[1], at::kFloat, 1e-5);
@@ -93,6 +105,11 @@ TEST(SliceAttention, OfHalfPrecisionIsTheLibrarys) {
       expect_as_dense(visible_text(testing::random_row(300, image, 5), true), shape, at::kHalf,
                       5e-3);
   expect_as_dense(visible_segments({{0, 150}, {150, 33}, {183, 40}}), kShapes[1], at::kHalf, 5e-3);
+  for (const Shape& shape : kShapes)
+    for (int64_t window : {1, 7, 90}) {
+      const auto words = testing::random_row(300, 40, 7);
+      expect_as_dense(visible_text(words, true, window), shape, at::kHalf, 5e-3, {.scale = 0.6});
+    }
 }
 
 TEST(SliceAttention, IsLibtorchsForTheMasksThatItHas) {

@@ -10,6 +10,8 @@
 #include <limits>
 
 #include "support/kernel_test.hpp"
+#include "support/random_row.hpp"
+#include "zea/plan/tokens/attention_slices.hpp"
 
 namespace zea::test_tiled_attention {
 namespace {
@@ -30,9 +32,9 @@ struct Results {
 using TiledAttention = testing::KernelTest<>;
 
 /// Of qkv (tokens, heads + 2 kv_heads, dim), as views.
-AttentionInputs split(const Tensor& qkv, const Heads& heads) {
+AttentionInputs split(const Tensor& qkv, const Heads& heads, const ScoreSpec& scores = {}) {
   return {qkv.narrow(1, 0, heads.query), qkv.narrow(1, heads.query, heads.key_value),
-          qkv.narrow(1, heads.query + heads.key_value, heads.key_value)};
+          qkv.narrow(1, heads.query + heads.key_value, heads.key_value), scores};
 }
 
 Tensor random_qkv(int64_t tokens, const Heads& heads) {
@@ -44,7 +46,8 @@ Tensor seen_by(const Slices& slices, int64_t queries, int64_t keys) {
   const Tensor seen = at::zeros({queries, keys}, at::kBool);
   for (const AttentionSlice& slice : slices) {
     Tensor part = at::ones({slice.queries, slice.keys}, at::kBool);
-    if (slice.causal) part = part.tril();
+    if (slice.mask == SliceMask::Causal) part = part.tril();
+    if (slice.mask == SliceMask::AntiCausal) part = part.triu();
     seen.narrow(0, slice.query, slice.queries).narrow(1, slice.key, slice.keys).logical_or_(part);
   }
   return seen;
@@ -55,16 +58,20 @@ Results formula(const AttentionInputs& in, const Tensor& dout, const Slices& sli
   const Tensor seen = seen_by(slices, in.q.size(0), in.k.size(0));
   Results r{at::zeros_like(in.q), at::zeros({in.q.size(0), in.q.size(1)}, at::kDouble),
             at::zeros_like(in.q), at::zeros_like(in.k), at::zeros_like(in.v)};
-  const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(2)));
+  const double usual = 1 / std::sqrt(static_cast<double>(in.q.size(2)));
+  const double scale = in.scores.scale != 0 ? in.scores.scale : usual, cap = in.scores.softcap;
   for (int64_t h = 0; h < in.q.size(1); ++h) {
     const int64_t kv = h / (in.q.size(1) / in.k.size(1));
     const Tensor q = in.q.select(1, h), k = in.k.select(1, kv), v = in.v.select(1, kv);
-    const Tensor scores = at::mm(q, k.t()).mul(scale).masked_fill(
-        seen.logical_not(), -std::numeric_limits<double>::infinity());
+    const Tensor products = at::mm(q, k.t()).mul(scale);
+    const Tensor tangents = cap != 0 ? at::tanh(products / cap) : at::zeros_like(products);
+    const Tensor scores =
+        (cap != 0 ? tangents * cap : products)
+            .masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
     const Tensor lse = scores.logsumexp(1);
     const Tensor p = at::exp(scores - lse.unsqueeze(1)).nan_to_num(0.0);
     const Tensor dy = dout.select(1, h), dp = at::mm(dy, v.t());
-    const Tensor ds = p.mul(dp - p.mul(dp).sum(1, true)).mul(scale);
+    const Tensor ds = p.mul(dp - p.mul(dp).sum(1, true)).mul(1 - tangents * tangents).mul(scale);
     r.out.select(1, h).copy_(at::mm(p, v));
     r.lse.select(1, h).copy_(lse);
     r.dq.select(1, h).copy_(at::mm(ds, k));
@@ -106,23 +113,26 @@ double tolerance_of(at::ScalarType type) {
   return type == at::kDouble ? 2e-13 : type == at::kFloat ? 2e-5 : 4e-2;
 }
 
-void expect_formula(const Heads& heads, int64_t tokens, const Slices& slices, at::ScalarType type) {
+void expect_formula(const Heads& heads, int64_t tokens, const Slices& slices, at::ScalarType type,
+                    const ScoreSpec& scores = {}) {
   SCOPED_TRACE(at::toString(type));
   // What the type holds exactly, so that only the kernel rounds.
   const Tensor qkv = random_qkv(tokens, heads).to(type);
   const Tensor dout = at::randn({tokens, heads.query, heads.dim}, at::kDouble).to(type);
 
-  const Results found = computed(split(qkv, heads), dout, slices);
+  const Results found = computed(split(qkv, heads, scores), dout, slices);
 
-  const Results expected = formula(split(qkv.to(at::kDouble), heads), dout.to(at::kDouble), slices);
+  const Results expected =
+      formula(split(qkv.to(at::kDouble), heads, scores), dout.to(at::kDouble), slices);
   expect_close(found, expected, tolerance_of(type));
 }
 
 Slices segments(const std::vector<int64_t>& lengths, bool causal) {
+  const SliceMask mask = causal ? SliceMask::Causal : SliceMask::None;
   Slices slices;
   int64_t start = 0;
   for (int64_t length : lengths) {
-    slices.push_back({start, length, start, length, causal});
+    slices.push_back({start, length, start, length, mask});
     start += length;
   }
   return slices;
@@ -151,13 +161,51 @@ TEST_F(TiledAttention, TakesAnyHeads) {
 /// Slices whose queries and keys overlap, lie apart, and come in no order; of one token, too. Of
 /// 230 tokens; 7 are in none.
 Slices scattered_slices() {
-  return {{100, 90, 100, 90, true}, {100, 90, 30, 21, false}, {0, 20, 0, 20, true},
-          {30, 7, 1, 1, false},     {36, 1, 2, 1, false},     {40, 60, 52, 150, false},
-          {130, 30, 0, 9, false},   {190, 40, 205, 25, false}};
+  return {{100, 90, 100, 90, SliceMask::Causal}, {100, 90, 30, 21, SliceMask::None},
+          {0, 20, 0, 20, SliceMask::Causal},     {30, 7, 1, 1, SliceMask::None},
+          {36, 1, 2, 1, SliceMask::None},        {40, 60, 52, 150, SliceMask::None},
+          {130, 30, 0, 9, SliceMask::None},      {190, 40, 205, 25, SliceMask::None}};
 }
 
 TEST_F(TiledAttention, OfScatteredSlicesIsTheFormula) {
   for (at::ScalarType type : kTypes) expect_formula({4, 2, 24}, 230, scattered_slices(), type);
+}
+
+/// Samples whose tokens see a window each, under a tile's size, about it and beyond.
+TEST_F(TiledAttention, OfWindowsIsTheFormula) {
+  const std::vector<TokenRange> all{{0, 500}};
+  for (at::ScalarType type : kTypes)
+    for (int64_t window : {1, 2, 7, 16, 70, 130, 300}) {
+      SCOPED_TRACE(window);
+      const Visibility row = visible_text(testing::samples_of({37, 463}), false, window);
+      expect_formula({4, 2, 24}, 500, attention_slices(row, all, all), type);
+    }
+}
+
+TEST_F(TiledAttention, OfAntiCausalSquaresIsTheFormula) {
+  for (at::ScalarType type : kTypes) {
+    for (int64_t length : {1, 15, 16, 17, 95, 97, 129, 290}) {
+      SCOPED_TRACE(length);
+      expect_formula({2, 1, 16}, length, {{0, length, 0, length, SliceMask::AntiCausal}}, type);
+    }
+    // Beside others, so that tiles begin and end anywhere in them.
+    expect_formula({4, 2, 24}, 230,
+                   {{100, 90, 10, 90, SliceMask::AntiCausal},
+                    {70, 60, 100, 60, SliceMask::None},
+                    {3, 33, 150, 33, SliceMask::AntiCausal},
+                    {130, 30, 200, 30, SliceMask::AntiCausal}},
+                   type);
+  }
+}
+
+TEST_F(TiledAttention, ScalesAndCapsScores) {
+  for (at::ScalarType type : kTypes)
+    for (const ScoreSpec& scores :
+         {ScoreSpec{.scale = 0.4}, ScoreSpec{.softcap = 1.5}, ScoreSpec{0.3, 4}}) {
+      SCOPED_TRACE(scores.softcap);
+      expect_formula({4, 2, 24}, 230, scattered_slices(), type, scores);
+      expect_formula({2, 2, 16}, 290, {{0, 290, 0, 290, SliceMask::AntiCausal}}, type, scores);
+    }
 }
 
 TEST_F(TiledAttention, IsLibtorchs) {
@@ -239,7 +287,7 @@ TEST_F(TiledAttention, DoesNotDependOnTheThreads) {
 TEST_F(TiledAttention, WritesTheRowsOfItsSlicesOnly) {
   const Heads heads{2, 2, 8};
   const Tensor qkv = random_qkv(50, heads), dout = at::randn({50, 2, 8}, at::kDouble);
-  const Slices slices{{10, 5, 20, 7, false}};
+  const Slices slices{{10, 5, 20, 7, SliceMask::None}};
   Results r = nothing_for(split(qkv, heads));
   for (const Tensor& x : {r.out, r.dq, r.dk, r.dv}) x.fill_(7);
 

@@ -6,14 +6,25 @@
 
 namespace zea {
 
+/// Which keys of a slice its queries see: all; or, where there are as many keys as queries, the
+/// i-th query the first i + 1 of them, or (what a window begins with) all but the first i.
+enum class SliceMask : uint8_t { None, Causal, AntiCausal };
+
 /// Queries [query, query + queries) and keys [key, key + keys), positions among the tokens at hand.
-/// Causal: queries == keys, and the i-th query sees the first i + 1 keys.
 struct AttentionSlice {
   int64_t query, queries;
   int64_t key, keys;
-  bool causal;
+  SliceMask mask;
 
   bool operator==(const AttentionSlice&) const = default;
+};
+
+/// What becomes of the product of a query and a key before the softmax.
+struct ScoreSpec {
+  double scale = 0;    ///< that it is multiplied by; 0: 1 / sqrt(head_dim)
+  double softcap = 0;  ///< c: then c tanh(score / c) (arXiv:2408.00118); 0: it stays as it is
+
+  bool operator==(const ScoreSpec&) const = default;
 };
 
 }  // namespace zea

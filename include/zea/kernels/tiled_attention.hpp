@@ -16,6 +16,7 @@ namespace zea {
 /// q (queries, heads, head_dim), k and v (keys, kv_heads, head_dim). Each head is dense.
 struct AttentionInputs {
   at::Tensor q, k, v;
+  ScoreSpec scores = {};
 };
 
 /// Attention over the keys so far.
@@ -35,7 +36,7 @@ enum class AttentionResult { Written, Added };
 /// Whether the kernels take tensors like `x`.
 bool takes_tiled_attention(const at::Tensor& x);
 
-/// softmax(q k^T / sqrt(head_dim)) v over `slices`. Written: the sums of the queries of `slices`,
+/// softmax(scores of q k^T) v over `slices`. Written: the sums of the queries of `slices`,
 /// from nothing. Added: merged with those that stand in `sums`.
 void tiled_attention_forward(const AttentionInputs& in, const std::vector<AttentionSlice>& slices,
                              const AttentionSums& sums, AttentionResult result);

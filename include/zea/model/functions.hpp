@@ -91,7 +91,7 @@ struct AttentionBatch {
 /// (tokens, heads * head_dim). A causal batch may be padded on the right; a bidirectional one may
 /// not.
 at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches,
-                     int64_t heads, int64_t kv_heads, bool causal);
+                     int64_t heads, int64_t kv_heads, bool causal, const ScoreSpec& scores = {});
 
 /// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight
 /// (vocabulary, hidden), targets (rows) int64. Computed in chunks of rows, so all logits never

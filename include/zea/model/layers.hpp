@@ -57,7 +57,7 @@ class Layers {
   /// Attention of the heads that this rank has. qkv (tokens of all tp ranks, heads + 2 kv_heads,
   /// head_dim) -> (tokens, heads * head_dim).
   virtual at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
-                               int64_t kv_heads) const;
+                               int64_t kv_heads, const ScoreSpec& scores) const;
 };
 
 }  // namespace zea

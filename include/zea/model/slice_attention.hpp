@@ -17,7 +17,7 @@ namespace zea {
 /// qkv (tokens, heads + 2 kv_heads, head_dim) -> (tokens, heads * head_dim). `slices`, of queries
 /// and keys among these tokens, outlive the graph.
 at::Tensor slice_attention(const at::Tensor& qkv, const std::vector<AttentionSlice>& slices,
-                           int64_t heads, int64_t kv_heads);
+                           int64_t heads, int64_t kv_heads, const ScoreSpec& scores = {});
 
 /// The sums over no key.
 AttentionSums no_attention(const at::Tensor& q);

@@ -17,6 +17,7 @@ namespace zea {
 /// plan and groups outlive the graph. The inner group's size divides `heads`, and divides kv_heads
 /// or is a multiple of it: then neighbours share a KV head, whose gradient is summed.
 at::Tensor context_attention(const at::Tensor& qkv, const ContextPlan& plan, int64_t heads,
-                             int64_t kv_heads, Collectives* inner, Collectives* outer);
+                             int64_t kv_heads, Collectives* inner, Collectives* outer,
+                             const ScoreSpec& scores = {});
 
 }  // namespace zea

@@ -45,7 +45,7 @@ class TensorLayers : public Layers {
   at::Tensor logits(const at::Tensor& x, Parameter& weight, const LogitSpec& spec,
                     const RowShares& shares) const override;
   at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
-                       int64_t kv_heads) const override;
+                       int64_t kv_heads, const ScoreSpec& scores) const override;
 
  private:
   /// Whether the layers' work is shared; checks that `shares` are what the options promise.

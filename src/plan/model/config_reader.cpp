@@ -96,6 +96,12 @@ bool ConfigReader::has(const char* key) const {
   return found != object_.end() && !found->is_null();
 }
 
+bool ConfigReader::is_null(const char* key) const {
+  asked_->insert(path_ + "." + key);
+  const auto found = object_.find(key);
+  return found != object_.end() && found->is_null();
+}
+
 ConfigReader ConfigReader::object(const char* key) const {
   if (!has(key)) refuse(key, "nothing", "an object");
   return ConfigReader(object_.at(key), path_ + "." + key, asked_);
@@ -187,6 +193,18 @@ std::string ConfigReader::text(const char* key, const std::string& fallback) con
   return value.get<std::string>();
 }
 
+std::vector<std::string> ConfigReader::texts(const char* key) const {
+  std::vector<std::string> list;
+  if (!has(key)) return list;
+  const auto& value = object_.at(key);
+  const bool are_texts = value.is_array() && std::ranges::all_of(value, [](const auto& text) {
+                           return text.is_string();
+                         });
+  if (!are_texts) refuse(key, value.dump(), "a list of texts");
+  for (const auto& element : value) list.push_back(element.template get<std::string>());
+  return list;
+}
+
 Activation ConfigReader::activation(const char* key, const char* fallback) const {
   const std::string name = text(key, fallback);
   if (name == "gelu") return Activation::Gelu;
@@ -206,13 +224,6 @@ void ConfigReader::require_boolean(const char* key, bool only) const {
   if (boolean(key, only) != only)
     refuse(key, only ? "false" : "true",
            std::string(only ? "true" : "false") + " (the other is not built yet)");
-}
-
-void ConfigReader::require_each(const char* key, const std::string& only) const {
-  if (!has(key)) return;
-  for (const nlohmann::json& element : object_.at(key))
-    if (element != only)
-      refuse(key, element.dump(), '"' + only + "\" in every place (others are not built yet)");
 }
 
 void ConfigReader::require_no_dropout(const std::vector<const char*>& keys) const {

@@ -18,7 +18,8 @@ class ConfigReader {
  public:
   ConfigReader(const nlohmann::json& object, std::string path);
 
-  bool has(const char* key) const;  ///< present and not null
+  bool has(const char* key) const;      ///< present and not null
+  bool is_null(const char* key) const;  ///< present and null
   ConfigReader object(const char* key) const;
   std::vector<std::string> keys() const;  ///< that are present and not null
   int64_t positive(const char* key, int64_t fallback) const;
@@ -29,12 +30,11 @@ class ConfigReader {
   std::vector<double> numbers(const char* key, int64_t count) const;  ///< so many, none may be 0
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
+  std::vector<std::string> texts(const char* key) const;  ///< a list; empty: there is none
   Activation activation(const char* key, const char* fallback) const;
   /// Throws unless the key is absent or equals `only`: an option that is not built.
   void require_text(const char* key, const std::string& only) const;
   void require_boolean(const char* key, bool only) const;
-  /// The same of every element of a list.
-  void require_each(const char* key, const std::string& only) const;
   /// Keys of rates that must be 0: training runs without dropout.
   void require_no_dropout(const std::vector<const char*>& keys) const;
   /// A divisor of what `of` has.

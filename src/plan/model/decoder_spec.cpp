@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // The units of a decoder: embedding, the merge of features into the text, blocks, head.
+#include <algorithm>
+
 #include "families.hpp"
 
 namespace zea::detail {
 
 const std::map<std::string, ReadDecoder>& decoders() {
   static const std::map<std::string, ReadDecoder> families{
-      {"gemma", read_gemma}, {"gpt2", read_gpt2},   {"llama", read_llama},
-      {"phi3", read_phi3},   {"qwen2", read_qwen2}, {"qwen3", read_qwen3}};
+      {"gemma", read_gemma},     {"gpt2", read_gpt2}, {"llama", read_llama},
+      {"mistral", read_mistral}, {"phi3", read_phi3}, {"qwen2", read_qwen2},
+      {"qwen3", read_qwen3}};
   return families;
+}
+
+void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window) {
+  std::vector<AttentionSpec>& attention = decoder.spec.block.attention;
+  if (std::ranges::count(narrow, true) == 0) return;
+  AttentionSpec of_window = attention.front();
+  of_window.window = window;
+  if (std::ranges::count(narrow, false) == 0) {
+    attention = {of_window};
+    return;
+  }
+  attention.push_back(of_window);
+  decoder.blocks.attention.assign(narrow.begin(), narrow.end());
 }
 
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,

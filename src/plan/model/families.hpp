@@ -25,12 +25,13 @@ struct Decoder {
 };
 Decoder read_gpt2(const ConfigReader& config);
 Decoder read_llama(const ConfigReader& config);
+Decoder read_mistral(const ConfigReader& config);
 Decoder read_phi3(const ConfigReader& config);
 Decoder read_qwen2(const ConfigReader& config);
 Decoder read_qwen3(const ConfigReader& config);
 Decoder read_gemma(const ConfigReader& config);
-/// As Qwen2's and Qwen3's configs say that.
-void refuse_sliding_window(const ConfigReader& config);
+/// Which layers see a window, as Qwen2's and Qwen3's configs say that.
+void read_windows(const ConfigReader& config, Decoder& decoder);
 
 /// Decoders with the keys and names of Llama's, each with its own defaults and biases.
 struct LlamaDefaults {
@@ -49,6 +50,8 @@ struct LlamaDefaults {
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);
+/// The layers that are true in `narrow` see a window; the others what `decoder` says.
+void add_windows(Decoder& decoder, const std::vector<bool>& narrow, int64_t window);
 
 /// All of them, by the model_type of their configs.
 using ReadDecoder = Decoder (*)(const ConfigReader&);

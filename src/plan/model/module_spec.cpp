@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "zea/core/error.hpp"
 
@@ -84,6 +85,13 @@ std::string DecoderSpec::limit_name() const {
   return learned_positions ? "learned positions (n_positions)"
                            : "positions (max_position_embeddings), beyond which dynamic rotary "
                              "scaling depends on the longest sample";
+}
+
+int64_t BlockSpec::widest_window() const {
+  const auto width = [](const AttentionSpec& spec) {
+    return spec.window == 0 ? std::numeric_limits<int64_t>::max() : spec.window;
+  };
+  return std::ranges::max(attention, {}, width).window;
 }
 
 ItemShape EncoderSpec::item_shape() const {

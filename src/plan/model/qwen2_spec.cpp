@@ -1,21 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen2 and Qwen2.5 (arXiv:2407.10671): a Llama decoder whose queries, keys and values alone have
-// biases. Files leave out what equals the defaults of transformers' Qwen2Config.
+// biases, and whose upper layers may see a window only. Files leave out what equals the defaults of
+// transformers' Qwen2Config.
 #include "families.hpp"
 
 namespace zea::detail {
+namespace {
 
-void refuse_sliding_window(const ConfigReader& config) {
-  config.require_boolean("use_sliding_window", false);
-  config.require_each("layer_types", "full_attention");
-  config.pass_over({"max_window_layers", "sliding_window"});
+/// The layers that "layer_types" calls sliding; else those from "max_window_layers" on.
+std::vector<bool> narrow_layers(const ConfigReader& config, int64_t layers, bool has_windows) {
+  std::vector<bool> narrow;
+  const int64_t first = config.integer("max_window_layers", 28);
+  for (int64_t layer = 0; layer < layers; ++layer) narrow.push_back(has_windows && layer >= first);
+  const std::vector<std::string> types = config.texts("layer_types");
+  if (types.empty()) return narrow;
+  if (std::ssize(types) != layers)
+    config.refuse("layer_types", std::to_string(types.size()) + " elements",
+                  "one for each of num_hidden_layers = " + std::to_string(layers));
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    narrow[layer] = types[layer] == "sliding_attention";
+    if (!narrow[layer] && types[layer] != "full_attention")
+      config.refuse("layer_types", types[layer], "full_attention, sliding_attention");
+    if (narrow[layer] && !has_windows)
+      config.refuse("layer_types", types[layer],
+                    "full_attention without use_sliding_window and sliding_window");
+  }
+  return narrow;
+}
+
+}  // namespace
+
+void read_windows(const ConfigReader& config, Decoder& decoder) {
+  const bool has_windows =
+      config.boolean("use_sliding_window", false) && !config.is_null("sliding_window");
+  const int64_t window = config.positive("sliding_window", 4096);
+  add_windows(decoder, narrow_layers(config, decoder.spec.layers, has_windows), window);
 }
 
 Decoder read_qwen2(const ConfigReader& config) {
-  refuse_sliding_window(config);
-  return read_llama_like(
+  Decoder decoder = read_llama_like(
       config, {.intermediate = 22016, .vocabulary = 151936, .positions = 32768, .end_token = -1},
       {.q = true, .k = true, .v = true});
+  read_windows(config, decoder);
+  return decoder;
 }
 
 }  // namespace zea::detail

@@ -6,7 +6,6 @@
 namespace zea::detail {
 
 Decoder read_qwen3(const ConfigReader& config) {
-  refuse_sliding_window(config);
   const bool biases = config.boolean("attention_bias", false);
   Decoder decoder = read_llama_like(config,
                                     {.intermediate = 22016,
@@ -17,6 +16,7 @@ Decoder read_qwen3(const ConfigReader& config) {
                                     {biases, biases, biases, biases});
   decoder.blocks.names.q_norm = ".self_attn.q_norm";
   decoder.blocks.names.k_norm = ".self_attn.k_norm";
+  read_windows(config, decoder);
   return decoder;
 }
 

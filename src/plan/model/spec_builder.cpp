@@ -68,6 +68,7 @@ void SpecBuilder::add_blocks(const std::string& module, int64_t count, const Blo
   for (int64_t i = 0; i < count; ++i) {
     const std::string number = std::to_string(i);
     start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
+    if (!family.attention.empty()) model_.units.back().attention = family.attention.at(i);
     add_block(block, family, layers + number, trainable);
   }
 }

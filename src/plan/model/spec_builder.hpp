@@ -45,11 +45,12 @@ struct BlockInit {
   double qkv, out, up, down;
 };
 
-/// What the blocks of a module have in common.
+/// What the blocks of a module have in common, and how each of them attends.
 struct BlockFamily {
   BlockNames names;
   BlockBiases biases;
   BlockInit init;
+  std::vector<int> attention = {};  ///< of each block: UnitSpec::attention; empty: all 0
 };
 
 class SpecBuilder {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "zea/plan/tokens/visibility.hpp"
+
 namespace zea {
 namespace {
 
@@ -30,7 +32,8 @@ std::vector<SharedRanks> sets_of_ranks(const MeshShape& mesh) {
 
 /// A unit's cost as a function of a sample's counts: read off its costs for one and two tokens of
 /// text, or for an item and one of twice the tokens.
-void add_unit(SampleCosts& costs, const UnitSpec& unit, double one, double two) {
+void add_unit(SampleCosts& costs, const ModelSpec& model, const UnitSpec& unit, double one,
+              double two) {
   if (unit.encoder >= 0) {
     ItemCost& item = costs.items[static_cast<size_t>(unit.encoder)];
     item.usual += one;
@@ -38,9 +41,9 @@ void add_unit(SampleCosts& costs, const UnitSpec& unit, double one, double two) 
   } else if (unit.kind == UnitKind::Head) {
     costs.target += one;  // it reads the tokens before targets, and no others
   } else {
-    // One token is one pair; two are three.
+    // One token is one pair; two are three (with a window of one, two: so pairs cost nothing).
     const double pair = two - 2 * one;
-    costs.pair += pair;
+    costs.add_pair(unit.kind == UnitKind::Block ? model.attention(unit).window : 0, pair);
     costs.token += one - pair;
   }
 }
@@ -80,7 +83,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
     const double ranks = set.end - set.first;
     for (size_t u = 0; u < model.units.size(); ++u)
       if (std::count(set.modules.begin(), set.modules.end(), model.units[u].module) > 0)
-        add_unit(costs, model.units[u], scale[u] * one[u].total() / ranks,
+        add_unit(costs, model, model.units[u], scale[u] * one[u].total() / ranks,
                  scale[u] * two[u].total() / ranks);
     all.push_back(costs);
   }
@@ -91,11 +94,25 @@ double sample_cost(const SampleIndex& sample, const SampleCosts& costs) {
   const auto tokens = static_cast<double>(sample.tokens);
   double cost = costs.token * tokens + costs.pair * tokens * (tokens + 1) / 2 +
                 costs.target * static_cast<double>(sample.targets);
+  for (const WindowCost& of : costs.windows)
+    cost += of.pair * visible_pairs(sample.tokens, of.window);
   for (const ItemList::Run& run : sample.items.runs())
     if (static_cast<size_t>(run.encoder) < costs.items.size())
       cost += costs.items[static_cast<size_t>(run.encoder)].of(run.shape) *
               static_cast<double>(run.items);
   return cost;
+}
+
+void SampleCosts::add_pair(int64_t window, double cost) {
+  if (window == 0) {
+    pair += cost;
+    return;
+  }
+  const auto found = std::ranges::find(windows, window, &WindowCost::window);
+  if (found != windows.end())
+    found->pair += cost;
+  else
+    windows.push_back({window, cost});
 }
 
 double ItemCost::of(const ItemShape& shape) const {

@@ -25,6 +25,24 @@ class TokensBefore {
   int64_t passed_ = 0;
 };
 
+/// A query sees the keys [key, end), one at least.
+struct SeenKeys {
+  int64_t query, key, end;
+};
+
+std::vector<SeenKeys> seen_keys(const Visibility& row, const std::vector<TokenRange>& queries,
+                                const std::vector<TokenRange>& keys) {
+  std::vector<SeenKeys> seen;
+  TokensBefore before_begin(keys), before_end(keys);
+  int64_t query = 0;
+  for (const TokenRange& run : queries)
+    for (int64_t token = run.begin; token < run.end; ++token, ++query) {
+      const int64_t key = before_begin(row.begins[token]), end = before_end(row.ends[token]);
+      if (key < end) seen.push_back({query, key, end});
+    }
+  return seen;
+}
+
 /// Neighbouring queries that see keys from `key` on: all of them to the same end, or (`grows`) each
 /// one key more than the one before.
 struct Band {
@@ -43,22 +61,16 @@ struct Band {
   }
 };
 
-std::vector<Band> bands_of(const Visibility& row, const std::vector<TokenRange>& queries,
-                           const std::vector<TokenRange>& keys) {
+std::vector<Band> bands_of(const std::vector<SeenKeys>& seen) {
   std::vector<Band> bands;
-  TokensBefore before_begin(keys), before_end(keys);
-  int64_t query = 0;
-  for (const TokenRange& run : queries)
-    for (int64_t token = run.begin; token < run.end; ++token, ++query) {
-      const int64_t key = before_begin(row.begins[token]), end = before_end(row.ends[token]);
-      if (key == end) continue;
-      if (!bands.empty() && bands.back().takes(query, key, end)) {
-        bands.back().grows = bands.back().grows || end > bands.back().end;
-        ++bands.back().queries;
-      } else {
-        bands.push_back({query, 1, key, end, false});
-      }
+  for (const auto& [query, key, end] : seen) {
+    if (!bands.empty() && bands.back().takes(query, key, end)) {
+      bands.back().grows = bands.back().grows || end > bands.back().end;
+      ++bands.back().queries;
+    } else {
+      bands.push_back({query, 1, key, end, false});
     }
+  }
   return bands;
 }
 
@@ -72,21 +84,19 @@ void cut_staircase(const Band* first, const Band* last, int64_t left,
   const Band* middle = first + (last - first) / 2;
   const int64_t bottom = (last - 1)->query + (last - 1)->queries;
   slices.push_back(
-      {middle->query, bottom - middle->query, left, middle->common_end() - left, false});
+      {middle->query, bottom - middle->query, left, middle->common_end() - left, SliceMask::None});
   cut_staircase(first, middle, left, slices);
   cut_staircase(middle, last, middle->common_end(), slices);
 }
 
-}  // namespace
-
-std::vector<AttentionSlice> attention_slices(const Visibility& row,
-                                             const std::vector<TokenRange>& queries,
-                                             const std::vector<TokenRange>& keys) {
-  const std::vector<Band> bands = bands_of(row, queries, keys);
+/// Of queries that see keys from the same one on as long as they are neighbours.
+std::vector<AttentionSlice> slices_of(const std::vector<SeenKeys>& seen) {
+  const std::vector<Band> bands = bands_of(seen);
   std::vector<AttentionSlice> slices;
   for (const Band& band : bands)
     if (band.grows)
-      slices.push_back({band.query, band.queries, band.common_end(), band.queries, true});
+      slices.push_back(
+          {band.query, band.queries, band.common_end(), band.queries, SliceMask::Causal});
   for (size_t first = 0, last; first < bands.size(); first = last) {
     for (last = first + 1; last < bands.size(); ++last) {
       const Band& before = bands[last - 1];
@@ -95,6 +105,41 @@ std::vector<AttentionSlice> attention_slices(const Visibility& row,
     }
     cut_staircase(&bands[first], &bands[first] + (last - first), bands[first].key, slices);
   }
+  return slices;
+}
+
+/// Queries and keys in reverse order, as numbers below 0.
+SeenKeys reversed(const SeenKeys& seen) {
+  return {-1 - seen.query, -seen.end, -seen.key};
+}
+AttentionSlice reversed(const AttentionSlice& slice) {
+  return {-slice.query - slice.queries, slice.queries, -slice.key - slice.keys, slice.keys,
+          slice.mask == SliceMask::Causal ? SliceMask::AntiCausal : SliceMask::None};
+}
+
+}  // namespace
+
+/// Neighbours that all see some key are cut in two there, at the first key of the last of them:
+/// from it on they see as many as there are; what they see before it is the same with queries and
+/// keys in reverse order. Without windows the latter is nothing.
+std::vector<AttentionSlice> attention_slices(const Visibility& row,
+                                             const std::vector<TokenRange>& queries,
+                                             const std::vector<TokenRange>& keys) {
+  const std::vector<SeenKeys> seen = seen_keys(row, queries, keys);
+  std::vector<SeenKeys> after, before;
+  for (size_t first = 0, last; first < seen.size(); first = last) {
+    for (last = first + 1; last < seen.size(); ++last)
+      if (seen[last].query != seen[last - 1].query + 1 || seen[last].key >= seen[first].end) break;
+    const int64_t middle = seen[last - 1].key;
+    for (size_t i = first; i < last; ++i) {
+      const auto [query, key, end] = seen[i];
+      after.push_back({query, middle, end});
+      if (key < middle) before.push_back(reversed(SeenKeys{query, key, middle}));
+    }
+  }
+  std::ranges::reverse(before);
+  std::vector<AttentionSlice> slices = slices_of(after);
+  for (const AttentionSlice& slice : slices_of(before)) slices.push_back(reversed(slice));
   return slices;
 }
 

@@ -110,7 +110,8 @@ MicrobatchTokens full_text_rows(int64_t rows, int64_t row_tokens) {
 
 MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpec& model,
                                   const ReplicaLayout& replica, bool images_both_ways) {
-  const Visibility visible = visible_text(tokens.words, images_both_ways);
+  const Visibility visible =
+      visible_text(tokens.words, images_both_ways, model.decoder.block.widest_window());
   const TokenLayout text(visible, replica.sharding(kDecoder), replica.grid(kDecoder).tp);
   MicrobatchRows rows;
   if (replica.has(replica.rank, kDecoder))

@@ -87,14 +87,14 @@ Owned in_order(const Owned& owned) {
 }  // namespace
 
 int64_t end_of_sample(const Visibility& row, int64_t token) {
-  const auto from = row.begins.begin() + token;
-  return std::upper_bound(from, row.begins.end(), *from) - row.begins.begin();
+  const auto from = row.samples.begin() + token;
+  return std::upper_bound(from, row.samples.end(), *from) - row.samples.begin();
 }
 
 int64_t end_of_tile(const Visibility& row, TokenRange run, int64_t begin, int64_t block) {
-  const auto from = row.begins.begin() + begin;
-  const auto to = row.begins.begin() + std::min(run.end, (begin / block + 1) * block);
-  return std::upper_bound(from, to, *from) - row.begins.begin();
+  const auto from = row.samples.begin() + begin;
+  const auto to = row.samples.begin() + std::min(run.end, (begin / block + 1) * block);
+  return std::upper_bound(from, to, *from) - row.samples.begin();
 }
 
 double attention_tiles(const Visibility& row, TokenRange run, int64_t block) {

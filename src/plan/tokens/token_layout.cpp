@@ -64,6 +64,7 @@ Visibility merged(const Visibility& row, int64_t merge) {
     ZEA_ASSERT(row.begins[token] % merge == 0);
     coarse.begins.push_back(row.begins[token] / merge);
     coarse.ends.push_back((row.ends[token] + merge - 1) / merge);
+    coarse.samples.push_back(row.samples[token] / merge);
   }
   return coarse;
 }

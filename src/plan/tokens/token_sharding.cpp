@@ -6,20 +6,28 @@
 namespace zea::detail {
 namespace {
 
-/// What a token's linear layers cost, in tiles of attention: multiplications of a block over those
-/// of a tile.
+/// What a token costs beside attention with the widest window, by which tokens are dealt, in tiles
+/// of it: multiplications of a block over those of a tile. Blocks with narrower windows count as if
+/// every token had all of its window; they are shared among those with the widest one.
 double linear_tiles_per_token(const std::string& module, const ModelSpec& model, int64_t block) {
   const HeadShape heads = model.heads(module);
   const double tile = 2.0 * static_cast<double>(heads.query * heads.dim * block * block);
+  const int64_t widest = model.block(module).widest_window();
+  double of_block = 1, of_narrower = 0, blocks = 0;
   for (const UnitSpec& unit : model.units) {
     if (unit.module != module || unit.kind != UnitKind::Block) continue;
     double weights = 0;
     for (int param : unit.params)
       if (model.params[param].decays())
         weights += static_cast<double>(num_elements(model.params[param].shape));
-    return weights / tile;
+    const int64_t window = model.attention(unit).window;
+    if (window == widest)
+      of_block = weights / tile, ++blocks;
+    else
+      of_narrower +=
+          weights / tile + static_cast<double>(window) / static_cast<double>(block * block);
   }
-  return 1;
+  return blocks == 0 ? of_block : of_block + of_narrower / blocks;
 }
 
 ContextOptions make_context_options(const std::string& module, const ModuleMeshOptions& options,

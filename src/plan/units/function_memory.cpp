@@ -292,6 +292,18 @@ FunctionMemory context_attention_memory(const ContextSizes& context, const HeadS
   return f;
 }
 
+FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadSizes& heads,
+                                       const ElementBytes& bytes) {
+  FunctionMemory f = context_attention_memory({rows, rows, 0, false}, heads, bytes);
+  // Of a slice in reverse order queries, keys and values are copied; backward, what came of them
+  // and the gradients, too.
+  const int64_t slice = window * heads.dim, inputs = heads.query + 2 * heads.key_value;
+  f.forward_peak += slice * inputs * bytes.param;
+  f.backward_working +=
+      slice * (inputs + 2 * heads.query) * bytes.param + slice * inputs * bytes.wide;
+  return f;
+}
+
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
                                     bool caps, const ElementBytes& bytes) {
   const LogitTile tile(rows, vocabulary.out);

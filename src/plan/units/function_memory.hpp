@@ -98,6 +98,9 @@ struct ContextSizes {
 };
 FunctionMemory context_attention_memory(const ContextSizes& context, const HeadSizes& heads,
                                         const ElementBytes& bytes);
+/// Of all tokens here, of which each sees a window, as the library computes it slice by slice.
+FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadSizes& heads,
+                                       const ElementBytes& bytes);
 /// `keeps`: forward keeps the logits for backward, if they are few.
 /// `caps`: logits are capped.
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,

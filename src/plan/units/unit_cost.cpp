@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "plan/model/passing_ops.hpp"
+#include "zea/plan/tokens/visibility.hpp"
 
 namespace zea {
 namespace {
@@ -27,7 +28,8 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
       : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
     if (unit.encoder < 0) {
       rows_ = feature_rows_ = tokens;
-      pairs_ = tokens * (tokens + 1) / 2;
+      if (unit.kind == UnitKind::Block)
+        pairs_ = visible_pairs(tokens, model.attention(unit).window);
       return;
     }
     // As many as fit into the text, one at least.
@@ -64,8 +66,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     return x;
   }
   RowCount attention(RowCount x, const BlockSpec& block) {
-    attention_ += 2.0 * static_cast<double>(pairs_) *
-                  static_cast<double>(block.heads.query * block.heads.dim);
+    attention_ += 2.0 * pairs_ * static_cast<double>(block.heads.query * block.heads.dim);
     return x;
   }
   RowCount norm(RowCount x, const std::string& role, const NormSpec&) { return linear(x, role); }
@@ -86,7 +87,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     items_ = items;
     rows_ = items * item.tokens;
     feature_rows_ = items * item.features * item.merge;
-    pairs_ = rows_ * item.tokens;
+    pairs_ = static_cast<double>(rows_ * item.tokens);
   }
   void multiply(int64_t rows, const std::string& role) {
     for (int param : model_.params_of(unit_, role))
@@ -101,7 +102,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   const int64_t hidden_;
   int64_t items_ = 0, rows_ = 0;
   int64_t feature_rows_ = 0;  ///< those that become features
-  int64_t pairs_ = 0;         ///< of a query and a key that it sees
+  double pairs_ = 0;          ///< of a query and a key that it sees
   int64_t products_ = 0;
   double attention_ = 0;
 };

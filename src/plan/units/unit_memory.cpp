@@ -19,6 +19,13 @@ int64_t part_of(int64_t count, int64_t parts) {
   return (count + parts - 1) / parts;
 }
 
+/// The window that hides something of the longest segment; 0: none does.
+int64_t window_here(const AttentionSpec& spec, const std::vector<AttentionSizes>& batches) {
+  int64_t longest = 0;
+  for (const AttentionSizes& batch : batches) longest = std::max(longest, batch.length);
+  return spec.window < longest ? spec.window : 0;
+}
+
 /// A tensor of rows on the tape, which lets go of it when nobody holds it.
 class TapeTensor {
  public:
@@ -270,9 +277,12 @@ class MemoryOps {
     HeadSizes heads{of_model.query / share_.tp,
                     std::max<int64_t>(1, of_model.key_value / share_.tp), of_model.dim};
     const int64_t rows = all_tokens_of(unit_);
-    if (share_.cp == 1)
-      return bytes_.on_device ? library_attention_memory(rows, batches(), heads, bytes_)
-                              : attention_memory(rows, heads, bytes_);
+    if (share_.cp == 1) {
+      if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
+      const int64_t window = window_here(model_.attention(unit_), batches());
+      return window == 0 ? library_attention_memory(rows, batches(), heads, bytes_)
+                         : window_attention_memory(rows, window, heads, bytes_);
+    }
     const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;
     heads.query /= share_.cp_inner;
@@ -322,11 +332,15 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
   };
   int64_t bytes = 0;
   if (types_of_modules.contains(kDecoder)) {
-    bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples + rows_of(sizes.text));
     const BlockSpec& block = model.decoder.block;
     int64_t tables = 0;  // elements of a token
     for (const AttentionSpec& kind : block.attention)
       tables += 2 * kind.rope.pairs(block.heads.dim);
+    const bool are_batched = std::ranges::any_of(block.attention, [&](const AttentionSpec& spec) {
+      return window_here(spec, sizes.text) == 0;
+    });
+    bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples);
+    if (are_batched) bytes += kIndex * rows_of(sizes.text);
     bytes += model.decoder.learned_positions ? kIndex * sizes.tokens
                                              : tables * sizes.tokens * element_bytes(kDecoder);
   }

@@ -106,6 +106,10 @@ struct ModelSpec {
   /// Index in `encoders`; -1: it is none.
   int encoder_index(const std::string& module) const;
   const BlockSpec& block(const std::string& module) const;
+  /// How a block attends.
+  const AttentionSpec& attention(const UnitSpec& unit) const {
+    return block(unit.module).attention.at(unit.attention);
+  }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
   /// Whether a unit's output goes to another module: rows of the language model's width.

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "zea/core/attention_slice.hpp"
 #include "zea/plan/model/modality.hpp"
 
 namespace zea {
@@ -62,7 +63,9 @@ struct RopeConfig {
 
 /// A way in which blocks attend: a module has one, or several of which each block has one.
 struct AttentionSpec {
-  RopeConfig rope;  ///< of blocks whose positions turn queries and keys
+  int64_t window = 0;  ///< of text: tokens that a token sees, itself among them; 0: all before it
+  ScoreSpec scores = {};
+  RopeConfig rope = {};  ///< of blocks whose positions turn queries and keys
 };
 
 /// A transformer block: norm, attention, norm, feed-forward, with a residual path around each half.
@@ -77,6 +80,9 @@ struct BlockSpec {
   bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu or GeluTanh
   Activation activation = Activation::Gelu;
   WeightOrder order = WeightOrder::OutIn;
+
+  /// The widest of the windows that its blocks see; 0: one sees all.
+  int64_t widest_window() const;
 };
 
 /// In pixels; of an item that is no image, or of which it is not known: zeros.

@@ -25,14 +25,25 @@ struct ItemCost {
   bool operator==(const ItemCost&) const = default;
 };
 
+/// What attention with a window costs.
+struct WindowCost {
+  int64_t window;
+  double pair;  ///< of a token with one that it attends to
+
+  bool operator==(const WindowCost&) const = default;
+};
+
 /// Multiplications, or time, of each rank of some modules; by default tokens count, and nothing
 /// else does.
 struct SampleCosts {
   double token = 1;
-  double pair = 0;  ///< of a token with one that it attends to
+  double pair = 0;  ///< of a token with one that it attends to, without a window
   double target = 0;
   std::vector<ItemCost> items = {};  ///< of each encoder
+  std::vector<WindowCost> windows = {};
 
+  /// Adds the cost of a pair under `window` (0: without one).
+  void add_pair(int64_t window, double cost);
   bool operator==(const SampleCosts&) const = default;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention read off what tokens see: a row is taken apart into rectangles of queries and keys that
-// are visible throughout, and causal squares. No tile that is masked throughout is among them.
+// are visible throughout, causal squares, and anti-causal ones, with which windows begin. No tile
+// that is masked throughout is among them.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ struct TpRows {
 struct ModuleRows {
   TpRows held;
   TpRows read;  ///< of these, what the module's last unit reads: targets, or features
-  std::optional<ContextPlan> context;
+  std::optional<ContextPlan> context;  ///< of the widest windows: all exchange the same rows
 };
 
 /// An encoder's part.

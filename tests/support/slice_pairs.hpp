@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a slice of attention holds, pair by pair.
+#pragma once
+
+#include "zea/core/attention_slice.hpp"
+
+namespace zea::testing {
+
+/// Whether its `query`-th query sees its `key`-th key.
+inline bool sees(const AttentionSlice& slice, int64_t query, int64_t key) {
+  return slice.mask == SliceMask::None ||
+         (slice.mask == SliceMask::Causal ? key <= query : key >= query);
+}
+
+}  // namespace zea::testing
