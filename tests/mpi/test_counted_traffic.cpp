@@ -171,6 +171,13 @@ const Layout kLayouts[] = {
        use_cp(run, "allgather_kv", 2);
        run.deck.llm.image_attention = "bidirectional";
      }},
+    {"cp 2, ring, windows in every other layer",
+     2,
+     {"llm.cp_outer"},
+     [](TinyRunOptions& run) {
+       use_cp(run, "ring", 2);
+       run.remake = mix_windows;
+     }},
     {"cp 3, ring", 3, {"llm.cp_outer"}, [](TinyRunOptions& run) { use_cp(run, "ring", 3); }},
     {"cp 2, ulysses",
      2,

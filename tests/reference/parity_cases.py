@@ -182,6 +182,61 @@ CASES = {
         "text": {**PHI3, "num_key_value_heads": 1},
         "deck": grid("llm", tp=4),
     },
+    "mistral": {"only_text": True, "decoder": "mistral", "text": {"sliding_window": 5}},
+    "mistral_wide_heads": {
+        "only_text": True,
+        "decoder": "mistral",
+        "text": {"sliding_window": 3, "head_dim": 12, "rope_parameters": LINEAR_ROPE},
+    },
+    "mistral_without_window": {
+        "only_text": True,
+        "decoder": "mistral",
+        "text": {"sliding_window": None},
+    },
+    "mistral_under_llava": {"decoder": "mistral", "text": {"sliding_window": 6}},
+    "mistral_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "mistral",
+        "text": {"sliding_window": 6},
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "mistral_cp4_gathered": {
+        "ranks": 4,
+        "decoder": "mistral",
+        "text": {"sliding_window": 11},
+        "deck": grid("llm", cp=4),
+    },
+    "mistral_cp4_two_levels": {
+        "ranks": 4,
+        "decoder": "mistral",
+        "text": {"sliding_window": 9},
+        "deck": grid("llm", cp=4, cp_mode="ulysses_ring", cp_ulysses_ranks=2),
+    },
+    "mistral_pp2_ulysses": {
+        "ranks": 4,
+        "decoder": "mistral",
+        "text": {"sliding_window": 4},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
+    },
+    "qwen2_windows": {
+        "only_text": True,
+        "decoder": "qwen2",
+        "text": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    },
+    "qwen2_layer_types": {
+        "decoder": "qwen2",
+        "text": {
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    },
+    "qwen3_windows_pp2_cp2": {
+        "ranks": 4,
+        "decoder": "qwen3",
+        "text": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ring")],
+    },
     "siglip": {"tower": "siglip_vision_model", "llava": FULL},
     # transformers drops the first token of any tower, also where it is a patch.
     "siglip_without_its_first_patch": {"tower": "siglip_vision_model"},

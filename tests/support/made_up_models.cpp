@@ -60,4 +60,16 @@ void add_second_image_encoder(ModelSpec& model) {
   merge_images_of_any_size(model, second + "." + kProjector);
 }
 
+void mix_windows(ModelSpec& model) {
+  model.decoder.block.attention = {
+      {}, {.window = 5, .scores = {.scale = 0.3, .softcap = 2}, .rope = {.theta = 50}}};
+  int block = 0;
+  for (UnitSpec& unit : model.units)
+    if (unit.module == kDecoder && unit.kind == UnitKind::Block) unit.attention = block++ % 2;
+}
+
+void see_windows(ModelSpec& model) {
+  model.decoder.block.attention.front().window = 7;
+}
+
 }  // namespace zea::testing

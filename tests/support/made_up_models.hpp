@@ -17,4 +17,10 @@ inline constexpr const char* kSecondEncoder = "detail";
 /// of whose images the above is true.
 void add_second_image_encoder(ModelSpec& model);
 
+/// Every other block of the decoder sees a window, turns by waves of its own, and has scores of its
+/// own.
+void mix_windows(ModelSpec& model);
+/// All of them see one.
+void see_windows(ModelSpec& model);
+
 }  // namespace zea::testing

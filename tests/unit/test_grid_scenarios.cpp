@@ -109,7 +109,8 @@ class Facts {
     if (made.items.of(0) == 0) return;
     note(options.images_both_ways, Fact::BothWays);
     const ReplicaLayout& replica = options.replica;
-    const TokenLayout text(visible_text(made.words, options.images_both_ways),
+    const TokenLayout text(visible_text(made.words, options.images_both_ways,
+                                        plan_.model.decoder.block.widest_window()),
                            replica.sharding("llm"), replica.grid("llm").tp);
     EXPECT_EQ(count_tokens(text.owned()[replica.coordinate(replica.rank, "llm").cp]),
               made.token_ids.numel());

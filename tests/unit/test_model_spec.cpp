@@ -248,6 +248,57 @@ TEST(ModelSpec, RopeOfATypeHasItsKeys) {
   nlohmann::json llama = nlohmann::json::parse(tiny_llava_config());
   llama["text_config"]["partial_rotary_factor"] = 0.5;
   EXPECT_THROW(make_model_spec(llama.dump()), WeightsError);
+/// The window of each block.
+std::vector<int64_t> windows_of(const nlohmann::json& config) {
+  const ModelSpec model = make_model_spec(config.dump());
+  std::vector<int64_t> windows;
+  for (const UnitSpec& unit : model.units)
+    if (unit.kind == UnitKind::Block) windows.push_back(model.attention(unit).window);
+  return windows;
+}
+
+TEST(ModelSpec, MistralsBlocksSeeAWindow) {
+  const nlohmann::json config{{"model_type", "mistral"}, {"num_hidden_layers", 2}};
+  const auto with = [&](const nlohmann::json& window) {
+    nlohmann::json other = config;
+    other["sliding_window"] = window;
+    return windows_of(other);
+  };
+  EXPECT_EQ(windows_of(config), (std::vector<int64_t>{4096, 4096}));
+  EXPECT_EQ(with(7), (std::vector<int64_t>{7, 7}));
+  EXPECT_EQ(with(nullptr), (std::vector<int64_t>{0, 0}));
+  EXPECT_THROW(with(0), WeightsError);
+  EXPECT_EQ(make_model_spec(config.dump()).heads("llm").key_value, 8);
+}
+
+TEST(ModelSpec, Qwen2sUpperBlocksSeeAWindow) {
+  const nlohmann::json config{{"model_type", "qwen2"},
+                              {"num_hidden_layers", 3},
+                              {"max_window_layers", 1},
+                              {"sliding_window", 9},
+                              {"use_sliding_window", true}};
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json other = config;
+    other[key] = value;
+    return windows_of(other);
+  };
+  EXPECT_EQ(windows_of(config), (std::vector<int64_t>{0, 9, 9}));
+  EXPECT_EQ(with("max_window_layers", 0), (std::vector<int64_t>{9, 9, 9}));
+  EXPECT_EQ(with("max_window_layers", 3), (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_EQ(with("use_sliding_window", false), (std::vector<int64_t>{0, 0, 0}));
+  const char* const full = "full_attention";
+  const char* const sliding = "sliding_attention";
+  EXPECT_EQ(with("layer_types", {sliding, full, sliding}), (std::vector<int64_t>{9, 0, 9}));
+  EXPECT_THROW(with("layer_types", {sliding, full}), WeightsError);
+  EXPECT_THROW(with("layer_types", {"chunked_attention", full, full}), WeightsError);
+  EXPECT_THROW(with("layer_types", "full_attention"), WeightsError);
+}
+
+TEST(ModelSpec, RefusesSlidingLayersWithoutAWindow) {
+  const nlohmann::json config{{"model_type", "qwen2"},
+                              {"num_hidden_layers", 1},
+                              {"layer_types", nlohmann::json::array({"sliding_attention"})}};
+  EXPECT_THROW(windows_of(config), WeightsError);
 }
 
 /// The refusal of a GPT-2 config with only `key` beside the family.

@@ -15,13 +15,17 @@ namespace {
 
 using testing::tiny_llava_config;
 
-std::string refusal(const Options& options, int world_size) {
+std::string refusal(const Options& options, int world_size, const ModelSpec& model) {
   try {
-    make_plan(options, tiny_llava_config(), world_size);
+    make_plan(options, model, tiny_llava_config(), world_size);
   } catch (const PlanError& error) {
     return error.what();
   }
   return "accepted";
+}
+
+std::string refusal(const Options& options, int world_size) {
+  return refusal(options, world_size, model_of(options, tiny_llava_config()));
 }
 
 TEST(Plan, PrintsEveryFactorOfAMeshThatDoesNotFit) {
@@ -49,6 +53,15 @@ TEST(Plan, RefusesToTrainNothing) {
   options.encoders["vision"] = {.train = false, .train_projector = false};
   options.llm.train = false;
   EXPECT_NE(refusal(options, 1).find("nothing to train"), std::string::npos);
+}
+
+TEST(Plan, RefusesCappedScoresOnADevice) {
+  Options options;
+  options.run.device = "cuda";
+  ModelSpec model = make_model_spec(tiny_llava_config());
+  EXPECT_EQ(refusal(options, 1, model), "accepted");
+  model.decoder.block.attention.front().scores.softcap = 30;
+  EXPECT_NE(refusal(options, 1, model).find("of attention of llm capped"), std::string::npos);
 }
 
 /// A layout of all axes that fits the tiny model with 4 heads, 2 of them KV heads, in the vision

@@ -12,6 +12,8 @@ namespace zea::test_sample_cost {
 namespace {
 
 using testing::merge_images_of_any_size;
+using testing::mix_windows;
+using testing::see_windows;
 using testing::tiny_llava_config;
 
 MeshShape shared_mesh() {
@@ -40,12 +42,26 @@ double total(const ModelSpec& model, int64_t tokens) {
 }
 
 TEST(SampleCost, IsThatOfTheUnitsForAnyLength) {
-  const ModelSpec model = make_model_spec(tiny_llava_config());
-  const auto costs = sample_costs(model, shared_mesh());
-  ASSERT_EQ(costs.size(), 1);
-  // So short that the estimate, too, has one image.
-  for (int64_t tokens = 1; tokens < 2 * model.encoders[0].item_shape().features; ++tokens)
-    EXPECT_NEAR(sample_cost({tokens, {1}, tokens}, costs[0]), total(model, tokens), 1e-6) << tokens;
+  ModelSpec model = make_model_spec(tiny_llava_config());
+  for (void (*remake)(ModelSpec&) : {+[](ModelSpec&) {}, mix_windows, see_windows}) {
+    remake(model);
+    const auto costs = sample_costs(model, shared_mesh());
+    ASSERT_EQ(costs.size(), 1);
+    // So short that the estimate, too, has one image.
+    for (int64_t tokens = 1; tokens < 2 * model.encoders[0].item_shape().features; ++tokens)
+      EXPECT_NEAR(sample_cost({tokens, {1}, tokens}, costs[0]), total(model, tokens), 1e-6)
+          << tokens;
+  }
+}
+
+TEST(SampleCost, GrowsWithTheTokensWhereTheySeeWindows) {
+  ModelSpec model = make_model_spec(tiny_llava_config());
+  const double full = sample_cost({2000, {}, 0}, sample_costs(model, shared_mesh())[0]);
+  see_windows(model);
+  const SampleCosts costs = sample_costs(model, shared_mesh())[0];
+  const double one = sample_cost({1000, {}, 0}, costs), two = sample_cost({2000, {}, 0}, costs);
+  EXPECT_NEAR(two, 2 * one, 1e-2 * one);
+  EXPECT_LT(two, 0.9 * full);
 }
 
 TEST(SampleCost, GrowsWithTheSquareOfTheTokens) {

@@ -369,7 +369,8 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                           {"gpt2", gpt2_config(true)},
                           {"gpt2 untied", gpt2_config(false)},
                           {"qwen3", decoder_config("qwen3", false)},
-                          {"gemma", decoder_config("gemma", true)}};
+                          {"gemma", decoder_config("gemma", true)},
+                          {"windows", decoder_config("mistral", false), testing::see_windows}};
   TensorBytes bytes;
   for (const Model& model : models)
     for (const bool trained : {true, false})
