@@ -174,7 +174,7 @@ void measure_lengths() {
         const Tensor dy = at::randn({tokens, kSome, dim}).to(type);
         std::vector<AttentionSlice> slices;
         for (int64_t i = 0; i < segments; ++i)
-          slices.push_back({i * length, length, i * length, length, true});
+          slices.push_back({i * length, length, i * length, length, SliceMask::Causal});
         const auto part = [&](const Tensor& x, int64_t i) { return x.narrow(1, i * kSome, kSome); };
         const AttentionInputs in{part(qkv, 0), part(qkv, 1), part(qkv, 2)};
         const Tensor dqkv = at::empty_like(qkv);

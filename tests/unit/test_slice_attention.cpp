@@ -157,7 +157,7 @@ TEST(SliceAttention, OfQueriesThatHaveSeenNoKeyIsNothingYet) {
   const AttentionInputs in{qkv.narrow(1, 0, 2), qkv.narrow(1, 2, 2), qkv.narrow(1, 4, 2)};
 
   AttentionSums sums = no_attention(in.q);
-  add_attention(sums, in, {{4, 4, 4, 4, true}});
+  add_attention(sums, in, {{4, 4, 4, 4, SliceMask::Causal}});
 
   EXPECT_TRUE(at::equal(sums.out.narrow(0, 0, 4), at::zeros({4, 2, 8}, at::kDouble)));
   EXPECT_EQ(sums.lse.narrow(0, 0, 4).max().item<double>(), -INFINITY);
