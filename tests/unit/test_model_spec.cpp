@@ -248,6 +248,8 @@ TEST(ModelSpec, RopeOfATypeHasItsKeys) {
   nlohmann::json llama = nlohmann::json::parse(tiny_llava_config());
   llama["text_config"]["partial_rotary_factor"] = 0.5;
   EXPECT_THROW(make_model_spec(llama.dump()), WeightsError);
+}
+
 /// The window of each block.
 std::vector<int64_t> windows_of(const nlohmann::json& config) {
   const ModelSpec model = make_model_spec(config.dump());

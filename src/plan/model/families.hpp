@@ -30,8 +30,9 @@ Decoder read_phi3(const ConfigReader& config);
 Decoder read_qwen2(const ConfigReader& config);
 Decoder read_qwen3(const ConfigReader& config);
 Decoder read_gemma(const ConfigReader& config);
-/// Which layers see a window, as Qwen2's and Qwen3's configs say that.
-void read_windows(const ConfigReader& config, Decoder& decoder);
+/// Which layers see a window, as the configs of Qwen2, Qwen2-VL and Qwen3 say that: those from
+/// "max_window_layers" on, `usual` where that is left out.
+void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual = 28);
 
 /// Decoders with the keys and names of Llama's, each with its own defaults and biases.
 struct LlamaDefaults {

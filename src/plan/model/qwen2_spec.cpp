@@ -7,10 +7,10 @@
 namespace zea::detail {
 namespace {
 
-/// The layers that "layer_types" calls sliding; else those from "max_window_layers" on.
-std::vector<bool> narrow_layers(const ConfigReader& config, int64_t layers, bool has_windows) {
+/// The layers that "layer_types" calls sliding; else those from `first` on.
+std::vector<bool> narrow_layers(const ConfigReader& config, int64_t layers, int64_t first,
+                                bool has_windows) {
   std::vector<bool> narrow;
-  const int64_t first = config.integer("max_window_layers", 28);
   for (int64_t layer = 0; layer < layers; ++layer) narrow.push_back(has_windows && layer >= first);
   const std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) return narrow;
@@ -30,11 +30,12 @@ std::vector<bool> narrow_layers(const ConfigReader& config, int64_t layers, bool
 
 }  // namespace
 
-void read_windows(const ConfigReader& config, Decoder& decoder) {
+void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual) {
   const bool has_windows =
       config.boolean("use_sliding_window", false) && !config.is_null("sliding_window");
   const int64_t window = config.positive("sliding_window", 4096);
-  add_windows(decoder, narrow_layers(config, decoder.spec.layers, has_windows), window);
+  const int64_t first = config.integer("max_window_layers", usual);
+  add_windows(decoder, narrow_layers(config, decoder.spec.layers, first, has_windows), window);
 }
 
 Decoder read_qwen2(const ConfigReader& config) {

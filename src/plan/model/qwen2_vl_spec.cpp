@@ -110,7 +110,6 @@ std::vector<int64_t> read_sections(const ConfigReader& config, int64_t pairs) {
 }
 
 Decoder read_turned_text(const ConfigReader& config) {
-  refuse_sliding_window(config);
   Decoder decoder = read_llama_like(config,
                                     {.hidden = 8192,
                                      .intermediate = 29568,
@@ -126,6 +125,7 @@ Decoder read_turned_text(const ConfigReader& config) {
                                     {.q = true, .k = true, .v = true});
   BlockSpec& block = decoder.spec.block;
   block.attention[0].rope.sections = read_sections(config, block.heads.dim / 2);
+  read_windows(config, decoder, 80);
   return decoder;
 }
 
