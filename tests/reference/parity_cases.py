@@ -43,6 +43,26 @@ PHI3_ROPE = {
 PHI3 = {"original_max_position_embeddings": 16, "rope_parameters": PHI3_ROPE}
 
 
+GEMMA2 = {
+    "head_dim": 12,
+    "query_pre_attn_scalar": 7,
+    "sliding_window": 5,
+    "attn_logit_softcapping": 1.5,
+    "final_logit_softcapping": 2.0,
+}
+GEMMA3 = {
+    "head_dim": 12,
+    "query_pre_attn_scalar": 7,
+    "sliding_window": 4,
+    "layer_types": None,
+    "num_hidden_layers": 3,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 2.5, "rope_theta": 500.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    "sliding_window_pattern": 2,
+}
+
 def grid(module, **keys):
     """Overrides of [mesh.<module>], with blocks so short that every rank has some."""
     deals_blocks = keys.get("cp_distribution", "makespan_min") == "makespan_min"
@@ -56,7 +76,7 @@ MICROBATCHES = ["data.row_tokens=48", "data.rows_per_microbatch=1"]
 FULL = {"vision_feature_select_strategy": "full"}
 
 # What differs from the plain model, a CLIP tower and a Llama decoder: families ("tower", "decoder"),
-# their configs ("text", "vision", "llava"), whether config.json is
+# their configs ("text", "vision", "llava"), transformers' attention (eager knows caps), whether config.json is
 # spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, and
 # whether images see all of themselves.
 CASES = {
@@ -165,6 +185,48 @@ CASES = {
         "only_text": True,
         "decoder": "gemma",
         "deck": [*MICROBATCHES, *grid("llm", tp=2, pp=2)],
+    },
+    "gemma2": {
+        "only_text": True,
+        "decoder": "gemma2",
+        "attention": "eager",
+        "text": GEMMA2,
+    },
+    "gemma2_without_caps": {
+        "only_text": True,
+        "decoder": "gemma2",
+        "attention": "eager",
+        "text": {**GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    },
+    "gemma2_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "gemma2",
+        "attention": "eager",
+        "text": GEMMA2,
+        "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
+    },
+    "gemma2_pp2_ulysses": {
+        "ranks": 4,
+        "only_text": True,
+        "decoder": "gemma2",
+        "attention": "eager",
+        "text": {**GEMMA2, "num_hidden_layers": 4},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
+    },
+    "gemma3_text": {"only_text": True, "decoder": "gemma3_text", "text": GEMMA3},
+    "gemma3_text_under_llava": {"decoder": "gemma3_text", "text": GEMMA3},
+    "gemma3_text_tp2_cp2": {
+        "ranks": 4,
+        "decoder": "gemma3_text",
+        "text": GEMMA3,
+        "deck": grid("llm", tp=2, cp=2),
+    },
+    "gemma3_text_recomputed_pp2": {
+        "ranks": 2,
+        "only_text": True,
+        "decoder": "gemma3_text",
+        "text": {**GEMMA3, "num_hidden_layers": 4},
+        "deck": ["model.activation_checkpointing=1", *MICROBATCHES, *grid("llm", pp=2)],
     },
     "phi3": {"only_text": True, "decoder": "phi3", "text": PHI3},
     "phi3_of_plain_rotation": {"only_text": True, "decoder": "phi3"},

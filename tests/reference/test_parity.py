@@ -257,7 +257,7 @@ class Parity(unittest.TestCase):
     def check_case(self, case, attention="sdpa"):
         model, samples = self.prepare(case)
         expected_loss, expected_logits, expected_gradients = reference(
-            model, samples, attention, case.get("both_ways", False)
+            model, samples, case.get("attention", attention), case.get("both_ways", False)
         )
         loss, logits, gradients = self.run_zea(model, samples, case)
         self.check_names(model, is_multimodal(case))

@@ -64,7 +64,7 @@ TEST_P(NoRowsTest, PassThroughAttention) {
   const TokenAttention tokens;
   expect_none(kHidden, 4, [&](const Tensor& x) {
     const Tensor heads = rotary(x.view({0, 4, 2}), table, table, 3);  // 2 queries, a key, a value
-    return Layers().attention(heads, tokens, 2, 1);
+    return Layers().attention(heads, tokens, 2, 1, {});
   });
 }
 

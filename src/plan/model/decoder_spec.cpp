@@ -8,9 +8,9 @@ namespace zea::detail {
 
 const std::map<std::string, ReadDecoder>& decoders() {
   static const std::map<std::string, ReadDecoder> families{
-      {"gemma", read_gemma},     {"gpt2", read_gpt2}, {"llama", read_llama},
-      {"mistral", read_mistral}, {"phi3", read_phi3}, {"qwen2", read_qwen2},
-      {"qwen3", read_qwen3}};
+      {"gemma", read_gemma}, {"gemma2", read_gemma2}, {"gemma3_text", read_gemma3},
+      {"gpt2", read_gpt2},   {"llama", read_llama},   {"mistral", read_mistral},
+      {"phi3", read_phi3},   {"qwen2", read_qwen2},   {"qwen3", read_qwen3}};
   return families;
 }
 

@@ -30,6 +30,11 @@ Decoder read_phi3(const ConfigReader& config);
 Decoder read_qwen2(const ConfigReader& config);
 Decoder read_qwen3(const ConfigReader& config);
 Decoder read_gemma(const ConfigReader& config);
+Decoder read_gemma2(const ConfigReader& config);
+Decoder read_gemma3(const ConfigReader& config);
+/// The layers that "layer_types" calls sliding, or else `usual` says; none without windows.
+std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> usual,
+                                bool has_windows);
 /// Which layers see a window, as the configs of Qwen2, Qwen2-VL and Qwen3 say that: those from
 /// "max_window_layers" on, `usual` where that is left out.
 void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual = 28);
@@ -48,6 +53,7 @@ struct LlamaDefaults {
   bool turns_all = true;             ///< rotary positions turn all of a head
   int64_t original_positions = 0;    ///< before longer ones were learnt; 0: as rope's keys say
   bool names_longrope_yarn = false;  ///< older configs do, or "su"
+  const char* rope_part = nullptr;   ///< of rope_parameters: that of layers without a window
 };
 Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& defaults,
                         const BlockBiases& biases);

@@ -76,7 +76,9 @@ RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,
   config.pass_over({"original_max_position_embeddings"});
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;
-    read_stretching(config, config.object(key), text, defaults, rope);
+    const ConfigReader all = config.object(key);
+    const bool has_parts = defaults.rope_part && all.has(defaults.rope_part);
+    read_stretching(config, has_parts ? all.object(defaults.rope_part) : all, text, defaults, rope);
     break;
   }
   if (defaults.turns_all && rope.share != 1)

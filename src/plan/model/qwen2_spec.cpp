@@ -5,18 +5,14 @@
 #include "families.hpp"
 
 namespace zea::detail {
-namespace {
 
-/// The layers that "layer_types" calls sliding; else those from `first` on.
-std::vector<bool> narrow_layers(const ConfigReader& config, int64_t layers, int64_t first,
+std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> narrow,
                                 bool has_windows) {
-  std::vector<bool> narrow;
-  for (int64_t layer = 0; layer < layers; ++layer) narrow.push_back(has_windows && layer >= first);
   const std::vector<std::string> types = config.texts("layer_types");
-  if (types.empty()) return narrow;
-  if (std::ssize(types) != layers)
+  if (types.empty()) return has_windows ? narrow : std::vector<bool>(narrow.size());
+  if (types.size() != narrow.size())
     config.refuse("layer_types", std::to_string(types.size()) + " elements",
-                  "one for each of num_hidden_layers = " + std::to_string(layers));
+                  "one for each of num_hidden_layers = " + std::to_string(narrow.size()));
   for (size_t layer = 0; layer < types.size(); ++layer) {
     narrow[layer] = types[layer] == "sliding_attention";
     if (!narrow[layer] && types[layer] != "full_attention")
@@ -28,14 +24,14 @@ std::vector<bool> narrow_layers(const ConfigReader& config, int64_t layers, int6
   return narrow;
 }
 
-}  // namespace
-
 void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual) {
   const bool has_windows =
       config.boolean("use_sliding_window", false) && !config.is_null("sliding_window");
   const int64_t window = config.positive("sliding_window", 4096);
   const int64_t first = config.integer("max_window_layers", usual);
-  add_windows(decoder, narrow_layers(config, decoder.spec.layers, first, has_windows), window);
+  std::vector<bool> narrow;
+  for (int64_t layer = 0; layer < decoder.spec.layers; ++layer) narrow.push_back(layer >= first);
+  add_windows(decoder, narrow_layers(config, narrow, has_windows), window);
 }
 
 Decoder read_qwen2(const ConfigReader& config) {
