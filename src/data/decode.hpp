@@ -15,6 +15,10 @@ namespace zea {
 /// Throws DataError unless 1 <= height * width <= max_pixels.
 void check_dimensions(const char* what, int64_t height, int64_t width, int64_t max_pixels);
 
+/// Throws DataError unless a picture that takes `least` bytes can be in so many: before memory is
+/// taken for its pixels.
+void check_held(const char* what, int64_t height, int64_t width, int64_t least, size_t bytes);
+
 Image decode_jpeg(std::span<const uint8_t> bytes, int64_t max_pixels);
 Image decode_png(std::span<const uint8_t> bytes, int64_t max_pixels);
 

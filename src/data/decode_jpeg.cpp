@@ -19,6 +19,10 @@ namespace {
 constexpr int kMaxScans =
     100;  ///< a progressive file can ask for any number of passes over the whole image
 
+/// At one bit for each 8 x 8 pixels of a component, of which some may be four times as coarse in
+/// one direction. Of arithmetic coding the limit is max_pixels alone.
+constexpr int64_t kMaxPixelsOfByte = 4096;
+
 /// 8-bit product of two fractions of 255, rounded.
 int multiply_255(int a, int b) {
   const int product = a * b + 128;
@@ -47,6 +51,7 @@ class JpegReader {
   int64_t height() const { return info_.image_height; }
   int64_t width() const { return info_.image_width; }
   bool is_cmyk() const { return info_.num_components == 4; }
+  bool is_huffman_coded() const { return !info_.arith_code; }
   /// Decodes all rows into `target`; `cmyk_row` is one row of memory where is_cmyk().
   void read_rows(uint8_t* target, uint8_t* cmyk_row);
 
@@ -132,6 +137,9 @@ Image decode_jpeg(std::span<const uint8_t> bytes, int64_t max_pixels) {
   JpegReader reader(bytes);
   reader.read_header();
   check_dimensions("JPEG", reader.height(), reader.width(), max_pixels);
+  if (reader.is_huffman_coded())
+    check_held("JPEG", reader.height(), reader.width(),
+               reader.height() * reader.width() / kMaxPixelsOfByte, bytes.size());
 
   Image image{reader.height(), reader.width(), {}};
   image.pixels.resize(static_cast<size_t>(3 * image.height * image.width));

@@ -14,6 +14,8 @@
 namespace zea {
 namespace {
 
+constexpr int64_t kMaxDeflation = 1032;  ///< bytes that one byte of compressed data can become
+
 class PngReader {
  public:
   explicit PngReader(std::span<const uint8_t> bytes);
@@ -28,6 +30,11 @@ class PngReader {
   bool is_grey16() const {
     return png_get_color_type(png_, info_) == PNG_COLOR_TYPE_GRAY &&
            png_get_bit_depth(png_, info_) == 16;
+  }
+  /// Bytes that the picture takes in a file: every row has a byte for its filter.
+  int64_t least_bytes() const {
+    const int64_t bits = png_get_bit_depth(png_, info_) * png_get_channels(png_, info_);
+    return (height() + height() * width() * bits / 8) / kMaxDeflation;
   }
   /// Bytes of a decoded row, after the conversions that libpng makes: RGB, or index, or 16-bit
   /// grey.
@@ -132,6 +139,7 @@ Image decode_png(std::span<const uint8_t> bytes, int64_t max_pixels) {
   PngReader reader(bytes);
   reader.read_header();
   check_dimensions("PNG", reader.height(), reader.width(), max_pixels);
+  check_held("PNG", reader.height(), reader.width(), reader.least_bytes(), bytes.size());
 
   Image image{reader.height(), reader.width(), {}};
   image.pixels.resize(static_cast<size_t>(3 * image.height * image.width));

@@ -19,6 +19,11 @@ bool starts_with(const std::vector<uint8_t>& bytes, const std::array<uint8_t, n>
   return bytes.size() >= n && std::memcmp(bytes.data(), magic.data(), n) == 0;
 }
 
+std::string picture_text(const char* what, int64_t height, int64_t width) {
+  return std::string(what) + " of " + std::to_string(height) + " x " + std::to_string(width) +
+         " pixels";
+}
+
 Image image_of_raw(const Item& item, int64_t max_pixels) {
   check_dimensions("raw image", item.height, item.width, max_pixels);
   const int64_t pixels = item.height * item.width;
@@ -41,11 +46,16 @@ Image image_of_raw(const Item& item, int64_t max_pixels) {
 }  // namespace
 
 void check_dimensions(const char* what, int64_t height, int64_t width, int64_t max_pixels) {
-  const std::string found = std::string(what) + " of " + std::to_string(height) + " x " +
-                            std::to_string(width) + " pixels";
+  const std::string found = picture_text(what, height, width);
   if (height <= 0 || width <= 0) throw DataError(found);
   if (height > max_pixels / width)
     throw DataError(found + ", more than data.max_image_pixels = " + std::to_string(max_pixels));
+}
+
+void check_held(const char* what, int64_t height, int64_t width, int64_t least, size_t bytes) {
+  if (static_cast<int64_t>(bytes) < least)
+    throw DataError(picture_text(what, height, width) + " in " + std::to_string(bytes) +
+                    " bytes; it takes at least " + std::to_string(least));
 }
 
 Image decode_image(const Item& item, int64_t max_pixels) {

@@ -172,6 +172,30 @@ TEST(Image, TooManyPixelsAreRefusedFromTheHeader) {
   EXPECT_EQ(fault_of(encode_png(make_picture(40, 30)), 1200), "");
 }
 
+TEST(Image, MorePixelsThanItsBytesCanHoldAreRefusedFromTheHeader) {
+  std::vector<uint8_t> jpeg = encode_jpeg(make_picture(8, 8), false);
+  const uint8_t start_of_frame[2] = {0xff, 0xc0};
+  const auto frame = std::search(jpeg.begin(), jpeg.end(), start_of_frame, start_of_frame + 2);
+  frame[5] = frame[7] = 0x20;  // 8192 x 8192
+  frame[6] = frame[8] = 0;
+  std::vector<uint8_t> png = encode_png(make_picture(8, 8));
+  png[18] = png[22] = 0x20;  // 8200 x 8200
+  const std::vector<uint8_t> sum{0x02, 0x4c, 0x9f, 0x97};
+  std::copy(sum.begin(), sum.end(), png.begin() + 29);
+
+  EXPECT_CONTAINS(fault_of(jpeg, 100000000), "JPEG of 8192 x 8192 pixels in " +
+                                                 std::to_string(jpeg.size()) +
+                                                 " bytes; it takes at least 16384");
+  EXPECT_CONTAINS(fault_of(png, 100000000), "bytes; it takes at least 195473");
+}
+
+TEST(Image, AFlatPictureMayBeSmall) {
+  const Image black{400, 400, std::vector<uint8_t>(480000)};
+
+  for (const auto& bytes : {encode_jpeg(black, false), encode_jpeg(black, true), encode_png(black)})
+    EXPECT_EQ(fault_of(bytes, 4000000), "") << bytes.size();
+}
+
 TEST(Image, AProgressiveFileOfTooManyScansIsRefused) {
   std::vector<uint8_t> jpeg = encode_jpeg(make_picture(16, 16), true);
   const uint8_t start_of_scan[2] = {0xff, 0xda}, start_of_table[2] = {0xff, 0xc4};
