@@ -452,5 +452,25 @@ TEST(ModelSpec, RefusesTextThatIsNotJson) {
   EXPECT_THROW(make_model_spec("hello"), WeightsError);
 }
 
+TEST(ModelSpec, RefusesTextOfStrangersThatWouldTakeAllMemory) {
+  const auto expect = [](const std::string& sentence, const auto& change) {
+    const std::string said = refusal(change);
+    EXPECT_NE(said.find(sentence), std::string::npos) << said;
+  };
+
+  expect("1099511627776; allowed: 1 to 1073741824",
+         [](auto& c) { c["text_config"]["num_hidden_layers"] = int64_t{1} << 40; });
+  expect("model config: 1073741824 layers of llm; allowed: 1 to 1024",
+         [](auto& c) { c["text_config"]["num_hidden_layers"] = 1 << 30; });
+  expect(".weight has more than 2^40 elements", [](auto& c) {
+    c["text_config"]["vocab_size"] = c["text_config"]["hidden_size"] = 1 << 30;
+  });
+  const int depth = 1 << 20;
+  const std::string deep = std::string(depth, '[') + std::string(depth, ']');
+  EXPECT_THROW(make_model_spec(deep), WeightsError);
+  EXPECT_THROW(make_model_spec("{\"model_type\": \"llama\", \"strange\": " + deep + "}"),
+               WeightsError);
+}
+
 }  // namespace
 }  // namespace zea::test_model_spec

@@ -142,8 +142,10 @@ int64_t ConfigReader::integer(const char* key, int64_t fallback) const {
 }
 
 int64_t ConfigReader::positive(const char* key, int64_t fallback) const {
+  constexpr int64_t kMost = int64_t{1} << 30;  // the product of two is far from overflow
   const int64_t value = integer(key, fallback);
-  if (value < 1 || value > (int64_t{1} << 40)) refuse(key, std::to_string(value), "1 or more");
+  if (value < 1) refuse(key, std::to_string(value), "1 or more");
+  if (value > kMost) refuse(key, std::to_string(value), "1 to " + std::to_string(kMost));
   return value;
 }
 

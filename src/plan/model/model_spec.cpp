@@ -17,6 +17,14 @@ using detail::ConfigReader;
 
 constexpr const char* kComposed = "composed";  ///< of zea itself
 
+/// Of JSON that strangers wrote: what is nested deeply would overrun the stack of those who print
+/// it.
+bool is_shallow(int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+  constexpr int kMaxDepth = 64;
+  if (depth > kMaxDepth) throw WeightsError("model config: its JSON is nested too deeply");
+  return true;
+}
+
 /// "gpt2, llama, llava"
 std::string family_names() {
   std::set<std::string> all;
@@ -135,7 +143,7 @@ int ModelSpec::param_index(const std::string& name) const {
 }
 
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable) {
-  const nlohmann::json json = nlohmann::json::parse(config_json, nullptr, false);
+  const nlohmann::json json = nlohmann::json::parse(config_json, is_shallow, false);
   if (json.is_discarded())
     throw WeightsError("model config is not JSON; expected the text of a Hugging Face config.json");
   const ConfigReader config(json, "config");

@@ -3,7 +3,25 @@
 
 #include <map>
 
+#include "zea/core/error.hpp"
+
 namespace zea::detail {
+namespace {
+
+constexpr int64_t kMaxLayers = 1024;                ///< of a module
+constexpr int64_t kMaxElements = int64_t{1} << 40;  ///< of a parameter
+
+/// A config is text of strangers: a few of its digits must not ask for all memory, nor for numbers
+/// that overflow where they are added up.
+void check_size(const std::string& name, const Shape& shape) {
+  int64_t elements = 1;
+  for (int64_t length : shape)
+    if (__builtin_mul_overflow(elements, length, &elements) || elements > kMaxElements)
+      throw WeightsError("model config: parameter " + name +
+                         " has more than 2^40 elements; no model is as large");
+}
+
+}  // namespace
 
 void SpecBuilder::start(const std::string& name, const std::string& module, UnitKind kind,
                         std::vector<UnitInput> inputs) {
@@ -12,6 +30,7 @@ void SpecBuilder::start(const std::string& name, const std::string& module, Unit
 
 int SpecBuilder::add(const std::string& role, const std::string& name, Shape shape, bool trainable,
                      double std, const TpCut& cut) {
+  check_size(name, shape);
   ParamSpec param;
   param.name = name;
   param.module = model_.units.back().module;
@@ -65,6 +84,9 @@ void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int6
 
 void SpecBuilder::add_blocks(const std::string& module, int64_t count, const BlockSpec& block,
                              const BlockFamily& family, const std::string& layers, bool trainable) {
+  if (count > kMaxLayers)
+    throw WeightsError("model config: " + std::to_string(count) + " layers of " + module +
+                       "; allowed: 1 to " + std::to_string(kMaxLayers));
   for (int64_t i = 0; i < count; ++i) {
     const std::string number = std::to_string(i);
     start(module + ".layers." + number, module, UnitKind::Block, {{last_unit(), false}});
