@@ -159,6 +159,12 @@ bool is_optimizer_state(const std::string& name) {
 
 using TensorsByName = std::map<std::string, const ManifestTensor*>;
 
+bool ends_overflow(const Extent& box) {
+  for (size_t d = 0; d < box.offset.size(); ++d)
+    if (box.offset[d] > INT64_MAX - box.length[d]) return true;
+  return false;
+}
+
 void check_piece(const Piece& piece, const TensorsByName& tensors,
                  const std::set<std::string>& files, const std::string& where) {
   const std::string about = where + ": piece \"" + piece.dataset + "\" of " + piece.file + " ";
@@ -168,7 +174,7 @@ void check_piece(const Piece& piece, const TensorsByName& tensors,
   if (!files.contains(piece.file)) throw WeightsError(about + "is in a file that is not listed");
   const Extent all = whole(tensor->second->shape);
   if (piece.extent.offset.size() != all.offset.size() ||
-      piece.extent.length.size() != all.offset.size() ||
+      piece.extent.length.size() != all.offset.size() || ends_overflow(piece.extent) ||
       intersect(piece.extent, all) != piece.extent)
     throw WeightsError(about + "lies outside tensor \"" + piece.tensor + "\"");
   if (piece.state != kStateParameter && !is_optimizer_state(piece.state))
