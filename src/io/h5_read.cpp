@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 
+#include "h5_layout.hpp"
 #include "h5_state.hpp"
 #include "read_at.hpp"
 #include "zea/io/h5.hpp"
@@ -69,6 +70,8 @@ constexpr DType dtype_of() {
 H5Handle open_h5_dataset(const H5File::State& state, const std::string& name) {
   if (!state.has_hard_link(name))
     throw_error(state.site.code, state.site.path + ": has no dataset \"" + name + "\"");
+  constexpr const char* kIsVirtual = "is virtual: its data lies in other files";
+  if (is_virtual_dataset(state, name)) refuse(state.site, name, kIsVirtual);
   H5Handle dataset(H5Dopen2(*state.file, name.c_str(), H5P_DEFAULT), H5Dclose, state.site,
                    "cannot open dataset \"" + name + "\"");
   check_layout(*dataset, state.site, name);
