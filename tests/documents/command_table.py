@@ -178,6 +178,9 @@ TABLE = {
     "jobs/build.sh dev": in_parts(".venv/bin/cmake --list-presets | grep '\"dev\"'"),
     ".venv/bin/ctest --test-dir build/ci -L style --output-on-failure": runs(always=[("-L", "-N -L")]),
     "tests/run.sh -L unit": in_parts(".venv/bin/ctest --test-dir build/ci -N -L unit"),
+    ".venv/bin/cmake --preset fuzz": tested_by("fuzz_preset"),
+    ".venv/bin/cmake --build --preset fuzz": tested_by("fuzz_preset"),
+    ".venv/bin/ctest --preset fuzz": tested_by("fuzz_preset"),
     ".venv/bin/ctest --test-dir build/ci -L long": runs(always=[("-L", "-N -L")]),
     ".venv/bin/ctest --test-dir build/ci -R documents --output-on-failure": runs(always=[("-R", "-N -R")]),
     # tests/bench/

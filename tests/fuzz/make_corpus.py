@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the corpus: what each target reads, well formed and hostile, in files of few bytes.
+
+    tests/fuzz/make_corpus.py [FOLDER]
+
+What fuzzing finds is added by hand, as found_*; this script leaves it alone. Needs h5py, NumPy and Pillow.
+"""
+import io
+import json
+import pathlib
+import struct
+import sys
+import zlib
+
+import h5py
+import numpy as np
+from PIL import Image
+
+ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "corpus")
+
+
+def put(target, name, content):
+    folder = ROOT / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def picture(mode, size=(9, 7)):
+    values = np.arange(size[0] * size[1] * 4, dtype=np.uint32).reshape(size[1], size[0], 4) * 37 % 256
+    return Image.fromarray(values.astype(np.uint8)[..., :3], "RGB").convert(mode)
+
+
+def encoded(image, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, **options)
+    return buffer.getvalue()
+
+
+def png_chunk(kind, body):
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png(width, height, depth, colour, data, before=b"", interlace=0):
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlace)
+    return (b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", head) + before + png_chunk(b"IDAT", zlib.compress(data, 9))
+            + png_chunk(b"IEND", b""))
+
+
+def write_png():
+    for mode in ("RGB", "L", "1", "P", "RGBA", "LA"):
+        put("png", f"good_{mode}.png", encoded(picture(mode), format="PNG"))
+    put("png", "good_grey16.png", png(2, 2, 16, 0, b"\0\1\2\3\4" * 2))
+    put("png", "good_interlaced.png", png(1, 1, 8, 2, b"\0\1\2\3", interlace=1))
+    put("png", "bomb_sizes.png", png(0x7fffffff, 0x7fffffff, 8, 2, b"\0\0\0"))
+    put("png", "bomb_million_pixels.png", png(1 << 20, 1, 16, 6, b"\0\0\0"))
+    put("png", "bomb_of_zeros.png", png(4096, 256, 1, 0, b"\0" * (513 * 256)))
+    for name, kind in (("text", b"zTXt"), ("profile", b"iCCP")):
+        bomb = png_chunk(kind, b"a\0\0" + zlib.compress(b"a" * 999999))
+        put("png", f"bomb_{name}.png", png(1, 1, 8, 0, b"\0\1", bomb))
+    beyond = b"\0" + bytes(range(248, 256))
+    put("png", "short_palette.png", png(8, 1, 8, 3, beyond, png_chunk(b"PLTE", b"\1\2\3")))
+    put("png", "rest_missing.png", encoded(picture("RGB"), format="PNG")[:60])
+
+
+def write_jpeg():
+    for mode in ("RGB", "L", "CMYK"):
+        put("jpeg", f"good_{mode}.jpg", encoded(picture(mode), format="JPEG"))
+    progressive = encoded(picture("RGB"), format="JPEG", progressive=True)
+    put("jpeg", "good_progressive.jpg", progressive)
+    put("jpeg", "good_subsampled.jpg", encoded(picture("RGB", (33, 17)), format="JPEG", subsampling=2, quality=5))
+    put("jpeg", "good_restarts.jpg", encoded(picture("L", (33, 17)), format="JPEG", restart_marker_blocks=1))
+    for name, base in (("sizes", encoded(picture("RGB"), format="JPEG")), ("progressive", progressive)):
+        place = base.index(b"\xff\xc2" if name == "progressive" else b"\xff\xc0") + 5
+        put("jpeg", f"bomb_{name}.jpg", base[:place] + b"\xff\xff\xff\xff" + base[place + 4:])
+        put("jpeg", f"bomb_{name}_allowed.jpg", base[:place] + b"\x04\0\x04\0" + base[place + 4:])
+    scan = progressive[progressive.index(b"\xff\xda"):-2]
+    put("jpeg", "bomb_scans.jpg", progressive[:-2] + scan * 8)
+    put("jpeg", "rest_missing.jpg", progressive[: len(progressive) // 2])
+
+
+# --- sound ------------------------------------------------------------------------------------------------------------
+
+
+def riff(*chunks):
+    body = b"WAVE"
+    for name, data in chunks:
+        body += name + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def wav_format(tag=1, channels=1, rate=16000, bits=16):
+    frame = channels * bits // 8
+    return b"fmt ", struct.pack("<HHIIHH", tag, channels, rate, rate * frame, frame, bits)
+
+
+def write_wav():
+    for bits in (8, 16, 24, 32):
+        put("wav", f"good_{bits}.wav", riff(wav_format(bits=bits), (b"data", bytes(range(48)))))
+    put("wav", "good_float.wav", riff(wav_format(3, 2, 44100, 32), (b"data", struct.pack("<4f", 0, 0.5, -0.5, 1))))
+    put("wav", "good_double.wav", riff(wav_format(3, 1, 8000, 64), (b"data", struct.pack("<2d", 0, 0.5))))
+    name, body = wav_format()
+    guid = bytes([1, 0, 0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71])
+    extensible = (name, b"\xfe\xff" + body[2:] + struct.pack("<HHI", 22, 16, 4) + guid)
+    put("wav", "good_extensible.wav", riff(extensible, (b"LIST", b"abc"), (b"data", b"\1\2\3\4")))
+    piped = riff(wav_format(), (b"data", b"\1\2\3\4"))
+    put("wav", "good_of_a_pipe.wav", piped.replace(struct.pack("<I", 4) + b"\1", b"\xff\xff\xff\xff\1"))
+    put("wav", "nan.wav", riff(wav_format(3, 1, 8000, 32), (b"data", struct.pack("<f", float("nan")))))
+    put("wav", "no_channels.wav", riff(wav_format(channels=0), (b"data", b"\1\2\3\4")))
+    put("wav", "many_channels.wav", riff(wav_format(channels=65535, bits=8), (b"data", b"\1\2\3\4")))
+    put("wav", "chunk_beyond.wav", b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff" + b"\0" * 16)
+
+
+def crc(data, width, polynomial):
+    value = 0
+    for byte in data:
+        value ^= byte << (width - 8)
+        for _ in range(8):
+            value = (value << 1 ^ (polynomial if value >> (width - 1) else 0)) & ((1 << width) - 1)
+    return value.to_bytes(width // 8, "big")
+
+
+def flac_head(rate, channels, bits, total, most=4096):
+    info = struct.pack(">HH", 16, most) + bytes(6)
+    info += ((rate << 44) | (channels - 1) << 41 | (bits - 1) << 36 | total).to_bytes(8, "big") + bytes(16)
+    return b"fLaC\x80" + len(info).to_bytes(3, "big") + info
+
+
+def flac_frame(samples, number, subframe):
+    """Of one channel of 16 bits; its rate is the header's."""
+    head = b"\xff\xf8\x70\x08" + bytes([number]) + struct.pack(">H", samples - 1)
+    frame = head + crc(head, 8, 0x07) + subframe
+    return frame + crc(frame, 16, 0x8005)
+
+
+def write_flac():
+    values = struct.pack(">20h", *range(-1000, 1000, 100))
+    good = flac_frame(20, 0, b"\x02" + values)
+    put("flac", "good.flac", flac_head(16000, 1, 16, 20) + good)
+    put("flac", "good_no_total.flac", flac_head(16000, 1, 16, 0) + good)
+    constant = b"".join(flac_frame(4096, i, b"\0\1\2") for i in range(4))
+    put("flac", "good_constant.flac", flac_head(16000, 1, 16, 4 * 4096) + constant)
+    bomb = b"".join(flac_frame(65536 - 1, i, b"\0\1\2") for i in range(20))
+    put("flac", "bomb.flac", flac_head(655350, 1, 16, 0, 65535) + bomb)
+    put("flac", "bomb_total.flac", flac_head(16000, 1, 16, (1 << 36) - 1) + good)
+    picture_block = b"\x06\xff\xff\xff" + bytes(40)
+    head = flac_head(16000, 1, 16, 20)
+    put("flac", "bomb_picture.flac", head[:4] + b"\0" + head[5:] + picture_block)
+    comment = b"\x84\0\0\x10" + struct.pack("<I", 0) + struct.pack("<I", 0xffffffff) + bytes(8)
+    put("flac", "bomb_comments.flac", head[:4] + b"\0" + head[5:] + comment + good)
+    put("flac", "no_info.flac", b"fLaC\x81\0\0\4abcd" + good)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 40,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+         "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+                          "original_max_position_embeddings": 32}}
+CLIP = {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+WHISPER = {"model_type": "whisper", "d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2,
+           "encoder_ffn_dim": 24, "max_source_positions": 12}
+LLAVA = {"model_type": "llava", "text_config": LLAMA, "vision_config": CLIP, "audio_config": WHISPER,
+         "image_token_index": 38, "audio_token_index": 39, "vision_feature_layer": [-2, -1]}
+
+
+def write_config():
+    def config(name, base, **changes):
+        put("config", name + ".json", json.dumps({**base, **changes}))
+
+    config("good_llama", LLAMA)
+    config("good_qwen2", LLAMA, model_type="qwen2", rope_scaling=None)
+    config("good_gpt2", {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 40})
+    config("good_llava", LLAVA)
+    config("good_siglip", LLAVA, vision_config={**CLIP, "model_type": "siglip_vision_model"}, audio_config=None)
+    config("many_layers", LLAMA, num_hidden_layers=1 << 40)
+    config("wide", LLAMA, hidden_size=1 << 40, num_attention_heads=1 << 40, head_dim=1 << 40)
+    config("long", LLAMA, vocab_size=1 << 40, intermediate_size=1 << 40)
+    config("large_images", LLAVA, vision_config={**CLIP, "image_size": 1 << 40, "patch_size": 1})
+    config("large_patches", LLAVA, vision_config={**CLIP, "image_size": 1 << 39, "patch_size": 1 << 39})
+    config("long_clips", LLAVA, audio_config={**WHISPER, "max_source_positions": 1 << 40})
+    config("beyond", LLAMA, hidden_size=-(1 << 63), vocab_size=(1 << 64) - 1, rms_norm_eps=1e308)
+    config("taps", LLAVA, vision_feature_layer=[-(1 << 63), (1 << 63) - 1])
+    config("tokens", LLAVA, image_token_index=(1 << 64) - 1, eos_token_id=[-(1 << 63)])
+    config("unknown_value", LLAMA, weird={"a": [[[[{"b": "\udcff"}]]]]})
+    put("config", "deep.json", '{"model_type": "llama", "id2label": ' + '{"a":[' * 300 + "]}" * 300 + "}")
+    put("config", "deep_open.json", "[" * 3000)
+    put("config", "not_utf8.json", b'{"model_type": "\xff\xfe\xc0\x80"}')
+    put("config", "numbers.json", '{"model_type": "llama", "hidden_size": 1e999, "num_hidden_layers": 1.5}')
+
+
+def write_deck():
+    inputs = pathlib.Path(__file__).resolve().parents[2] / "inputs"
+    for path in sorted(inputs.glob("*.toml"))[:3]:
+        put("deck", "good_" + path.name, path.read_bytes())
+    put("deck", "deep.toml", "a = " + "[" * 2000)
+    put("deck", "deep_key.toml", "a" + ".b" * 2000 + " = 1")
+    put("deck", "not_utf8.toml", b"[model]\nweights = \"\xff\xc0\"\n")
+    numbers = "[train]\nsteps = 9223372036854775807\nseed = -9223372036854775808\n[mesh]\ndp_shard = nan\n"
+    put("deck", "numbers.toml", numbers)
+
+
+def write_manifest():
+    """Without their digests, which the target puts in (mend_manifest)."""
+    piece = {"tensor": "w", "state": "parameter", "offset": [0, 0], "length": [4, 3], "dtype": "float32",
+             "file": "rank-00000.h5", "dataset": "w", "hashes": ["0" * 32]}
+    position = dict.fromkeys(("step", "optimizer_step", "samples", "tokens", "target_tokens"), 1)
+    base = {"run_id": "r", "position": position, "mesh": "m", "world_size": 1, "deck": "", "config": "{}",
+            "files": [{"name": "rank-00000.h5", "rest_hash": "0a"}],
+            "tensors": [{"name": "w", "shape": [4, 3], "dtype": "float32", "trained": False}], "pieces": [piece]}
+
+    def manifest(name, **changes):
+        text = '{"format": "zea.checkpoint", "version": "2",\n' + json.dumps({**base, **changes})[1:-1] + ",\n"
+        put("manifest", name + ".json", text + '"digest": "' + "0" * 32 + '"\n}\n')
+
+    manifest("good")
+    manifest("good_halves", pieces=[{**piece, "length": [1, 3]}, {**piece, "offset": [1, 0], "length": [3, 3]}])
+    manifest("overlap", pieces=[piece, piece])
+    large = [1 << 20, 1 << 40]
+    manifest("large", tensors=[{**base["tensors"][0], "shape": large}], pieces=[{**piece, "length": large}])
+    ends = {**piece, "offset": [(1 << 63) - 1, 1], "length": [(1 << 63) - 1, 1], "hashes": []}
+    manifest("ends", pieces=[ends])
+    empty = [0, (1 << 62), (1 << 62)]
+    manifest("empty", tensors=[{**base["tensors"][0], "shape": empty}],
+             pieces=[{**piece, "offset": [0, 0, 0], "length": empty, "hashes": []}])
+    manifest("no_lists", tensors="w", pieces={"a": 1}, files=None)
+    manifest("paths", files=[{"name": "../rank-00000.h5", "rest_hash": ""}])
+    manifest("deep", mesh=json.loads("[" * 100 + "]" * 100))
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def safetensors(header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def write_safetensors():
+    def entry(dtype, shape, begin, end):
+        return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+    def file(name, header, data=b"", length=None):
+        put("safetensors", name + ".safetensors", safetensors(header, data, length))
+
+    file("good", {"__metadata__": {"format": "pt"}, "a": entry("F32", [2, 3], 0, 24), "b": entry("BF16", [4], 24, 32),
+                  "c": entry("U8", [], 32, 33)}, bytes(33))
+    file("good_types", {n: entry(n, [1], b, b + s) for n, b, s in
+                        (("F64", 0, 8), ("F16", 8, 2), ("I64", 10, 8), ("I32", 18, 4))}, bytes(22))
+    file("good_none", {}, b"")
+    file("overlap", {"a": entry("U8", [8], 0, 8), "b": entry("U8", [8], 4, 12)}, bytes(12))
+    file("beyond", {"a": entry("U8", [8], 0, 8)}, bytes(4))
+    file("elements", {"a": entry("U8", [1 << 60], 0, 1 << 60)}, bytes(4))
+    file("product", {"a": entry("F32", [1 << 31, 1 << 31, 4], 0, 0)}, b"")
+    file("empty", {"a": entry("F32", [0, 1 << 62, 1 << 62], 0, 0)}, b"")
+    file("dims", {"a": entry("U8", [1] * 100, 0, 1)}, b"\0")
+    one = '"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+    file("twice", "{" + one + "," + one + "}", b"\0")
+    file("deep", '{"a":' + "[" * 3000)
+    file("deep_objects", '{"a":' * 1000)
+    file("not_utf8", b'{"\xff\xc0":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"\0")
+    file("length", {}, b"", length=(1 << 64) - 1)
+    file("length_huge", {}, b"", length=99_999_999)
+    file("numbers", '{"a":{"dtype":"U8","shape":[1e3,-1],"data_offsets":[0,18446744073709551615]}}', b"\0")
+
+
+def h5(target, name, fill, **options):
+    path = ROOT / target / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with h5py.File(path, "w", **{"libver": ("v110", "v110"), **options}) as file:
+        fill(file)
+    return path
+
+
+def text(value):
+    return np.bytes_(value)
+
+
+def weights(file):
+    file.attrs["format"], file.attrs["version"] = text("zea.weights"), text("1")
+    file.attrs["config"] = text(json.dumps(LLAMA))
+    file["model.embed_tokens.weight"] = np.arange(6, dtype=np.float32).reshape(2, 3)
+    file["h/0/weight"] = np.arange(4, dtype=np.float64)
+    file["__files__/tokenizer.json"] = np.frombuffer(b"{}", dtype=np.uint8)
+
+
+def virtual(shape, dtype, source):
+    layout = h5py.VirtualLayout(shape=shape, dtype=dtype)
+    layout[:] = h5py.VirtualSource(source, "tokens", shape=shape)
+    return layout
+
+
+def hostile(base, place, value):
+    """Ways in which dataset `place` may lie elsewhere, or not be what it says."""
+    def changed(change):
+        def fill(file):
+            base(file)
+            del file[place]
+            change(file)
+        return fill
+
+    def reshaped(shape, **options):
+        return changed(lambda f: f.create_dataset(place, shape, value.dtype, **options))
+
+    yield "external_link", changed(lambda f: f.__setitem__(place, h5py.ExternalLink("other.h5", "/tokens")))
+    yield "soft_link", changed(lambda f: (f.__setitem__("real", value), f.__setitem__(place, h5py.SoftLink("/real"))))
+    yield "external_file", reshaped(value.shape, external=[("other.raw", 0, h5py.h5f.UNLIMITED)])
+    yield "external_etc", reshaped(value.shape, external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)])
+    yield "virtual", changed(lambda f: f.create_virtual_dataset(place, virtual(value.shape, value.dtype, "other.h5")))
+    yield "huge", reshaped((1 << 60,), chunks=(1 << 10,), maxshape=(None,))
+    yield "wide", reshaped((1 << 20,) * 5, chunks=(1,) * 5)
+    yield "compressed", changed(lambda f: f.create_dataset(place, data=value, compression="gzip"))
+    yield "chunked", changed(lambda f: f.create_dataset(place, data=value, chunks=value.shape))
+    yield "loop", changed(lambda f: f.__setitem__(place, f["/"]))
+    yield "text", changed(lambda f: f.__setitem__(place, "text of any length"))
+    yield "compound", changed(lambda f: f.__setitem__(place, np.zeros(3, dtype=[("a", "<f4"), ("b", "<i8")])))
+
+
+def write_weights():
+    h5("weights", "good.h5", weights)
+    h5("weights", "good_old.h5", weights, libver="earliest")
+    value = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for name, fill in hostile(weights, "model.embed_tokens.weight", value):
+        h5("weights", name + ".h5", fill)
+
+    def path_name(file):
+        weights(file)
+        file["__files__/a/../../b"] = np.zeros(1, dtype=np.uint8)
+
+    h5("weights", "companion_path.h5", path_name)
+    put("weights", "cut.h5", (ROOT / "weights" / "good.h5").read_bytes()[:300])
+
+
+def dataset(file):
+    file.attrs["format"], file.attrs["version"] = text("zea.dataset"), text("2")
+    file.attrs["image_token"], file.attrs["audio_token"] = text("7"), text("6")
+    for name, values, dtype in (("token_offsets", [0, 4, 6, 9], np.int64),
+                                ("tokens", [7, 7, 1, 2, 3, 4, 7, 6, 5], np.int32),
+                                ("loss_mask", [0, 0, 1, 1, 1, 1, 0, 0, 0], np.uint8),
+                                ("sample_item_offsets", [0, 1, 1, 3], np.int64),
+                                ("item_offsets", [0, 2, 5, 5], np.int64),
+                                ("item_bytes", [10, 20, 1, 2, 3], np.uint8), ("item_modality", [0, 0, 1], np.uint8),
+                                ("item_rate", [0, 0, 8000], np.int32), ("labels", [1, -1, 0], np.int32),
+                                ("token_byte_offsets", [0, 1, 1, 3, 4, 5, 6, 7, 7], np.int64)):
+        file[name] = np.array(values, dtype=dtype)
+    file["item_shape"] = np.array([[2, 1, 1], [0, 0, 0], [0, 0, 0]], dtype=np.int32)
+    file["token_byte_values"] = np.frombuffer(b"abcdefg", dtype=np.uint8)
+    file["classes"] = np.array([b"bag", b"coat"])
+
+
+def write_dataset():
+    h5("dataset", "good.h5", dataset)
+    h5("dataset", "good_old.h5", dataset, libver="earliest")
+    for name, fill in hostile(dataset, "tokens", np.arange(9, dtype=np.int32)):
+        h5("dataset", name + ".h5", fill)
+
+    def offsets(values):
+        def fill(file):
+            dataset(file)
+            file["token_offsets"][...] = values
+        return fill
+
+    h5("dataset", "offsets_beyond.h5", offsets([0, 1 << 62, 1 << 62, 9]))
+    h5("dataset", "offsets_back.h5", offsets([0, 9, -(1 << 63), 9]))
+
+
+for write in (write_png, write_jpeg, write_wav, write_flac, write_config, write_deck, write_manifest,
+              write_safetensors, write_weights, write_dataset):
+    write()

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "target.hpp"
+
+#include <stdexcept>
+
+#include "mend.hpp"
+#include "zea/data/audio.hpp"
+#include "zea/data/dataset.hpp"
+#include "zea/data/image.hpp"
+#include "zea/deck/deck.hpp"
+#include "zea/io/manifest.hpp"
+#include "zea/io/open_source.hpp"
+#include "zea/io/safetensors.hpp"
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea::fuzz {
+namespace {
+
+constexpr int64_t kMaxPixels = int64_t{1} << 20;
+constexpr int64_t kMaxSeconds = 60;
+
+std::string text_of(const Input& input) {
+  return {input.bytes.begin(), input.bytes.end()};
+}
+
+void read_image(const Input& input) {
+  Item item;
+  item.bytes = input.bytes;
+  decode_image(item, kMaxPixels);
+}
+
+void read_clip(const Input& input) {
+  decode_audio(input.bytes, kMaxSeconds);
+}
+
+void read_config(const Input& input) {
+  make_model_spec(text_of(input)).num_parameters();
+}
+
+void read_deck_text(const Input& input) {
+  parse_deck(text_of(input), "input", {});
+}
+
+void read_manifest_text(const Input& input) {
+  check_coverage(parse_manifest(text_of(input), "input"));
+}
+
+/// Every tensor, floating ones converted; and the texts.
+void read_all(const WeightsSource& source) {
+  source.config_json();
+  for (const std::string& name : source.companions()) source.companion(name);
+  for (const TensorInfo& tensor : source.tensors()) {
+    const DType dtype = is_floating(tensor.dtype) ? DType::Float64 : tensor.dtype;
+    std::vector<char> values(static_cast<size_t>(num_elements(tensor.shape)) *
+                             element_bytes(dtype));
+    try {
+      source.read(tensor.name, tensor.shape, whole(tensor.shape), dtype, values.data());
+    } catch (const Error&) {
+    }  // the others may be sound
+  }
+}
+
+void read_safetensors(const Input& input) {
+  read_all(*open_safetensors(input.path));
+}
+
+void read_weights(const Input& input) {
+  read_all(*open_source(input.path));
+}
+
+void read_samples(const std::string& path, int64_t held_bytes) {
+  const std::unique_ptr<Dataset> dataset = open_dataset(path, held_bytes);
+  for (size_t i = 0; i < dataset->index().size(); ++i) dataset->read(static_cast<int64_t>(i));
+}
+
+void read_dataset(const Input& input) {
+  read_samples(input.path, kHeldBytes);
+  read_samples(input.path, 0);
+}
+
+}  // namespace
+
+const std::vector<Target>& targets() {
+  // A JPEG, a PNG or a FLAC of one value says so in few bits: of a byte come up to 8,256 pixels, or
+  // 5,461 samples.
+  constexpr int64_t kPacked = 64 << 10;
+  static const std::vector<Target> all{
+      {.name = "config", .take = read_config},
+      {.name = "dataset", .take = read_dataset, .reads_file = true, .mend = mend_h5},
+      {.name = "deck", .take = read_deck_text},
+      {.name = "flac", .take = read_clip, .memory_factor = kPacked},
+      {.name = "jpeg", .take = read_image, .memory_factor = kPacked},
+      {.name = "manifest", .take = read_manifest_text, .mend = mend_manifest},
+      {.name = "png", .take = read_image, .mend = mend_png, .memory_factor = kPacked},
+      {.name = "safetensors",
+       .take = read_safetensors,
+       .reads_file = true,
+       .mend = mend_safetensors},
+      {.name = "wav", .take = read_clip},
+      {.name = "weights", .take = read_weights, .reads_file = true, .mend = mend_h5}};
+  return all;
+}
+
+const Target& target_of(const std::string& name) {
+  for (const Target& target : targets())
+    if (target.name == name) return target;
+  throw std::out_of_range(name);
+}
+
+}  // namespace zea::fuzz
