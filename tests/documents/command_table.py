@@ -181,6 +181,13 @@ TABLE = {
     ".venv/bin/cmake --preset fuzz": tested_by("fuzz_preset"),
     ".venv/bin/cmake --build --preset fuzz": tested_by("fuzz_preset"),
     ".venv/bin/ctest --preset fuzz": tested_by("fuzz_preset"),
+    ".venv/bin/cmake --preset fuzz": in_parts(".venv/bin/cmake --list-presets | grep '\"fuzz\"'", by=("fuzz_preset",)),
+    ".venv/bin/cmake --build --preset fuzz": in_parts(
+        ".venv/bin/cmake --list-presets=build | grep '\"fuzz\"'", by=("fuzz_preset",)
+    ),
+    ".venv/bin/ctest --preset fuzz": in_parts(
+        ".venv/bin/cmake --list-presets=test | grep '\"fuzz\"'", by=("fuzz_preset",)
+    ),
     ".venv/bin/ctest --test-dir build/ci -L long": runs(always=[("-L", "-N -L")]),
     ".venv/bin/ctest --test-dir build/ci -R documents --output-on-failure": runs(always=[("-R", "-N -R")]),
     # tests/bench/
@@ -220,8 +227,10 @@ TABLE = {
 
 # Decks in blocks, by their first line: ranks that they are planned for, and keys that they need beside their own.
 QUICKSTART = ("data.train=quickstart/train.h5", "model.weights=quickstart/weights.h5")
+# Ranks and overrides; or the test that runs its like.
 DECKS = {
     "[model]": (2, ()),
+    "[model.vision]": "reference_composed",
     "[mesh.llm]": (4, QUICKSTART),
     "[mesh]": (10, ("data.train=quickstart/train.h5", "model.config=inputs/clip_b32_llama_1b.json")),
 }

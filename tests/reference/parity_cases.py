@@ -200,6 +200,7 @@ CASES = {
     },
     "gemma2_tp2_cp2": {
         "ranks": 4,
+        "only_text": True,
         "decoder": "gemma2",
         "attention": "eager",
         "text": GEMMA2,
@@ -212,6 +213,11 @@ CASES = {
         "attention": "eager",
         "text": {**GEMMA2, "num_hidden_layers": 4},
         "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
+    },
+    "gemma2_under_llava": {
+        "decoder": "gemma2",
+        "attention": "eager",
+        "text": {**GEMMA2, "final_logit_softcapping": None},
     },
     "gemma3_text": {"only_text": True, "decoder": "gemma3_text", "text": GEMMA3},
     "gemma3_text_under_llava": {"decoder": "gemma3_text", "text": GEMMA3},

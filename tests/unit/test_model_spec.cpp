@@ -116,9 +116,13 @@ std::string refusal(Change change) {
 }
 
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
+  EXPECT_NE(refusal([](auto& c) { c["model_type"] = "bert"; })
+                .find("config.model_type = \"bert\"; allowed: gemma, gemma2, gemma3_text, gpt2, "
+                      "llama, llava"),
+            std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
-              c["model_type"] = "bert";
-            }).find("config.model_type = \"bert\"; allowed: gemma, gpt2, llama, llava"),
+              c["text_config"]["model_type"] = "gemma2";
+            }).find("final_logit_softcapping = 30.000000; allowed: null"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& c) {
               c["text_config"]["hidden_act"] = "gelu";

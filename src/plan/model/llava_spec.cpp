@@ -32,6 +32,9 @@ Decoder read_merging_decoder(const ConfigReader& config, const std::string& usua
   if (decoder.spec.learned_positions)
     config.refuse("model_type", config.text("model_type", ""),
                   "a decoder with rotary positions (others are not built yet)");
+  if (decoder.spec.logit_softcap > 0)
+    config.refuse("final_logit_softcapping", std::to_string(decoder.spec.logit_softcap),
+                  "null (the head of transformers' composites caps no logits)");
   return decoder;
 }
 

@@ -186,7 +186,12 @@ class MemoryOps {
     return x.with_rows(x.rows() / count);
   }
   TapeTensor mean_of(const TapeTensor& x, int64_t count) {
-    return call(rows_memory(tape_.bytes(x.tensor()) / count), {x}, x.rows() / count);
+    const int64_t bytes = tape_.bytes(x.tensor());
+    FunctionMemory f = rows_memory(bytes / count);
+    // The library adds up narrow ones in a wide copy, into wide sums.
+    const int64_t wide = bytes / bytes_.param * bytes_.wide;
+    if (bytes_.is_narrow()) f.forward_peak = f.output + wide + wide / count;
+    return call(f, {x}, x.rows() / count);
   }
   TapeTensor merged(const TapeTensor& text, size_t i) {
     return call(rows_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
