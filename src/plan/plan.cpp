@@ -62,7 +62,8 @@ void note_no_weights(Faults& faults, const ModelOptions& model) {
 }
 
 bool limits_pixels(const EncoderSpec& encoder) {
-  return encoder.varies() && encoder.patches().pixels.most > 0;
+  const auto* patches = std::get_if<PatchInput>(&encoder.input);
+  return patches && patches->any_size && patches->pixels.most > 0;
 }
 
 void check_pixels(Faults& faults, const DataOptions& data, const ModelSpec& model) {

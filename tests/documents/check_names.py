@@ -22,7 +22,9 @@ SOURCES = ["src", "include", "tests", "jobs", "inputs", "postprocess", "CMakeLis
 SUFFIXES = "md cpp hpp cu py sh toml json jsonl h5 txt sbatch def safetensors cff sif checked tmp png"
 FILE = re.compile(rf"[\w.+*-]*(/[\w.+*<>-]*)+|[\w.-]+\.({SUFFIXES.replace(' ', '|')})")
 SENTENCE = re.compile(r"[\w.;,'=/ ]+")
-WRITTEN = re.compile(r"(quickstart\w*|finetuned|runs|checkpoints|trained\S*|model_hf|bin|share/zea|build)(/.*)?|.*-\d{5,}.*")
+WRITTEN = re.compile(
+    r"(quickstart\w*|finetuned|runs|checkpoints|trained\S*|model_hf|bin|share/zea|build)(/.*)?|.*-\d{5,}.*"
+)
 SCRIPTS = ["jobs/pack_*.py", "postprocess/*.py", "tests/bench/bench_*.py"]
 OWN_PROGRAMS = ["zea", "zea-import", "zea-consolidate", "zea-inspect", "zea-compare"]
 # Programs of others, whose options are theirs.

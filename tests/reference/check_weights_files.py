@@ -44,7 +44,7 @@ def h5_tensor(dataset):
 
 def text_config(tied=False, family="llama"):
     return AutoConfig.for_model(family, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
-                                num_attention_heads=4, num_key_value_heads=2, vocab_size=160,
+                                num_attention_heads=4, num_key_value_heads=2, vocab_size=160, pad_token_id=0,
                                 tie_word_embeddings=tied)
 
 
@@ -151,7 +151,7 @@ class WeightsFiles(unittest.TestCase):
         self.check_round_trip(LlamaForCausalLM, LlamaForCausalLM(text_config()))
 
     def test_other_decoders(self):
-        for family in ("gemma", "qwen2", "qwen3"):
+        for family in ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3"):
             with self.subTest(family=family):
                 torch.manual_seed(2)
                 model = AutoModelForCausalLM.from_config(text_config(family=family))
