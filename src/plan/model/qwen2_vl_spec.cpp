@@ -23,7 +23,7 @@ PatchInput read_visual_patches(const ConfigReader& config) {
                      .block = config.positive("spatial_merge_size", 2),
                      .any_size = true,
                      .crops = false};
-  patches.limit({.least = 56 * 56, .most = 28 * 28 * 1280});  // of its processor
+  patches.limit({.least = int64_t{56} * 56, .most = int64_t{28} * 28 * 1280});  // of its processor
   if (patches.channels != 3)
     config.refuse("in_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
   if (patches.frames < 2)

@@ -50,7 +50,8 @@ Visibility visible_segments(const std::vector<Segment>& segments) {
 
 double visible_pairs(int64_t tokens, int64_t window) {
   const int64_t growing = window == 0 ? tokens : std::min(tokens, window);
-  return static_cast<double>(growing * (growing + 1) / 2 + (tokens - growing) * window);
+  return 0.5 * static_cast<double>(growing * (growing + 1)) +
+         static_cast<double>((tokens - growing) * window);
 }
 
 }  // namespace zea
