@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "zea/core/decoder.hpp"
-#include "zea/core/error.hpp"
 
 namespace zea {
 namespace {

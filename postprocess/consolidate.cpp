@@ -2,8 +2,6 @@
 // zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
 // others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
 // the model.
-#include <filesystem>
-
 #include "composed_parts.hpp"
 #include "model_output.hpp"
 #include "progress.hpp"
@@ -54,10 +52,6 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
   output.finish();
 }
 
-bool is_directory(const std::string& target) {
-  return target.ends_with("/") || std::filesystem::is_directory(target);
-}
-
 /// As models that others know.
 void consolidate_parts(const ConsolidateOptions& options, const WeightsSource& source) {
   const std::string target = without_trailing_slash(options.output.target) + "/";
@@ -75,7 +69,7 @@ void run(const ConsolidateOptions& options) {
   if (options.ranks > 0 && !options.companions.empty())
     throw CLI::ValidationError("--companions", "a checkpoint has no place for them");
   const auto source = open_source(options.source);
-  if (options.ranks == 0 && is_directory(options.output.target) && is_composed(*source))
+  if (options.ranks == 0 && is_directory_target(options.output.target) && is_composed(*source))
     return consolidate_parts(options, *source);
   if (options.ranks == 0) return consolidate(options, *source);
   reshard(state_of(*source), {.target = options.output.target,

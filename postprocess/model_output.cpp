@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model_output.hpp"
 
-#include <filesystem>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -12,8 +11,6 @@
 
 namespace zea {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The element type that most elements have.
 DType main_dtype(const std::vector<TensorInfo>& tensors) {
@@ -75,7 +72,7 @@ void ModelOutput::open() {
     throw DeckError(target +
                     ": optimizer state goes into a weights file, *.h5 (or with --ranks into a "
                     "checkpoint); others have no place for it");
-  if (target.ends_with("/") || fs::is_directory(target)) {
+  if (is_directory_target(target)) {
     open_directory();
   } else if (target.ends_with(".safetensors")) {
     single_ = std::make_unique<SafetensorsWriter>(target, tensors_);

@@ -15,6 +15,10 @@ std::string without_trailing_slash(std::string path) {
   return path;
 }
 
+bool is_directory_target(const std::string& target) {
+  return target.ends_with("/") || fs::is_directory(target);
+}
+
 StagedDirectory::StagedDirectory(const std::string& target)
     : target_(without_trailing_slash(target)), staging_(target_ + ".tmp") {
   if (fs::exists(target_) && !fs::is_directory(target_))

@@ -10,6 +10,9 @@ namespace zea {
 /// `path` without slashes at its end.
 std::string without_trailing_slash(std::string path);
 
+/// Whether a target is one: its name ends with '/', or it is there.
+bool is_directory_target(const std::string& target);
+
 class StagedDirectory {
  public:
   /// Makes `target`.tmp, anew when there is one. Throws StorageError when `target` is there and not

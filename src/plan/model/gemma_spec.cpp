@@ -15,13 +15,26 @@ Decoder read_gemma_like(const ConfigReader& config, LlamaDefaults defaults) {
   const bool biases = config.boolean("attention_bias", false);
   defaults.activation = "gelu_pytorch_tanh";
   defaults.tied = true;
-  defaults.end_token = 1;
   Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   config.require_boolean("use_bidirectional_attention", false);
   config.pass_over({"_sliding_window_pattern", "cache_implementation"});  // of generating
   decoder.spec.block.norm.offset = 1;
   decoder.spec.embedding_scale = std::sqrt(static_cast<double>(decoder.spec.block.hidden));
   return decoder;
+}
+
+/// Those that Gemma 2 and 3 share.
+LlamaDefaults later_defaults(int64_t vocabulary, int64_t positions) {
+  return {.hidden = 2304,
+          .intermediate = 9216,
+          .layers = 26,
+          .heads = 8,
+          .key_value_heads = 4,
+          .head_dim = 256,
+          .vocabulary = vocabulary,
+          .positions = positions,
+          .end_token = 1,
+          .activation_key = "hidden_activation"};
 }
 
 /// A cap of 0 is none, as null is.
@@ -64,16 +77,7 @@ Decoder read_gemma(const ConfigReader& config) {
 }
 
 Decoder read_gemma2(const ConfigReader& config) {
-  Decoder decoder = read_gemma_like(config, {.hidden = 2304,
-                                             .intermediate = 9216,
-                                             .layers = 26,
-                                             .heads = 8,
-                                             .key_value_heads = 4,
-                                             .head_dim = 256,
-                                             .vocabulary = 256000,
-                                             .positions = 8192,
-                                             .end_token = 1,
-                                             .activation_key = "hidden_activation"});
+  Decoder decoder = read_gemma_like(config, later_defaults(256000, 8192));
   read_later_ways(config, decoder, 2, {.softcap = 50}, 30);
   return decoder;
 }
@@ -81,18 +85,10 @@ Decoder read_gemma2(const ConfigReader& config) {
 /// Layers without a window turn heads slower. Before transformers 5 the keys of both rotations
 /// stood side by side, and "rope_scaling" was of the slow one.
 Decoder read_gemma3(const ConfigReader& config) {
-  Decoder decoder = read_gemma_like(config, {.hidden = 2304,
-                                             .intermediate = 9216,
-                                             .layers = 26,
-                                             .heads = 8,
-                                             .key_value_heads = 4,
-                                             .head_dim = 256,
-                                             .vocabulary = 262208,
-                                             .positions = 131072,
-                                             .end_token = 1,
-                                             .activation_key = "hidden_activation",
-                                             .theta = 1e6,
-                                             .rope_part = "full_attention"});
+  LlamaDefaults defaults = later_defaults(262208, 131072);
+  defaults.theta = 1e6;
+  defaults.rope_part = "full_attention";
+  Decoder decoder = read_gemma_like(config, defaults);
   decoder.blocks.names.q_norm = ".self_attn.q_norm";
   decoder.blocks.names.k_norm = ".self_attn.k_norm";
   read_later_ways(config, decoder, config.positive("sliding_window_pattern", 6), {}, 0);
