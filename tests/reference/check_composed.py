@@ -35,7 +35,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from transformers_models import normalised, perturbed, run
+from transformers_models import normalised, perturbed, reference, run
 
 ZEA, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:5]
 sys.path.insert(0, JOBS)
@@ -161,15 +161,8 @@ class Composed(unittest.TestCase):
         return loaded
 
     def loss_of(self, samples, logits_of):
-        total = targets = 0
-        for tokens, mask, items in samples:
-            ids = torch.tensor(tokens)
-            wanted = [i for i in range(1, len(tokens)) if mask[i]]
-            with torch.no_grad():
-                rows = logits_of(ids, items)[[i - 1 for i in wanted]]
-            total += torch.nn.functional.cross_entropy(rows, ids[wanted], reduction="sum").item()
-            targets += len(wanted)
-        return total / targets
+        with torch.no_grad():
+            return reference(samples, logits_of)[0]
 
     def test_llava_of_two_directories(self):
         clip, text = make_clip(), make_text()
@@ -185,7 +178,8 @@ class Composed(unittest.TestCase):
             for name, tensor in model.state_dict().items():
                 self.assertTrue(torch.equal(tensor, found[name]), name)
 
-        def logits_of(ids, items):
+        def logits_of(tokens, mask, items):
+            ids = torch.tensor(tokens)
             pixels = {"pixel_values": normalised(np.stack(items), MEAN, STD)} if items else {}
             return llava(input_ids=ids[None], use_cache=False, **pixels).logits[0]
 
@@ -210,7 +204,8 @@ class Composed(unittest.TestCase):
         self.assertEqual(llm.config.vocab_size, VOCABULARY + 1)
         weights = load_file(out / "vision.projector" / "model.safetensors")
 
-        def logits_of(ids, items):
+        def logits_of(tokens, mask, items):
+            ids = torch.tensor(tokens)
             embeds = llm.get_input_embeddings()(ids)
             if items:
                 pixels = normalised(np.stack(items), MEAN, STD)

@@ -25,7 +25,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from transformers_models import check_gradients, datasets, perturbed, run
+from transformers_models import check_gradients, datasets, perturbed, reference, run
 
 RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
@@ -61,26 +61,13 @@ def make_samples(family, case):
     return samples
 
 
-def reference(family, model, samples):
-    """Loss, logits by (sample, position of the predicted token), gradients by file name."""
-    targets = sum(sum(mask[1:]) for _, mask, _ in samples)
-    total, logits = 0.0, {}
-    for number, (tokens, mask, pictures) in enumerate(samples):
+def reference_of(family, model, samples):
+    def logits_of(tokens, mask, pictures):
         ids = torch.tensor([tokens])
-        output = model(input_ids=ids, use_cache=False, **family.inputs(tokens, pictures)).logits[0]
-        positions = [i for i in range(1, len(tokens)) if mask[i]]
-        rows = output[[i - 1 for i in positions]]
-        loss = torch.nn.functional.cross_entropy(rows, ids[0, positions], reduction="sum")
-        if loss.requires_grad:
-            (loss / targets).backward()
-        total += loss.item() / targets
-        logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
-    gradients = {
-        family.file_name(name): parameter.grad.numpy()
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
-    return total, logits, gradients
+        return model(input_ids=ids, use_cache=False, **family.inputs(tokens, pictures)).logits[0]
+
+    named = ((family.file_name(name), parameter) for name, parameter in model.named_parameters())
+    return reference(samples, logits_of, named)
 
 
 def flatten_config(path):
@@ -134,7 +121,7 @@ class FamilyParity(unittest.TestCase):
                 if family.file_name(name).startswith(family.frozen[module]):
                     parameter.requires_grad_(False)
         samples = make_samples(family, case)
-        expected_loss, expected_logits, expected_gradients = reference(family, model, samples)
+        expected_loss, expected_logits, expected_gradients = reference_of(family, model, samples)
         loss, logits, gradients = self.run_zea(family, case, model, samples)
         self.assertEqual(sorted(expected_logits), sorted(logits))
         for row, values in expected_logits.items():

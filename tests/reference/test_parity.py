@@ -32,7 +32,15 @@ except ImportError as error:
     sys.exit(77)
 
 from parity_cases import CASES, PATCHES, VOCABULARY
-from transformers_models import check_gradients, datasets, file_name, normalised, perturbed, run
+from transformers_models import (
+    check_gradients,
+    datasets,
+    file_name,
+    normalised,
+    perturbed,
+    reference,
+    run,
+)
 
 RUN_MODEL, IMPORT, ZEA, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
@@ -149,31 +157,18 @@ def mask_of(tokens, features):
     return ((token[:, None] >= token[None, :]) | same_image)[None, None]
 
 
-def reference(model, samples, attention, both_ways=False):
-    """Loss, logits by (sample, position of the predicted token), gradients by file name."""
+def reference_of(model, samples, attention, both_ways=False):
     model.set_attn_implementation(attention)
     multimodal = isinstance(model, LlavaForConditionalGeneration)
-    targets = sum(sum(mask[1:]) for _, mask, _ in samples)
-    total, logits = 0.0, {}
-    for number, (tokens, mask, pixels) in enumerate(samples):
-        ids = torch.tensor([tokens])
+
+    def logits_of(tokens, mask, pixels):
         images = {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
         if both_ways:
             images["attention_mask"] = mask_of(tokens, PATCHES)
-        output = model(input_ids=ids, use_cache=False, **images).logits[0]
-        positions = [i for i in range(1, len(tokens)) if mask[i]]
-        rows = output[[i - 1 for i in positions]]
-        loss = torch.nn.functional.cross_entropy(rows, ids[0, positions], reduction="sum")
-        if loss.requires_grad:
-            (loss / targets).backward()
-        total += loss.item() / targets
-        logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
-    gradients = {
-        file_name(name, multimodal): parameter.grad.numpy()
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
-    return total, logits, gradients
+        return model(input_ids=torch.tensor([tokens]), use_cache=False, **images).logits[0]
+
+    named = ((file_name(name, multimodal), parameter) for name, parameter in model.named_parameters())
+    return reference(samples, logits_of, named)
 
 
 def generate(model, prompt, pixels):
@@ -256,7 +251,7 @@ class Parity(unittest.TestCase):
 
     def check_case(self, case, attention="sdpa"):
         model, samples = self.prepare(case)
-        expected_loss, expected_logits, expected_gradients = reference(
+        expected_loss, expected_logits, expected_gradients = reference_of(
             model, samples, case.get("attention", attention), case.get("both_ways", False)
         )
         loss, logits, gradients = self.run_zea(model, samples, case)
@@ -273,7 +268,7 @@ class Parity(unittest.TestCase):
 
     def test_bfloat16(self):
         model, samples = self.prepare({})
-        expected_loss, _, expected = reference(model, samples, "sdpa")
+        expected_loss, _, expected = reference_of(model, samples, "sdpa")
         loss, _, found = self.run_zea(model, samples, {}, overrides=["precision.preset=bf16"])
         self.assertAlmostEqual(loss, expected_loss, delta=2e-2 * expected_loss)
         self.assertEqual(sorted(expected), sorted(found))

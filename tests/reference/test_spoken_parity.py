@@ -40,7 +40,7 @@ except ImportError as error:
 
 import subprocess
 
-from transformers_models import file_name, normalised, run
+from transformers_models import file_name, normalised, perturbed, reference, run
 
 RUN_MODEL, IMPORT, EXTRACT, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
@@ -127,19 +127,6 @@ CASES = {
     "voxtral_tp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_TP2},
     "voxtral_cp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_CP2},
 }
-
-
-def perturbed(model):
-    """Every trained parameter of a size at which it matters: initial zeros and ones hide faults."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if not parameter.requires_grad:
-                continue
-            if parameter.dim() > 1:
-                parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
-            else:
-                parameter.add_(0.2 * torch.randn(parameter.shape))
-    return model
 
 
 class Composition(torch.nn.Module):
@@ -332,22 +319,12 @@ class SpokenParity(unittest.TestCase):
             mels.append(torch.tensor(values))
         return mels
 
-    def reference(self, model, samples):
-        targets = sum(sum(mask[1:]) for _, mask, *_ in samples)
-        total, logits = 0.0, {}
-        for number, (tokens, mask, pixels, sounds, _) in enumerate(samples):
+    def reference_of(self, model, samples):
+        def logits_of(tokens, mask, pixels, sounds, order):
             mels = self.mels_of(sounds, model.audio)
-            pixels = np.stack(pixels) if pixels else []
-            positions = [i for i in range(1, len(tokens)) if mask[i]]
-            rows = model(tokens, pixels, mels, sounds)[[i - 1 for i in positions]]
-            wanted = torch.tensor(tokens)[positions]
-            loss = torch.nn.functional.cross_entropy(rows, wanted, reduction="sum")
-            if loss.requires_grad:
-                (loss / targets).backward()
-            total += loss.item() / targets
-            logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
-        gradients = {n: p.grad.numpy() for n, p in model.named_tensors() if p.grad is not None}
-        return total, logits, gradients
+            return model(tokens, np.stack(pixels) if pixels else [], mels, sounds)
+
+        return reference(samples, logits_of, model.named_tensors())
 
     def write_inputs(self, model, samples):
         model.save(self.folder / "model")
@@ -388,7 +365,7 @@ class SpokenParity(unittest.TestCase):
             if name.startswith(tuple(case.get("frozen", ["nothing"]))):
                 parameter.requires_grad_(False)
         samples = make_samples(case, model)
-        expected_loss, expected_logits, expected = self.reference(model, samples)
+        expected_loss, expected_logits, expected = self.reference_of(model, samples)
         self.write_inputs(model, samples)
         loss, logits, found = self.run_zea(case)
         self.assertEqual(sorted(expected_logits), sorted(logits))

@@ -43,16 +43,39 @@ def normalised(pixels, mean, std):
 
 
 def perturbed(model):
-    """Every parameter of a size at which it matters: initial zeros and ones hide faults."""
+    """Every trained parameter of a size at which it matters: initial zeros and ones hide faults."""
     import torch
 
     with torch.no_grad():
         for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue
             if parameter.dim() > 1:
                 parameter.normal_(std=parameter.shape[1:].numel() ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return model
+
+
+def reference(samples, logits_of, named_parameters=()):
+    """Loss, logits by (sample, position of the predicted token), gradients by name; of samples
+    (tokens, loss mask, ...), of which `logits_of` gives (tokens, vocabulary) each."""
+    import torch
+
+    targets = sum(sum(mask[1:]) for _, mask, *_ in samples)
+    total, logits = 0.0, {}
+    for number, sample in enumerate(samples):
+        tokens, mask = sample[:2]
+        positions = [i for i in range(1, len(tokens)) if mask[i]]
+        rows = logits_of(*sample)[[i - 1 for i in positions]]
+        wanted = torch.tensor(tokens)[positions]
+        loss = torch.nn.functional.cross_entropy(rows, wanted, reduction="sum")
+        if loss.requires_grad:
+            (loss / targets).backward()
+        total += loss.item() / targets
+        logits.update({(number, i): row for i, row in zip(positions, rows.detach().numpy())})
+    gradients = {n: p.grad.numpy() for n, p in named_parameters if p.grad is not None}
+    return total, logits, gradients
 
 
 def datasets(group, prefix=""):
