@@ -17,19 +17,23 @@ int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token)
   const int64_t position = row.position(token);
   if (encoder.modality() == Modality::Audio)
     return std::min(position, encoder.mels().positions - 1);  // one that stands apart has none
-  return encoder.patches().position(position, row.shape(row.item_of(token)).width);
+  return encoder.patches().position(position, row.shape(row.item_of(token)));
 }
 
 void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& here,
                const ItemRow& row, at::Device device) {
-  Ids positions, feature_rows;
+  Ids positions, features, feature_rows;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token) {
-      if (row.feature(token) >= 0) feature_rows.push_back(static_cast<int64_t>(positions.size()));
+      features.push_back(row.feature(token));
+      if (features.back() >= 0) feature_rows.push_back(static_cast<int64_t>(positions.size()));
       positions.push_back(table_row(encoder, row, token));
     }
+  std::ranges::stable_sort(feature_rows, {}, [&](int64_t i) { return features[i]; });
   part.positions = index_tensor(positions, device);
-  part.feature_rows = index_tensor(feature_rows, device);
+  const bool are_all = feature_rows.size() == positions.size();
+  if (!are_all || !std::ranges::is_sorted(feature_rows))
+    part.feature_rows = index_tensor(feature_rows, device);
 }
 
 /// In time, by row and by column of its image, of each patch among the cp tokens `runs`.
@@ -38,8 +42,8 @@ std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenR
   std::vector<TokenPosition> positions;
   for (const TokenRange& run : runs)
     for (int64_t token = run.begin; token < run.end; ++token) {
-      const int64_t wide = row.shape(row.item_of(token)).width;
-      const PatchPlace place = input.place(row.position(token) - input.class_tokens(), wide);
+      const ItemShape& image = row.shape(row.item_of(token));
+      const PatchPlace place = input.place(row.position(token) - input.class_tokens(), image);
       positions.push_back({0, place.row, place.column});
     }
   return positions;
@@ -91,13 +95,16 @@ TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& 
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(
         count_tokens(row.features(layout.held(coordinate.cp, static_cast<int>(t)))));
-  TokenAttention attention;
   const ContextOptions context = replica.sharding(encoder).context;
-  if (context.ranks > 1)
-    attention.context = make_context_plan(row.visible(), layout.owned(), context, coordinate.cp);
-  else
-    attention.batches = make_attention_batches(row.segments(), false, options.device);
-  part.attention.assign(spec.block.attention.size(), attention);
+  for (const AttentionSpec& way : spec.block.attention) {
+    TokenAttention& attention = part.attention.emplace_back();
+    const bool in_windows = way.window > 0;
+    if (context.ranks > 1)
+      attention.context =
+          make_context_plan(row.visible(in_windows), layout.owned(), context, coordinate.cp);
+    else
+      attention.batches = make_attention_batches(row.segments(in_windows), false, options.device);
+  }
   if (spec.block.rotary) {
     const auto positions = patch_positions(spec.patches(), layout.owned()[coordinate.cp], row);
     fill_rotary_tables(part.attention, spec.block, positions, Ids(positions.size()), dtype,
@@ -115,7 +122,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const EncoderSpec& spec = model.encoders[e];
   const std::string& name = spec.name;
   const std::vector<ItemShape> all = loaded.items.shapes(encoder, spec);
-  const std::vector<Ids> dealt = deal_items(all, spec.block, replica.grid(name).dp_module);
+  const std::vector<Ids> dealt = deal_items(all, model, encoder, replica.grid(name).dp_module);
   std::vector<ItemRow> rows;
   for (const Ids& items : dealt) rows.emplace_back(all, items, name, replica);
   if (replica.ranks() > 1) {

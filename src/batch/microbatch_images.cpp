@@ -9,8 +9,8 @@
 namespace zea::detail {
 namespace {
 
-/// (patches, channels * frames * patch^2) of images (images, channels, height, width), in the order
-/// of their tokens.
+/// (patches, channels * frames * patch^2) of images (images, channels, height, width): squares of
+/// them by rows.
 at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
   const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
@@ -50,6 +50,12 @@ at::Tensor own_patches(const OwnItems& own, const PatchInput& input) {
   return at::cat(patches);
 }
 
+/// The place of a token's patch where squares of them lie by rows.
+int64_t patch_by_rows(int64_t patch, const ItemShape& image) {
+  if (image.window == 0) return patch;
+  return image.feature_of(patch) * image.merge + patch % image.merge;
+}
+
 }  // namespace
 
 void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input) {
@@ -59,14 +65,18 @@ void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input
   int64_t row = 0;
   for (const TokenRange& run : own.here)
     for (int64_t token = run.begin; token < run.end; ++token, ++row) {
-      if (own.row.position(token) < classes) {
+      const int64_t patch = own.row.position(token) - classes;
+      if (patch < 0) {
         class_rows.push_back(row);
         continue;
       }
       patch_rows.push_back(row);
-      chosen.push_back(token - classes * (static_cast<int64_t>(own.row.item_of(token)) + 1));
+      const size_t item = own.row.item_of(token);
+      const int64_t first = token - patch - classes * (static_cast<int64_t>(item) + 1);
+      chosen.push_back(first + patch_by_rows(patch, own.row.shape(item)));
     }
-  const bool all = static_cast<int64_t>(chosen.size()) == patches.size(0);
+  const bool all =
+      static_cast<int64_t>(chosen.size()) == patches.size(0) && std::ranges::is_sorted(chosen);
   part.patches = (all ? patches : patches.index_select(0, index_tensor(chosen, at::kCPU)))
                      .to(own.dtype)
                      .to(own.device);

@@ -124,9 +124,10 @@ at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows, Parame
 }
 
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows) {
-  // Ascending rows without a gap below: all of them.
-  if (states.size() == 1 && states[0].size(0) == rows.numel()) return states[0];
-  return JoinedRowsFunction::apply(at::TensorList(states), rows);
+  if (states.size() == 1 && !rows.defined()) return states[0];
+  const at::Tensor chosen =
+      rows.defined() ? rows : at::arange(states[0].size(0), states[0].options().dtype(at::kLong));
+  return JoinedRowsFunction::apply(at::TensorList(states), chosen);
 }
 
 }  // namespace zea

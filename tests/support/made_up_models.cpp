@@ -27,6 +27,14 @@ void merge_images_of_any_size(ModelSpec& model) {
   merge_images_of_any_size(model, kProjector);
 }
 
+void see_image_windows(ModelSpec& model) {
+  merge_images_of_any_size(model);
+  model.encoders.at(0).block.attention = {{.window = 2}, {}};
+  int block = 0;
+  for (UnitSpec& unit : model.units)
+    if (unit.encoder == 0 && unit.kind == UnitKind::Block) unit.attention = block++ % 2;
+}
+
 void add_second_image_encoder(ModelSpec& model) {
   const std::string first = model.encoders.at(0).name, second = kSecondEncoder;
   const auto is_of_first = [&](const UnitSpec& unit) { return unit.module == first; };

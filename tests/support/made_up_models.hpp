@@ -11,6 +11,9 @@ namespace zea::testing {
 /// x 2 patches the projector makes one feature.
 void merge_images_of_any_size(ModelSpec& model);
 
+/// Then every other block of that encoder, the first one, sees windows of 2 x 2 features.
+void see_image_windows(ModelSpec& model);
+
 inline constexpr const char* kSecondEncoder = "detail";
 
 /// A second encoder of images like the first, with a placeholder (id 4) and parameters of its own,

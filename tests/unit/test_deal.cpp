@@ -58,19 +58,45 @@ TEST(Deal, GivesEveryPositionOnceWithinTheBoundOfTheBest) {
   }
 }
 
+/// An encoder with a block that multiplies 6 times for a token, and twice for each that it sees.
+ModelSpec model_of_one_block() {
+  EncoderSpec encoder;
+  encoder.block.hidden = encoder.block.intermediate = 1;
+  encoder.block.heads = {1, 1, 1};
+  UnitSpec unit{};
+  unit.kind = UnitKind::Block;
+  unit.encoder = 0;
+  ModelSpec model;
+  model.encoders.push_back(encoder);
+  model.units.push_back(unit);
+  return model;
+}
+
 TEST(Deal, WhetherATakerGetsAnythingIsKnownFromTheNumberOfItems) {
   std::mt19937_64 random(4);
-  const BlockSpec block{.hidden = 8, .intermediate = 16, .heads = {2, 2, 4}, .norm = {}};
+  const ModelSpec model = model_of_one_block();
   for (int round = 0; round < 100; ++round) {
     std::vector<ItemShape> items(random() % 7);
     for (ItemShape& item : items) item.tokens = 1 + static_cast<int64_t>(random() % 50);
     const int takers = 1 + static_cast<int>(random() % 5);
 
-    const auto shares = deal_items(items, block, takers);
+    const auto shares = deal_items(items, model, 0, takers);
 
     for (int taker = 0; taker < takers; ++taker)
       EXPECT_EQ(is_dealt_any(static_cast<int64_t>(items.size()), taker), !shares[taker].empty());
   }
+}
+
+TEST(Deal, CountsWhatBlocksSeeInWindows) {
+  ModelSpec model = model_of_one_block();
+  const std::vector<ItemShape> items{{.tokens = 8, .merge = 1},
+                                     {.tokens = 5, .merge = 1},
+                                     {.tokens = 5, .merge = 1},
+                                     {.tokens = 5, .merge = 1}};
+  // 8 tokens that see 8 cost more than two times 5 that see 5, but less where each sees itself.
+  EXPECT_EQ(deal_items(items, model, 0, 2)[0], std::vector<int64_t>{0});
+  model.encoders[0].block.attention[0].window = 1;
+  EXPECT_EQ(deal_items(items, model, 0, 2)[0], (std::vector<int64_t>{0, 3}));
 }
 
 TEST(Deal, GivesTheFirstOfEqualsFirst) {

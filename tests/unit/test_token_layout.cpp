@@ -189,6 +189,21 @@ TEST(ItemRow, LetsTokensThatFillUpAMergeStandApart) {
   EXPECT_EQ(row.feature(5), 1);
 }
 
+TEST(ItemRow, OrdersTheTokensOfAnImageByWindows) {
+  // Features 0 1 2 / 3 4 5 / 6 7 8 in windows 0 1 3 4, 2 5, 6 7, 8.
+  const ItemShape image{.tokens = 36, .features = 9, .merge = 4, .width = 6, .window = 2};
+  const ItemShape row_of_two{.tokens = 8, .features = 2, .merge = 4, .width = 4, .window = 2};
+  const ItemRow row({row_of_two, image}, {0, 1}, "vision", {});
+
+  EXPECT_EQ(row.segments(), (std::vector<Segment>{{0, 8}, {8, 36}}));
+  EXPECT_EQ(row.segments(true), (std::vector<Segment>{{0, 8}, {8, 16}, {24, 8}, {32, 8}, {40, 4}}));
+  std::vector<int64_t> features;
+  for (int64_t token = 0; token < row.visible().tokens(); token += 4)
+    features.push_back(row.feature(token));
+  EXPECT_EQ(features, (std::vector<int64_t>{0, 1, 2, 3, 5, 6, 4, 7, 8, 9, 10}));
+  EXPECT_EQ(row.features({{16, 20}, {24, 32}}), (TokenRuns{{4, 6}, {7, 8}}));
+}
+
 TEST(TokenLayout, TakesRowsOutOfRuns) {
   const TokenRuns runs{{2, 5}, {7, 8}, {8, 10}};
   for (int64_t begin = 0; begin <= 6; ++begin)

@@ -29,10 +29,11 @@ struct EncoderPart {
   at::Tensor positions;    ///< (rows here) int64: of each row's token in its item
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
   RowShares shares;                       ///< of the cp tokens
-  at::Tensor feature_rows;                ///< int64: rows here that become features
-  RowShares feature_shares;               ///< of the features of the cp tokens
-  at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
-  RowTransfer features;           ///< from the ranks that made them to those of their placeholders
+  at::Tensor feature_rows;      ///< int64: rows here that become features, in order of these; none:
+                                ///< all, as they stand
+  RowShares feature_shares;     ///< of the features of the cp tokens
+  at::Tensor placeholder_rows;  ///< int64: rows here of the text that take features, ascending
+  RowTransfer features;         ///< from the ranks that made them to those of their placeholders
   RowTransfer feature_gradients;  ///< and back
 
   at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type

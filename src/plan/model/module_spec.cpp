@@ -58,22 +58,53 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
   return {whole_blocks(image.height), whole_blocks(image.width)};
 }
 
-PatchPlace PatchInput::place(int64_t patch, int64_t patches_wide) const {
-  const int64_t square = patch / (block * block), inside = patch % (block * block);
-  const int64_t squares_wide = patches_wide / block;
-  return {square / squares_wide * block + inside / block,
-          square % squares_wide * block + inside % block};
+PatchPlace PatchInput::place(int64_t patch, const ItemShape& image) const {
+  const PatchPlace square = image.square(patch / (block * block));
+  const int64_t inside = patch % (block * block);
+  return {square.row * block + inside / block, square.column * block + inside % block};
 }
 
-int64_t PatchInput::position(int64_t token, int64_t patches_wide) const {
+int64_t PatchInput::position(int64_t token, const ItemShape& image) const {
   const int64_t patch = token - class_tokens();
   if (patch < 0) return token;
-  const PatchPlace at = place(patch, patches_wide);
+  const PatchPlace at = place(patch, image);
   return class_tokens() + at.row * side() + at.column;
 }
 
 int64_t ItemShape::columns() const {
   return width / std::llround(std::sqrt(merge));
+}
+
+PatchPlace ItemShape::square(int64_t index) const {
+  const int64_t wide = columns();
+  if (window == 0) return {index / wide, index % wide};
+  const int64_t row = index / (window * wide) * window;
+  const int64_t rows = std::min(window, features / wide - row);
+  const int64_t in_row = index - row * wide;
+  const int64_t column = in_row / (rows * window) * window;
+  const int64_t in_window = in_row - rows * column, across = std::min(window, wide - column);
+  return {row + in_window / across, column + in_window % across};
+}
+
+int64_t ItemShape::feature_of(int64_t token) const {
+  const int64_t index = token < first ? -1 : (token - first) / merge;
+  if (index < 0 || index >= features) return -1;
+  if (window == 0) return index;
+  const PatchPlace place = square(index);
+  return place.row * columns() + place.column;
+}
+
+std::vector<int64_t> ItemShape::windows() const {
+  std::vector<int64_t> tokens_of;
+  const int64_t wide = columns(), high = features / wide;
+  for (int64_t row = 0; row < high; row += window)
+    for (int64_t column = 0; column < wide; column += window)
+      tokens_of.push_back(std::min(window, high - row) * std::min(window, wide - column) * merge);
+  return tokens_of;
+}
+
+int64_t ItemShape::most_seen(int64_t of_window) const {
+  return of_window == 0 ? tokens : std::min(tokens, of_window * of_window * merge);
 }
 
 bool DecoderSpec::limits_positions() const {
@@ -115,7 +146,8 @@ ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
           .features = (tokens - first) / projector.merge,
           .first = first,
           .merge = projector.merge,
-          .width = width / patch};
+          .width = width / patch,
+          .window = std::ranges::max(block.attention, {}, &AttentionSpec::window).window};
 }
 
 }  // namespace zea

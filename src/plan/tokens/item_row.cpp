@@ -36,8 +36,8 @@ std::vector<int64_t> features_of_tokens(const std::vector<ItemShape>& all,
     if (next < items.size() && items[next] == static_cast<int64_t>(item)) {
       ++next;
       for (int64_t token = 0; token < shape.tokens; ++token) {
-        const int64_t feature = token < shape.first ? -1 : (token - shape.first) / shape.merge;
-        features.push_back(0 <= feature && feature < shape.features ? before + feature : -1);
+        const int64_t feature = shape.feature_of(token);
+        features.push_back(feature < 0 ? -1 : before + feature);
       }
     }
     before += shape.features;
@@ -51,13 +51,19 @@ int64_t merge_of(const std::vector<ItemShape>& items) {
 
 }  // namespace
 
-std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items) {
+std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool in_windows) {
   std::vector<Segment> segments;
   int64_t start = 0;
+  const auto append = [&](int64_t length) {
+    segments.push_back({start, length});
+    start += length;
+  };
   for (const ItemShape& item : items) {
-    const int64_t end = start + item.tokens;
-    segments.push_back({start, item.tokens - item.apart});
-    for (start = end - item.apart; start < end; ++start) segments.push_back({start, 1});
+    if (in_windows && item.window > 0)
+      std::ranges::for_each(item.windows(), append);
+    else
+      append(item.tokens - item.apart);
+    for (int64_t i = 0; i < item.apart; ++i) append(1);
   }
   return segments;
 }
@@ -66,10 +72,8 @@ ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& 
                  const std::string& encoder, const ReplicaLayout& replica)
     : shapes_(chosen(all, items)),
       starts_(starts_of_items(shapes_)),
-      segments_(segments_of_items(shapes_)),
-      visible_(visible_segments(segments_)),
       features_(features_of_tokens(all, items)),
-      layout_(visible_, replica.sharding(encoder), replica.grid(encoder).tp, merge_of(all)) {
+      layout_(visible(), replica.sharding(encoder), replica.grid(encoder).tp, merge_of(all)) {
   for (const ItemShape& shape : all)
     ZEA_ASSERT(shape.merge == merge_of(all) && shape.first % shape.merge == 0);
 }
@@ -79,7 +83,12 @@ size_t ItemRow::item_of(int64_t token) const {
 }
 
 TokenRuns ItemRow::features(const TokenRuns& runs) const {
-  return numbered(runs, [this](int64_t token) { return feature(token); });
+  std::vector<int64_t> made;
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end; ++token)
+      if (feature(token) >= 0) made.push_back(feature(token));
+  std::ranges::sort(made);
+  return numbered({{0, std::ssize(made)}}, [&](int64_t i) { return made[i]; });
 }
 
 }  // namespace zea

@@ -11,23 +11,22 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// Rows of each tp rank of `cp_rank` that `number` numbers.
-template <class Number>
-TpRows tp_rows(const TokenLayout& layout, int cp_rank, Number number) {
+/// Rows that come of the tokens that each tp rank of `cp_rank` holds.
+template <class RowsOf>
+TpRows tp_rows(const TokenLayout& layout, int cp_rank, RowsOf rows_of) {
   TpRows rows;
   rows.dealt = !layout.shares(cp_rank).empty();
   const size_t parts = rows.dealt ? layout.shares(cp_rank).size() : 1;
   for (size_t t = 0; t < parts; ++t)
-    rows.shares.push_back(
-        count_tokens(numbered(layout.held(cp_rank, static_cast<int>(t)), number)));
+    rows.shares.push_back(count_tokens(rows_of(layout.held(cp_rank, static_cast<int>(t)))));
   return rows;
 }
 
-template <class Number>
+template <class RowsOf>
 ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
-                       const TokenSharding& sharding, int cp_rank, Number reads) {
+                       const TokenSharding& sharding, int cp_rank, RowsOf reads) {
   ModuleRows rows;
-  rows.held = tp_rows(layout, cp_rank, [](int64_t token) { return token; });
+  rows.held = tp_rows(layout, cp_rank, [](const TokenRuns& tokens) { return tokens; });
   rows.read = tp_rows(layout, cp_rank, reads);
   if (sharding.context.ranks > 1)
     rows.context = make_context_plan(visible, layout.owned(), sharding.context, cp_rank);
@@ -58,7 +57,7 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
   const std::string& encoder = spec.name;
   const int index = model.encoder_index(encoder);
   const std::vector<ItemShape> all = tokens.items.shapes(index, spec);
-  const std::vector<Ids> dealt = deal_items(all, spec.block, replica.grid(encoder).dp_module);
+  const std::vector<Ids> dealt = deal_items(all, model, index, replica.grid(encoder).dp_module);
   const Ids placeholders = placeholder_numbers(tokens.words, index);
   EncoderRows rows;
   std::vector<TokenRuns> made, taken;
@@ -77,8 +76,9 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
     if (replica.has_features(rank, encoder))
       made.back() = row.features(row.layout().held(coordinate.cp, coordinate.tp));
     if (rank == replica.rank && !items.empty())
-      rows.items = module_rows(row.visible(), row.layout(), replica.sharding(encoder),
-                               coordinate.cp, [&](int64_t token) { return row.feature(token); });
+      rows.items =
+          module_rows(row.visible(), row.layout(), replica.sharding(encoder), coordinate.cp,
+                      [&](const TokenRuns& tokens) { return row.features(tokens); });
   }
   rows.features = rows_sent(made, taken, replica.rank);
   rows.feature_gradients = rows_sent(taken, made, replica.rank);
@@ -114,10 +114,12 @@ MicrobatchRows rows_of_microbatch(const MicrobatchTokens& tokens, const ModelSpe
       visible_text(tokens.words, images_both_ways, model.decoder.block.widest_window());
   const TokenLayout text(visible, replica.sharding(kDecoder), replica.grid(kDecoder).tp);
   MicrobatchRows rows;
+  const auto targets = [&](const TokenRuns& held) {
+    return numbered(held, [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
+  };
   if (replica.has(replica.rank, kDecoder))
     rows.text = module_rows(visible, text, replica.sharding(kDecoder),
-                            replica.coordinate(replica.rank, kDecoder).cp,
-                            [&](int64_t token) { return tokens.is_target[token] ? token : -1; });
+                            replica.coordinate(replica.rank, kDecoder).cp, targets);
   for (const EncoderSpec& encoder : model.encoders)
     if (tokens.items.of(model.encoder_index(encoder.name)) > 0)
       rows.encoders[encoder.name] = encoder_rows(encoder, tokens, text, model, replica);

@@ -21,11 +21,13 @@ double linear_tiles_per_token(const std::string& module, const ModelSpec& model,
       if (model.params[param].decays())
         weights += static_cast<double>(num_elements(model.params[param].shape));
     const int64_t window = model.attention(unit).window;
+    const int64_t seen =
+        unit.encoder < 0 ? window : model.encoders[unit.encoder].item_shape().most_seen(window);
     if (window == widest)
       of_block = weights / tile, ++blocks;
     else
       of_narrower +=
-          weights / tile + static_cast<double>(window) / static_cast<double>(block * block);
+          weights / tile + static_cast<double>(seen) / static_cast<double>(block * block);
   }
   return blocks == 0 ? of_block : of_block + of_narrower / blocks;
 }

@@ -17,13 +17,14 @@ std::vector<AttentionSizes> attention_sizes(const std::vector<Segment>& segments
   return sizes;
 }
 
-EncoderSizes encoder_sizes(const std::vector<ItemShape>& items) {
+EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemShape>& items) {
   EncoderSizes sizes{.items = static_cast<int64_t>(items.size())};
   for (const ItemShape& item : items) {
     sizes.tokens += item.tokens;
     sizes.features += item.features;
   }
-  sizes.attention = attention_sizes(segments_of_items(items), false);
+  for (const AttentionSpec& way : encoder.block.attention)
+    sizes.attention.push_back(attention_sizes(segments_of_items(items, way.window > 0), false));
   return sizes;
 }
 
@@ -35,7 +36,8 @@ MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
   other.items = items;
   other.encoders.clear();
   for (size_t e = 0; e < model.encoders.size(); ++e)
-    other.encoders.push_back(encoder_sizes(items.shapes(static_cast<int>(e), model.encoders[e])));
+    other.encoders.push_back(
+        encoder_sizes(model.encoders[e], items.shapes(static_cast<int>(e), model.encoders[e])));
   return other;
 }
 
@@ -44,7 +46,7 @@ ItemList largest_share(const ModelSpec& model, const ItemList& items, int encode
   const std::vector<ItemShape> all = items.shapes(encoder, spec);
   int64_t most = -1;
   ItemList largest;
-  for (const std::vector<int64_t>& share : deal_items(all, spec.block, takers)) {
+  for (const std::vector<int64_t>& share : deal_items(all, model, encoder, takers)) {
     int64_t tokens = 0;
     for (const int64_t item : share) tokens += all[item].tokens;
     if (tokens <= most) continue;

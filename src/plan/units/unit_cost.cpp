@@ -87,7 +87,8 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     items_ = items;
     rows_ = items * item.tokens;
     feature_rows_ = items * item.features * item.merge;
-    pairs_ = static_cast<double>(rows_ * item.tokens);
+    const int64_t window = unit_.kind == UnitKind::Block ? model_.attention(unit_).window : 0;
+    pairs_ = static_cast<double>(rows_ * item.most_seen(window));
   }
   void multiply(int64_t rows, const std::string& role) {
     for (int param : model_.params_of(unit_, role))

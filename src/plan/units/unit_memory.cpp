@@ -177,7 +177,8 @@ class MemoryOps {
     for (size_t i = 0; i < unit_.inputs.size(); ++i) states.push_back(input(i));
     const RowCounts rows = rows_of(UnitRows::Features);
     const int64_t merge = encoder_of(unit_).projector.merge, tokens = rows.here * merge;
-    if (states.size() == 1 && tokens == states[0].rows()) return states[0];
+    const bool in_order = encoder_of(unit_).item_shape().window == 0;
+    if (in_order && states.size() == 1 && tokens == states[0].rows()) return states[0];
     return call(rows_memory(tokens * model_.hidden(unit_.module) * bytes_.param *
                             static_cast<int64_t>(states.size())),
                 states, tokens);
@@ -284,7 +285,8 @@ class MemoryOps {
     const int64_t rows = all_tokens_of(unit_);
     if (share_.cp == 1) {
       if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
-      const int64_t window = window_here(model_.attention(unit_), batches());
+      const int64_t window =
+          unit_.encoder < 0 ? window_here(model_.attention(unit_), batches()) : 0;
       return window == 0 ? library_attention_memory(rows, batches(), heads, bytes_)
                          : window_attention_memory(rows, window, heads, bytes_);
     }
@@ -297,7 +299,8 @@ class MemoryOps {
     return context_attention_memory({own, group, keys, passes_keys}, heads, bytes_);
   }
   const std::vector<AttentionSizes>& batches() const {
-    return unit_.encoder < 0 ? sizes_.text : sizes_.encoders[unit_.encoder].attention;
+    return unit_.encoder < 0 ? sizes_.text
+                             : sizes_.encoders[unit_.encoder].attention.at(unit_.attention);
   }
 
   TapeTensor call(const FunctionMemory& function, const std::vector<TapeTensor>& inputs,
@@ -353,7 +356,8 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     const EncoderSpec& encoder = model.encoders[e];
     if (!types_of_modules.contains(encoder.name)) continue;
     const EncoderSizes& items = sizes.encoders[e];
-    const int64_t rows = rows_of(items.attention);
+    int64_t rows = 0;
+    for (const auto& batches : items.attention) rows += rows_of(batches);
     const int64_t element = element_bytes(encoder.name);
     if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();

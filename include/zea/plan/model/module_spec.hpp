@@ -63,7 +63,9 @@ struct RopeConfig {
 
 /// A way in which blocks attend: a module has one, or several of which each block has one.
 struct AttentionSpec {
-  int64_t window = 0;  ///< of text: tokens that a token sees, itself among them; 0: all before it
+  /// Of text: tokens that a token sees, itself among them. Of images: features a side of the
+  /// squares inside which patches see each other. 0: it sees all (of text: all before it).
+  int64_t window = 0;
   ScoreSpec scores = {};
   RopeConfig rope = {};  ///< of blocks whose positions turn queries and keys
 };
@@ -106,6 +108,8 @@ struct PatchPlace {
   int64_t row = 0, column = 0;
 };
 
+struct ItemShape;
+
 /// Images as square patches: squares of block x block of them in rows, those of a square in rows.
 struct PatchInput {
   int64_t image_size = 0, patch_size = 0, channels = 3;
@@ -129,11 +133,11 @@ struct PatchInput {
   /// What an image becomes: sides of whole blocks of patches. Throws DataError where the limits of
   /// pixels allow no such shape.
   ImageSize resized(const ImageSize& image) const;
-  /// Where the patch lies that a token behind the class tokens is.
-  PatchPlace place(int64_t patch, int64_t patches_wide) const;
+  /// Where the patch lies that a token behind the class tokens of an image is.
+  PatchPlace place(int64_t patch, const ItemShape& image) const;
   /// The row of the table of positions, which has side() x side() patches after the class token,
-  /// for a token of an image that is so many patches wide.
-  int64_t position(int64_t token, int64_t patches_wide) const;
+  /// for a token of an image.
+  int64_t position(int64_t token, const ItemShape& image) const;
 };
 
 /// Clips of sound as columns of log-mel features (Whisper, arXiv:2212.04356).
@@ -155,9 +159,20 @@ struct ItemShape {
   int64_t merge = 1;  ///< neighbouring tokens that become one feature
   int64_t width = 0;  ///< of an image, in patches
   int64_t apart = 0;  ///< last tokens that fill up a merge: no other sees them, nor they another
+  /// Of an image: features a side of the windows, squares that its tokens lie in one after the
+  /// other, by rows, as do features in each; 0: all by rows.
+  int64_t window = 0;
 
   /// Features of an image that lie side by side, each of a square of patches.
   int64_t columns() const;
+  /// Where the square of patches lies that is the index-th along the tokens, in such squares.
+  PatchPlace square(int64_t index) const;
+  /// The feature, by number in the item (by rows), that a token is a part of; -1: of none.
+  int64_t feature_of(int64_t token) const;
+  /// Tokens of each window.
+  std::vector<int64_t> windows() const;
+  /// How many tokens one sees at most where it sees windows of that side (0: the item).
+  int64_t most_seen(int64_t of_window) const;
   bool operator==(const ItemShape&) const = default;
 };
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "zea/plan/model/module_spec.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 
@@ -14,9 +14,9 @@ namespace zea {
 std::vector<std::vector<int64_t>> deal_by_cost(const std::vector<int64_t>& costs, int takers);
 
 /// The items of an encoder in a microbatch that each of the `takers` dp_module ranks encodes, by
-/// what its block multiplies for them.
+/// what its blocks multiply for them. `encoder`: its index.
 std::vector<std::vector<int64_t>> deal_items(const std::vector<ItemShape>& items,
-                                             const BlockSpec& block, int takers);
+                                             const ModelSpec& model, int encoder, int takers);
 
 /// Whether that taker gets any of so many, whatever they cost: nobody gets a second one before all
 /// have one, in order.

@@ -11,8 +11,8 @@
 
 namespace zea {
 
-/// One for each of `items`, and one for each token that stands apart in it.
-std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items);
+/// One for each of `items`, or each of its windows, and one for each token that stands apart in it.
+std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool in_windows);
 
 class ItemRow {
  public:
@@ -21,8 +21,13 @@ class ItemRow {
   ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
           const std::string& encoder, const ReplicaLayout& replica);
 
-  const std::vector<Segment>& segments() const { return segments_; }
-  const Visibility& visible() const { return visible_; }
+  /// Of tokens that see all of their item, or their window of it.
+  std::vector<Segment> segments(bool in_windows = false) const {
+    return segments_of_items(shapes_, in_windows);
+  }
+  Visibility visible(bool in_windows = false) const {
+    return visible_segments(segments(in_windows));
+  }
   const TokenLayout& layout() const { return layout_; }
 
   /// A token's place in its item, and that item's among those here.
@@ -31,14 +36,12 @@ class ItemRow {
   const ItemShape& shape(size_t item) const { return shapes_[item]; }
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
   int64_t feature(int64_t token) const { return features_[token]; }
-  /// Those that the tokens of `runs` become.
+  /// Those that the tokens of `runs` become, ascending: along these they may fall.
   TokenRuns features(const TokenRuns& runs) const;
 
  private:
   std::vector<ItemShape> shapes_;
-  std::vector<int64_t> starts_;  ///< of the items
-  std::vector<Segment> segments_;
-  Visibility visible_;
+  std::vector<int64_t> starts_;    ///< of the items
   std::vector<int64_t> features_;  ///< of each token
   TokenLayout layout_;
 };

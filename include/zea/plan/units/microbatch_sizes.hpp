@@ -23,7 +23,8 @@ struct AttentionSizes {
 /// The items of an encoder in a microbatch.
 struct EncoderSizes {
   int64_t items = 0, tokens = 0, features = 0;
-  std::vector<AttentionSizes> attention = {};
+  /// For each of BlockSpec::attention.
+  std::vector<std::vector<AttentionSizes>> attention = {};
 
   bool operator==(const EncoderSizes&) const = default;
 };
