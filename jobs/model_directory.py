@@ -22,6 +22,9 @@ def vicuna_turns(bos="<s>", eos="</s>"):
     return Turns(bos, "USER: ", " ASSISTANT:", " ", eos, "")
 
 
+QWEN_VL = ("qwen2_vl", "qwen2_5_vl")
+
+
 def chatml_turns(around_image=("", "")):
     user, assistant = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image)
@@ -39,7 +42,7 @@ class ModelDirectory:
         self.family = self.config.get("model_type")
         self.placeholders = {}
         if "vision_config" in self.config:
-            default = 151655 if self.family == "qwen2_vl" else 32000
+            default = 151655 if self.family in QWEN_VL else 32000
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", default)
         if "audio_config" in self.config:
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
@@ -54,7 +57,7 @@ class ModelDirectory:
     def turns(self, tokenizer):
         """As its instruction models are trained: ChatML where the tokenizer has it, Vicuna's else."""
         if tokenizer.token_to_id("<|im_start|>") is not None:
-            around = ("<|vision_start|>", "<|vision_end|>") if self.family == "qwen2_vl" else ("", "")
+            around = ("<|vision_start|>", "<|vision_end|>") if self.family in QWEN_VL else ("", "")
             return chatml_turns(around)
         names = self._read("tokenizer_config.json")
         text = lambda token: token.get("content", "") if isinstance(token, dict) else token or ""  # noqa: E731
@@ -65,14 +68,14 @@ class ModelDirectory:
         if modality == "audio":
             return self.config["audio_config"].get("max_source_positions", 1500)
         vision = self.config["vision_config"]
-        if self.family == "qwen2_vl":
-            return qwen2_vl_features(vision, item, self.max_pixels or 28 * 28 * 1280)
+        if self.family in QWEN_VL:
+            return qwen_vl_features(vision, item, self.max_pixels or 28 * 28 * 1280)
         side = vision.get("image_size", 224) // vision.get("patch_size", 32)
         tokens = side * side + (vision.get("model_type", "clip_vision_model") == "clip_vision_model")
         return tokens - (self.config.get("vision_feature_select_strategy", "default") == "default")
 
 
-def qwen2_vl_features(vision, item, most, least=56 * 56):
+def qwen_vl_features(vision, item, most, least=56 * 56):
     """Whole squares of patches, near the image's shape, of at most so many pixels in all."""
     height, width = encoded_size(item)
     if height == 0:

@@ -44,8 +44,8 @@ void take_images_of_any_size(TinyRunOptions& run) {
   run.remake = merge_images_of_any_size;
 }
 
-void take_qwen2_vl(TinyRunOptions& run) {
-  run.config_json = testing::tiny_qwen2_vl_config();
+void take_qwen_vl(TinyRunOptions& run, const std::string& config) {
+  run.config_json = config;
   run.remake = testing::shrink_images;
 }
 
@@ -154,14 +154,14 @@ const Layout kLayouts[] = {
      2,
      {"llm.tp", "llm.kv_holders", "vision.tp"},
      [](TinyRunOptions& run) {
-       take_qwen2_vl(run);
+       take_qwen_vl(run, tiny_qwen2_vl_config());
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
      }},
-    {"cp 2, ring, qwen2_vl",
+    {"cp 2, ring, qwen2_5_vl",
      2,
      {"llm.cp_outer", "vision.cp_outer"},
      [](TinyRunOptions& run) {
-       take_qwen2_vl(run);
+       take_qwen_vl(run, tiny_qwen2_5_vl_config());
        use_cp(run, "ring", 2);
      }},
     {"cp 2, images see all of themselves",

@@ -13,7 +13,12 @@ A family is a class with
 
 import torch
 from PIL import Image
-from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
     smart_resize,
@@ -50,20 +55,23 @@ class Qwen2VL:
         size={"shortest_edge": least, "longest_edge": most}, patch_size=patch, merge_size=2
     )
 
+    made_of = (Qwen2VLConfig, Qwen2VLForConditionalGeneration)
+    tower = {"depth": 2, "embed_dim": 24, "num_heads": 3, "patch_size": patch, "mlp_ratio": 2, "hidden_size": 32}
+
     @classmethod
     def model(cls, text=None, vision=None, **changes):
+        make_config, make_model = cls.made_of
         rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 2, 1]}
-        tower = {"depth": 2, "embed_dim": 24, "num_heads": 3, "patch_size": cls.patch, "mlp_ratio": 2}
-        config = Qwen2VLConfig(
+        config = make_config(
             text_config={**TEXT, "rope_parameters": rope, **(text or {})},
-            vision_config={**tower, "hidden_size": 32, **(vision or {})},
+            vision_config={**cls.tower, **(vision or {})},
             image_token_id=cls.placeholder,
             video_token_id=cls.video,
             vision_start_token_id=cls.vision_start,
             vision_end_token_id=cls.vision_end,
             **changes,
         )
-        return Qwen2VLForConditionalGeneration(config)
+        return make_model(config)
 
     @classmethod
     def features(cls, height, width):
@@ -84,6 +92,22 @@ class Qwen2VL:
             if name.startswith(running):
                 return saved + name[len(running) :]
         return name
+
+
+class Qwen25VL(Qwen2VL):
+    """Windows of 2 x 2 features; images have up to 4 x 4 of them, and most not of whole windows."""
+
+    made_of = (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration)
+    tower = {
+        "depth": 3,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_heads": 3,
+        "patch_size": Qwen2VL.patch,
+        "window_size": 16,
+        "fullatt_block_indexes": [1],
+        "out_hidden_size": 32,
+    }
 
 
 BOTH_GRIDS = [
@@ -132,6 +156,25 @@ FAMILIES = {
                 *grid("llm", pp=3),
                 *grid("vision", dp_module=1),
             ],
+        },
+    },
+    Qwen25VL: {
+        "plain": {},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "flat_config": {"flat": True},
+        "all_in_windows_of_one": {"model": {"vision": {"fullatt_block_indexes": [7], "window_size": 8}}},
+        "frozen_vision": {"frozen": ["vision"]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_heads": 4, "hidden_size": 32}},
+            "deck": BOTH_GRIDS,
+        },
+        "cp4_ring": {"ranks": 4, "deck": [*grid("llm", cp=4), *grid("vision", cp=4, cp_mode="ring")]},
+        "cp3_gathered_tp1": {"ranks": 3, "deck": [*grid("llm", cp=3), *grid("vision", cp=3)]},
+        "pp2_tp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_heads": 4, "hidden_size": 32}},
+            "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2), *grid("vision", tp=2)],
         },
     },
 }

@@ -36,6 +36,16 @@ std::string tiny_qwen2_vl_config(bool flat) {
   return config.dump();
 }
 
+std::string tiny_qwen2_5_vl_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_vl_config());
+  config["model_type"] = "qwen2_5_vl";
+  config["vision_config"] = {{"depth", 2},        {"hidden_size", 16},
+                             {"num_heads", 2},    {"intermediate_size", 40},
+                             {"patch_size", 4},   {"out_hidden_size", 24},
+                             {"window_size", 16}, {"fullatt_block_indexes", {1}}};
+  return config.dump();
+}
+
 void shrink_images(ModelSpec& model) {
   std::get<PatchInput>(model.encoders.at(0).input).limit({.least = 64, .most = 24 * 24});
 }

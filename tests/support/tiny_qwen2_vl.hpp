@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The config.json of a tiny Qwen2-VL.
+// The config.json of a tiny Qwen2-VL and Qwen2.5-VL.
 #pragma once
 
 #include <string>
@@ -10,6 +10,9 @@ namespace zea::testing {
 
 /// Patches of 4 x 4 pixels; as transformers 5 writes it, or flat, as version 4 did.
 std::string tiny_qwen2_vl_config(bool flat = false);
+
+/// The same as Qwen2.5-VL: the first of its two blocks sees windows of 2 x 2 features.
+std::string tiny_qwen2_5_vl_config();
 
 /// Images of at most 24 x 24 pixels: nine features.
 void shrink_images(ModelSpec& model);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2-VL as a spec: both spellings of its config, names and shapes, the sizes of its images, and
-// what is refused.
+// Qwen2-VL and Qwen2.5-VL as specs: both spellings of their configs, names and shapes, the sizes of
+// images, windows, and what is refused.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +13,7 @@
 namespace zea::test_qwen2_vl {
 namespace {
 
+using testing::tiny_qwen2_5_vl_config;
 using testing::tiny_qwen2_vl_config;
 
 const ParamSpec& param(const ModelSpec& model, const std::string& name) {
@@ -71,10 +72,38 @@ TEST(Qwen2Vl, SquaresOfPatchesBecomeFeatures) {
   EXPECT_EQ(shape.columns(), 3);
 }
 
+TEST(Qwen25Vl, HasTheNamesAndShapesOfItsFiles) {
+  const ModelSpec model = make_model_spec(tiny_qwen2_5_vl_config());
+  EXPECT_EQ(param(model, "visual.blocks.1.mlp.gate_proj.weight").shape, (Shape{40, 16}));
+  EXPECT_EQ(param(model, "visual.blocks.1.mlp.down_proj.bias").shape, Shape{16});
+  EXPECT_EQ(param(model, "visual.blocks.0.attn.qkv.weight").tensor_shape(), (Shape{48, 16}));
+  EXPECT_EQ(param(model, "visual.merger.mlp.2.weight").shape, (Shape{24, 64}));
+  EXPECT_EQ(model.param_index("visual.merger.ln_q.bias"), -1);
+  EXPECT_EQ(model.param_index("visual.blocks.0.norm1.bias"), -1);
+}
+
+TEST(Qwen25Vl, AllBlocksButThoseNamedSeeWindows) {
+  ModelSpec model = make_model_spec(tiny_qwen2_5_vl_config());
+  testing::shrink_images(model);
+  std::vector<int64_t> windows;
+  for (const UnitSpec& unit : model.units)
+    if (unit.encoder == 0 && unit.kind == UnitKind::Block)
+      windows.push_back(model.attention(unit).window);
+  EXPECT_EQ(windows, (std::vector<int64_t>{2, 0}));
+  const ItemShape shape = model.encoders[0].item_shape(ImageSize{16, 24});
+  EXPECT_EQ(shape.window, 2);
+  EXPECT_EQ(shape.windows(), (std::vector<int64_t>{16, 8}));
+  const PatchInput& patches = model.encoders[0].patches();
+  std::vector<int64_t> columns;  // of the first patch of each feature
+  for (int64_t patch = 0; patch < shape.tokens; patch += 4)
+    columns.push_back(patches.place(patch, shape).column);
+  EXPECT_EQ(columns, (std::vector<int64_t>{0, 2, 0, 2, 4, 4}));
+}
+
 /// The refusal of a config in which `change` was made.
 template <class Change>
-std::string refusal(Change change) {
-  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_vl_config());
+std::string refusal(Change change, const std::string& of = tiny_qwen2_vl_config()) {
+  nlohmann::json config = nlohmann::json::parse(of);
   change(config);
   try {
     make_model_spec(config.dump());
@@ -101,6 +130,16 @@ TEST(Qwen2Vl, RefusesWhatIsNotBuiltByKey) {
                  "half of whose pairs turn by rows");
   expect_refusal(refusal([](auto& c) { c["vision_config"]["fullatt_block_indexes"] = 1; }),
                  "vision_config.fullatt_block_indexes");
+}
+
+TEST(Qwen25Vl, RefusesWhatIsNotBuiltByKey) {
+  const std::string tiny = tiny_qwen2_5_vl_config();
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["window_size"] = 7; }, tiny),
+                 "vision_config.window_size = 7");
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["out_hidden_size"] = 25; }, tiny),
+                 "24, the text's hidden_size");
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["hidden_act"] = "gelu"; }, tiny),
+                 "vision_config.hidden_act");
 }
 
 }  // namespace

@@ -66,16 +66,29 @@ std::string siglip_config() {
   return config.dump();
 }
 
-std::string qwen2_vl_config() {
-  nlohmann::json config = nlohmann::json::parse(testing::tiny_qwen2_vl_config());
+nlohmann::json wide_qwen_vl(const std::string& tiny) {
+  nlohmann::json config = nlohmann::json::parse(tiny);
   auto& text = config["text_config"];
   text["hidden_size"] = 120;
   text["intermediate_size"] = 284;
   text["vocab_size"] = 1307;
   text["num_hidden_layers"] = config["vision_config"]["depth"] = 1;
   text["rope_parameters"]["mrope_section"] = std::vector<int>{8, 10, 12};
+  return config;
+}
+
+std::string qwen2_vl_config() {
+  nlohmann::json config = wide_qwen_vl(testing::tiny_qwen2_vl_config());
   config["vision_config"]["hidden_size"] = 120;
   config["vision_config"]["embed_dim"] = 72;
+  return config.dump();
+}
+
+/// Its only block sees windows.
+std::string qwen2_5_vl_config() {
+  nlohmann::json config = wide_qwen_vl(testing::tiny_qwen2_5_vl_config());
+  config["vision_config"].update(
+      {{"hidden_size", 72}, {"intermediate_size", 164}, {"out_hidden_size", 120}});
   return config.dump();
 }
 
@@ -362,6 +375,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                           {"llava with images of any size, four patches a feature", siglip_config(),
                            testing::merge_images_of_any_size},
                           {"qwen2_vl", qwen2_vl_config(), shrink_images},
+                          {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
                           {"clips of their own length, averaged", heard_config(true)},

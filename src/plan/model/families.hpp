@@ -162,6 +162,7 @@ ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainabl
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_qwen2_5_vl(const ConfigReader& config, const Trainable& trainable);
 /// Any number of them, put together.
 ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable);
 

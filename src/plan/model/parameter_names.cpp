@@ -41,7 +41,7 @@ std::string canonical_llava_name(const std::string& name) {
 }
 
 /// The running model has both parts in one "model.".
-std::string canonical_qwen2_vl_name(const std::string& name) {
+std::string canonical_qwen_vl_name(const std::string& name) {
   for (const auto& [from, to] :
        {Prefix{"model.visual.", "visual."}, Prefix{"model.language_model.", "model."}})
     if (name.starts_with(from)) return to + name.substr(std::string(from).size());
@@ -61,7 +61,8 @@ std::string canonical_parameter_name(const std::string& family, const std::strin
   for (const char* composite : {"llava", "qwen2_audio", "voxtral"})
     if (family == composite) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
-  if (family == "qwen2_vl") return canonical_qwen2_vl_name(name);
+  for (const char* composite : {"qwen2_vl", "qwen2_5_vl"})
+    if (family == composite) return canonical_qwen_vl_name(name);
   return name;
 }
 

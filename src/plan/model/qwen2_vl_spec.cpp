@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen2-VL (arXiv:2409.12191): a vision transformer over images of any size, whose patches are
 // turned by their rows and columns, a merger that makes one feature of 2 x 2 of them, and a Qwen2
-// decoder whose tokens have three positions. Files leave out what equals the defaults of
-// transformers' Qwen2VLConfig; before version 5 the text's keys stood among those of the model.
+// decoder whose tokens have three positions. In Qwen2.5-VL (arXiv:2502.13923) the transformer has
+// the language model's norms and feed-forward, and most of its blocks see windows of an image.
+// Files leave out what equals the defaults of transformers' configs; before version 5 the text's
+// keys stood among those of the model.
 #include <algorithm>
 #include <numeric>
 
@@ -42,18 +44,17 @@ RopeConfig read_visual_rope(const ConfigReader& config, int64_t head_dim) {
   return rope;
 }
 
-VisionEncoder read_visual(const ConfigReader& config) {
+/// What the towers have in common, with blocks whose width is the config's `width_key`.
+VisionEncoder read_tower(const ConfigReader& config, const BlockSpec& of_family,
+                         const char* width_key) {
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec;
-  BlockSpec& block = vision.block;
+  BlockSpec& block = vision.block = of_family;
   const double std = config.number("initializer_range", 0.02);
   const int64_t heads = config.positive("num_heads", 16);
-  block.hidden = config.positive("embed_dim", 1280);
-  block.intermediate = block.hidden * config.positive("mlp_ratio", 4);
-  block.norm = {NormKind::Layer, kVisualEps};
+  block.norm.eps = kVisualEps;
   block.rotary = true;
-  block.activation = config.activation("hidden_act", "quick_gelu");
-  config.require_divisor("num_heads", heads, "embed_dim", block.hidden);
+  config.require_divisor("num_heads", heads, width_key, block.hidden);
   block.heads = {heads, heads, block.hidden / heads};
   if (block.heads.dim % 4 != 0)
     config.refuse("num_heads", std::to_string(heads),
@@ -81,6 +82,50 @@ VisionEncoder read_visual(const ConfigReader& config) {
                    .pre_norm = {},
                    .layers = "blocks."};
   encoder.patch_std = std;
+  return encoder;
+}
+
+VisionEncoder read_visual(const ConfigReader& config) {
+  BlockSpec block;
+  block.hidden = config.positive("embed_dim", 1280);
+  block.intermediate = block.hidden * config.positive("mlp_ratio", 4);
+  block.activation = config.activation("hidden_act", "quick_gelu");
+  return read_tower(config, block, "embed_dim");
+}
+
+/// All blocks but those of "fullatt_block_indexes" see windows of "window_size" pixels a side.
+void read_image_windows(const ConfigReader& config, VisionEncoder& encoder) {
+  const PatchInput& patches = encoder.spec.patches();
+  const int64_t pixels = config.positive("window_size", 112);
+  const int64_t side = pixels / patches.block / patches.patch_size;
+  if (side < 1)
+    config.refuse("window_size", std::to_string(pixels),
+                  std::to_string(patches.block * patches.patch_size) +
+                      " (the pixels of a feature's side) or more");
+  std::vector<AttentionSpec>& attention = encoder.spec.block.attention;
+  attention.resize(2, attention.front());
+  attention[1].window = side;
+  std::vector<int64_t> full{7, 15, 23, 31};
+  if (config.has("fullatt_block_indexes")) full = config.integers("fullatt_block_indexes", 0);
+  for (int64_t layer = 0; layer < encoder.spec.layers; ++layer)
+    encoder.blocks.attention.push_back(std::ranges::count(full, layer) > 0 ? 0 : 1);
+}
+
+VisionEncoder read_windowed_visual(const ConfigReader& config) {
+  config.pass_over({"tokens_per_second"});  // of videos
+  config.require_text("hidden_act", "silu");
+  BlockSpec block;
+  block.hidden = config.positive("hidden_size", 3584);
+  block.intermediate = config.positive("intermediate_size", 3420);
+  block.norm.kind = NormKind::Rms;
+  block.gated = true;
+  block.activation = Activation::Silu;
+  VisionEncoder encoder = read_tower(config, block, "hidden_size");
+  BlockNames& names = encoder.blocks.names;
+  names.gate = ".mlp.gate_proj";
+  names.up = ".mlp.up_proj";
+  names.down = ".mlp.down_proj";
+  read_image_windows(config, encoder);
   return encoder;
 }
 
@@ -140,9 +185,9 @@ ConfigReader text_of(const ConfigReader& config) {
   return config.object("text_config");
 }
 
-}  // namespace
-
-ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable) {
+/// `read`: the tower, whose features have the width that the config calls `width_key`.
+ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
+                      VisionEncoder (*read)(const ConfigReader&), const char* width_key) {
   // Tokens around images are text like any other.
   config.pass_over({"vision_start_token_id", "vision_end_token_id", "vision_token_id"});
   const ConfigReader text = text_of(config);
@@ -152,11 +197,12 @@ ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable) 
   if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
   decoder.spec.video_token = config.integer("video_token_id", 151656);
   model.decoder = decoder.spec;
-  VisionEncoder encoder = read_visual(of_vision);
+  VisionEncoder encoder = read(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 151655);
   const int64_t hidden = decoder.spec.block.hidden;
-  if (of_vision.positive("hidden_size", 3584) != hidden)
-    of_vision.refuse("hidden_size", std::to_string(of_vision.positive("hidden_size", 3584)),
+  const int64_t made = of_vision.positive(width_key, 3584);
+  if (made != hidden)
+    of_vision.refuse(width_key, std::to_string(made),
                      std::to_string(hidden) + ", the text's hidden_size");
   model.encoders.push_back(encoder.spec);
   const auto [trains, projector_trains] = trainable.of(encoder.spec.name);
@@ -166,6 +212,16 @@ ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable) 
   const int features = builder.last_unit();
   add_decoder(builder, decoder, "", {features}, trainable.llm);
   return model;
+}
+
+}  // namespace
+
+ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable) {
+  return make_turned(config, trainable, read_visual, "hidden_size");
+}
+
+ModelSpec make_qwen2_5_vl(const ConfigReader& config, const Trainable& trainable) {
+  return make_turned(config, trainable, read_windowed_visual, "out_hidden_size");
 }
 
 }  // namespace zea::detail
