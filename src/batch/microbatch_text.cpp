@@ -112,7 +112,7 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
 /// Of all tokens, as queries and keys turn by them.
 std::vector<TokenPosition> token_positions(const Microbatch& out, const HostTokens& host,
                                            const Ids& places, const ModelSpec& model) {
-  const auto has_grid = [](const AttentionSpec& each) { return !each.rope.sections.empty(); };
+  const auto has_grid = [](const AttentionSpec& each) { return !each.rope.turns.empty(); };
   if (std::ranges::any_of(model.decoder.block.attention, has_grid)) {
     std::vector<std::vector<ItemShape>> items;
     for (size_t e = 0; e < model.encoders.size(); ++e)

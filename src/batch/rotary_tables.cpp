@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "zea/core/error.hpp"
+
 namespace zea::detail {
 namespace {
 
@@ -53,41 +55,23 @@ std::vector<double> rotary_frequencies(const RopeConfig& rope, int64_t pairs, bo
   return frequencies;
 }
 
-/// How far a step turns a pair, and which of a token's positions counts the steps.
-struct RotaryPair {
-  double frequency;
-  size_t axis;
-};
-
-std::vector<RotaryPair> rotary_pairs(const RopeConfig& rope, int64_t head_dim, bool is_long) {
-  std::vector<RotaryPair> pairs;
-  const std::vector<double> frequencies = rotary_frequencies(rope, rope.pairs(head_dim), is_long);
-  if (rope.sections.empty())
-    for (const double frequency : frequencies) pairs.push_back({frequency, 0});
-  for (size_t axis = 0; axis < rope.sections.size(); ++axis) {
-    const int64_t section = rope.sections[axis];
-    const std::vector<double> own =
-        rope.restarts ? rotary_frequencies(rope, section, is_long) : frequencies;
-    for (int64_t i = 0; i < section; ++i)
-      pairs.push_back({own[rope.restarts ? static_cast<size_t>(i) : pairs.size()], axis});
-  }
-  return pairs;
-}
-
 }  // namespace
 
 RotaryTables rotary_tables(const RopeConfig& rope, int64_t head_dim,
                            const std::vector<TokenPosition>& positions,
                            const std::vector<int64_t>& lengths) {
-  const std::vector<RotaryPair> usual = rotary_pairs(rope, head_dim, false),
-                                of_long = rotary_pairs(rope, head_dim, true);
-  const at::Tensor angles = at::empty(
-      {static_cast<int64_t>(positions.size()), static_cast<int64_t>(usual.size())}, at::kDouble);
+  const int64_t pairs = rope.pairs(head_dim);
+  const std::vector<double> usual = rotary_frequencies(rope, pairs, false),
+                            of_long = rotary_frequencies(rope, pairs, true);
+  const std::vector<RotaryPair> turns = rope.turns.empty() ? chunked_pairs({pairs}) : rope.turns;
+  ZEA_ASSERT(std::ssize(turns) == pairs);
+  const at::Tensor angles = at::empty({static_cast<int64_t>(positions.size()), pairs}, at::kDouble);
   auto* angle = angles.data_ptr<double>();
   for (size_t t = 0; t < positions.size(); ++t) {
     const bool is_long = static_cast<double>(lengths[t]) > rope.original_max_positions;
-    for (const auto& [frequency, axis] : is_long ? of_long : usual)
-      *angle++ = static_cast<double>(positions[t][axis]) * frequency;
+    const std::vector<double>& frequencies = is_long ? of_long : usual;
+    for (const auto& [axis, frequency] : turns)
+      *angle++ = static_cast<double>(positions[t][axis]) * frequencies[frequency];
   }
   return {angles.cos().mul_(rope.attention_factor), angles.sin().mul_(rope.attention_factor)};
 }

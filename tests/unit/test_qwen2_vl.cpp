@@ -35,9 +35,8 @@ TEST(Qwen2Vl, HasTheNamesAndShapesOfItsFiles) {
 TEST(Qwen2Vl, OlderConfigsSayTheSame) {
   const ModelSpec now = make_model_spec(tiny_qwen2_vl_config());
   const ModelSpec then = make_model_spec(tiny_qwen2_vl_config(true));
-  EXPECT_EQ(then.decoder.block.attention[0].rope.sections, (std::vector<int64_t>{2, 3, 1}));
-  EXPECT_EQ(then.decoder.block.attention[0].rope.sections,
-            now.decoder.block.attention[0].rope.sections);
+  EXPECT_EQ(then.decoder.block.attention[0].rope.turns, chunked_pairs({2, 3, 1}));
+  EXPECT_EQ(then.decoder.block.attention[0].rope.turns, now.decoder.block.attention[0].rope.turns);
   EXPECT_EQ(then.decoder.block.attention[0].rope.type, now.decoder.block.attention[0].rope.type);
   EXPECT_EQ(then.decoder.block.attention[0].rope.theta, now.decoder.block.attention[0].rope.theta);
   ASSERT_EQ(then.params.size(), now.params.size());
@@ -122,6 +121,9 @@ TEST(Qwen2Vl, RefusesWhatIsNotBuiltByKey) {
                    c["text_config"]["rope_parameters"]["mrope_section"] = std::vector<int>{2, 2, 1};
                  }),
                  "3 numbers of 1 or more, whose sum is head_dim / 2 = 6");
+  expect_refusal(
+      refusal([](auto& c) { c["text_config"]["rope_parameters"]["mrope_interleaved"] = true; }),
+      "mrope_interleaved = true");
   expect_refusal(refusal([](auto& c) { c["vision_config"]["temporal_patch_size"] = 1; }),
                  "temporal_patch_size = 1");
   expect_refusal(refusal([](auto& c) { c["vision_config"]["hidden_size"] = 25; }),

@@ -12,14 +12,19 @@ namespace {
 /// Four pairs, of frequencies 1, 1/10, 1/100, 1/1000.
 constexpr int64_t kHeadDim = 8;
 
-/// The angle of each pair at position 1 of a sample of `length` tokens; attention factor 1.
-std::vector<double> angles(const RopeConfig& rope, int64_t length = 2) {
-  const RotaryTables tables = rotary_tables(rope, kHeadDim, {{1, 1, 1}}, {length});
+/// The angle of each pair of a token in a sample of `length`; attention factor 1.
+std::vector<double> angles(const RopeConfig& rope, int64_t length, const TokenPosition& at,
+                           int64_t head_dim) {
+  const RotaryTables tables = rotary_tables(rope, head_dim, {at}, {length});
   std::vector<double> found;
   for (int64_t i = 0; i < tables.cosines.size(1); ++i)
     found.push_back(
         std::atan2(tables.sines[0][i].item<double>(), tables.cosines[0][i].item<double>()));
   return found;
+}
+
+std::vector<double> angles(const RopeConfig& rope, int64_t length = 2) {
+  return angles(rope, length, {1, 1, 1}, kHeadDim);
 }
 
 void expect_angles(const std::vector<double>& found, const std::vector<double>& wanted) {
@@ -58,6 +63,31 @@ TEST(RotaryTables, OfLongropeGoByTheLengthOfTheSample) {
                         .long_factors = {2, 4, 5, 10}};
   expect_angles(angles(rope, 16), {1, 0.05, 0.0025, 0.0002});
   expect_angles(angles(rope, 17), {0.5, 0.025, 0.002, 0.0001});
+}
+
+/// Which position each pair turns by, of a token in time 1, row 2, column 3; frequencies are the
+/// pairs' own.
+std::vector<double> places(const std::vector<RotaryPair>& turns) {
+  const auto pairs = std::ssize(turns);
+  std::vector<double> found = angles({.theta = 2, .turns = turns}, 1, {1, 2, 3}, 2 * pairs);
+  for (int64_t i = 0; i < pairs; ++i)
+    found[i] *= std::pow(2, static_cast<double>(i) / static_cast<double>(pairs));
+  return found;
+}
+
+/// Interleaved ones as recomposition_frequencies of transformers' modeling_qwen3_vl.py: by time,
+/// but every third from 1 on by row, below 3 sections[1], and from 2 on by column.
+TEST(RotaryTables, TurnPairsByThreePositions) {
+  expect_angles(places(chunked_pairs({1, 2, 1})), {1, 2, 2, 3});
+  expect_angles(places(interleaved_pairs({4, 1, 2})), {1, 2, 3, 1, 1, 3, 1});
+  expect_angles(places(interleaved_pairs({2, 3, 1})), {1, 2, 3, 1, 2, 1});
+}
+
+TEST(RotaryTables, TurnPairsByRowsAndColumns) {
+  expect_angles(angles({.turns = axial_pairs(4, 0)}, 1, {0, 3, 2}, kHeadDim), {3, 0.03, 2, 0.02});
+  expect_angles(angles({.turns = axial_pairs(4, 1)}, 1, {0, 3, 2}, kHeadDim),
+                {3, 0.03, 0.2, 0.002});
+  EXPECT_EQ(axial_pairs(3, 1), (std::vector<RotaryPair>{{1, 0}, {1, 2}, {2, 1}}));
 }
 
 TEST(RotaryTables, HaveTheAttentionFactor) {

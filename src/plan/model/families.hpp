@@ -39,6 +39,11 @@ std::vector<bool> narrow_layers(const ConfigReader& config, std::vector<bool> us
 /// "max_window_layers" on, `usual` where that is left out.
 void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual = 28);
 
+/// What turns the pairs of a head by three positions (M-RoPE): "mrope_section", `sections` where
+/// that is left out. A family has its pairs of an axis side by side, or interleaved.
+std::vector<RotaryPair> read_mrope(const ConfigReader& config, int64_t pairs,
+                                   std::vector<int64_t> sections, bool interleaved);
+
 /// Decoders with the keys and names of Llama's, each with its own defaults and biases.
 struct LlamaDefaults {
   int64_t hidden = 4096, intermediate, layers = 32, heads = 32;

@@ -34,9 +34,9 @@ PatchInput read_visual_patches(const ConfigReader& config) {
   return patches;
 }
 
-/// By rows the first half of a head, by columns the second, at the same frequencies.
+/// Rows and columns turn pairs at the same frequencies.
 RopeConfig read_visual_rope(const ConfigReader& config, int64_t head_dim) {
-  RopeConfig rope{.sections = {0, head_dim / 4, head_dim / 4}, .restarts = true};
+  RopeConfig rope{.turns = axial_pairs(head_dim / 2, 0)};
   if (!config.has("rope_parameters")) return rope;
   const ConfigReader found = config.object("rope_parameters");
   found.require_text("rope_type", "axial");
@@ -139,21 +139,6 @@ void add_merger(SpecBuilder& builder, const EncoderSpec& vision, int64_t hidden,
   add_projector_linear(builder, "linear_2", root + "mlp.2", {hidden, width}, true, trainable);
 }
 
-/// Pairs of a head that turn by each of a token's three positions.
-std::vector<int64_t> read_sections(const ConfigReader& config, int64_t pairs) {
-  const char* parent = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  std::vector<int64_t> sections{16, 24, 24};
-  if (config.has(parent) && config.object(parent).has("mrope_section"))
-    sections = config.object(parent).integers("mrope_section", 0);
-  const bool is_positive = std::ranges::all_of(sections, [](int64_t count) { return count > 0; });
-  const int64_t sum = std::accumulate(sections.begin(), sections.end(), int64_t{0});
-  if (sections.size() != 3 || !is_positive || sum != pairs)
-    config.refuse(std::string(parent) + ".mrope_section",
-                  std::to_string(sum) + " in " + std::to_string(sections.size()),
-                  "3 numbers of 1 or more, whose sum is head_dim / 2 = " + std::to_string(pairs));
-  return sections;
-}
-
 Decoder read_turned_text(const ConfigReader& config) {
   Decoder decoder = read_llama_like(config,
                                     {.hidden = 8192,
@@ -169,7 +154,7 @@ Decoder read_turned_text(const ConfigReader& config) {
                                      .has_mrope = true},
                                     {.q = true, .k = true, .v = true});
   BlockSpec& block = decoder.spec.block;
-  block.attention[0].rope.sections = read_sections(config, block.heads.dim / 2);
+  block.attention[0].rope.turns = read_mrope(config, block.heads.dim / 2, {16, 24, 24}, false);
   read_windows(config, decoder, 80);
   return decoder;
 }
@@ -215,6 +200,24 @@ ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
 }
 
 }  // namespace
+
+std::vector<RotaryPair> read_mrope(const ConfigReader& config, int64_t pairs,
+                                   std::vector<int64_t> sections, bool interleaved) {
+  const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  if (config.has(key)) {
+    const ConfigReader rope = config.object(key);
+    if (rope.has("mrope_section")) sections = rope.integers("mrope_section", 0);
+    rope.require_boolean("mrope_interleaved", interleaved);
+  }
+  const auto is_part = [&](int64_t count) { return count > 0 && count <= pairs; };
+  const bool are_parts = sections.size() == 3 && std::ranges::all_of(sections, is_part);
+  const int64_t sum = are_parts ? std::accumulate(sections.begin(), sections.end(), int64_t{0}) : 0;
+  if (sum != pairs)
+    config.refuse(std::string(key) + ".mrope_section",
+                  std::to_string(sum) + " in " + std::to_string(sections.size()),
+                  "3 numbers of 1 or more, whose sum is head_dim / 2 = " + std::to_string(pairs));
+  return interleaved ? interleaved_pairs(sections) : chunked_pairs(sections);
+}
 
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable) {
   return make_turned(config, trainable, read_visual, "hidden_size");

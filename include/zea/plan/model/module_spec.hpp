@@ -10,6 +10,7 @@
 
 #include "zea/core/attention_slice.hpp"
 #include "zea/plan/model/modality.hpp"
+#include "zea/plan/model/rotary_pairs.hpp"
 
 namespace zea {
 
@@ -42,11 +43,9 @@ struct RopeConfig {
   double factor = 1;
   double attention_factor = 1;  ///< of cosines and sines
   double original_max_positions = 8192;
-  /// Neighbouring pairs of a head's coordinates that turn by a token's place in time, by its row
-  /// and by its column (M-RoPE, arXiv:2409.12191); empty: all by its place in the sample.
-  std::vector<int64_t> sections = {};
-  /// Each of them has frequencies as if it were a head's only pairs.
-  bool restarts = false;
+  /// What turns each pair of a head's coordinates; empty: all by a token's place in the sample,
+  /// each at its own frequency.
+  std::vector<RotaryPair> turns = {};
   double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
   double beta_fast = 32, beta_slow = 1;              ///< of yarn (arXiv:2309.00071)
   bool truncate = true;                              ///< of yarn
