@@ -36,6 +36,22 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
     part.feature_rows = index_tensor(feature_rows, device);
 }
 
+/// The rows of a table that is laid over images which each row here lies between.
+void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& here,
+                  const ItemRow& row, at::ScalarType dtype, at::Device device) {
+  Ids corners;
+  std::vector<double> shares;
+  for (const TokenRange& run : here)
+    for (int64_t token = run.begin; token < run.end; ++token)
+      for (const TableShare& corner :
+           input.table_shares(row.position(token), row.shape(row.item_of(token)))) {
+        corners.push_back(corner.row);
+        shares.push_back(corner.share);
+      }
+  part.corners = index_tensor(corners, device).view({-1, 4});
+  part.corner_shares = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype).to(device);
+}
+
 /// In time, by row and by column of its image, of each patch among the cp tokens `runs`.
 std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenRuns& runs,
                                            const ItemRow& row) {
@@ -91,6 +107,8 @@ TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& 
   const TokenLayout& layout = row.layout();
   const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
   fill_rows(part, spec, here, row, options.device);
+  if (spec.modality() == Modality::Image && spec.patches().table_side > 0)
+    fill_corners(part, spec.patches(), here, row, dtype, options.device);
   part.shares = layout.shares(coordinate.cp);
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear and embedding: functions whose parameters' gradients are sums over rows.
+// Linear, embedding and what lies between rows of one: functions whose parameters' gradients are
+// sums over rows.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "zea/kernels/matmul.hpp"
@@ -51,6 +52,28 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
   }
 };
 
+struct InterpolatedRowsFunction : Function<InterpolatedRowsFunction> {
+  static Tensor forward(Context* ctx, const Tensor& anchor, const Tensor& rows,
+                        const Tensor& shares, Parameter* table) {
+    (void)anchor;
+    remember(ctx, {table});
+    ctx->save_for_backward({rows, shares});
+    Tensor sum = table->value().index_select(0, rows.select(1, 0)).mul_(shares.narrow(1, 0, 1));
+    for (int64_t i = 1; i < rows.size(1); ++i)
+      sum.addcmul_(table->value().index_select(0, rows.select(1, i)), shares.narrow(1, i, 1));
+    return sum;
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    Tensor& gradient = recall(ctx, 0)->gradient();
+    const Tensors saved = ctx->get_saved_variables();
+    for (int64_t i = 0; i < saved[0].size(1); ++i)
+      gradient.index_add_(0, saved[0].select(1, i),
+                          outputs[0].mul(saved[1].narrow(1, i, 1)).to(gradient.scalar_type()));
+    return {{}, {}, {}, {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, WeightOrder order) {
@@ -59,6 +82,10 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, Weigh
 
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight) {
   return EmbeddingFunction::apply(weight.anchor(), ids, &weight);
+}
+
+at::Tensor interpolated_rows(const at::Tensor& rows, const at::Tensor& shares, Parameter& table) {
+  return InterpolatedRowsFunction::apply(table.anchor(), rows, shares, &table);
 }
 
 }  // namespace zea

@@ -94,6 +94,8 @@ class TensorOps {
                              parameter("class_token"), parameter("positions"));
   }
   at::Tensor positions() const {
+    if (part_ && part_->corner_shares.defined())
+      return interpolated_rows(part_->corners, part_->corner_shares, parameter("positions"));
     return embedding(part_ ? part_->positions : microbatch_.positions, parameter("positions"));
   }
   /// By a factor of the rows' type, as transformers has it.
@@ -116,8 +118,10 @@ class TensorOps {
     return x.view({x.size(0) / count, count, x.size(1)}).mean(1);
   }
   at::Tensor merged(const at::Tensor& text, size_t i) const {
-    const UnitSpec& projector = model_.units[unit_.inputs[i].unit];
-    return text.index_copy(0, microbatch_.encoder(projector).placeholder_rows, *inputs_[i]);
+    return text.index_copy(0, placeholder_rows(i), *inputs_[i]);
+  }
+  at::Tensor added(const at::Tensor& text, size_t i) const {
+    return text.index_add(0, placeholder_rows(i), *inputs_[i]);
   }
   at::Tensor copy(const at::Tensor& x) const { return x.clone(); }
   /// Only rows that something is asked of go through the norm and the vocabulary.
@@ -147,6 +151,10 @@ class TensorOps {
   const RowShares& shares(UnitRows rows) const {
     if (!part_) return microbatch_.text_shares;
     return rows == UnitRows::Tokens ? part_->shares : part_->feature_shares;
+  }
+  /// Of the features that are the i-th input.
+  const at::Tensor& placeholder_rows(size_t i) const {
+    return microbatch_.encoder(model_.units[unit_.inputs[i].unit]).placeholder_rows;
   }
   bool of_last() const { return head_ == HeadOutput::LastLogits; }
 

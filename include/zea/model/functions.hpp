@@ -39,6 +39,10 @@ at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 
+/// Sums of rows of `table` (positions, hidden), those of `rows` (tokens, n) int64 times `shares`
+/// (tokens, n): (tokens, hidden).
+at::Tensor interpolated_rows(const at::Tensor& rows, const at::Tensor& shares, Parameter& table);
+
 /// What the rows at hand are of images: any part of their tokens, in any number.
 struct ImageRows {
   at::Tensor patches;    ///< int64, ascending: rows that are patches

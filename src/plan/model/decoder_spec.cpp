@@ -56,4 +56,11 @@ void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string
                 text.init_std, cut_vocabulary());
 }
 
+void add_deepstack(ModelSpec& model, const std::vector<int>& features) {
+  size_t next = 0;
+  for (UnitSpec& unit : model.units)
+    if (unit.module == kDecoder && unit.kind == UnitKind::Block && next < features.size())
+      unit.inputs.push_back({features[next++], true});
+}
+
 }  // namespace zea::detail

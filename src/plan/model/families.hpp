@@ -29,6 +29,8 @@ Decoder read_mistral(const ConfigReader& config);
 Decoder read_phi3(const ConfigReader& config);
 Decoder read_qwen2(const ConfigReader& config);
 Decoder read_qwen3(const ConfigReader& config);
+/// The names of the norms of its heads.
+void add_head_norms(Decoder& decoder);
 Decoder read_gemma(const ConfigReader& config);
 Decoder read_gemma2(const ConfigReader& config);
 Decoder read_gemma3(const ConfigReader& config);
@@ -72,6 +74,8 @@ const std::map<std::string, ReadDecoder>& decoders();
 /// The units of the decoder. `features` are the units that make what is merged into its text.
 void add_decoder(SpecBuilder& builder, const Decoder& decoder, const std::string& prefix,
                  const std::vector<int>& features, bool trainable);
+/// What the i-th of `features` makes is added behind the decoder's i-th block.
+void add_deepstack(ModelSpec& model, const std::vector<int>& features);
 
 /// A vision encoder.
 struct VisionEncoder {
@@ -94,6 +98,24 @@ struct VisionEncoder {
 };
 VisionEncoder read_clip(const ConfigReader& config);
 VisionEncoder read_siglip(const ConfigReader& config);
+
+/// The tower that the Qwen-VL families have in common: patches of frame pairs of images of any
+/// size, turned by rows and columns, merged as squares, with blocks whose width is the config's
+/// `width_key`.
+struct TurnedDefaults {
+  int64_t layers, patch;
+  PixelLimits pixels;  ///< of the family's processor
+};
+VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_family,
+                                const char* width_key, const TurnedDefaults& defaults);
+/// Throws unless the features have the width of the text, `hidden`.
+void require_width(const ConfigReader& of_vision, const char* key, int64_t hidden);
+/// A projector of `merge` tokens side by side, whose parameters are called `root` and the names.
+struct MergerNames {
+  const char *norm, *linear_1, *linear_2;
+};
+void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
+                const MergerNames& names, int64_t hidden, bool trainable);
 
 using ReadVisionEncoder = VisionEncoder (*)(const ConfigReader&);
 const std::map<std::string, ReadVisionEncoder>& vision_encoders();
@@ -168,6 +190,7 @@ ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_5_vl(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable);
 /// Any number of them, put together.
 ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable);
 

@@ -71,6 +71,26 @@ int64_t PatchInput::position(int64_t token, const ItemShape& image) const {
   return class_tokens() + at.row * side() + at.column;
 }
 
+std::array<TableShare, 4> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
+  struct Between {
+    int64_t first, second;
+    double share;  ///< of the second
+  };
+  const auto between = [&](int64_t index, int64_t patches) -> Between {
+    const double at = static_cast<double>(index * (table_side - 1)) /
+                      static_cast<double>(std::max<int64_t>(1, patches - 1));
+    const auto first = static_cast<int64_t>(at);
+    return {first, std::min(first + 1, table_side - 1), at - static_cast<double>(first)};
+  };
+  const PatchPlace at = place(patch, image);
+  const Between row = between(at.row, image.tokens / image.width);
+  const Between column = between(at.column, image.width);
+  return {{{row.first * table_side + column.first, (1 - row.share) * (1 - column.share)},
+           {row.first * table_side + column.second, (1 - row.share) * column.share},
+           {row.second * table_side + column.first, row.share * (1 - column.share)},
+           {row.second * table_side + column.second, row.share * column.share}}};
+}
+
 int64_t ItemShape::columns() const {
   return width / std::llround(std::sqrt(merge));
 }

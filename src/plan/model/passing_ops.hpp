@@ -83,6 +83,7 @@ class PassingOps {
   Value side_by_side(const Value& x, int64_t) { return x; }
   Value mean_of(const Value& x, int64_t count) { return ops().side_by_side(x, count); }
   Value merged(const Value& text, size_t) { return text; }
+  Value added(const Value& text, size_t i) { return ops().merged(text, i); }
   Value copy(const Value& x) { return x; }
   Value asked_rows(const Value& x) { return x; }
   Value loss(const Value& x) {

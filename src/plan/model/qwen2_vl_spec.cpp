@@ -15,17 +15,19 @@ namespace {
 
 constexpr double kVisualEps = 1e-6;  // of the encoder's norms, whatever the config says
 const std::string kVisualRoot = "visual.";
+constexpr TurnedDefaults kDefaults{
+    .layers = 32, .patch = 14, .pixels = {.least = 56 * 56, .most = 28 * 28 * 1280}};
 
-PatchInput read_visual_patches(const ConfigReader& config) {
+PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults& defaults) {
   // Names that transformers does not read, and whose values in files are the usual ones.
   config.pass_over({"in_chans", "spatial_patch_size"});
-  PatchInput patches{.patch_size = config.positive("patch_size", 14),
+  PatchInput patches{.patch_size = config.positive("patch_size", defaults.patch),
                      .channels = config.positive("in_channels", 3),
                      .frames = config.positive("temporal_patch_size", 2),
                      .block = config.positive("spatial_merge_size", 2),
                      .any_size = true,
                      .crops = false};
-  patches.limit({.least = int64_t{56} * 56, .most = int64_t{28} * 28 * 1280});  // of its processor
+  patches.limit(defaults.pixels);
   if (patches.channels != 3)
     config.refuse("in_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
   if (patches.frames < 2)
@@ -44,53 +46,12 @@ RopeConfig read_visual_rope(const ConfigReader& config, int64_t head_dim) {
   return rope;
 }
 
-/// What the towers have in common, with blocks whose width is the config's `width_key`.
-VisionEncoder read_tower(const ConfigReader& config, const BlockSpec& of_family,
-                         const char* width_key) {
-  VisionEncoder encoder;
-  EncoderSpec& vision = encoder.spec;
-  BlockSpec& block = vision.block = of_family;
-  const double std = config.number("initializer_range", 0.02);
-  const int64_t heads = config.positive("num_heads", 16);
-  block.norm.eps = kVisualEps;
-  block.rotary = true;
-  config.require_divisor("num_heads", heads, width_key, block.hidden);
-  block.heads = {heads, heads, block.hidden / heads};
-  if (block.heads.dim % 4 != 0)
-    config.refuse("num_heads", std::to_string(heads),
-                  "heads of a multiple of 4 numbers, half of whose pairs turn by rows");
-  block.attention = {{.rope = read_visual_rope(config, block.heads.dim)}};
-  const PatchInput patches = read_visual_patches(config);
-  vision.name = "vision";
-  vision.layers = config.positive("depth", 32);
-  vision.input = patches;
-  vision.drops_first_token = false;
-  vision.projector.merge = patches.block * patches.block;
-  encoder.blocks = {.names = {.attention_norm = ".norm1",
-                              .q = ".attn.qkv",  // one tensor of three parts
-                              .k = ".attn.qkv",
-                              .v = ".attn.qkv",
-                              .out = ".attn.proj",
-                              .mlp_norm = ".norm2",
-                              .up = ".mlp.fc1",
-                              .down = ".mlp.fc2"},
-                    .biases = {true, true, true, true, true},
-                    .init = {std, std, std, std}};
-  encoder.names = {.class_token = {},
-                   .patch = "patch_embed.proj",
-                   .positions = {},
-                   .pre_norm = {},
-                   .layers = "blocks."};
-  encoder.patch_std = std;
-  return encoder;
-}
-
 VisionEncoder read_visual(const ConfigReader& config) {
   BlockSpec block;
   block.hidden = config.positive("embed_dim", 1280);
   block.intermediate = block.hidden * config.positive("mlp_ratio", 4);
   block.activation = config.activation("hidden_act", "quick_gelu");
-  return read_tower(config, block, "embed_dim");
+  return read_turned_tower(config, block, "embed_dim", kDefaults);
 }
 
 /// All blocks but those of "fullatt_block_indexes" see windows of "window_size" pixels a side.
@@ -120,23 +81,13 @@ VisionEncoder read_windowed_visual(const ConfigReader& config) {
   block.norm.kind = NormKind::Rms;
   block.gated = true;
   block.activation = Activation::Silu;
-  VisionEncoder encoder = read_tower(config, block, "hidden_size");
+  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kDefaults);
   BlockNames& names = encoder.blocks.names;
   names.gate = ".mlp.gate_proj";
   names.up = ".mlp.up_proj";
   names.down = ".mlp.down_proj";
   read_image_windows(config, encoder);
   return encoder;
-}
-
-void add_merger(SpecBuilder& builder, const EncoderSpec& vision, int64_t hidden, bool trainable) {
-  const std::string root = kVisualRoot + "merger.";
-  const int64_t width = vision.block.hidden * vision.projector.merge;
-  builder.start(vision.name + ".projector", vision.name, UnitKind::Projector,
-                {{builder.last_unit(), false}});
-  builder.add_norm("norm", root + "ln_q", vision.block.norm, vision.block.hidden, trainable);
-  add_projector_linear(builder, "linear_1", root + "mlp.0", {width, width}, true, trainable);
-  add_projector_linear(builder, "linear_2", root + "mlp.2", {hidden, width}, true, trainable);
 }
 
 Decoder read_turned_text(const ConfigReader& config) {
@@ -185,21 +136,76 @@ ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
   VisionEncoder encoder = read(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 151655);
   const int64_t hidden = decoder.spec.block.hidden;
-  const int64_t made = of_vision.positive(width_key, 3584);
-  if (made != hidden)
-    of_vision.refuse(width_key, std::to_string(made),
-                     std::to_string(hidden) + ", the text's hidden_size");
+  require_width(of_vision, width_key, hidden);
   model.encoders.push_back(encoder.spec);
   const auto [trains, projector_trains] = trainable.of(encoder.spec.name);
   SpecBuilder builder(model);
   add_vision_encoder(builder, encoder, kVisualRoot, trains);
-  add_merger(builder, encoder.spec, hidden, projector_trains);
+  builder.start("vision.projector", "vision", UnitKind::Projector, {{builder.last_unit(), false}});
+  add_merger(builder, encoder.spec, kVisualRoot + "merger.", {"ln_q", "mlp.0", "mlp.2"}, hidden,
+             projector_trains);
   const int features = builder.last_unit();
   add_decoder(builder, decoder, "", {features}, trainable.llm);
   return model;
 }
 
 }  // namespace
+
+VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_family,
+                                const char* width_key, const TurnedDefaults& defaults) {
+  VisionEncoder encoder;
+  EncoderSpec& vision = encoder.spec;
+  BlockSpec& block = vision.block = of_family;
+  const double std = config.number("initializer_range", 0.02);
+  const int64_t heads = config.positive("num_heads", 16);
+  block.norm.eps = kVisualEps;
+  block.rotary = true;
+  config.require_divisor("num_heads", heads, width_key, block.hidden);
+  block.heads = {heads, heads, block.hidden / heads};
+  if (block.heads.dim % 4 != 0)
+    config.refuse("num_heads", std::to_string(heads),
+                  "heads of a multiple of 4 numbers, half of whose pairs turn by rows");
+  block.attention = {{.rope = read_visual_rope(config, block.heads.dim)}};
+  const PatchInput patches = read_visual_patches(config, defaults);
+  vision.name = "vision";
+  vision.layers = config.positive("depth", defaults.layers);
+  vision.input = patches;
+  vision.drops_first_token = false;
+  vision.projector.merge = patches.block * patches.block;
+  encoder.blocks = {.names = {.attention_norm = ".norm1",
+                              .q = ".attn.qkv",  // one tensor of three parts
+                              .k = ".attn.qkv",
+                              .v = ".attn.qkv",
+                              .out = ".attn.proj",
+                              .mlp_norm = ".norm2",
+                              .up = ".mlp.fc1",
+                              .down = ".mlp.fc2"},
+                    .biases = {true, true, true, true, true},
+                    .init = {std, std, std, std}};
+  encoder.names = {.class_token = {},
+                   .patch = "patch_embed.proj",
+                   .positions = {},
+                   .pre_norm = {},
+                   .layers = "blocks."};
+  encoder.patch_std = std;
+  return encoder;
+}
+
+void require_width(const ConfigReader& of_vision, const char* key, int64_t hidden) {
+  const int64_t made = of_vision.positive(key, 3584);
+  if (made != hidden)
+    of_vision.refuse(key, std::to_string(made),
+                     std::to_string(hidden) + ", the text's hidden_size");
+}
+
+void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
+                const MergerNames& names, int64_t hidden, bool trainable) {
+  const int64_t width = vision.block.hidden * vision.projector.merge;
+  builder.add_norm("norm", root + names.norm, vision.block.norm, vision.block.hidden, trainable);
+  add_projector_linear(builder, "linear_1", root + names.linear_1, {width, width}, true, trainable);
+  add_projector_linear(builder, "linear_2", root + names.linear_2, {hidden, width}, true,
+                       trainable);
+}
 
 std::vector<RotaryPair> read_mrope(const ConfigReader& config, int64_t pairs,
                                    std::vector<int64_t> sections, bool interleaved) {

@@ -5,6 +5,11 @@
 
 namespace zea::detail {
 
+void add_head_norms(Decoder& decoder) {
+  decoder.blocks.names.q_norm = ".self_attn.q_norm";
+  decoder.blocks.names.k_norm = ".self_attn.k_norm";
+}
+
 Decoder read_qwen3(const ConfigReader& config) {
   const bool biases = config.boolean("attention_bias", false);
   Decoder decoder = read_llama_like(config,
@@ -14,8 +19,7 @@ Decoder read_qwen3(const ConfigReader& config) {
                                      .positions = 32768,
                                      .end_token = -1},
                                     {biases, biases, biases, biases});
-  decoder.blocks.names.q_norm = ".self_attn.q_norm";
-  decoder.blocks.names.k_norm = ".self_attn.k_norm";
+  add_head_norms(decoder);
   read_windows(config, decoder);
   return decoder;
 }

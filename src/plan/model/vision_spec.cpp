@@ -65,7 +65,10 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
     builder.add("patch.bias", root + names.patch + ".bias", {hidden}, trainable, 0);
   if (!names.positions.empty())
     builder.add("positions", root + names.positions + ".weight",
-                {vision.item_shape().tokens, hidden}, trainable, encoder.position_std);
+                {patches.table_side > 0 ? patches.table_side * patches.table_side
+                                        : vision.item_shape().tokens,
+                 hidden},
+                trainable, encoder.position_std);
   if (!names.pre_norm.empty())
     builder.add_norm("norm", root + names.pre_norm, vision.block.norm, hidden, trainable);
   std::vector<int> states{builder.last_unit()};

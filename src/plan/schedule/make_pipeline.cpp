@@ -140,12 +140,49 @@ class PipelineBuilder {
     return units;
   }
 
+  /// Units of a module from the first to the last that makes or takes features, by index: they
+  /// stand in one stage, which alone exchanges them with other modules.
+  struct FeatureUnits {
+    int first = -1, last = -1;
+  };
+  FeatureUnits feature_units(const std::vector<int>& units) const {
+    const auto makes = [&](int unit) { return parts_.model.makes_features(unit); };
+    FeatureUnits found;
+    for (size_t i = 0; i < units.size(); ++i) {
+      const auto takes = [&](const UnitInput& input) { return makes(input.unit); };
+      if (!makes(units[i]) && !std::ranges::any_of(parts_.model.units[units[i]].inputs, takes))
+        continue;
+      found.last = static_cast<int>(i);
+      if (found.first < 0) found.first = found.last;
+    }
+    return found;
+  }
+
+  void check_feature_units(const ModuleGrid& grid, const std::vector<int>& units,
+                           const std::vector<int>& counts) {
+    const FeatureUnits features = feature_units(units);
+    int begin = 0;
+    for (int count : counts) {
+      const int end = begin + count;
+      if (begin <= features.first && features.first < end && features.last >= end)
+        faults_.add("mesh." + grid.module + ".stages parts " +
+                    unit_names(parts_.model, {units.begin() + features.first,
+                                              units.begin() + features.last + 1}) +
+                    ", which make or take features of encoders; they stand in one stage: put them "
+                    "into one");
+      begin = end;
+    }
+  }
+
   /// Units of each stage of a module.
   std::vector<int> counts(const ModuleGrid& grid, const std::vector<int>& units) {
     const ModuleMeshOptions& mesh = parts_.options.meshes[grid.module];
     std::vector<std::string> sentences;
-    if (!mesh.stages.empty())
-      return stages_of_template(parts_.model, grid.module, mesh.stages, sentences);
+    if (!mesh.stages.empty()) {
+      const auto counts = stages_of_template(parts_.model, grid.module, mesh.stages, sentences);
+      check_feature_units(grid, units, counts);
+      return counts;
+    }
     std::vector<UnitCost> costs;
     for (int unit : units) costs.push_back(costs_[unit]);
     if (grid.module == kDecoder && parts_.options.mesh.placement == ModulePlacement::Shared)
@@ -153,7 +190,18 @@ class PipelineBuilder {
         if (parts_.model.units[u].module != kDecoder) add_cost(costs.front(), costs_[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
     const auto limit = static_cast<int64_t>(parts_.options.mesh.memory_mib * (1 << 20));
+    const FeatureUnits features = feature_units(units);
+    const int joined = features.last - features.first;  // with the first of them
+    for (int i = 0; i < joined; ++i) {
+      add_cost(costs[features.first], costs[features.first + 1]);
+      costs.erase(costs.begin() + features.first + 1);
+    }
     std::vector<int> split = split_evenly(costs, stages, limit);
+    for (int stage = 0, begin = 0; stage < std::ssize(split); begin += split[stage++])
+      if (begin <= features.first && features.first < begin + split[stage]) {
+        split[stage] += joined;
+        break;
+      }
     if (split.empty())
       faults_.add("mesh." + grid.module + ": its units do not fit into " + std::to_string(stages) +
                   " stages of mesh.memory_mib = " + number_text(parts_.options.mesh.memory_mib) +

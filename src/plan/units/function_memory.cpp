@@ -147,6 +147,14 @@ FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const El
   return f;
 }
 
+FunctionMemory interpolated_rows_memory(int64_t rows, const WeightSpec& weight,
+                                        const ElementBytes& bytes) {
+  FunctionMemory f = embedding_memory(rows, weight, bytes);
+  f.forward_peak = 2 * f.output;
+  f.backward_working += f.output;
+  return f;
+}
+
 FunctionMemory class_and_positions_memory(int64_t images, int64_t tokens, int64_t hidden,
                                           bool trains, const ElementBytes& bytes) {
   FunctionMemory f;

@@ -70,6 +70,8 @@ FunctionMemory rms_norm_memory(int64_t rows, int64_t hidden, bool trains,
 FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
                                  const ElementBytes& bytes);
 FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes);
+FunctionMemory interpolated_rows_memory(int64_t rows, const WeightSpec& weight,
+                                        const ElementBytes& bytes);
 FunctionMemory class_and_positions_memory(int64_t images, int64_t tokens, int64_t hidden,
                                           bool trains, const ElementBytes& bytes);
 /// Windows of three columns, those of a row side by side.

@@ -68,7 +68,9 @@ void MemoryTape::run_backward(const Node& node) {
   std::vector<int> made(node.inputs.size(), -1);
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!tensors_[node.inputs[i]].needs_gradient) continue;
-    made[i] = function.passes_gradient ? own : new_gradient(tensors_[node.inputs[i]].bytes);
+    const int64_t bytes = tensors_[node.inputs[i]].bytes;
+    const bool passes = function.passes_gradient && bytes == gradients_[own].bytes;
+    made[i] = passes ? own : new_gradient(bytes);
     ++gradients_[made[i]].holders;
   }
   touch(function.backward_working);

@@ -19,7 +19,7 @@ struct FunctionMemory {
   bool saves_input = false;      ///< the graph keeps its first input
   bool saves_output = false;     ///< the graph keeps its output
   bool trains = false;           ///< one of its parameters trains
-  bool passes_gradient = false;  ///< its inputs' gradients are its output's, not copied
+  bool passes_gradient = false;  ///< gradients of inputs of its size are its output's, not copied
   int64_t forward_peak = 0;      ///< beyond its inputs; output and saved included
   int64_t backward_working = 0;  ///< temporaries beyond what was saved and all gradients of tensors
   int64_t gradient_working = 0;  ///< the same, only while its inputs' gradients are made

@@ -170,7 +170,13 @@ class MemoryOps {
   TapeTensor scaled(const TapeTensor& x, double) {
     return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
   }
-  TapeTensor positions() { return table("positions", {}); }
+  TapeTensor positions() {
+    const EncoderSpec* encoder = unit_.encoder < 0 ? nullptr : &encoder_of(unit_);
+    if (!encoder || encoder->modality() != Modality::Image || encoder->patches().table_side == 0)
+      return table("positions", {});
+    const int64_t rows = tokens().here;
+    return call(interpolated_rows_memory(rows, weight("positions"), bytes_), {}, rows);
+  }
   TapeTensor vocabulary() { return table("vocabulary", tokens()); }
   TapeTensor features() {
     std::vector<TapeTensor> states;
@@ -196,6 +202,9 @@ class MemoryOps {
   }
   TapeTensor merged(const TapeTensor& text, size_t i) {
     return call(rows_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
+  }
+  TapeTensor added(const TapeTensor& text, size_t i) {
+    return call(sum_memory(tape_.bytes(text.tensor())), {text, input(i)}, text.rows());
   }
   TapeTensor copy(const TapeTensor& x) {
     return call(sum_memory(tape_.bytes(x.tensor())), {x}, x.rows());
@@ -328,7 +337,7 @@ UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const Micro
 
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
                          const std::map<std::string, UnitTypes>& types_of_modules) {
-  constexpr int64_t kIndex = 8;
+  constexpr int64_t kIndex = 8, kCorners = 4;
   const auto rows_of = [](const std::vector<AttentionSizes>& batches) {
     int64_t rows = 0;
     for (const AttentionSizes& batch : batches)
@@ -366,6 +375,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       const auto tables = block.rotary ? static_cast<int64_t>(block.attention.size()) : 0;
       bytes += kIndex * (items.features + rows) + patches * input.values() * element +
                items.tokens * tables * block.heads.dim * element;
+      if (input.table_side > 0) bytes += items.tokens * kCorners * (kIndex + element);
     } else {
       // Positions, features, placeholders and three columns of a row.
       const MelInput& input = encoder.mels();

@@ -3,6 +3,7 @@
 // of it, the decoder.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -107,6 +108,12 @@ struct PatchPlace {
   int64_t row = 0, column = 0;
 };
 
+/// A row of a table of positions, and how much of it goes into a position.
+struct TableShare {
+  int64_t row = 0;
+  double share = 0;
+};
+
 struct ItemShape;
 
 /// Images as square patches: squares of block x block of them in rows, those of a square in rows.
@@ -122,6 +129,9 @@ struct PatchInput {
   /// the largest square (limit()).
   PixelLimits pixels = {};
   bool crops = true;  ///< the middle of an image becomes that; false: all of it
+  /// Of a square table of positions that every image is laid over, corner on corner; 0: position()
+  /// says which row is a patch's.
+  int64_t table_side = 0;
   ImageColours colours = {};
 
   int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
@@ -137,6 +147,8 @@ struct PatchInput {
   /// The row of the table of positions, which has side() x side() patches after the class token,
   /// for a token of an image.
   int64_t position(int64_t token, const ItemShape& image) const;
+  /// The four rows of that table which a patch lies between, and their shares in it: bilinear.
+  std::array<TableShare, 4> table_shares(int64_t patch, const ItemShape& image) const;
 };
 
 /// Clips of sound as columns of log-mel features (Whisper, arXiv:2212.04356).

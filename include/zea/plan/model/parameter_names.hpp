@@ -11,7 +11,8 @@ namespace zea {
 /// The file's spelling of `name` in a model of `family`. llava: "language_model.model.layers.0...",
 /// "language_model.lm_head.weight", "vision_tower.encoder...", "multi_modal_projector..."; gpt2:
 /// "transformer.h.0...", "lm_head.weight"; qwen2_vl and
-/// qwen2_5_vl: "model.layers.0...", "lm_head.weight", "visual.blocks.0...". Other names come back unchanged.
+/// qwen2_5_vl: "model.layers.0...", "lm_head.weight", "visual.blocks.0...". Other names come back
+/// unchanged.
 std::string canonical_parameter_name(const std::string& family, const std::string& name);
 
 /// True for tensors that old files carry although they are computed, not learnt (position ids,

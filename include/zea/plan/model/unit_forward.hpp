@@ -18,12 +18,13 @@
 //   norm(x, role, spec), norm_sum(x, added, role, spec)           x + added, and its norm
 //   windows(x)                          three rows side by side, of every other one
 //   image_tokens(patches)               with "class_token" and "positions"
-//   positions(), vocabulary()           rows of these tables
+//   positions(), vocabulary()           rows of these tables, or what lies between them
 //   scaled(x, factor)
 //   features()                          of all inputs, the rows that become features
 //   side_by_side(x, count)              so many rows, each after the other, as one
 //   mean_of(x, count)                   of so many rows, each after the other
 //   merged(text, i)                     input i in the places of its placeholders
+//   added(text, i)                      input i added there
 //   copy(x), asked_rows(x), loss(x)     rows with a target; their loss under "vocabulary"
 #pragma once
 
@@ -76,8 +77,10 @@ typename Ops::Value merge(Ops& ops, size_t num_inputs) {
   return is_copy ? x : ops.copy(x);
 }
 
+/// Features of further depths of an encoder are added behind the block (DeepStack,
+/// arXiv:2406.04334).
 template <class Ops>
-typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block) {
+typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block, size_t num_inputs) {
   constexpr UnitRows kRows = UnitRows::Tokens;
   const auto [x, normed] = ops.norm_sum(ops.input(0), {}, "attention_norm", block.norm);
   auto qkv = ops.column_linear(normed, "qkv", kRows, block.order);
@@ -92,8 +95,11 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block) {
       block.gated
           ? ops.gated(ops.column_linear(normed_again, "up", kRows, block.order), block.activation)
           : ops.activated_column_linear(normed_again, "up", block.activation, kRows, block.order);
-  return ops.add(y, normed_if_has(ops, ops.row_linear(inner, "down", kRows, block.order),
-                                  "mlp_post_norm", block.norm));
+  auto z = ops.add(y, normed_if_has(ops, ops.row_linear(inner, "down", kRows, block.order),
+                                    "mlp_post_norm", block.norm));
+  for (size_t i = 1; i < num_inputs; ++i)
+    if (ops.has_input(i)) z = ops.added(z, i);
+  return z;
 }
 
 template <class Ops>
@@ -105,6 +111,7 @@ typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorSpe
   x = normed_if_has(ops, x, "norm", norm);
   if (spec.merge > 1 && !spec.pools_first)
     x = spec.pools ? ops.mean_of(x, spec.merge) : ops.side_by_side(x, spec.merge);
+  x = normed_if_has(ops, x, "joined_norm", norm);
   if (spec.is_linear) return ops.linear(x, "linear");
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);
@@ -125,7 +132,7 @@ typename Ops::Value unit_forward(Ops& ops, const ModelSpec& model, const UnitSpe
     case UnitKind::AudioEmbed:
       return audio_embed(ops);
     case UnitKind::Block:
-      return transformer_block(ops, block);
+      return transformer_block(ops, block, unit.inputs.size());
     case UnitKind::Projector:
       return projector(ops, block.norm, model.encoders[unit.encoder].projector);
     case UnitKind::TokenEmbed:

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen3-VL (arXiv:2511.21631), the dense ones: the tower of Qwen2-VL with a table of positions that
+// is laid over every image, a Qwen3 decoder whose tokens have three positions, interleaved, and
+// features of several depths of the tower, added behind the decoder's first blocks.
+#include <cmath>
+
+#include "families.hpp"
+
+namespace zea::detail {
+namespace {
+
+const std::string kVisualRoot = "model.visual.";
+constexpr TurnedDefaults kDefaults{
+    .layers = 27, .patch = 16, .pixels = {.least = 256 * 256, .most = 4096 * 4096}};
+constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
+
+void read_position_table(const ConfigReader& config, VisionEncoder& encoder) {
+  const int64_t rows = config.positive("num_position_embeddings", 2304);
+  const int64_t side = std::llround(std::sqrt(static_cast<double>(rows)));
+  if (side * side != rows)
+    config.refuse("num_position_embeddings", std::to_string(rows), "the square of an integer");
+  std::get<PatchInput>(encoder.spec.input).table_side = side;
+  encoder.names.positions = "pos_embed";
+  encoder.position_std = encoder.patch_std;
+}
+
+VisionEncoder read_visual(const ConfigReader& config) {
+  BlockSpec block;
+  block.hidden = config.positive("hidden_size", 1152);
+  block.intermediate = config.positive("intermediate_size", 4304);
+  block.activation = config.activation("hidden_act", "gelu_pytorch_tanh");
+  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kDefaults);
+  encoder.blocks.names.up = ".mlp.linear_fc1";
+  encoder.blocks.names.down = ".mlp.linear_fc2";
+  encoder.patch_bias = true;
+  std::get<PatchInput>(encoder.spec.input).colours = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+  read_position_table(config, encoder);
+  return encoder;
+}
+
+/// Blocks behind which features are taken for the decoder.
+std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int64_t takers) {
+  constexpr const char* kKey = "deepstack_visual_indexes";
+  std::vector<int64_t> depths{8, 16, 24};
+  if (config.has(kKey)) depths = config.integers(kKey, 0);
+  for (int64_t depth : depths)
+    if (depth < 0 || depth >= layers)
+      config.refuse(kKey, std::to_string(depth), "0 to " + std::to_string(layers - 1));
+  if (std::ssize(depths) > takers)
+    config.refuse(kKey, std::to_string(depths.size()) + " depths",
+                  "one for each of the text's " + std::to_string(takers) + " layers at most");
+  return depths;
+}
+
+Decoder read_text(const ConfigReader& config) {
+  const bool biases = config.boolean("attention_bias", false);
+  Decoder decoder = read_llama_like(config,
+                                    {.intermediate = 22016,
+                                     .head_dim = 128,
+                                     .vocabulary = 151936,
+                                     .positions = 128000,
+                                     .end_token = -1,
+                                     .theta = 500000,
+                                     .has_mrope = true},
+                                    {biases, biases, biases, biases});
+  add_head_norms(decoder);
+  decoder.names.root = "model.language_model.";
+  BlockSpec& block = decoder.spec.block;
+  block.attention[0].rope.turns = read_mrope(config, block.heads.dim / 2, {24, 20, 20}, true);
+  return decoder;
+}
+
+/// Norms stand behind the merge here.
+int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t number, int state,
+                    int64_t hidden, bool trainable) {
+  const int64_t width = vision.block.hidden * vision.projector.merge;
+  const std::string root = kVisualRoot + "deepstack_merger_list." + std::to_string(number) + ".";
+  builder.start("vision.deepstack." + std::to_string(number), "vision", UnitKind::Projector,
+                {{state, false}});
+  builder.add_norm("joined_norm", root + kMergerNames.norm, vision.block.norm, width, trainable);
+  add_projector_linear(builder, "linear_1", root + kMergerNames.linear_1, {width, width}, true,
+                       trainable);
+  add_projector_linear(builder, "linear_2", root + kMergerNames.linear_2, {hidden, width}, true,
+                       trainable);
+  return builder.last_unit();
+}
+
+}  // namespace
+
+ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) {
+  // Tokens around images are text like any other.
+  config.pass_over({"vision_start_token_id", "vision_end_token_id"});
+  const ConfigReader of_vision = config.object("vision_config");
+  ModelSpec model;
+  Decoder decoder = read_text(config.object("text_config"));
+  if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
+  decoder.spec.video_token = config.integer("video_token_id", 151656);
+  model.decoder = decoder.spec;
+  VisionEncoder encoder = read_visual(of_vision);
+  EncoderSpec& vision = encoder.spec;
+  vision.placeholder = config.integer("image_token_id", 151655);
+  const int64_t hidden = decoder.spec.block.hidden;
+  require_width(of_vision, "out_hidden_size", hidden);
+  const std::vector<int64_t> depths = read_depths(of_vision, vision.layers, decoder.spec.layers);
+  model.encoders.push_back(vision);
+  const auto [trains, projector_trains] = trainable.of(vision.name);
+  SpecBuilder builder(model);
+  const std::vector<int> states = add_vision_encoder(builder, encoder, kVisualRoot, trains);
+  std::vector<int> deep;
+  for (size_t i = 0; i < depths.size(); ++i)
+    deep.push_back(
+        add_deep_merger(builder, vision, i, states[depths[i] + 1], hidden, projector_trains));
+  builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
+  add_merger(builder, vision, kVisualRoot + "merger.", kMergerNames, hidden, projector_trains);
+  add_decoder(builder, decoder, "", {builder.last_unit()}, trainable.llm);
+  add_deepstack(model, deep);
+  return model;
+}
+
+}  // namespace zea::detail
