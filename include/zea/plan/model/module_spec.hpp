@@ -96,6 +96,9 @@ struct ImageColours {
   std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
 };
 
+/// How pixels between those of an image are found where it is resized.
+enum class Resampling { Bicubic, Bilinear };
+
 /// Of an image that is resized; most = 0: none.
 struct PixelLimits {
   int64_t least = 0, most = 0;
@@ -119,6 +122,7 @@ struct PatchInput {
   /// the largest square (limit()).
   PixelLimits pixels = {};
   bool crops = true;  ///< the middle of an image becomes that; false: all of it
+  Resampling resampling = Resampling::Bicubic;
   ImageColours colours = {};
 
   int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
