@@ -64,7 +64,7 @@ VisionEncoder read_visual(const ConfigReader& config) {
   vision.layers = config.positive("depth", 32);
   vision.input = patches;
   vision.drops_first_token = false;
-  vision.projector.merge = patches.block * patches.block;
+  vision.projector = {.norm = block.norm, .merge = patches.block * patches.block};
   encoder.blocks = {.names = {.attention_norm = ".norm1",
                               .q = ".attn.qkv",  // one tensor of three parts
                               .k = ".attn.qkv",
@@ -89,7 +89,7 @@ void add_merger(SpecBuilder& builder, const EncoderSpec& vision, int64_t hidden,
   const int64_t width = vision.block.hidden * vision.projector.merge;
   builder.start(vision.name + ".projector", vision.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("norm", root + "ln_q", vision.block.norm, vision.block.hidden, trainable);
+  builder.add_norm("norm", root + "ln_q", vision.projector.norm, vision.block.hidden, trainable);
   add_projector_linear(builder, "linear_1", root + "mlp.0", {width, width}, true, trainable);
   add_projector_linear(builder, "linear_2", root + "mlp.2", {hidden, width}, true, trainable);
 }

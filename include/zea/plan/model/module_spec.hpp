@@ -168,12 +168,14 @@ struct ItemShape {
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
 /// and linear.
 struct ProjectorSpec {
+  NormSpec norm = {};        ///< of features, or of tokens before they are merged
   int64_t merge = 1;         ///< neighbouring tokens that become one feature: side by side
   bool pools = false;        ///< ... or their mean
   bool pools_first = false;  ///< ... taken before the norm
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
+  WeightOrder order = WeightOrder::OutIn;  ///< where it is linear
 };
 
 /// An encoder with its projector.
