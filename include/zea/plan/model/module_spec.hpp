@@ -212,6 +212,7 @@ struct DecoderSpec {
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
   double embedding_scale = 1;       ///< on rows of the vocabulary, where they are embedded
+  bool images_both_ways = false;    ///< features of an image see all of it, where no deck says else
   double logit_softcap = 0;         ///< c: logits are c tanh(logit / c); 0: as they are
   bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
   double init_std = 0.02;           ///< of initial matrices
