@@ -161,6 +161,7 @@ const std::map<std::string, MakeComposite>& composites();
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
 /// Any number of them, put together.
 ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable);
