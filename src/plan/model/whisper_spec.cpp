@@ -76,7 +76,7 @@ EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
 /// As many positions side by side as are as wide as the feed-forward.
 EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
   config.require_text("model_type", "voxtral_encoder");
-  config.pass_over({"vocab_size"});
+  config.pass_over({"head_dim", "num_key_value_heads", "vocab_size"});  // transformers reads none
   EncoderSpec audio = read_whisper_like(config, {.hidden = 1280,
                                                  .intermediate = 5120,
                                                  .layers = 32,
