@@ -154,6 +154,7 @@ class Gemma3:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+LONGER_MICROBATCHES = ["data.row_tokens=56", "data.rows_per_microbatch=1"]
 BOTH_GRIDS = [
     *grid("llm", tp=2, cp=2, cp_mode="ring"),
     *grid("vision", tp=2, cp=2, cp_mode="ulysses"),
@@ -236,13 +237,13 @@ FAMILIES = {
         "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
         "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
         "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
-        "pp2_tp2": {"ranks": 4, "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)]},
+        "pp2_tp2": {"ranks": 4, "deck": [*LONGER_MICROBATCHES, *grid("llm", pp=2, tp=2)]},
         "pp3_beside_vision": {
             "ranks": 4,
             "model": {"text": {"num_hidden_layers": 4}},
             "deck": [
                 'mesh.placement="disjoint"',
-                *MICROBATCHES,
+                *LONGER_MICROBATCHES,
                 *grid("llm", pp=3),
                 *grid("vision", dp_module=1),
             ],
