@@ -216,7 +216,8 @@ class Composed(unittest.TestCase):
             return llm(inputs_embeds=embeds[None], use_cache=False).logits[0]
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
-        for number, keys in enumerate((["mesh.llm.tp=2"], ["mesh.llm.cp=2"], ["mesh.llm.tp=2", "mesh.vision.tp=1"], PIPELINED)):
+        layouts = ["mesh.llm.tp=2"], ["mesh.llm.cp=2"], ["mesh.llm.tp=2", "mesh.vision.tp=1"], PIPELINED
+        for number, keys in enumerate(layouts):
             sharded = self.train(sections, samples, VOCABULARY, name=f"run{number}", ranks=2, keys=keys)
             self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss, msg=str(keys))
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an image file, prepares it for an encoder as training does, and writes the floats to
-// standard output: preprocess_image FILE SIZE [whole or bilinear]; or, of any size as Qwen2-VL's are, with two
-// limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with the fault on
-// standard error when the file is refused.
+// standard output: preprocess_image FILE SIZE [whole or bilinear]; or, of any size as Qwen2-VL's
+// are, with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with
+// the fault on standard error when the file is refused.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
