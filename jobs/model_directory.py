@@ -11,23 +11,41 @@ from dataset_writer import encoded_size
 
 class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
-    `end`, which is learnt, and `gap`, which is not."""
+    `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
+    these `beside_image`, which is text like any other."""
 
-    def __init__(self, start, opening, reply, lead, end, gap, around_image=("", "")):
+    def __init__(
+        self, start, opening, reply, lead, end, gap, around_image=("", ""), beside_image=""
+    ):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
         self.end, self.gap, self.around_image = end, gap, around_image
+        self.beside_image = beside_image
 
 
 def vicuna_turns(bos="<s>", eos="</s>"):
     return Turns(bos, "USER: ", " ASSISTANT:", " ", eos, "")
 
 
-QWEN_VL = ("qwen2_vl", "qwen2_5_vl")
+# The side of a patch, and the least and the most pixels of an image, where nobody says.
+QWEN_VL = {
+    "qwen2_vl": (14, 56 * 56, 28 * 28 * 1280),
+    "qwen2_5_vl": (14, 56 * 56, 28 * 28 * 1280),
+    "qwen3_vl": (16, 256 * 256, 4096 * 4096),
+}
 
 
 def chatml_turns(around_image=("", "")):
     user, assistant = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image)
+
+
+def gemma_turns(around_image=("", ""), beside_image=""):
+    user, model = "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n"
+    return Turns("<bos>", user, model, "", "<end_of_turn>", "\n", around_image, beside_image)
+
+
+# Of the families whose configs leave them out.
+USUAL_IMAGE_TOKENS = {"gemma3": 262144, "qwen2_vl": 151655, "qwen2_5_vl": 151655, "qwen3_vl": 151655}
 
 
 class ModelDirectory:
@@ -42,8 +60,9 @@ class ModelDirectory:
         self.family = self.config.get("model_type")
         self.placeholders = {}
         if "vision_config" in self.config:
-            default = 151655 if self.family in QWEN_VL else 32000
-            self.placeholders["image"] = self._either("image_token_id", "image_token_index", default)
+            usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
+            self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
+            self._refuse_crops()
         if "audio_config" in self.config:
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
 
@@ -51,11 +70,24 @@ class ModelDirectory:
         path = self.folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
+    def _refuse_crops(self):
+        whole = self._read("processor_config.json").get("image_processor", {})
+        if {**whole, **self._read("preprocessor_config.json")}.get("do_pan_and_scan"):
+            sys.exit(
+                f"{self.folder}: do_pan_and_scan = true, but crops beside whole images are not built; "
+                "set it to false"
+            )
+
     def _either(self, key, alias, default):
         return self.config.get(key, self.config.get(alias, default))
 
     def turns(self, tokenizer):
-        """As its instruction models are trained: ChatML where the tokenizer has it, Vicuna's else."""
+        """As its instruction models are trained: ChatML or Gemma's where the tokenizer has that,
+        Vicuna's else."""
+        if tokenizer.token_to_id("<start_of_turn>") is not None:
+            sees = self.family == "gemma3"
+            around = ("<start_of_image>", "<end_of_image>") if sees else ("", "")
+            return gemma_turns(around, "\n\n" if sees else "")
         if tokenizer.token_to_id("<|im_start|>") is not None:
             around = ("<|vision_start|>", "<|vision_end|>") if self.family in QWEN_VL else ("", "")
             return chatml_turns(around)
@@ -69,20 +101,24 @@ class ModelDirectory:
             return self.config["audio_config"].get("max_source_positions", 1500)
         vision = self.config["vision_config"]
         if self.family in QWEN_VL:
-            return qwen_vl_features(vision, item, self.max_pixels or 28 * 28 * 1280)
+            return qwen_vl_features(vision, item, QWEN_VL[self.family], self.max_pixels)
+        if self.family == "gemma3":
+            return self.config.get("mm_tokens_per_image", 256)
         side = vision.get("image_size", 224) // vision.get("patch_size", 32)
         tokens = side * side + (vision.get("model_type", "clip_vision_model") == "clip_vision_model")
         return tokens - (self.config.get("vision_feature_select_strategy", "default") == "default")
 
 
-def qwen_vl_features(vision, item, most, least=56 * 56):
-    """Whole squares of patches, near the image's shape, of at most so many pixels in all."""
+def qwen_vl_features(vision, item, usual, most):
+    """Whole squares of patches, near the image's shape, of at most `most` pixels in all (0: the usual)."""
+    patch, least, usual_most = usual
+    most = most or usual_most
     height, width = encoded_size(item)
     if height == 0:
         raise ValueError("its header does not tell its size")
     if max(height, width) > 200 * min(height, width):
         raise ValueError(f"{height} x {width} is longer than 200 times its other side")
-    factor = vision.get("patch_size", 14) * vision.get("spatial_merge_size", 2)
+    factor = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
     sides = [round(side / factor) * factor for side in (height, width)]
     if math.prod(sides) > most:
         scale = math.sqrt(height * width / most)

@@ -11,9 +11,9 @@ every pair of turns,
 
 with bos only at the start, and the loss on the gpt turn, the space before it, and eos. --model takes
 all that from a Hugging Face directory: its tokenizer and placeholders, as many of these as its
-encoder makes features of each image, and turns in ChatML where its tokenizer has that. Images are
-kept as the bytes of their files (JPEG or PNG), clips likewise (WAV or FLAC). An entry at fault is named by file, index, id and
-reason; with --on-fault skip it is left out.
+encoder makes features of each image, and turns in ChatML or Gemma's where its tokenizer has these.
+Images are kept as the bytes of their files (JPEG or PNG), clips likewise (WAV or FLAC). An entry at
+fault is named by file, index, id and reason; with --on-fault skip it is left out.
 """
 
 import argparse
@@ -159,6 +159,8 @@ class Packer:
         """Ids, the modality of each mark in order, and how many placeholders stand for each; takes
         the first of `items` by modality."""
         ids, marks, counts = [], [], dict.fromkeys(MARKS, 0)
+        mark, beside = MARKS["image"], self.turns.beside_image
+        human = human.replace(mark, f"{beside}{mark}{beside}")
         text = f"{self.turns.opening}{human}{self.turns.reply}"
         pattern = "(" + "|".join(MARKS.values()) + ")"
         for piece in re.split(pattern, text):

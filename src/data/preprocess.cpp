@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resize, crop, scale and normalise, equal to CLIPImageProcessor's PIL back end bit for bit:
-// bicubic (a = -0.5) with antialiasing, weights in 22-bit fixed point, horizontal then vertical,
-// each rounded to 8 bits. Only the pixels that the crop keeps are computed, so a 1 x 10^8 image
-// costs no more memory than it came with.
+// bicubic (a = -0.5) or bilinear with antialiasing, weights in 22-bit fixed point, horizontal then
+// vertical, each rounded to 8 bits. Only the pixels that the crop keeps are computed, so a 1 x 10^8
+// image costs no more memory than it came with.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -24,22 +24,37 @@ double bicubic(double x) {
   return 0;
 }
 
+double bilinear(double x) {
+  return std::max(0.0, 1 - std::abs(x));
+}
+
+/// What source pixels weigh by their distance from a target pixel: nothing from `reach` on.
+struct Kernel {
+  double (*weight)(double);
+  double reach;
+};
+
+Kernel kernel_of(Resampling resampling) {
+  return resampling == Resampling::Bicubic ? Kernel{bicubic, 2} : Kernel{bilinear, 1};
+}
+
 /// Source pixels [first, first + weights.size()) that make one target pixel.
 struct Taps {
   int64_t first = 0;
   std::vector<int32_t> weights;  ///< fixed point
 };
 
-Taps taps_of(int64_t target, double scale, int64_t source_size) {
+Taps taps_of(int64_t target, double scale, int64_t source_size, const Kernel& kernel) {
   const double stretch = std::max(scale, 1.0);  // widened when shrinking: that is the antialiasing
+  const double reach = kernel.reach * stretch;
   const double centre = (static_cast<double>(target) + 0.5) * scale;
   Taps taps;
-  taps.first = std::max<int64_t>(0, static_cast<int64_t>(centre - 2 * stretch + 0.5));
-  const auto end = std::min(source_size, static_cast<int64_t>(centre + 2 * stretch + 0.5));
+  taps.first = std::max<int64_t>(0, static_cast<int64_t>(centre - reach + 0.5));
+  const auto end = std::min(source_size, static_cast<int64_t>(centre + reach + 0.5));
   std::vector<double> weights;
   double sum = 0;
   for (int64_t x = taps.first; x < end; ++x) {
-    weights.push_back(bicubic((static_cast<double>(x) - centre + 0.5) * (1.0 / stretch)));
+    weights.push_back(kernel.weight((static_cast<double>(x) - centre + 0.5) * (1.0 / stretch)));
     sum += weights.back();
   }
   for (double weight : weights)
@@ -48,11 +63,13 @@ Taps taps_of(int64_t target, double scale, int64_t source_size) {
 }
 
 /// Target pixels [first, first + count) of a row of `source_size` pixels resized to `target_size`.
-std::vector<Taps> make_taps(int64_t source_size, int64_t target_size, int64_t first,
-                            int64_t count) {
+std::vector<Taps> make_taps(int64_t source_size, int64_t target_size, int64_t first, int64_t count,
+                            Resampling resampling) {
+  const Kernel kernel = kernel_of(resampling);
   const double scale = static_cast<double>(source_size) / static_cast<double>(target_size);
   std::vector<Taps> taps;
-  for (int64_t i = 0; i < count; ++i) taps.push_back(taps_of(first + i, scale, source_size));
+  for (int64_t i = 0; i < count; ++i)
+    taps.push_back(taps_of(first + i, scale, source_size, kernel));
   return taps;
 }
 
@@ -114,12 +131,12 @@ Image resize(const Image& image, const std::vector<Taps>& columns, const std::ve
 }
 
 /// The middle size x size pixels of the image with its shorter edge resized to `size`.
-Image resize_and_crop(const Image& image, int64_t size) {
+Image resize_and_crop(const Image& image, int64_t size, Resampling resampling) {
   const int64_t shorter = std::min(image.height, image.width);
   const int64_t height = resized_edge(image.height, shorter, size);
   const int64_t width = resized_edge(image.width, shorter, size);
-  return resize(image, make_taps(image.width, width, (width - size) / 2, size),
-                make_taps(image.height, height, (height - size) / 2, size));
+  return resize(image, make_taps(image.width, width, (width - size) / 2, size, resampling),
+                make_taps(image.height, height, (height - size) / 2, size, resampling));
 }
 
 void normalise(const Image& image, const ImageOptions& options, float* target) {
@@ -139,13 +156,13 @@ void normalise(const Image& image, const ImageOptions& options, float* target) {
 
 void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
   ZEA_ASSERT(options.size > 0);
-  normalise(resize_and_crop(image, options.size), options, target);
+  normalise(resize_and_crop(image, options.size, options.resampling), options, target);
 }
 
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target) {
-  normalise(resize(image, make_taps(image.width, to.width, 0, to.width),
-                   make_taps(image.height, to.height, 0, to.height)),
+  normalise(resize(image, make_taps(image.width, to.width, 0, to.width, options.resampling),
+                   make_taps(image.height, to.height, 0, to.height, options.resampling)),
             options, target);
 }
 

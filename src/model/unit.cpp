@@ -35,8 +35,9 @@ class TensorOps {
     return unit_.kind == UnitKind::AudioEmbed ? part_->columns : part_->patches;
   }
 
-  at::Tensor linear(const at::Tensor& x, const std::string& role) const {
-    return zea::linear(x, weight(role), bias(role));
+  at::Tensor linear(const at::Tensor& x, const std::string& role,
+                    WeightOrder order = WeightOrder::OutIn) const {
+    return zea::linear(x, weight(role), bias(role), order);
   }
   at::Tensor activated_linear(const at::Tensor& x, const std::string& role,
                               Activation activation) const {

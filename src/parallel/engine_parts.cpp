@@ -121,7 +121,7 @@ MicrobatchOptions Engine::microbatch_options() const {
   return {.dtype = to_torch(plan_.precision.param),
           .encoder_dtypes = encoder_dtypes(plan_),
           .device = device_,
-          .images_both_ways = plan_.options.llm.image_attention == ImageAttention::Bidirectional,
+          .images_both_ways = plan_.images_both_ways(),
           .replica = plan_.replica_layout(world_rank_)};
 }
 

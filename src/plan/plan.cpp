@@ -37,7 +37,7 @@ void check_absent_modules(Faults& faults, const Options& options, const ModelSpe
   const auto sees = [](const EncoderSpec& encoder) {
     return encoder.modality() == Modality::Image;
   };
-  if (options.llm.image_attention != defaults.llm.image_attention &&
+  if (options.llm.image_attention == ImageAttention::Bidirectional &&
       std::ranges::none_of(model.encoders, sees))
     faults.add("model.llm.image_attention = \"" + options.llm.image_attention +
                "\", but the model (" + model.family +
@@ -164,6 +164,12 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
 }
 
 }  // namespace
+
+bool Plan::images_both_ways() const {
+  const auto& asked = options.llm.image_attention;
+  return asked == ImageAttention::Auto ? model.decoder.images_both_ways
+                                       : asked == ImageAttention::Bidirectional;
+}
 
 int Plan::piece_rank(int world_rank, int buffer) const {
   return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);

@@ -49,6 +49,10 @@ void take_qwen_vl(TinyRunOptions& run, const std::string& config) {
   run.remake = testing::shrink_images;
 }
 
+void take_gemma3(TinyRunOptions& run) {
+  run.config_json = tiny_llava_config({.image_size = 24, .siglip = true, .gemma3 = true});
+}
+
 const Layout kLayouts[] = {
     {"one rank", 1, {}, [](TinyRunOptions&) {}},
     {"DDP", 2, {"llm.dp_replicate+dp_shard+dp_module+cp"}, [](TinyRunOptions&) {}},
@@ -164,6 +168,21 @@ const Layout kLayouts[] = {
        take_qwen_vl(run, tiny_qwen2_5_vl_config());
        use_cp(run, "ring", 2);
      }},
+    {"tp 2, gemma3",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_gemma3(run);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, gemma3, frozen tower",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_gemma3(run);
+       use_cp(run, "ring", 2);
+       run.deck.encoders["vision"].train = false;
+     }},
     {"cp 2, images see all of themselves",
      2,
      {"llm.cp_outer"},
@@ -273,8 +292,7 @@ Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step,
   for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
     rows.push_back(
         rows_of_microbatch(tokens_of(load_microbatch(dataset, loading, part.samples), plan.model),
-                           plan.model, plan.replica_layout(rank),
-                           plan.options.llm.image_attention == ImageAttention::Bidirectional));
+                           plan.model, plan.replica_layout(rank), plan.images_both_ways()));
   return traffic_of_step(plan, step_plan, rows, rank);
 }
 

@@ -55,6 +55,7 @@ TEXT = {
     "num_key_value_heads": 2,
     "vocab_size": VOCABULARY,
 }
+PIPELINED = ["data.row_tokens=40", "mesh.llm.pp=2"]
 # So small that no weight changes.
 STILL = ["optim.lr=1e-30", "optim.min_lr=0.0"]
 
@@ -215,7 +216,8 @@ class Composed(unittest.TestCase):
             return llm(inputs_embeds=embeds[None], use_cache=False).logits[0]
 
         self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
-        for number, keys in enumerate((["mesh.llm.tp=2"], ["mesh.llm.cp=2"], ["mesh.llm.tp=2", "mesh.vision.tp=1"])):
+        layouts = ["mesh.llm.tp=2"], ["mesh.llm.cp=2"], ["mesh.llm.tp=2", "mesh.vision.tp=1"], PIPELINED
+        for number, keys in enumerate(layouts):
             sharded = self.train(sections, samples, VOCABULARY, name=f"run{number}", ranks=2, keys=keys)
             self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss, msg=str(keys))
 
@@ -283,6 +285,8 @@ class Composed(unittest.TestCase):
         keys = ["mesh.llm.tp=2", "mesh.eyes.dp_module=2", "mesh.ears.cp=2"]
         sharded = self.train(sections, samples, 5, VOCABULARY, name="sharded", ranks=2, keys=keys)
         self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
+        piped = self.train(sections, samples, 5, VOCABULARY, name="piped", ranks=2, keys=PIPELINED)
+        self.assertAlmostEqual(piped, loss, delta=2e-6 * loss)
 
 
 if __name__ == "__main__":

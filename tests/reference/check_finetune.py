@@ -21,6 +21,8 @@ try:
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
+        Gemma3Config,
+        Gemma3ForConditionalGeneration,
         LlavaConfig,
         LlavaForConditionalGeneration,
         Qwen2VLConfig,
@@ -34,6 +36,7 @@ except ImportError as error:
 SOURCE, BUILD, MPIRUN = sys.argv[1:4]
 SPECIAL = ["<s>", "</s>", "<image>"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+GEMMA = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 TEXT = {
     "hidden_size": 32,
     "intermediate_size": 56,
@@ -127,6 +130,16 @@ class Finetune(unittest.TestCase):
         )
         model = Qwen2VLForConditionalGeneration(config)
         self.check(Qwen2VLForConditionalGeneration, model, CHATML)
+
+    def test_gemma3(self):
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = Gemma3Config(
+            text_config={**TEXT, "head_dim": 8, "sliding_window": 7, "sliding_window_pattern": 2},
+            vision_config={**vision, "image_size": 32, "patch_size": 4},
+            mm_tokens_per_image=16,
+            image_token_index=5,
+        )
+        self.check(Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration(config), GEMMA)
 
     def test_text_alone(self):
         entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5

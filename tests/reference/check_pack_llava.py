@@ -92,6 +92,41 @@ class Llava(InFolder):
         self.assertEqual([bytes(item["bytes"]) for item in third["items"]], [PNG, JPEG])
         self.assertEqual(third["targets"], len(self.tokenizer.encode(" two").ids) + 1)
 
+    def test_turns_of_gemma3(self):
+        """The ids that its processor makes of the whole text: nothing is cut where marks stood."""
+        special = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>"]
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.train_from_iterator(
+            ["\n\n\n"] * 9,
+            trainers.BpeTrainer(
+                special_tokens=[*special, "<image_soft_token>"],
+                show_progress=False,
+                initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            ),
+        )
+        model = self.folder / "model"
+        model.mkdir()
+        tokenizer.save(str(model / "tokenizer.json"))
+        config = {"model_type": "gemma3", "image_token_index": 5, "mm_tokens_per_image": 4}
+        (model / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
+        talk = entry(["<image>what?", "a b", "and <image>", "c"], ["a.jpg", "sub/b.png"])
+        (self.folder / "in.json").write_text(json.dumps([talk]))
+        command = ["pack_llava.py", "--json", self.folder / "in.json", "--images", self.folder / "images"]
+        command += ["--model", model, "--out", self.folder / "out.h5"]
+        result = run(*command)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        image = "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
+        text = (
+            f"<bos><start_of_turn>user\n{image}what?<end_of_turn>\n<start_of_turn>model\na b<end_of_turn>\n"
+            f"<start_of_turn>user\nand {image}<end_of_turn>\n<start_of_turn>model\nc<end_of_turn>\n"
+        )
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        self.assertIn(tokenizer.token_to_id("\u010a\u010a\u010a"), ids)
+        self.assertEqual(dump(self.folder / "out.h5", 4)["samples"][0]["tokens"], ids)
+        (model / "preprocessor_config.json").write_text('{"do_pan_and_scan": true}')
+        self.assertIn("do_pan_and_scan = true", run(*command).stderr)
+
     def test_pack_sound(self):
         both = {**entry(["<audio> of <image><audio>", "a b"], "a.jpg"), "audio": ["a.wav", "b.flac"]}
         alone = {**entry(["<audio>", "c"]), "audio": "b.flac"}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared images must be those of transformers' CLIPImageProcessor, SiglipImageProcessor and
-Qwen2VLImageProcessor (PIL), value for value.
+"""Prepared images must be those of transformers' CLIPImageProcessor, SiglipImageProcessor,
+Gemma3ImageProcessor and Qwen2VLImageProcessor (PIL), value for value.
 
 usage: compare_preprocess.py PREPROCESS_IMAGE
 Exit code 77 (skipped) where transformers or Pillow is missing.
@@ -16,6 +16,7 @@ try:
     import numpy as np
     from PIL import Image
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 except ImportError as missing:
@@ -139,11 +140,14 @@ def cropped(size):
     return CLIPImageProcessorPil(size={"shortest_edge": size}, crop_size={"height": size, "width": size})
 
 
-def whole(size):
+def whole(size, kind):
     colours = CLIPImageProcessorPil()
-    return SiglipImageProcessorPil(
+    return kind(
         size={"height": size, "width": size}, image_mean=colours.image_mean, image_std=colours.image_std
     )
+
+
+WHOLE = {"whole": SiglipImageProcessorPil, "bilinear": Gemma3ImageProcessorPil}
 
 
 def tolerance(height, width, is_whole):
@@ -151,20 +155,20 @@ def tolerance(height, width, is_whole):
     return 2.01 / 255 / min(CLIPImageProcessorPil().image_std) if is_whole and height > 1.5 * width else 1e-6
 
 
-def compare(program, folder, name, data, size, is_whole):
+def compare(program, folder, name, data, size, way=None):
     path = folder / name
     path.write_bytes(data)
-    run = subprocess.run([program, str(path), str(size), *["whole"] * is_whole], capture_output=True)
+    run = subprocess.run([program, str(path), str(size), *[way] * bool(way)], capture_output=True)
     if run.returncode != 0:
         return f"{name} at {size}: {run.stderr.decode().strip() or run.returncode}"
     ours = np.frombuffer(run.stdout, np.float32).reshape(3, size, size)
-    processor = whole(size) if is_whole else cropped(size)
+    processor = whole(size, WHOLE[way]) if way else cropped(size)
     reference = np.asarray(
         processor(Image.open(io.BytesIO(data)), return_tensors="np")["pixel_values"][0]
     )
     difference = np.abs(ours - reference).max()
     width, height = Image.open(io.BytesIO(data)).size
-    if difference > tolerance(height, width, is_whole):
+    if difference > tolerance(height, width, way):
         return f"{name} at {size}: differs by {difference}"
     return None
 
@@ -209,9 +213,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, data in [*sized_cases(), *mode_cases()]:
             for size in (28, 224, 99):
-                faults.append(compare(sys.argv[1], Path(folder), name, data, size, False))
+                faults.append(compare(sys.argv[1], Path(folder), name, data, size))
         for name, data in sized_cases():
-            faults.append(compare(sys.argv[1], Path(folder), name, data, 99, True))
+            for way in WHOLE:
+                faults.append(compare(sys.argv[1], Path(folder), name, data, 99, way))
         for case in any_size_cases():
             faults.append(compare_any_size(sys.argv[1], Path(folder), *case))
     found = [fault for fault in faults if fault]

@@ -9,22 +9,32 @@ A family is a class with
     features(height, width)      of an image
     inputs(tokens, images)       what the model is given of a sample, beside its tokens
     file_name(name)              of a parameter that a running model calls `name`
+    spell_as_published(folder)   a directory that transformers 5 wrote, as the family was published
 """
+
+import json
 
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
 )
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
     smart_resize,
 )
 
-from parity_cases import MICROBATCHES, grid
+from parity_cases import GEMMA3, MICROBATCHES, grid
+from transformers_models import file_name as llava_file_name
 
 VOCABULARY = 96
 TEXT = {
@@ -40,10 +50,10 @@ TEXT = {
 }
 
 
-def resized(image, height, width):
+def resized(image, height, width, resample=Image.Resampling.BICUBIC):
     """By columns first, as Pillow before 13 did and zea does: between the passes numbers are rounded."""
-    columns = Image.fromarray(image).resize((width, image.shape[0]), Image.Resampling.BICUBIC)
-    return columns.resize((width, height), Image.Resampling.BICUBIC)
+    columns = Image.fromarray(image).resize((width, image.shape[0]), resample)
+    return columns.resize((width, height), resample)
 
 
 class Qwen2VL:
@@ -55,15 +65,15 @@ class Qwen2VL:
         size={"shortest_edge": least, "longest_edge": most}, patch_size=patch, merge_size=2
     )
 
+    rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 2, 1]}
     made_of = (Qwen2VLConfig, Qwen2VLForConditionalGeneration)
     tower = {"depth": 2, "embed_dim": 24, "num_heads": 3, "patch_size": patch, "mlp_ratio": 2, "hidden_size": 32}
 
     @classmethod
     def model(cls, text=None, vision=None, **changes):
         make_config, make_model = cls.made_of
-        rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 2, 1]}
         config = make_config(
-            text_config={**TEXT, "rope_parameters": rope, **(text or {})},
+            text_config={**TEXT, "rope_parameters": cls.rope, **(text or {})},
             vision_config={**cls.tower, **(vision or {})},
             image_token_id=cls.placeholder,
             video_token_id=cls.video,
@@ -110,13 +120,105 @@ class Qwen25VL(Qwen2VL):
     }
 
 
+class Qwen3VL(Qwen2VL):
+    """A table of 5 x 5 positions, under images of up to 8 x 8 patches."""
+
+    made_of = (Qwen3VLConfig, Qwen3VLForConditionalGeneration)
+    rope = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    frozen = {"vision": ("model.visual.blocks.", "model.visual.patch_embed.", "model.visual.pos_embed."),
+              "llm": ("model.language_model.", "lm_head.")}
+    tower = {
+        "depth": 3,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_heads": 3,
+        "patch_size": Qwen2VL.patch,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 25,
+        "deepstack_visual_indexes": [0, 1],
+    }
+    processor = Qwen2VLImageProcessorPil(
+        size={"shortest_edge": Qwen2VL.least, "longest_edge": Qwen2VL.most},
+        patch_size=Qwen2VL.patch,
+        merge_size=2,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        return super().model({"head_dim": 8, **(text or {})}, vision, **changes)
+
+    @staticmethod
+    def file_name(name):
+        return name
+
+
+class Gemma3:
+    placeholder = 5
+    frozen = {"vision": ("vision_tower.",), "llm": ("language_model.",)}
+    deck = []
+    size, side = 24, 3
+    processor = Gemma3ImageProcessorPil(do_resize=False)
+    file_name = staticmethod(llava_file_name)
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        tower = {
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "image_size": cls.size,
+            "patch_size": 4,
+            "vision_use_head": False,
+        }
+        config = Gemma3Config(
+            text_config={**TEXT, **GEMMA3, **(text or {})},
+            vision_config={**tower, **(vision or {})},
+            image_token_index=cls.placeholder,
+            mm_tokens_per_image=cls.side**2,
+            **changes,
+        )
+        return Gemma3ForConditionalGeneration(config)
+
+    @classmethod
+    def features(cls, height, width):
+        return cls.side**2
+
+    @classmethod
+    def inputs(cls, tokens, images):
+        if not images:
+            return {}
+        images = [resized(image, cls.size, cls.size, Image.Resampling.BILINEAR) for image in images]
+        pixels = cls.processor(images, return_tensors="pt")["pixel_values"]
+        kinds = (torch.tensor([tokens]) == cls.placeholder).int()
+        return {"pixel_values": pixels, "token_type_ids": kinds}
+
+    @staticmethod
+    def spell_as_published(folder):
+        config = json.loads((folder / "config.json").read_text())
+        text = config["text_config"]
+        rope = text.pop("rope_parameters")
+        text["rope_theta"] = rope["full_attention"].pop("rope_theta")
+        text["rope_scaling"] = rope["full_attention"]
+        text["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        del text["layer_types"]
+        (folder / "config.json").write_text(json.dumps(config))
+        tensors = load_file(folder / "model.safetensors")
+        names = {name: name.replace("vision_tower.", "vision_tower.vision_model.") for name in tensors}
+        tensors = {names[name]: tensor for name, tensor in tensors.items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+LONGER_MICROBATCHES = ["data.row_tokens=56", "data.rows_per_microbatch=1"]
 BOTH_GRIDS = [
     *grid("llm", tp=2, cp=2, cp_mode="ring"),
     *grid("vision", tp=2, cp=2, cp_mode="ulysses"),
 ]
 # Of each family, what differs from its plain model: arguments of model(), the deck, images per
-# sample, modules that are frozen, ranks, and whether config.json is as transformers 4 wrote it: the
-# text's keys beside those of the model.
+# sample, modules that are frozen, ranks, whether config.json is as transformers 4 wrote it (the
+# text's keys beside those of the model), and whether all is spelt as the family was published.
 FAMILIES = {
     Qwen2VL: {
         "plain": {},
@@ -175,6 +277,88 @@ FAMILIES = {
             "ranks": 4,
             "model": {"vision": {"num_heads": 4, "hidden_size": 32}},
             "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2), *grid("vision", tp=2)],
+        },
+    },
+    Qwen3VL: {
+        "plain": {},
+        "text_only": {"images": [0]},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "tied": {"model": {"tie_word_embeddings": True}},
+        "three_depths": {
+            "model": {
+                "text": {"num_hidden_layers": 3, "attention_bias": True, "rms_norm_eps": 1e-2},
+                "vision": {"deepstack_visual_indexes": [2, 0, 1], "hidden_act": "gelu"},
+            }
+        },
+        "frozen_vision": {"frozen": ["vision"]},
+        "frozen_llm": {"frozen": ["llm"]},
+        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_heads": 4, "hidden_size": 32}},
+            "deck": BOTH_GRIDS,
+        },
+        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "pp2_tp2": {
+            "ranks": 4,
+            "model": {"text": {"num_hidden_layers": 4}},
+            "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
+        },
+        "pp2_beside_vision_of_two_stages": {
+            "ranks": 4,
+            "model": {"text": {"num_hidden_layers": 4}},
+            "deck": [
+                'mesh.placement="disjoint"',
+                *MICROBATCHES,
+                *grid("llm", pp=2),
+                *grid("vision", pp=2),
+            ],
+        },
+    },
+    # Windows are shorter than images, but for one case.
+    Gemma3: {
+        "plain": {},
+        "text_only": {"images": [0]},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "untied": {"model": {"tie_word_embeddings": False}},
+        "as_published": {"published": True},
+        "tower_with_a_head": {"model": {"vision": {"vision_use_head": True}}},
+        "wide_windows": {"model": {"text": {"sliding_window": 21}}},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "attention_bias": True},
+                "vision": {"hidden_act": "relu", "layer_norm_eps": 1e-2, "patch_size": 2},
+            }
+        },
+        "frozen_vision": {"frozen": ["vision"]},
+        "frozen_llm": {"frozen": ["llm"]},
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": BOTH_GRIDS,
+        },
+        "tp2_frozen_vision": {
+            "ranks": 2,
+            "frozen": ["vision"],
+            "model": {"vision": {"num_attention_heads": 2}},
+            "deck": [*grid("llm", tp=2), *grid("vision", tp=2)],
+        },
+        "cp2_of_vision": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]},
+        "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
+        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
+        "pp2_tp2": {"ranks": 4, "deck": [*LONGER_MICROBATCHES, *grid("llm", pp=2, tp=2)]},
+        "pp3_beside_vision": {
+            "ranks": 4,
+            "model": {"text": {"num_hidden_layers": 4}},
+            "deck": [
+                'mesh.placement="disjoint"',
+                *LONGER_MICROBATCHES,
+                *grid("llm", pp=3),
+                *grid("vision", dp_module=1),
+            ],
         },
     },
 }

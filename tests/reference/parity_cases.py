@@ -250,6 +250,18 @@ CASES = {
         "text": {**PHI3, "num_key_value_heads": 1},
         "deck": grid("llm", tp=4),
     },
+    "phi3_windows": {"only_text": True, "decoder": "phi3", "text": {**PHI3, "sliding_window": 5}},
+    "phi3_window_of_all": {
+        "only_text": True,
+        "decoder": "phi3",
+        "text": {**PHI3, "sliding_window": 128},
+    },
+    "phi3_pp2_ulysses": {
+        "ranks": 4,
+        "decoder": "phi3",
+        "text": {**PHI3, "sliding_window": 6},
+        "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
+    },
     "mistral": {"only_text": True, "decoder": "mistral", "text": {"sliding_window": 5}},
     "mistral_wide_heads": {
         "only_text": True,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an image file, prepares it for an encoder as training does, and writes the floats to
-// standard output: preprocess_image FILE SIZE [whole]; or, of any size as Qwen2-VL's are, with two
-// limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with the fault on
-// standard error when the file is refused.
+// standard output: preprocess_image FILE SIZE [whole or bilinear]; or, of any size as Qwen2-VL's
+// are, with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with
+// the fault on standard error when the file is refused.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -28,6 +28,8 @@ int main(int argc, char** argv) {
       input.limit({.least = options.size, .most = std::stoll(argv[3])});
       size = input.resized({image.height, image.width});
     }
+    if (argc == 4 && std::string(argv[3]) == "bilinear")
+      options.resampling = zea::Resampling::Bilinear;
     pixels.resize(static_cast<size_t>(3 * size.height * size.width));
     if (argc == 3)
       zea::preprocess_image(image, options, pixels.data());

@@ -95,6 +95,8 @@ class FamilyParity(unittest.TestCase):
             self.assertEqual(names, set(file.keys()))
         if case.get("flat"):
             flatten_config(self.folder / "model" / "config.json")
+        if case.get("published"):
+            family.spell_as_published(self.folder / "model")
         run(IMPORT, self.folder / "model", self.folder / "weights.h5")
         with DatasetWriter(self.folder / "data.h5", family.placeholder) as writer:
             for tokens, mask, pictures in samples:

@@ -78,6 +78,9 @@ VOXTRAL = {
     "max_source_positions": 18,
 }
 AUDIO_TP2 = ["mesh.llm.tp=2", "mesh.audio.tp=2"]
+# So many microbatches that a pipeline fills.
+PIPELINED = ["data.row_tokens=80", "mesh.llm.pp=2"]
+BESIDE = ["data.row_tokens=80", 'mesh.placement="disjoint"', "mesh.audio.dp_module=1"]
 AUDIO_CP2 = ["mesh.llm.cp=2", "mesh.llm.cp_block=8", "mesh.audio.cp=2", "mesh.audio.cp_block=4"]
 # What differs: the family, Whisper's config, LLaVA's, the deck, what is frozen, ranks.
 CASES = {
@@ -103,6 +106,7 @@ CASES = {
         "ranks": 2,
         "deck": AUDIO_CP2,
     },
+    "pp2": {"ranks": 2, "deck": PIPELINED},
     "qwen2_audio": {"family": "qwen2_audio"},
     "qwen2_audio_of_odd_length": {
         "family": "qwen2_audio",
@@ -118,6 +122,8 @@ CASES = {
     "qwen2_audio_tp2": {"family": "qwen2_audio", "ranks": 2, "deck": AUDIO_TP2},
     "qwen2_audio_cp2": {"family": "qwen2_audio", "ranks": 2, "deck": AUDIO_CP2},
     "qwen2_audio_dealt": {"family": "qwen2_audio", "ranks": 2, "deck": ["mesh.llm.tp=2"]},
+    "qwen2_audio_pp2": {"family": "qwen2_audio", "ranks": 2, "deck": PIPELINED},
+    "qwen2_audio_beside": {"family": "qwen2_audio", "ranks": 2, "deck": BESIDE},
     "voxtral": {"family": "voxtral"},
     "voxtral_relu": {
         "family": "voxtral",
@@ -126,6 +132,12 @@ CASES = {
     },
     "voxtral_tp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_TP2},
     "voxtral_cp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_CP2},
+    "voxtral_pp2": {
+        "family": "voxtral",
+        "ranks": 2,
+        "deck": [*PIPELINED, 'mesh.schedule="zero_bubble"'],
+    },
+    "voxtral_beside": {"family": "voxtral", "ranks": 2, "deck": BESIDE},
 }
 
 

@@ -200,6 +200,18 @@ const GridScenario kScenarios[] = {
      5,
      {},
      see_windows},
+    {"Gemma 3",
+     {.tied = true, .image_size = 24, .siglip = true, .gemma3 = true},
+     {1, 0, 2},
+     nullptr,
+     [](const Grid& grid) { return grid.llm.cp > 1; }},
+    {"Gemma 3, frozen tower, every unit computed again",
+     {.kv_heads = 1, .image_size = 16, .siglip = true, .gemma3 = true},
+     {2, 1},
+     [](Options& deck) {
+       deck.encoders["vision"].train = false;
+       deck.model.activation_checkpointing = 1;
+     }},
     {"GPT-2",
      {},
      {0},

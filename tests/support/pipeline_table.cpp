@@ -95,6 +95,9 @@ const PipelineLayout kLayouts[] = {
     {kDisjoint, kGPipe, {1, 1, 2, 1, 1, "ulysses"}, {2, 2}, kHybrid, kFull, 1, 1, Nothing, TwoEncoders, AnySize, {1}},
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 1, Nothing, TiedLlava, TwoOfImages},
     {kColocated, k1F1B, {2}, {1, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, TwoOfImages},
+    {kShared, k1F1B, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, Gemma3},
+    {kShared, kInterleaved, {2, 2, 1, 1, 2}, {1, 2}, kFull, kFull, 1, 2, Encoders, Gemma3, Recomputing},
+    {kDisjoint, kZeroBubble, {2}, {2}, kNo, kFull, 1, 2, Nothing, Gemma3, RareImages},
 };
 // clang-format on
 
@@ -227,7 +230,8 @@ const char* frozen_name(Frozen frozen) {
 }
 
 const char* model_name(PipelineModel model) {
-  const char* const names[] = {"Llava", "tied Llava", "two encoders", "tied Llama", "GPT-2"};
+  const char* const names[] = {"Llava",      "tied Llava", "two encoders",
+                               "tied Llama", "GPT-2",      "Gemma 3"};
   return names[static_cast<int>(model)];
 }
 
@@ -330,6 +334,10 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.model == TiedLlama) return kTinyLlama;
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
   model.audio = layout.model == TwoEncoders;
+  if (layout.model == Gemma3) {
+    model.tied = model.siglip = model.gemma3 = true;
+    model.image_size = 16;
+  }
   if (layout.twist == OneKvHead) model.kv_heads = 1;
   if (layout.twist == AnySize || layout.twist == TwoOfImages) {
     model.siglip = true;

@@ -26,7 +26,7 @@ struct PipelineModule {
 enum class Frozen { Nothing, Encoders, EncodersAndLlm, EncodersAndProjectors, Projectors, Llm };
 inline constexpr int kNumFrozen = 6;
 
-enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2 };
+enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2, Gemma3 };
 
 /// What is out of the ordinary in data and settings.
 enum class Twist {

@@ -39,9 +39,24 @@ std::string encoder_configs(const TinyLlava& o) {
   return configs;
 }
 
+/// Windows shorter than images, in every other layer.
+std::string tiny_gemma3_config(const TinyLlava& o) {
+  const int64_t side = o.image_size / 8;
+  return R"({"model_type": "gemma3", "image_token_index": 3, "mm_tokens_per_image": )" +
+         number(side * side) + R"(, "tie_word_embeddings": )" + (o.tied ? "true" : "false") +
+         encoder_configs(o) +
+         R"(, "text_config": {"model_type": "gemma3_text", "hidden_size": 24,
+             "intermediate_size": 40, "head_dim": 6, "sliding_window": 3,
+             "sliding_window_pattern": 2, "query_pre_attn_scalar": 5, "vocab_size": )" +
+         number(o.vocabulary) + R"(, "num_hidden_layers": )" + number(o.layers) +
+         R"(, "num_attention_heads": )" + number(o.heads) + R"(, "num_key_value_heads": )" +
+         number(o.kv_heads) + "}}";
+}
+
 }  // namespace
 
 std::string tiny_llava_config(const TinyLlava& o) {
+  if (o.gemma3) return tiny_gemma3_config(o);
   const auto boolean = [](bool value) { return value ? "true" : "false"; };
   const std::string tied = boolean(o.tied), biases = boolean(o.biases);
   return R"({"model_type": "llava", "image_token_index": 3, "tie_word_embeddings": )" + tied +

@@ -29,6 +29,7 @@ struct TinyLlava {
   bool vision = true;
   bool siglip = false;  ///< no class token, no norm before the blocks
   bool audio = false;
+  bool gemma3 = false;  ///< a Gemma 3 of these sizes, whose images have 2 x 2 patches a feature
   int64_t audio_layers = 2;
   int64_t audio_heads = 2;
   int64_t audio_positions = 6;

@@ -142,12 +142,13 @@ TEST(Visibility, AWindowEndsWithItsTokenAndStaysInItsSample) {
   EXPECT_EQ(visible_pairs(5, 0), 15);
 }
 
-TEST(Visibility, ATokenOfAnImageSeesAllOfItBeyondItsWindow) {
+/// As transformers has it in Gemma 3.
+TEST(Visibility, ATokenOfAnImageSeesWhatFollowsInItAndOfWhatPrecedesItsWindow) {
   std::vector<MaskWord> words(3, make_mask_word(0, kModalityText, 0));
   words.insert(words.end(), 4, make_mask_word(0, kModalityImage, 1));
   words.push_back(words.front());
   const Visibility row = visible_text(words, true, 2);
-  EXPECT_EQ(row.begins, (std::vector<int64_t>{0, 0, 1, 2, 3, 3, 3, 6}));
+  EXPECT_EQ(row.begins, (std::vector<int64_t>{0, 0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(row.ends, (std::vector<int64_t>{1, 2, 3, 7, 7, 7, 7, 8}));
 }
 

@@ -78,7 +78,7 @@ class Facts {
     std::map<int, int64_t> tokens;  // of each cp rank
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
       MicrobatchOptions options{.dtype = at::kDouble};
-      options.images_both_ways = plan_.options.llm.image_attention == ImageAttention::Bidirectional;
+      options.images_both_ways = plan_.images_both_ways();
       options.replica = plan_.replica_layout(rank);
       const Microbatch made = make_microbatch(loaded, plan_.model, options);
       look_at(made);

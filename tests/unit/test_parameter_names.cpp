@@ -38,8 +38,10 @@ TEST(ParameterNames, AcceptsEverySpelling) {
       {"audio_tower.layers.0.weight", "audio_tower.layers.0.weight"},
   };
   for (const Case& each : cases) {
-    EXPECT_EQ(canonical_parameter_name("llava", each.given), each.canonical);
-    EXPECT_EQ(canonical_parameter_name("llava", each.canonical), each.canonical);
+    for (const char* family : {"gemma3", "llava"}) {
+      EXPECT_EQ(canonical_parameter_name(family, each.given), each.canonical);
+      EXPECT_EQ(canonical_parameter_name(family, each.canonical), each.canonical);
+    }
   }
 }
 

@@ -92,6 +92,22 @@ std::string qwen2_5_vl_config() {
   return config.dump();
 }
 
+std::string gemma3_config() {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config({.tied = true,
+                                                                            .layers = 1,
+                                                                            .vision_hidden = 78,
+                                                                            .vocabulary = 1307,
+                                                                            .image_size = 48,
+                                                                            .siglip = true,
+                                                                            .gemma3 = true}));
+  auto& text = config["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  text["head_dim"] = 30;
+  config["vision_config"]["intermediate_size"] = 202;
+  return config.dump();
+}
+
 std::string audio_config(bool has_vision) {
   nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config(
       {.layers = 1, .vision = has_vision, .audio = true, .audio_layers = 1}));
@@ -376,6 +392,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                            testing::merge_images_of_any_size},
                           {"qwen2_vl", qwen2_vl_config(), shrink_images},
                           {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
+                          {"gemma3", gemma3_config()},
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
                           {"clips of their own length, averaged", heard_config(true)},

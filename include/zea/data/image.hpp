@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images from bytes to what a vision encoder takes, as transformers' CLIPImageProcessor does it: to
-// RGB, resize the shortest edge (bicubic, antialiased, rounded to 8 bits), centre crop, scale to
-// 0..1, normalise; or, as SiglipImageProcessor does, the whole image resized.
+// RGB, resize the shortest edge (antialiased, rounded to 8 bits), centre crop, scale to 0..1,
+// normalise; or, as SiglipImageProcessor does, the whole image resized.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct ImageOptions {
   /// Where images differ in size: each is made a whole number of patches wide and high.
   int64_t patch_size = 0;
   bool crops = true;  ///< to the middle; false: the whole image is made size x size
+  Resampling resampling = Resampling::Bicubic;
 };
 
 /// 8-bit RGB, height x width x 3.

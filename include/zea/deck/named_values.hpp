@@ -60,9 +60,9 @@ enum class DeviceKind { Cpu, Cuda };
 template <>
 inline constexpr std::array kDeckNames<DeviceKind>{"cpu", "cuda"};
 
-enum class ImageAttention { Causal, Bidirectional };
+enum class ImageAttention { Auto, Causal, Bidirectional };
 template <>
-inline constexpr std::array kDeckNames<ImageAttention>{"causal", "bidirectional"};
+inline constexpr std::array kDeckNames<ImageAttention>{"auto", "causal", "bidirectional"};
 
 enum class BadItems { Stop, Mask };
 template <>

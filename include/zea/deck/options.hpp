@@ -131,7 +131,7 @@ struct EncoderOptions {
 struct LlmOptions {
   std::string weights = {};
   bool train = true;
-  Choice<ImageAttention> image_attention = ImageAttention::Causal;
+  Choice<ImageAttention> image_attention = ImageAttention::Auto;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -143,7 +143,7 @@ struct LlmOptions {
     key(image_attention,
         {"image_attention",
          "what the features of an image see of that image in the language model: what precedes "
-         "them (as models of transformers are trained), or all of it",
+         "them, or all of it; auto: as the family is trained, all of it in Gemma 3",
          {}});
   }
 };

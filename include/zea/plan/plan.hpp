@@ -45,6 +45,8 @@ struct Plan {
 
   int world_size() const { return mesh.world_size(); }
   const Precision& precision_of(const std::string& module) const { return precisions.at(module); }
+  /// Whether the features of an image see all of it in the language model.
+  bool images_both_ways() const;
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
   int rank_in_replica(int world_rank) const { return world_rank % mesh.ranks_per_replica(); }

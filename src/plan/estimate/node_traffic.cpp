@@ -111,10 +111,9 @@ Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
   const int per_replica = plan.mesh.ranks_per_replica();
   const MicrobatchTokens tokens = full_rows(plan);
   const StepPlan step = step_of(plan, tokens);
-  const bool both_ways = plan.options.llm.image_attention == ImageAttention::Bidirectional;
   for (int inside = 0; inside < per_replica; ++inside) {
-    const MicrobatchRows rows =
-        rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside), both_ways);
+    const MicrobatchRows rows = rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside),
+                                                   plan.images_both_ways());
     // Replicas send alike, but for the norms that lie in their shards.
     const Traffic sent = traffic_of_step(plan, step, {rows}, inside);
     for (int rank = inside; rank < plan.world_size(); rank += per_replica)

@@ -188,6 +188,7 @@ const std::map<std::string, MakeComposite>& composites();
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_5_vl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable);

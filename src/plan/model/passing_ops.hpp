@@ -25,7 +25,7 @@ class PassingOps {
   bool has_input(size_t) const { return true; }
   bool has(const std::string& role) const { return unit_.has(role); }
   Value source() { return {}; }
-  Value linear(const Value& x, const std::string& role) {
+  Value linear(const Value& x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
     use_linear(role);
     return x;
   }

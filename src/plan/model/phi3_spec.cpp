@@ -22,10 +22,8 @@ Decoder read_phi3(const ConfigReader& config) {
                                      .original_positions = 4096,
                                      .names_longrope_yarn = true},
                                     {});
-  if (config.has("sliding_window") &&
-      config.positive("sliding_window", 1) < decoder.spec.max_positions)
-    config.refuse("sliding_window", std::to_string(config.integer("sliding_window", 0)),
-                  "null, or max_position_embeddings or more (windows are not built yet)");
+  if (config.has("sliding_window"))
+    decoder.spec.block.attention.front().window = config.positive("sliding_window", 1);
   BlockNames& names = decoder.blocks.names;
   names.q = names.k = names.v = ".self_attn.qkv_proj";
   names.gate = names.up = ".mlp.gate_up_proj";

@@ -171,7 +171,7 @@ VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_
   vision.layers = config.positive("depth", defaults.layers);
   vision.input = patches;
   vision.drops_first_token = false;
-  vision.projector.merge = patches.block * patches.block;
+  vision.projector = {.norm = block.norm, .merge = patches.block * patches.block};
   encoder.blocks = {.names = {.attention_norm = ".norm1",
                               .q = ".attn.qkv",  // one tensor of three parts
                               .k = ".attn.qkv",
@@ -201,7 +201,8 @@ void require_width(const ConfigReader& of_vision, const char* key, int64_t hidde
 void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
                 const MergerNames& names, int64_t hidden, bool trainable) {
   const int64_t width = vision.block.hidden * vision.projector.merge;
-  builder.add_norm("norm", root + names.norm, vision.block.norm, vision.block.hidden, trainable);
+  builder.add_norm("norm", root + names.norm, vision.projector.norm, vision.block.hidden,
+                   trainable);
   add_projector_linear(builder, "linear_1", root + names.linear_1, {width, width}, true, trainable);
   add_projector_linear(builder, "linear_2", root + names.linear_2, {hidden, width}, true,
                        trainable);

@@ -2,15 +2,17 @@
 // Qwen3-VL (arXiv:2511.21631), the dense ones: the tower of Qwen2-VL with a table of positions that
 // is laid over every image, a Qwen3 decoder whose tokens have three positions, interleaved, and
 // features of several depths of the tower, added behind the decoder's first blocks.
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "families.hpp"
 
 namespace zea::detail {
 namespace {
 
-const std::string kVisualRoot = "model.visual.";
-constexpr TurnedDefaults kDefaults{
+const std::string kTowerRoot = "model.visual.";
+constexpr TurnedDefaults kTower{
     .layers = 27, .patch = 16, .pixels = {.least = 256 * 256, .most = 4096 * 4096}};
 constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
 
@@ -24,12 +26,12 @@ void read_position_table(const ConfigReader& config, VisionEncoder& encoder) {
   encoder.position_std = encoder.patch_std;
 }
 
-VisionEncoder read_visual(const ConfigReader& config) {
+VisionEncoder read_deep_visual(const ConfigReader& config) {
   BlockSpec block;
   block.hidden = config.positive("hidden_size", 1152);
   block.intermediate = config.positive("intermediate_size", 4304);
   block.activation = config.activation("hidden_act", "gelu_pytorch_tanh");
-  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kDefaults);
+  VisionEncoder encoder = read_turned_tower(config, block, "hidden_size", kTower);
   encoder.blocks.names.up = ".mlp.linear_fc1";
   encoder.blocks.names.down = ".mlp.linear_fc2";
   encoder.patch_bias = true;
@@ -44,15 +46,15 @@ std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int
   std::vector<int64_t> depths{8, 16, 24};
   if (config.has(kKey)) depths = config.integers(kKey, 0);
   for (int64_t depth : depths)
-    if (depth < 0 || depth >= layers)
-      config.refuse(kKey, std::to_string(depth), "0 to " + std::to_string(layers - 1));
+    if (depth < 0 || depth >= layers || std::ranges::count(depths, depth) > 1)
+      config.refuse(kKey, std::to_string(depth), "0 to " + std::to_string(layers - 1) + ", once");
   if (std::ssize(depths) > takers)
     config.refuse(kKey, std::to_string(depths.size()) + " depths",
                   "one for each of the text's " + std::to_string(takers) + " layers at most");
   return depths;
 }
 
-Decoder read_text(const ConfigReader& config) {
+Decoder read_interleaved_text(const ConfigReader& config) {
   const bool biases = config.boolean("attention_bias", false);
   Decoder decoder = read_llama_like(config,
                                     {.intermediate = 22016,
@@ -74,10 +76,11 @@ Decoder read_text(const ConfigReader& config) {
 int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t number, int state,
                     int64_t hidden, bool trainable) {
   const int64_t width = vision.block.hidden * vision.projector.merge;
-  const std::string root = kVisualRoot + "deepstack_merger_list." + std::to_string(number) + ".";
+  const std::string root = kTowerRoot + "deepstack_merger_list." + std::to_string(number) + ".";
   builder.start("vision.deepstack." + std::to_string(number), "vision", UnitKind::Projector,
                 {{state, false}});
-  builder.add_norm("joined_norm", root + kMergerNames.norm, vision.block.norm, width, trainable);
+  builder.add_norm("joined_norm", root + kMergerNames.norm, vision.projector.norm, width,
+                   trainable);
   add_projector_linear(builder, "linear_1", root + kMergerNames.linear_1, {width, width}, true,
                        trainable);
   add_projector_linear(builder, "linear_2", root + kMergerNames.linear_2, {hidden, width}, true,
@@ -92,11 +95,11 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
   config.pass_over({"vision_start_token_id", "vision_end_token_id"});
   const ConfigReader of_vision = config.object("vision_config");
   ModelSpec model;
-  Decoder decoder = read_text(config.object("text_config"));
+  Decoder decoder = read_interleaved_text(config.object("text_config"));
   if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
   decoder.spec.video_token = config.integer("video_token_id", 151656);
   model.decoder = decoder.spec;
-  VisionEncoder encoder = read_visual(of_vision);
+  VisionEncoder encoder = read_deep_visual(of_vision);
   EncoderSpec& vision = encoder.spec;
   vision.placeholder = config.integer("image_token_id", 151655);
   const int64_t hidden = decoder.spec.block.hidden;
@@ -105,15 +108,17 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
   model.encoders.push_back(vision);
   const auto [trains, projector_trains] = trainable.of(vision.name);
   SpecBuilder builder(model);
-  const std::vector<int> states = add_vision_encoder(builder, encoder, kVisualRoot, trains);
-  std::vector<int> deep;
+  const std::vector<int> states = add_vision_encoder(builder, encoder, kTowerRoot, trains);
+  std::map<int64_t, int> deep;  // by depth: so the decoder's blocks take them
   for (size_t i = 0; i < depths.size(); ++i)
-    deep.push_back(
-        add_deep_merger(builder, vision, i, states[depths[i] + 1], hidden, projector_trains));
+    deep[depths[i]] =
+        add_deep_merger(builder, vision, i, states[depths[i] + 1], hidden, projector_trains);
   builder.start("vision.projector", "vision", UnitKind::Projector, {{states.back(), false}});
-  add_merger(builder, vision, kVisualRoot + "merger.", kMergerNames, hidden, projector_trains);
+  add_merger(builder, vision, kTowerRoot + "merger.", kMergerNames, hidden, projector_trains);
   add_decoder(builder, decoder, "", {builder.last_unit()}, trainable.llm);
-  add_deepstack(model, deep);
+  std::vector<int> in_order;
+  for (const auto& [depth, unit] : deep) in_order.push_back(unit);
+  add_deepstack(model, in_order);
   return model;
 }
 

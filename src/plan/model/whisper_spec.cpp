@@ -76,7 +76,7 @@ EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config) {
 /// As many positions side by side as are as wide as the feed-forward.
 EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
   config.require_text("model_type", "voxtral_encoder");
-  config.pass_over({"vocab_size"});
+  config.pass_over({"head_dim", "num_key_value_heads", "vocab_size"});  // transformers reads none
   EncoderSpec audio = read_whisper_like(config, {.hidden = 1280,
                                                  .intermediate = 5120,
                                                  .layers = 32,
@@ -113,7 +113,8 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const Enc
   builder.add_blocks(audio.name, audio.layers, audio.block, blocks, place.root + "layers.", trains);
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("norm", place.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
+  builder.add_norm("norm", place.root + "layer_norm", audio.projector.norm, audio.block.hidden,
+                   trains);
   const int64_t side_by_side = audio.projector.pools ? 1 : audio.projector.merge;
   add_projector_linears(builder, audio.projector, place.projector_root,
                         audio.block.hidden * side_by_side, hidden, projector_trains);

@@ -7,28 +7,15 @@
 
 namespace zea {
 
-namespace {
-
-/// Tokens see `window` tokens at most, but for an image that they are of.
-void narrow(Visibility& row, const std::vector<MaskWord>& words, bool both_ways, int64_t window) {
-  int64_t image = 0;  // where it begins
-  for (int64_t i = 0; i < row.tokens(); ++i) {
-    if (i == 0 || words[i] != words[i - 1]) image = i;
-    const bool sees_image = both_ways && word_modality(words[i]) == kModalityImage;
-    const int64_t begin = std::max(row.samples[i], i - window + 1);
-    row.begins[i] = sees_image ? std::min(begin, image) : begin;
-  }
-}
-
-}  // namespace
-
 Visibility visible_text(const std::vector<MaskWord>& words, bool both_ways, int64_t window) {
   Visibility row;
   for (const Segment& sample : segments_of(words))
     row.samples.insert(row.samples.end(), sample.length, sample.start);
   row.begins = row.samples;
   row.ends.resize(words.size());
-  if (window > 0) narrow(row, words, both_ways, window);
+  if (window > 0)
+    for (int64_t i = 0; i < row.tokens(); ++i)
+      row.begins[i] = std::max(row.samples[i], i - window + 1);
   for (size_t i = words.size(); i-- > 0;) {
     const bool is_image = word_modality(words[i]) == kModalityImage;
     const bool goes_on = i + 1 < words.size() && words[i + 1] == words[i];

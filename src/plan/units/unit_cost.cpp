@@ -50,7 +50,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     if (unit_.kind == UnitKind::AudioEmbed) return {2 * rows_};
     return {rows_ - items_ * model_.encoders[unit_.encoder].patches().class_tokens()};
   }
-  RowCount linear(RowCount x, const std::string& role) {
+  RowCount linear(RowCount x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
     multiply(x.rows, role + ".weight");
     multiply(x.rows, role + ".bias");
     return x;

@@ -100,8 +100,9 @@ class MemoryOps {
     return {tape_, tape_.input(0, false), rows * (items.tokens - classes) / items.tokens};
   }
 
-  TapeTensor linear(const TapeTensor& x, const std::string& role) {
-    return call(linear_memory(x.rows(), weight(role), bytes_), {x}, x.rows());
+  TapeTensor linear(const TapeTensor& x, const std::string& role,
+                    WeightOrder order = WeightOrder::OutIn) {
+    return call(linear_memory(x.rows(), weight(role, order), bytes_), {x}, x.rows());
   }
   TapeTensor activated_linear(const TapeTensor& x, const std::string& role, Activation activation) {
     return activated(linear(x, role), weight(role).out, activation);

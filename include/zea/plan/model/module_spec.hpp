@@ -98,6 +98,9 @@ struct ImageColours {
   std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
 };
 
+/// How pixels between those of an image are found where it is resized.
+enum class Resampling { Bicubic, Bilinear };
+
 /// Of an image that is resized; most = 0: none.
 struct PixelLimits {
   int64_t least = 0, most = 0;
@@ -129,6 +132,7 @@ struct PatchInput {
   /// the largest square (limit()).
   PixelLimits pixels = {};
   bool crops = true;  ///< the middle of an image becomes that; false: all of it
+  Resampling resampling = Resampling::Bicubic;
   /// Of a square table of positions that every image is laid over, corner on corner; 0: position()
   /// says which row is a patch's.
   int64_t table_side = 0;
@@ -190,12 +194,14 @@ struct ItemShape {
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
 /// and linear.
 struct ProjectorSpec {
+  NormSpec norm = {};        ///< of features, or of tokens before they are merged
   int64_t merge = 1;         ///< neighbouring tokens that become one feature: side by side
   bool pools = false;        ///< ... or their mean
   bool pools_first = false;  ///< ... taken before the norm
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
+  WeightOrder order = WeightOrder::OutIn;  ///< where it is linear
 };
 
 /// An encoder with its projector.
@@ -232,6 +238,7 @@ struct DecoderSpec {
   int64_t vocabulary = 0, max_positions = 0;
   bool tied_embeddings = false;
   double embedding_scale = 1;       ///< on rows of the vocabulary, where they are embedded
+  bool images_both_ways = false;    ///< features of an image see all of it, where no deck says else
   double logit_softcap = 0;         ///< c: logits are c tanh(logit / c); 0: as they are
   bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
   double init_std = 0.02;           ///< of initial matrices

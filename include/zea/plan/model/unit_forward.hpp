@@ -9,7 +9,7 @@
 //   input(i), has_input(i)              outputs of other units, in the order of UnitSpec::inputs
 //   has(role)                           whether the unit has that parameter
 //   source()                            what the unit reads of the microbatch: patches, columns
-//   linear(x, role), activated_linear(x, role, activation)
+//   linear(x, role, order), activated_linear(x, role, activation)
 //   column_linear(x, role, rows, order), row_linear(x, role, rows, order),
 //   activated_column_linear(x, role, activation, rows, order)     of layers that tp ranks share
 //   query_value_biases(qkv)             adds "q.bias" and "v.bias"
@@ -103,16 +103,16 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block, size_t n
 }
 
 template <class Ops>
-typename Ops::Value projector(Ops& ops, const NormSpec& norm, const ProjectorSpec& spec) {
+typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const ProjectorSpec& spec) {
   constexpr UnitRows kRows = UnitRows::Features;
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
-  auto x = ops.features();
+  auto x = normed_if_has(ops, ops.features(), "encoder_norm", encoder_norm);
   if (spec.pools_first) x = ops.mean_of(x, spec.merge);
-  x = normed_if_has(ops, x, "norm", norm);
+  x = normed_if_has(ops, x, "norm", spec.norm);
   if (spec.merge > 1 && !spec.pools_first)
     x = spec.pools ? ops.mean_of(x, spec.merge) : ops.side_by_side(x, spec.merge);
-  x = normed_if_has(ops, x, "joined_norm", norm);
-  if (spec.is_linear) return ops.linear(x, "linear");
+  x = normed_if_has(ops, x, "joined_norm", spec.norm);
+  if (spec.is_linear) return ops.linear(x, "linear", spec.order);
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);
 }

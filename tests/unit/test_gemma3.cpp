@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma 3 with images as a spec: names and shapes, what becomes of an image, and what is refused.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea::test_gemma3 {
+namespace {
+
+std::string tiny_config() {
+  return testing::tiny_llava_config(
+      {.tied = true, .image_size = 24, .siglip = true, .gemma3 = true});
+}
+
+/// What is left out of published configs is what transformers takes for it.
+const char* const kPublished4b = R"({
+  "boi_token_index": 255999, "eoi_token_index": 256000, "eos_token_id": [1, 106],
+  "image_token_index": 262144, "initializer_range": 0.02, "mm_tokens_per_image": 256,
+  "model_type": "gemma3",
+  "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024},
+  "vision_config": {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304,
+    "model_type": "siglip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 27,
+    "patch_size": 14, "vision_use_head": false}})";
+
+const ParamSpec& param(const ModelSpec& model, const std::string& name) {
+  return model.params.at(static_cast<size_t>(model.param_index(name)));
+}
+
+TEST(Gemma3, HasTheNamesAndShapesOfItsFiles) {
+  const ModelSpec model = make_model_spec(tiny_config(), {.encoders = {{"vision", {false, true}}}});
+  const ParamSpec& matrix = param(model, "multi_modal_projector.mm_input_projection_weight");
+  EXPECT_EQ(matrix.shape, (Shape{16, 24}));
+  EXPECT_TRUE(matrix.trainable);
+  EXPECT_EQ(param(model, "multi_modal_projector.mm_soft_emb_norm.weight").init, Init::Zeros);
+  EXPECT_EQ(param(model, "vision_tower.post_layernorm.bias").shape, Shape{16});
+  EXPECT_FALSE(param(model, "vision_tower.post_layernorm.weight").trainable);
+  EXPECT_EQ(param(model, "language_model.model.layers.1.self_attn.q_norm.weight").shape, Shape{6});
+  EXPECT_EQ(model.param_index("language_model.lm_head.weight"), -1);
+}
+
+TEST(Gemma3, TheHeadOfItsTowerIsCarried) {
+  nlohmann::json config = nlohmann::json::parse(tiny_config());
+  config["vision_config"].erase("vision_use_head");
+  const ModelSpec model = make_model_spec(config.dump());
+  EXPECT_FALSE(param(model, "vision_tower.head.probe").used);
+  EXPECT_TRUE(param(model, "vision_tower.post_layernorm.weight").used);
+}
+
+TEST(Gemma3, IsWhatItsAuthorsPublished) {
+  const ModelSpec model = make_model_spec(kPublished4b);
+  EXPECT_EQ(model.num_parameters(), 4300079472);
+  EXPECT_EQ(model.encoders[0].item_shape().tokens, 4096);
+  EXPECT_EQ(model.encoders[0].item_shape().features, 256);
+  EXPECT_EQ(model.decoder.end_tokens, (std::vector<int64_t>{1, 106}));
+  int64_t narrow = 0;
+  for (const UnitSpec& unit : model.units)
+    narrow += unit.kind == UnitKind::Block && model.attention(unit).window == 1024;
+  EXPECT_EQ(narrow, 29);
+}
+
+TEST(Gemma3, ImagesSeeAllOfThemselvesUnlessTheDeckSaysElse) {
+  const auto see = [](const char* asked) {
+    Options deck;
+    deck.llm.image_attention = asked;
+    return make_plan(deck, tiny_config(), 1).images_both_ways();
+  };
+  EXPECT_TRUE(see("auto"));
+  EXPECT_TRUE(see("bidirectional"));
+  EXPECT_FALSE(see("causal"));
+  EXPECT_FALSE(make_plan({}, testing::tiny_llava_config(), 1).images_both_ways());
+}
+
+/// The refusal of a config in which `change` was made.
+template <class Change>
+std::string refusal(Change change) {
+  nlohmann::json config = nlohmann::json::parse(tiny_config());
+  change(config);
+  try {
+    make_model_spec(config.dump());
+  } catch (const WeightsError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_refusal(const std::string& found, const std::string& expected) {
+  EXPECT_NE(found.find(expected), std::string::npos) << found;
+}
+
+TEST(Gemma3, RefusesWhatIsNotBuiltByKey) {
+  const std::string allowed = "the square of a divisor of image_size / patch_size = 6";
+  expect_refusal(refusal([](auto& c) { c["mm_tokens_per_image"] = 8; }),
+                 "mm_tokens_per_image = 8; allowed: " + allowed);
+  expect_refusal(refusal([](auto& c) { c["mm_tokens_per_image"] = 16; }), allowed);
+  expect_refusal(refusal([](auto& c) { c["vision_config"]["model_type"] = "clip_vision_model"; }),
+                 "vision_config.model_type = clip_vision_model");
+  expect_refusal(refusal([](auto& c) { c["text_config"]["model_type"] = "gemma2"; }),
+                 "text_config.model_type = gemma2");
+  expect_refusal(refusal([](auto& c) { c["text_config"]["final_logit_softcapping"] = 30.0; }),
+                 "final_logit_softcapping = 30.000000; allowed: null");
+  expect_refusal(refusal([](auto& c) { c["text_config"]["use_bidirectional_attention"] = true; }),
+                 "use_bidirectional_attention = true");
+  expect_refusal(refusal([](auto& c) { c["projector_hidden_act"] = "gelu"; }),
+                 "config.projector_hidden_act");
+}
+
+}  // namespace
+}  // namespace zea::test_gemma3
