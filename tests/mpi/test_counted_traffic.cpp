@@ -161,6 +161,13 @@ const Layout kLayouts[] = {
        take_qwen_vl(run, tiny_qwen2_vl_config());
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
      }},
+    {"tp 2 of llm, pp 2, qwen3_vl",
+     4,
+     {"llm.tp", "llm.kv_holders"},
+     [](TinyRunOptions& run) {
+       take_qwen_vl(run, tiny_qwen3_vl_config());
+       run.deck.meshes["llm"].tp = run.deck.meshes["llm"].pp = 2;
+     }},
     {"cp 2, ring, qwen2_5_vl",
      2,
      {"llm.cp_outer", "vision.cp_outer"},

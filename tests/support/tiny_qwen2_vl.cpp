@@ -46,6 +46,26 @@ std::string tiny_qwen2_5_vl_config() {
   return config.dump();
 }
 
+std::string tiny_qwen3_vl_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_qwen2_vl_config());
+  config["model_type"] = "qwen3_vl";
+  nlohmann::json& text = config["text_config"];
+  text.erase("use_sliding_window");
+  text["num_hidden_layers"] = 4;
+  text["head_dim"] = 12;
+  text["rope_parameters"]["mrope_section"] = {2, 2, 2};
+  text["rope_parameters"]["mrope_interleaved"] = true;
+  config["vision_config"] = {{"depth", 3},
+                             {"hidden_size", 16},
+                             {"num_heads", 2},
+                             {"intermediate_size", 40},
+                             {"patch_size", 4},
+                             {"out_hidden_size", 24},
+                             {"num_position_embeddings", 25},
+                             {"deepstack_visual_indexes", {0, 1}}};
+  return config.dump();
+}
+
 void shrink_images(ModelSpec& model) {
   std::get<PatchInput>(model.encoders.at(0).input).limit({.least = 64, .most = 24 * 24});
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The config.json of a tiny Qwen2-VL and Qwen2.5-VL.
+// The config.json of a tiny Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
 #pragma once
 
 #include <string>
@@ -13,6 +13,9 @@ std::string tiny_qwen2_vl_config(bool flat = false);
 
 /// The same as Qwen2.5-VL: the first of its two blocks sees windows of 2 x 2 features.
 std::string tiny_qwen2_5_vl_config();
+
+/// Qwen3-VL, of four text layers, with features of two of its three blocks and 5 x 5 positions.
+std::string tiny_qwen3_vl_config();
 
 /// Images of at most 24 x 24 pixels: nine features.
 void shrink_images(ModelSpec& model);

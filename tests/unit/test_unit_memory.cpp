@@ -92,6 +92,22 @@ std::string qwen2_5_vl_config() {
   return config.dump();
 }
 
+std::string qwen3_vl_config() {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_qwen3_vl_config());
+  config["text_config"].update({{"hidden_size", 120},
+                                {"intermediate_size", 284},
+                                {"vocab_size", 1307},
+                                {"num_hidden_layers", 1},
+                                {"head_dim", 60}});
+  config["text_config"]["rope_parameters"]["mrope_section"] = std::vector<int>{10, 10, 10};
+  config["vision_config"].update({{"hidden_size", 72},
+                                  {"intermediate_size", 164},
+                                  {"out_hidden_size", 120},
+                                  {"depth", 1},
+                                  {"deepstack_visual_indexes", {0}}});
+  return config.dump();
+}
+
 std::string gemma3_config() {
   nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config({.tied = true,
                                                                             .layers = 1,
@@ -392,6 +408,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                            testing::merge_images_of_any_size},
                           {"qwen2_vl", qwen2_vl_config(), shrink_images},
                           {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
+                          {"qwen3_vl", qwen3_vl_config(), shrink_images},
                           {"gemma3", gemma3_config()},
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
