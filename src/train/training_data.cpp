@@ -65,7 +65,8 @@ ItemDecoding decoding_of(const EncoderSpec& encoder, const DataOptions& data) {
                     .std = data.image_std.empty() ? input.colours.std : data.image_std,
                     .max_pixels = data.max_image_pixels,
                     .patch_size = encoder.varies() ? input.patch_size : 0,
-                    .crops = input.crops}};
+                    .crops = input.crops,
+                    .has_tiles = input.tiles.most > 0}};
 }
 
 }  // namespace

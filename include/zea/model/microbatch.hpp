@@ -26,7 +26,7 @@ struct RowTransfer {
 /// An encoder's part in a microbatch.
 struct EncoderPart {
   int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
-  at::Tensor positions;    ///< (rows here) int64: of each row's token in its item
+  at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
   RowShares shares;                       ///< of the cp tokens
   at::Tensor feature_rows;      ///< int64: rows here that become features, in order of these; none:
@@ -37,8 +37,7 @@ struct EncoderPart {
   RowTransfer feature_gradients;  ///< and back
 
   at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type
-  at::Tensor patch_rows;  ///< int64: the rows here that they become
-  at::Tensor class_rows;  ///< int64: rows here that are class tokens
+  at::Tensor patch_rows;  ///< int64: the rows here that they become; others are learned
 
   at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
   at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
