@@ -30,11 +30,18 @@ def chatml_turns(around_image=("", "")):
     return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image)
 
 
+# Of families that mark where an image begins and ends.
+AROUND_IMAGES = {"internvl": ("<img>", "</img>")}
+AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
+# What stands before the patches of towers.
+LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
+
+
 class ModelDirectory:
     """Ids of placeholders by modality, those that the model has not being absent."""
 
-    def __init__(self, folder, max_pixels=0):
-        self.folder, self.max_pixels = folder, max_pixels
+    def __init__(self, folder, max_pixels=0, max_tiles=0):
+        self.folder, self.max_pixels, self.max_tiles = folder, max_pixels, max_tiles
         self.tokenizer = folder / "tokenizer.json"
         self.config = self._read("config.json")
         if not self.config:
@@ -42,7 +49,7 @@ class ModelDirectory:
         self.family = self.config.get("model_type")
         self.placeholders = {}
         if "vision_config" in self.config:
-            default = 151655 if self.family in QWEN_VL else 32000
+            default = 151655 if self.family in QWEN_VL else 151667 if self.family == "internvl" else 32000
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", default)
         if "audio_config" in self.config:
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
@@ -57,8 +64,7 @@ class ModelDirectory:
     def turns(self, tokenizer):
         """As its instruction models are trained: ChatML where the tokenizer has it, Vicuna's else."""
         if tokenizer.token_to_id("<|im_start|>") is not None:
-            around = ("<|vision_start|>", "<|vision_end|>") if self.family in QWEN_VL else ("", "")
-            return chatml_turns(around)
+            return chatml_turns(AROUND_IMAGES.get(self.family, ("", "")))
         names = self._read("tokenizer_config.json")
         text = lambda token: token.get("content", "") if isinstance(token, dict) else token or ""  # noqa: E731
         return vicuna_turns(text(names.get("bos_token", "<s>")), text(names.get("eos_token", "</s>")))
@@ -70,16 +76,49 @@ class ModelDirectory:
         vision = self.config["vision_config"]
         if self.family in QWEN_VL:
             return qwen_vl_features(vision, item, self.max_pixels or 28 * 28 * 1280)
-        side = vision.get("image_size", 224) // vision.get("patch_size", 32)
-        tokens = side * side + (vision.get("model_type", "clip_vision_model") == "clip_vision_model")
+        if self.family == "internvl":
+            return internvl_features(self.config, item, self.max_tiles or 12)
+        tower = vision.get("model_type", "clip_vision_model")
+        side = one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", 32))
+        learned = LEARNED_TOKENS.get(tower, 0)
+        if tower == "dinov2_with_registers":
+            learned = 1 + vision.get("num_register_tokens", 4)
+        tokens = side * side + learned
         return tokens - (self.config.get("vision_feature_select_strategy", "default") == "default")
+
+
+def one_of(sides):
+    """Of a square's, which may be written twice."""
+    return sides[0] if isinstance(sides, list) else sides
+
+
+def size_of(item):
+    height, width = encoded_size(item)
+    if height == 0:
+        raise ValueError("its header does not tell its size")
+    return height, width
+
+
+def internvl_features(config, item, most):
+    """Of the tiles whose grid is nearest to the image's shape, and of the whole image beside several;
+    of grids that are as near the largest that is not more than twice as large as the image."""
+    height, width = size_of(item)
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 448))
+    nearest, tiles = math.inf, 1
+    for count in range(1, most + 1):
+        for wide in (n for n in range(1, count + 1) if count % n == 0):
+            away = abs(width / height - wide / (count // wide))
+            if away < nearest or (away == nearest and height * width > 0.5 * size * size * count):
+                tiles = count
+            nearest = min(nearest, away)
+    side = int(size // one_of(vision.get("patch_size", 14)) * config.get("downsample_ratio", 0.5))
+    return side * side * (tiles + 1 if tiles > 1 else 1)
 
 
 def qwen_vl_features(vision, item, most, least=56 * 56):
     """Whole squares of patches, near the image's shape, of at most so many pixels in all."""
-    height, width = encoded_size(item)
-    if height == 0:
-        raise ValueError("its header does not tell its size")
+    height, width = size_of(item)
     if max(height, width) > 200 * min(height, width):
         raise ValueError(f"{height} x {width} is longer than 200 times its other side")
     factor = vision.get("patch_size", 14) * vision.get("spatial_merge_size", 2)

@@ -60,7 +60,8 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
 }  // namespace
 
 const std::map<std::string, detail::MakeComposite>& detail::composites() {
-  static const std::map<std::string, MakeComposite> families{{"llava", make_llava},
+  static const std::map<std::string, MakeComposite> families{{"internvl", make_internvl},
+                                                             {"llava", make_llava},
                                                              {"qwen2_audio", make_qwen2_audio},
                                                              {"qwen2_5_vl", make_qwen2_5_vl},
                                                              {"qwen2_vl", make_qwen2_vl},
