@@ -389,7 +389,7 @@ CASES = {
         "ranks": 2,
         "tower": "dinov2_with_registers",
         "vision": {**REGISTERS, "num_hidden_layers": 4},
-        "deck": [*MICROBATCHES, *grid("llm", pp=2), *grid("vision", pp=2)],
+        "deck": ['mesh.placement="colocated"', *MICROBATCHES, *grid("llm", pp=2), *grid("vision", pp=2)],
     },
     "dinov2_zero_bubble": {
         "ranks": 2,
