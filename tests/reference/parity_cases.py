@@ -386,7 +386,7 @@ CASES = {
         ],
     },
     "dinov2_with_registers_pp2": {
-        "ranks": 2,
+        "ranks": 4,
         "tower": "dinov2_with_registers",
         "vision": {**REGISTERS, "num_hidden_layers": 4},
         "deck": ['mesh.placement="colocated"', *MICROBATCHES, *grid("llm", pp=2), *grid("vision", pp=2)],
