@@ -2,10 +2,11 @@
 # Trains a model of a Hugging Face directory on conversations about images, in one go: packs the data, prints the plan, trains, and
 # writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
-# MODEL: a Hugging Face directory (LLaVA-1.5, Qwen2-VL to Qwen3-VL, Gemma 3, or a language model, for conversations without images).
+# MODEL: a Hugging Face directory (LLaVA-1.5, Qwen2-VL to Qwen3-VL, InternVL, Gemma 3, or a language model, for conversations without
+# images).
 # DATA.json: a list of conversations as LLaVA has them (jobs/pack_llava.py); paths of images start from its folder, or from IMAGES=.
-# RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048 and MAX_PIXELS= (of an image that is
-# resized; 0: as the family has it) may be set.
+# RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
+# resized; 0: as the family has it) and MAX_TILES= (that an image is cut into) may be set.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 == -* ]]; then
   sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,9p' >&2
@@ -20,6 +21,7 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=${BIN:-build/release}
 ranks=${RANKS:-1}
 max_pixels=${MAX_PIXELS:-0}
+max_tiles=${MAX_TILES:-0}
 read -ra mpirun <<<"${MPIRUN:-mpirun --oversubscribe --bind-to none}"
 if [ "$(id -u)" -eq 0 ] && [ -z "${MPIRUN:-}" ]; then mpirun+=(--allow-run-as-root); fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=passive
@@ -38,7 +40,7 @@ if [ -s "$out/train.h5" ]; then
   echo "$out/train.h5 is there"
 else
   .venv/bin/python jobs/pack_llava.py --model "$model" --json "$data" --images "$images" --max-pixels "$max_pixels" \
-    --on-fault skip --out "$out/train.h5"
+    --max-tiles "$max_tiles" --on-fault skip --out "$out/train.h5"
 fi
 
 deck=$out/deck.toml
@@ -56,6 +58,7 @@ strategy = "full_shard"
 train = "$out/train.h5"
 row_tokens = ${ROW_TOKENS:-2048}
 resized_max_pixels = $max_pixels
+max_tiles = $max_tiles
 
 [precision]
 preset = "bf16"

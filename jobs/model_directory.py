@@ -45,14 +45,19 @@ def gemma_turns(around_image=("", ""), beside_image=""):
 
 
 # Of the families whose configs leave them out.
-USUAL_IMAGE_TOKENS = {"gemma3": 262144, "qwen2_vl": 151655, "qwen2_5_vl": 151655, "qwen3_vl": 151655}
+USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667} | dict.fromkeys(QWEN_VL, 151655)
+# Of families that mark where an image begins and ends.
+AROUND_IMAGES = {"internvl": ("<img>", "</img>")}
+AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
+# What stands before the patches of towers.
+LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 
 
 class ModelDirectory:
     """Ids of placeholders by modality, those that the model has not being absent."""
 
-    def __init__(self, folder, max_pixels=0):
-        self.folder, self.max_pixels = folder, max_pixels
+    def __init__(self, folder, max_pixels=0, max_tiles=0):
+        self.folder, self.max_pixels, self.max_tiles = folder, max_pixels, max_tiles
         self.tokenizer = folder / "tokenizer.json"
         self.config = self._read("config.json")
         if not self.config:
@@ -89,8 +94,7 @@ class ModelDirectory:
             around = ("<start_of_image>", "<end_of_image>") if sees else ("", "")
             return gemma_turns(around, "\n\n" if sees else "")
         if tokenizer.token_to_id("<|im_start|>") is not None:
-            around = ("<|vision_start|>", "<|vision_end|>") if self.family in QWEN_VL else ("", "")
-            return chatml_turns(around)
+            return chatml_turns(AROUND_IMAGES.get(self.family, ("", "")))
         names = self._read("tokenizer_config.json")
         text = lambda token: token.get("content", "") if isinstance(token, dict) else token or ""  # noqa: E731
         return vicuna_turns(text(names.get("bos_token", "<s>")), text(names.get("eos_token", "</s>")))
@@ -104,18 +108,51 @@ class ModelDirectory:
             return qwen_vl_features(vision, item, QWEN_VL[self.family], self.max_pixels)
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
-        side = vision.get("image_size", 224) // vision.get("patch_size", 32)
-        tokens = side * side + (vision.get("model_type", "clip_vision_model") == "clip_vision_model")
+        if self.family == "internvl":
+            return internvl_features(self.config, item, self.max_tiles or 12)
+        tower = vision.get("model_type", "clip_vision_model")
+        side = one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", 32))
+        learned = LEARNED_TOKENS.get(tower, 0)
+        if tower == "dinov2_with_registers":
+            learned = 1 + vision.get("num_register_tokens", 4)
+        tokens = side * side + learned
         return tokens - (self.config.get("vision_feature_select_strategy", "default") == "default")
+
+
+def one_of(sides):
+    """Of a square's, which may be written twice."""
+    return sides[0] if isinstance(sides, list) else sides
+
+
+def size_of(item):
+    height, width = encoded_size(item)
+    if height == 0:
+        raise ValueError("its header does not tell its size")
+    return height, width
+
+
+def internvl_features(config, item, most):
+    """Of the tiles whose grid is nearest to the image's shape, and of the whole image beside several;
+    of grids that are as near the largest that is not more than twice as large as the image."""
+    height, width = size_of(item)
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 448))
+    nearest, tiles = math.inf, 1
+    for count in range(1, most + 1):
+        for wide in (n for n in range(1, count + 1) if count % n == 0):
+            away = abs(width / height - wide / (count // wide))
+            if away < nearest or (away == nearest and height * width > 0.5 * size * size * count):
+                tiles = count
+            nearest = min(nearest, away)
+    side = int(size // one_of(vision.get("patch_size", 14)) * config.get("downsample_ratio", 0.5))
+    return side * side * (tiles + 1 if tiles > 1 else 1)
 
 
 def qwen_vl_features(vision, item, usual, most):
     """Whole squares of patches, near the image's shape, of at most `most` pixels in all (0: the usual)."""
     patch, least, usual_most = usual
     most = most or usual_most
-    height, width = encoded_size(item)
-    if height == 0:
-        raise ValueError("its header does not tell its size")
+    height, width = size_of(item)
     if max(height, width) > 200 * min(height, width):
         raise ValueError(f"{height} x {width} is longer than 200 times its other side")
     factor = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)

@@ -244,6 +244,12 @@ def parse_arguments():
         default=0,
         help="with --model: data.resized_max_pixels of the deck (0: that of the family)",
     )
+    parser.add_argument(
+        "--max-tiles",
+        type=int,
+        default=0,
+        help="with --model: data.max_tiles of the deck (0: that of the family)",
+    )
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json of the language model")
     parser.add_argument(
         "--image-tokens",
@@ -278,7 +284,9 @@ def parse_arguments():
 
 def main():
     arguments = parse_arguments()
-    model = ModelDirectory(arguments.model, arguments.max_pixels) if arguments.model else None
+    model = None
+    if arguments.model:
+        model = ModelDirectory(arguments.model, arguments.max_pixels, arguments.max_tiles)
     tokenizer = Tokenizer.from_file(str(model.tokenizer if model else arguments.tokenizer))
     tokenizer.no_truncation()  # some files ask for it, and long samples would lose their end
     tokenizer.no_padding()

@@ -49,14 +49,21 @@ class RenamedSource : public WeightsSource {
   std::map<std::string, std::string> names_;  ///< by the new ones
 };
 
+constexpr const char* kPoolingLayer = "add_pooling_layer";  ///< not in transformers' configs
+
 Json config_of(const WeightsSource& source) {
   return Json::parse(source.config_json(), nullptr, false);
 }
 
+/// Whether it is what transformers' model of that name does: whose features are those of a hidden
+/// state, registers among them, and which has each encoder whole.
 bool is_llava(const Json& encoders) {
   if (encoders.size() != 1) return false;
   const Json& encoder = encoders.begin().value();
-  return encoder.contains("vision_config") && encoder.value("projector", "") == "mlp";
+  return encoder.contains("vision_config") && encoder.value("projector", "") == "mlp" &&
+         !encoder.value("vision_feature_norm", false) &&
+         encoder.value("vision_feature_select_strategy", "") != "patches" &&
+         encoder["vision_config"].value(kPoolingLayer, true);
 }
 
 ModelPart make_llava(const WeightsSource& composed, const Json& config) {
@@ -90,7 +97,8 @@ std::vector<ModelPart> parts_of(const WeightsSource& composed) {
     parts.push_back(make_llava(composed, config));
     return parts;
   }
-  const auto add = [&](const std::string& directory, const Json& of, const std::string& root) {
+  const auto add = [&](const std::string& directory, Json of, const std::string& root) {
+    of.erase(kPoolingLayer);
     parts.push_back({directory, std::make_unique<RenamedSource>(
                                     composed, of, std::vector<Renaming>{{root, ""}})});
   };

@@ -95,10 +95,12 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
     compare("model." + encoder + ".placeholder", section.placeholder == was.placeholder);
     compare("model." + encoder + ".projector", section.projector == was.projector);
     compare("model." + encoder + ".feature_layer", section.feature_layer == was.feature_layer);
+    compare("model." + encoder + ".feature_norm", section.feature_norm == was.feature_norm);
     section.weights = was.weights;
     section.placeholder = was.placeholder;
     section.projector = was.projector;
     section.feature_layer = was.feature_layer;
+    section.feature_norm = was.feature_norm;
   }
   now.weights = then.weights;
   now.config = then.config;
@@ -145,7 +147,7 @@ std::unique_ptr<WeightsSource> open_parts(const Options& options) {
   for (const auto& [encoder, section] : options.encoders)
     if (!section.weights.empty())
       parts.push_back({encoder, open_source(section.weights), section.placeholder,
-                       section.projector, section.feature_layer});
+                       section.projector, section.feature_layer, section.feature_norm});
   parts.push_back({kDecoder, open_source(options.llm.weights)});
   return compose_source(std::move(parts), static_cast<uint64_t>(options.run.seed));
 }

@@ -14,7 +14,7 @@ namespace {
 
 /// The row of an encoder's table of positions for a token.
 int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token) {
-  const int64_t position = row.position(token);
+  const int64_t position = row.position_in_tile(token);
   if (encoder.modality() == Modality::Audio)
     return std::min(position, encoder.mels().positions - 1);  // one that stands apart has none
   return encoder.patches().position(position, row.shape(row.item_of(token)));

@@ -26,17 +26,19 @@ at::Tensor own_patches(const OwnItems& own, const PatchInput& input) {
   const int64_t patch = input.patch_size;
   float* const values = const_cast<float*>(own.values.data());
   const auto images = [&](int64_t first, int64_t count, const ItemShape& shape) {
-    const int64_t patches = shape.tokens - input.class_tokens();
-    return at::from_blob(
-        values + first, {count, input.channels, patches / shape.width * patch, shape.width * patch},
-        at::kFloat);
+    const int64_t high = input.patches_of(shape) / shape.width;
+    return at::from_blob(values + first,
+                         {count * shape.tiles, input.channels, high * patch, shape.width * patch},
+                         at::kFloat);
   };
   const auto is_like_first = [&](const ItemShape& shape) { return shape == own.all.front(); };
   if (std::ranges::all_of(own.all, is_like_first)) {
     const auto count = static_cast<int64_t>(own.all.size());
     const at::Tensor all = images(0, count, own.all.front());
     const bool is_all = own.items.size() == own.all.size();
-    return extract_patches(is_all ? all : all.index_select(0, index_tensor(own.items, at::kCPU)),
+    if (is_all) return extract_patches(all, input);
+    const at::Tensor by_item = all.unflatten(0, {count, own.all.front().tiles});
+    return extract_patches(by_item.index_select(0, index_tensor(own.items, at::kCPU)).flatten(0, 1),
                            input);
   }
   std::vector<at::Tensor> patches;
@@ -56,31 +58,41 @@ int64_t patch_by_rows(int64_t patch, const ItemShape& image) {
   return image.feature_of(patch) * image.merge + patch % image.merge;
 }
 
+/// Of each image that this rank encodes, where its patches begin among theirs.
+Ids first_patches(const OwnItems& own, const PatchInput& input) {
+  Ids firsts;
+  int64_t first = 0;
+  for (const int64_t item : own.items) {
+    const ItemShape& shape = own.all[static_cast<size_t>(item)];
+    firsts.push_back(first);
+    first += shape.tiles * input.patches_of(shape);
+  }
+  return firsts;
+}
+
 }  // namespace
 
 void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input) {
   const at::Tensor patches = own_patches(own, input);
-  const int64_t classes = input.class_tokens();
-  Ids class_rows, patch_rows, chosen;
+  const Ids firsts = first_patches(own, input);
+  Ids patch_rows, chosen;
   int64_t row = 0;
   for (const TokenRange& run : own.here)
     for (int64_t token = run.begin; token < run.end; ++token, ++row) {
-      const int64_t patch = own.row.position(token) - classes;
-      if (patch < 0) {
-        class_rows.push_back(row);
-        continue;
-      }
-      patch_rows.push_back(row);
       const size_t item = own.row.item_of(token);
-      const int64_t first = token - patch - classes * (static_cast<int64_t>(item) + 1);
-      chosen.push_back(first + patch_by_rows(patch, own.row.shape(item)));
+      const ItemShape& shape = own.row.shape(item);
+      const int64_t of_tile = input.patches_of(shape), tile_tokens = shape.tile_tokens();
+      const int64_t patch = input.patch_of(own.row.position_in_tile(token), of_tile);
+      if (patch < 0) continue;
+      patch_rows.push_back(row);
+      chosen.push_back(firsts[item] + own.row.position(token) / tile_tokens * of_tile +
+                       patch_by_rows(patch, shape));
     }
   const bool all =
       static_cast<int64_t>(chosen.size()) == patches.size(0) && std::ranges::is_sorted(chosen);
   part.patches = (all ? patches : patches.index_select(0, index_tensor(chosen, at::kCPU)))
                      .to(own.dtype)
                      .to(own.device);
-  part.class_rows = index_tensor(class_rows, own.device);
   part.patch_rows = index_tensor(patch_rows, own.device);
 }
 

@@ -45,7 +45,10 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
     throw DataError("is " + std::to_string(image.height) + " x " + std::to_string(image.width) +
                     ", and by its item_shape " + std::to_string(item.height) + " x " +
                     std::to_string(item.width));
-  preprocess_image(image, decoding.image, decoding.size_of(item.shape), target);
+  if (decoding.image.has_tiles)
+    preprocess_tiles(image, decoding.image, item.shape.grid(), target);
+  else
+    preprocess_image(image, decoding.image, decoding.size_of(item.shape), target);
 }
 
 /// Puts item `number` of `sample` into `target`, which is zero before and stays so when the item is
@@ -120,14 +123,14 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
 }  // namespace
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
-  if (shape.tokens == 0) return {image.size, image.size};
+  if (shape.tokens == 0 || image.has_tiles) return {image.size, image.size};
   return {shape.tokens / shape.width * image.patch_size, shape.width * image.patch_size};
 }
 
 size_t ItemDecoding::values(const ItemShape& shape) const {
   if (mel) return static_cast<size_t>(mel->options().mel_bins * mel->options().columns());
   const auto [height, width] = size_of(shape);
-  return static_cast<size_t>(3 * height * width);
+  return static_cast<size_t>(3 * height * width * shape.tiles);
 }
 
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,

@@ -159,6 +159,19 @@ void preprocess_image(const Image& image, const ImageOptions& options, float* ta
   normalise(resize_and_crop(image, options.size, options.resampling), options, target);
 }
 
+void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                      float* target) {
+  const int64_t size = options.size;
+  for (int64_t tile = 0; tile < grid.tiles(); ++tile, target += 3 * size * size) {
+    const int64_t column = tile % grid.wide * size, row = tile / grid.wide * size;
+    normalise(
+        resize(image, make_taps(image.width, grid.wide * size, column, size, options.resampling),
+               make_taps(image.height, grid.high * size, row, size, options.resampling)),
+        options, target);
+  }
+  if (grid.tiles() > 1) preprocess_image(image, options, ImageSize{size, size}, target);
+}
+
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target) {
   normalise(resize(image, make_taps(image.width, to.width, 0, to.width, options.resampling),

@@ -16,9 +16,9 @@ void check_composition(const Options& options, Faults& faults) {
   for (const auto& [encoder, section] : options.encoders) {
     const std::string path = "model." + encoder;
     const EncoderOptions usual;
-    const bool shapes = section.placeholder != usual.placeholder ||
-                        section.projector != usual.projector ||
-                        section.feature_layer != usual.feature_layer;
+    const bool shapes =
+        section.placeholder != usual.placeholder || section.projector != usual.projector ||
+        section.feature_layer != usual.feature_layer || section.feature_norm != usual.feature_norm;
     if (section.weights.empty() && shapes)
       faults.push_back({{path + ".weights"},
                         path + " says what an encoder with weights of its own becomes, but " +

@@ -39,6 +39,8 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"data.image_std", "[0.5, 0.5, 0.5]"},
     {"data.resized_min_pixels", "3136"},
     {"data.resized_max_pixels", "1003520"},
+    {"data.min_tiles", "2"},
+    {"data.max_tiles", "6"},
     {"optim.min_lr", "1e-5"},
     {"optim.warmup_steps", "100"},
     {"optim.weight_decay", "0.1"},

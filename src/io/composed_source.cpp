@@ -76,6 +76,13 @@ class Placeholders {
   int64_t vocabulary_;
 };
 
+/// ViT's models for classes have none.
+bool has_pooler(const ComposedPart& part) {
+  return std::ranges::any_of(part.source->tensors(), [](const TensorInfo& tensor) {
+    return tensor.name.ends_with("pooler.dense.weight");
+  });
+}
+
 /// As LLaVA's config says it of its encoder.
 Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   Json config = config_of(part);
@@ -86,9 +93,13 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   encoder[hears ? "audio_token_index" : "image_token_index"] = placeholder;
   encoder["projector"] = part.projector;
   if (hears) return encoder;
-  const bool has_class_token = config.value("model_type", "") == "clip_vision_model";
+  const std::string family = config.value("model_type", "");
   encoder["vision_feature_layer"] = part.feature_layer;
-  encoder["vision_feature_select_strategy"] = has_class_token ? "default" : "full";
+  if (part.feature_norm) encoder["vision_feature_norm"] = true;
+  encoder["vision_feature_select_strategy"] = family == "siglip_vision_model"     ? "full"
+                                              : family == "dinov2_with_registers" ? "patches"
+                                                                                  : "default";
+  if (family == "vit" && !has_pooler(part)) encoder["vision_config"]["add_pooling_layer"] = false;
   return encoder;
 }
 
@@ -102,9 +113,10 @@ std::map<std::string, TensorInfo> named_in_model(const ComposedPart& part,
       continue;
     }
     std::string name = tensor.name;
-    for (const char* outer : {"vision_model.", "model.encoder.", "encoder."})
-      if (name.starts_with(outer) && (outer != std::string("encoder.") || family == "whisper")) {
-        name = name.substr(std::string(outer).size());
+    for (const std::string outer : {"vision_model.", "model.encoder.", "vit.", "dinov2.",
+                                    "dinov2_with_registers.", "encoder."})
+      if (name.starts_with(outer) && (outer != "encoder." || family == "whisper")) {
+        name = name.substr(outer.size());
         break;
       }
     tensors.emplace(part.name + ".encoder." + name, tensor);

@@ -60,6 +60,8 @@ double element(const ParamSpec& param, uint64_t key, int64_t index) {
       return param.std * normal(key, index);
     case Init::Sinusoids:
       return sinusoid(param.shape, index);
+    case Init::Constant:
+      return param.std;
   }
   throw InternalError("unknown init");
 }

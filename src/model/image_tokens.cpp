@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where image tokens are put together and taken apart: patches with class tokens and positions in
+// Where image tokens are put together and taken apart: patches with learned tokens and positions in
 // front of the encoder, and the rows of its hidden states that become features behind it. The rows
 // at hand may be any part of the images' tokens; whole images, the usual case, go without indices.
 #include <torch/csrc/autograd/custom_function.h>
@@ -23,61 +23,64 @@ bool are_whole_images(const Tensor& positions, int64_t tokens) {
   return true;
 }
 
+/// (rows, hidden)
+Tensor as_rows(const Tensor& x) {
+  return x.view({-1, x.size(-1)});
+}
+
 struct ImageTokensFunction : Function<ImageTokensFunction> {
   static Tensor forward(Context* ctx, const Tensor& patches, const Tensor& anchor,
-                        const ImageRows& rows, Parameter* class_token, Parameter* positions) {
+                        const ImageRows& rows, Parameter* class_token, Parameter* positions,
+                        Parameter* registers) {
     (void)anchor;
-    remember(ctx, {class_token, positions});
-    ctx->save_for_backward({rows.patches, rows.classes, rows.positions});
-    const int64_t tokens = positions->shape()[0], hidden = positions->shape()[1];
-    const bool whole = are_whole_images(rows.positions, tokens);
+    remember(ctx, {class_token, positions, registers});
+    ctx->save_for_backward({rows.patches, rows.positions});
+    const Tensor learned = as_rows(positions->value()), first = as_rows(class_token->value());
+    const int64_t tokens = learned.size(0), hidden = learned.size(1);
+    const bool whole = !registers && are_whole_images(rows.positions, tokens);
     ctx->saved_data["whole"] = whole;
     if (whole) {
       const int64_t images = rows.positions.numel() / tokens;
-      const Tensor first = class_token->value().view({1, 1, hidden}).expand({images, 1, hidden});
-      return at::cat({first, patches.view({images, tokens - 1, hidden})}, 1)
-          .add_(positions->value())
+      return at::cat(
+                 {first.expand({images, 1, hidden}), patches.view({images, tokens - 1, hidden})}, 1)
+          .add_(learned)
           .flatten(0, 1);
     }
-    Tensor placed = at::empty({rows.positions.numel(), hidden}, patches.options());
-    placed.index_copy_(0, rows.patches, patches);
-    placed.index_copy_(
-        0, rows.classes,
-        class_token->value().view({1, hidden}).expand({rows.classes.numel(), hidden}));
-    return placed.add_(positions->value().index_select(0, rows.positions));
+    Tensor table = registers ? at::cat({learned, as_rows(registers->value())}) : learned.clone();
+    table[0].add_(first[0]);
+    return table.index_select(0, rows.positions).index_add_(0, rows.patches, patches);
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const Tensors saved = ctx->get_saved_variables();
-    const ImageRows rows{saved[0], saved[1], saved[2]};
-    Parameter* class_token = recall(ctx, 0);
-    Parameter* positions = recall(ctx, 1);
-    const bool whole = ctx->saved_data.at("whole").toBool();
     const Tensor dy = outputs[0].contiguous();
     Tensor dpatches;
-    if (ctx->needs_input_grad(0)) dpatches = dy.index_select(0, rows.patches);
-    if (positions->trainable()) {
-      if (whole)
-        add_whole(dy, *class_token, *positions);
-      else
-        add_rows(dy, rows, *class_token, *positions);
+    if (ctx->needs_input_grad(0)) dpatches = dy.index_select(0, saved[0]);
+    if (recall(ctx, 1)->trainable())
+      add_gradients(dy, saved[1], ctx->saved_data.at("whole").toBool(),
+                    {*recall(ctx, 0), *recall(ctx, 1), recall(ctx, 2)});
+    return {dpatches, {}, {}, {}, {}, {}};
+  }
+
+  /// Of tables of all positions, behind which registers lie.
+  static void add_gradients(const Tensor& dy, const Tensor& positions, bool whole,
+                            const ImageParameters& learned) {
+    const Tensor of_positions = as_rows(learned.positions.gradient());
+    const int64_t tokens = of_positions.size(0), hidden = of_positions.size(1);
+    const int64_t registers =
+        learned.registers ? as_rows(learned.registers->gradient()).size(0) : 0;
+    const at::ScalarType type = of_positions.scalar_type();
+    Tensor sum;
+    if (whole) {
+      sum = dy.view({dy.size(0) / tokens, tokens, hidden}).sum(0, false, type);
+    } else {
+      sum = at::zeros({tokens + registers, hidden}, of_positions.options());
+      sum.index_add_(0, positions, dy.to(type));
     }
-    return {dpatches, {}, {}, {}, {}};
-  }
-
-  static void add_whole(const Tensor& dy, Parameter& class_token, Parameter& positions) {
-    const int64_t tokens = positions.shape()[0], hidden = positions.shape()[1];
-    const Tensor sum = dy.view({dy.size(0) / tokens, tokens, hidden})
-                           .sum(0, false, positions.gradient().scalar_type());
-    positions.gradient().add_(sum);
-    class_token.gradient().add_(sum[0]);
-  }
-
-  static void add_rows(const Tensor& dy, const ImageRows& rows, Parameter& class_token,
-                       Parameter& positions) {
-    const at::ScalarType type = positions.gradient().scalar_type();
-    positions.gradient().index_add_(0, rows.positions, dy.to(type));
-    class_token.gradient().add_(dy.index_select(0, rows.classes).sum(0, false, type));
+    of_positions.add_(sum.narrow(0, 0, tokens));
+    as_rows(learned.class_token.gradient()).add_(sum[0]);
+    if (learned.registers)
+      as_rows(learned.registers->gradient()).add_(sum.narrow(0, tokens, registers));
   }
 };
 
@@ -117,10 +120,11 @@ struct JoinedRowsFunction : Function<JoinedRowsFunction> {
 
 }  // namespace
 
-at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows, Parameter& class_token,
-                        Parameter& positions) {
+at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
+                        const ImageParameters& learned) {
   ZEA_ASSERT(patches.size(0) == rows.patches.numel());
-  return ImageTokensFunction::apply(patches, positions.anchor(), rows, &class_token, &positions);
+  return ImageTokensFunction::apply(patches, learned.positions.anchor(), rows, &learned.class_token,
+                                    &learned.positions, learned.registers);
 }
 
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows) {

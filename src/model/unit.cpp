@@ -61,9 +61,12 @@ class TensorOps {
     return add_query_value_biases(qkv, parameter("q.bias"), parameter("v.bias"));
   }
   at::Tensor head_norms(const at::Tensor& qkv, const BlockSpec& block) const {
-    const HeadShape heads = heads_here(qkv, block);
-    return zea::head_norms(by_head(qkv, heads), weight("q_norm"), weight("k_norm"), heads.query,
-                           heads.key_value, block.norm);
+    HeadShape heads = heads_here(qkv, block);
+    if (block.query_key_norm) heads = {1, 1, heads.query * heads.dim};
+    const at::Tensor normed =
+        zea::head_norms(by_head(qkv, heads), weight("q_norm"), weight("k_norm"), heads.query,
+                        heads.key_value, block.query_key_norm.value_or(block.norm));
+    return block.query_key_norm ? normed.flatten(1) : normed;
   }
   at::Tensor rotary(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
@@ -80,6 +83,9 @@ class TensorOps {
     return zea::gated(x, activation);
   }
   at::Tensor add(const at::Tensor& x, const at::Tensor& y) const { return x + y; }
+  at::Tensor layer_scaled(const at::Tensor& x, const std::string& role) const {
+    return layer_scale(x, parameter(role));
+  }
   at::Tensor norm(const at::Tensor& x, const std::string& role, const NormSpec& spec) const {
     return zea::norm(x, weight(role), bias(role), spec);
   }
@@ -91,8 +97,9 @@ class TensorOps {
     return windows_of(columns, part_->windows);
   }
   at::Tensor image_tokens(const at::Tensor& patches) const {
-    return zea::image_tokens(patches, {part_->patch_rows, part_->class_rows, part_->positions},
-                             parameter("class_token"), parameter("positions"));
+    return zea::image_tokens(patches, {part_->patch_rows, part_->positions},
+                             {parameter("class_token"), parameter("positions"),
+                              has("registers") ? &parameter("registers") : nullptr});
   }
   at::Tensor positions() const {
     if (part_ && part_->corner_shares.defined())

@@ -81,6 +81,25 @@ void check_pixels(Faults& faults, const DataOptions& data, const ModelSpec& mode
   }
 }
 
+bool has_tiles(const EncoderSpec& encoder) {
+  const auto* patches = std::get_if<PatchInput>(&encoder.input);
+  return patches && patches->tiles.most > 0;
+}
+
+void check_tiles(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  if (data.min_tiles == 0 && data.max_tiles == 0) return;
+  if (std::ranges::none_of(model.encoders, has_tiles))
+    faults.add("data.min_tiles or data.max_tiles is set, but the model (" + model.family +
+               ") has no encoder of tiles; leave them out");
+  for (const EncoderSpec& encoder : model.encoders) {
+    if (!has_tiles(encoder)) continue;
+    const auto [least, most] = encoder.patches().tiles;
+    if (least > most)
+      faults.add("data.min_tiles = " + std::to_string(least) +
+                 " is more than data.max_tiles = " + std::to_string(most));
+  }
+}
+
 void check_device(Faults& faults, const Options& options) {
   if (options.run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
     faults.add(
@@ -103,6 +122,7 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
   check_pixels(faults, options.data, model);
+  check_tiles(faults, options.data, model);
   check_scores(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
@@ -276,6 +296,12 @@ ModelSpec model_of(const Options& options, const std::string& config_json) {
     auto& patches = std::get<PatchInput>(encoder.input);
     const PixelLimits usual = patches.pixels;
     patches.limit({least > 0 ? least : usual.least, most > 0 ? most : usual.most});
+  }
+  for (EncoderSpec& encoder : model.encoders) {
+    if (!has_tiles(encoder)) continue;
+    TileLimits& tiles = std::get<PatchInput>(encoder.input).tiles;
+    if (options.data.min_tiles > 0) tiles.least = options.data.min_tiles;
+    if (options.data.max_tiles > 0) tiles.most = options.data.max_tiles;
   }
   return model;
 }

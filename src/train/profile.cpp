@@ -84,7 +84,9 @@ LoadedMicrobatch make_full_microbatch(const Plan& plan) {
                       " tokens; raise data.row_tokens to measure");
   for (const ItemDecoding& decoding : loading_of(plan).encoders) {
     const int64_t items = loaded.items.of(static_cast<int>(loaded.values.size()));
-    loaded.values.emplace_back(decoding.values() * static_cast<size_t>(items), 0.5F);
+    const ItemShape usual = plan.model.encoders[loaded.values.size()].item_shape();
+    const size_t each = decoding.values(decoding.image.has_tiles ? usual : ItemShape{});
+    loaded.values.emplace_back(each * static_cast<size_t>(items), 0.5F);
   }
   return loaded;
 }

@@ -66,7 +66,8 @@ ItemDecoding decoding_of(const EncoderSpec& encoder, const DataOptions& data) {
                     .max_pixels = data.max_image_pixels,
                     .patch_size = encoder.varies() ? input.patch_size : 0,
                     .crops = input.crops,
-                    .resampling = input.resampling}};
+                    .resampling = input.resampling,
+                    .has_tiles = input.tiles.most > 0}};
 }
 
 }  // namespace

@@ -154,6 +154,20 @@ const Layout kLayouts[] = {
        take_images_of_any_size(run);
        use_cp(run, "ring", 2);
      }},
+    {"tp 2, images cut into tiles",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       run.remake = testing::cut_into_tiles;
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, images cut into tiles",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       run.remake = testing::cut_into_tiles;
+       use_cp(run, "ring", 2);
+     }},
     {"tp 2, qwen2_vl",
      2,
      {"llm.tp", "llm.kv_holders", "vision.tp"},

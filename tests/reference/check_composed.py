@@ -20,11 +20,16 @@ try:
         AutoModelForCausalLM,
         CLIPVisionConfig,
         CLIPVisionModel,
+        Dinov2WithRegistersConfig,
+        Dinov2WithRegistersModel,
         LlamaConfig,
         LlavaForConditionalGeneration,
         Qwen2Config,
         SiglipVisionConfig,
         SiglipVisionModel,
+        ViTConfig,
+        ViTForImageClassification,
+        ViTModel,
         WhisperConfig,
         WhisperForConditionalGeneration,
         WhisperModel,
@@ -233,6 +238,62 @@ class Composed(unittest.TestCase):
     def test_pool(self):
         self.check_projector("pool", SIDE * SIDE // 4)
 
+    def check_tower(self, tower, kind, states_of, keys="", last=None):
+        """Of `states_of` its output the patches are features."""
+        text = make_text(Qwen2Config)
+        sections = {
+            "vision": f'weights = "{self.save("tower", tower)}"\nplaceholder = "7"\nprojector = "linear"\n{keys}',
+            "llm": f'weights = "{self.save("qwen2", text)}"',
+        }
+        samples = make_samples(SIDE * SIDE, 7)
+        loss = self.train(sections, samples, 7)
+        out = self.export()
+        self.assert_loads(kind, out / "vision", last)
+        weights = load_file(out / "vision.projector" / "model.safetensors")
+
+        def logits_of(tokens, mask, items):
+            ids = torch.tensor(tokens)
+            embeds = text.get_input_embeddings()(ids)
+            if items:
+                pixels = normalised(np.stack(items), MEAN, STD)
+                states = states_of(pixels)[:, -SIDE * SIDE :]
+                found = torch.cat([project("linear", image, weights) for image in states])
+                embeds = embeds.index_copy(0, (ids == 7).nonzero()[:, 0], found)
+            return text(inputs_embeds=embeds[None], use_cache=False).logits[0]
+
+        self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=1e-5)
+        sharded = self.train(sections, samples, 7, name="sharded", ranks=2, keys=["mesh.vision.tp=1", "mesh.llm.tp=2"])
+        self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
+
+    def test_registers_and_the_last_norm(self):
+        sizes = {name: value for name, value in SQUARES.items() if name != "intermediate_size"}
+        dino = perturbed(
+            Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**sizes, num_register_tokens=3, mlp_ratio=2))
+        ).eval()
+        states = lambda pixels: dino(pixels).last_hidden_state  # noqa: E731
+        keys = "feature_layer = -1\nfeature_norm = true"
+        self.check_tower(dino, Dinov2WithRegistersModel, states, keys, dino)
+
+    def test_vit_of_a_classifier(self):
+        """Which has no pooler, and whose class token is dropped."""
+        vit = perturbed(ViTForImageClassification(ViTConfig(**SQUARES))).eval()
+        states = lambda pixels: vit.vit(pixels, output_hidden_states=True).hidden_states[-2]  # noqa: E731
+
+        class WithoutPooler(ViTModel):
+            def __init__(self, config):
+                super().__init__(config, add_pooling_layer=False)
+
+        self.check_tower(vit, WithoutPooler, states, last=vit.vit)
+
+    def test_vit_becomes_a_llava(self):
+        vit, text = perturbed(ViTModel(ViTConfig(**SQUARES))), make_text()
+        sections = {
+            "vision": f'weights = "{self.save("vit", vit)}"\nplaceholder = "7"',
+            "llm": f'weights = "{self.save("llama", text)}"',
+        }
+        self.train(sections, make_samples(SIDE * SIDE, 7), 7)
+        self.assert_loads(LlavaForConditionalGeneration, self.export())
+
     def refusal(self, sections):
         with self.assertRaises(AssertionError) as refused:
             self.train(sections, make_samples(4, 7), 7)
@@ -242,7 +303,8 @@ class Composed(unittest.TestCase):
         clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
         llm = f'weights = "{llama}"'
         for lines, sentence in (
-            (f'weights = "{llama}"', "model_type = llama; allowed: clip_vision_model, siglip_vision_model"),
+            (f'weights = "{llama}"', "model_type = llama; allowed: clip_vision_model, dinov2, .*siglip_vision_model, vit"),
+            (f'weights = "{clip}"\nfeature_norm = true', "vision_feature_norm = true; allowed: false: the encoder has no"),
             (f'weights = "{clip}"\nplaceholder = "96"', "placeholder = 96; the vocabulary of .* has the ids 0 to 95"),
             (f'weights = "{clip}"\nprojector = "pool"', "projector = pool; allowed: linear, mlp .*a first token"),
             (f'weights = "{clip}"\nfeature_layer = 4', "vision_feature_layer = 4; allowed: -4 to 3"),

@@ -23,6 +23,8 @@ try:
         AutoModelForCausalLM,
         Gemma3Config,
         Gemma3ForConditionalGeneration,
+        InternVLConfig,
+        InternVLForConditionalGeneration,
         LlavaConfig,
         LlavaForConditionalGeneration,
         Qwen2VLConfig,
@@ -140,6 +142,24 @@ class Finetune(unittest.TestCase):
             image_token_index=5,
         )
         self.check(Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration(config), GEMMA)
+
+    def test_internvl(self):
+        """A picture becomes so many tiles that 256 tokens hold it."""
+        config = InternVLConfig(
+            text_config={"model_type": "qwen2", **TEXT},
+            vision_config={
+                "hidden_size": 24,
+                "intermediate_size": 40,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "image_size": [16, 16],
+                "patch_size": [4, 4],
+            },
+            image_token_id=4,
+        )
+        special = [*CHATML[:2], "<img>", "</img>", "<IMG_CONTEXT>"]
+        model = InternVLForConditionalGeneration(config)
+        self.check(InternVLForConditionalGeneration, model, special)
 
     def test_text_alone(self):
         entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5

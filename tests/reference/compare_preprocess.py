@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared images must be those of transformers' CLIPImageProcessor, SiglipImageProcessor,
-Gemma3ImageProcessor and Qwen2VLImageProcessor (PIL), value for value.
+Gemma3ImageProcessor, Qwen2VLImageProcessor and GotOcr2ImageProcessor (PIL), value for value.
 
 usage: compare_preprocess.py PREPROCESS_IMAGE
 Exit code 77 (skipped) where transformers or Pillow is missing.
@@ -17,6 +17,10 @@ try:
     from PIL import Image
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
+        GotOcr2ImageProcessorPil,
+        get_optimal_tiled_canvas,
+    )
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 except ImportError as missing:
@@ -208,6 +212,48 @@ def any_size_cases():
         yield height, width, 64 * 64, 200 * 100, 16, 2
 
 
+def compare_tiles(program, folder, height, width, size, least, most):
+    name = f"tiles_{height}x{width}.png"
+    image = Image.fromarray(picture(height, width, 3, height))
+    image.save(folder / name)
+    numbers = [str(size), "tiles", str(least), str(most)]
+    run = subprocess.run([program, str(folder / name), *numbers], capture_output=True)
+    if run.returncode != 0:
+        return f"{name}: {run.stderr.decode().strip() or run.returncode}"
+    half = [0.5, 0.5, 0.5]
+    processor = GotOcr2ImageProcessorPil(
+        size={"height": size, "width": size}, image_mean=half, image_std=half, crop_to_patches=True,
+        min_patches=least, max_patches=most,
+    )
+    wide, high = get_optimal_tiled_canvas((height, width), (size, size), least, most)
+    canvas = columns_first(image, high * size, wide * size)
+    whole = processor(image, return_tensors="np")["pixel_values"]
+    ours = np.frombuffer(run.stdout, np.float32)
+    if ours.size != whole.size:
+        return f"{name}: {ours.size} values in place of {whole.size}"
+    tiles = [
+        canvas.crop((x * size, y * size, (x + 1) * size, (y + 1) * size))
+        for y in range(high)
+        for x in range(wide)
+    ]
+    if len(tiles) > 1:
+        tiles.append(columns_first(image, size, size))
+    as_it_is = GotOcr2ImageProcessorPil(do_resize=False, image_mean=half, image_std=half)
+    reference = as_it_is(tiles, return_tensors="np")["pixel_values"]
+    difference = np.abs(ours.reshape(reference.shape) - reference).max()
+    if difference > 1e-6:
+        return f"{name} in {wide} x {high} tiles: differs by {difference}"
+    # Newer Pillows resize some by rows first.
+    away = np.abs(reference - whole).max()
+    return f"{name}: the processor is {away} away" if away > 2.01 / 255 / 0.5 else None
+
+
+def tiled_cases():
+    for height, width in [(1, 1), (30, 30), (60, 61), (200, 100), (97, 301), (301, 97), (640, 480), (480, 640), (333, 500), (64, 1000), (700, 64)]:
+        for size, least, most in [(56, 1, 12), (32, 1, 6), (48, 2, 4), (64, 1, 1)]:
+            yield height, width, size, least, most
+
+
 def main():
     faults = []
     with tempfile.TemporaryDirectory() as folder:
@@ -219,6 +265,8 @@ def main():
                 faults.append(compare(sys.argv[1], Path(folder), name, data, 99, way))
         for case in any_size_cases():
             faults.append(compare_any_size(sys.argv[1], Path(folder), *case))
+        for case in tiled_cases():
+            faults.append(compare_tiles(sys.argv[1], Path(folder), *case))
     found = [fault for fault in faults if fault]
     for fault in found:
         print(fault)

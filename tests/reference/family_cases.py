@@ -14,12 +14,15 @@ A family is a class with
 
 import json
 
+import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
@@ -28,6 +31,10 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
+    GotOcr2ImageProcessorPil,
+    get_optimal_tiled_canvas,
+)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
     smart_resize,
@@ -154,6 +161,79 @@ class Qwen3VL(Qwen2VL):
         return name
 
 
+class InternVL:
+    placeholder = 5
+    frozen = {"vision": ("vision_tower.",), "llm": ("language_model.",)}
+    tile, most, of_tile = 16, 3, 4
+    ratio = 0.5
+    deck = ["data.max_tiles=3"]
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        tower = {
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "image_size": [cls.tile, cls.tile],
+            "patch_size": [4, 4],
+            "layer_scale_init_value": 0.4,
+        }
+        config = InternVLConfig(
+            text_config={"model_type": "qwen2", **TEXT, **(text or {})},
+            vision_config={**tower, **(vision or {})},
+            image_token_id=cls.placeholder,
+            downsample_ratio=cls.ratio,
+            **changes,
+        )
+        return InternVLForConditionalGeneration(config)
+
+    @classmethod
+    def grid(cls, height, width):
+        """Columns and rows of tiles."""
+        return get_optimal_tiled_canvas((height, width), (cls.tile, cls.tile), 1, cls.most)
+
+    @classmethod
+    def features(cls, height, width):
+        columns, rows = cls.grid(height, width)
+        tiles = columns * rows
+        return cls.of_tile * (tiles + (tiles > 1))
+
+    @classmethod
+    def tiles(cls, image):
+        columns, rows = cls.grid(*image.shape[:2])
+        side = cls.tile
+        canvas = np.asarray(resized(image, side * rows, side * columns))
+        for row in range(rows):
+            for column in range(columns):
+                yield canvas[row * side : (row + 1) * side, column * side : (column + 1) * side]
+        if rows * columns > 1:
+            yield np.asarray(resized(image, side, side))
+
+    @classmethod
+    def inputs(cls, tokens, images):
+        if not images:
+            return {}
+        processor = GotOcr2ImageProcessorPil(
+            image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225], do_resize=False
+        )
+        tiles = [Image.fromarray(tile) for image in images for tile in cls.tiles(image)]
+        return {"pixel_values": processor(tiles, return_tensors="pt")["pixel_values"]}
+
+    file_name = staticmethod(llava_file_name)
+
+
+class InternVLOfPatches(InternVL):
+    """Images that are not cut, each of whose patches becomes a feature."""
+
+    most, of_tile, ratio = 1, 16, 1.0
+    deck = ["data.max_tiles=1"]
+
+
+class InternVLOfLargeSquares(InternVL):
+    of_tile, ratio = 1, 0.25
+
+
 class Gemma3:
     placeholder = 5
     frozen = {"vision": ("vision_tower.",), "llm": ("language_model.",)}
@@ -211,7 +291,7 @@ class Gemma3:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-LONGER_MICROBATCHES = ["data.row_tokens=56", "data.rows_per_microbatch=1"]
+LONG_MICROBATCHES = ["data.row_tokens=64", "data.rows_per_microbatch=1"]
 BOTH_GRIDS = [
     *grid("llm", tp=2, cp=2, cp_mode="ring"),
     *grid("vision", tp=2, cp=2, cp_mode="ulysses"),
@@ -220,6 +300,69 @@ BOTH_GRIDS = [
 # sample, modules that are frozen, ranks, whether config.json is as transformers 4 wrote it (the
 # text's keys beside those of the model), and whether all is spelt as the family was published.
 FAMILIES = {
+    InternVL: {
+        "plain": {},
+        "text_only": {"images": [0]},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "untied": {"model": {"tie_word_embeddings": False}},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1},
+                "vision": {
+                    "attention_bias": True,
+                    "hidden_act": "relu",
+                    "layer_norm_eps": 1e-2,
+                    "norm_type": "rms_norm",
+                    "use_mask_token": True,
+                    "use_qk_norm": True,
+                },
+                "projector_hidden_act": "silu",
+            }
+        },
+        "last_norm": {"model": {"vision": {"use_mean_pooling": False}}},
+        "earlier_layer": {
+            "model": {"vision": {"use_mean_pooling": False}, "vision_feature_layer": -2}
+        },
+        "qwen3": {"model": {"text": {"model_type": "qwen3", "head_dim": 12}}},
+        "llama": {"model": {"text": {"model_type": "llama"}}},
+        "frozen_vision": {"frozen": ["vision"], "model": {"vision": {"use_mean_pooling": False}}},
+        "frozen_llm": {"frozen": ["llm"]},
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+        "frozen_llm_and_vision": {"frozen": ["llm", "vision"]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": BOTH_GRIDS,
+        },
+        "tp2_cp2_in_step": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4, "use_mean_pooling": False}},
+            "deck": [
+                *grid("llm", tp=2, cp=2),
+                *grid("vision", tp=2, cp=2, cp_mode="ring", sequence_parallel=False),
+            ],
+        },
+        "cp4_of_vision": {
+            "ranks": 4,
+            "model": {"vision": {"use_qk_norm": True}},
+            "deck": [*grid("llm", cp=4, cp_mode="ring"), *grid("vision", cp=4, cp_mode="ring")],
+        },
+        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "pp2_tp2": {"ranks": 4, "deck": [*LONG_MICROBATCHES, *grid("llm", pp=2, tp=2)]},
+        "pp3_beside_vision": {
+            "ranks": 4,
+            "model": {"text": {"num_hidden_layers": 4}},
+            "deck": [
+                'mesh.placement="disjoint"',
+                *LONG_MICROBATCHES,
+                *grid("llm", pp=3),
+                *grid("vision", dp_module=1),
+            ],
+        },
+    },
+    InternVLOfPatches: {"plain": {}},
+    InternVLOfLargeSquares: {"plain": {}, "cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},
     Qwen2VL: {
         "plain": {},
         "text_only": {"images": [0]},
@@ -349,13 +492,13 @@ FAMILIES = {
         "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
         "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
         "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
-        "pp2_tp2": {"ranks": 4, "deck": [*LONGER_MICROBATCHES, *grid("llm", pp=2, tp=2)]},
+        "pp2_tp2": {"ranks": 4, "deck": [*LONG_MICROBATCHES, *grid("llm", pp=2, tp=2)]},
         "pp3_beside_vision": {
             "ranks": 4,
             "model": {"text": {"num_hidden_layers": 4}},
             "deck": [
                 'mesh.placement="disjoint"',
-                *LONGER_MICROBATCHES,
+                *LONG_MICROBATCHES,
                 *grid("llm", pp=3),
                 *grid("vision", dp_module=1),
             ],

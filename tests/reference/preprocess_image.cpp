@@ -22,7 +22,15 @@ int main(int argc, char** argv) {
   try {
     const zea::Image image = zea::decode_image(item, options.max_pixels);
     zea::ImageSize size{options.size, options.size};
-    if (argc == 6) {
+    zea::TileGrid grid;
+    const bool has_tiles = argc == 6 && std::string(argv[3]) == "tiles";
+    if (has_tiles) {
+      const zea::PatchInput input{
+          .image_size = options.size,
+          .tiles = {.least = std::stoll(argv[4]), .most = std::stoll(argv[5])}};
+      grid = input.grid({image.height, image.width});
+      options.mean = options.std = {0.5, 0.5, 0.5};
+    } else if (argc == 6) {
       zea::PatchInput input{
           .patch_size = std::stoll(argv[4]), .block = std::stoll(argv[5]), .any_size = true};
       input.limit({.least = options.size, .most = std::stoll(argv[3])});
@@ -30,8 +38,11 @@ int main(int argc, char** argv) {
     }
     if (argc == 4 && std::string(argv[3]) == "bilinear")
       options.resampling = zea::Resampling::Bilinear;
-    pixels.resize(static_cast<size_t>(3 * size.height * size.width));
-    if (argc == 3)
+    const int64_t images = grid.tiles() > 1 ? grid.tiles() + 1 : 1;
+    pixels.resize(static_cast<size_t>(images * 3 * size.height * size.width));
+    if (has_tiles)
+      zea::preprocess_tiles(image, options, grid, pixels.data());
+    else if (argc == 3)
       zea::preprocess_image(image, options, pixels.data());
     else
       zea::preprocess_image(image, options, size, pixels.data());

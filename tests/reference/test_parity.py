@@ -31,7 +31,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from parity_cases import CASES, PATCHES, VOCABULARY
+from parity_cases import CASES, EXTRA_TOKENS, PATCHES, VOCABULARY
 from transformers_models import (
     check_gradients,
     datasets,
@@ -110,6 +110,8 @@ def make_model(case):
         "patch_size": 8,
     }
     tower = case.get("tower", "clip_vision_model")
+    if tower.startswith("dinov2"):  # which has a ratio
+        del vision["intermediate_size"]
     config = LlavaConfig(
         vision_config=AutoConfig.for_model(tower, **{**vision, **case.get("vision", {})}),
         text_config=make_text_config(case),
@@ -240,7 +242,7 @@ class Parity(unittest.TestCase):
 
     def prepare(self, case):
         model = make_model(case)
-        tokens = PATCHES if "tower" in case else PATCHES + 1
+        tokens = PATCHES + EXTRA_TOKENS[case.get("tower", "clip_vision_model")]
         full = case.get("llava", {}).get("vision_feature_select_strategy") == "full"
         features = tokens if full else tokens - 1
         for module in case.get("frozen", []):

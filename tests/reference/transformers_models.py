@@ -14,11 +14,27 @@ PREFIXES = [
 ]
 
 
+# Files have ViT's parameters as they were called before version 5.
+VIT_PARTS = [
+    ("vision_tower.layers.", "vision_tower.encoder.layer."),
+    (".attention.q_proj.", ".attention.attention.query."),
+    (".attention.k_proj.", ".attention.attention.key."),
+    (".attention.v_proj.", ".attention.attention.value."),
+    (".attention.o_proj.", ".attention.output.dense."),
+    (".mlp.fc1.", ".intermediate.dense."),
+    (".mlp.fc2.", ".output.dense."),
+]
+
+
 def file_name(name, multimodal=True):
     """The name in weights files of a running model's parameter."""
     for running, saved in PREFIXES if multimodal else []:
         if name.startswith(running):
-            return saved + name[len(running) :]
+            name = saved + name[len(running) :]
+            break
+    if name.startswith("vision_tower.layers."):
+        for running, saved in VIT_PARTS:
+            name = name.replace(running, saved)
     return name
 
 

@@ -35,6 +35,19 @@ void see_image_windows(ModelSpec& model) {
     if (unit.encoder == 0 && unit.kind == UnitKind::Block) unit.attention = block++ % 2;
 }
 
+void cut_into_tiles(ModelSpec& model) {
+  constexpr int64_t kBlock = 2;
+  EncoderSpec& encoder = model.encoders.at(0);
+  auto& patches = std::get<PatchInput>(encoder.input);
+  patches.patches_first = true;
+  patches.tiles = {.least = 1, .most = 3};
+  patches.block = kBlock;
+  patches.crops = false;
+  encoder.drops_first_token = false;
+  encoder.projector.merge = kBlock * kBlock;
+  model.params[model.param_index(kProjector)].shape[1] *= encoder.projector.merge;
+}
+
 void add_second_image_encoder(ModelSpec& model) {
   const std::string first = model.encoders.at(0).name, second = kSecondEncoder;
   const auto is_of_first = [&](const UnitSpec& unit) { return unit.module == first; };

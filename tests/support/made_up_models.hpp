@@ -14,6 +14,10 @@ void merge_images_of_any_size(ModelSpec& model);
 /// Then every other block of that encoder, the first one, sees windows of 2 x 2 features.
 void see_image_windows(ModelSpec& model);
 
+/// Of a tiny LLaVA: its images are cut into at most three tiles, whose class tokens stand behind
+/// their patches, and of each 2 x 2 patches the projector makes one feature.
+void cut_into_tiles(ModelSpec& model);
+
 inline constexpr const char* kSecondEncoder = "detail";
 
 /// A second encoder of images like the first, with a placeholder (id 4) and parameters of its own,

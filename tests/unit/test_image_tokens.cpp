@@ -34,24 +34,28 @@ void expect_equal(const Tensor& got, const Tensor& want) {
   EXPECT_LE(got.sub(want).abs().max().item<double>(), kTolerance);
 }
 
-/// The tokens of all images that a rank has, ascending, as its rows.
+/// The tokens of all images that a rank has, ascending, as its rows. The first of an image is its
+/// class token, the last are registers.
 struct Part {
   std::vector<int64_t> tokens;
 
-  ImageRows rows() const {
-    std::vector<int64_t> patches, classes, positions;
+  static bool is_patch(int64_t token, int64_t registers) {
+    return token % kTokens > 0 && token % kTokens < kTokens - registers;
+  }
+  ImageRows rows(int64_t registers) const {
+    std::vector<int64_t> patches, positions;
     for (size_t row = 0; row < tokens.size(); ++row) {
       positions.push_back(tokens[row] % kTokens);
-      (positions.back() == 0 ? classes : patches).push_back(static_cast<int64_t>(row));
+      if (is_patch(tokens[row], registers)) patches.push_back(static_cast<int64_t>(row));
     }
-    return {ids(patches), ids(classes), ids(positions)};
+    return {ids(patches), ids(positions)};
   }
   /// Which of all patches they are.
-  Tensor patches() const {
+  Tensor patches(int64_t registers) const {
     std::vector<int64_t> found;
     for (int64_t token : tokens)
-      if (token % kTokens > 0)
-        found.push_back(token / kTokens * (kTokens - 1) + token % kTokens - 1);
+      if (is_patch(token, registers))
+        found.push_back(token / kTokens * (kTokens - 1 - registers) + token % kTokens - 1);
     return ids(found);
   }
 };
@@ -64,33 +68,42 @@ std::vector<std::vector<Part>> splits() {
           {{{1, 3, 11, 13, 14}}, {{0, 2, 4, 5, 10, 12}}, {{6, 7, 8, 9}}}};
 }
 
-/// Plain torch, and autograd's own gradients.
+/// Plain torch, and autograd's own gradients. Shapes of what is learned begin with a 1 where there
+/// are registers.
 struct Reference {
-  Tensor patches = random({kImages * (kTokens - 1), kHidden}).set_requires_grad(true);
-  Tensor class_token = random({kHidden}).set_requires_grad(true);
-  Tensor positions = random({kTokens, kHidden}).set_requires_grad(true);
-  Tensor dy = random({kImages * kTokens, kHidden});
-  Tensor y;
-
-  Reference() {
+  explicit Reference(int64_t registers)
+      : patches(leaf({kImages * (kTokens - 1 - registers), kHidden})),
+        class_token(registers > 0 ? leaf({1, 1, kHidden}) : leaf({kHidden})),
+        positions(registers > 0 ? leaf({1, kTokens - registers, kHidden})
+                                : leaf({kTokens, kHidden})),
+        of_registers(leaf({1, registers, kHidden})) {
     const Tensor first = class_token.view({1, 1, kHidden}).expand({kImages, 1, kHidden});
-    const Tensor all = at::cat({first, patches.view({kImages, kTokens - 1, kHidden})}, 1);
-    y = all.add(positions).flatten(0, 1);
+    const Tensor rest = patches.view({kImages, kTokens - 1 - registers, kHidden});
+    const Tensor behind = of_registers.expand({kImages, registers, kHidden});
+    y = at::cat({at::cat({first, rest}, 1).add(positions), behind}, 1).flatten(0, 1);
     y.backward(dy);
   }
+
+  static Tensor leaf(at::IntArrayRef shape) { return random(shape).set_requires_grad(true); }
+
+  Tensor patches, class_token, positions, of_registers;
+  Tensor dy = random({kImages * kTokens, kHidden});
+  Tensor y;
 };
 
-TEST(ImageTokens, PartsEqualTheWhole) {
-  at::manual_seed(3);
-  const Reference want;
+void expect_parts_equal_whole(int64_t registers) {
+  const Reference want(registers);
   for (const std::vector<Part>& split : splits()) {
     Parameter class_token = make_parameter(want.class_token.detach());
     Parameter positions = make_parameter(want.positions.detach());
+    Parameter of_registers = make_parameter(want.of_registers.detach());
     for (const Part& part : split) {
-      const Tensor own = part.patches(), tokens = ids(part.tokens);
+      const Tensor own = part.patches(registers), tokens = ids(part.tokens);
       const Tensor patches = want.patches.detach().index_select(0, own).set_requires_grad(true);
 
-      const Tensor got = image_tokens(patches, part.rows(), class_token, positions);
+      const Tensor got =
+          image_tokens(patches, part.rows(registers),
+                       {class_token, positions, registers > 0 ? &of_registers : nullptr});
       got.backward(want.dy.index_select(0, tokens));
 
       expect_equal(got.detach(), want.y.detach().index_select(0, tokens));
@@ -98,7 +111,18 @@ TEST(ImageTokens, PartsEqualTheWhole) {
     }
     expect_equal(class_token.gradient(), want.class_token.grad());
     expect_equal(positions.gradient(), want.positions.grad());
+    if (registers > 0) expect_equal(of_registers.gradient(), want.of_registers.grad());
   }
+}
+
+TEST(ImageTokens, PartsEqualTheWhole) {
+  at::manual_seed(3);
+  expect_parts_equal_whole(0);
+}
+
+TEST(ImageTokens, PartsWithRegistersEqualTheWhole) {
+  at::manual_seed(5);
+  expect_parts_equal_whole(2);
 }
 
 TEST(JoinedRows, AreTheRowsOfEveryStateSideBySide) {

@@ -112,11 +112,13 @@ MergedItems random_items(std::mt19937_64& random) {
                behind = static_cast<int64_t>(merge * (random() % 2));
     const auto left_over = static_cast<int64_t>(random() % merge);
     const int64_t apart = left_over > 0 ? merge - left_over : 0;
-    made.all.push_back({.tokens = first + merge * features + behind + left_over + apart,
-                        .features = features,
+    const auto tiles = static_cast<int64_t>(1 + random() % 3);
+    made.all.push_back({.tokens = tiles * (first + merge * features + behind + left_over + apart),
+                        .features = tiles * features,
                         .first = first,
                         .merge = merge,
-                        .apart = apart});
+                        .apart = apart,
+                        .tiles = tiles});
     if (random() % 2 == 0) made.items.push_back(item);
   }
   made.cp = 1 << random() % 3;
@@ -202,6 +204,22 @@ TEST(ItemRow, OrdersTheTokensOfAnImageByWindows) {
     features.push_back(row.feature(token));
   EXPECT_EQ(features, (std::vector<int64_t>{0, 1, 2, 3, 5, 6, 4, 7, 8, 9, 10}));
   EXPECT_EQ(row.features({{16, 20}, {24, 32}}), (TokenRuns{{4, 6}, {7, 8}}));
+}
+
+TEST(ItemRow, TilesOfAnItemDoNotSeeEachOther) {
+  const ItemShape tiled{.tokens = 8, .features = 2, .merge = 2, .apart = 1, .tiles = 2};
+  const ItemRow row({tiled, {.tokens = 4, .features = 1, .merge = 2, .apart = 1}}, {0, 1}, "vision",
+                    {});
+
+  EXPECT_EQ(row.segments(),
+            (std::vector<Segment>{{0, 3}, {3, 1}, {4, 3}, {7, 1}, {8, 3}, {11, 1}}));
+  std::vector<int64_t> places, features;
+  for (int64_t token = 0; token < 12; ++token) {
+    places.push_back(row.position_in_tile(token));
+    features.push_back(row.feature(token));
+  }
+  EXPECT_EQ(places, (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}));
+  EXPECT_EQ(features, (std::vector<int64_t>{0, 0, -1, -1, 1, 1, -1, -1, 2, 2, -1, -1}));
 }
 
 TEST(TokenLayout, TakesRowsOutOfRuns) {

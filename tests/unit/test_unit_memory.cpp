@@ -66,6 +66,47 @@ std::string siglip_config() {
   return config.dump();
 }
 
+/// LLaVA with registers, layer scale and a gated MLP.
+std::string dinov2_config() {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config({.layers = 1}));
+  config["text_config"]["hidden_size"] = 116;
+  config["vision_config"] = {{"model_type", "dinov2_with_registers"},
+                             {"hidden_size", 78},
+                             {"num_hidden_layers", 1},
+                             {"num_attention_heads", 2},
+                             {"image_size", 20},
+                             {"patch_size", 4},
+                             {"num_register_tokens", 3},
+                             {"use_swiglu_ffn", true}};
+  config["vision_feature_layer"] = -1;
+  return config.dump();
+}
+
+/// Tiles of 6 x 6 patches, four of which are a feature.
+std::string internvl_config() {
+  const nlohmann::json llava = nlohmann::json::parse(testing::tiny_llava_config({.layers = 1}));
+  nlohmann::json text = llava["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  return nlohmann::json{{"model_type", "internvl"},
+                        {"image_token_id", 3},
+                        {"text_config", text},
+                        {"vision_config",
+                         {{"hidden_size", 78},
+                          {"intermediate_size", 202},
+                          {"num_hidden_layers", 1},
+                          {"num_attention_heads", 2},
+                          {"image_size", 24},
+                          {"patch_size", 4},
+                          {"use_qk_norm", true},
+                          {"norm_type", "rms_norm"}}}}
+      .dump();
+}
+
+void cut_into_few(ModelSpec& model) {
+  std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 4;
+}
+
 nlohmann::json wide_qwen_vl(const std::string& tiny) {
   nlohmann::json config = nlohmann::json::parse(tiny);
   auto& text = config["text_config"];
@@ -236,7 +277,7 @@ LoadedMicrobatch make_samples(const ModelSpec& model, const std::vector<int64_t>
     int64_t values = 0;
     for (const ItemShape& shape : loaded.items.shapes(model.encoder_index(encoder.name), encoder))
       values += encoder.modality() == Modality::Image
-                    ? (shape.tokens - encoder.patches().class_tokens()) *
+                    ? shape.tiles * encoder.patches().patches_of(shape) *
                           encoder.patches().pixels_of_patch()
                     : encoder.mels().mel_bins * encoder.mels().columns();
     loaded.values.emplace_back(values, 0.5F);
@@ -406,6 +447,8 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                           {"llava with taps, biases and full attention", llava_config(true)},
                           {"llava with images of any size, four patches a feature", siglip_config(),
                            testing::merge_images_of_any_size},
+                          {"llava with registers", dinov2_config()},
+                          {"internvl", internvl_config(), cut_into_few},
                           {"qwen2_vl", qwen2_vl_config(), shrink_images},
                           {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
                           {"qwen3_vl", qwen3_vl_config(), shrink_images},

@@ -20,6 +20,7 @@ struct ImageOptions {
   int64_t patch_size = 0;
   bool crops = true;  ///< to the middle; false: the whole image is made size x size
   Resampling resampling = Resampling::Bicubic;
+  bool has_tiles = false;  ///< of size x size each, as many as the item's shape says
 };
 
 /// 8-bit RGB, height x width x 3.
@@ -35,6 +36,10 @@ Image decode_image(const Item& item, int64_t max_pixels);
 
 /// (3, size, size), normalised, in `target` (3 * size * size values).
 void preprocess_image(const Image& image, const ImageOptions& options, float* target);
+/// The same of the tiles of an image that is made as large as all of them, row by row, and behind
+/// several of them of the whole image: (tiles, 3, size, size).
+void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                      float* target);
 /// The same of the whole image: (3, height, width) as `to` says.
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target);

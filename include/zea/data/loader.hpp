@@ -52,7 +52,7 @@ struct ItemDecoding {
   /// Whether this rank needs what items hold, not only how many there are.
   bool is_wanted = true;
 
-  /// What an image of that shape is resized to, and how many values an item has.
+  /// What an image of that shape, or a tile, is resized to, and how many values an item has.
   ImageSize size_of(const ItemShape& shape) const;
   size_t values(const ItemShape& shape = {}) const;
 };

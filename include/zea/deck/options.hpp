@@ -93,6 +93,7 @@ struct EncoderOptions {
   std::string placeholder = {};
   std::string projector = "mlp";
   int64_t feature_layer = -2;
+  bool feature_norm = false;
   bool train = true;
   bool train_projector = true;
 
@@ -122,6 +123,11 @@ struct EncoderOptions {
          {},
          -1000,
          1000});
+    key(feature_norm,
+        {"feature_norm",
+         "of an encoder of images with weights: whether features of its last layer go through the "
+         "norm behind it",
+         {}});
     key(train, {"train", "whether the encoder is trained; false freezes it", {}});
     key(train_projector, {"train_projector", "whether the encoder's projector is trained", {}});
   }
@@ -159,6 +165,7 @@ struct DataOptions {
   Choice<BadItems> bad_items = BadItems::Stop;
   std::vector<double> image_mean, image_std;
   int64_t resized_min_pixels = 0, resized_max_pixels = 0;
+  int64_t min_tiles = 0, max_tiles = 0;
   int64_t max_image_pixels = 100000000;
   int64_t max_clip_seconds = 3600;
   int64_t prefetch = 2;
@@ -199,6 +206,19 @@ struct DataOptions {
          1e10});
     key(resized_max_pixels,
         {"resized_max_pixels", "most of them; fewer cost less and show less", {}, 0, 1e10});
+    key(min_tiles,
+        {"min_tiles",
+         "least tiles that an image is cut into, for encoders of tiles; 0: as the encoder's family "
+         "has it",
+         {},
+         0,
+         1024});
+    key(max_tiles, {"max_tiles",
+                    "most of them, beside the whole image; 1: images are not cut; 0: as the "
+                    "encoder's family has it",
+                    {},
+                    0,
+                    1024});
     key(max_image_pixels,
         {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
     key(max_clip_seconds,

@@ -36,6 +36,9 @@ NormedSum norm_sum(const at::Tensor& x, const at::Tensor& added, Parameter& weig
 at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int64_t query_heads,
                       int64_t key_heads, const NormSpec& spec);
 
+/// x (tokens, hidden), each column times its number of `scale` (hidden).
+at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
+
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 
@@ -46,14 +49,21 @@ at::Tensor interpolated_rows(const at::Tensor& rows, const at::Tensor& shares, P
 /// What the rows at hand are of images: any part of their tokens, in any number.
 struct ImageRows {
   at::Tensor patches;    ///< int64, ascending: rows that are patches
-  at::Tensor classes;    ///< int64, ascending: the others, class tokens
-  at::Tensor positions;  ///< (rows) int64: of each row's token in its image; the class token's is 0
+  at::Tensor positions;  ///< (rows) int64: of each row's token; the class token's is 0, registers
+                         ///< have those behind the last
 };
 
-/// Puts `patches` (patches, hidden) and class tokens into their rows and adds positions: (rows,
+/// What is learned of the tokens of an image, each of any shape whose last dim is hidden.
+struct ImageParameters {
+  Parameter& class_token;
+  Parameter& positions;
+  Parameter* registers = nullptr;  ///< tokens without positions; null: none
+};
+
+/// Puts `patches` (patches, hidden) and learned tokens into their rows and adds positions: (rows,
 /// hidden).
-at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows, Parameter& class_token,
-                        Parameter& positions);
+at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
+                        const ImageParameters& learned);
 
 /// For each row of `windows` (rows, width) int64 these rows of x (columns, hidden), side by side as
 /// a convolution's weight (out, hidden, width) lies: (rows, hidden * width). -1: zeros.

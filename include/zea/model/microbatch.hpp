@@ -26,7 +26,7 @@ struct RowTransfer {
 /// An encoder's part in a microbatch.
 struct EncoderPart {
   int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
-  at::Tensor positions;    ///< (rows here) int64: of each row's token in its item
+  at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
   /// Of tables of positions that are interpolated: (rows here, 4) the rows that a row lies between,
   /// int64, and their shares in it, compute type.
   at::Tensor corners, corner_shares;
@@ -40,8 +40,7 @@ struct EncoderPart {
   RowTransfer feature_gradients;  ///< and back
 
   at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type
-  at::Tensor patch_rows;  ///< int64: the rows here that they become
-  at::Tensor class_rows;  ///< int64: rows here that are class tokens
+  at::Tensor patch_rows;  ///< int64: the rows here that they become; others are learned
 
   at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
   at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip

@@ -66,12 +66,9 @@ MicrobatchSizes full_microbatch(const Plan& plan) {
   const auto encoders = static_cast<int64_t>(plan.model.encoders.size());
   for (const EncoderSpec& encoder : plan.model.encoders) {
     const int64_t most = row.tokens / encoders;
-    ItemShape shape;  // the encoder's usual one
-    int64_t features = encoder.item_shape().features;
-    if (encoder.varies() && features > most) {
-      features = std::max<int64_t>(1, most);
-      shape = {.tokens = features * encoder.projector.merge, .features = features};
-    }
+    const ItemShape fitting = encoder.shape_within(most);
+    const int64_t features = fitting.features;
+    const ItemShape shape = fitting == encoder.item_shape() ? ItemShape{} : fitting;  // the usual
     const int64_t items = std::max(most / features, std::min<int64_t>(1, row.tokens / features));
     row.items.add(plan.model.encoder_index(encoder.name), items, shape);
   }

@@ -21,10 +21,12 @@ VisionEncoder read_clip(const ConfigReader& config) {
   encoder.blocks = image_transformer_blocks({in_std, out_std, 1 / std::sqrt(2 * width), in_std});
   encoder.names = {.class_token = "embeddings.class_embedding",
                    .patch = "embeddings.patch_embedding",
-                   .positions = "embeddings.position_embedding",
+                   .positions = "embeddings.position_embedding.weight",
                    .pre_norm = "pre_layrnorm",
                    .layers = "encoder.layers."};
-  encoder.carried = post_layernorm(vision.block.hidden);
+  // Of the class token alone.
+  encoder.carried = {{"post_layernorm.weight", {vision.block.hidden}},
+                     {"post_layernorm.bias", {vision.block.hidden}}};
   return encoder;
 }
 

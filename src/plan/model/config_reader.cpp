@@ -142,8 +142,18 @@ int64_t ConfigReader::integer(const char* key, int64_t fallback) const {
 }
 
 int64_t ConfigReader::positive(const char* key, int64_t fallback) const {
+  return checked_positive(key, integer(key, fallback));
+}
+
+int64_t ConfigReader::side(const char* key, int64_t fallback) const {
+  const std::vector<int64_t> sides = integers(key, fallback);
+  if (sides.size() > 2 || sides.front() != sides.back())
+    refuse(key, object_.at(key).dump(), "one length, or two that are equal");
+  return checked_positive(key, sides.front());
+}
+
+int64_t ConfigReader::checked_positive(const char* key, int64_t value) const {
   constexpr int64_t kMost = int64_t{1} << 30;  // the product of two is far from overflow
-  const int64_t value = integer(key, fallback);
   if (value < 1) refuse(key, std::to_string(value), "1 or more");
   if (value > kMost) refuse(key, std::to_string(value), "1 to " + std::to_string(kMost));
   return value;

@@ -27,6 +27,7 @@ class ConfigReader {
   std::vector<int64_t> integers(const char* key,
                                 int64_t fallback) const;  ///< a number or a list of them
   double number(const char* key, double fallback) const;
+  int64_t side(const char* key, int64_t fallback) const;  ///< of a square: a number, or two alike
   std::vector<double> numbers(const char* key, int64_t count) const;  ///< so many, none may be 0
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
@@ -47,6 +48,7 @@ class ConfigReader {
                            const std::string& allowed) const;
 
  private:
+  int64_t checked_positive(const char* key, int64_t value) const;
   ConfigReader(const nlohmann::json& object, std::string path,
                std::shared_ptr<std::set<std::string>> asked);
 

@@ -85,9 +85,13 @@ struct VisionEncoder {
   /// Empty ones are not there.
   struct Names {
     std::string class_token, patch, positions, pre_norm, layers;
+    std::string registers = {};
+    std::string final_norm = {};  ///< behind the last block, of all tokens
   } names;
-  /// What stands behind the last block. Features are read before it, so it is carried, never
-  /// trained.
+  bool norms_features = false;  ///< by this one
+  /// Shapes of learned tokens and positions begin with a 1.
+  bool has_leading_one = false;
+  /// What features do not come of: it is carried, never trained.
   struct Carried {
     std::string name;
     Shape shape;
@@ -97,7 +101,10 @@ struct VisionEncoder {
   double class_std = 0, patch_std = 0.02, position_std = 0.02;
 };
 VisionEncoder read_clip(const ConfigReader& config);
+VisionEncoder read_dinov2(const ConfigReader& config);
+VisionEncoder read_dinov2_with_registers(const ConfigReader& config);
 VisionEncoder read_siglip(const ConfigReader& config);
+VisionEncoder read_vit(const ConfigReader& config);
 
 /// The tower that the Qwen-VL families have in common: patches of frame pairs of images of any
 /// size, turned by rows and columns, merged as squares, with blocks whose width is the config's
@@ -126,11 +133,14 @@ struct ImageTransformerDefaults {
   int64_t patch;
   double eps;
   const char* activation;
+  int64_t mlp_ratio = 0;  ///< key "mlp_ratio" in place of "intermediate_size"; 0: not so
+  int64_t hidden = 768, intermediate = 3072, layers = 12, heads = 12, image = 224;
 };
 EncoderSpec read_image_transformer(const ConfigReader& config,
                                    const ImageTransformerDefaults& defaults);
+/// A class token, its positions and attention as ViT has and names them.
+void set_learned_tokens(const ConfigReader& config, VisionEncoder& encoder);
 BlockFamily image_transformer_blocks(const BlockInit& init);
-std::vector<VisionEncoder::Carried> post_layernorm(int64_t hidden);
 
 /// The encoder's units, of parameters called `root`. Returns the unit that makes hidden state i for
 /// each i of 0..layers.
@@ -187,6 +197,7 @@ const std::map<std::string, MakeComposite>& composites();
 /// A decoder that hears.
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);

@@ -27,9 +27,7 @@ VisionEncoder read_tower(const ConfigReader& config) {
   const ConfigReader vision = config.object("vision_config");
   vision.require_text("model_type", "siglip_vision_model");
   VisionEncoder encoder = read_siglip(vision);
-  // The norm behind the last block is read here.
-  std::erase_if(encoder.carried,
-                [](const auto& carried) { return carried.name.starts_with("post_layernorm"); });
+  encoder.norms_features = true;
   EncoderSpec& spec = encoder.spec;
   auto& patches = std::get<PatchInput>(spec.input);
   patches.block = read_pooled_side(config, patches);
@@ -47,13 +45,14 @@ VisionEncoder read_tower(const ConfigReader& config) {
 }
 
 /// The matrix has initial values as other projectors do; transformers begins it with zeros.
-void add_projector(SpecBuilder& builder, const EncoderSpec& vision, const std::string& tower,
+void add_projector(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& tower,
                    int64_t hidden, const Trainable::Encoder& trains) {
+  const EncoderSpec& vision = encoder.spec;
   const int64_t width = vision.block.hidden;
   const std::string root = kProjectorRoot;
   builder.start(vision.name + ".projector", vision.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("encoder_norm", tower + "post_layernorm", vision.block.norm, width,
+  builder.add_norm("encoder_norm", tower + encoder.names.final_norm, vision.block.norm, width,
                    trains.encoder);
   builder.add_norm("norm", root + "mm_soft_emb_norm", vision.projector.norm, width,
                    trains.projector);
@@ -80,7 +79,7 @@ ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable) {
   const Trainable::Encoder trains = trainable.of(encoder.spec.name);
   SpecBuilder builder(model);
   add_vision_encoder(builder, encoder, tower, trains.encoder);
-  add_projector(builder, encoder.spec, tower, decoder.spec.block.hidden, trains);
+  add_projector(builder, encoder, tower, decoder.spec.block.hidden, trains);
   const int features = builder.last_unit();
   add_carried(builder, encoder, tower);
   add_decoder(builder, decoder, "language_model.", {features}, trainable.llm);

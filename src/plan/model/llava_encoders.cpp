@@ -8,6 +8,8 @@ namespace {
 const std::map<std::string, EncoderSpec (*)(const ConfigReader&)> kAudioEncoders{
     {"whisper", read_whisper}};
 
+constexpr const char* kPatches = "patches";  ///< of composed models: patches alone become features
+
 int64_t resolve_tap(const ConfigReader& config, int64_t layer, int64_t layers) {
   const int64_t state = layer < 0 ? layers + 1 + layer : layer;
   if (state < 0 || state > layers)
@@ -57,15 +59,28 @@ void read_projector(const ConfigReader& config, EncoderSpec& encoder) {
     config.refuse("projector", kind, "linear, mlp, pixel_shuffle_mlp, pool");
 }
 
+/// A key of zea's own, as what becomes of registers.
+void read_final_norm(const ConfigReader& config, VisionEncoder& encoder) {
+  encoder.norms_features = config.boolean("vision_feature_norm", false);
+  if (!encoder.norms_features) return;
+  const bool is_last = encoder.taps == std::vector<int64_t>{encoder.spec.layers};
+  if (encoder.names.final_norm.empty() || !is_last)
+    config.refuse("vision_feature_norm", "true",
+                  encoder.names.final_norm.empty() ? "false: the encoder has no norm of all tokens"
+                                                   : "false, or true for the last layer alone");
+}
+
 VisionEncoder read_vision(const ConfigReader& config) {
   VisionEncoder encoder =
       read_part(vision_encoders(), config.object("vision_config"), "clip_vision_model");
   for (int64_t layer : config.integers("vision_feature_layer", -2))
     encoder.taps.push_back(resolve_tap(config, layer, encoder.spec.layers));
   const std::string select = config.text("vision_feature_select_strategy", "default");
-  if (select != "default" && select != "full")
+  if (select != "default" && select != "full" && select != kPatches)
     config.refuse("vision_feature_select_strategy", select, "default, full");
-  encoder.spec.drops_first_token = select == "default";
+  encoder.spec.drops_first_token = select != "full";
+  encoder.spec.drops_registers = select == kPatches;
+  read_final_norm(config, encoder);
   return encoder;
 }
 
@@ -108,6 +123,9 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
   const int64_t side_by_side = vision.projector.pools ? 1 : vision.projector.merge;
   const int64_t width = vision.block.hidden * static_cast<int64_t>(taps.size()) * side_by_side;
   builder.start(vision.name + ".projector", vision.name, UnitKind::Projector, std::move(taps));
+  if (encoder.norms_features)
+    builder.add_norm("encoder_norm", place.root + encoder.names.final_norm, vision.block.norm,
+                     vision.block.hidden, trains);
   add_projector_linears(builder, vision.projector, place.projector_root, width,
                         model.decoder.block.hidden, projector_trains);
   const int features = builder.last_unit();

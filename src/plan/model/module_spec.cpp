@@ -64,11 +64,45 @@ PatchPlace PatchInput::place(int64_t patch, const ItemShape& image) const {
   return {square.row * block + inside / block, square.column * block + inside % block};
 }
 
-int64_t PatchInput::position(int64_t token, const ItemShape& image) const {
-  const int64_t patch = token - class_tokens();
-  if (patch < 0) return token;
-  const PatchPlace at = place(patch, image);
-  return class_tokens() + at.row * side() + at.column;
+TileGrid PatchInput::grid(const ImageSize& image) const {
+  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
+  const double pixels = static_cast<double>(image.height) * static_cast<double>(image.width);
+  double nearest = std::numeric_limits<double>::infinity();
+  TileGrid best;
+  // By their number, and of equal numbers the narrow ones first.
+  for (int64_t tiles = this->tiles.least; tiles <= this->tiles.most; ++tiles)
+    for (int64_t wide = 1; wide <= tiles; ++wide) {
+      if (tiles % wide != 0) continue;
+      const TileGrid grid{wide, tiles / wide};
+      const double away =
+          std::abs(shape - static_cast<double>(grid.wide) / static_cast<double>(grid.high));
+      const bool is_filled =
+          pixels > 0.5 * static_cast<double>(image_size * image_size * grid.tiles());
+      if (away < nearest || (away == nearest && is_filled)) best = grid;
+      nearest = std::min(nearest, away);
+    }
+  return best;
+}
+
+int64_t PatchInput::patches_of(const ItemShape& shape) const {
+  const int64_t others = patches_first ? learned_tokens() + shape.apart : learned_tokens();
+  return shape.tile_tokens() - others;
+}
+
+int64_t PatchInput::patch_of(int64_t token, int64_t patches) const {
+  if (patches_first) return token < patches ? token : -1;
+  return token < learned_tokens() ? -1 : token - learned_tokens();
+}
+
+int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
+  const int64_t patches = patches_of(shape), patch = patch_of(token, patches);
+  if (patch >= 0) {
+    const PatchPlace at = place(patch, shape);
+    return class_tokens() + at.row * side() + at.column;
+  }
+  const int64_t learned = patches_first ? token - patches : token;
+  if (learned < class_tokens() || learned >= learned_tokens()) return 0;
+  return side() * side() + learned;
 }
 
 std::array<TableShare, 4> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
@@ -107,9 +141,10 @@ PatchPlace ItemShape::square(int64_t index) const {
 }
 
 int64_t ItemShape::feature_of(int64_t token) const {
-  const int64_t index = token < first ? -1 : (token - first) / merge;
-  if (index < 0 || index >= features) return -1;
-  if (window == 0) return index;
+  const int64_t of_tile = features / tiles, inside = token % tile_tokens();
+  const int64_t index = inside < first ? -1 : (inside - first) / merge;
+  if (index < 0 || index >= of_tile) return -1;
+  if (window == 0) return token / tile_tokens() * of_tile + index;
   const PatchPlace place = square(index);
   return place.row * columns() + place.column;
 }
@@ -124,7 +159,7 @@ std::vector<int64_t> ItemShape::windows() const {
 }
 
 int64_t ItemShape::most_seen(int64_t of_window) const {
-  return of_window == 0 ? tokens : std::min(tokens, of_window * of_window * merge);
+  return of_window == 0 ? tile_tokens() : std::min(tokens, of_window * of_window * merge);
 }
 
 bool DecoderSpec::limits_positions() const {
@@ -146,6 +181,8 @@ int64_t BlockSpec::widest_window() const {
 }
 
 ItemShape EncoderSpec::item_shape() const {
+  if (modality() == Modality::Image && patches().tiles.most > 1)
+    return tiled_shape(patches().tiles.most + 1, 1);
   if (modality() == Modality::Image)
     return item_shape(ImageSize{patches().image_size, patches().image_size});
   return clip_shape(mels().columns());
@@ -159,15 +196,45 @@ ItemShape EncoderSpec::clip_shape(int64_t columns) const {
 }
 
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
-  const auto [height, width] = patches().resized(image);
-  const int64_t patch = patches().patch_size, first = drops_first_token ? 1 : 0;
-  const int64_t tokens = patches().class_tokens() + height / patch * (width / patch);
+  const PatchInput& input = patches();
+  if (input.tiles.most > 0) {
+    const TileGrid grid = input.grid(image);
+    return tiled_shape(grid.tiles() > 1 ? grid.tiles() + 1 : 1, grid.wide);
+  }
+  const auto [height, width] = input.resized(image);
+  const int64_t patch = input.patch_size;
+  const int64_t first = (drops_first_token ? 1 : 0) + (drops_registers ? input.registers : 0);
+  const int64_t tokens = input.learned_tokens() + height / patch * (width / patch);
   return {.tokens = tokens,
           .features = (tokens - first) / projector.merge,
           .first = first,
           .merge = projector.merge,
           .width = width / patch,
           .window = std::ranges::max(block.attention, {}, &AttentionSpec::window).window};
+}
+
+ItemShape EncoderSpec::tiled_shape(int64_t tiles, int64_t tiles_wide) const {
+  const int64_t side = patches().side(), merge = projector.merge;
+  const int64_t tokens = side * side + patches().learned_tokens();
+  const int64_t apart = (merge - tokens % merge) % merge;
+  return {.tokens = tiles * (tokens + apart),
+          .features = tiles * side * side / merge,
+          .merge = merge,
+          .width = side,
+          .apart = apart,
+          .tiles = tiles,
+          .tiles_wide = tiles_wide};
+}
+
+ItemShape EncoderSpec::shape_within(int64_t features) const {
+  const ItemShape usual = item_shape();
+  if (!varies() || usual.features <= features) return usual;
+  if (modality() == Modality::Image && patches().tiles.most > 0) {
+    const int64_t tiles = features / tiled_shape(1, 1).features;
+    return tiled_shape(std::max<int64_t>(1, tiles == 2 ? 1 : tiles), 1);  // two are a grid of one
+  }
+  const int64_t fitting = std::max<int64_t>(1, features);
+  return {.tokens = fitting * projector.merge, .features = fitting};
 }
 
 }  // namespace zea

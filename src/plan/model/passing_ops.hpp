@@ -56,6 +56,10 @@ class PassingOps {
   Value attention(const Value& x, const BlockSpec&) { return x; }
   Value gated(const Value& x, Activation) { return x; }
   Value add(const Value& x, const Value&) { return x; }
+  Value layer_scaled(const Value& x, const std::string& role) {
+    use(role);
+    return x;
+  }
   Value norm(const Value& x, const std::string& role, const NormSpec& spec) {
     use(role + ".weight");
     if (spec.kind == NormKind::Layer) use(role + ".bias");
@@ -68,6 +72,7 @@ class PassingOps {
   Value image_tokens(const Value& x) {
     use("class_token");
     use("positions");
+    if (has("registers")) use("registers");
     return x;
   }
   Value positions() {

@@ -22,7 +22,7 @@ void read_position_table(const ConfigReader& config, VisionEncoder& encoder) {
   if (side * side != rows)
     config.refuse("num_position_embeddings", std::to_string(rows), "the square of an integer");
   std::get<PatchInput>(encoder.spec.input).table_side = side;
-  encoder.names.positions = "pos_embed";
+  encoder.names.positions = "pos_embed.weight";
   encoder.position_std = encoder.patch_std;
 }
 
@@ -79,7 +79,7 @@ int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, size_t numb
   const std::string root = kTowerRoot + "deepstack_merger_list." + std::to_string(number) + ".";
   builder.start("vision.deepstack." + std::to_string(number), "vision", UnitKind::Projector,
                 {{state, false}});
-  builder.add_norm("joined_norm", root + kMergerNames.norm, vision.projector.norm, width,
+  builder.add_norm("merged_norm", root + kMergerNames.norm, vision.projector.norm, width,
                    trainable);
   add_projector_linear(builder, "linear_1", root + kMergerNames.linear_1, {width, width}, true,
                        trainable);

@@ -44,9 +44,10 @@ VisionEncoder read_siglip(const ConfigReader& config) {
   encoder.blocks = image_transformer_blocks({square, square, wide, wide});
   encoder.names = {.class_token = {},
                    .patch = "embeddings.patch_embedding",
-                   .positions = "embeddings.position_embedding",
+                   .positions = "embeddings.position_embedding.weight",
                    .pre_norm = {},
-                   .layers = "encoder.layers."};
+                   .layers = "encoder.layers.",
+                   .final_norm = "post_layernorm"};
   // Of its SiglipImageProcessor.
   auto& patches = std::get<PatchInput>(vision.input);
   patches.crops = false;
@@ -54,7 +55,6 @@ VisionEncoder read_siglip(const ConfigReader& config) {
   encoder.patch_bias = true;
   encoder.patch_std = 1 / std::sqrt(static_cast<double>(vision.patches().values()));
   encoder.position_std = 1 / std::sqrt(static_cast<double>(hidden));
-  encoder.carried = post_layernorm(hidden);
   if (config.boolean("vision_use_head", true)) add_pooling_head(encoder);
   return encoder;
 }

@@ -73,9 +73,9 @@ void SpecBuilder::add_norm(const std::string& role, const std::string& name, con
   if (norm.kind == NormKind::Layer) add(role + ".bias", name + ".bias", {width}, trainable, 0);
 }
 
-void SpecBuilder::add_class_token(const std::string& name, int64_t width, bool trainable,
+void SpecBuilder::add_class_token(const std::string& name, const Shape& shape, bool trainable,
                                   double std) {
-  model_.params[add("class_token", name, {width}, trainable, std)].init = Init::Normal;
+  model_.params[add("class_token", name, shape, trainable, std)].init = Init::Normal;
 }
 
 void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int64_t width) {
@@ -98,18 +98,28 @@ void SpecBuilder::add_blocks(const std::string& module, int64_t count, const Blo
 void SpecBuilder::add_block(const BlockSpec& block, const BlockFamily& family,
                             const std::string& layer, bool trainable) {
   const BlockNames& names = family.names;
-  const auto add_norm_if = [&](const std::string& role, const std::string& name, int64_t width,
-                               const TpCut& cut = {}) {
-    if (!name.empty()) add_norm(role, layer + name, block.norm, width, trainable, cut);
+  const auto add_norm_if = [&](const std::string& role, const std::string& name, int64_t width) {
+    if (!name.empty()) add_norm(role, layer + name, block.norm, width, trainable);
+  };
+  const auto add_scale_if = [&](const std::string& role, const std::string& name) {
+    if (name.empty()) return;
+    const double value = family.init.scale;
+    model_.params[add(role, layer + name, {block.hidden}, trainable, value)].init = Init::Constant;
   };
   add_norm_if("attention_norm", names.attention_norm, block.hidden);
   add_attention(block, family, layer, trainable);
-  add_norm_if("q_norm", names.q_norm, block.heads.dim, {.of_heads = true});
-  add_norm_if("k_norm", names.k_norm, block.heads.dim, {.of_heads = true});
+  const int64_t norm_width = block.heads.dim * (block.query_key_norm ? block.heads.query : 1);
+  for (const auto& [role, name] :
+       {std::pair("q_norm", names.q_norm), std::pair("k_norm", names.k_norm)})
+    if (!name.empty())
+      add_norm(role, layer + name, block.query_key_norm.value_or(block.norm), norm_width, trainable,
+               {.of_heads = true});
   add_norm_if("attention_post_norm", names.attention_post_norm, block.hidden);
+  add_scale_if("attention_scale", names.attention_scale);
   add_norm_if("mlp_norm", names.mlp_norm, block.hidden);
   add_feed_forward(block, family, layer, trainable);
   add_norm_if("mlp_post_norm", names.mlp_post_norm, block.hidden);
+  add_scale_if("mlp_scale", names.mlp_scale);
 }
 
 void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& family,

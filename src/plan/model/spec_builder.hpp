@@ -29,10 +29,12 @@ struct BlockNames {
   std::string q_norm = {}, k_norm = {};  ///< of each head
   std::string out;
   std::string attention_post_norm = {};
+  std::string attention_scale = {};  ///< of what attention gives, whole; and so mlp_scale
   std::string mlp_norm;
   std::string gate = {};  ///< of gated blocks
   std::string up, down;
   std::string mlp_post_norm = {};
+  std::string mlp_scale = {};
 };
 
 /// Which projections of a block have biases.
@@ -40,9 +42,9 @@ struct BlockBiases {
   bool q = false, k = false, v = false, out = false, mlp = false;
 };
 
-/// Standard deviations of a block's initial matrices.
+/// Standard deviations of a block's initial matrices, and the initial numbers of layer scales.
 struct BlockInit {
-  double qkv, out, up, down;
+  double qkv, out, up, down, scale = 1;
 };
 
 /// What the blocks of a module have in common, and how each of them attends.
@@ -78,8 +80,8 @@ class SpecBuilder {
                  double std);
   void add_norm(const std::string& role, const std::string& name, const NormSpec& norm,
                 int64_t width, bool trainable, const TpCut& cut = {});
-  /// A vector of normal numbers.
-  void add_class_token(const std::string& name, int64_t width, bool trainable, double std);
+  /// Normal numbers, also where they are a vector.
+  void add_class_token(const std::string& name, const Shape& shape, bool trainable, double std);
   /// A table of sines and cosines, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
   /// The unit reads a parameter that an earlier one has, too.

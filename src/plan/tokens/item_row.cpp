@@ -58,13 +58,14 @@ std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool
     segments.push_back({start, length});
     start += length;
   };
-  for (const ItemShape& item : items) {
-    if (in_windows && item.window > 0)
-      std::ranges::for_each(item.windows(), append);
-    else
-      append(item.tokens - item.apart);
-    for (int64_t i = 0; i < item.apart; ++i) append(1);
-  }
+  for (const ItemShape& item : items)
+    for (int64_t tile = 0; tile < item.tiles; ++tile) {
+      if (in_windows && item.window > 0)
+        std::ranges::for_each(item.windows(), append);
+      else
+        append(item.tile_tokens() - item.apart);
+      for (int64_t i = 0; i < item.apart; ++i) append(1);
+    }
   return segments;
 }
 

@@ -139,6 +139,15 @@ FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool 
   return f;
 }
 
+FunctionMemory layer_scale_memory(int64_t rows, int64_t hidden, bool trains,
+                                  const ElementBytes& bytes) {
+  FunctionMemory f;
+  f.output = rows * hidden * bytes.param;
+  f.trains = f.saves_input = trains;
+  if (trains) f.backward_working = f.output + sums_bytes(rows, hidden, bytes);
+  return f;
+}
+
 FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {
   FunctionMemory f;
   f.output = rows * weight.in * bytes.param;
@@ -155,13 +164,13 @@ FunctionMemory interpolated_rows_memory(int64_t rows, const WeightSpec& weight,
   return f;
 }
 
-FunctionMemory class_and_positions_memory(int64_t images, int64_t tokens, int64_t hidden,
-                                          bool trains, const ElementBytes& bytes) {
+FunctionMemory image_tokens_memory(int64_t rows, int64_t table, int64_t hidden, bool trains,
+                                   const ElementBytes& bytes) {
   FunctionMemory f;
-  f.output = images * tokens * hidden * bytes.param;
+  f.output = rows * hidden * bytes.param;
   f.trains = trains;
   f.backward_working =
-      (1 + (bytes.gradient != bytes.param ? images : 0)) * tokens * hidden * bytes.gradient;
+      (table + (bytes.gradient != bytes.param ? rows : 0)) * hidden * bytes.gradient;
   return f;
 }
 

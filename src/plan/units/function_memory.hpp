@@ -69,11 +69,14 @@ FunctionMemory rms_norm_memory(int64_t rows, int64_t hidden, bool trains,
 /// Of heads of `dim` elements, `width` in all, of which the values are copied.
 FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
                                  const ElementBytes& bytes);
+FunctionMemory layer_scale_memory(int64_t rows, int64_t hidden, bool trains,
+                                  const ElementBytes& bytes);
 FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes);
 FunctionMemory interpolated_rows_memory(int64_t rows, const WeightSpec& weight,
                                         const ElementBytes& bytes);
-FunctionMemory class_and_positions_memory(int64_t images, int64_t tokens, int64_t hidden,
-                                          bool trains, const ElementBytes& bytes);
+/// With a table of so many learned tokens and positions.
+FunctionMemory image_tokens_memory(int64_t rows, int64_t table, int64_t hidden, bool trains,
+                                   const ElementBytes& bytes);
 /// Windows of three columns, those of a row side by side.
 FunctionMemory windows_memory(int64_t rows, int64_t hidden, const ElementBytes& bytes);
 /// Temporaries of the gradient of a bias that was added in place.

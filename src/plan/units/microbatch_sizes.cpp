@@ -22,6 +22,8 @@ EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemSha
   for (const ItemShape& item : items) {
     sizes.tokens += item.tokens;
     sizes.features += item.features;
+    if (encoder.modality() == Modality::Image)
+      sizes.patches += item.tiles * encoder.patches().patches_of(item);
   }
   for (const AttentionSpec& way : encoder.block.attention)
     sizes.attention.push_back(attention_sizes(segments_of_items(items, way.window > 0), false));
@@ -35,9 +37,10 @@ MicrobatchSizes with_items(const ModelSpec& model, const MicrobatchSizes& sizes,
   MicrobatchSizes other = sizes;
   other.items = items;
   other.encoders.clear();
-  for (size_t e = 0; e < model.encoders.size(); ++e)
-    other.encoders.push_back(
-        encoder_sizes(model.encoders[e], items.shapes(static_cast<int>(e), model.encoders[e])));
+  for (size_t e = 0; e < model.encoders.size(); ++e) {
+    const EncoderSpec& encoder = model.encoders[e];
+    other.encoders.push_back(encoder_sizes(encoder, items.shapes(static_cast<int>(e), encoder)));
+  }
   return other;
 }
 

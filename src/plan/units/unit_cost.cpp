@@ -48,7 +48,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   RowCount input(size_t) { return {rows_}; }
   RowCount source() {
     if (unit_.kind == UnitKind::AudioEmbed) return {2 * rows_};
-    return {rows_ - items_ * model_.encoders[unit_.encoder].patches().class_tokens()};
+    return {patches_};
   }
   RowCount linear(RowCount x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
     multiply(x.rows, role + ".weight");
@@ -69,6 +69,10 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     attention_ += 2.0 * pairs_ * static_cast<double>(block.heads.query * block.heads.dim);
     return x;
   }
+  RowCount layer_scaled(RowCount x, const std::string& role) {
+    multiply(x.rows, role);
+    return x;
+  }
   RowCount norm(RowCount x, const std::string& role, const NormSpec&) { return linear(x, role); }
   RowCount windows(RowCount x) { return {x.rows / 2}; }
   RowCount image_tokens(RowCount) { return copied(rows_); }
@@ -84,8 +88,10 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
 
  private:
   void count(int64_t items, const ItemShape& item) {
-    items_ = items;
     rows_ = items * item.tokens;
+    const EncoderSpec& encoder = model_.encoders[unit_.encoder];
+    if (encoder.modality() == Modality::Image)
+      patches_ = items * item.tiles * encoder.patches().patches_of(item);
     feature_rows_ = items * item.features * item.merge;
     const int64_t window = unit_.kind == UnitKind::Block ? model_.attention(unit_).window : 0;
     pairs_ = static_cast<double>(rows_ * item.most_seen(window));
@@ -101,7 +107,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
 
   const ModelSpec& model_;
   const int64_t hidden_;
-  int64_t items_ = 0, rows_ = 0;
+  int64_t rows_ = 0, patches_ = 0;
   int64_t feature_rows_ = 0;  ///< those that become features
   double pairs_ = 0;          ///< of a query and a key that it sees
   int64_t products_ = 0;
@@ -139,6 +145,7 @@ std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times) {
     ItemShape item = model.encoders[unit.encoder].item_shape();
     item.tokens *= times;
     item.features *= times;
+    if (item.tiles > 1) item.tiles *= times;
     costs[u] = cost_of(model, unit, CostOps(model, unit, item));
   }
   return costs;

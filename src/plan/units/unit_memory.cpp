@@ -96,8 +96,7 @@ class MemoryOps {
     const int64_t rows = tokens().here;
     if (unit_.kind == UnitKind::AudioEmbed) return {tape_, tape_.input(0, false), 2 * rows};
     const EncoderSizes& items = sizes_.encoders[unit_.encoder];
-    const int64_t classes = items.items * encoder_of(unit_).patches().class_tokens();
-    return {tape_, tape_.input(0, false), rows * (items.tokens - classes) / items.tokens};
+    return {tape_, tape_.input(0, false), rows * items.patches / items.tokens};
   }
 
   TapeTensor linear(const TapeTensor& x, const std::string& role,
@@ -127,11 +126,11 @@ class MemoryOps {
     return call(row_linear_memory(rows, weight(role, order), bytes_), {x}, rows.here);
   }
   TapeTensor query_value_biases(const TapeTensor& qkv) { return qkv; }
-  TapeTensor head_norms(const TapeTensor& qkv, const BlockSpec& block) {
+  TapeTensor head_norms(const TapeTensor& qkv, const BlockSpec&) {
     const int64_t width = weight("qkv").out;
-    return call(
-        head_norms_memory(qkv.rows(), width, block.heads.dim, weight("q_norm").trains, bytes_),
-        {qkv}, qkv.rows());
+    const WeightSpec norm = weight("q_norm");
+    return call(head_norms_memory(qkv.rows(), width, norm.out, norm.trains, bytes_), {qkv},
+                qkv.rows());
   }
   TapeTensor rotary(const TapeTensor& qkv, const BlockSpec&) {
     return call(rotary_memory(qkv.rows(), weight("qkv").out, bytes_), {qkv}, qkv.rows());
@@ -144,6 +143,10 @@ class MemoryOps {
   }
   TapeTensor add(const TapeTensor& x, const TapeTensor& y) {
     return call(sum_memory(tape_.bytes(x.tensor())), {x, y}, x.rows());
+  }
+  TapeTensor layer_scaled(const TapeTensor& x, const std::string& role) {
+    const WeightSpec of = weight(role);
+    return call(layer_scale_memory(x.rows(), of.out, of.trains, bytes_), {x}, x.rows());
   }
   TapeTensor norm(const TapeTensor& x, const std::string& role, const NormSpec& spec) {
     const WeightSpec of = weight(role);
@@ -162,10 +165,11 @@ class MemoryOps {
     return call(windows_memory(rows, model_.hidden(unit_.module), bytes_), {columns}, rows);
   }
   TapeTensor image_tokens(const TapeTensor& patches) {
-    const int64_t rows = tokens().here, length = encoder_of(unit_).item_shape().tokens;
+    const PatchInput& input = encoder_of(unit_).patches();
+    const int64_t rows = tokens().here;
+    const int64_t table = input.side() * input.side() + input.learned_tokens();
     const bool trains = weight("class_token").trains || weight("positions").trains;
-    return call(class_and_positions_memory(part_of(rows, length), length,
-                                           model_.hidden(unit_.module), trains, bytes_),
+    return call(image_tokens_memory(rows, table, model_.hidden(unit_.module), trains, bytes_),
                 {patches}, rows);
   }
   TapeTensor scaled(const TapeTensor& x, double) {
@@ -371,10 +375,9 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     const int64_t element = element_bytes(encoder.name);
     if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();
-      const int64_t patches = items.tokens - items.items * input.class_tokens();
       const BlockSpec& block = encoder.block;
       const auto tables = block.rotary ? static_cast<int64_t>(block.attention.size()) : 0;
-      bytes += kIndex * (items.features + rows) + patches * input.values() * element +
+      bytes += kIndex * (items.features + rows) + items.patches * input.values() * element +
                items.tokens * tables * block.heads.dim * element;
       if (input.table_side > 0) bytes += items.tokens * kCorners * (kIndex + element);
     } else {

@@ -15,7 +15,7 @@
 namespace zea {
 
 /// How initial values are drawn when there are none to load.
-enum class Init { Zeros, Ones, Normal, Sinusoids };
+enum class Init { Zeros, Ones, Normal, Sinusoids, Constant };
 
 /// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
 struct TpCut {
@@ -39,7 +39,7 @@ struct ParamSpec {
   std::string module;  ///< one of ModelSpec::modules()
   Shape shape;
   Init init = Init::Normal;
-  double std = 0.02;
+  double std = 0.02;  ///< of normal numbers; the value of constant ones
   TpCut tp_cut;
   bool fused_with_next =
       false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up

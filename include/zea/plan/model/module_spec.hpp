@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -78,6 +79,8 @@ struct BlockSpec {
   /// The ways in which blocks of the module attend; UnitSpec::attention says which is a block's.
   std::vector<AttentionSpec> attention = std::vector<AttentionSpec>(1);
   NormSpec norm;
+  /// Of all queries of a token and of all its keys, whose norms are of each head without it.
+  std::optional<NormSpec> query_key_norm = {};
   bool rotary = false;  ///< positions turn queries and keys
   bool gated = false;   ///< activation(gate) * up in place of activation(up); of Silu or GeluTanh
   Activation activation = Activation::Gelu;
@@ -106,6 +109,18 @@ struct PixelLimits {
   int64_t least = 0, most = 0;
 };
 
+/// Into how many square tiles an image is cut, at least and at most; most = 0: into none.
+struct TileLimits {
+  int64_t least = 1, most = 0;
+};
+
+/// Tiles side by side and above each other.
+struct TileGrid {
+  int64_t wide = 1, high = 1;
+
+  int64_t tiles() const { return wide * high; }
+};
+
 /// A patch of an image, in patches from its upper left corner.
 struct PatchPlace {
   int64_t row = 0, column = 0;
@@ -124,6 +139,9 @@ struct PatchInput {
   int64_t image_size = 0, patch_size = 0, channels = 3;
   int64_t frames = 1;        ///< of a patch; an image is that many equal ones
   bool class_token = false;  ///< stands before the patches
+  int64_t registers = 0;     ///< more such tokens behind it, without positions
+  /// These stand behind the patches, and padding behind them: squares of patches become features.
+  bool patches_first = false;
   int64_t block = 1;
   /// Images keep about their shape, and those that are not too large their size; false: each
   /// becomes image_size x image_size.
@@ -131,6 +149,9 @@ struct PatchInput {
   /// Of an image of any size; without them image_size is the most of its sides, with them that of
   /// the largest square (limit()).
   PixelLimits pixels = {};
+  /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
+  /// one more; and tiles do not see each other.
+  TileLimits tiles = {};
   bool crops = true;  ///< the middle of an image becomes that; false: all of it
   Resampling resampling = Resampling::Bicubic;
   /// Of a square table of positions that every image is laid over, corner on corner; 0: position()
@@ -140,16 +161,24 @@ struct PatchInput {
 
   int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
   int64_t class_tokens() const { return class_token ? 1 : 0; }
+  int64_t learned_tokens() const { return class_tokens() + registers; }  ///< that are no patches
   void limit(const PixelLimits& to);
   int64_t pixels_of_patch() const { return channels * patch_size * patch_size; }
   int64_t values() const { return frames * pixels_of_patch(); }  ///< of a patch
   /// What an image becomes: sides of whole blocks of patches. Throws DataError where the limits of
   /// pixels allow no such shape.
   ImageSize resized(const ImageSize& image) const;
-  /// Where the patch lies that a token behind the class tokens of an image is.
+  /// The grid of tiles whose shape is nearest to the image's; of equal ones the largest that is not
+  /// more than twice as large as the image (InternVL, arXiv:2404.16821).
+  TileGrid grid(const ImageSize& image) const;
+  /// Patches of a tile, which an image that is not cut is, too.
+  int64_t patches_of(const ItemShape& shape) const;
+  /// The patch that a token of a tile is; -1: it is none.
+  int64_t patch_of(int64_t token, int64_t patches) const;
+  /// Where the patch lies that is the patch-th of an image or tile.
   PatchPlace place(int64_t patch, const ItemShape& image) const;
-  /// The row of the table of positions, which has side() x side() patches after the class token,
-  /// for a token of an image.
+  /// The row of the table of positions, which has side() x side() patches after the class token and
+  /// registers after these, for a token of an image or tile; padding has the first.
   int64_t position(int64_t token, const ItemShape& image) const;
   /// The four rows of that table which a patch lies between, and their shares in it: bilinear.
   std::array<TableShare, 4> table_shares(int64_t patch, const ItemShape& image) const;
@@ -174,6 +203,9 @@ struct ItemShape {
   int64_t merge = 1;  ///< neighbouring tokens that become one feature
   int64_t width = 0;  ///< of an image, in patches
   int64_t apart = 0;  ///< last tokens that fill up a merge: no other sees them, nor they another
+  /// An item is so many alike, none of which sees another's tokens; width and apart are of each.
+  int64_t tiles = 1;
+  int64_t tiles_wide = 1;  ///< of the grid that they are cut from
   /// Of an image: features a side of the windows, squares that its tokens lie in one after the
   /// other, by rows, as do features in each; 0: all by rows.
   int64_t window = 0;
@@ -188,13 +220,15 @@ struct ItemShape {
   std::vector<int64_t> windows() const;
   /// How many tokens one sees at most where it sees windows of that side (0: the item).
   int64_t most_seen(int64_t of_window) const;
+  int64_t tile_tokens() const { return tokens / tiles; }
+  TileGrid grid() const { return {tiles_wide, tiles == 1 ? 1 : (tiles - 1) / tiles_wide}; }
   bool operator==(const ItemShape&) const = default;
 };
 
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
 /// and linear.
 struct ProjectorSpec {
-  NormSpec norm = {};        ///< of features, or of tokens before they are merged
+  NormSpec norm = {};        ///< of features, of tokens before they are merged, or of all of these
   int64_t merge = 1;         ///< neighbouring tokens that become one feature: side by side
   bool pools = false;        ///< ... or their mean
   bool pools_first = false;  ///< ... taken before the norm
@@ -212,6 +246,7 @@ struct EncoderSpec {
   int64_t layers = 0;
   std::variant<PatchInput, MelInput> input = {};
   bool drops_first_token = true;  ///< before the projector
+  bool drops_registers = false;   ///< likewise
   ProjectorSpec projector = {};
 
   Modality modality() const {
@@ -221,7 +256,8 @@ struct EncoderSpec {
   const MelInput& mels() const { return std::get<MelInput>(input); }
   /// Whether items differ in their shapes.
   bool varies() const {
-    return modality() == Modality::Image ? patches().any_size : mels().own_length;
+    return modality() == Modality::Audio ? mels().own_length
+                                         : patches().any_size || patches().tiles.most > 1;
   }
   /// Of every item, where they do not differ; else of the largest.
   ItemShape item_shape() const;
@@ -229,6 +265,10 @@ struct EncoderSpec {
   ItemShape item_shape(const ImageSize& image) const;
   /// Of a clip whose sound has so many log-mel columns.
   ItemShape clip_shape(int64_t columns) const;
+  /// The usual one, or where items differ the largest of at most so many features, one at least.
+  ItemShape shape_within(int64_t features) const;
+  /// Of an image of so many tiles.
+  ItemShape tiled_shape(int64_t tiles, int64_t tiles_wide) const;
 };
 
 /// The language model.

@@ -15,9 +15,10 @@
 //   query_value_biases(qkv)             adds "q.bias" and "v.bias"
 //   head_norms(qkv, block)              of queries and keys, with "q_norm" and "k_norm"
 //   rotary(qkv, block), attention(qkv, block), gated(x, activation), add(x, y)
+//   layer_scaled(x, role)               columns times a vector
 //   norm(x, role, spec), norm_sum(x, added, role, spec)           x + added, and its norm
 //   windows(x)                          three rows side by side, of every other one
-//   image_tokens(patches)               with "class_token" and "positions"
+//   image_tokens(patches)               with "class_token", "registers" and "positions"
 //   positions(), vocabulary()           rows of these tables, or what lies between them
 //   scaled(x, factor)
 //   features()                          of all inputs, the rows that become features
@@ -39,6 +40,15 @@ template <class Ops>
 typename Ops::Value normed_if_has(Ops& ops, typename Ops::Value x, const std::string& role,
                                   const NormSpec& norm) {
   return ops.has(role + ".weight") ? ops.norm(x, role, norm) : x;
+}
+
+/// What a half of a block adds to its residual path.
+template <class Ops>
+typename Ops::Value block_change(Ops& ops, typename Ops::Value x, const std::string& half,
+                                 const NormSpec& norm) {
+  const auto y = normed_if_has(ops, x, half + "_post_norm", norm);
+  const std::string scale = half + "_scale";
+  return ops.has(scale) ? ops.layer_scaled(y, scale) : y;
 }
 
 template <class Ops>
@@ -88,15 +98,15 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block, size_t n
   if (ops.has("q_norm.weight")) qkv = ops.head_norms(qkv, block);
   if (block.rotary) qkv = ops.rotary(qkv, block);
   const auto attended = ops.attention(qkv, block);
-  const auto change = normed_if_has(ops, ops.row_linear(attended, "out", kRows, block.order),
-                                    "attention_post_norm", block.norm);
+  const auto change = block_change(ops, ops.row_linear(attended, "out", kRows, block.order),
+                                   "attention", block.norm);
   const auto [y, normed_again] = ops.norm_sum(x, change, "mlp_norm", block.norm);
   const auto inner =
       block.gated
           ? ops.gated(ops.column_linear(normed_again, "up", kRows, block.order), block.activation)
           : ops.activated_column_linear(normed_again, "up", block.activation, kRows, block.order);
-  auto z = ops.add(y, normed_if_has(ops, ops.row_linear(inner, "down", kRows, block.order),
-                                    "mlp_post_norm", block.norm));
+  auto z = ops.add(
+      y, block_change(ops, ops.row_linear(inner, "down", kRows, block.order), "mlp", block.norm));
   for (size_t i = 1; i < num_inputs; ++i)
     if (ops.has_input(i)) z = ops.added(z, i);
   return z;
@@ -111,7 +121,7 @@ typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const Proj
   x = normed_if_has(ops, x, "norm", spec.norm);
   if (spec.merge > 1 && !spec.pools_first)
     x = spec.pools ? ops.mean_of(x, spec.merge) : ops.side_by_side(x, spec.merge);
-  x = normed_if_has(ops, x, "joined_norm", spec.norm);
+  x = normed_if_has(ops, x, "merged_norm", spec.norm);
   if (spec.is_linear) return ops.linear(x, "linear", spec.order);
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);

@@ -11,7 +11,8 @@
 
 namespace zea {
 
-/// One for each of `items`, or each of its windows, and one for each token that stands apart in it.
+/// One for each tile of `items`, or each window of an item, and one for each token that stands
+/// apart in it.
 std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool in_windows);
 
 class ItemRow {
@@ -30,8 +31,11 @@ class ItemRow {
   }
   const TokenLayout& layout() const { return layout_; }
 
-  /// A token's place in its item, and that item's among those here.
+  /// A token's place in its item, or in the tile of it, and that item's among those here.
   int64_t position(int64_t token) const { return token - starts_[item_of(token)]; }
+  int64_t position_in_tile(int64_t token) const {
+    return position(token) % shape(item_of(token)).tile_tokens();
+  }
   size_t item_of(int64_t token) const;
   const ItemShape& shape(size_t item) const { return shapes_[item]; }
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.

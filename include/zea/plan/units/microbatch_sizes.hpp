@@ -23,6 +23,7 @@ struct AttentionSizes {
 /// The items of an encoder in a microbatch.
 struct EncoderSizes {
   int64_t items = 0, tokens = 0, features = 0;
+  int64_t patches = 0;  ///< of images
   /// For each of BlockSpec::attention.
   std::vector<std::vector<AttentionSizes>> attention = {};
 

@@ -31,8 +31,8 @@ std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<Uni
 /// Multiplications of each unit for a microbatch of `tokens` of text, with as many items as fit.
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens);
 
-/// The same of one item of each encoder with so many times the tokens of its usual one; 0 of what
-/// is the decoder's.
+/// The same of one item of each encoder with so many times the tokens of its usual one (tiles,
+/// where it has several); 0 of what is the decoder's.
 std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times);
 
 /// What costs were measured with: data.row_tokens, data.rows_per_microbatch, precision.preset and
