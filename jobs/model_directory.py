@@ -12,14 +12,14 @@ from dataset_writer import encoded_size
 class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
-    these `beside_image`, which is text like any other."""
+    these `beside_image`, which is text like any other; between its rows stands `row_end`."""
 
     def __init__(
-        self, start, opening, reply, lead, end, gap, around_image=("", ""), beside_image=""
+        self, start, opening, reply, lead, end, gap, around_image=("", ""), beside_image="", row_end=""
     ):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
         self.end, self.gap, self.around_image = end, gap, around_image
-        self.beside_image = beside_image
+        self.beside_image, self.row_end = beside_image, row_end
 
 
 def vicuna_turns(bos="<s>", eos="</s>"):
@@ -34,6 +34,10 @@ QWEN_VL = {
 }
 
 
+def mistral_turns(bos, eos):
+    return Turns(bos, "[INST]", "[/INST]", "", eos, "", ("", "[IMG_END]"), row_end="[IMG_BREAK]")
+
+
 def chatml_turns(around_image=("", "")):
     user, assistant = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image)
@@ -45,7 +49,7 @@ def gemma_turns(around_image=("", ""), beside_image=""):
 
 
 # Of the families whose configs leave them out.
-USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667} | dict.fromkeys(QWEN_VL, 151655)
+USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "mistral3": 10} | dict.fromkeys(QWEN_VL, 151655)
 # Of families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -87,8 +91,8 @@ class ModelDirectory:
         return self.config.get(key, self.config.get(alias, default))
 
     def turns(self, tokenizer):
-        """As its instruction models are trained: ChatML or Gemma's where the tokenizer has that,
-        Vicuna's else."""
+        """As its instruction models are trained: ChatML, Gemma's or Mistral's where the tokenizer has
+        that, Vicuna's else."""
         if tokenizer.token_to_id("<start_of_turn>") is not None:
             sees = self.family == "gemma3"
             around = ("<start_of_image>", "<end_of_image>") if sees else ("", "")
@@ -97,10 +101,18 @@ class ModelDirectory:
             return chatml_turns(AROUND_IMAGES.get(self.family, ("", "")))
         names = self._read("tokenizer_config.json")
         text = lambda token: token.get("content", "") if isinstance(token, dict) else token or ""  # noqa: E731
-        return vicuna_turns(text(names.get("bos_token", "<s>")), text(names.get("eos_token", "</s>")))
+        bos, eos = text(names.get("bos_token", "<s>")), text(names.get("eos_token", "</s>"))
+        has_rows = tokenizer.token_to_id("[IMG_BREAK]") is not None
+        return mistral_turns(bos, eos) if has_rows else vicuna_turns(bos, eos)
+
+    def rows(self, modality, item):
+        """Features of an item's bytes, by rows of the text; raises ValueError where there can be none."""
+        tower = self.config.get("vision_config", {}).get("model_type")
+        if modality == "image" and (tower == "pixtral" or self.family == "mistral3"):
+            return pixtral_rows(self.config, item)
+        return [self.features(modality, item)]
 
     def features(self, modality, item):
-        """Of an item's bytes; raises ValueError where there can be none."""
         if modality == "audio":
             return self.config["audio_config"].get("max_source_positions", 1500)
         vision = self.config["vision_config"]
@@ -129,6 +141,17 @@ def size_of(item):
     if height == 0:
         raise ValueError("its header does not tell its size")
     return height, width
+
+
+def pixtral_rows(config, item):
+    """An image whose longer side is too long shrinks to what it may be; begun squares count."""
+    vision = config["vision_config"]
+    sides, most = size_of(item), vision.get("image_size", 1024)
+    shrink = max(1, max(side / most for side in sides))
+    merge = config.get("spatial_merge_size", 2) if config["model_type"] == "mistral3" else 1
+    step = vision.get("patch_size", 16) * merge
+    rows, columns = (math.ceil(max(1, math.floor(side / shrink)) / step) for side in sides)
+    return [columns] * rows
 
 
 def internvl_features(config, item, most):

@@ -109,7 +109,7 @@ class Packer:
         if model:
             self.turns = model.turns(tokenizer)
             self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
-            self.features = model.features
+            self.rows = model.rows
         else:
             self.turns = vicuna_turns(arguments.bos, arguments.eos)
             each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
@@ -119,15 +119,15 @@ class Packer:
             }
             own_length = arguments.audio_own_length
 
-            def features(modality, item):
+            def rows(modality, item):
                 if modality != "audio" or not own_length:
-                    return each[modality]
+                    return [each[modality]]
                 count = item.averaged_features(each[modality])
                 if not count:
                     raise ValueError("too short for a feature, or of unknown length")
-                return count
+                return [count]
 
-            self.features = features
+            self.rows = rows
         self.start, self.end = (
             [self._id(name)] if name else [] for name in (self.turns.start, self.turns.end)
         )
@@ -146,14 +146,19 @@ class Packer:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def item(self, modality, item):
-        """The placeholders of an item, and what stands around an image."""
+        """The placeholders of an item with what stands around an image and between its rows, and how
+        many placeholders these are."""
         try:
-            count = self.features(modality, item)
+            rows = self.rows(modality, item)
         except ValueError as fault:
             raise EntryFault(f"{modality}: {fault}") from None
-        before, after = self.turns.around_image if modality == "image" else ("", "")
-        around = [[self._id(name)] if name else [] for name in (before, after)]
-        return around[0] + [self.placeholder[modality]] * count + around[1], count
+        turns, is_image = self.turns, modality == "image"
+        around = (*turns.around_image, turns.row_end) if is_image else ("", "", "")
+        before, after, between = ([self._id(name)] if name else [] for name in around)
+        ids = before
+        for count in rows:
+            ids = ids + [self.placeholder[modality]] * count + between
+        return ids[: len(ids) - len(between)] + after, sum(rows)
 
     def prompt(self, human, items):
         """Ids, the modality of each mark in order, and how many placeholders stand for each; takes

@@ -64,8 +64,9 @@ void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind
     ZEA_ASSERT(kind != kinds.end());
     item.kind = static_cast<int>(kind - kinds.begin());
     if (kind->varied) item.shape = shape_of(item, *kind->varied);
-    const int64_t features = kind->varied ? item.shape.features : kind->features;
-    next += std::min<int64_t>(features, tokens.end() - next);
+    // Rows of an image may end with tokens of text.
+    int64_t features = kind->varied ? item.shape.features : kind->features;
+    for (; features > 0 && next != tokens.end(); ++next) features -= *next == kind->token;
   }
 }
 

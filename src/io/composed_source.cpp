@@ -96,7 +96,8 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   const std::string family = config.value("model_type", "");
   encoder["vision_feature_layer"] = part.feature_layer;
   if (part.feature_norm) encoder["vision_feature_norm"] = true;
-  encoder["vision_feature_select_strategy"] = family == "siglip_vision_model"     ? "full"
+  const bool is_all_patches = family == "siglip_vision_model" || family == "pixtral";
+  encoder["vision_feature_select_strategy"] = is_all_patches                      ? "full"
                                               : family == "dinov2_with_registers" ? "patches"
                                                                                   : "default";
   if (family == "vit" && !has_pooler(part)) encoder["vision_config"]["add_pooling_layer"] = false;

@@ -122,6 +122,10 @@ class TensorOps {
   at::Tensor side_by_side(const at::Tensor& x, int64_t count) const {
     return x.view({x.size(0) / count, count * x.size(1)});
   }
+  at::Tensor by_channel(const at::Tensor& x, int64_t count) const {
+    const int64_t rows = x.size(0) / count;
+    return x.view({rows, count, x.size(1)}).transpose(1, 2).reshape({rows, count * x.size(1)});
+  }
   at::Tensor mean_of(const at::Tensor& x, int64_t count) const {
     return x.view({x.size(0) / count, count, x.size(1)}).mean(1);
   }

@@ -44,6 +44,10 @@ void take_images_of_any_size(TinyRunOptions& run) {
   run.remake = merge_images_of_any_size;
 }
 
+void take_mistral3(TinyRunOptions& run) {
+  run.config_json = tiny_llava_config({.image_size = 24, .pixtral = true, .merges = true});
+}
+
 void take_qwen_vl(TinyRunOptions& run, const std::string& config) {
   run.config_json = config;
   run.remake = testing::shrink_images;
@@ -201,6 +205,21 @@ const Layout kLayouts[] = {
      {"llm.cp_outer", "vision.cp_outer"},
      [](TinyRunOptions& run) {
        take_gemma3(run);
+       use_cp(run, "ring", 2);
+       run.deck.encoders["vision"].train = false;
+     }},
+    {"tp 2, mistral3",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_mistral3(run);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, mistral3, frozen vision",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_mistral3(run);
        use_cp(run, "ring", 2);
        run.deck.encoders["vision"].train = false;
      }},

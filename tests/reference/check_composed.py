@@ -303,7 +303,7 @@ class Composed(unittest.TestCase):
         clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
         llm = f'weights = "{llama}"'
         for lines, sentence in (
-            (f'weights = "{llama}"', "model_type = llama; allowed: clip_vision_model, dinov2, .*, vit"),
+            (f'weights = "{llama}"', "model_type = llama; allowed: clip_vision_model, dinov2, .*pixtral, .*, vit"),
             (f'weights = "{clip}"\nfeature_norm = true', "vision_feature_norm = true; allowed: false: .* no"),
             (f'weights = "{clip}"\nplaceholder = "96"', "placeholder = 96; the vocabulary of .* has the ids 0 to 95"),
             (f'weights = "{clip}"\nprojector = "pool"', "projector = pool; allowed: linear, mlp .*a first token"),

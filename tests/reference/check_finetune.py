@@ -14,6 +14,7 @@ import unittest
 from pathlib import Path
 
 try:
+    import h5py
     import numpy as np
     import torch
     from PIL import Image
@@ -27,6 +28,8 @@ try:
         InternVLForConditionalGeneration,
         LlavaConfig,
         LlavaForConditionalGeneration,
+        Mistral3Config,
+        Mistral3ForConditionalGeneration,
         Qwen2VLConfig,
         Qwen2VLForConditionalGeneration,
     )
@@ -37,6 +40,7 @@ except ImportError as error:
 
 SOURCE, BUILD, MPIRUN = sys.argv[1:4]
 SPECIAL = ["<s>", "</s>", "<image>"]
+MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 GEMMA = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 TEXT = {
@@ -160,6 +164,22 @@ class Finetune(unittest.TestCase):
         special = [*CHATML[:2], "<img>", "</img>", "<IMG_CONTEXT>"]
         model = InternVLForConditionalGeneration(config)
         self.check(InternVLForConditionalGeneration, model, special)
+
+    def test_mistral3(self):
+        tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = Mistral3Config(
+            text_config={"model_type": "mistral", **TEXT},
+            vision_config={**tower, "image_size": 100, "patch_size": 8, "hidden_act": "silu"},
+            image_token_index=4,
+            tie_word_embeddings=False,
+        )
+        model = Mistral3ForConditionalGeneration(config)
+        self.check(Mistral3ForConditionalGeneration, model, MISTRAL)
+        with h5py.File(self.folder / "out/train.h5") as data:
+            end = data["token_offsets"][1]
+            ids, row = data["tokens"][:end].tolist(), [4] * 4 + [5]  # of 40 x 60 pixels
+        self.assertEqual(ids[:2], [0, 2])
+        self.assertEqual(ids[2:17], [*row, *row, *row[:4], 6])
 
     def test_text_alone(self):
         entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared images must be those of transformers' CLIPImageProcessor, SiglipImageProcessor,
-Gemma3ImageProcessor, Qwen2VLImageProcessor and GotOcr2ImageProcessor (PIL), value for value.
+Gemma3ImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor and GotOcr2ImageProcessor (PIL), value for value.
 
 usage: compare_preprocess.py PREPROCESS_IMAGE
 Exit code 77 (skipped) where transformers or Pillow is missing.
@@ -20,6 +20,10 @@ try:
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
         GotOcr2ImageProcessorPil,
         get_optimal_tiled_canvas,
+    )
+    from transformers.models.pixtral.image_processing_pil_pixtral import (
+        PixtralImageProcessorPil,
+        get_resize_output_image_size,
     )
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -183,33 +187,64 @@ def columns_first(image, height, width):
     return columns.resize((width, height), Image.Resampling.BICUBIC)
 
 
-def compare_any_size(program, folder, height, width, least, most, patch, block):
+class OfQwen2VL:
+    """As zea is asked for it, the size that an image becomes, and its values there and here."""
+
+    def __init__(self, least, most, patch, block):
+        self.limits, self.step = (least, most, patch, block), patch * block
+        self.processor = Qwen2VLImageProcessorPil(
+            size={"shortest_edge": least, "longest_edge": most}, patch_size=patch, merge_size=block
+        )
+
+    def size(self, height, width):
+        least, most = self.limits[:2]
+        return smart_resize(height, width, self.step, least, most)
+
+    def reference(self, resized):
+        return self.processor(resized, return_tensors="np")["pixel_values"]
+
+    def ours(self, pixels):
+        return self.processor.patchify(pixels, *self.limits[2:], 2)[0]
+
+
+class OfPixtral:
+    def __init__(self, most, patch, block):
+        self.limits = most, patch, block
+        self.processor = PixtralImageProcessorPil(size={"longest_edge": most}, patch_size=patch * block)
+
+    def size(self, height, width):
+        most, patch, block = self.limits
+        return get_resize_output_image_size(np.zeros((height, width, 3)), most, patch * block, "channels_last")
+
+    def reference(self, resized):
+        return self.processor(resized, return_tensors="np", do_resize=False)["pixel_values"][0]
+
+    def ours(self, pixels):
+        return pixels
+
+
+def compare_any_size(program, folder, height, width, family):
     name = f"any_size_{height}x{width}.png"
     image = Image.fromarray(picture(height, width, 3, height))
     image.save(folder / name)
-    limits = [str(number) for number in (least, most, patch, block)]
-    run = subprocess.run([program, str(folder / name), *limits], capture_output=True)
+    run = subprocess.run([program, str(folder / name), *map(str, family.limits)], capture_output=True)
     if run.returncode != 0:
         return f"{name}: {run.stderr.decode().strip() or run.returncode}"
-    to_height, to_width = smart_resize(height, width, patch * block, least, most)
+    to_height, to_width = family.size(height, width)
     if len(run.stdout) != 4 * 3 * to_height * to_width:
         return f"{name}: {len(run.stdout)} bytes, not those of {to_height} x {to_width}"
-    processor = Qwen2VLImageProcessorPil(
-        size={"shortest_edge": least, "longest_edge": most}, patch_size=patch, merge_size=block
-    )
-    ours = np.frombuffer(run.stdout, np.float32).reshape(3, to_height, to_width)
-    ours = processor.patchify(ours, patch, block, 2)[0]
-    resized = columns_first(image, to_height, to_width)
-    reference = processor(resized, return_tensors="np")["pixel_values"]
-    difference = np.abs(ours - reference).max()
+    ours = family.ours(np.frombuffer(run.stdout, np.float32).reshape(3, to_height, to_width))
+    difference = np.abs(ours - family.reference(columns_first(image, to_height, to_width))).max()
     return f"{name}: differs by {difference}" if difference > 1e-6 else None
 
 
 def any_size_cases():
     sizes = [(1, 1), (14, 14), (42, 70), (10, 600), (37, 500), (224, 224), (641, 480), (301, 999), (97, 61), (500, 31)]
+    families = [OfQwen2VL(56 * 56, 28 * 28 * 1280, 14, 2), OfQwen2VL(64 * 64, 200 * 100, 16, 2)]
+    families += [OfPixtral(1024, 16, 1), OfPixtral(300, 14, 2)]
     for height, width in sizes:
-        yield height, width, 56 * 56, 28 * 28 * 1280, 14, 2
-        yield height, width, 64 * 64, 200 * 100, 16, 2
+        for family in families:
+            yield height, width, family
 
 
 def compare_tiles(program, folder, height, width, size, least, most):

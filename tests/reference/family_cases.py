@@ -6,7 +6,7 @@ A family is a class with
     frozen                       of each module: how the names of its parameters in files begin
     deck                         keys that every case has
     model(**changes)             a tiny random model of transformers
-    features(height, width)      of an image
+    features(height, width)      of an image; or spelled(height, width): its tokens
     inputs(tokens, images)       what the model is given of a sample, beside its tokens
     file_name(name)              of a parameter that a running model calls `name`
     spell_as_published(folder)   a directory that transformers 5 wrote, as the family was published

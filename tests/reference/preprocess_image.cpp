@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an image file, prepares it for an encoder as training does, and writes the floats to
-// standard output: preprocess_image FILE SIZE [whole or bilinear]; or, of any size as Qwen2-VL's
-// are, with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with
-// the fault on standard error when the file is refused.
+// standard output: preprocess_image FILE SIZE [whole or bilinear]; or, of any size as Pixtral's
+// are, with the most of the longer side: preprocess_image FILE MOST PATCH BLOCK; or as Qwen2-VL's,
+// with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with the
+// fault on standard error when the file is refused.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -30,10 +31,12 @@ int main(int argc, char** argv) {
           .tiles = {.least = std::stoll(argv[4]), .most = std::stoll(argv[5])}};
       grid = input.grid({image.height, image.width});
       options.mean = options.std = {0.5, 0.5, 0.5};
-    } else if (argc == 6) {
-      zea::PatchInput input{
-          .patch_size = std::stoll(argv[4]), .block = std::stoll(argv[5]), .any_size = true};
-      input.limit({.least = options.size, .most = std::stoll(argv[3])});
+    } else if (argc >= 5) {
+      zea::PatchInput input{.image_size = options.size,
+                            .patch_size = std::stoll(argv[argc - 2]),
+                            .block = std::stoll(argv[argc - 1]),
+                            .any_size = true};
+      if (argc == 6) input.limit({.least = options.size, .most = std::stoll(argv[3])});
       size = input.resized({image.height, image.width});
     }
     if (argc == 4 && std::string(argv[3]) == "bilinear")

@@ -21,6 +21,7 @@ try:
     from transformers.utils.logging import disable_progress_bar
 
     from family_cases import FAMILIES, VOCABULARY
+    from pixtral_cases import PIXTRAL_FAMILIES
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -34,6 +35,12 @@ from dataset_writer import DatasetWriter  # noqa: E402
 FIRST_WORD = 6  # smaller ids are the families' own
 # Of pictures: wide, high, smaller and larger than the limits that the families set.
 SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
+
+
+def spelled(family, height, width):
+    if hasattr(family, "spelled"):
+        return family.spelled(height, width)
+    return [family.placeholder] * family.features(height, width)
 
 
 def make_samples(family, case):
@@ -52,7 +59,7 @@ def make_samples(family, case):
             sizes += 1
             pictures.append(random.integers(0, 256, (height, width, 3), np.uint8))
             # Two pictures of which nothing tells where one ends are one to transformers.
-            tokens += [family.placeholder] * family.features(height, width) + text(1, 2)
+            tokens += spelled(family, height, width) + text(1, 2)
         prompt, answer = tokens + text(1, 5), text(1, 12)
         mask = [0] * len(prompt) + [1] * len(answer)
         if number == 3:  # loss from the first token on
@@ -161,7 +168,7 @@ def add_return(family):
     setattr(FamilyParity, test, lambda self: self.check_return(family))
 
 
-for one_family, cases in FAMILIES.items():
+for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES}.items():
     add_return(one_family)
     for case_name, one_case in cases.items():
         add_case(one_family, case_name, one_case)

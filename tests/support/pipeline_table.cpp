@@ -98,6 +98,9 @@ const PipelineLayout kLayouts[] = {
     {kShared, k1F1B, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kFull, kFull, 1, 1, Nothing, Gemma3},
     {kShared, kInterleaved, {2, 2, 1, 1, 2}, {1, 2}, kFull, kFull, 1, 2, Encoders, Gemma3, Recomputing},
     {kDisjoint, kZeroBubble, {2}, {2}, kNo, kFull, 1, 2, Nothing, Gemma3, RareImages},
+    {kShared, kInterleaved, {2, 2, 1, 1, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Merging},
+    {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, Merging},
+    {kDisjoint, k1F1B, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kHybrid, kFull, 1, 1, Encoders, Llava, Merging},
 };
 // clang-format on
 
@@ -240,7 +243,8 @@ const char* twist_name(Twist twist) {
       "plain",           "rare images",      "no images",        "late images", "one microbatch",
       "one sample each", "recomputing",      "recomputing some", "few samples", "template",
       "wrapped by two",  "a buffer of each", "wrapped all",      "one KV head", "taps",
-      "both ways",       "in order",         "broadcast",        "any size",    "two of images"};
+      "both ways",       "in order",         "broadcast",        "any size",    "two of images",
+      "merging"};
   return names[static_cast<int>(twist)];
 }
 
@@ -292,7 +296,7 @@ void freeze(Frozen frozen, Options& deck) {
 void twist_data(Twist twist, Options& deck) {
   deck.data.row_tokens = 24;
   deck.schedule.global_batch = 8;
-  if (twist == AnySize || twist == TwoOfImages) deck.data.row_tokens = 60;
+  if (twist == AnySize || twist == TwoOfImages || twist == Merging) deck.data.row_tokens = 60;
   if (twist == OneMicrobatch) deck.data.row_tokens = 400;
   if (twist == OneSampleEach) deck.data.packing = false;
   if (twist == LateImages) deck.data.shuffle = false;
@@ -342,6 +346,10 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.twist == AnySize || layout.twist == TwoOfImages) {
     model.siglip = true;
     model.image_size = layout.twist == AnySize ? 24 : 16;
+  }
+  if (layout.twist == Merging) {
+    model.pixtral = model.merges = true;
+    model.image_size = 24;
   }
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
   return tiny_llava_config(model);

@@ -50,6 +50,7 @@ enum class Twist {
   Broadcast,        ///< weights are read by one copy; nothing is gathered ahead
   AnySize,          ///< images of any size, of which four patches become a feature
   TwoOfImages,      ///< two encoders of images, one of these of any size
+  Merging,          ///< Mistral 3
 };
 
 struct PipelineLayout {

@@ -25,8 +25,9 @@ std::string encoder_configs(const TinyLlava& o) {
   std::string configs;
   if (o.vision)
     configs += R"(, "vision_config": {"intermediate_size": 24, "patch_size": 4, "model_type": )" +
-               std::string(o.siglip ? R"("siglip_vision_model", "vision_use_head": false)"
-                                    : R"("clip_vision_model")") +
+               std::string(o.pixtral  ? R"("pixtral", "hidden_act": "silu")"
+                           : o.siglip ? R"("siglip_vision_model", "vision_use_head": false)"
+                                      : R"("clip_vision_model")") +
                R"(, "hidden_size": )" + number(o.vision_hidden) + R"(, "num_hidden_layers": )" +
                number(o.vision_layers) + R"(, "num_attention_heads": )" + number(o.vision_heads) +
                R"(, "image_size": )" + number(o.image_size) + "}";
@@ -59,9 +60,10 @@ std::string tiny_llava_config(const TinyLlava& o) {
   if (o.gemma3) return tiny_gemma3_config(o);
   const auto boolean = [](bool value) { return value ? "true" : "false"; };
   const std::string tied = boolean(o.tied), biases = boolean(o.biases);
-  return R"({"model_type": "llava", "image_token_index": 3, "tie_word_embeddings": )" + tied +
+  return std::string(R"({"model_type": ")") + (o.merges ? "mistral3" : "llava") +
+         R"(", "image_token_index": 3, "tie_word_embeddings": )" + tied +
          R"(, "vision_feature_layer": )" + o.feature_layer +
-         R"(, "vision_feature_select_strategy": ")" + o.select +
+         R"(, "vision_feature_select_strategy": ")" + (o.pixtral ? "full" : o.select) +
          R"(", "multimodal_projector_bias": )" + boolean(o.projector_bias) + encoder_configs(o) +
          R"(, "text_config": {"model_type": ")" + o.text +
          R"(", "hidden_size": 24, "intermediate_size": 40, "head_dim": 6, "vocab_size": )" +

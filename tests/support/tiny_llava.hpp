@@ -27,7 +27,9 @@ struct TinyLlava {
   bool biases = false;         ///< of the decoder's attention and MLP
   std::string text = "llama";  ///< the decoder's family: llama or phi3
   bool vision = true;
-  bool siglip = false;  ///< no class token, no norm before the blocks
+  bool siglip = false;   ///< no class token, no norm before the blocks
+  bool pixtral = false;  ///< an encoder of images of any size, all of whose patches are features
+  bool merges = false;   ///< the projector is Mistral 3's, as the family then is
   bool audio = false;
   bool gemma3 = false;  ///< a Gemma 3 of these sizes, whose images have 2 x 2 patches a feature
   int64_t audio_layers = 2;
@@ -35,8 +37,8 @@ struct TinyLlava {
   int64_t audio_positions = 6;
 };
 
-/// config.json of a LlavaForConditionalGeneration: patches of 4x4, heads of 6, placeholder id 3;
-/// and of one that hears, whose clips' placeholder id is 4.
+/// config.json of a LlavaForConditionalGeneration, or a Mistral 3: patches of 4x4, heads of 6,
+/// placeholder id 3; and of one that hears, whose clips' placeholder id is 4.
 std::string tiny_llava_config(const TinyLlava& options = {});
 
 /// config.json of a GPT-2 with 4 heads of 6.

@@ -170,6 +170,8 @@ TEST(KindsOfItems, FollowThePlaceholders) {
             (std::vector<int>{2, 0, 0, 2}));
   EXPECT_EQ(found({6, 5, 7, 7}, {kPicture, kTalk, kPicture}), (std::vector<int>{2, 1, 0}));
   EXPECT_EQ(found({1, 2}, {kPicture, kTalk}), (std::vector<int>{0, 1}));
+  // Text between the rows of an image.
+  EXPECT_EQ(found({7, 3, 7, 4, 6}, {kPicture, kPicture}), (std::vector<int>{0, 2}));
 }
 
 TEST_F(DatasetFile, FaultsOfModalitiesAreNamed) {

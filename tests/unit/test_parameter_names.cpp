@@ -45,6 +45,18 @@ TEST(ParameterNames, AcceptsEverySpelling) {
   }
 }
 
+TEST(ParameterNames, Mistral3HasThoseOfLlava) {
+  const Case cases[] = {
+      {"model.vision_tower.ln_pre.weight", "vision_tower.ln_pre.weight"},
+      {"model.multi_modal_projector.patch_merger.merging_layer.weight",
+       "multi_modal_projector.patch_merger.merging_layer.weight"},
+      {"model.language_model.norm.weight", "language_model.model.norm.weight"},
+      {"lm_head.weight", "language_model.lm_head.weight"},
+  };
+  for (const Case& each : cases)
+    EXPECT_EQ(canonical_parameter_name("mistral3", each.given), each.canonical);
+}
+
 TEST(ParameterNames, Gpt2FilesMayLeaveTheOuterNameOut) {
   const Case cases[] = {
       {"h.3.attn.c_attn.weight", "transformer.h.3.attn.c_attn.weight"},

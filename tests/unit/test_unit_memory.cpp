@@ -165,6 +165,16 @@ std::string gemma3_config() {
   return config.dump();
 }
 
+std::string mistral3_config() {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config(
+      {.layers = 1, .vision_hidden = 76, .image_size = 48, .pixtral = true, .merges = true}));
+  auto& text = config["text_config"];
+  text["hidden_size"] = 116;
+  text["intermediate_size"] = 284;
+  config["vision_config"]["intermediate_size"] = 202;
+  return config.dump();
+}
+
 std::string audio_config(bool has_vision) {
   nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config(
       {.layers = 1, .vision = has_vision, .audio = true, .audio_layers = 1}));
@@ -453,6 +463,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                           {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
                           {"qwen3_vl", qwen3_vl_config(), shrink_images},
                           {"gemma3", gemma3_config()},
+                          {"mistral3", mistral3_config()},
                           {"llava with audio", audio_config(true)},
                           {"llava with long clips and no images", audio_config(false)},
                           {"clips of their own length, averaged", heard_config(true)},

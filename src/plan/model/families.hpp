@@ -103,8 +103,11 @@ struct VisionEncoder {
 VisionEncoder read_clip(const ConfigReader& config);
 VisionEncoder read_dinov2(const ConfigReader& config);
 VisionEncoder read_dinov2_with_registers(const ConfigReader& config);
+VisionEncoder read_pixtral(const ConfigReader& config);
 VisionEncoder read_siglip(const ConfigReader& config);
 VisionEncoder read_vit(const ConfigReader& config);
+/// How an encoder's rows and columns turn heads, by "rope_parameters"; `theta` where it has none.
+RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns, double theta);
 
 /// The tower that the Qwen-VL families have in common: patches of frame pairs of images of any
 /// size, turned by rows and columns, merged as squares, with blocks whose width is the config's
@@ -168,10 +171,19 @@ void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
 void add_projector_linear(SpecBuilder& builder, const std::string& role, const std::string& name,
                           const Shape& shape, bool bias, bool trainable);
 
+/// What configs of LLaVA's kind say of images where they leave it out.
+struct ImageDefaults {
+  const char* encoder = "clip_vision_model";
+  int64_t token = 32000, layer = -2;
+  const char* select = "default";  ///< vision_feature_select_strategy
+  bool bias = true;
+  bool merges = false;  ///< the projector merges squares of patches, as Mistral 3's
+};
 /// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
 /// model whose decoder is known. Returns the unit that makes the features.
 int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
-                      const EncoderPlace& place, const Trainable& trainable);
+                      const EncoderPlace& place, const Trainable& trainable,
+                      const ImageDefaults& defaults = {});
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderPlace& place, const Trainable& trainable);
 
@@ -200,6 +212,7 @@ ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_mistral3(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_vl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen2_5_vl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable);

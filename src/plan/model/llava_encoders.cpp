@@ -46,11 +46,11 @@ void merge_squares(const ConfigReader& config, const std::string& kind, EncoderS
 }
 
 /// LLaVA's is an mlp, and says so of no other.
-void read_projector(const ConfigReader& config, EncoderSpec& encoder) {
+void read_projector(const ConfigReader& config, EncoderSpec& encoder, bool has_bias = true) {
   const std::string kind = config.text("projector", "mlp");
   ProjectorSpec& projector = encoder.projector;
   projector.activation = config.activation("projector_hidden_act", "gelu");
-  projector.bias = config.boolean("multimodal_projector_bias", true);
+  projector.bias = config.boolean("multimodal_projector_bias", has_bias);
   projector.pools = kind == "pool";
   projector.is_linear = kind == "linear" || projector.pools;
   if (kind == "pixel_shuffle_mlp" || projector.pools)
@@ -70,12 +70,41 @@ void read_final_norm(const ConfigReader& config, VisionEncoder& encoder) {
                                                    : "false, or true for the last layer alone");
 }
 
-VisionEncoder read_vision(const ConfigReader& config) {
+/// Behind a norm of their own, squares of patches become one of the encoder's width.
+void read_patch_merger(const ConfigReader& config, const DecoderSpec& text,
+                       VisionEncoder& encoder) {
+  if (encoder.taps.size() != 1)
+    config.refuse("vision_feature_layer", std::to_string(encoder.taps.size()) + " layers",
+                  "one (the norm before the merger is as wide as a layer)");
+  constexpr int64_t kMostSide = 16;
+  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  patches.block = config.positive("spatial_merge_size", 2);
+  if (patches.block > kMostSide)
+    config.refuse("spatial_merge_size", std::to_string(patches.block),
+                  "1 to " + std::to_string(kMostSide));
+  ProjectorSpec& projector = encoder.spec.projector;
+  projector.merge = patches.block * patches.block;
+  projector.by_channel = true;
+  projector.norm = {NormKind::Rms, text.block.norm.eps};
+}
+
+void add_patch_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
+                      bool trainable) {
+  const int64_t hidden = vision.block.hidden;
+  builder.add_norm("norm", root + "norm", vision.projector.norm, hidden, trainable);
+  add_projector_linear(builder, "merger", root + "patch_merger.merging_layer",
+                       {hidden, hidden * vision.projector.merge}, false, trainable);
+}
+
+VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defaults) {
   VisionEncoder encoder =
-      read_part(vision_encoders(), config.object("vision_config"), "clip_vision_model");
-  for (int64_t layer : config.integers("vision_feature_layer", -2))
+      read_part(vision_encoders(), config.object("vision_config"), defaults.encoder);
+  for (int64_t layer : config.integers("vision_feature_layer", defaults.layer))
     encoder.taps.push_back(resolve_tap(config, layer, encoder.spec.layers));
-  const std::string select = config.text("vision_feature_select_strategy", "default");
+  const std::string select = config.text("vision_feature_select_strategy", defaults.select);
+  if (encoder.spec.varies() && select != "full")
+    config.refuse("vision_feature_select_strategy", select,
+                  "full (images of any size begin with no token to drop)");
   if (select != "default" && select != "full" && select != kPatches)
     config.refuse("vision_feature_select_strategy", select, "default, full");
   encoder.spec.drops_first_token = select != "full";
@@ -108,24 +137,28 @@ void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
 }
 
 int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
-                      const EncoderPlace& place, const Trainable& trainable) {
-  VisionEncoder encoder = read_vision(config);
+                      const EncoderPlace& place, const Trainable& trainable,
+                      const ImageDefaults& defaults) {
+  VisionEncoder encoder = read_vision(config, defaults);
   EncoderSpec& vision = encoder.spec;
   vision.name = place.name;
-  vision.placeholder =
-      read_token(config, "image_token_index", config.integer("image_token_id", 32000), model);
-  read_projector(config, vision);
+  vision.placeholder = read_token(config, "image_token_index",
+                                  config.integer("image_token_id", defaults.token), model);
+  read_projector(config, vision, defaults.bias);
+  if (defaults.merges) read_patch_merger(config, model.decoder, encoder);
   model.encoders.push_back(vision);
   const auto [trains, projector_trains] = trainable.of(vision.name);
   const std::vector<int> states = add_vision_encoder(builder, encoder, place.root, trains);
   std::vector<UnitInput> taps;
   for (int64_t tap : encoder.taps) taps.push_back({states[tap], false});
-  const int64_t side_by_side = vision.projector.pools ? 1 : vision.projector.merge;
+  const bool is_wide = !vision.projector.pools && !defaults.merges;
+  const int64_t side_by_side = is_wide ? vision.projector.merge : 1;
   const int64_t width = vision.block.hidden * static_cast<int64_t>(taps.size()) * side_by_side;
   builder.start(vision.name + ".projector", vision.name, UnitKind::Projector, std::move(taps));
   if (encoder.norms_features)
     builder.add_norm("encoder_norm", place.root + encoder.names.final_norm, vision.block.norm,
                      vision.block.hidden, trains);
+  if (defaults.merges) add_patch_merger(builder, vision, place.projector_root, projector_trains);
   add_projector_linears(builder, vision.projector, place.projector_root, width,
                         model.decoder.block.hidden, projector_trains);
   const int features = builder.last_unit();

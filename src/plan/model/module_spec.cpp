@@ -35,6 +35,18 @@ ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int6
   return {steps(std::ceil(height * stretch / unit)), steps(std::ceil(width * stretch / unit))};
 }
 
+/// Pixtral's rule: an image whose longer side is more than `most` shrinks to that, and to one pixel
+/// at least; then its sides grow to whole steps.
+ImageSize resized_below(const ImageSize& image, int64_t most, int64_t step) {
+  const auto longer = static_cast<double>(std::max(image.height, image.width));
+  const double shrink = std::max(1.0, longer / static_cast<double>(most));
+  const auto whole_steps = [&](int64_t side) {
+    const auto shrunk = static_cast<int64_t>(std::floor(static_cast<double>(side) / shrink));
+    return (std::max<int64_t>(shrunk, 1) + step - 1) / step * step;
+  };
+  return {whole_steps(image.height), whole_steps(image.width)};
+}
+
 }  // namespace
 
 void PatchInput::limit(const PixelLimits& to) {
@@ -47,15 +59,8 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
   if (!any_size) return {image_size, image_size};
   ZEA_ASSERT(!class_token);
   const int64_t step = patch_size * block;
-  if (pixels.most > 0) return resized_within(image, pixels, step);
-  const double scale = std::min(1.0, static_cast<double>(image_size) /
-                                         static_cast<double>(std::max(image.height, image.width)));
-  const auto whole_blocks = [&](int64_t pixels) {
-    const int64_t blocks =
-        std::lround(scale * static_cast<double>(pixels) / static_cast<double>(step));
-    return step * std::clamp<int64_t>(blocks, 1, image_size / step);
-  };
-  return {whole_blocks(image.height), whole_blocks(image.width)};
+  return pixels.most > 0 ? resized_within(image, pixels, step)
+                         : resized_below(image, image_size, step);
 }
 
 PatchPlace PatchInput::place(int64_t patch, const ItemShape& image) const {

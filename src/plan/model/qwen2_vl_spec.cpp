@@ -36,16 +36,6 @@ PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults&
   return patches;
 }
 
-/// Rows and columns turn pairs at the same frequencies.
-RopeConfig read_visual_rope(const ConfigReader& config, int64_t head_dim) {
-  RopeConfig rope{.turns = axial_pairs(head_dim / 2, 0)};
-  if (!config.has("rope_parameters")) return rope;
-  const ConfigReader found = config.object("rope_parameters");
-  found.require_text("rope_type", "axial");
-  rope.theta = found.number("rope_theta", rope.theta);
-  return rope;
-}
-
 VisionEncoder read_visual(const ConfigReader& config) {
   BlockSpec block;
   block.hidden = config.positive("embed_dim", 1280);
@@ -165,7 +155,7 @@ VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_
   if (block.heads.dim % 4 != 0)
     config.refuse("num_heads", std::to_string(heads),
                   "heads of a multiple of 4 numbers, half of whose pairs turn by rows");
-  block.attention = {{.rope = read_visual_rope(config, block.heads.dim)}};
+  block.attention = {{.rope = read_axial_rope(config, axial_pairs(block.heads.dim / 2, 0), 10000)}};
   const PatchInput patches = read_visual_patches(config, defaults);
   vision.name = "vision";
   vision.layers = config.positive("depth", defaults.layers);

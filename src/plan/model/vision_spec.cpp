@@ -9,9 +9,20 @@ const std::map<std::string, ReadVisionEncoder>& vision_encoders() {
       {"clip_vision_model", read_clip},
       {"dinov2", read_dinov2},
       {"dinov2_with_registers", read_dinov2_with_registers},
+      {"pixtral", read_pixtral},
       {"siglip_vision_model", read_siglip},
       {"vit", read_vit}};
   return families;
+}
+
+RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns,
+                           double theta) {
+  RopeConfig rope{.theta = theta, .turns = std::move(turns)};
+  if (!config.has("rope_parameters")) return rope;
+  const ConfigReader found = config.object("rope_parameters");
+  found.require_text("rope_type", "axial");
+  rope.theta = found.number("rope_theta", theta);
+  return rope;
 }
 
 EncoderSpec read_image_transformer(const ConfigReader& config,

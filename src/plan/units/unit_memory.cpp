@@ -197,6 +197,9 @@ class MemoryOps {
   TapeTensor side_by_side(const TapeTensor& x, int64_t count) {
     return x.with_rows(x.rows() / count);
   }
+  TapeTensor by_channel(const TapeTensor& x, int64_t count) {
+    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows() / count);
+  }
   TapeTensor mean_of(const TapeTensor& x, int64_t count) {
     const int64_t bytes = tape_.bytes(x.tensor());
     FunctionMemory f = rows_memory(bytes / count);

@@ -146,8 +146,8 @@ struct PatchInput {
   /// Images keep about their shape, and those that are not too large their size; false: each
   /// becomes image_size x image_size.
   bool any_size = false;
-  /// Of an image of any size; without them image_size is the most of its sides, with them that of
-  /// the largest square (limit()).
+  /// Of an image of any size; without them image_size is the most of its sides, before these become
+  /// whole blocks, with them that of the largest square (limit()).
   PixelLimits pixels = {};
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
@@ -226,10 +226,11 @@ struct ItemShape {
 };
 
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
-/// and linear.
+/// and linear. Before them there may be a norm, and a linear of merged features.
 struct ProjectorSpec {
   NormSpec norm = {};        ///< of features, of tokens before they are merged, or of all of these
   int64_t merge = 1;         ///< neighbouring tokens that become one feature: side by side
+  bool by_channel = false;   ///< ... their first numbers, their second ones, and so on
   bool pools = false;        ///< ... or their mean
   bool pools_first = false;  ///< ... taken before the norm
   bool is_linear = false;

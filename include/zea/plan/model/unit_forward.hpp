@@ -23,6 +23,7 @@
 //   scaled(x, factor)
 //   features()                          of all inputs, the rows that become features
 //   side_by_side(x, count)              so many rows, each after the other, as one
+//   by_channel(x, count)                ... their first numbers, their second ones, and so on
 //   mean_of(x, count)                   of so many rows, each after the other
 //   merged(text, i)                     input i in the places of its placeholders
 //   added(text, i)                      input i added there
@@ -113,15 +114,21 @@ typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block, size_t n
 }
 
 template <class Ops>
+typename Ops::Value merged_features(Ops& ops, typename Ops::Value x, const ProjectorSpec& spec) {
+  if (spec.pools) return ops.mean_of(x, spec.merge);
+  return spec.by_channel ? ops.by_channel(x, spec.merge) : ops.side_by_side(x, spec.merge);
+}
+
+template <class Ops>
 typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const ProjectorSpec& spec) {
   constexpr UnitRows kRows = UnitRows::Features;
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = normed_if_has(ops, ops.features(), "encoder_norm", encoder_norm);
   if (spec.pools_first) x = ops.mean_of(x, spec.merge);
   x = normed_if_has(ops, x, "norm", spec.norm);
-  if (spec.merge > 1 && !spec.pools_first)
-    x = spec.pools ? ops.mean_of(x, spec.merge) : ops.side_by_side(x, spec.merge);
+  if (spec.merge > 1 && !spec.pools_first) x = merged_features(ops, x, spec);
   x = normed_if_has(ops, x, "merged_norm", spec.norm);
+  if (ops.has("merger.weight")) x = ops.linear(x, "merger");
   if (spec.is_linear) return ops.linear(x, "linear", spec.order);
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
   return ops.row_linear(inner, "linear_2", kRows, kOrder);
