@@ -60,7 +60,7 @@ TEXT = {
     "num_key_value_heads": 2,
     "vocab_size": VOCABULARY,
 }
-PIPELINED = ["data.row_tokens=40", "mesh.llm.pp=2"]
+PIPELINED = ["data.row_tokens=72", "mesh.llm.pp=2"]
 # So small that no weight changes.
 STILL = ["optim.lr=1e-30", "optim.min_lr=0.0"]
 
