@@ -23,7 +23,7 @@ int64_t read_pooled_side(const ConfigReader& config, const PatchInput& patches) 
   return patches.side() / side;
 }
 
-VisionEncoder read_tower(const ConfigReader& config) {
+VisionEncoder read_pooled_siglip(const ConfigReader& config) {
   const ConfigReader vision = config.object("vision_config");
   vision.require_text("model_type", "siglip_vision_model");
   VisionEncoder encoder = read_siglip(vision);
@@ -45,8 +45,9 @@ VisionEncoder read_tower(const ConfigReader& config) {
 }
 
 /// The matrix has initial values as other projectors do; transformers begins it with zeros.
-void add_projector(SpecBuilder& builder, const VisionEncoder& encoder, const std::string& tower,
-                   int64_t hidden, const Trainable::Encoder& trains) {
+void add_pooled_projector(SpecBuilder& builder, const VisionEncoder& encoder,
+                          const std::string& tower, int64_t hidden,
+                          const Trainable::Encoder& trains) {
   const EncoderSpec& vision = encoder.spec;
   const int64_t width = vision.block.hidden;
   const std::string root = kProjectorRoot;
@@ -71,7 +72,7 @@ ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable) {
   decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", true);
   decoder.spec.images_both_ways = true;
   if (config.has("eos_token_id")) decoder.spec.end_tokens = config.integers("eos_token_id", 1);
-  const VisionEncoder encoder = read_tower(config);
+  const VisionEncoder encoder = read_pooled_siglip(config);
   ModelSpec model;
   model.decoder = decoder.spec;
   model.encoders = {encoder.spec};
@@ -79,7 +80,7 @@ ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable) {
   const Trainable::Encoder trains = trainable.of(encoder.spec.name);
   SpecBuilder builder(model);
   add_vision_encoder(builder, encoder, tower, trains.encoder);
-  add_projector(builder, encoder, tower, decoder.spec.block.hidden, trains);
+  add_pooled_projector(builder, encoder, tower, decoder.spec.block.hidden, trains);
   const int features = builder.last_unit();
   add_carried(builder, encoder, tower);
   add_decoder(builder, decoder, "language_model.", {features}, trainable.llm);
