@@ -23,6 +23,8 @@ from transformers import (
     Gemma3ForConditionalGeneration,
     InternVLConfig,
     InternVLForConditionalGeneration,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
@@ -35,6 +37,9 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
     GotOcr2ImageProcessorPil,
     get_optimal_tiled_canvas,
 )
+from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
     smart_resize,
@@ -291,6 +296,78 @@ class Gemma3:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+class LlavaNext:
+    placeholder = 5
+    frozen = {"vision": ("vision_tower.",), "llm": ("language_model.",)}
+    tile, patch = 16, 8
+    pinpoints = [[16, 32], [32, 16], [32, 32], [48, 16]]
+    deck = ["data.row_tokens=128"]
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        sizes = {
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "image_size": cls.tile,
+            "patch_size": cls.patch,
+        }
+        config = LlavaNextConfig(
+            text_config={"model_type": "llama", **TEXT, **(text or {})},
+            vision_config={"model_type": "clip_vision_model", **sizes, **(vision or {})},
+            image_token_index=cls.placeholder,
+            image_grid_pinpoints=cls.pinpoints,
+            **changes,
+        )
+        return LlavaNextForConditionalGeneration(config)
+
+    @classmethod
+    def features(cls, height, width):
+        side = cls.tile // cls.patch
+        high, wide = select_best_resolution((height, width), cls.pinpoints)
+        grid = (high // cls.tile, wide // cls.tile)
+        shown = LlavaNextProcessor._get_unpadded_features(cls, height, width, side, side, *grid)
+        return side * side + sum(shown)
+
+    @classmethod
+    def tiles(cls, image):
+        side = cls.tile
+        yield np.asarray(resized(image, side, side))
+        to = select_best_resolution(image.shape[:2], cls.pinpoints)
+        high, wide = get_patch_output_size(image.transpose(2, 0, 1), to, "channels_first")
+        canvas = np.zeros((*to, 3), np.uint8)
+        top, left = (to[0] - high) // 2, (to[1] - wide) // 2
+        canvas[top : top + high, left : left + wide] = resized(image, high, wide)
+        for row in range(0, to[0], side):
+            for column in range(0, to[1], side):
+                yield canvas[row : row + side, column : column + side]
+
+    @classmethod
+    def inputs(cls, tokens, images):
+        if not images:
+            return {}
+        processor = GotOcr2ImageProcessorPil(do_resize=False, **cls.colours())
+        each = [
+            processor([Image.fromarray(tile) for tile in cls.tiles(image)], return_tensors="pt")
+            for image in images
+        ]
+        most = max(len(tiles["pixel_values"]) for tiles in each)
+        pixels = torch.zeros(len(images), most, 3, cls.tile, cls.tile)
+        for number, tiles in enumerate(each):
+            pixels[number, : len(tiles["pixel_values"])] = tiles["pixel_values"]
+        return {"pixel_values": pixels, "image_sizes": torch.tensor([image.shape[:2] for image in images])}
+
+    @staticmethod
+    def colours():
+        processor = LlavaNextImageProcessorPil()
+        return {"image_mean": processor.image_mean, "image_std": processor.image_std}
+
+    @staticmethod
+    def file_name(name):
+        return "image_newline" if name == "model.image_newline" else llava_file_name(name)
+
+
 LONG_MICROBATCHES = ["data.row_tokens=64", "data.rows_per_microbatch=1"]
 BOTH_GRIDS = [
     *grid("llm", tp=2, cp=2, cp_mode="ring"),
@@ -356,6 +433,53 @@ FAMILIES = {
             "deck": [
                 'mesh.placement="disjoint"',
                 *LONG_MICROBATCHES,
+                *grid("llm", pp=3),
+                *grid("vision", dp_module=1),
+            ],
+        },
+    },
+    LlavaNext: {
+        "plain": {},
+        "text_only": {"images": [0]},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "tied": {"model": {"tie_word_embeddings": True}},
+        "options": {
+            "model": {
+                "text": {"model_type": "mistral", "sliding_window": 30},
+                "vision": {"hidden_act": "gelu", "layer_norm_eps": 1e-2},
+                "vision_feature_layer": [-1, 1],
+                "multimodal_projector_bias": False,
+                "projector_hidden_act": "relu",
+            }
+        },
+        "frozen_vision": {"frozen": ["vision"]},
+        "frozen_llm": {"frozen": ["llm"]},
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": BOTH_GRIDS,
+        },
+        "tp2_cp2_in_step": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": [
+                *grid("llm", tp=2, cp=2),
+                *grid("vision", tp=2, cp=2, cp_mode="ring", sequence_parallel=False),
+            ],
+        },
+        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "pp2_tp2": {
+            "ranks": 4,
+            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
+        },
+        "pp3_beside_vision": {
+            "ranks": 4,
+            "model": {"text": {"num_hidden_layers": 4}},
+            "deck": [
+                'mesh.placement="disjoint"',
+                "data.rows_per_microbatch=1",
                 *grid("llm", pp=3),
                 *grid("vision", dp_module=1),
             ],
