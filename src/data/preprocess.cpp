@@ -153,7 +153,7 @@ void normalise(const Image& image, const ImageOptions& options, float* target) {
 }
 
 /// As large as fits into `into`.
-Image fitted(const Image& image, const ImageSize& into) {
+Image fitted(const Image& image, const ImageSize& into, Resampling resampling) {
   const auto scale = [](int64_t to, int64_t from) {
     return static_cast<double>(to) / static_cast<double>(from);
   };
@@ -166,8 +166,8 @@ Image fitted(const Image& image, const ImageSize& into) {
     to.height = scaled(image.height, wide, into.height);
   else
     to.width = scaled(image.width, high, into.width);
-  return resize(image, make_taps(image.width, to.width, 0, to.width),
-                make_taps(image.height, to.height, 0, to.height));
+  return resize(image, make_taps(image.width, to.width, 0, to.width, resampling),
+                make_taps(image.height, to.height, 0, to.height, resampling));
 }
 
 /// Of a black image; an odd pixel more is to the right and below.
@@ -201,8 +201,8 @@ void preprocess_fitted(const Image& image, const ImageOptions& options, const Ti
                        float* target) {
   const int64_t size = options.size;
   preprocess_image(image, options, ImageSize{size, size}, target);
-  const Image canvas = in_the_middle(fitted(image, {grid.high * size, grid.wide * size}),
-                                     {grid.high * size, grid.wide * size});
+  const ImageSize all{grid.high * size, grid.wide * size};
+  const Image canvas = in_the_middle(fitted(image, all, options.resampling), all);
   for (int64_t tile = 0; tile < grid.tiles(); ++tile) {
     target += 3 * size * size;
     normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, size), options, target);

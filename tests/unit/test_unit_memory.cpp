@@ -109,8 +109,7 @@ std::string llava_next_config() {
   config["model_type"] = "llava_next";
   config["image_grid_pinpoints"] = {{20, 40}, {40, 40}};
   config["text_config"]["hidden_size"] = 116;
-  config["vision_config"]["hidden_size"] = 78;
-  config["vision_config"]["intermediate_size"] = 202;
+  config["vision_config"].update({{"hidden_size", 78}, {"intermediate_size", 202}});
   config["vision_config"]["image_size"] = 20;
   return config.dump();
 }
