@@ -122,6 +122,8 @@ class ModelDirectory:
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "internvl":
             return internvl_features(self.config, item, self.max_tiles or 12)
+        if self.family == "llava_next":
+            return llava_next_features(self.config, item)
         tower = vision.get("model_type", "clip_vision_model")
         side = one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", 32))
         learned = LEARNED_TOKENS.get(tower, 0)
@@ -169,6 +171,29 @@ def internvl_features(config, item, most):
             nearest = min(nearest, away)
     side = int(size // one_of(vision.get("patch_size", 14)) * config.get("downsample_ratio", 0.5))
     return side * side * (tiles + 1 if tiles > 1 else 1)
+
+
+def llava_next_features(config, item):
+    """Of the whole image, and of what of it the resolution shows best that most of its pixels fit
+    into, with one more at the end of each row."""
+    height, width = size_of(item)
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 336))
+    side = size // one_of(vision.get("patch_size", 14))
+    usual = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+
+    def worth(resolution):
+        scale = min(resolution[1] / width, resolution[0] / height)
+        shown = min(int(width * scale) * int(height * scale), width * height)
+        return shown, shown - math.prod(resolution)
+
+    best = max(config.get("image_grid_pinpoints") or usual, key=worth)  # the first of equal ones
+    high, wide = (edge // size * side for edge in best)
+    if width / height > wide / high:
+        high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
+    else:
+        wide -= (wide - int(round(width * (high / height), 7))) // 2 * 2
+    return side * side + high * (wide + 1)
 
 
 def qwen_vl_features(vision, item, usual, most):

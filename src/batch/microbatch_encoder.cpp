@@ -22,7 +22,7 @@ int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token)
 
 void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& here,
                const ItemRow& row, at::Device device) {
-  Ids positions, features, feature_rows;
+  Ids positions, features, feature_rows, row_ends;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token) {
       features.push_back(row.feature(token));
@@ -30,6 +30,13 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
       positions.push_back(table_row(encoder, row, token));
     }
   std::ranges::stable_sort(feature_rows, {}, [&](int64_t i) { return features[i]; });
+  std::vector<bool> ends;
+  for (const TokenRange& run : here)
+    for (int64_t token = run.begin; token < run.end; ++token)
+      ends.push_back(row.shape(row.item_of(token)).is_row_end(row.position(token)));
+  for (size_t i = 0; i < feature_rows.size(); ++i)
+    if (ends[static_cast<size_t>(feature_rows[i])]) row_ends.push_back(static_cast<int64_t>(i));
+  part.row_ends = index_tensor(row_ends, device);
   part.positions = index_tensor(positions, device);
   const bool are_all = feature_rows.size() == positions.size();
   if (!are_all || !std::ranges::is_sorted(feature_rows))

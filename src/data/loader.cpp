@@ -45,7 +45,9 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
     throw DataError("is " + std::to_string(image.height) + " x " + std::to_string(image.width) +
                     ", and by its item_shape " + std::to_string(item.height) + " x " +
                     std::to_string(item.width));
-  if (decoding.image.has_tiles)
+  if (item.shape.is_fitted)
+    preprocess_fitted(image, decoding.image, item.shape.grid(), target);
+  else if (decoding.image.has_tiles)
     preprocess_tiles(image, decoding.image, item.shape.grid(), target);
   else
     preprocess_image(image, decoding.image, decoding.size_of(item.shape), target);

@@ -152,11 +152,61 @@ void normalise(const Image& image, const ImageOptions& options, float* target) {
   }
 }
 
+/// As large as fits into `into`.
+Image fitted(const Image& image, const ImageSize& into, Resampling resampling) {
+  const auto scale = [](int64_t to, int64_t from) {
+    return static_cast<double>(to) / static_cast<double>(from);
+  };
+  const auto scaled = [](int64_t edge, double by, int64_t most) {
+    return std::min(static_cast<int64_t>(std::ceil(static_cast<double>(edge) * by)), most);
+  };
+  const double wide = scale(into.width, image.width), high = scale(into.height, image.height);
+  ImageSize to = into;
+  if (wide < high)
+    to.height = scaled(image.height, wide, into.height);
+  else
+    to.width = scaled(image.width, high, into.width);
+  return resize(image, make_taps(image.width, to.width, 0, to.width, resampling),
+                make_taps(image.height, to.height, 0, to.height, resampling));
+}
+
+/// Of a black image; an odd pixel more is to the right and below.
+Image in_the_middle(const Image& image, const ImageSize& size) {
+  Image all{size.height, size.width,
+            std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width), 0)};
+  const int64_t above = (size.height - image.height) / 2, left = (size.width - image.width) / 2;
+  for (int64_t row = 0; row < image.height; ++row)
+    std::copy_n(image.pixels.begin() + 3 * row * image.width, 3 * image.width,
+                all.pixels.begin() + 3 * ((above + row) * size.width + left));
+  return all;
+}
+
+/// A square of an image.
+Image cut(const Image& image, int64_t top, int64_t left, int64_t size) {
+  Image square{size, size, std::vector<uint8_t>(static_cast<size_t>(3 * size * size))};
+  for (int64_t row = 0; row < size; ++row)
+    std::copy_n(image.pixels.begin() + 3 * ((top + row) * image.width + left), 3 * size,
+                square.pixels.begin() + 3 * row * size);
+  return square;
+}
+
 }  // namespace
 
 void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
   ZEA_ASSERT(options.size > 0);
   normalise(resize_and_crop(image, options.size, options.resampling), options, target);
+}
+
+void preprocess_fitted(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                       float* target) {
+  const int64_t size = options.size;
+  preprocess_image(image, options, ImageSize{size, size}, target);
+  const ImageSize all{grid.high * size, grid.wide * size};
+  const Image canvas = in_the_middle(fitted(image, all, options.resampling), all);
+  for (int64_t tile = 0; tile < grid.tiles(); ++tile) {
+    target += 3 * size * size;
+    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, size), options, target);
+  }
 }
 
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,

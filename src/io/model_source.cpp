@@ -59,10 +59,10 @@ std::string TensorMatch::faults() const {
 std::string load_module(const ModelSpec& model, int param) {
   const ParamSpec& spec = model.params[static_cast<size_t>(param)];
   // The last norm of the audio encoder runs in the projector's unit, and is none of it.
-  const bool is_projector =
-      std::ranges::any_of(std::array<std::string, 4>{"multi_modal_projector.", "audio_projector.",
-                                                     "visual.merger.", spec.module + ".projector."},
-                          [&](const std::string& root) { return spec.name.starts_with(root); });
+  const bool is_projector = std::ranges::any_of(
+      std::array<std::string, 5>{"multi_modal_projector.", "audio_projector.", "image_newline",
+                                 "visual.merger.", spec.module + ".projector."},
+      [&](const std::string& root) { return spec.name.starts_with(root); });
   return is_projector ? "projector" : spec.module;
 }
 

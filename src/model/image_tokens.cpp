@@ -118,6 +118,27 @@ struct JoinedRowsFunction : Function<JoinedRowsFunction> {
   }
 };
 
+struct RowEndsFunction : Function<RowEndsFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const Tensor& rows,
+                        Parameter* end) {
+    (void)anchor;
+    remember(ctx, {end});
+    ctx->save_for_backward({rows});
+    return x.index_copy(0, rows, end->value().view({1, -1}).expand({rows.numel(), x.size(1)}));
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensor rows = ctx->get_saved_variables()[0];
+    Parameter* end = recall(ctx, 0);
+    if (end->trainable())
+      end->gradient().add_(
+          outputs[0].index_select(0, rows).sum(0, false, end->gradient().scalar_type()));
+    Tensor dx;
+    if (ctx->needs_input_grad(0)) dx = outputs[0].index_fill(0, rows, 0);
+    return {dx, {}, {}, {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
@@ -125,6 +146,10 @@ at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
   ZEA_ASSERT(patches.size(0) == rows.patches.numel());
   return ImageTokensFunction::apply(patches, learned.positions.anchor(), rows, &learned.class_token,
                                     &learned.positions, learned.registers);
+}
+
+at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end) {
+  return RowEndsFunction::apply(x, end.anchor(), rows, &end);
 }
 
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows) {

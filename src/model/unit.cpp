@@ -119,6 +119,9 @@ class TensorOps {
     for (const auto& input : inputs_) states.push_back(*input);
     return joined_rows(states, part_->feature_rows);
   }
+  at::Tensor with_row_ends(const at::Tensor& x) const {
+    return zea::with_row_ends(x, part_->row_ends, parameter("row_end"));
+  }
   at::Tensor side_by_side(const at::Tensor& x, int64_t count) const {
     return x.view({x.size(0) / count, count * x.size(1)});
   }

@@ -67,7 +67,7 @@ ItemDecoding decoding_of(const EncoderSpec& encoder, const DataOptions& data) {
                     .patch_size = encoder.varies() ? input.patch_size : 0,
                     .crops = input.crops,
                     .resampling = input.resampling,
-                    .has_tiles = input.tiles.most > 0}};
+                    .has_tiles = encoder.has_tiles()}};
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ try:
         InternVLForConditionalGeneration,
         LlavaConfig,
         LlavaForConditionalGeneration,
+        LlavaNextConfig,
+        LlavaNextForConditionalGeneration,
         Mistral3Config,
         Mistral3ForConditionalGeneration,
         Qwen2VLConfig,
@@ -146,6 +148,16 @@ class Finetune(unittest.TestCase):
             image_token_index=5,
         )
         self.check(Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration(config), GEMMA)
+
+    def test_llava_next(self):
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+        config = LlavaNextConfig(
+            vision_config={"model_type": "clip_vision_model", "image_size": 16, "patch_size": 4, **vision},
+            text_config={"model_type": "llama", **TEXT},
+            image_token_index=2,
+            image_grid_pinpoints=[[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]],
+        )
+        self.check(LlavaNextForConditionalGeneration, LlavaNextForConditionalGeneration(config), SPECIAL)
 
     def test_internvl(self):
         """A picture becomes so many tiles that 256 tokens hold it."""

@@ -14,15 +14,12 @@ A family is a class with
 
 import json
 
-import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
-    InternVLConfig,
-    InternVLForConditionalGeneration,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
@@ -31,37 +28,15 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
-    GotOcr2ImageProcessorPil,
-    get_optimal_tiled_canvas,
-)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
     smart_resize,
 )
 
 from parity_cases import GEMMA3, MICROBATCHES, grid
+from tiled_families import InternVL, InternVLOfLargeSquares, InternVLOfPatches, LlavaNext
+from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
-
-VOCABULARY = 96
-TEXT = {
-    "hidden_size": 32,
-    "intermediate_size": 56,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 128,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-
-
-def resized(image, height, width, resample=Image.Resampling.BICUBIC):
-    """By columns first, as Pillow before 13 did and zea does: between the passes numbers are rounded."""
-    columns = Image.fromarray(image).resize((width, image.shape[0]), resample)
-    return columns.resize((width, height), resample)
-
 
 class Qwen2VL:
     placeholder, vision_start, vision_end, video = 5, 2, 3, 4
@@ -159,79 +134,6 @@ class Qwen3VL(Qwen2VL):
     @staticmethod
     def file_name(name):
         return name
-
-
-class InternVL:
-    placeholder = 5
-    frozen = {"vision": ("vision_tower.",), "llm": ("language_model.",)}
-    tile, most, of_tile = 16, 3, 4
-    ratio = 0.5
-    deck = ["data.max_tiles=3"]
-
-    @classmethod
-    def model(cls, text=None, vision=None, **changes):
-        tower = {
-            "hidden_size": 24,
-            "intermediate_size": 40,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 3,
-            "image_size": [cls.tile, cls.tile],
-            "patch_size": [4, 4],
-            "layer_scale_init_value": 0.4,
-        }
-        config = InternVLConfig(
-            text_config={"model_type": "qwen2", **TEXT, **(text or {})},
-            vision_config={**tower, **(vision or {})},
-            image_token_id=cls.placeholder,
-            downsample_ratio=cls.ratio,
-            **changes,
-        )
-        return InternVLForConditionalGeneration(config)
-
-    @classmethod
-    def grid(cls, height, width):
-        """Columns and rows of tiles."""
-        return get_optimal_tiled_canvas((height, width), (cls.tile, cls.tile), 1, cls.most)
-
-    @classmethod
-    def features(cls, height, width):
-        columns, rows = cls.grid(height, width)
-        tiles = columns * rows
-        return cls.of_tile * (tiles + (tiles > 1))
-
-    @classmethod
-    def tiles(cls, image):
-        columns, rows = cls.grid(*image.shape[:2])
-        side = cls.tile
-        canvas = np.asarray(resized(image, side * rows, side * columns))
-        for row in range(rows):
-            for column in range(columns):
-                yield canvas[row * side : (row + 1) * side, column * side : (column + 1) * side]
-        if rows * columns > 1:
-            yield np.asarray(resized(image, side, side))
-
-    @classmethod
-    def inputs(cls, tokens, images):
-        if not images:
-            return {}
-        processor = GotOcr2ImageProcessorPil(
-            image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225], do_resize=False
-        )
-        tiles = [Image.fromarray(tile) for image in images for tile in cls.tiles(image)]
-        return {"pixel_values": processor(tiles, return_tensors="pt")["pixel_values"]}
-
-    file_name = staticmethod(llava_file_name)
-
-
-class InternVLOfPatches(InternVL):
-    """Images that are not cut, each of whose patches becomes a feature."""
-
-    most, of_tile, ratio = 1, 16, 1.0
-    deck = ["data.max_tiles=1"]
-
-
-class InternVLOfLargeSquares(InternVL):
-    of_tile, ratio = 1, 0.25
 
 
 class Gemma3:
@@ -356,6 +258,53 @@ FAMILIES = {
             "deck": [
                 'mesh.placement="disjoint"',
                 *LONG_MICROBATCHES,
+                *grid("llm", pp=3),
+                *grid("vision", dp_module=1),
+            ],
+        },
+    },
+    LlavaNext: {
+        "plain": {},
+        "text_only": {"images": [0]},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "tied": {"model": {"tie_word_embeddings": True}},
+        "options": {
+            "model": {
+                "text": {"model_type": "mistral", "sliding_window": 30},
+                "vision": {"hidden_act": "gelu", "layer_norm_eps": 1e-2},
+                "vision_feature_layer": [-1, 1],
+                "multimodal_projector_bias": False,
+                "projector_hidden_act": "relu",
+            }
+        },
+        "frozen_vision": {"frozen": ["vision"]},
+        "frozen_llm": {"frozen": ["llm"]},
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": BOTH_GRIDS,
+        },
+        "tp2_cp2_in_step": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": [
+                *grid("llm", tp=2, cp=2),
+                *grid("vision", tp=2, cp=2, cp_mode="ring", sequence_parallel=False),
+            ],
+        },
+        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "pp2_tp2": {
+            "ranks": 4,
+            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
+        },
+        "pp3_beside_vision": {
+            "ranks": 4,
+            "model": {"text": {"num_hidden_layers": 4}},
+            "deck": [
+                'mesh.placement="disjoint"',
+                "data.rows_per_microbatch=1",
                 *grid("llm", pp=3),
                 *grid("vision", dp_module=1),
             ],

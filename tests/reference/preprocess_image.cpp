@@ -25,7 +25,10 @@ int main(int argc, char** argv) {
     zea::ImageSize size{options.size, options.size};
     zea::TileGrid grid;
     const bool has_tiles = argc == 6 && std::string(argv[3]) == "tiles";
-    if (has_tiles) {
+    const bool is_fitted = argc == 6 && std::string(argv[3]) == "fitted";
+    if (is_fitted) {
+      grid = {std::stoll(argv[4]), std::stoll(argv[5])};
+    } else if (has_tiles) {
       const zea::PatchInput input{
           .image_size = options.size,
           .tiles = {.least = std::stoll(argv[4]), .most = std::stoll(argv[5])}};
@@ -41,9 +44,11 @@ int main(int argc, char** argv) {
     }
     if (argc == 4 && std::string(argv[3]) == "bilinear")
       options.resampling = zea::Resampling::Bilinear;
-    const int64_t images = grid.tiles() > 1 ? grid.tiles() + 1 : 1;
+    const int64_t images = is_fitted || grid.tiles() > 1 ? grid.tiles() + 1 : 1;
     pixels.resize(static_cast<size_t>(images * 3 * size.height * size.width));
-    if (has_tiles)
+    if (is_fitted)
+      zea::preprocess_fitted(image, options, grid, pixels.data());
+    else if (has_tiles)
       zea::preprocess_tiles(image, options, grid, pixels.data());
     else if (argc == 3)
       zea::preprocess_image(image, options, pixels.data());

@@ -20,13 +20,13 @@ try:
     from safetensors.torch import load_file
     from transformers.utils.logging import disable_progress_bar
 
-    from family_cases import FAMILIES, VOCABULARY
+    from family_cases import FAMILIES
     from pixtral_cases import PIXTRAL_FAMILIES
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from transformers_models import check_gradients, datasets, perturbed, reference, run
+from transformers_models import VOCABULARY, check_gradients, datasets, perturbed, reference, run
 
 RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)

@@ -5,6 +5,20 @@ program, and what is to be equal of what it wrote."""
 import os
 import subprocess
 
+# Of the language models in tiny composites.
+VOCABULARY = 96
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 128,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
 PREFIXES = [
     ("model.language_model.", "language_model.model."),
     ("model.vision_tower.", "vision_tower."),
@@ -36,6 +50,15 @@ def file_name(name, multimodal=True):
         for running, saved in VIT_PARTS:
             name = name.replace(running, saved)
     return name
+
+
+def resized(image, height, width, resample=None):
+    """By columns first, as Pillow before 13 did and zea does: between the passes numbers are rounded."""
+    from PIL import Image
+
+    resample = resample or Image.Resampling.BICUBIC
+    columns = Image.fromarray(image).resize((width, image.shape[0]), resample)
+    return columns.resize((width, height), resample)
 
 
 def run(*command):

@@ -103,6 +103,17 @@ std::string internvl_config() {
       .dump();
 }
 
+/// Images of up to four tiles beside the whole one, with learned ends of rows.
+std::string llava_next_config() {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_llava_config({.layers = 1}));
+  config["model_type"] = "llava_next";
+  config["image_grid_pinpoints"] = {{20, 40}, {40, 40}};
+  config["text_config"]["hidden_size"] = 116;
+  config["vision_config"].update({{"hidden_size", 78}, {"intermediate_size", 202}});
+  config["vision_config"]["image_size"] = 20;
+  return config.dump();
+}
+
 void cut_into_few(ModelSpec& model) {
   std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 4;
 }
@@ -459,6 +470,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
                            testing::merge_images_of_any_size},
                           {"llava with registers", dinov2_config()},
                           {"internvl", internvl_config(), cut_into_few},
+                          {"llava_next", llava_next_config()},
                           {"qwen2_vl", qwen2_vl_config(), shrink_images},
                           {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
                           {"qwen3_vl", qwen3_vl_config(), shrink_images},

@@ -40,6 +40,10 @@ void preprocess_image(const Image& image, const ImageOptions& options, float* ta
 /// several of them of the whole image: (tiles, 3, size, size).
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target);
+/// The same of the whole image, made square, and of the tiles of a grid in whose middle it stands
+/// with its shape kept, black around it: (1 + tiles, 3, size, size).
+void preprocess_fitted(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                       float* target);
 /// The same of the whole image: (3, height, width) as `to` says.
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target);

@@ -76,6 +76,9 @@ at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Param
 /// states * hidden).
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);
 
+/// x (features, width) with `end` (width) in the rows `rows` int64.
+at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end);
+
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by tables (tokens, pairs);
 /// the two halves of its first 2 * pairs coordinates are those of its rotations, as in
 /// transformers.

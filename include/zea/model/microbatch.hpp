@@ -34,6 +34,7 @@ struct EncoderPart {
   RowShares shares;                       ///< of the cp tokens
   at::Tensor feature_rows;      ///< int64: rows here that become features, in order of these; none:
                                 ///< all, as they stand
+  at::Tensor row_ends;          ///< int64: of the features made here those that end a row
   RowShares feature_shares;     ///< of the features of the cp tokens
   at::Tensor placeholder_rows;  ///< int64: rows here of the text that take features, ascending
   RowTransfer features;         ///< from the ranks that made them to those of their placeholders

@@ -180,6 +180,22 @@ double ConfigReader::number(const char* key, double fallback) const {
   return value.get<double>();
 }
 
+std::vector<std::array<int64_t, 2>> ConfigReader::pairs(const char* key) const {
+  std::vector<std::array<int64_t, 2>> list;
+  if (!has(key)) return list;
+  const auto& value = object_.at(key);
+  const char* allowed = "a list of pairs of integers of 1 or more";
+  if (!value.is_array() || value.empty()) refuse(key, value.dump(), allowed);
+  for (const auto& pair : value) {
+    const bool is_pair = pair.is_array() && pair.size() == 2 && pair[0].is_number_integer() &&
+                         pair[1].is_number_integer();
+    if (!is_pair) refuse(key, value.dump(), allowed);
+    list.push_back({checked_positive(key, pair[0].template get<int64_t>()),
+                    checked_positive(key, pair[1].template get<int64_t>())});
+  }
+  return list;
+}
+
 std::vector<double> ConfigReader::numbers(const char* key, int64_t count) const {
   const std::string allowed = "a list of " + std::to_string(count) + " numbers above 0";
   if (!has(key)) refuse(key, "nothing", allowed);

@@ -2,6 +2,7 @@
 // Reading a Hugging Face config.json with errors that name the key. Private to plan/.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -22,6 +23,8 @@ class ConfigReader {
   bool is_null(const char* key) const;  ///< present and null
   ConfigReader object(const char* key) const;
   std::vector<std::string> keys() const;  ///< that are present and not null
+  /// A list of lists of two numbers of 1 or more.
+  std::vector<std::array<int64_t, 2>> pairs(const char* key) const;
   int64_t positive(const char* key, int64_t fallback) const;
   int64_t integer(const char* key, int64_t fallback) const;
   std::vector<int64_t> integers(const char* key,

@@ -155,6 +155,7 @@ void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::
 /// with.
 struct EncoderPlace {
   std::string name, root, projector_root;
+  std::string row_end = {};  ///< of images that are fitted into tiles; empty: they are not
 };
 
 EncoderSpec read_whisper(const ConfigReader& config);
@@ -210,6 +211,7 @@ const std::map<std::string, MakeComposite>& composites();
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_llava_next(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_mistral3(const ConfigReader& config, const Trainable& trainable);

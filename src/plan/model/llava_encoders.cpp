@@ -96,6 +96,30 @@ void add_patch_merger(SpecBuilder& builder, const EncoderSpec& vision, const std
                        {hidden, hidden * vision.projector.merge}, false, trainable);
 }
 
+/// Resolutions that images are fitted into, each of whole tiles.
+void read_resolutions(const ConfigReader& config, EncoderSpec& vision) {
+  auto& patches = std::get<PatchInput>(vision.input);
+  constexpr int64_t kMostTiles = 64;
+  const int64_t size = patches.image_size;
+  for (const auto& [height, width] : config.pairs("image_grid_pinpoints"))
+    patches.resolutions.push_back({height, width});
+  if (!config.has("image_grid_pinpoints"))
+    patches.resolutions = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
+  for (const auto& [height, width] : patches.resolutions)
+    if (height % size != 0 || width % size != 0 || height / size * (width / size) > kMostTiles)
+      config.refuse("image_grid_pinpoints",
+                    "[" + std::to_string(height) + ", " + std::to_string(width) + "]",
+                    "whole tiles of the encoder's image_size = " + std::to_string(size) + ", " +
+                        std::to_string(kMostTiles) + " of them at most");
+  if (!patches.class_token || patches.registers > 0)
+    config.refuse("vision_config.model_type", config.object("vision_config").text("model_type", ""),
+                  "an encoder with a class token and without registers, as clip_vision_model "
+                  "(others are not built yet)");
+  if (!vision.drops_first_token)
+    config.refuse("vision_feature_select_strategy", "full", "default: the patches of each tile");
+  patches.crops = false;
+}
+
 VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defaults) {
   VisionEncoder encoder =
       read_part(vision_encoders(), config.object("vision_config"), defaults.encoder);
@@ -146,6 +170,7 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
                                   config.integer("image_token_id", defaults.token), model);
   read_projector(config, vision, defaults.bias);
   if (defaults.merges) read_patch_merger(config, model.decoder, encoder);
+  if (!place.row_end.empty()) read_resolutions(config, vision);
   model.encoders.push_back(vision);
   const auto [trains, projector_trains] = trainable.of(vision.name);
   const std::vector<int> states = add_vision_encoder(builder, encoder, place.root, trains);
@@ -161,6 +186,9 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
   if (defaults.merges) add_patch_merger(builder, vision, place.projector_root, projector_trains);
   add_projector_linears(builder, vision.projector, place.projector_root, width,
                         model.decoder.block.hidden, projector_trains);
+  if (!place.row_end.empty())
+    builder.add_normal_vector("row_end", place.row_end, model.decoder.block.hidden,
+                              projector_trains);
   const int features = builder.last_unit();
   add_carried(builder, encoder, place.root);
   return features;

@@ -89,6 +89,25 @@ TileGrid PatchInput::grid(const ImageSize& image) const {
   return best;
 }
 
+ImageSize PatchInput::resolution(const ImageSize& image) const {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  ImageSize best;
+  int64_t most = 0, least_wasted = std::numeric_limits<int64_t>::max();
+  for (const ImageSize& each : resolutions) {
+    const double scale = std::min(static_cast<double>(each.width) / width,
+                                  static_cast<double>(each.height) / height);
+    const auto wide = static_cast<int64_t>(width * scale),
+               high = static_cast<int64_t>(height * scale);
+    const int64_t shown = std::min(wide * high, image.width * image.height);
+    const int64_t wasted = each.width * each.height - shown;
+    if (shown < most || (shown == most && wasted >= least_wasted)) continue;
+    most = shown;
+    least_wasted = wasted;
+    best = each;
+  }
+  return best;
+}
+
 int64_t PatchInput::patches_of(const ItemShape& shape) const {
   const int64_t others = patches_first ? learned_tokens() + shape.apart : learned_tokens();
   return shape.tile_tokens() - others;
@@ -96,7 +115,8 @@ int64_t PatchInput::patches_of(const ItemShape& shape) const {
 
 int64_t PatchInput::patch_of(int64_t token, int64_t patches) const {
   if (patches_first) return token < patches ? token : -1;
-  return token < learned_tokens() ? -1 : token - learned_tokens();
+  const int64_t patch = token - learned_tokens();
+  return patch < 0 || patch >= patches ? -1 : patch;
 }
 
 int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
@@ -145,7 +165,22 @@ PatchPlace ItemShape::square(int64_t index) const {
   return {row + in_window / across, column + in_window % across};
 }
 
+int64_t ItemShape::fitted_feature_of(int64_t token) const {
+  const int64_t side = width, of_whole = side * side;
+  const int64_t in_row = tiles_wide * side - 2 * columns_around + 1;  // its end among them
+  const int64_t behind = token - tiles * tile_tokens();
+  if (behind >= 0) return of_whole + (behind + 1) * in_row - 1;
+  const int64_t tile = token / tile_tokens(), patch = token % tile_tokens() - first;
+  if (patch < 0 || patch >= of_whole) return -1;
+  if (tile == 0) return patch;
+  const int64_t row = (tile - 1) / tiles_wide * side + patch / side - rows_around;
+  const int64_t column = (tile - 1) % tiles_wide * side + patch % side - columns_around;
+  const bool shows = row >= 0 && row < row_ends && column >= 0 && column < in_row - 1;
+  return shows ? of_whole + row * in_row + column : -1;
+}
+
 int64_t ItemShape::feature_of(int64_t token) const {
+  if (is_fitted) return fitted_feature_of(token);
   const int64_t of_tile = features / tiles, inside = token % tile_tokens();
   const int64_t index = inside < first ? -1 : (inside - first) / merge;
   if (index < 0 || index >= of_tile) return -1;
@@ -188,6 +223,8 @@ int64_t BlockSpec::widest_window() const {
 ItemShape EncoderSpec::item_shape() const {
   if (modality() == Modality::Image && patches().tiles.most > 1)
     return tiled_shape(patches().tiles.most + 1, 1);
+  if (modality() == Modality::Image && !patches().resolutions.empty())
+    return shape_within(std::numeric_limits<int64_t>::max());
   if (modality() == Modality::Image)
     return item_shape(ImageSize{patches().image_size, patches().image_size});
   return clip_shape(mels().columns());
@@ -202,6 +239,7 @@ ItemShape EncoderSpec::clip_shape(int64_t columns) const {
 
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
   const PatchInput& input = patches();
+  if (!input.resolutions.empty()) return fitted_shape(image);
   if (input.tiles.most > 0) {
     const TileGrid grid = input.grid(image);
     return tiled_shape(grid.tiles() > 1 ? grid.tiles() + 1 : 1, grid.wide);
@@ -231,7 +269,45 @@ ItemShape EncoderSpec::tiled_shape(int64_t tiles, int64_t tiles_wide) const {
           .tiles_wide = tiles_wide};
 }
 
+ItemShape EncoderSpec::fitted_shape(const ImageSize& image) const {
+  const PatchInput& input = patches();
+  const ImageSize to = input.resolution(image);
+  const int64_t side = input.side(), size = input.image_size;
+  const int64_t wide = to.width / size * side, high = to.height / size * side;
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  // Patches that the image takes of the longer way, which it does not fill.
+  const auto taken = [](double patches) {
+    return static_cast<int64_t>(std::round(patches * 1e7) / 1e7);
+  };
+  const bool fills_rows = width / height > static_cast<double>(wide) / static_cast<double>(high);
+  const int64_t rows =
+      fills_rows ? (high - taken(height * (static_cast<double>(wide) / width))) / 2 : 0;
+  const int64_t columns =
+      fills_rows ? 0 : (wide - taken(width * (static_cast<double>(high) / height))) / 2;
+  const int64_t row_ends = high - 2 * rows;
+  const int64_t tiles = 1 + to.width / size * (to.height / size);
+  return {.tokens = tiles * (side * side + input.learned_tokens()) + row_ends,
+          .features = side * side + row_ends * (wide - 2 * columns + 1),
+          .first = input.learned_tokens(),
+          .width = side,
+          .tiles = tiles,
+          .tiles_wide = to.width / size,
+          .is_fitted = true,
+          .rows_around = rows,
+          .columns_around = columns,
+          .row_ends = row_ends};
+}
+
 ItemShape EncoderSpec::shape_within(int64_t features) const {
+  if (modality() == Modality::Image && !patches().resolutions.empty()) {
+    ItemShape best = fitted_shape(patches().resolutions.front());
+    for (const ImageSize& each : patches().resolutions) {
+      const ItemShape shape = fitted_shape(each);
+      const bool fits = shape.features <= features, best_fits = best.features <= features;
+      if (fits != best_fits ? fits : (shape.features > best.features) == fits) best = shape;
+    }
+    return best;
+  }
   const ItemShape usual = item_shape();
   if (!varies() || usual.features <= features) return usual;
   if (modality() == Modality::Image && patches().tiles.most > 0) {

@@ -34,8 +34,8 @@ std::string canonical_llava_name(const std::string& name) {
   for (const Prefix& prefix : kPrefixes)
     if (inner.starts_with(prefix.from))
       return prefix.to + inner.substr(std::string(prefix.from).size());
-  for (const char* known :
-       {"vision_tower.", "multi_modal_projector.", "audio_tower.", "audio_projector."})
+  for (const char* known : {"vision_tower.", "multi_modal_projector.", "audio_tower.",
+                            "audio_projector.", "image_newline"})
     if (inner.starts_with(known)) return inner;
   return name;
 }
@@ -59,7 +59,7 @@ std::string canonical_gpt2_name(const std::string& name) {
 
 std::string canonical_parameter_name(const std::string& family, const std::string& name) {
   for (const char* composite :
-       {"gemma3", "internvl", "llava", "mistral3", "qwen2_audio", "voxtral"})
+       {"gemma3", "internvl", "llava", "llava_next", "mistral3", "qwen2_audio", "voxtral"})
     if (family == composite) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
   for (const char* composite : {"qwen2_vl", "qwen2_5_vl"})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec_builder.hpp"
 
+#include <cmath>
 #include <map>
 
 #include "zea/core/error.hpp"
@@ -76,6 +77,12 @@ void SpecBuilder::add_norm(const std::string& role, const std::string& name, con
 void SpecBuilder::add_class_token(const std::string& name, const Shape& shape, bool trainable,
                                   double std) {
   model_.params[add("class_token", name, shape, trainable, std)].init = Init::Normal;
+}
+
+void SpecBuilder::add_normal_vector(const std::string& role, const std::string& name, int64_t width,
+                                    bool trainable) {
+  const double std = 1 / std::sqrt(static_cast<double>(width));
+  model_.params[add(role, name, {width}, trainable, std)].init = Init::Normal;
 }
 
 void SpecBuilder::add_sinusoids(const std::string& name, int64_t positions, int64_t width) {

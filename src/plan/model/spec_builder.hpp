@@ -82,6 +82,9 @@ class SpecBuilder {
                 int64_t width, bool trainable, const TpCut& cut = {});
   /// Normal numbers, also where they are a vector.
   void add_class_token(const std::string& name, const Shape& shape, bool trainable, double std);
+  /// Normal numbers of a deviation that makes the vector about as long as 1.
+  void add_normal_vector(const std::string& role, const std::string& name, int64_t width,
+                         bool trainable);
   /// A table of sines and cosines, which is never trained.
   void add_sinusoids(const std::string& name, int64_t positions, int64_t width);
   /// The unit reads a parameter that an earlier one has, too.

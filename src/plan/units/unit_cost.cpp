@@ -79,6 +79,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   RowCount vocabulary() { return copied(rows_); }
   RowCount scaled(RowCount x, double) { return copied(x.rows); }
   RowCount features() { return {feature_rows_}; }
+  RowCount with_row_ends(RowCount x) { return copied(x.rows); }
   RowCount side_by_side(RowCount x, int64_t count) { return {x.rows / count}; }
   RowCount merged(RowCount text, size_t) { return copied(text.rows); }
   RowCount loss(RowCount x) {
@@ -145,6 +146,7 @@ std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times) {
     ItemShape item = model.encoders[unit.encoder].item_shape();
     item.tokens *= times;
     item.features *= times;
+    item.row_ends *= times;
     if (item.tiles > 1) item.tiles *= times;
     costs[u] = cost_of(model, unit, CostOps(model, unit, item));
   }

@@ -188,11 +188,15 @@ class MemoryOps {
     for (size_t i = 0; i < unit_.inputs.size(); ++i) states.push_back(input(i));
     const RowCounts rows = rows_of(UnitRows::Features);
     const int64_t merge = encoder_of(unit_).projector.merge, tokens = rows.here * merge;
-    const bool in_order = encoder_of(unit_).item_shape().window == 0;
+    const ItemShape usual = encoder_of(unit_).item_shape();
+    const bool in_order = usual.window == 0 && !usual.is_fitted;
     if (in_order && states.size() == 1 && tokens == states[0].rows()) return states[0];
     return call(rows_memory(tokens * model_.hidden(unit_.module) * bytes_.param *
                             static_cast<int64_t>(states.size())),
                 states, tokens);
+  }
+  TapeTensor with_row_ends(const TapeTensor& x) {
+    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
   }
   TapeTensor side_by_side(const TapeTensor& x, int64_t count) {
     return x.with_rows(x.rows() / count);

@@ -149,6 +149,9 @@ struct PatchInput {
   /// Of an image of any size; without them image_size is the most of its sides, before these become
   /// whole blocks, with them that of the largest square (limit()).
   PixelLimits pixels = {};
+  /// Whole tiles: into one of these an image is fitted, black around it, which then is cut into
+  /// tiles, and the whole image is one before them (LLaVA-NeXT); empty: it is not.
+  std::vector<ImageSize> resolutions = {};
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
   TileLimits tiles = {};
@@ -171,6 +174,8 @@ struct PatchInput {
   /// The grid of tiles whose shape is nearest to the image's; of equal ones the largest that is not
   /// more than twice as large as the image (InternVL, arXiv:2404.16821).
   TileGrid grid(const ImageSize& image) const;
+  /// The resolution in which most of the image's pixels are shown, and fewest show nothing.
+  ImageSize resolution(const ImageSize& image) const;
   /// Patches of a tile, which an image that is not cut is, too.
   int64_t patches_of(const ItemShape& shape) const;
   /// The patch that a token of a tile is; -1: it is none.
@@ -206,6 +211,12 @@ struct ItemShape {
   /// An item is so many alike, none of which sees another's tokens; width and apart are of each.
   int64_t tiles = 1;
   int64_t tiles_wide = 1;  ///< of the grid that they are cut from
+  /// The first tile is all of an image that is fitted into the grid of the others: by rows of this
+  /// its patches become features, and each row ends with one that is learned.
+  bool is_fitted = false;
+  /// Rows of patches above and below the image in the grid, and columns beside it.
+  int64_t rows_around = 0, columns_around = 0;
+  int64_t row_ends = 0;  ///< last tokens of a fitted item, which stand apart: the ends of rows
   /// Of an image: features a side of the windows, squares that its tokens lie in one after the
   /// other, by rows, as do features in each; 0: all by rows.
   int64_t window = 0;
@@ -220,9 +231,13 @@ struct ItemShape {
   std::vector<int64_t> windows() const;
   /// How many tokens one sees at most where it sees windows of that side (0: the item).
   int64_t most_seen(int64_t of_window) const;
-  int64_t tile_tokens() const { return tokens / tiles; }
+  int64_t tile_tokens() const { return (tokens - row_ends) / tiles; }
+  bool is_row_end(int64_t token) const { return token >= tokens - row_ends; }
   TileGrid grid() const { return {tiles_wide, tiles == 1 ? 1 : (tiles - 1) / tiles_wide}; }
   bool operator==(const ItemShape&) const = default;
+
+ private:
+  int64_t fitted_feature_of(int64_t token) const;
 };
 
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
@@ -257,9 +272,10 @@ struct EncoderSpec {
   const MelInput& mels() const { return std::get<MelInput>(input); }
   /// Whether items differ in their shapes.
   bool varies() const {
-    return modality() == Modality::Audio ? mels().own_length
-                                         : patches().any_size || patches().tiles.most > 1;
+    return modality() == Modality::Audio ? mels().own_length : patches().any_size || has_tiles();
   }
+  /// Whether an image becomes several tiles.
+  bool has_tiles() const { return patches().tiles.most > 1 || !patches().resolutions.empty(); }
   /// Of every item, where they do not differ; else of the largest.
   ItemShape item_shape() const;
   /// Of an image of that size.
@@ -270,6 +286,8 @@ struct EncoderSpec {
   ItemShape shape_within(int64_t features) const;
   /// Of an image of so many tiles.
   ItemShape tiled_shape(int64_t tiles, int64_t tiles_wide) const;
+  /// Of an image that is fitted into one of the resolutions.
+  ItemShape fitted_shape(const ImageSize& image) const;
 };
 
 /// The language model.

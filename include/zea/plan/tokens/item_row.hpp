@@ -34,7 +34,9 @@ class ItemRow {
   /// A token's place in its item, or in the tile of it, and that item's among those here.
   int64_t position(int64_t token) const { return token - starts_[item_of(token)]; }
   int64_t position_in_tile(int64_t token) const {
-    return position(token) % shape(item_of(token)).tile_tokens();
+    const ItemShape& item = shape(item_of(token));
+    const int64_t place = position(token), tile = item.tile_tokens();
+    return item.is_row_end(place) ? tile : place % tile;  // behind all of it
   }
   size_t item_of(int64_t token) const;
   const ItemShape& shape(size_t item) const { return shapes_[item]; }

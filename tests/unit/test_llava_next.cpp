@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// LLaVA-NeXT's spec: which resolution an image is fitted into, the order of its features, and which
+// configs are refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/tokens/item_row.hpp"
+
+namespace zea::test_llava_next {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Tiles of 2 x 2 patches.
+Json tiny_config() {
+  Json config = Json::parse(testing::tiny_llava_config());
+  config["model_type"] = "llava_next";
+  config["image_grid_pinpoints"] = {{8, 16}, {16, 8}, {16, 16}};
+  return config;
+}
+
+EncoderSpec tiny_encoder() {
+  return make_model_spec(tiny_config().dump()).encoders.at(0);
+}
+
+std::string refusal(const char* key, const Json& value) {
+  Json config = tiny_config();
+  config[key] = value;
+  try {
+    make_model_spec(config.dump());
+  } catch (const WeightsError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LlavaNext, FitsImagesAsItsProcessor) {
+  PatchInput input;
+  input.resolutions = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
+  // Of transformers' select_best_resolution.
+  const int64_t sizes[][4] = {{1, 1, 336, 672},       {336, 336, 336, 672},
+                              {480, 640, 672, 672},   {640, 480, 672, 672},
+                              {300, 1200, 336, 1008}, {1200, 300, 1008, 336},
+                              {2000, 1000, 672, 336}, {100, 5000, 336, 1008}};
+  for (const auto& [height, width, high, wide] : sizes) {
+    const ImageSize found = input.resolution({height, width});
+    EXPECT_EQ(found.height, high) << height << " x " << width;
+    EXPECT_EQ(found.width, wide) << height << " x " << width;
+  }
+}
+
+TEST(LlavaNext, FeaturesGoByRowsOfTheGrid) {
+  const ItemShape all = tiny_encoder().item_shape(ImageSize{8, 16});
+  ASSERT_EQ(all.tiles, 3);
+  ASSERT_EQ(all.row_ends, 2);
+  ASSERT_EQ(all.tokens, 3 * 5 + 2);
+  ASSERT_EQ(all.features, 4 + 2 * 5);
+  const ItemRow row({all}, {0}, "vision", {});
+  std::vector<int64_t> features;
+  for (int64_t token = 0; token < all.tokens; ++token) features.push_back(row.feature(token));
+
+  EXPECT_EQ(features,
+            (std::vector<int64_t>{-1, 0, 1, 2, 3, -1, 4, 5, 9, 10, -1, 6, 7, 11, 12, 8, 13}));
+  EXPECT_EQ(row.segments(), (std::vector<Segment>{{0, 5}, {5, 5}, {10, 5}, {15, 1}, {16, 1}}));
+}
+
+TEST(LlavaNext, PaddingBecomesNoFeature) {
+  const EncoderSpec encoder = tiny_encoder();
+  for (const ImageSize& image :
+       {ImageSize{4, 30}, {30, 4}, {16, 16}, {9, 14}, {1, 100}, {100, 1}, {13, 16}}) {
+    const ItemShape shape = encoder.item_shape(image);
+    std::vector<int64_t> features;
+    for (int64_t token = 0; token < shape.tokens; ++token)
+      if (shape.feature_of(token) >= 0) features.push_back(shape.feature_of(token));
+    std::ranges::sort(features);
+    ASSERT_EQ(static_cast<int64_t>(features.size()), shape.features);
+    for (size_t i = 0; i < features.size(); ++i) ASSERT_EQ(features[i], static_cast<int64_t>(i));
+  }
+  EXPECT_EQ(encoder.item_shape(ImageSize{4, 16}).row_ends, 2);
+  EXPECT_EQ(encoder.item_shape(ImageSize{1, 100}).row_ends, 0);  // nothing of it is left
+  EXPECT_EQ(encoder.shape_within(23).features, 4 + 4 * 3);
+  EXPECT_EQ(encoder.item_shape().features, 4 + 4 * 5);
+}
+
+TEST(LlavaNext, RefusesWhatIsNotBuilt) {
+  EXPECT_NE(refusal("image_grid_pinpoints", {{8, 12}}).find("whole tiles"), std::string::npos);
+  EXPECT_NE(refusal("image_grid_pinpoints", {{8, 8000}}).find("64 of them"), std::string::npos);
+  EXPECT_NE(refusal("image_grid_pinpoints", {8, 8}).find("a list of pairs"), std::string::npos);
+  EXPECT_NE(refusal("vision_feature_select_strategy", "full").find("the patches of each tile"),
+            std::string::npos);
+  Json siglip = tiny_config()["vision_config"];
+  siglip["model_type"] = "siglip_vision_model";
+  EXPECT_NE(refusal("vision_config", siglip).find("an encoder with a class token"),
+            std::string::npos);
+  EXPECT_NE(refusal("use_image_newline_parameter", false).find("not built"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace zea::test_llava_next
