@@ -24,8 +24,9 @@ VisionEncoder read_vit(const ConfigReader& config) {
   encoder.blocks.names.up = ".intermediate.dense";
   encoder.blocks.names.down = ".output.dense";
   // Of its ViTImageProcessor.
-  std::get<PatchInput>(encoder.spec.input).colours = {.mean = {0.5, 0.5, 0.5},
-                                                      .std = {0.5, 0.5, 0.5}};
+  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  patches.resampling = Resampling::Bilinear;
+  patches.colours = {.mean = {0.5, 0.5, 0.5}, .std = {0.5, 0.5, 0.5}};
   const int64_t pooled = config.positive("pooler_output_size", encoder.spec.block.hidden);
   // The key is zea's own, of parts that came without.
   if (config.boolean("add_pooling_layer", true)) add_pooler(encoder, pooled);
