@@ -230,7 +230,7 @@ void apply(const Grid& grid, Options& deck) {
 TinyLlava model_for(const Grid& grid, TinyLlava model) {
   model.heads = model.vision_heads = model.audio_heads = grid.heads;
   if (grid.heads == 6 && model.kv_heads == 2) model.kv_heads = 3;
-  model.vision_hidden = 24;
+  model.vision_hidden = model.pixtral ? 48 : 24;  // its heads turn by rows and columns
   return model;
 }
 

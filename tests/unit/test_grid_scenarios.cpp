@@ -182,7 +182,7 @@ TEST(GridScenarios, AreWhatTheySay) {
        {Fact::BothWays, Fact::ImageSeenOnTwoRanks, Fact::ImageMadeOnTwoRanks}},
       {"images that see all of themselves, class token, everything in one row",
        {Fact::BothWays, Fact::SeveralSamplesInARow, Fact::ImageSeenOnTwoRanks}},
-      {"images of any size, four patches a feature",
+      {"images of any size, four patches a feature, windows in every other layer",
        {Fact::ImagesOfSeveralSizes, Fact::SeveralSamplesInARow, Fact::SeveralMicrobatches,
         Fact::ImageMadeOnTwoRanks, Fact::ImageOnTwoRanks}},
       {"images of any size that see all of themselves, frozen vision",
