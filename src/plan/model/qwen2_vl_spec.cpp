@@ -16,7 +16,9 @@ namespace {
 constexpr double kVisualEps = 1e-6;  // of the encoder's norms, whatever the config says
 const std::string kVisualRoot = "visual.";
 constexpr TurnedDefaults kDefaults{
-    .layers = 32, .patch = 14, .pixels = {.least = 56 * 56, .most = 28 * 28 * 1280}};
+    .layers = 32,
+    .patch = 14,
+    .pixels = {.least = int64_t{56} * 56, .most = int64_t{28} * 28 * 1280}};
 
 PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults& defaults) {
   // Names that transformers does not read, and whose values in files are the usual ones.

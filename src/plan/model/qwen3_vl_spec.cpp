@@ -13,7 +13,9 @@ namespace {
 
 const std::string kTowerRoot = "model.visual.";
 constexpr TurnedDefaults kTower{
-    .layers = 27, .patch = 16, .pixels = {.least = 256 * 256, .most = 4096 * 4096}};
+    .layers = 27,
+    .patch = 16,
+    .pixels = {.least = int64_t{256} * 256, .most = int64_t{4096} * 4096}};
 constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
 
 void read_position_table(const ConfigReader& config, VisionEncoder& encoder) {

@@ -15,7 +15,7 @@ std::vector<RotaryPair> chunked_pairs(const std::vector<int64_t>& sections) {
 
 std::vector<RotaryPair> interleaved_pairs(const std::vector<int64_t>& sections) {
   const auto axes = static_cast<int64_t>(sections.size());
-  std::vector<RotaryPair> pairs(std::accumulate(sections.begin(), sections.end(), size_t{0}));
+  std::vector<RotaryPair> pairs(std::accumulate(sections.begin(), sections.end(), int64_t{0}));
   for (int64_t i = 0; i < std::ssize(pairs); ++i)
     pairs[i] = {i / axes < sections[i % axes] ? i % axes : 0, i};
   return pairs;

@@ -179,7 +179,8 @@ class PipelineBuilder {
     const ModuleMeshOptions& mesh = parts_.options.meshes[grid.module];
     std::vector<std::string> sentences;
     if (!mesh.stages.empty()) {
-      const auto counts = stages_of_template(parts_.model, grid.module, mesh.stages, sentences);
+      std::vector<int> counts =
+          stages_of_template(parts_.model, grid.module, mesh.stages, sentences);
       check_feature_units(grid, units, counts);
       return counts;
     }
