@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models of every unit kind and option, small, but of widths at which tensors are told from what
+// the library takes beside them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea::testing {
+
+struct MeasuredModel {
+  std::string name;
+  std::string config;
+  void (*remake)(ModelSpec&) = nullptr;  ///< of what no config can ask for here
+};
+
+const std::vector<MeasuredModel>& measured_models();
+
+}  // namespace zea::testing
