@@ -35,6 +35,7 @@ from parity_cases import CASES, EXTRA_TOKENS, PATCHES, VOCABULARY
 from transformers_models import (
     check_gradients,
     datasets,
+    divergence,
     file_name,
     normalised,
     perturbed,
@@ -186,12 +187,6 @@ def generate(model, prompt, pixels):
                 break
             tokens.append(best)
     return tokens[len(prompt) :]
-
-
-def divergence(expected, found):
-    """Kullback-Leibler, of the next token, as logits predict it."""
-    expected, found = (torch.tensor(row).double().log_softmax(-1) for row in (expected, found))
-    return (expected.exp() * (expected - found)).sum().item()
 
 
 def spell_rope_as_before(path):

@@ -136,3 +136,11 @@ def check_gradients(test, expected, found):
     for name, gradient in expected.items():
         difference = np.linalg.norm(found[name] - gradient)
         test.assertLessEqual(difference, 1e-5 * np.linalg.norm(gradient) + 1e-6 * all_norm, name)
+
+
+def divergence(expected, found):
+    """Kullback-Leibler, of the next token, as logits predict it."""
+    import torch
+
+    expected, found = (torch.tensor(row).double().log_softmax(-1) for row in (expected, found))
+    return (expected.exp() * (expected - found)).sum().item()
