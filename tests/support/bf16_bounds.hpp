@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far bf16 on several ranks may be from fp64: a layout rounds what one rank rounds and, where
+// it cuts a sum, each part before they are added: at most three roundings for one, of independent
+// signs, so that errors grow by less than sqrt(3). Allowed is twice the error of one rank, and one
+// unit of the last place of bf16 for where that is small by chance.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace zea::testing {
+
+inline constexpr double kBf16Eps = 0x1p-8;
+
+inline double allowed_in_bf16(double error_of_one_rank, double size) {
+  return 2 * error_of_one_rank + kBf16Eps * size;
+}
+
+inline double largest_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+/// One number of each step, of a layout and of one rank in bf16 and of one rank in fp64.
+inline void expect_near_in_bf16(const std::vector<double>& got, const std::vector<double>& one_rank,
+                                const std::vector<double>& exact) {
+  ASSERT_EQ(got.size(), exact.size());
+  const double error = largest_distance(one_rank, exact);
+  for (size_t step = 0; step < exact.size(); ++step)
+    EXPECT_NEAR(got[step], exact[step], allowed_in_bf16(error, 1)) << "step " << step;
+}
+
+}  // namespace zea::testing
