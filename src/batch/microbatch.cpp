@@ -13,13 +13,25 @@ namespace {
 
 using namespace detail;
 
-/// How many features the encoder makes of a sample's items up to each of them.
-Ids features_up_to(const ItemList& items, const ModelSpec& model, size_t encoder) {
+/// How many features there are of a sample's items up to each of them.
+Ids features_up_to(const std::vector<ItemShape>& items) {
   Ids sums;
-  const auto index = static_cast<int>(encoder);
-  for (const ItemShape& shape : items.shapes(index, model.encoders[encoder]))
+  for (const ItemShape& shape : items)
     sums.push_back((sums.empty() ? 0 : sums.back()) + shape.features);
   return sums;
+}
+
+/// Images stand where there are placeholders of images, and videos where there are theirs.
+void check_placeholder(const Sample& sample, int64_t id, const EncoderSpec& encoder,
+                       const std::vector<ItemShape>& items, int64_t item) {
+  const auto index = static_cast<size_t>(item);
+  const bool wants_video = id != encoder.placeholder;
+  if (index >= items.size() || (items[index].frames > 0) == wants_video) return;
+  throw DataError("sample " + std::to_string(sample.id) + " has placeholders of " +
+                  (wants_video ? "a video" : "an image") + " (id " + std::to_string(id) +
+                  ") where its item " + std::to_string(item) + " is " +
+                  (wants_video ? "an image" : "a video") +
+                  "; pack items in the order of their placeholders");
 }
 
 /// As many placeholders as the encoder makes features of the sample's items.
@@ -58,11 +70,6 @@ void check_sample(const Sample& sample, const Ids& placeholders, const std::vect
                       " is outside the model's vocabulary of " +
                       std::to_string(model.decoder.vocabulary) +
                       "; pack the data with the model's tokenizer");
-  const int32_t video = static_cast<int32_t>(model.decoder.video_token);
-  if (video >= 0 && std::ranges::count(sample.tokens, video) > 0)
-    throw DataError("sample " + std::to_string(sample.id) + " has placeholders of a video (id " +
-                    std::to_string(video) +
-                    "); videos are not read yet: pack their frames as images");
   const int64_t tokens = static_cast<int64_t>(sample.tokens.size());
   if (model.decoder.limits_positions() && tokens > model.decoder.max_positions)
     throw DataError("sample " + std::to_string(sample.id) + " has " + std::to_string(tokens) +
@@ -79,9 +86,12 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
   const auto length = static_cast<int64_t>(sample.tokens.size());
   Ids placeholders(model.encoders.size(), 0);
   const ItemList items = list_items(sample.items);
+  std::vector<std::vector<ItemShape>> shapes;
   std::vector<Ids> features;
-  for (size_t e = 0; e < placeholders.size(); ++e)
-    features.push_back(features_up_to(items, model, e));
+  for (size_t e = 0; e < placeholders.size(); ++e) {
+    shapes.push_back(items.shapes(static_cast<int>(e), model.encoders[e]));
+    features.push_back(features_up_to(shapes.back()));
+  }
   for (int64_t i = 0; i < length; ++i) {
     const int64_t id = sample.tokens[i];
     // Labels are shifted here, before tokens are dealt to ranks.
@@ -90,9 +100,10 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
     MaskWord word = make_mask_word(number, kModalityText, 0);
     for (size_t e = 0; e < placeholders.size(); ++e) {
       const EncoderSpec& encoder = model.encoders[e];
-      if (id != encoder.placeholder) continue;
+      if (!encoder.is_placeholder(id)) continue;
       const int64_t item =
           std::ranges::upper_bound(features[e], placeholders[e]++) - features[e].begin();
+      check_placeholder(sample, id, encoder, shapes[e], item);
       word = make_mask_word(number, mask_modality(encoder.modality()), 1 + item, e);
       host.placeholders[e].push_back(static_cast<int64_t>(host.ids.size()));
     }

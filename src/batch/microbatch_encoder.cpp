@@ -51,7 +51,7 @@ void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& h
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token)
       for (const TableShare& corner :
-           input.table_shares(row.position(token), row.shape(row.item_of(token)))) {
+           input.table_shares(row.position_in_tile(token), row.shape(row.item_of(token)))) {
         corners.push_back(corner.row);
         shares.push_back(corner.share);
       }
@@ -66,7 +66,8 @@ std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenR
   for (const TokenRange& run : runs)
     for (int64_t token = run.begin; token < run.end; ++token) {
       const ItemShape& image = row.shape(row.item_of(token));
-      const PatchPlace place = input.place(row.position(token) - input.class_tokens(), image);
+      const PatchPlace place =
+          input.place(row.position_in_tile(token) - input.class_tokens(), image);
       positions.push_back({0, place.row, place.column});
     }
   return positions;

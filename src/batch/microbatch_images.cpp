@@ -9,14 +9,13 @@
 namespace zea::detail {
 namespace {
 
-/// (patches, channels * frames * patch^2) of images (images, channels, height, width): squares of
-/// them by rows.
-at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input) {
+/// (patches, channels * frames * patch^2) of pictures (pictures, channels, height, width): squares
+/// of them by rows. `shown`: pictures in a patch, one of which fills it.
+at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, int64_t shown) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
   const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
-  return pixels.view({-1, input.channels, high, block, patch, wide, block, patch})
-      .permute({0, 2, 5, 3, 6, 1, 4, 7})
-      .unsqueeze(6)
+  return pixels.view({-1, shown, input.channels, high, block, patch, wide, block, patch})
+      .permute({0, 3, 6, 4, 7, 2, 1, 5, 8})
       .expand({-1, -1, -1, -1, -1, -1, input.frames, -1, -1})
       .reshape({-1, input.values()});
 }
@@ -25,21 +24,23 @@ at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input) {
 at::Tensor own_patches(const OwnItems& own, const PatchInput& input) {
   const int64_t patch = input.patch_size;
   float* const values = const_cast<float*>(own.values.data());
+  const auto shown_in_patch = [](const ItemShape& shape) { return shape.pictures() / shape.tiles; };
   const auto images = [&](int64_t first, int64_t count, const ItemShape& shape) {
     const int64_t high = input.patches_of(shape) / shape.width;
-    return at::from_blob(values + first,
-                         {count * shape.tiles, input.channels, high * patch, shape.width * patch},
-                         at::kFloat);
+    return at::from_blob(
+        values + first,
+        {count * shape.pictures(), input.channels, high * patch, shape.width * patch}, at::kFloat);
   };
   const auto is_like_first = [&](const ItemShape& shape) { return shape == own.all.front(); };
   if (std::ranges::all_of(own.all, is_like_first)) {
     const auto count = static_cast<int64_t>(own.all.size());
-    const at::Tensor all = images(0, count, own.all.front());
+    const ItemShape& shape = own.all.front();
+    const at::Tensor all = images(0, count, shape);
     const bool is_all = own.items.size() == own.all.size();
-    if (is_all) return extract_patches(all, input);
-    const at::Tensor by_item = all.unflatten(0, {count, own.all.front().tiles});
+    if (is_all) return extract_patches(all, input, shown_in_patch(shape));
+    const at::Tensor by_item = all.unflatten(0, {count, shape.pictures()});
     return extract_patches(by_item.index_select(0, index_tensor(own.items, at::kCPU)).flatten(0, 1),
-                           input);
+                           input, shown_in_patch(shape));
   }
   std::vector<at::Tensor> patches;
   int64_t first = 0;
@@ -47,7 +48,7 @@ at::Tensor own_patches(const OwnItems& own, const PatchInput& input) {
     const at::Tensor image = images(first, 1, own.all[item]);
     first += image.numel();
     if (std::ranges::binary_search(own.items, static_cast<int64_t>(item)))
-      patches.push_back(extract_patches(image, input));
+      patches.push_back(extract_patches(image, input, shown_in_patch(own.all[item])));
   }
   return at::cat(patches);
 }

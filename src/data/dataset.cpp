@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "content_scan.hpp"
+#include "item_table.hpp"
 #include "offsets.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/h5.hpp"
@@ -68,28 +69,21 @@ class Contents {
   std::vector<T> held_;
 };
 
-/// A dataset that may be absent or have no elements.
-template <class T>
-std::vector<T> read_optional(const H5File& file, const std::string& name) {
-  if (!file.has(name) || num_elements(file.info(name).shape) == 0) return {};
-  return file.read_all<T>(name);
-}
-
 H5File open_checked(const std::string& path) {
   H5File file = H5File::open(path, ExitCode::Data);
   const std::string format = file.text_attribute("format").value_or("none");
   if (format != "zea.dataset")
     throw DataError(path + ": its format is \"" + format + "\", must be \"zea.dataset\"");
   const std::string version = file.text_attribute("version").value_or("none");
-  if (version != "1" && version != "2")
+  if (version != "1" && version != "2" && version != "3")
     throw DataError(path + ": its version is \"" + version +
-                    "\"; this zea reads versions \"1\" and \"2\"");
+                    "\"; this zea reads versions \"1\" to \"3\"");
   return file;
 }
 
-/// Of the attribute `name`. Version 1 knew images only.
-int32_t read_placeholder(const H5File& file, const std::string& name) {
-  if (name == "audio_token" && file.text_attribute("version") == "1") return -1;
+/// Of the attribute `name`, which files have from a version on.
+int32_t read_placeholder(const H5File& file, const std::string& name, const char* since) {
+  if (file.text_attribute("version") < since) return -1;
   const std::string text = file.text_attribute(name).value_or("");
   int32_t token = -1;
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), token);
@@ -103,21 +97,18 @@ class FileDataset : public Dataset {
  public:
   FileDataset(const std::string& path, int64_t held_bytes, std::vector<ItemKind> kinds)
       : file_(open_checked(path)),
-        image_token_(read_placeholder(file_, "image_token")),
-        audio_token_(read_placeholder(file_, "audio_token")),
+        image_token_(read_placeholder(file_, "image_token", "1")),
+        audio_token_(read_placeholder(file_, "audio_token", "2")),
+        video_token_(read_placeholder(file_, "video_token", "3")),
         kinds_(std::move(kinds)),
         token_offsets_(file_.read_all<int64_t>("token_offsets")),
-        sample_item_offsets_(file_.read_all<int64_t>("sample_item_offsets")),
-        item_offsets_(file_.read_all<int64_t>("item_offsets")),
-        item_shape_(read_optional<int32_t>(file_, "item_shape")),
-        item_modality_(read_optional<uint8_t>(file_, "item_modality")),
-        item_rate_(read_optional<int32_t>(file_, "item_rate")),
-        labels_(read_optional<int32_t>(file_, "labels")),
+        items_(file_),
+        labels_(detail::read_optional<int32_t>(file_, "labels")),
         tokens_(file_, "tokens", held_bytes),
         loss_mask_(file_, "loss_mask", held_bytes),
         item_bytes_(file_, "item_bytes", held_bytes) {
-    add_kind(kinds_, Modality::Image, image_token_);
-    add_kind(kinds_, Modality::Audio, audio_token_);
+    add_kind(kinds_, {Modality::Image, image_token_, 1, {}, video_token_});
+    add_kind(kinds_, {Modality::Audio, audio_token_});
     check_structure();
     read_names();
     make_index();
@@ -139,14 +130,6 @@ class FileDataset : public Dataset {
 
  private:
   void check_structure() const;
-  void check_item_shapes() const;
-  void check_image_shape(size_t item) const;
-  void check_modalities() const;
-  void check_clip(size_t item) const;
-  Modality modality(size_t item) const {
-    return item_modality_.empty() ? Modality::Image : static_cast<Modality>(item_modality_[item]);
-  }
-  bool is_clip(size_t item) const { return modality(item) == Modality::Audio; }
   /// Without their bytes.
   std::vector<Item> items_of(size_t sample) const;
   void scan_masks(size_t first, size_t last, detail::ContentScan& found) const;
@@ -157,22 +140,17 @@ class FileDataset : public Dataset {
   void read_names();
   void make_index();
   int64_t sample_of(int64_t token_position) const;
-  Item item_head(size_t item) const;
   [[noreturn]] void refuse(const std::string& fault) const {
     throw DataError(describe() + ": " + fault);
   }
 
   H5File file_;  ///< read_range may be called by several threads
-  int32_t image_token_, audio_token_;
+  int32_t image_token_, audio_token_, video_token_;
   std::vector<ItemKind> kinds_;
   int32_t max_token_ = -1;
   std::vector<int64_t> token_offsets_;
-  std::vector<int64_t> sample_item_offsets_;
-  std::vector<int64_t> item_offsets_;
-  std::vector<int32_t> item_shape_;     ///< (items, 3)
-  std::vector<uint8_t> item_modality_;  ///< (items); empty in version 1: all are images
-  std::vector<int32_t> item_rate_;      ///< (items); empty in version 1
-  std::vector<int32_t> labels_;         ///< empty, or (samples)
+  detail::ItemTable items_;
+  std::vector<int32_t> labels_;  ///< empty, or (samples)
   Contents<int32_t> tokens_;
   Contents<uint8_t> loss_mask_;
   Contents<uint8_t> item_bytes_;
@@ -183,85 +161,26 @@ class FileDataset : public Dataset {
 
 void FileDataset::check_structure() const {
   check_offsets(describe(), "token_offsets", token_offsets_, tokens_.length());
-  check_offsets(describe(), "item_offsets", item_offsets_, item_bytes_.length());
-  check_offsets(describe(), "sample_item_offsets", sample_item_offsets_,
-                static_cast<int64_t>(item_offsets_.size()) - 1);
+  items_.check(item_bytes_.length());
   if (token_offsets_.size() == 1) refuse("it holds no samples");
-  if (sample_item_offsets_.size() != token_offsets_.size())
+  if (items_.samples() + 1 != token_offsets_.size())
     refuse("token_offsets has " + std::to_string(token_offsets_.size()) +
-           " entries, sample_item_offsets has " + std::to_string(sample_item_offsets_.size()) +
+           " entries, sample_item_offsets has " + std::to_string(items_.samples() + 1) +
            "; both must have one more than there are samples");
   if (loss_mask_.length() != tokens_.length())
     refuse("loss_mask has " + std::to_string(loss_mask_.length()) + " entries for " +
            std::to_string(tokens_.length()) + " tokens");
-  check_item_shapes();
-}
-
-void FileDataset::check_item_shapes() const {
-  const size_t items = item_offsets_.size() - 1;
-  if (item_shape_.size() != 3 * items)
-    refuse("item_shape has " + std::to_string(item_shape_.size()) +
-           " values, must have 3 for each of " + std::to_string(items) + " items");
-  check_modalities();
-  for (size_t i = 0; i < items; ++i) is_clip(i) ? check_clip(i) : check_image_shape(i);
-}
-
-void FileDataset::check_image_shape(size_t i) const {
-  const int64_t height = item_shape_[3 * i], width = item_shape_[3 * i + 1];
-  const int64_t channels = item_shape_[3 * i + 2], bytes = item_offsets_[i + 1] - item_offsets_[i];
-  const std::string what = "item " + std::to_string(i) + " has shape (" + std::to_string(height) +
-                           ", " + std::to_string(width) + ", " + std::to_string(channels) + ")";
-  if (!item_rate_.empty() && item_rate_[i] != 0)
-    refuse("item " + std::to_string(i) + " is an image and has an item_rate of " +
-           std::to_string(item_rate_[i]) + ", must have 0");
-  if (height == 0 && width == 0 && channels == 0) return;
-  if (height <= 0 || width <= 0 || (channels != 0 && channels != 1 && channels != 3))
-    refuse(what +
-           "; allowed are height and width of 1 or more with 1 or 3 channels, or zeros (encoded; "
-           "with its height and width, or without)");
-  if (channels == 0) return;
-  if (bytes % channels != 0 || bytes / channels % width != 0 || bytes / channels / width != height)
-    refuse(what + " but " + std::to_string(bytes) + " bytes");
-}
-
-/// Version 2 says of each item what it is; the placeholders of both modalities differ.
-void FileDataset::check_modalities() const {
-  const size_t items = item_offsets_.size() - 1;
-  const size_t expected = file_.text_attribute("version") == "1" ? 0 : items;
-  if (item_modality_.size() != expected || item_rate_.size() != expected)
-    refuse("item_modality has " + std::to_string(item_modality_.size()) +
-           " entries and item_rate has " + std::to_string(item_rate_.size()) + " for " +
-           std::to_string(items) +
-           " items; in version 2 both have one for each, in version 1 none");
   if (audio_token_ >= 0 && audio_token_ == image_token_)
     refuse("image_token and audio_token are both " + std::to_string(image_token_));
-  for (size_t i = 0; i < item_modality_.size(); ++i)
-    if (item_modality_[i] > static_cast<uint8_t>(Modality::Audio))
-      refuse("item " + std::to_string(i) + " has item_modality " +
-             std::to_string(item_modality_[i]) + "; allowed are 0 (image) and 1 (sound)");
-}
-
-/// Raw sound is int16; of encoded sound the shape may tell samples and rate.
-void FileDataset::check_clip(size_t i) const {
-  const std::string what = "item " + std::to_string(i) + ", a clip of sound,";
-  const int64_t samples = item_shape_[3 * i], shape_rate = item_shape_[3 * i + 1];
-  const int64_t rate = item_rate_[i], bytes = item_offsets_[i + 1] - item_offsets_[i];
-  const bool is_known = rate == 0 && samples > 0 && shape_rate > 0;
-  if (item_shape_[3 * i + 2] != 0 || (!is_known && (samples != 0 || shape_rate != 0)))
-    refuse(what +
-           " has an item_shape; it must be zeros, or of an encoded one its samples, their rate "
-           "and 0");
-  if (rate < 0)
-    refuse(what + " has an item_rate of " + std::to_string(rate) + ", must be 0 or more");
-  if (rate > 0 && bytes % 2 != 0)
-    refuse(what + " has " + std::to_string(bytes) + " bytes, which are no samples of 2 bytes");
+  if (video_token_ >= 0 && (video_token_ == image_token_ || video_token_ == audio_token_))
+    refuse("video_token is " + std::to_string(video_token_) + ", which stands for others, too");
 }
 
 void FileDataset::read_names() {
   if (file_.has("classes")) classes_ = file_.read_strings("classes");
   if (!file_.has("token_byte_offsets")) return;
   const auto offsets = file_.read_all<int64_t>("token_byte_offsets");
-  const auto values = read_optional<uint8_t>(file_, "token_byte_values");
+  const auto values = detail::read_optional<uint8_t>(file_, "token_byte_values");
   check_offsets(describe(), "token_byte_offsets", offsets, static_cast<int64_t>(values.size()));
   token_bytes_ = ragged_strings(offsets, values);
 }
@@ -332,7 +251,8 @@ void FileDataset::check_contents(const detail::ContentScan& found) const {
 
 void FileDataset::check_placeholder_ids() const {
   for (const auto& [name, token] :
-       {std::pair("image_token", image_token_), std::pair("audio_token", audio_token_)})
+       {std::pair("image_token", image_token_), std::pair("audio_token", audio_token_),
+        std::pair("video_token", video_token_)})
     if (vocabulary() > 0 && token >= vocabulary())
       refuse(std::string(name) + " is " + std::to_string(token) + ", outside its vocabulary of " +
              std::to_string(vocabulary()));
@@ -352,11 +272,9 @@ void FileDataset::check_labels() const {
 }
 
 std::vector<Item> FileDataset::items_of(size_t i) const {
-  std::vector<Item> items;
-  for (int64_t item = sample_item_offsets_[i]; item < sample_item_offsets_[i + 1]; ++item)
-    items.push_back(item_head(static_cast<size_t>(item)));
+  std::vector<Item> items = items_.heads(i);
   const auto needs_tokens = [&](const Item& item) {
-    return std::ranges::count(kinds_, item.modality, &ItemKind::modality) > 1;
+    return item.frames > 0 || std::ranges::count(kinds_, item.modality, &ItemKind::modality) > 1;
   };
   std::vector<int32_t> tokens;
   if (std::ranges::any_of(items, needs_tokens))
@@ -364,8 +282,7 @@ std::vector<Item> FileDataset::items_of(size_t i) const {
   try {
     assign_kinds(tokens, kinds_, items);
   } catch (const DataError& fault) {
-    refuse("sample " + std::to_string(i) + " has " + fault.what() +
-           "; pack the data set with them");
+    refuse("sample " + std::to_string(i) + " has " + fault.what());
   }
   return items;
 }
@@ -385,30 +302,11 @@ Sample FileDataset::read(int64_t id) const {
   sample.tokens = tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
   sample.loss_mask = loss_mask_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
   sample.items = items_of(i);
-  for (size_t item = 0; item < sample.items.size(); ++item) {
-    const size_t number = static_cast<size_t>(sample_item_offsets_[i]) + item;
-    sample.items[item].bytes =
-        item_bytes_.read(file_, item_offsets_[number], item_offsets_[number + 1]);
-  }
+  const std::vector<int64_t> offsets = items_.byte_offsets(i);
+  for (size_t item = 0; item < sample.items.size(); ++item)
+    sample.items[item].bytes = item_bytes_.read(file_, offsets[item], offsets[item + 1]);
   if (!labels_.empty()) sample.label = labels_[i];
   return sample;
-}
-
-Item FileDataset::item_head(size_t i) const {
-  Item item;
-  item.modality = modality(i);
-  const int64_t first = item_shape_[3 * i], second = item_shape_[3 * i + 1];
-  if (is_clip(i)) {
-    item.raw = item_rate_[i] > 0;
-    item.rate = item.raw ? item_rate_[i] : second;
-    item.samples = item.raw ? (item_offsets_[i + 1] - item_offsets_[i]) / 2 : first;
-    return item;
-  }
-  item.height = first;
-  item.width = second;
-  item.channels = item_shape_[3 * i + 2];
-  item.raw = item.channels > 0;
-  return item;
 }
 
 /// What all ranks have found: of each value the largest, since it is 0 or -1 for what a rank did

@@ -14,9 +14,26 @@ ItemList list_items(const std::vector<Item>& items) {
   return list;
 }
 
-void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token) {
-  if (std::ranges::find(kinds, modality, &ItemKind::modality) == kinds.end())
-    kinds.push_back({modality, token});
+std::string item_name(const Item& item) {
+  if (item.modality == Modality::Audio) return "clip";
+  return item.frames > 0 ? "video" : "image";
+}
+
+Item frame_of(const Item& video, int64_t frame) {
+  const auto index = static_cast<size_t>(frame);
+  const int64_t begin = frame == 0 ? 0 : video.frame_ends.at(index - 1);
+  Item image;
+  image.raw = video.raw;
+  image.height = video.height;
+  image.width = video.width;
+  image.channels = video.channels;
+  image.bytes.assign(video.bytes.begin() + begin, video.bytes.begin() + video.frame_ends.at(index));
+  return image;
+}
+
+void add_kind(std::vector<ItemKind>& kinds, const ItemKind& kind) {
+  if (std::ranges::find(kinds, kind.modality, &ItemKind::modality) == kinds.end())
+    kinds.push_back(kind);
 }
 
 std::vector<ItemKind> item_kinds(const ModelSpec& model) {
@@ -24,7 +41,8 @@ std::vector<ItemKind> item_kinds(const ModelSpec& model) {
   for (const EncoderSpec& encoder : model.encoders)
     kinds.push_back({encoder.modality(), static_cast<int32_t>(encoder.placeholder),
                      encoder.item_shape().features,
-                     encoder.varies() ? std::optional(encoder) : std::nullopt});
+                     encoder.varies() ? std::optional(encoder) : std::nullopt,
+                     static_cast<int32_t>(encoder.video_placeholder)});
   return kinds;
 }
 
@@ -32,12 +50,13 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder) {
   if (!encoder.varies()) return encoder.item_shape();
   const bool is_clip = item.modality == Modality::Audio;
   if (is_clip ? item.samples == 0 : item.height == 0)
-    throw DataError("an encoded " +
-                    std::string(is_clip ? "clip without its length and rate"
-                                        : "image without its height and width") +
+    throw DataError("an encoded " + item_name(item) +
+                    (is_clip ? " without its length and rate" : " without its height and width") +
                     " (item_shape), of which the " + encoder.name +
-                    " encoder makes as many features as they ask for");
-  if (!is_clip) return encoder.item_shape(ImageSize{item.height, item.width});
+                    " encoder makes as many features as they ask for; pack the data set with them");
+  const ImageSize size{item.height, item.width};
+  if (item.frames > 0) return encoder.video_shape(size, item.frames, item.rate);
+  if (!is_clip) return encoder.item_shape(size);
   const ItemShape shape = encoder.clip_shape(mel_columns(item.samples, item.rate));
   if (shape.features == 0)
     throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +
@@ -53,8 +72,9 @@ void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind
   for (Item& item : items) {
     const auto has_modality = [&](const ItemKind& kind) { return kind.modality == item.modality; };
     const auto kind_at = [&](int32_t token) {
-      return std::ranges::find_if(
-          kinds, [&](const ItemKind& kind) { return has_modality(kind) && kind.token == token; });
+      return std::ranges::find_if(kinds, [&](const ItemKind& kind) {
+        return has_modality(kind) && kind.token_of(item) == token;
+      });
     };
     next = std::find_if(next, tokens.end(),
                         [&](int32_t token) { return kind_at(token) != kinds.end(); });
@@ -63,10 +83,12 @@ void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind
         next == tokens.end() ? std::ranges::find_if(kinds, has_modality) : kind_at(*next);
     ZEA_ASSERT(kind != kinds.end());
     item.kind = static_cast<int>(kind - kinds.begin());
+    if (item.frames > 0 && kind->video_token < 0)
+      throw DataError("a video, for which the model has no placeholder");
     if (kind->varied) item.shape = shape_of(item, *kind->varied);
     // Rows of an image may end with tokens of text.
     int64_t features = kind->varied ? item.shape.features : kind->features;
-    for (; features > 0 && next != tokens.end(); ++next) features -= *next == kind->token;
+    for (; features > 0 && next != tokens.end(); ++next) features -= *next == kind->token_of(item);
   }
 }
 

@@ -33,18 +33,42 @@ Audio decode_clip(const Item& item, int64_t max_seconds) {
   return audio;
 }
 
+Image decode_sized(const Item& item, int64_t max_pixels) {
+  Image image = decode_image(item, max_pixels);
+  if (image.height != item.height || image.width != item.width)
+    throw DataError("is " + std::to_string(image.height) + " x " + std::to_string(image.width) +
+                    ", and by its item_shape " + std::to_string(item.height) + " x " +
+                    std::to_string(item.width));
+  return image;
+}
+
+/// All frames, and the last one again where the shape has more.
+void decode_video(const Item& item, const LoaderOptions& options, float* target) {
+  const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
+  if (item.rate > 0 && 1000 * item.frames > options.max_clip_seconds * item.rate)
+    throw DataError(
+        "lasts " + std::to_string(1000 * item.frames / item.rate) +
+        " s, more than data.max_clip_seconds = " + std::to_string(options.max_clip_seconds));
+  const ImageSize size = decoding.size_of(item.shape);
+  const int64_t values = 3 * size.height * size.width;
+  for (int64_t i = 0; i < item.shape.frames; ++i, target += values)
+    if (i < item.frames)
+      preprocess_image(decode_sized(frame_of(item, i), decoding.image.max_pixels), decoding.image,
+                       size, target);
+    else
+      std::copy_n(target - values, values, target);
+}
+
 /// Puts an item into `target`.
 void decode_item(const Item& item, const LoaderOptions& options, float* target) {
   const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
   if (item.modality == Modality::Audio)
     return (*decoding.mel)(decode_clip(item, options.max_clip_seconds), target);
-  const Image image = decode_image(item, decoding.image.max_pixels);
+  if (item.frames > 0) return decode_video(item, options, target);
   const bool varies = decoding.image.patch_size > 0;
+  const int64_t max_pixels = decoding.image.max_pixels;
+  const Image image = varies ? decode_sized(item, max_pixels) : decode_image(item, max_pixels);
   if (!varies && decoding.image.crops) return preprocess_image(image, decoding.image, target);
-  if (varies && (image.height != item.height || image.width != item.width))
-    throw DataError("is " + std::to_string(image.height) + " x " + std::to_string(image.width) +
-                    ", and by its item_shape " + std::to_string(item.height) + " x " +
-                    std::to_string(item.width));
   if (item.shape.is_fitted)
     preprocess_fitted(image, decoding.image, item.shape.grid(), target);
   else if (decoding.image.has_tiles)
@@ -62,9 +86,8 @@ void load_item(const Dataset& dataset, const LoaderOptions& options, Sample& sam
     decode_item(item, options, target);
   } catch (const DataError& fault) {
     if (!options.mask_bad_items)
-      throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) +
-                      (item.modality == Modality::Audio ? ": clip " : ": image ") +
-                      std::to_string(number) + ": " + fault.what() +
+      throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + ": " +
+                      item_name(item) + " " + std::to_string(number) + ": " + fault.what() +
                       "; repair the data set, or set data.bad_items = \"mask\"");
     std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{0});
     bad.push_back({sample.id, static_cast<int64_t>(number), fault.what()});
@@ -126,13 +149,13 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
   if (shape.tokens == 0 || image.has_tiles) return {image.size, image.size};
-  return {shape.tokens / shape.width * image.patch_size, shape.width * image.patch_size};
+  return {shape.tile_tokens() / shape.width * image.patch_size, shape.width * image.patch_size};
 }
 
 size_t ItemDecoding::values(const ItemShape& shape) const {
   if (mel) return static_cast<size_t>(mel->options().mel_bins * mel->options().columns());
   const auto [height, width] = size_of(shape);
-  return static_cast<size_t>(3 * height * width * shape.tiles);
+  return static_cast<size_t>(3 * height * width * shape.pictures());
 }
 
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,

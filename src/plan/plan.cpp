@@ -66,38 +66,62 @@ bool limits_pixels(const EncoderSpec& encoder) {
   return patches && patches->any_size && patches->pixels.most > 0;
 }
 
-void check_pixels(Faults& faults, const DataOptions& data, const ModelSpec& model) {
-  if (data.resized_min_pixels == 0 && data.resized_max_pixels == 0) return;
-  if (std::ranges::none_of(model.encoders, limits_pixels))
-    faults.add("data.resized_min_pixels or data.resized_max_pixels is set, but the model (" +
-               model.family +
-               ") has no encoder of images of any size with such limits; leave them out");
-  for (const EncoderSpec& encoder : model.encoders) {
-    if (!limits_pixels(encoder)) continue;
-    const auto [least, most] = encoder.patches().pixels;
-    if (least > most)
-      faults.add("data.resized_min_pixels = " + std::to_string(least) +
-                 " is more than data.resized_max_pixels = " + std::to_string(most));
-  }
-}
-
 bool has_tiles(const EncoderSpec& encoder) {
   const auto* patches = std::get_if<PatchInput>(&encoder.input);
   return patches && patches->tiles.most > 0;
 }
 
-void check_tiles(Faults& faults, const DataOptions& data, const ModelSpec& model) {
-  if (data.min_tiles == 0 && data.max_tiles == 0) return;
-  if (std::ranges::none_of(model.encoders, has_tiles))
-    faults.add("data.min_tiles or data.max_tiles is set, but the model (" + model.family +
-               ") has no encoder of tiles; leave them out");
+bool takes_videos(const EncoderSpec& encoder) {
+  const auto* patches = std::get_if<PatchInput>(&encoder.input);
+  return patches && patches->video;
+}
+
+/// Two keys of data, the least and the most of something that some encoders have.
+struct LimitKeys {
+  std::string least, most;
+  bool are_set;
+  const char* encoders;  ///< of these
+  bool (*has)(const EncoderSpec&);
+  std::pair<int64_t, int64_t> (*limits)(const PatchInput&);
+};
+
+void check_limits(Faults& faults, const LimitKeys& keys, const ModelSpec& model) {
+  if (!keys.are_set) return;
+  if (std::ranges::none_of(model.encoders, keys.has))
+    faults.add("data." + keys.least + " or data." + keys.most + " is set, but the model (" +
+               model.family + ") has no encoder of " + keys.encoders + "; leave them out");
   for (const EncoderSpec& encoder : model.encoders) {
-    if (!has_tiles(encoder)) continue;
-    const auto [least, most] = encoder.patches().tiles;
+    if (!keys.has(encoder)) continue;
+    const auto [least, most] = keys.limits(encoder.patches());
     if (least > most)
-      faults.add("data.min_tiles = " + std::to_string(least) +
-                 " is more than data.max_tiles = " + std::to_string(most));
+      faults.add("data." + keys.least + " = " + std::to_string(least) + " is more than data." +
+                 keys.most + " = " + std::to_string(most));
   }
+}
+
+void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  check_limits(
+      faults,
+      {"resized_min_pixels", "resized_max_pixels",
+       data.resized_min_pixels > 0 || data.resized_max_pixels > 0,
+       "images of any size with such limits", limits_pixels,
+       [](const PatchInput& input) { return std::pair(input.pixels.least, input.pixels.most); }},
+      model);
+  check_limits(
+      faults,
+      {"min_tiles", "max_tiles", data.min_tiles > 0 || data.max_tiles > 0, "tiles", has_tiles,
+       [](const PatchInput& input) { return std::pair(input.tiles.least, input.tiles.most); }},
+      model);
+  check_limits(faults,
+               {"video_min_pixels", "video_max_pixels",
+                data.video_min_pixels > 0 || data.video_max_pixels > 0, "videos", takes_videos,
+                [](const PatchInput& input) {
+                  return std::pair(input.video->pixels.least, input.video->pixels.most);
+                }},
+               model);
+  if (data.max_frames > 0 && std::ranges::none_of(model.encoders, takes_videos))
+    faults.add("data.max_frames is set, but the model (" + model.family +
+               ") has no encoder of videos; leave it out");
 }
 
 void check_device(Faults& faults, const Options& options) {
@@ -121,8 +145,7 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
 
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
-  check_pixels(faults, options.data, model);
-  check_tiles(faults, options.data, model);
+  check_image_limits(faults, options.data, model);
   check_scores(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
@@ -302,6 +325,13 @@ ModelSpec model_of(const Options& options, const std::string& config_json) {
     TileLimits& tiles = std::get<PatchInput>(encoder.input).tiles;
     if (options.data.min_tiles > 0) tiles.least = options.data.min_tiles;
     if (options.data.max_tiles > 0) tiles.most = options.data.max_tiles;
+  }
+  for (EncoderSpec& encoder : model.encoders) {
+    if (!takes_videos(encoder)) continue;
+    VideoInput& video = *std::get<PatchInput>(encoder.input).video;
+    if (options.data.video_min_pixels > 0) video.pixels.least = options.data.video_min_pixels;
+    if (options.data.video_max_pixels > 0) video.pixels.most = options.data.video_max_pixels;
+    if (options.data.max_frames > 0) video.most_frames = options.data.max_frames;
   }
   return model;
 }

@@ -36,6 +36,8 @@ struct Arrays {
   std::string audio_token;  ///< of version 2, as are the next two
   std::vector<uint8_t> item_modality;
   std::vector<int32_t> item_rate;
+  std::string video_token;  ///< of version 3, as is the next
+  std::vector<int32_t> item_frames;
 };
 
 /// The last sample has an encoded image, and of sound an empty clip.
@@ -78,6 +80,8 @@ class DatasetFile : public ::testing::Test {
     if (!a.audio_token.empty()) file.write_text_attribute("audio_token", a.audio_token);
     if (!a.item_modality.empty()) put(file, "item_modality", DType::UInt8, a.item_modality);
     if (!a.item_rate.empty()) put(file, "item_rate", DType::Int32, a.item_rate);
+    if (!a.video_token.empty()) file.write_text_attribute("video_token", a.video_token);
+    if (!a.item_frames.empty()) put(file, "item_frames", DType::Int32, a.item_frames);
     if (!a.labels.empty()) put(file, "labels", DType::Int32, a.labels);
     if (!a.classes.empty()) file.write_strings("classes", a.classes);
     if (a.token_byte_offsets.empty()) return path_;

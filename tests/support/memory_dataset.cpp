@@ -24,8 +24,8 @@ MemoryDataset::MemoryDataset(std::vector<Sample> samples, std::vector<ItemKind> 
       classes_(std::move(classes)),
       token_bytes_(std::move(token_bytes)),
       name_(std::move(name)) {
-  add_kind(kinds_, Modality::Image, -1);
-  add_kind(kinds_, Modality::Audio, -1);
+  add_kind(kinds_, {Modality::Image});
+  add_kind(kinds_, {Modality::Audio});
   for (size_t i = 0; i < samples_.size(); ++i) {
     Sample& sample = samples_[i];
     sample.id = static_cast<int64_t>(i);
@@ -65,7 +65,7 @@ void check_placeholders(const Dataset& dataset, const Sample& sample,
                         const std::vector<int64_t>& tokens_per_item) {
   const ItemList counts = list_items(sample.items);
   for (size_t kind = 0; kind < dataset.kinds().size(); ++kind) {
-    const auto& [modality, token, features, varied] = dataset.kinds()[kind];
+    const auto& [modality, token, features, varied, video_token] = dataset.kinds()[kind];
     const bool is_audio = modality == Modality::Audio;
     const int64_t each = kind < tokens_per_item.size() ? tokens_per_item[kind] : 0;
     const int64_t items = counts.of(static_cast<int>(kind));

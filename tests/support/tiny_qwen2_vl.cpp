@@ -67,7 +67,9 @@ std::string tiny_qwen3_vl_config() {
 }
 
 void shrink_images(ModelSpec& model) {
-  std::get<PatchInput>(model.encoders.at(0).input).limit({.least = 64, .most = 24 * 24});
+  auto& patches = std::get<PatchInput>(model.encoders.at(0).input);
+  patches.limit({.least = 64, .most = 24 * 24});
+  patches.video->pixels = {.least = 64, .most = patches.video->limits_all ? 32 * 32 : 16 * 16};
 }
 
 }  // namespace zea::testing

@@ -174,7 +174,13 @@ Item make_item(const EncoderSpec& encoder, Numbers& random) {
     if (encoder.varies()) item.height = 1 + random.below(2 * largest);
     if (encoder.varies()) item.width = 1 + random.below(2 * largest);
     item.channels = 3;
-    item.bytes = random.bytes(item.height * item.width * item.channels);
+    if (encoder.patches().video && random.below(2) == 0) {
+      item.frames = 1 + random.below(4);
+      item.rate = 1000 * random.below(4);
+    }
+    const int64_t values = item.height * item.width * item.channels;
+    item.bytes = random.bytes(values * std::max<int64_t>(1, item.frames));
+    for (int64_t i = 1; i <= item.frames; ++i) item.frame_ends.push_back(i * values);
   } else {
     item.rate = kMelRate;
     item.samples = 400 + random.below(encoder.mels().columns() * kMelHop);
@@ -209,7 +215,11 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
       for (int item = 0; item < counts[s % counts.size()]; ++item) {
         sample.items.push_back(make_item(encoder, random));
         const ItemShape shape = shape_of(sample.items.back(), encoder);
-        for (int64_t i = 0; i < shape.features; ++i) add(encoder.placeholder, false);
+        const int64_t id = shape.frames > 0 ? encoder.video_placeholder : encoder.placeholder;
+        for (int64_t i = 0; i < shape.features; ++i) {
+          if (shape.has_text_between && i % shape.tile_features() == 0) text(1, false);
+          add(id, false);
+        }
       }
     }
     text(1 + random.below(4), false);

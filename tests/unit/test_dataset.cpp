@@ -235,7 +235,7 @@ TEST_F(DatasetFile, ADataSetOfTextNeedsNoItems) {
 TEST_F(DatasetFile, HeaderFaultsAreNamed) {
   expect_fault("format is \"zea.weights\", must be \"zea.dataset\"",
                [](Arrays& a) { a.format = std::string("zea.weights"); });
-  expect_fault("version is \"3\"", [](Arrays& a) { a.version = std::string("3"); });
+  expect_fault("version is \"4\"", [](Arrays& a) { a.version = std::string("4"); });
   expect_fault("image_token is \"x\"", [](Arrays& a) { a.image_token = std::string("x"); });
   expect_fault("image_token is \"-2\"", [](Arrays& a) { a.image_token = std::string("-2"); });
   expect_fault("image_token is 8, outside its vocabulary of 8",

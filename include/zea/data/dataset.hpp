@@ -25,10 +25,15 @@ struct Item {
   int64_t height = 0, width = 0;  ///< of raw images, and of encoded ones where it is known
   int64_t channels = 0;           ///< of raw images
   Modality modality = Modality::Image;
-  /// Of raw sound, and of encoded where it is known: samples per second, and how many.
+  /// Of raw sound, and of encoded where it is known: samples per second, and how many. Of a video
+  /// whose rate is known: frames in 1000 seconds.
   int64_t rate = 0, samples = 0;
-  int kind = 0;          ///< index in Dataset::kinds()
-  ItemShape shape = {};  ///< where items of that kind differ in it
+  /// Of a video, whose frames are images that lie one after the other in `bytes`, alike in size:
+  /// how many; 0: it is none.
+  int64_t frames = 0;
+  std::vector<int64_t> frame_ends = {};  ///< in `bytes`
+  int kind = 0;                          ///< index in Dataset::kinds()
+  ItemShape shape = {};                  ///< where items of that kind differ in it
 };
 
 /// Items that one encoder takes: those for which its placeholders stand.
@@ -37,13 +42,22 @@ struct ItemKind {
   int32_t token = -1;                      ///< placeholder; -1: there are none
   int64_t features = 1;                    ///< placeholders of each item
   std::optional<EncoderSpec> varied = {};  ///< their encoder, where items differ in shape
+  int32_t video_token = -1;                ///< placeholder of videos; -1: there are none
+
+  int32_t token_of(const Item& item) const { return item.frames > 0 ? video_token : token; }
 };
 
 /// Adds one of a modality that none of `kinds` has.
-void add_kind(std::vector<ItemKind>& kinds, Modality modality, int32_t token);
+void add_kind(std::vector<ItemKind>& kinds, const ItemKind& kind);
 
 /// Of a model's encoders, in their order.
 std::vector<ItemKind> item_kinds(const ModelSpec& model);
+
+/// What an item is called in messages: "image", "video", "clip".
+std::string item_name(const Item& item);
+
+/// The image that is a video's frame.
+Item frame_of(const Item& video, int64_t frame);
 
 /// What the encoder makes of an item. Throws DataError where it depends on a size or a length that
 /// is not known, and where that is too short for a feature.

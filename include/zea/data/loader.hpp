@@ -33,7 +33,7 @@ struct LoadedMicrobatch {
   std::vector<Sample>
       samples;  ///< in the order of their ids' list; their items' bytes are released
   /// What the items of each encoder hold, in the order of samples, then items, one after the other:
-  /// (3, height, width) of an image, (mel_bins, columns) of a clip.
+  /// (3, height, width) of an image or of each frame of a video, (mel_bins, columns) of a clip.
   std::vector<std::vector<float>> values;
   ItemList items;
   std::vector<BadItem> bad;

@@ -165,6 +165,7 @@ struct DataOptions {
   Choice<BadItems> bad_items = BadItems::Stop;
   std::vector<double> image_mean, image_std;
   int64_t resized_min_pixels = 0, resized_max_pixels = 0;
+  int64_t video_min_pixels = 0, video_max_pixels = 0, max_frames = 0;
   int64_t min_tiles = 0, max_tiles = 0;
   int64_t max_image_pixels = 100000000;
   int64_t max_clip_seconds = 3600;
@@ -205,7 +206,30 @@ struct DataOptions {
          0,
          1e10});
     key(resized_max_pixels,
-        {"resized_max_pixels", "most of them; fewer cost less and show less", {}, 0, 1e10});
+        {"resized_max_pixels",
+         "most pixels of an image after its resize, for encoders of images of any size; fewer cost "
+         "less and show less; 0: as the encoder's family has it",
+         {},
+         0,
+         1e10});
+    key(video_min_pixels,
+        {"video_min_pixels",
+         "least pixels of a video's frame after its resize (in Qwen3-VL: of all its frames "
+         "together); 0: as the encoder's family has it",
+         {},
+         0,
+         1e12});
+    key(video_max_pixels, {"video_max_pixels",
+                           "most pixels of a video's frame after its resize (in Qwen3-VL: of all "
+                           "its frames together); 0: as the encoder's family has it",
+                           {},
+                           0,
+                           1e12});
+    key(max_frames, {"max_frames",
+                     "most frames of a video: a data set with a longer one is refused; 0: 768",
+                     {},
+                     0,
+                     1e6});
     key(min_tiles,
         {"min_tiles",
          "least tiles that an image is cut into, for encoders of tiles; 0: as the encoder's family "
@@ -214,8 +238,8 @@ struct DataOptions {
          0,
          1024});
     key(max_tiles, {"max_tiles",
-                    "most of them, beside the whole image; 1: images are not cut; 0: as the "
-                    "encoder's family has it",
+                    "most tiles that an image is cut into, beside the whole image; 1: images are "
+                    "not cut; 0: as the encoder's family has it",
                     {},
                     0,
                     1024});
@@ -223,8 +247,8 @@ struct DataOptions {
         {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
     key(max_clip_seconds,
         {"max_clip_seconds",
-         "a clip of sound that lasts longer is a bad item; what the encoder's positions do not "
-         "hold is cut off",
+         "a clip of sound or a video that lasts longer is a bad item; of sound, what the encoder's "
+         "positions do not hold is cut off",
          {},
          1,
          1e6});

@@ -114,7 +114,8 @@ RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> t
 /// `width_key`.
 struct TurnedDefaults {
   int64_t layers, patch;
-  PixelLimits pixels;  ///< of the family's processor
+  PixelLimits pixels;        ///< of the family's processor
+  PixelLimits frame_pixels;  ///< likewise, of videos
 };
 VisionEncoder read_turned_tower(const ConfigReader& config, const BlockSpec& of_family,
                                 const char* width_key, const TurnedDefaults& defaults);

@@ -126,7 +126,8 @@ bool ModelSpec::makes_features(int unit) const {
 }
 
 bool ModelSpec::is_placeholder(int64_t token) const {
-  return std::ranges::find(encoders, token, &EncoderSpec::placeholder) != encoders.end();
+  const auto takes = [&](const EncoderSpec& encoder) { return encoder.is_placeholder(token); };
+  return std::ranges::any_of(encoders, takes);
 }
 
 std::vector<int> ModelSpec::params_of(const UnitSpec& unit, const std::string& role) const {

@@ -13,10 +13,13 @@ namespace zea {
 namespace {
 
 /// Qwen2-VL's rule: whole steps nearest to the sides, or where these have too many or too few
-/// pixels, below or above them in the same shape. A tie goes to the even number of steps.
-ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int64_t step) {
+/// pixels, below or above them in the same shape. A tie goes to the even number of steps. The
+/// limits are of `frames` such images together, which become `made`.
+ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int64_t step,
+                         int64_t frames = 1, int64_t made = 1) {
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
-  const double pixels = height * width, unit = static_cast<double>(step);
+  const double pixels = static_cast<double>(frames) * height * width;
+  const double unit = static_cast<double>(step);
   constexpr double kLargestRatio = 200;
   if (std::max(height, width) / std::min(height, width) > kLargestRatio)
     throw DataError("an image of " + std::to_string(image.height) + " x " +
@@ -25,14 +28,23 @@ ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int6
   const auto steps = [&](double number) { return step * static_cast<int64_t>(number); };
   const ImageSize nearest{steps(std::nearbyint(height / unit)),
                           steps(std::nearbyint(width / unit))};
-  if (nearest.height * nearest.width > limits.most) {
+  const int64_t all = made * nearest.height * nearest.width;
+  if (all > limits.most) {
     const double shrink = std::sqrt(pixels / static_cast<double>(limits.most));
     return {std::max(step, steps(std::floor(height / shrink / unit))),
             std::max(step, steps(std::floor(width / shrink / unit)))};
   }
-  if (nearest.height * nearest.width >= limits.least) return nearest;
+  if (all >= limits.least) return nearest;
   const double stretch = std::sqrt(static_cast<double>(limits.least) / pixels);
   return {steps(std::ceil(height * stretch / unit)), steps(std::ceil(width * stretch / unit))};
+}
+
+/// Not less than a step a side, in the same shape.
+ImageSize stretched_to(int64_t step, const ImageSize& image) {
+  if (std::min(image.height, image.width) >= step) return image;
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
+  const double stretch = static_cast<double>(step) / std::min(height, width);
+  return {static_cast<int64_t>(height * stretch), static_cast<int64_t>(width * stretch)};
 }
 
 /// Pixtral's rule: an image whose longer side is more than `most` shrinks to that, and to one pixel
@@ -61,6 +73,14 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
   const int64_t step = patch_size * block;
   return pixels.most > 0 ? resized_within(image, pixels, step)
                          : resized_below(image, image_size, step);
+}
+
+ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
+  const int64_t step = patch_size * block;
+  if (!video->limits_all) return resized_within(frame, video->pixels, step);
+  const double moments = static_cast<double>(frames) / static_cast<double>(this->frames);
+  const int64_t made = this->frames * static_cast<int64_t>(std::nearbyint(moments));
+  return resized_within(stretched_to(step, frame), video->pixels, step, frames, made);
 }
 
 PatchPlace PatchInput::place(int64_t patch, const ItemShape& image) const {
@@ -142,7 +162,7 @@ std::array<TableShare, 4> PatchInput::table_shares(int64_t patch, const ItemShap
     return {first, std::min(first + 1, table_side - 1), at - static_cast<double>(first)};
   };
   const PatchPlace at = place(patch, image);
-  const Between row = between(at.row, image.tokens / image.width);
+  const Between row = between(at.row, image.tile_tokens() / image.width);
   const Between column = between(at.column, image.width);
   return {{{row.first * table_side + column.first, (1 - row.share) * (1 - column.share)},
            {row.first * table_side + column.second, (1 - row.share) * column.share},
@@ -158,7 +178,7 @@ PatchPlace ItemShape::square(int64_t index) const {
   const int64_t wide = columns();
   if (window == 0) return {index / wide, index % wide};
   const int64_t row = index / (window * wide) * window;
-  const int64_t rows = std::min(window, features / wide - row);
+  const int64_t rows = std::min(window, tile_features() / wide - row);
   const int64_t in_row = index - row * wide;
   const int64_t column = in_row / (rows * window) * window;
   const int64_t in_window = in_row - rows * column, across = std::min(window, wide - column);
@@ -181,17 +201,18 @@ int64_t ItemShape::fitted_feature_of(int64_t token) const {
 
 int64_t ItemShape::feature_of(int64_t token) const {
   if (is_fitted) return fitted_feature_of(token);
-  const int64_t of_tile = features / tiles, inside = token % tile_tokens();
+  const int64_t inside = token % tile_tokens();
   const int64_t index = inside < first ? -1 : (inside - first) / merge;
-  if (index < 0 || index >= of_tile) return -1;
-  if (window == 0) return token / tile_tokens() * of_tile + index;
+  if (index < 0 || index >= tile_features()) return -1;
+  const int64_t of_tile = token / tile_tokens() * tile_features();
+  if (window == 0) return of_tile + index;
   const PatchPlace place = square(index);
-  return place.row * columns() + place.column;
+  return of_tile + place.row * columns() + place.column;
 }
 
 std::vector<int64_t> ItemShape::windows() const {
   std::vector<int64_t> tokens_of;
-  const int64_t wide = columns(), high = features / wide;
+  const int64_t wide = columns(), high = tile_features() / wide;
   for (int64_t row = 0; row < high; row += window)
     for (int64_t column = 0; column < wide; column += window)
       tokens_of.push_back(std::min(window, high - row) * std::min(window, wide - column) * merge);
@@ -199,7 +220,7 @@ std::vector<int64_t> ItemShape::windows() const {
 }
 
 int64_t ItemShape::most_seen(int64_t of_window) const {
-  return of_window == 0 ? tile_tokens() : std::min(tokens, of_window * of_window * merge);
+  return of_window == 0 ? tile_tokens() : std::min(tile_tokens(), of_window * of_window * merge);
 }
 
 bool DecoderSpec::limits_positions() const {
@@ -244,16 +265,42 @@ ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
     const TileGrid grid = input.grid(image);
     return tiled_shape(grid.tiles() > 1 ? grid.tiles() + 1 : 1, grid.wide);
   }
-  const auto [height, width] = input.resized(image);
+  return resized_shape(input.resized(image));
+}
+
+ItemShape EncoderSpec::resized_shape(const ImageSize& image) const {
+  const PatchInput& input = patches();
   const int64_t patch = input.patch_size;
   const int64_t first = (drops_first_token ? 1 : 0) + (drops_registers ? input.registers : 0);
-  const int64_t tokens = input.learned_tokens() + height / patch * (width / patch);
+  const int64_t tokens = input.learned_tokens() + image.height / patch * (image.width / patch);
   return {.tokens = tokens,
           .features = (tokens - first) / projector.merge,
           .first = first,
           .merge = projector.merge,
-          .width = width / patch,
+          .width = image.width / patch,
           .window = std::ranges::max(block.attention, {}, &AttentionSpec::window).window};
+}
+
+ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64_t rate) const {
+  const std::string what = "a video of " + std::to_string(frames) + " frames";
+  if (modality() != Modality::Image || !patches().video)
+    throw DataError(what + ", and the " + name + " encoder takes images only");
+  const PatchInput& input = patches();
+  const VideoInput& video = *input.video;
+  if (frames > video.most_frames)
+    throw DataError(what + ", more than data.max_frames = " + std::to_string(video.most_frames) +
+                    "; raise it, or leave frames out");
+  const int64_t moments = (frames + input.frames - 1) / input.frames;
+  ItemShape shape = resized_shape(input.resized(frame, frames));
+  const int64_t seconds = rate > 0 ? 1000 * input.frames / rate : 1;  // of a moment, whole ones
+  const int64_t per_second = video.positions_per_second;
+  shape.tokens *= moments;
+  shape.features *= moments;
+  shape.tiles = moments;
+  shape.frames = moments * input.frames;
+  shape.time_step = per_second > 0 ? per_second * seconds : 1;
+  shape.has_text_between = video.has_text_between;
+  return shape;
 }
 
 ItemShape EncoderSpec::tiled_shape(int64_t tiles, int64_t tiles_wide) const {

@@ -18,7 +18,8 @@ const std::string kVisualRoot = "visual.";
 constexpr TurnedDefaults kDefaults{
     .layers = 32,
     .patch = 14,
-    .pixels = {.least = int64_t{56} * 56, .most = int64_t{28} * 28 * 1280}};
+    .pixels = {.least = int64_t{56} * 56, .most = int64_t{28} * 28 * 1280},
+    .frame_pixels = {.least = int64_t{28} * 28 * 128, .most = int64_t{28} * 28 * 768}};
 
 PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults& defaults) {
   // Names that transformers does not read, and whose values in files are the usual ones.
@@ -35,6 +36,7 @@ PatchInput read_visual_patches(const ConfigReader& config, const TurnedDefaults&
   if (patches.frames < 2)
     config.refuse("temporal_patch_size", std::to_string(patches.frames),
                   "2 or more (patches of one frame are not built yet)");
+  patches.video = {.pixels = defaults.frame_pixels};
   return patches;
 }
 
@@ -65,7 +67,6 @@ void read_image_windows(const ConfigReader& config, VisionEncoder& encoder) {
 }
 
 VisionEncoder read_windowed_visual(const ConfigReader& config) {
-  config.pass_over({"tokens_per_second"});  // of videos
   config.require_text("hidden_act", "silu");
   BlockSpec block;
   block.hidden = config.positive("hidden_size", 3584);
@@ -79,6 +80,8 @@ VisionEncoder read_windowed_visual(const ConfigReader& config) {
   names.up = ".mlp.up_proj";
   names.down = ".mlp.down_proj";
   read_image_windows(config, encoder);
+  std::get<PatchInput>(encoder.spec.input).video->positions_per_second =
+      config.positive("tokens_per_second", 4);
   return encoder;
 }
 
@@ -123,10 +126,10 @@ ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
   ModelSpec model;
   Decoder decoder = read_turned_text(text);
   if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
-  decoder.spec.video_token = config.integer("video_token_id", 151656);
   model.decoder = decoder.spec;
   VisionEncoder encoder = read(of_vision);
   encoder.spec.placeholder = config.integer("image_token_id", 151655);
+  encoder.spec.video_placeholder = config.integer("video_token_id", 151656);
   const int64_t hidden = decoder.spec.block.hidden;
   require_width(of_vision, width_key, hidden);
   model.encoders.push_back(encoder.spec);

@@ -15,7 +15,8 @@ const std::string kTowerRoot = "model.visual.";
 constexpr TurnedDefaults kTower{
     .layers = 27,
     .patch = 16,
-    .pixels = {.least = int64_t{256} * 256, .most = int64_t{4096} * 4096}};
+    .pixels = {.least = int64_t{256} * 256, .most = int64_t{4096} * 4096},
+    .frame_pixels = {.least = 4096, .most = int64_t{24576} * 32 * 32}};
 constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
 
 void read_position_table(const ConfigReader& config, VisionEncoder& encoder) {
@@ -37,7 +38,10 @@ VisionEncoder read_deep_visual(const ConfigReader& config) {
   encoder.blocks.names.up = ".mlp.linear_fc1";
   encoder.blocks.names.down = ".mlp.linear_fc2";
   encoder.patch_bias = true;
-  std::get<PatchInput>(encoder.spec.input).colours = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+  auto& patches = std::get<PatchInput>(encoder.spec.input);
+  patches.colours = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+  patches.video->limits_all = true;
+  patches.video->has_text_between = true;
   read_position_table(config, encoder);
   return encoder;
 }
@@ -99,11 +103,11 @@ ModelSpec make_qwen3_vl(const ConfigReader& config, const Trainable& trainable) 
   ModelSpec model;
   Decoder decoder = read_interleaved_text(config.object("text_config"));
   if (config.boolean("tie_word_embeddings", false)) decoder.spec.tied_embeddings = true;
-  decoder.spec.video_token = config.integer("video_token_id", 151656);
   model.decoder = decoder.spec;
   VisionEncoder encoder = read_deep_visual(of_vision);
   EncoderSpec& vision = encoder.spec;
   vision.placeholder = config.integer("image_token_id", 151655);
+  vision.video_placeholder = config.integer("video_token_id", 151656);
   const int64_t hidden = decoder.spec.block.hidden;
   require_width(of_vision, "out_hidden_size", hidden);
   const std::vector<int64_t> depths = read_depths(of_vision, vision.layers, decoder.spec.layers);

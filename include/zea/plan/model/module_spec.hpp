@@ -134,10 +134,22 @@ struct TableShare {
 
 struct ItemShape;
 
+/// How an encoder of images takes videos: as moments of some frames each, which do not see each
+/// other.
+struct VideoInput {
+  PixelLimits pixels = {};  ///< of a frame when it is resized
+  bool limits_all = false;  ///< ... of all frames together
+  int64_t most_frames = 768;
+  /// Positions in time that a second is in the language model; 0: a moment is one, however long.
+  int64_t positions_per_second = 0;
+  bool has_text_between = false;  ///< the features of moments stand apart, each like an image's
+};
+
 /// Images as square patches: squares of block x block of them in rows, those of a square in rows.
 struct PatchInput {
   int64_t image_size = 0, patch_size = 0, channels = 3;
-  int64_t frames = 1;        ///< of a patch; an image is that many equal ones
+  int64_t frames = 1;  ///< of a patch; an image is that many equal ones
+  std::optional<VideoInput> video = {};
   bool class_token = false;  ///< stands before the patches
   int64_t registers = 0;     ///< more such tokens behind it, without positions
   /// These stand behind the patches, and padding behind them: squares of patches become features.
@@ -171,6 +183,8 @@ struct PatchInput {
   /// What an image becomes: sides of whole blocks of patches. Throws DataError where the limits of
   /// pixels allow no such shape.
   ImageSize resized(const ImageSize& image) const;
+  /// Likewise of each of the frames of a video.
+  ImageSize resized(const ImageSize& frame, int64_t frames) const;
   /// The grid of tiles whose shape is nearest to the image's; of equal ones the largest that is not
   /// more than twice as large as the image (InternVL, arXiv:2404.16821).
   TileGrid grid(const ImageSize& image) const;
@@ -220,6 +234,10 @@ struct ItemShape {
   /// Of an image: features a side of the windows, squares that its tokens lie in one after the
   /// other, by rows, as do features in each; 0: all by rows.
   int64_t window = 0;
+  /// Of a video, whose last one is there again where patches need more; its tiles are its moments.
+  int64_t frames = 0;
+  int64_t time_step = 0;          ///< positions in time from a moment to the next
+  bool has_text_between = false;  ///< moments' features are apart, and their positions images'
 
   /// Features of an image that lie side by side, each of a square of patches.
   int64_t columns() const;
@@ -227,11 +245,13 @@ struct ItemShape {
   PatchPlace square(int64_t index) const;
   /// The feature, by number in the item (by rows), that a token is a part of; -1: of none.
   int64_t feature_of(int64_t token) const;
-  /// Tokens of each window.
+  /// Tokens of each window of an image or tile.
   std::vector<int64_t> windows() const;
   /// How many tokens one sees at most where it sees windows of that side (0: the item).
   int64_t most_seen(int64_t of_window) const;
   int64_t tile_tokens() const { return (tokens - row_ends) / tiles; }
+  int64_t tile_features() const { return features / tiles; }        ///< where the tiles are alike
+  int64_t pictures() const { return frames > 0 ? frames : tiles; }  ///< that it is decoded to
   bool is_row_end(int64_t token) const { return token >= tokens - row_ends; }
   TileGrid grid() const { return {tiles_wide, tiles == 1 ? 1 : (tiles - 1) / tiles_wide}; }
   bool operator==(const ItemShape&) const = default;
@@ -256,8 +276,9 @@ struct ProjectorSpec {
 
 /// An encoder with its projector.
 struct EncoderSpec {
-  std::string name;          ///< in decks, logs and units: "vision"
-  int64_t placeholder = -1;  ///< the token in whose place a feature is put
+  std::string name;                ///< in decks, logs and units: "vision"
+  int64_t placeholder = -1;        ///< the token in whose place a feature is put
+  int64_t video_placeholder = -1;  ///< likewise of videos, where it takes them
   BlockSpec block = {};
   int64_t layers = 0;
   std::variant<PatchInput, MelInput> input = {};
@@ -265,6 +286,9 @@ struct EncoderSpec {
   bool drops_registers = false;   ///< likewise
   ProjectorSpec projector = {};
 
+  bool is_placeholder(int64_t token) const {
+    return token >= 0 && (token == placeholder || token == video_placeholder);
+  }
   Modality modality() const {
     return std::holds_alternative<PatchInput>(input) ? Modality::Image : Modality::Audio;
   }
@@ -280,10 +304,15 @@ struct EncoderSpec {
   ItemShape item_shape() const;
   /// Of an image of that size.
   ItemShape item_shape(const ImageSize& image) const;
+  /// Of a video of so many frames of that size, `rate` of which are 1000 seconds (0: not known).
+  /// Throws DataError where these are too many, or the encoder takes none.
+  ItemShape video_shape(const ImageSize& frame, int64_t frames, int64_t rate) const;
   /// Of a clip whose sound has so many log-mel columns.
   ItemShape clip_shape(int64_t columns) const;
   /// The usual one, or where items differ the largest of at most so many features, one at least.
   ItemShape shape_within(int64_t features) const;
+  /// Of an image, or a frame, that was resized to that.
+  ItemShape resized_shape(const ImageSize& image) const;
   /// Of an image of so many tiles.
   ItemShape tiled_shape(int64_t tiles, int64_t tiles_wide) const;
   /// Of an image that is fitted into one of the resolutions.
@@ -302,7 +331,6 @@ struct DecoderSpec {
   bool learned_positions = false;   ///< a table of max_positions rows in place of rotation
   double init_std = 0.02;           ///< of initial matrices
   std::vector<int64_t> end_tokens;  ///< that end a generated text
-  int64_t video_token = -1;         ///< the placeholder of videos, which are not read; -1: none
 
   /// Whether samples have at most max_positions tokens: a table of positions has no more, and
   /// dynamic rotation would become another for all samples beside a longer one.

@@ -15,8 +15,10 @@ using TokenPosition = std::array<int64_t, 3>;
 
 /// Of each token; samples begin at 0. Text goes on by 1 in all three. The features of an image
 /// that begins at p stand at (p, p + row, p + column), and what follows goes on behind its longer
-/// side (M-RoPE, arXiv:2409.12191). `items`: the shapes of each encoder's, in the order of their
-/// features; those without a width, such as sound, are counted as text is.
+/// side (M-RoPE, arXiv:2409.12191); those of a video's moments likewise, in time a step further
+/// each (Qwen2-VL), or where text stands between them as so many images (Qwen3-VL). `items`: the
+/// shapes of each encoder's, in the order of their features; those without a width, such as sound,
+/// are counted as text is.
 std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
                                           const std::vector<std::vector<ItemShape>>& items);
 
