@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes zea data sets: token ids with a loss mask, and the images and clips of sound that stand
-at placeholders.
+"""Writes zea data sets: token ids with a loss mask, and the images, videos and clips of sound that
+stand at placeholders.
 
-The format, an HDF5 file of contiguous, unfiltered datasets (version 2):
+The format, an HDF5 file of contiguous, unfiltered datasets (version 3 where there may be videos, else 2):
 
     root attributes (text)
       format                "zea.dataset"
-      version               "2"; zea reads "1", which has images only, as well
+      version               "2" or "3"; zea reads "1", which has images only, as well
       image_token           id of the placeholder token in decimal, "-1" when there are no images
       audio_token           likewise of sound (not in version 1)
+      video_token           likewise of videos (version 3)
     ragged arrays: element i is values[offsets[i] : offsets[i + 1]]
       token_offsets         int64 (samples + 1)
       tokens                int32 (all tokens)
@@ -22,8 +23,12 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 2):
                                                   is known; samples, their rate, 0: of encoded sound
                                                   whose length is known; 0, 0, 0: of others
       item_modality         uint8 (items)         0: image, 1: sound (not in version 1)
-      item_rate             int32 (items)         of raw sound: samples per second; 0: encoded, or an
-                                                  image (not in version 1)
+      item_rate             int32 (items)         of raw sound: samples per second; of a video's frames:
+                                                  how many are 1000 seconds, 0: not known; 0: others
+                                                  (not in version 1)
+      item_frames           int32 (items)         of an image that begins a video: its frames, of which
+                                                  the others are the items behind it, with -1; 0: no
+                                                  video (version 3)
     optional
       labels                int32 (samples)       index into classes, or -1
       classes               strings of fixed length, UTF-8
@@ -93,18 +98,38 @@ class Clip:
         return min(positions // 2, most)
 
 
+class Video:
+    """Frames that are alike in size, each the bytes of a JPEG or PNG file or uint8 pixels (height,
+    width[, channels]), and how many are a second (0: not known)."""
+
+    def __init__(self, frames, per_second=0):
+        self.frames, self.per_second = list(frames), per_second
+        if not self.frames:
+            raise ValueError("a video of no frames")
+        sizes = {encoded_size(f) if isinstance(f, bytes) else np.shape(f)[:2] for f in self.frames}
+        if len(sizes) > 1:
+            raise ValueError(f"a video's frames must be alike in size, not {sorted(sizes)}")
+        self.size = sizes.pop()
+
+    @property
+    def rate(self):
+        return round(1000 * self.per_second)
+
+
 class DatasetWriter:
     """Collects samples; `with DatasetWriter(path, image_token) as writer: writer.add(...)`."""
 
-    def __init__(self, path, image_token, classes=None, token_bytes=None, audio_token=-1):
+    def __init__(
+        self, path, image_token, classes=None, token_bytes=None, audio_token=-1, video_token=-1
+    ):
         self.path = Path(path)
-        self.image_token, self.audio_token = image_token, audio_token
+        self.image_token, self.audio_token, self.video_token = image_token, audio_token, video_token
         self.classes = classes
         self.token_bytes = token_bytes
         self.tokens, self.loss_mask = array("i"), array("B")
         self.token_offsets, self.sample_item_offsets = array("q", [0]), array("q", [0])
         self.item_offsets, self.item_shape, self.labels = array("q", [0]), array("i"), array("i")
-        self.item_modality, self.item_rate = array("B"), array("i")
+        self.item_modality, self.item_rate, self.item_frames = array("B"), array("i"), array("i")
         self.spool = None
 
     def __enter__(self):
@@ -115,7 +140,8 @@ class DatasetWriter:
         return self
 
     def add(self, tokens, loss_mask, items=(), label=-1):
-        """One sample. Items: bytes of JPEG or PNG, uint8 pixels (height, width[, channels]), Clips."""
+        """One sample. Items: bytes of JPEG or PNG, uint8 pixels (height, width[, channels]), Clips,
+        Videos."""
         if len(tokens) == 0 or len(tokens) != len(loss_mask):
             raise ValueError(
                 f"a sample of {len(tokens)} tokens and {len(loss_mask)} loss mask entries"
@@ -124,14 +150,21 @@ class DatasetWriter:
         self.loss_mask.extend(loss_mask)
         self.token_offsets.append(len(self.tokens))
         for item in items:
-            self._add_item(item)
+            if isinstance(item, Video) and self.video_token < 0:
+                raise ValueError("a video, and no video_token to stand for it")
+            frames = item.frames if isinstance(item, Video) else [item]
+            rate = item.rate if isinstance(item, (Clip, Video)) else 0
+            for number, frame in enumerate(frames):
+                first = len(frames) if isinstance(item, Video) else 0
+                self.item_frames.append(-1 if number else first)
+                self.item_rate.append(rate)
+                self._add_item(frame)
         self.sample_item_offsets.append(len(self.item_offsets) - 1)
         self.labels.append(label)
 
     def _add_item(self, item):
         shape = (0, 0, 0)
         self.item_modality.append(isinstance(item, Clip))
-        self.item_rate.append(item.rate if isinstance(item, Clip) else 0)
         if isinstance(item, Clip):
             if not item.rate:
                 shape = (item.samples, item.rate_of_samples, 0)
@@ -171,9 +204,14 @@ class DatasetWriter:
 
     def _write(self, file):
         # Text of fixed length: zea refuses the other kind, which HDF5 does not protect against damage.
-        file.attrs["format"], file.attrs["version"] = np.bytes_("zea.dataset"), np.bytes_("2")
+        has_videos = any(self.item_frames)
+        version = "3" if has_videos else "2"
+        file.attrs["format"], file.attrs["version"] = np.bytes_("zea.dataset"), np.bytes_(version)
         file.attrs["image_token"] = np.bytes_(str(self.image_token))
         file.attrs["audio_token"] = np.bytes_(str(self.audio_token))
+        if has_videos:
+            file.attrs["video_token"] = np.bytes_(str(self.video_token))
+            file["item_frames"] = np.asarray(self.item_frames, np.int32)
         for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
             file[name] = np.asarray(getattr(self, name), np.int64)
         file["tokens"] = np.asarray(self.tokens, np.int32)

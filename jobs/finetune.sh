@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Trains a model of a Hugging Face directory on conversations about images, in one go: packs the data, prints the plan, trains, and
+# Trains a model of a Hugging Face directory on conversations about images and videos, in one go: packs the data, prints the plan, trains, and
 # writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, LLaVA-NeXT, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, Gemma 3, or a language
 # model, for conversations without images).
-# DATA.json: a list of conversations as LLaVA has them (jobs/pack_llava.py); paths of images start from its folder, or from IMAGES=.
+# DATA.json: a list of conversations as LLaVA has them (jobs/pack_llava.py); paths of images, and of folders of the frames of
+# videos (Qwen2-VL to Qwen3-VL), start from its folder, or from IMAGES=.
 # RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
-# resized; 0: as the family has it) and MAX_TILES= (that an image is cut into) may be set.
+# resized; 0: as the family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames
+# of a video) and MAX_FRAMES=768 (that are taken of a video) may be set.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 == -* ]]; then
-  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,10p' >&2
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,12p' >&2
   exit 2
 fi
 model=$(realpath "$1")
@@ -22,6 +24,8 @@ bin=${BIN:-build/release}
 ranks=${RANKS:-1}
 max_pixels=${MAX_PIXELS:-0}
 max_tiles=${MAX_TILES:-0}
+video_max_pixels=${VIDEO_MAX_PIXELS:-0}
+max_frames=${MAX_FRAMES:-768}
 read -ra mpirun <<<"${MPIRUN:-mpirun --oversubscribe --bind-to none}"
 if [ "$(id -u)" -eq 0 ] && [ -z "${MPIRUN:-}" ]; then mpirun+=(--allow-run-as-root); fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=passive
@@ -39,8 +43,9 @@ say "data"
 if [ -s "$out/train.h5" ]; then
   echo "$out/train.h5 is there"
 else
-  .venv/bin/python jobs/pack_llava.py --model "$model" --json "$data" --images "$images" --max-pixels "$max_pixels" \
-    --max-tiles "$max_tiles" --on-fault skip --out "$out/train.h5"
+  .venv/bin/python jobs/pack_llava.py --model "$model" --json "$data" --images "$images" --videos "$images" \
+    --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
+    --on-fault skip --out "$out/train.h5"
 fi
 
 deck=$out/deck.toml
@@ -59,6 +64,7 @@ train = "$out/train.h5"
 row_tokens = ${ROW_TOKENS:-2048}
 resized_max_pixels = $max_pixels
 max_tiles = $max_tiles
+video_max_pixels = $video_max_pixels
 
 [precision]
 preset = "bf16"

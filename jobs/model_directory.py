@@ -48,6 +48,12 @@ def gemma_turns(around_image=("", ""), beside_image=""):
     return Turns("<bos>", user, model, "", "<end_of_turn>", "\n", around_image, beside_image)
 
 
+# Likewise of a video's frame; of Qwen3-VL's, of all its frames together.
+QWEN_VL_VIDEOS = {
+    "qwen2_vl": (128 * 28 * 28, 768 * 28 * 28),
+    "qwen2_5_vl": (128 * 28 * 28, 768 * 28 * 28),
+    "qwen3_vl": (4096, 24576 * 32 * 32),
+}
 # Of the families whose configs leave them out.
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "mistral3": 10} | dict.fromkeys(QWEN_VL, 151655)
 # Of families that mark where an image begins and ends.
@@ -60,8 +66,9 @@ LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 class ModelDirectory:
     """Ids of placeholders by modality, those that the model has not being absent."""
 
-    def __init__(self, folder, max_pixels=0, max_tiles=0):
+    def __init__(self, folder, max_pixels=0, max_tiles=0, video_max_pixels=0):
         self.folder, self.max_pixels, self.max_tiles = folder, max_pixels, max_tiles
+        self.video_max_pixels = video_max_pixels
         self.tokenizer = folder / "tokenizer.json"
         self.config = self._read("config.json")
         if not self.config:
@@ -72,6 +79,8 @@ class ModelDirectory:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
             self._refuse_crops()
+            if self.family in QWEN_VL:
+                self.placeholders["video"] = self.config.get("video_token_id", 151656)
         if "audio_config" in self.config:
             self.placeholders["audio"] = self._either("audio_token_id", "audio_token_index", -1)
 
@@ -112,12 +121,52 @@ class ModelDirectory:
             return pixtral_rows(self.config, item)
         return [self.features(modality, item)]
 
+    def moments(self, video):
+        """Of a video's features so many that stand together, and the text before them."""
+        per_moment = self.config["vision_config"].get("temporal_patch_size", 2)
+        frames = len(video.frames)
+        moments = math.ceil(frames / per_moment)
+        count = self._video_features(video, frames, per_moment)
+        if self.family != "qwen3_vl":
+            return [("", moments * count)]
+        if not video.per_second:
+            raise ValueError("its frames per second are not known, which Qwen3-VL writes before them")
+        times = [min(n, frames - 1) / video.per_second for n in range(moments * per_moment)]
+        ends = zip(times[::per_moment], times[per_moment - 1 :: per_moment])
+        return [(f"<{(first + last) / 2:.1f} seconds>", count) for first, last in ends]
+
+    def _video_features(self, video, frames, per_moment):
+        vision, size = self.config["vision_config"], video.size
+        patch = QWEN_VL[self.family][0]
+        step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
+        least, most = QWEN_VL_VIDEOS[self.family]
+        limits = (least, self.video_max_pixels or most)
+        if self.family != "qwen3_vl":
+            return squares_within(size, step, limits)
+        stretch = max(1, step / min(size))
+        made = round(frames / per_moment) * per_moment
+        return squares_within([int(side * stretch) for side in size], step, limits, frames, made)
+
+    def _audio_features(self, clip):
+        audio = self.config["audio_config"]
+        positions = audio.get("max_source_positions", 1500)
+        if self.family == "qwen2_audio":
+            count = clip.averaged_features(positions // 2)
+            if not count:
+                raise ValueError("too short for a feature, or of unknown length")
+            return count
+        if self.family == "voxtral":
+            return positions * audio.get("hidden_size", 1280) // audio.get("intermediate_size", 5120)
+        return positions
+
     def features(self, modality, item):
         if modality == "audio":
-            return self.config["audio_config"].get("max_source_positions", 1500)
+            return self._audio_features(item)
         vision = self.config["vision_config"]
         if self.family in QWEN_VL:
-            return qwen_vl_features(vision, item, QWEN_VL[self.family], self.max_pixels)
+            patch, least, most = QWEN_VL[self.family]
+            step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
+            return squares_within(size_of(item), step, (least, self.max_pixels or most))
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "internvl":
@@ -196,19 +245,18 @@ def llava_next_features(config, item):
     return side * side + high * (wide + 1)
 
 
-def qwen_vl_features(vision, item, usual, most):
-    """Whole squares of patches, near the image's shape, of at most `most` pixels in all (0: the usual)."""
-    patch, least, usual_most = usual
-    most = most or usual_most
-    height, width = size_of(item)
-    if max(height, width) > 200 * min(height, width):
-        raise ValueError(f"{height} x {width} is longer than 200 times its other side")
-    factor = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-    sides = [round(side / factor) * factor for side in (height, width)]
-    if math.prod(sides) > most:
-        scale = math.sqrt(height * width / most)
-        sides = [max(factor, math.floor(side / scale / factor) * factor) for side in (height, width)]
-    elif math.prod(sides) < least:
-        scale = math.sqrt(least / (height * width))
-        sides = [math.ceil(side * scale / factor) * factor for side in (height, width)]
-    return math.prod(sides) // factor**2
+def squares_within(size, step, limits, frames=1, made=1):
+    """Squares of `step` pixels a side, as many as an image or a frame has of Qwen-VL: near its shape, and
+    between the least and the most pixels in all of so many frames, which become `made`."""
+    least, most = limits
+    if max(size) > 200 * min(size):
+        raise ValueError(f"{size[0]} x {size[1]} is longer than 200 times its other side")
+    pixels = frames * math.prod(size)
+    sides = [round(side / step) * step for side in size]
+    if made * math.prod(sides) > most:
+        scale = math.sqrt(pixels / most)
+        sides = [max(step, math.floor(side / scale / step) * step) for side in size]
+    elif made * math.prod(sides) < least:
+        scale = math.sqrt(least / pixels)
+        sides = [math.ceil(side * scale / step) * step for side in size]
+    return math.prod(sides) // step**2

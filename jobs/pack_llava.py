@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs a LLaVA-style JSON with folders of images and sound into a zea data set.
+"""Packs a LLaVA-style JSON with folders of images, videos and sound into a zea data set.
 
-The JSON is a list of {"id", "image" and "audio": path or list of paths (absent: none),
+The JSON is a list of {"id", "image", "video" and "audio": path or list of paths (absent: none),
 "conversations": [{"from": "human" or "gpt", "value": text}, ...]}. Turns alternate and begin with
 human; "<image>" in a human turn stands for the next image and becomes --image-tokens placeholders,
-"<audio>" for the next clip of sound and becomes --audio-tokens. The text of a conversation is, for
+"<audio>" for the next clip of sound and becomes --audio-tokens, "<video>" for the next video (with
+--model only), which is a folder of its frames, JPEG or PNG files in the order of their names, --fps of
+them a second (or "fps" of the entry). The text of a conversation is, for
 every pair of turns,
 
     [bos]USER: human turn ASSISTANT: gpt turn[eos]
@@ -22,14 +24,14 @@ import re
 import sys
 from pathlib import Path, PurePosixPath
 
-from dataset_writer import Clip, DatasetWriter
+from dataset_writer import Clip, DatasetWriter, Video
 from model_directory import ModelDirectory, vicuna_turns
 from token_bytes import token_bytes
 from tokenizers import Tokenizer
 
-MARKS = {"image": "<image>", "audio": "<audio>"}
-ITEMS = {"image": "images", "audio": "clips of sound"}
-FOLDERS = {"image": "images", "audio": "sounds"}
+MARKS = {"image": "<image>", "audio": "<audio>", "video": "<video>"}
+ITEMS = {"image": "images", "audio": "clips of sound", "video": "videos"}
+FOLDERS = {"image": "images", "audio": "sounds", "video": "videos"}
 
 
 class EntryFault(Exception):
@@ -65,20 +67,27 @@ def turns_of(entry):
     return list(zip(texts[::2], texts[1::2]))
 
 
-def read_items(entry, modality, folder):
+def read_items(entry, modality, arguments):
+    folder = getattr(arguments, FOLDERS[modality])
     paths = entry.get(modality, [])
     paths = [paths] if isinstance(paths, str) else paths
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise EntryFault(f"{modality} must be a path or a list of paths")
     if paths and folder is None:
         raise EntryFault(f"has {modality}, but --{FOLDERS[modality]} names no folder")
+    if modality == "video":
+        return [read_video(PurePosixPath(path), entry, arguments) for path in paths]
     read = {"image": read_image, "audio": read_clip}[modality]
     return [read(PurePosixPath(path), folder) for path in paths]
 
 
-def read_file(path, folder, modality):
+def check_inside(path, modality):
     if path.is_absolute() or ".." in path.parts:
         raise EntryFault(f"{modality} {path} lies outside the folder of {FOLDERS[modality]}")
+
+
+def read_file(path, folder, modality):
+    check_inside(path, modality)
     try:
         return (folder / path).read_bytes()
     except (OSError, ValueError) as fault:
@@ -100,6 +109,32 @@ def read_clip(path, folder):
     return Clip(data)
 
 
+def read_video(path, entry, arguments):
+    """Its first --max-seconds, of which at most --max-frames, evenly spread, are taken."""
+    check_inside(path, "video")
+    folder = arguments.videos / path
+    if not folder.is_dir():
+        raise EntryFault(
+            f"video {path} is no folder of frames; make one: ffmpeg -i {path} "
+            f"-vf fps={arguments.fps:g} {path.stem}/%06d.jpg"
+        )
+    per_second = entry.get("fps", arguments.fps)
+    if not isinstance(per_second, (int, float)) or not 0 < per_second <= 1000:
+        raise EntryFault(f"fps is {per_second}; allowed are numbers above 0, up to 1000")
+    names = sorted(file.name for file in folder.iterdir() if file.suffix in (".jpg", ".jpeg", ".png"))
+    if not names:
+        raise EntryFault(f"video {path} has no frame (.jpg, .jpeg or .png)")
+    if arguments.max_seconds:
+        names = names[: max(1, int(arguments.max_seconds * per_second))]
+    count = min(len(names), arguments.max_frames)
+    taken = [names[round(n * (len(names) - 1) / max(1, count - 1))] for n in range(count)]
+    frames = [read_image(path / name, arguments.videos) for name in taken]
+    try:
+        return Video(frames, per_second * count / len(names))
+    except ValueError as fault:
+        raise EntryFault(f"video {path}: {fault}") from None
+
+
 class Packer:
     """Token ids and loss mask of conversations."""
 
@@ -109,14 +144,14 @@ class Packer:
         if model:
             self.turns = model.turns(tokenizer)
             self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
-            self.rows = model.rows
+            self.rows, self.moments = model.rows, model.moments
         else:
             self.turns = vicuna_turns(arguments.bos, arguments.eos)
             each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
             names = {"image": arguments.image_token, "audio": arguments.audio_token}
             self.placeholder = {
                 modality: self._id(name) if each[modality] else -1 for modality, name in names.items()
-            }
+            } | {"video": -1}
             own_length = arguments.audio_own_length
 
             def rows(modality, item):
@@ -149,9 +184,22 @@ class Packer:
         """The placeholders of an item with what stands around an image and between its rows, and how
         many placeholders these are."""
         try:
-            rows = self.rows(modality, item)
+            return self.video(item) if modality == "video" else self.image_or_sound(modality, item)
         except ValueError as fault:
             raise EntryFault(f"{modality}: {fault}") from None
+
+    def video(self, item):
+        if not item:  # more marks than videos
+            return [], 0
+        before, after = ([self._id(name)] if name else [] for name in self.turns.around_image)
+        ids, moments = [], self.moments(item)
+        for stamp, count in moments:
+            ids += self.encode(stamp) if stamp else []
+            ids += before + [self.placeholder["video"]] * count + after
+        return ids, sum(count for _, count in moments)
+
+    def image_or_sound(self, modality, item):
+        rows = self.rows(modality, item)
         turns, is_image = self.turns, modality == "image"
         around = (*turns.around_image, turns.row_end) if is_image else ("", "", "")
         before, after, between = ([self._id(name)] if name else [] for name in around)
@@ -174,16 +222,17 @@ class Packer:
                 ids += self.encode(piece) if piece else []
                 continue
             if self.placeholder[modality] < 0:
-                raise EntryFault(f"has {piece}, but --{modality}-tokens is not given")
+                missing = "a model of videos (--model)" if modality == "video" else f"--{modality}-tokens"
+                raise EntryFault(f"has {piece}, but {missing} is not given")
             own, count = self.item(modality, next(items[modality], b""))
             ids += own
             counts[modality] += count
             marks.append(modality)
         return ids, marks, counts
 
-    def pack(self, entry, folders):
+    def pack(self, entry, arguments):
         pairs = turns_of(entry)
-        items = {name: read_items(entry, name, folders[name]) for name in MARKS}
+        items = {name: read_items(entry, name, arguments) for name in MARKS}
         tokens, mask, marks = list(self.start), [0] * len(self.start), []
         next_items = {name: iter(found) for name, found in items.items()}
         counts = dict.fromkeys(MARKS, 0)
@@ -222,10 +271,10 @@ def name_of(path, index, entry):
 
 def pack_all(arguments, packer, writer):
     """Returns the faults; stops at the twentieth unless they are skipped."""
-    faults, folders = [], {"image": arguments.images, "audio": arguments.sounds}
+    faults = []
     for index, entry in enumerate(read_entries(arguments.json)):
         try:
-            writer.add(*packer.pack(entry, folders))
+            writer.add(*packer.pack(entry, arguments))
         except EntryFault as fault:
             faults.append(f"{name_of(arguments.json, index, entry)}: {fault}")
             if arguments.on_fault == "stop" and len(faults) == 20:
@@ -240,6 +289,23 @@ def parse_arguments():
     parser.add_argument("--json", type=Path, required=True, help="conversations")
     parser.add_argument("--images", type=Path, help="folder that the image paths start from")
     parser.add_argument("--sounds", type=Path, help="folder that the audio paths start from")
+    parser.add_argument("--videos", type=Path, help="folder that the video paths start from")
+    parser.add_argument("--fps", type=float, default=2, help="frames of a video that are a second")
+    parser.add_argument(
+        "--max-frames",
+        type=int,
+        default=768,
+        help="of a longer video as many are taken, evenly spread: data.max_frames of the deck",
+    )
+    parser.add_argument(
+        "--max-seconds", type=float, default=0, help="what of a video comes later is left out (0: nothing)"
+    )
+    parser.add_argument(
+        "--video-max-pixels",
+        type=int,
+        default=0,
+        help="with --model: data.video_max_pixels of the deck (0: that of the family)",
+    )
     parser.add_argument(
         "--model", type=Path, help="Hugging Face directory; in place of all options of tokens"
     )
@@ -282,6 +348,8 @@ def parse_arguments():
     parser.add_argument("--max-tokens", type=int, default=0, help="longest sample allowed (0: any)")
     parser.add_argument("--on-fault", choices=["stop", "skip"], default="stop")
     arguments = parser.parse_args()
+    if arguments.max_frames < 1 or not 0 < arguments.fps <= 1000:
+        parser.error("--max-frames is 1 or more, --fps above 0 and up to 1000")
     if (arguments.model is None) == (arguments.tokenizer is None):
         parser.error("give --model, or --tokenizer and the options of tokens")
     return arguments
@@ -291,7 +359,8 @@ def main():
     arguments = parse_arguments()
     model = None
     if arguments.model:
-        model = ModelDirectory(arguments.model, arguments.max_pixels, arguments.max_tiles)
+        limits = (arguments.max_pixels, arguments.max_tiles, arguments.video_max_pixels)
+        model = ModelDirectory(arguments.model, *limits)
     tokenizer = Tokenizer.from_file(str(model.tokenizer if model else arguments.tokenizer))
     tokenizer.no_truncation()  # some files ask for it, and long samples would lose their end
     tokenizer.no_padding()
@@ -302,6 +371,7 @@ def main():
         None,
         token_bytes(tokenizer),
         packer.placeholder["audio"],
+        packer.placeholder["video"],
     ) as writer:
         faults = pack_all(arguments, packer, writer)
         for fault in faults:

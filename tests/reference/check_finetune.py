@@ -32,8 +32,12 @@ try:
         LlavaNextForConditionalGeneration,
         Mistral3Config,
         Mistral3ForConditionalGeneration,
+        Qwen2_5_VLConfig,
+        Qwen2_5_VLForConditionalGeneration,
         Qwen2VLConfig,
         Qwen2VLForConditionalGeneration,
+        Qwen3VLConfig,
+        Qwen3VLForConditionalGeneration,
     )
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
@@ -44,6 +48,7 @@ SOURCE, BUILD, MPIRUN = sys.argv[1:4]
 SPECIAL = ["<s>", "</s>", "<image>"]
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
 GEMMA = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 TEXT = {
     "hidden_size": 32,
@@ -97,7 +102,7 @@ class Finetune(unittest.TestCase):
             "MPIRUN": MPIRUN,
             "OUT": str(self.folder / "out"),
             "RANKS": "2",
-            "ROW_TOKENS": "256",
+            "ROW_TOKENS": "512",
         }
         keys = ["schedule.steps=2", "schedule.global_batch=5", "precision.preset=fp32", "optim.warmup_steps=0"]
         command = [f"{SOURCE}/jobs/finetune.sh", directory, self.data, *keys]
@@ -138,6 +143,73 @@ class Finetune(unittest.TestCase):
         )
         model = Qwen2VLForConditionalGeneration(config)
         self.check(Qwen2VLForConditionalGeneration, model, CHATML)
+
+    def add_video(self):
+        """In place of the entry of text alone."""
+        random = np.random.default_rng(2)
+        (self.folder / "pictures/moving").mkdir()
+        for number in range(3):
+            pixels = random.integers(0, 256, (60, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(self.folder / f"pictures/moving/{number}.jpg")
+        entries = json.loads(self.data.read_text())
+        entries[3]["video"], entries[3]["fps"] = "pictures/moving", 1.5
+        entries[3]["conversations"][0]["value"] = "<video>\nWhat moves?"
+        self.data.write_text(json.dumps(entries))
+
+    def packed(self, sample):
+        with h5py.File(self.folder / "out/train.h5") as data:
+            begin, end = data["token_offsets"][sample : sample + 2]
+            return data["tokens"][begin:end].tolist(), dict(data.attrs), data["item_frames"][...].tolist()
+
+    def test_qwen2_5_vl(self):
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
+        config = Qwen2_5_VLConfig(
+            text_config={**TEXT, "rope_parameters": rope},
+            vision_config={**tower, "fullatt_block_indexes": [1]},
+            image_token_id=4,
+            video_token_id=5,
+            vision_start_token_id=2,
+            vision_end_token_id=3,
+        )
+        self.add_video()
+        model = Qwen2_5_VLForConditionalGeneration(config)
+        self.check(Qwen2_5_VLForConditionalGeneration, model, VIDEO_CHATML)
+        ids, attributes, frames = self.packed(3)
+        self.assertEqual((attributes["version"], attributes["video_token"]), (b"3", b"5"))
+        self.assertEqual(frames, [0, 0, 0, 3, -1, -1, 0])
+        # Two moments of 14 x 10 squares of 28 x 28 pixels.
+        self.assertIn(f"{[2, *[5] * 280, 3]}"[1:-1], f"{ids}")
+
+    def test_qwen3_vl(self):
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
+        config = Qwen3VLConfig(
+            text_config={**TEXT, "head_dim": 8, "rope_parameters": rope},
+            vision_config={**tower, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+            image_token_id=4,
+            video_token_id=5,
+            vision_start_token_id=2,
+            vision_end_token_id=3,
+        )
+        self.add_video()
+        self.check(Qwen3VLForConditionalGeneration, Qwen3VLForConditionalGeneration(config), VIDEO_CHATML)
+        ids, _, _ = self.packed(3)
+        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
+        first, second = (tokenizer.encode(f"<{time} seconds>").ids for time in (0.3, 1.3))
+        moment = [2, 5, 5, 3]  # of 64 x 32 pixels: four such would be more than the least of all frames
+        self.assertIn(f"{[*first, *moment, *second, *moment]}"[1:-1], f"{ids}")
+
+    def test_pixtral(self):
+        tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = LlavaConfig(
+            vision_config=AutoConfig.for_model("pixtral", **tower, image_size=100, patch_size=16, hidden_act="silu"),
+            text_config=AutoConfig.for_model("mistral", **TEXT),
+            image_token_index=4,
+            vision_feature_layer=-1,
+            vision_feature_select_strategy="full",
+        )
+        self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), MISTRAL)
 
     def test_gemma3(self):
         vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}

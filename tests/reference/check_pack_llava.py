@@ -6,10 +6,12 @@ usage: check_pack_llava.py JOBS_FOLDER DUMP_DATASET
 """
 
 import json
+import struct
 import sys
 import unittest
 
 from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+import h5py
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -25,6 +27,14 @@ def entry(turns, image=None):
         "conversations": [{"from": speakers[n % 2], "value": t} for n, t in enumerate(turns)],
     }
     return result if image is None else {**result, "image": image}
+
+
+def frames(folder, count, size=(4, 6)):
+    """PNG files as far as the packer reads them."""
+    folder.mkdir(parents=True)
+    head = PNG[:8] + struct.pack(">I4sII", 13, b"IHDR", *reversed(size))
+    for number in range(count):
+        (folder / f"{number:03}.png").write_bytes(head + bytes([number]))
 
 
 class Llava(InFolder):
@@ -126,6 +136,68 @@ class Llava(InFolder):
         self.assertEqual(dump(self.folder / "out.h5", 4)["samples"][0]["tokens"], ids)
         (model / "preprocessor_config.json").write_text('{"do_pan_and_scan": true}')
         self.assertIn("do_pan_and_scan = true", run(*command).stderr)
+
+    def qwen2_vl(self):
+        special = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        trainer = trainers.BpeTrainer(special_tokens=special, show_progress=False, initial_alphabet=alphabet)
+        tokenizer.train_from_iterator([], trainer)
+        model = self.folder / "model"
+        model.mkdir()
+        tokenizer.save(str(model / "tokenizer.json"))
+        config = {"model_type": "qwen2_vl", "video_token_id": 4, "vision_config": {"patch_size": 2}}
+        (model / "config.json").write_text(json.dumps(config))
+        return model
+
+    def pack_videos(self, model, one, *more):
+        (self.folder / "in.json").write_text(json.dumps([one]))
+        command = ["pack_llava.py", "--json", self.folder / "in.json", "--videos", self.folder / "videos"]
+        return run(*command, "--model", model, "--video-max-pixels", 100352, "--out", self.folder / "out.h5", *more)
+
+    def test_videos(self):
+        """Of 9 frames at 4 a second the first 2 seconds, and of these 5."""
+        model = self.qwen2_vl()
+        frames(self.folder / "videos/a", 9)
+        talk = {**entry(["<video> what?", "b"]), "video": "a", "fps": 4}
+        result = self.pack_videos(model, talk, "--max-seconds", 2, "--max-frames", 5)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with h5py.File(self.folder / "out.h5") as file:
+            ends = file["item_offsets"][1:]
+            self.assertEqual(file["item_bytes"][ends - 1].tolist(), [0, 2, 4, 5, 7])
+            self.assertEqual(file["item_frames"][...].tolist(), [5, -1, -1, -1, -1])
+            self.assertEqual(file["item_shape"][...].tolist(), [[4, 6, 0]] * 5)
+            self.assertEqual(file["item_rate"][...].tolist(), [2500] * 5)
+            tokens = file["tokens"][...].tolist()
+        # Three moments of whole squares of 4 x 4 pixels, of 100352 in all at least.
+        self.assertEqual(tokens.count(4), 3 * 65 * 97)
+        begin = tokens.index(4)
+        self.assertEqual((tokens[begin - 1], tokens[begin + 3 * 65 * 97]), (2, 3))
+
+    def test_faults_of_videos_are_named(self):
+        model = self.qwen2_vl()
+        frames(self.folder / "videos/a", 3)
+        frames(self.folder / "videos/mixed", 2)
+        frames(self.folder / "videos/mixed/other", 1, (5, 5))
+        (self.folder / "videos/mixed/other/000.png").rename(self.folder / "videos/mixed/002.png")
+        (self.folder / "videos/empty").mkdir()
+        (self.folder / "videos/a.mp4").write_bytes(b"mp4")
+        talk = entry(["<video>", "x"])
+        for fault, part in [
+            ({**talk, "video": "a.mp4"}, "video a.mp4 is no folder of frames; make one: ffmpeg -i a.mp4 -vf fps=2"),
+            ({**talk, "video": "empty"}, "video empty has no frame"),
+            ({**talk, "video": "mixed"}, "frames must be alike in size, not [(4, 6), (5, 5)]"),
+            ({**talk, "video": "../videos/a"}, "video ../videos/a lies outside the folder of videos"),
+            ({**talk, "video": "a", "fps": 0}, "fps is 0; allowed are numbers above 0"),
+            (talk, "has 0 videos but 1 <video>"),
+        ]:
+            with self.subTest(part):
+                result = self.pack_videos(model, fault)
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertIn(part, result.stderr)
+        self.assertIn("a model of videos (--model) is not given", self.pack([talk]).stderr)
+        self.assertIn("--videos names no folder", self.pack([{**talk, "video": "a"}]).stderr)
 
     def test_pack_sound(self):
         both = {**entry(["<audio> of <image><audio>", "a b"], "a.jpg"), "audio": ["a.wav", "b.flac"]}

@@ -22,6 +22,7 @@ try:
 
     from family_cases import FAMILIES
     from pixtral_cases import PIXTRAL_FAMILIES
+    from video_cases import VIDEO_FAMILIES, Clip
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -38,48 +39,60 @@ from transformers_models import (
 
 RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
-from dataset_writer import DatasetWriter  # noqa: E402
+from dataset_writer import DatasetWriter, Video  # noqa: E402
 
 FIRST_WORD = 6  # smaller ids are the families' own
 # Of pictures: wide, high, smaller and larger than the limits that the families set.
 SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
 
 
-def spelled(family, height, width):
+def spelled(family, item):
+    if isinstance(item, Clip):
+        return family.spelled_clip(item)
+    height, width = item.shape[:2]
     if hasattr(family, "spelled"):
         return family.spelled(height, width)
     return [family.placeholder] * family.features(height, width)
 
 
+def make_item(family, random, number):
+    """A picture; of every two in a family of videos the second is one, of 1 to 5 frames."""
+    height, width = SIZES[number % len(SIZES)]
+    if number % 2 == 0 or not hasattr(family, "spelled_clip"):
+        return random.integers(0, 256, (height, width, 3), np.uint8)
+    frames = random.integers(0, 256, (family.least_frames + number // 2 % 4, height, width, 3), np.uint8)
+    return Clip(frames, (0.7, 2, 3.1)[number % 3])
+
+
 def make_samples(family, case, count=7, longest_answer=12):
-    """Token ids, loss mask, pictures: text of varied length before, between and after pictures."""
+    """Token ids, loss mask, items: text of varied length before, between and after these."""
     random = np.random.default_rng(3)
-    pattern, sizes = case.get("images", [1, 0, 2, 1, 0, 3, 1]), 0
+    pattern, number_of_items = case.get("images", [1, 0, 2, 1, 0, 3, 1]), 0
 
     def text(least, most):
         return random.integers(FIRST_WORD, VOCABULARY, size=random.integers(least, most + 1)).tolist()
 
     samples = []
     for number in range(count):
-        tokens, pictures = text(1, 4), []
+        tokens, items = text(1, 4), []
         for _ in range(pattern[number % len(pattern)]):
-            height, width = SIZES[sizes % len(SIZES)]
-            sizes += 1
-            pictures.append(random.integers(0, 256, (height, width, 3), np.uint8))
+            items.append(make_item(family, random, number_of_items))
+            number_of_items += 1
             # Two pictures of which nothing tells where one ends are one to transformers.
-            tokens += spelled(family, height, width) + text(1, 2)
+            tokens += spelled(family, items[-1]) + text(1, 2)
         prompt, answer = tokens + text(1, 5), text(1, longest_answer)
         mask = [0] * len(prompt) + [1] * len(answer)
         if number == 3 and longest_answer > 1:  # loss from the first token on
-            mask = [int(token != family.placeholder) for token in prompt] + [1] * len(answer)
-        samples.append((prompt + answer, mask, pictures))
+            placeholders = {family.placeholder, getattr(family, "video", None)}
+            mask = [int(token not in placeholders) for token in prompt] + [1] * len(answer)
+        samples.append((prompt + answer, mask, items))
     return samples
 
 
 def reference_of(family, model, samples):
-    def logits_of(tokens, mask, pictures):
+    def logits_of(tokens, mask, items):
         ids = torch.tensor([tokens])
-        return model(input_ids=ids, use_cache=False, **family.inputs(tokens, pictures)).logits[0]
+        return model(input_ids=ids, use_cache=False, **family.inputs(tokens, items)).logits[0]
 
     named = ((family.file_name(name), parameter) for name, parameter in model.named_parameters())
     return reference(samples, logits_of, named)
@@ -113,9 +126,10 @@ class FamilyParity(unittest.TestCase):
         if case.get("published"):
             family.spell_as_published(self.folder / "model")
         run(IMPORT, self.folder / "model", self.folder / "weights.h5")
-        with DatasetWriter(self.folder / "data.h5", family.placeholder) as writer:
-            for tokens, mask, pictures in samples:
-                writer.add(tokens, mask, pictures)
+        video = family.video if hasattr(family, "spelled_clip") else -1
+        with DatasetWriter(self.folder / "data.h5", family.placeholder, video_token=video) as writer:
+            for tokens, mask, items in samples:
+                writer.add(tokens, mask, [Video(*i) if isinstance(i, Clip) else i for i in items])
         deck, out = self.folder / "deck.toml", self.folder / "out.h5"
         deck.write_text(
             f'[model]\nweights = "{self.folder}/weights.h5"\n[data]\ntrain = "{self.folder}/data.h5"\n'
@@ -192,7 +206,7 @@ def add_family(family):
     setattr(FamilyParity, test, lambda self: self.check_return(family))
 
 
-for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES}.items():
+for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES}.items():
     add_family(one_family)
     for case_name, one_case in cases.items():
         add_case(one_family, case_name, one_case)

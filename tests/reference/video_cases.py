@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families that take videos, as those of family_cases.py: every second item is one. Such a family has
+
+    video, least_frames          the id that a feature of a video takes the place of, and its fewest frames
+    spelled_clip(clip)           its tokens
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+from family_cases import BOTH_GRIDS, LONG_MICROBATCHES, Qwen2VL, Qwen3VL, Qwen25VL
+from parity_cases import grid
+from transformers_models import normalised, resized
+
+
+class Clip(NamedTuple):
+    frames: np.ndarray  # (frames, height, width, 3)
+    per_second: float
+
+
+class OfVideos:
+    """What Qwen2-VL's descendants have in common, in pairs of frames."""
+
+    least_frames = 1
+    least_pixels, most_pixels = 9 * 9, 28 * 28
+
+    @classmethod
+    def resized_to(cls, clip):
+        limits = {"factor": 2 * cls.patch, "min_pixels": cls.least_pixels, "max_pixels": cls.most_pixels}
+        return smart_resize(*clip.frames.shape[1:3], **limits)
+
+    @classmethod
+    def moment(cls, clip):
+        return math.prod(cls.resized_to(clip)) // (2 * cls.patch) ** 2
+
+    @classmethod
+    def spelled_clip(cls, clip):
+        return [cls.video] * (cls.moment(clip) * math.ceil(len(clip.frames) / 2))
+
+    @classmethod
+    def patches(cls, clip):
+        """Of pairs of frames, those of a square of 2 x 2 side by side."""
+        height, width = cls.resized_to(clip)
+        colours = cls.processor.image_mean, cls.processor.image_std
+        frames = normalised(np.stack([resized(frame, height, width) for frame in clip.frames]), *colours)
+        frames = torch.cat([frames, frames[-1:]]) if len(frames) % 2 else frames
+        side = cls.patch
+        squares = frames.unfold(2, side, side).unfold(3, side, side)  # frame, colour, row, column, y, x
+        high, wide = squares.shape[2:4]
+        shape = (len(frames) // 2, 2, 3, high // 2, 2, wide // 2, 2, side, side)
+        ordered = squares.reshape(shape).permute(0, 3, 5, 4, 6, 2, 1, 7, 8)
+        return ordered.reshape(-1, 6 * side * side), [len(frames) // 2, high, wide]
+
+    @classmethod
+    def inputs(cls, tokens, items):
+        clips = [item for item in items if isinstance(item, Clip)]
+        found = super().inputs(tokens, [item for item in items if not isinstance(item, Clip)])
+        if not clips:
+            return found
+        patches, grids = zip(*map(cls.patches, clips))
+        ids = torch.tensor([tokens])
+        return {
+            **found,
+            "pixel_values_videos": torch.cat(patches),
+            "video_grid_thw": torch.tensor(grids),
+            "mm_token_type_ids": (ids == cls.placeholder).int() + 2 * (ids == cls.video).int(),
+            **cls.times(clips),
+        }
+
+    @classmethod
+    def times(cls, clips):
+        return {}
+
+
+def video_deck(family):
+    least, most = family.least_pixels, family.most_pixels
+    return [f"data.video_min_pixels={least}", f"data.video_max_pixels={most}"]
+
+
+class Qwen2VLVideos(OfVideos, Qwen2VL):
+    deck = Qwen2VL.deck + video_deck(OfVideos)
+
+
+class Qwen25VLVideos(OfVideos, Qwen25VL):
+    """A second is 3 positions, which is not the usual number."""
+
+    deck = Qwen2VLVideos.deck
+    tower = {**Qwen25VL.tower, "tokens_per_second": 3}
+
+    @classmethod
+    def times(cls, clips):
+        return {"second_per_grid_ts": [2 / clip.per_second for clip in clips]}
+
+
+class Qwen3VLVideos(OfVideos, Qwen3VL):
+    """Text stands between the moments of a video, and limits are of all its frames together."""
+
+    least_frames = 2
+    least_pixels, most_pixels = 9 * 9 * 3, 28 * 28 * 3
+    deck = Qwen3VL.deck + [f"data.video_min_pixels={least_pixels}", f"data.video_max_pixels={most_pixels}"]
+
+    @classmethod
+    def resized_to(cls, clip):
+        """As Qwen3VLVideoProcessor does it, which cannot be imported without torchvision."""
+        step, (frames, *sides) = 2 * cls.patch, clip.frames.shape[:3]
+        stretch = max(1, step / min(sides))
+        sides = [int(side * stretch) for side in sides]
+        nearest = [round(side / step) * step for side in sides]
+        all_pixels = round(frames / 2) * 2 * math.prod(nearest)
+        if all_pixels > cls.most_pixels:
+            shrink = math.sqrt(frames * math.prod(sides) / cls.most_pixels)
+            return [max(step, math.floor(side / shrink / step) * step) for side in sides]
+        if all_pixels < cls.least_pixels:
+            grow = math.sqrt(cls.least_pixels / (frames * math.prod(sides)))
+            return [math.ceil(side * grow / step) * step for side in sides]
+        return nearest
+
+    @classmethod
+    def spelled_clip(cls, clip):
+        moment = [cls.vision_start] + [cls.video] * cls.moment(clip) + [cls.vision_end]
+        return sum(([7 + number, *moment] for number in range(math.ceil(len(clip.frames) / 2))), [])
+
+
+# One row in a microbatch: videos make samples long.
+ONE_ROW = [*LONG_MICROBATCHES[1:], "data.row_tokens=128"]
+TP2_CP2 = {"ranks": 4, "deck": [*ONE_ROW, *BOTH_GRIDS]}
+CP3 = {"ranks": 3, "deck": [*grid("llm", cp=3, cp_mode="ring"), *grid("vision", cp=3, cp_mode="ring")]}
+PP2 = {"ranks": 2, "deck": [*ONE_ROW, *grid("llm", pp=2)]}
+ALL = {"images": [2, 4, 3]}
+VIDEO_FAMILIES = {
+    Qwen2VLVideos: {
+        "plain": {},
+        "in_every_sample": ALL,
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+        "tp2_cp2": {**TP2_CP2, "model": {"vision": {"num_heads": 4, "embed_dim": 32}}},
+        "cp3_ring": CP3,
+        "pp2": PP2,
+    },
+    Qwen25VLVideos: {
+        "plain": {},
+        "in_every_sample": ALL,
+        "tp2_cp2": {**TP2_CP2, "model": {"vision": {"num_heads": 4, "hidden_size": 32}}},
+        "cp3_ring": CP3,
+        "pp2": PP2,
+    },
+    Qwen3VLVideos: {
+        "plain": {},
+        "in_every_sample": ALL,
+        "tp2_cp2": {**TP2_CP2, "model": {"vision": {"num_heads": 4, "hidden_size": 32}}},
+        "cp3_ring": CP3,
+        "pp2": PP2,
+    },
+}
