@@ -16,9 +16,8 @@ try:
     import numpy as np
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import (AutoConfig, AutoModelForCausalLM, CLIPVisionConfig, GPT2Config,
-                              GPT2LMHeadModel, LlamaForCausalLM, LlavaConfig,
-                              LlavaForConditionalGeneration)
+    from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel,
+                              LlamaForCausalLM, LlavaConfig, LlavaForConditionalGeneration)
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
@@ -48,10 +47,10 @@ def text_config(tied=False, family="llama"):
                                 tie_word_embeddings=tied)
 
 
-def make_llava(tied=False, dtype=torch.float32):
+def make_llava(tied=False, dtype=torch.float32, tower="clip_vision_model"):
     torch.manual_seed(1)
-    vision = CLIPVisionConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=3,
-                              num_attention_heads=2, image_size=28, patch_size=14)
+    vision = AutoConfig.for_model(tower, hidden_size=32, num_hidden_layers=3, num_attention_heads=2,
+                                  image_size=28, patch_size=14)
     config = LlavaConfig(vision_config=vision, text_config=text_config(tied), image_token_index=5,
                          tie_word_embeddings=tied)
     return LlavaForConditionalGeneration(config).to(dtype)
@@ -139,6 +138,13 @@ class WeightsFiles(unittest.TestCase):
 
     def test_llava(self):
         self.check_round_trip(LlavaForConditionalGeneration, make_llava())
+
+    def test_llava_of_other_towers(self):
+        for tower in ("siglip_vision_model", "vit", "dinov2", "dinov2_with_registers"):
+            with self.subTest(tower=tower):
+                self.check_round_trip(LlavaForConditionalGeneration, make_llava(tower=tower))
+            self.tearDown()
+            self.setUp()
 
     def test_llava_tied(self):
         self.check_round_trip(LlavaForConditionalGeneration, make_llava(tied=True))

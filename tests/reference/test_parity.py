@@ -31,7 +31,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from parity_cases import CASES, EXTRA_TOKENS, PATCHES, VOCABULARY
+from parity_cases import CASES, PATCHES, VOCABULARY
+from tower_cases import EXTRA_TOKENS, TOWER_CASES
 from transformers_models import (
     check_gradients,
     datasets,
@@ -326,7 +327,7 @@ def add_case(name, case):
     setattr(Parity, f"test_{name}", lambda self: self.check_case(case))
 
 
-for case_name, one_case in CASES.items():
+for case_name, one_case in {**CASES, **TOWER_CASES}.items():
     add_case(case_name, one_case)
 
 if __name__ == "__main__":
