@@ -167,16 +167,75 @@ WHISPER = {"model_type": "whisper", "d_model": 16, "encoder_layers": 1, "encoder
 LLAVA = {"model_type": "llava", "text_config": LLAMA, "vision_config": CLIP, "audio_config": WHISPER,
          "image_token_index": 38, "audio_token_index": 39, "vision_feature_layer": [-2, -1]}
 
+SEEING = {key: value for key, value in LLAVA.items() if not key.startswith("audio")}
+TEXT = {key: value for key, value in LLAMA.items() if key not in ("model_type", "rope_scaling")}
+TOWER = {"depth": 2, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "patch_size": 4, "out_hidden_size": 16}
+MROPE = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 1, 1]}
+QWEN_VL = {"image_token_id": 3, "video_token_id": 4,
+           "text_config": {**TEXT, "num_attention_heads": 2, "num_key_value_heads": 1,
+                           "rope_parameters": MROPE}}
+QWEN25_VL = {**QWEN_VL, "model_type": "qwen2_5_vl", "vision_config": {**TOWER, "fullatt_block_indexes": [1]}}
+QWEN3_TEXT = {**QWEN_VL["text_config"], "head_dim": 8}
+QWEN3_TEXT["rope_parameters"] = {**QWEN3_TEXT["rope_parameters"], "mrope_interleaved": True}
+QWEN3_VL = {**QWEN_VL, "model_type": "qwen3_vl", "text_config": QWEN3_TEXT,
+            "vision_config": {**TOWER, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}}
+TILES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+INTERNVL = {"model_type": "internvl", "image_token_id": 3, "tie_word_embeddings": False, "text_config": TEXT,
+            "vision_config": {**TILES, "image_size": [16, 16], "patch_size": [4, 4], "use_qk_norm": True}}
+LLAVA_NEXT = {"model_type": "llava_next", "image_token_index": 3, "image_grid_pinpoints": [[8, 16], [16, 8]],
+              "text_config": {"model_type": "llama", **TEXT}, "vision_config": CLIP}
+GEMMA3 = {"model_type": "gemma3", "image_token_index": 3, "mm_tokens_per_image": 4,
+          "text_config": {**TEXT, "head_dim": 8, "sliding_window": 4, "sliding_window_pattern": 2},
+          "vision_config": {**TILES, "image_size": 16, "patch_size": 4, "vision_use_head": False}}
+PIXTRAL = {"model_type": "pixtral", **TILES, "image_size": 16, "patch_size": 4, "hidden_act": "silu"}
+MISTRAL3 = {"model_type": "mistral3", "image_token_index": 3, "text_config": {"model_type": "mistral", **TEXT},
+            "vision_config": PIXTRAL}
+QWEN2_AUDIO = {"model_type": "qwen2_audio", "audio_token_index": 3, "text_config": {"model_type": "qwen2", **TEXT},
+               "audio_config": {**WHISPER, "model_type": "qwen2_audio_encoder"}}
+VOXTRAL = {"model_type": "voxtral", "audio_token_id": 3,
+           "text_config": {"model_type": "llama", "head_dim": 8, "rms_norm_eps": 1e-5, **TEXT},
+           "audio_config": {**TILES, "intermediate_size": 64, "model_type": "voxtral_encoder", "num_mel_bins": 16,
+                            "max_source_positions": 12}}
+
+
+def write_composites(config):
+    """Those that are accepted, one of each reader, and numbers that no model has."""
+    config("good_qwen2_vl", QWEN_VL, model_type="qwen2_vl",
+           vision_config={"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4})
+    for name, base in (("qwen2_5_vl", QWEN25_VL), ("qwen3_vl", QWEN3_VL), ("internvl", INTERNVL), ("gemma3", GEMMA3),
+                       ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO),
+                       ("voxtral", VOXTRAL)):
+        config("good_" + name, base)
+    config("good_pixtral", SEEING, vision_config=PIXTRAL, vision_feature_layer=-1,
+           vision_feature_select_strategy="full")
+    for tower in ("vit", "dinov2", "dinov2_with_registers"):
+        config("good_" + tower, SEEING, vision_config={**CLIP, "model_type": tower})
+
+    def tower(name, base, **changes):
+        config(name, base, vision_config={**base["vision_config"], **changes})
+
+    tower("many_frames", QWEN25_VL, temporal_patch_size=1 << 40)
+    tower("long_seconds", QWEN25_VL, tokens_per_second=1 << 62)
+    tower("wide_windows", QWEN25_VL, window_size=1 << 62)
+    tower("large_squares", QWEN25_VL, spatial_merge_size=1 << 31)
+    tower("many_positions", QWEN3_VL, num_position_embeddings=1 << 60)
+    tower("many_depths", QWEN3_VL, deepstack_visual_indexes=[-(1 << 63)] * 2000)
+    tower("large_tiles", INTERNVL, image_size=[1 << 40, 1 << 40])
+    config("large_resolutions", LLAVA_NEXT, image_grid_pinpoints=[[8 << 40, 8], [8, 8 << 59]] * 500)
+    config("many_pooled", GEMMA3, mm_tokens_per_image=(1 << 62))
+
 
 def write_config():
     def config(name, base, **changes):
         put("config", name + ".json", json.dumps({**base, **changes}))
 
+    write_composites(config)
+
     config("good_llama", LLAMA)
     config("good_qwen2", LLAMA, model_type="qwen2", rope_scaling=None)
     config("good_gpt2", {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 40})
     config("good_llava", LLAVA)
-    config("good_siglip", LLAVA, vision_config={**CLIP, "model_type": "siglip_vision_model"}, audio_config=None)
+    config("good_siglip", SEEING, vision_config={**CLIP, "model_type": "siglip_vision_model"})
     config("many_layers", LLAMA, num_hidden_layers=1 << 40)
     config("wide", LLAMA, hidden_size=1 << 40, num_attention_heads=1 << 40, head_dim=1 << 40)
     config("long", LLAMA, vocab_size=1 << 40, intermediate_size=1 << 40)
@@ -366,6 +425,13 @@ def write_dataset():
         return fill
 
     h5("dataset", "offsets_beyond.h5", offsets([0, 1 << 62, 1 << 62, 9]))
+
+    def videos(file):
+        dataset(file)
+        file.attrs["version"], file.attrs["video_token"] = text("3"), text("5")
+        file["item_frames"] = np.array([1, 1, 0], dtype=np.int32)
+
+    h5("dataset", "good_videos.h5", videos)
     h5("dataset", "offsets_back.h5", offsets([0, 9, -(1 << 63), 9]))
 
 

@@ -10,11 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <string_view>
 
 #include "fuzz/mend.hpp"
 #include "fuzz/target.hpp"
 #include "fuzz/watch.hpp"
 #include "support/files.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea::test_corpus {
 namespace {
@@ -113,6 +115,21 @@ TEST_P(Corpus, IsReadOrRefusedAfterChanges) {
     write_bytes(kept, {bytes.begin(), bytes.end()});
     FAIL() << fault << "\nchange " << i << " is in " << std::filesystem::absolute(kept);
   }
+}
+
+/// Changes of what is refused at once reach no reader.
+TEST(Configs, WellFormedOnesAreAccepted) {
+  const auto config = std::ranges::find(fuzz::targets(), "config", [](const Target& target) {
+    return std::string_view(target.name);
+  });
+  int found = 0;
+  for (const auto& path : corpus_of(*config)) {
+    if (!path.filename().string().starts_with("good_")) continue;
+    ++found;
+    const Bytes bytes = bytes_of(path);
+    EXPECT_NO_THROW(make_model_spec(std::string(bytes.begin(), bytes.end()))) << path;
+  }
+  EXPECT_GE(found, 18);
 }
 
 /// So that nothing seen means that there was nothing.

@@ -13,7 +13,7 @@ std::string tiny_qwen2_vl_config(bool flat) {
                       {"use_sliding_window", false}};
   nlohmann::json config{{"model_type", "qwen2_vl"},
                         {"image_token_id", 3},
-                        {"video_token_id", 99},
+                        {"video_token_id", 4},
                         {"vision_start_token_id", 1},
                         {"vision_end_token_id", 2},
                         {"vision_config",
