@@ -193,7 +193,7 @@ MISTRAL3 = {"model_type": "mistral3", "image_token_index": 3, "text_config": {"m
 QWEN2_AUDIO = {"model_type": "qwen2_audio", "audio_token_index": 3, "text_config": {"model_type": "qwen2", **TEXT},
                "audio_config": {**WHISPER, "model_type": "qwen2_audio_encoder"}}
 VOXTRAL = {"model_type": "voxtral", "audio_token_id": 3,
-           "text_config": {"model_type": "llama", "head_dim": 8, "rms_norm_eps": 1e-5, **TEXT},
+           "text_config": {"model_type": "llama", "head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e4, **TEXT},
            "audio_config": {**TILES, "intermediate_size": 64, "model_type": "voxtral_encoder", "num_mel_bins": 16,
                             "max_source_positions": 12}}
 
@@ -209,7 +209,8 @@ def write_composites(config):
     config("good_pixtral", SEEING, vision_config=PIXTRAL, vision_feature_layer=-1,
            vision_feature_select_strategy="full")
     for tower in ("vit", "dinov2", "dinov2_with_registers"):
-        config("good_" + tower, SEEING, vision_config={**CLIP, "model_type": tower})
+        sizes = {key: value for key, value in CLIP.items() if tower == "vit" or key != "intermediate_size"}
+        config("good_" + tower, SEEING, vision_config={**sizes, "model_type": tower})
 
     def tower(name, base, **changes):
         config(name, base, vision_config={**base["vision_config"], **changes})
