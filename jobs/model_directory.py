@@ -74,6 +74,7 @@ class ModelDirectory:
         if not self.config:
             sys.exit(f"{folder}: has no config.json; name a Hugging Face directory")
         self.family = self.config.get("model_type")
+        self.processor = self._image_processor()
         self.placeholders = {}
         if "vision_config" in self.config:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
@@ -88,9 +89,18 @@ class ModelDirectory:
         path = self.folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
+    def _image_processor(self):
+        """Of the file that transformers takes; that of what makes sound ready has the same name."""
+        whole = self._read("processor_config.json").get("image_processor")
+        alone = self._read("preprocessor_config.json")
+        is_of_sound = "sampling_rate" in alone or "feature_size" in alone
+        found = whole or ({} if is_of_sound else alone)
+        if isinstance(found.get("size"), int):
+            found["size"] = {"height": found["size"]}
+        return {key: value for key, value in found.items() if value is not None}
+
     def _refuse_crops(self):
-        whole = self._read("processor_config.json").get("image_processor", {})
-        if {**whole, **self._read("preprocessor_config.json")}.get("do_pan_and_scan"):
+        if self.processor.get("do_pan_and_scan"):
             sys.exit(
                 f"{self.folder}: do_pan_and_scan = true, but crops beside whole images are not built; "
                 "set it to false"
@@ -118,7 +128,7 @@ class ModelDirectory:
         """Features of an item's bytes, by rows of the text; raises ValueError where there can be none."""
         tower = self.config.get("vision_config", {}).get("model_type")
         if modality == "image" and (tower == "pixtral" or self.family == "mistral3"):
-            return pixtral_rows(self.config, item)
+            return pixtral_rows(self.config, self.processor, item)
         return [self.features(modality, item)]
 
     def moments(self, video):
@@ -159,18 +169,24 @@ class ModelDirectory:
             return positions * audio.get("hidden_size", 1280) // audio.get("intermediate_size", 5120)
         return positions
 
+    def _pixel_limits(self, least, most):
+        size = self.processor.get("size", {})
+        least = self.processor.get("min_pixels", size.get("shortest_edge", least))
+        return least, self.max_pixels or self.processor.get("max_pixels", size.get("longest_edge", most))
+
     def features(self, modality, item):
         if modality == "audio":
             return self._audio_features(item)
         vision = self.config["vision_config"]
         if self.family in QWEN_VL:
-            patch, least, most = QWEN_VL[self.family]
+            patch, *usual = QWEN_VL[self.family]
             step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-            return squares_within(size_of(item), step, (least, self.max_pixels or most))
+            return squares_within(size_of(item), step, self._pixel_limits(*usual))
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "internvl":
-            return internvl_features(self.config, item, self.max_tiles or 12)
+            most = self.max_tiles or self.processor.get("max_patches", 12)
+            return internvl_features(self.config, item, self.processor.get("min_patches", 1), most)
         if self.family == "llava_next":
             return llava_next_features(self.config, item)
         tower = vision.get("model_type", "clip_vision_model")
@@ -194,10 +210,11 @@ def size_of(item):
     return height, width
 
 
-def pixtral_rows(config, item):
+def pixtral_rows(config, processor, item):
     """An image whose longer side is too long shrinks to what it may be; begun squares count."""
     vision = config["vision_config"]
-    sides, most = size_of(item), vision.get("image_size", 1024)
+    size = processor.get("size", {})
+    sides, most = size_of(item), size.get("longest_edge", size.get("height", vision.get("image_size", 1024)))
     shrink = max(1, max(side / most for side in sides))
     merge = config.get("spatial_merge_size", 2) if config["model_type"] == "mistral3" else 1
     step = vision.get("patch_size", 16) * merge
@@ -205,14 +222,14 @@ def pixtral_rows(config, item):
     return [columns] * rows
 
 
-def internvl_features(config, item, most):
+def internvl_features(config, item, least, most):
     """Of the tiles whose grid is nearest to the image's shape, and of the whole image beside several;
     of grids that are as near the largest that is not more than twice as large as the image."""
     height, width = size_of(item)
     vision = config["vision_config"]
     size = one_of(vision.get("image_size", 448))
     nearest, tiles = math.inf, 1
-    for count in range(1, most + 1):
+    for count in range(least, most + 1):
         for wide in (n for n in range(1, count + 1) if count % n == 0):
             away = abs(width / height - wide / (count // wide))
             if away < nearest or (away == nearest and height * width > 0.5 * size * size * count):

@@ -147,6 +147,23 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
 
 }  // namespace
 
+ItemDecoding decoding_of(const EncoderSpec& encoder) {
+  if (encoder.modality() == Modality::Audio)
+    return {.mel = std::make_shared<const LogMel>(
+                AudioOptions{.mel_bins = encoder.mels().mel_bins,
+                             .max_source_positions = encoder.mels().positions})};
+  const PatchInput& input = encoder.patches();
+  return {.image = {.size = input.image_size,
+                    .mean = input.colours.mean,
+                    .std = input.colours.std,
+                    .patch_size = encoder.varies() ? input.patch_size : 0,
+                    .crops = input.crops,
+                    .shortest_edge = input.shortest_edge,
+                    .resampling = input.resampling,
+                    .scale = input.colours.scale,
+                    .has_tiles = encoder.has_tiles()}};
+}
+
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
   if (shape.tokens == 0 || image.has_tiles) return {image.size, image.size};
   return {shape.tile_tokens() / shape.width * image.patch_size, shape.width * image.patch_size};

@@ -130,11 +130,11 @@ Image resize(const Image& image, const std::vector<Taps>& columns, const std::ve
                      first_row);
 }
 
-/// The middle size x size pixels of the image with its shorter edge resized to `size`.
-Image resize_and_crop(const Image& image, int64_t size, Resampling resampling) {
+/// The middle size x size pixels of the image with its shorter edge resized to `edge`.
+Image resize_and_crop(const Image& image, int64_t size, int64_t edge, Resampling resampling) {
   const int64_t shorter = std::min(image.height, image.width);
-  const int64_t height = resized_edge(image.height, shorter, size);
-  const int64_t width = resized_edge(image.width, shorter, size);
+  const int64_t height = resized_edge(image.height, shorter, edge);
+  const int64_t width = resized_edge(image.width, shorter, edge);
   return resize(image, make_taps(image.width, width, (width - size) / 2, size, resampling),
                 make_taps(image.height, height, (height - size) / 2, size, resampling));
 }
@@ -147,7 +147,7 @@ void normalise(const Image& image, const ImageOptions& options, float* target) {
                deviation = static_cast<float>(options.std[c]);
     std::array<float, 256> value{};
     for (int i = 0; i < 256; ++i)
-      value[i] = (static_cast<float>(i * (1.0 / 255)) - mean) / deviation;
+      value[i] = (static_cast<float>(i * options.scale) - mean) / deviation;
     for (int64_t i = 0; i < plane; ++i) target[c * plane + i] = value[image.pixels[3 * i + c]];
   }
 }
@@ -194,7 +194,8 @@ Image cut(const Image& image, int64_t top, int64_t left, int64_t size) {
 
 void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
   ZEA_ASSERT(options.size > 0);
-  normalise(resize_and_crop(image, options.size, options.resampling), options, target);
+  const int64_t edge = options.shortest_edge > 0 ? options.shortest_edge : options.size;
+  normalise(resize_and_crop(image, options.size, edge, options.resampling), options, target);
 }
 
 void preprocess_fitted(const Image& image, const ImageOptions& options, const TileGrid& grid,

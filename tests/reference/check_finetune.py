@@ -110,8 +110,11 @@ class Finetune(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
-    def check(self, kind, model, special):
+    def check(self, kind, model, special, processor=None):
+        """What `processor` says of images holds for packing and training, and goes out as it came."""
         directory = self.save(model, special)
+        if processor:
+            (directory / "preprocessor_config.json").write_text(json.dumps(processor))
         said = self.finetune(directory)
         self.assertIn("5 samples, 0 entries skipped", said)
         self.assertIn("bytes per rank", said)
@@ -121,6 +124,11 @@ class Finetune(unittest.TestCase):
         before, after = model.state_dict(), loaded.state_dict()
         self.assertTrue(any(not torch.equal(before[name], after[name]) for name in before))
         self.assertTrue((self.folder / "out/model/tokenizer.json").exists())
+        if processor:
+            file = self.folder / "out/model/preprocessor_config.json"
+            self.assertEqual(json.loads(file.read_text()), processor)
+            config = json.loads((self.folder / "out/model/config.json").read_text())
+            self.assertNotIn("image_processor", config)
         self.assertIn("is there", self.finetune(directory))
 
     def test_llava(self):
@@ -142,7 +150,7 @@ class Finetune(unittest.TestCase):
             vision_end_token_id=3,
         )
         model = Qwen2VLForConditionalGeneration(config)
-        self.check(Qwen2VLForConditionalGeneration, model, CHATML)
+        self.check(Qwen2VLForConditionalGeneration, model, CHATML, {"min_pixels": 9000, "max_pixels": 12000})
 
     def add_video(self):
         """In place of the entry of text alone."""
@@ -247,7 +255,7 @@ class Finetune(unittest.TestCase):
         )
         special = [*CHATML[:2], "<img>", "</img>", "<IMG_CONTEXT>"]
         model = InternVLForConditionalGeneration(config)
-        self.check(InternVLForConditionalGeneration, model, special)
+        self.check(InternVLForConditionalGeneration, model, special, {"min_patches": 2, "max_patches": 5})
 
     def test_mistral3(self):
         tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -258,7 +266,7 @@ class Finetune(unittest.TestCase):
             tie_word_embeddings=False,
         )
         model = Mistral3ForConditionalGeneration(config)
-        self.check(Mistral3ForConditionalGeneration, model, MISTRAL)
+        self.check(Mistral3ForConditionalGeneration, model, MISTRAL, {"size": {"longest_edge": 70}})
         with h5py.File(self.folder / "out/train.h5") as data:
             end = data["token_offsets"][1]
             ids, row = data["tokens"][:end].tolist(), [4] * 4 + [5]  # of 40 x 60 pixels

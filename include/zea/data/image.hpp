@@ -18,8 +18,10 @@ struct ImageOptions {
   int64_t max_pixels = 100000000;  ///< refused before memory is taken
   /// Where images differ in size: each is made a whole number of patches wide and high.
   int64_t patch_size = 0;
-  bool crops = true;  ///< to the middle; false: the whole image is made size x size
+  bool crops = true;          ///< to the middle; false: the whole image is made size x size
+  int64_t shortest_edge = 0;  ///< that a cropped image has before; 0: size
   Resampling resampling = Resampling::Bicubic;
+  double scale = ImageColours().scale;
   bool has_tiles = false;  ///< of size x size each, as many as the item's shape says
 };
 

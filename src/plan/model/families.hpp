@@ -189,6 +189,11 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderPlace& place, const Trainable& trainable);
 
+/// What a directory's image processor says of the images of an encoder; of one that is put together
+/// with others (`is_part`) not their size, which then is that of its table of positions. Throws
+/// WeightsError naming what zea can not do.
+void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part = false);
+
 /// A decoder into whose text features are merged, of family `usual` where its config names none.
 Decoder read_merging_decoder(const ConfigReader& config, const std::string& usual);
 /// Units that no later unit reads are not walked; their parameters are carried, never trained.

@@ -57,6 +57,13 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
   return make_decoder(config, decoder->second, trainable);
 }
 
+/// A model without images may lie beside one.
+void read_processor(const ConfigReader& config, ModelSpec& model) {
+  const auto encoder = std::ranges::find(model.encoders, Modality::Image, &EncoderSpec::modality);
+  if (encoder != model.encoders.end())
+    detail::read_image_processor(config.object_alone(kImageProcessor, kImageProcessor), *encoder);
+}
+
 }  // namespace
 
 const std::map<std::string, detail::MakeComposite>& detail::composites() {
@@ -153,6 +160,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   const ConfigReader config(json, "config");
   const std::string family = config.text("model_type", "");
   ModelSpec model = make_family(family, config, trainable);
+  if (config.has(kImageProcessor)) read_processor(config, model);
   config.refuse_unknown();
   model.family = family;
   for (UnitSpec& unit : model.units) {

@@ -99,6 +99,7 @@ struct ImageSize {
 struct ImageColours {
   std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};  ///< of each channel, pixels in 0..1
   std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
+  double scale = 1.0 / 255;  ///< times a pixel's 8 bits
 };
 
 /// How pixels between those of an image are found where it is resized.
@@ -167,7 +168,8 @@ struct PatchInput {
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
   TileLimits tiles = {};
-  bool crops = true;  ///< the middle of an image becomes that; false: all of it
+  bool crops = true;          ///< the middle of an image becomes that; false: all of it
+  int64_t shortest_edge = 0;  ///< of an image before its middle is taken; 0: image_size
   Resampling resampling = Resampling::Bicubic;
   /// Of a square table of positions that every image is laid over, corner on corner; 0: position()
   /// says which row is a patch's.
