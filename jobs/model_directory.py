@@ -55,7 +55,7 @@ QWEN_VL_VIDEOS = {
     "qwen3_vl": (4096, 24576 * 32 * 32),
 }
 # Of the families whose configs leave them out.
-USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "mistral3": 10} | dict.fromkeys(QWEN_VL, 151655)
+USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10} | dict.fromkeys(QWEN_VL, 151655)
 # Of families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -124,11 +124,14 @@ class ModelDirectory:
         has_rows = tokenizer.token_to_id("[IMG_BREAK]") is not None
         return mistral_turns(bos, eos) if has_rows else vicuna_turns(bos, eos)
 
-    def rows(self, modality, item):
-        """Features of an item's bytes, by rows of the text; raises ValueError where there can be none."""
+    def rows(self, modality, item, is_alone=True):
+        """Features of an item's bytes, by rows of the text; raises ValueError where there can be none.
+        `is_alone`: its sample has no other image."""
         tower = self.config.get("vision_config", {}).get("model_type")
         if modality == "image" and (tower == "pixtral" or self.family == "mistral3"):
             return pixtral_rows(self.config, self.processor, item)
+        if modality == "image" and self.family == "llava_onevision":
+            return [llava_onevision_features(self.config, item, is_alone)]
         return [self.features(modality, item)]
 
     def moments(self, video):
@@ -239,26 +242,50 @@ def internvl_features(config, item, least, most):
     return side * side * (tiles + 1 if tiles > 1 else 1)
 
 
-def llava_next_features(config, item):
-    """Of the whole image, and of what of it the resolution shows best that most of its pixels fit
-    into, with one more at the end of each row."""
+def shown_features(item, size, side, resolutions):
+    """Rows and columns of features of what shows the image in the resolution that most of its pixels
+    fit into; of equal ones the smallest."""
     height, width = size_of(item)
-    vision = config["vision_config"]
-    size = one_of(vision.get("image_size", 336))
-    side = size // one_of(vision.get("patch_size", 14))
-    usual = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
     def worth(resolution):
         scale = min(resolution[1] / width, resolution[0] / height)
         shown = min(int(width * scale) * int(height * scale), width * height)
         return shown, shown - math.prod(resolution)
 
-    best = max(config.get("image_grid_pinpoints") or usual, key=worth)  # the first of equal ones
+    best = max(resolutions, key=worth)  # the first of equal ones
     high, wide = (edge // size * side for edge in best)
     if width / height > wide / high:
         high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
     else:
         wide -= (wide - int(round(width * (high / height), 7))) // 2 * 2
+    return high, wide
+
+
+def llava_next_features(config, item):
+    """Of the whole image, and of what tiles show of it, with one more at the end of each row."""
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 336))
+    side = size // one_of(vision.get("patch_size", 14))
+    usual = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    high, wide = shown_features(item, size, side, config.get("image_grid_pinpoints") or usual)
+    return side * side + high * (wide + 1)
+
+
+def llava_onevision_features(config, item, is_alone):
+    """As LLaVA-NeXT's, fewer where there are more than those of so many tiles; one of several images
+    is a single tile, whose only row ends."""
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 384))
+    side = size // one_of(vision.get("patch_size", 14))
+    if not is_alone:
+        return side * side + 1
+    sides = [384 * count for count in range(1, 7)]
+    resolutions = config.get("image_grid_pinpoints") or [[high, wide] for high in sides for wide in sides]
+    high, wide = shown_features(item, size, side, resolutions)
+    most = int(config.get("vision_aspect_ratio", "anyres_max_9").rpartition("_")[2])
+    ratio = math.sqrt(high * wide / (most * side**2))
+    if ratio > 1.1:
+        high, wide = int(high // ratio), int(wide // ratio)
     return side * side + high * (wide + 1)
 
 

@@ -154,7 +154,7 @@ class Packer:
             } | {"video": -1}
             own_length = arguments.audio_own_length
 
-            def rows(modality, item):
+            def rows(modality, item, is_alone):
                 if modality != "audio" or not own_length:
                     return [each[modality]]
                 count = item.averaged_features(each[modality])
@@ -180,11 +180,11 @@ class Packer:
             raise EntryFault(f"text is not valid Unicode: {fault.reason}") from None
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
-    def item(self, modality, item):
-        """The placeholders of an item with what stands around an image and between its rows, and how
-        many placeholders these are."""
+    def item(self, modality, item, is_alone):
+        """The placeholders of an item, the only one of its sample or not, with what stands around an
+        image and between its rows, and how many placeholders these are."""
         try:
-            return self.video(item) if modality == "video" else self.image_or_sound(modality, item)
+            return self.video(item) if modality == "video" else self.image_or_sound(modality, item, is_alone)
         except ValueError as fault:
             raise EntryFault(f"{modality}: {fault}") from None
 
@@ -198,8 +198,8 @@ class Packer:
             ids += before + [self.placeholder["video"]] * count + after
         return ids, sum(count for _, count in moments)
 
-    def image_or_sound(self, modality, item):
-        rows = self.rows(modality, item)
+    def image_or_sound(self, modality, item, is_alone):
+        rows = self.rows(modality, item, is_alone)
         turns, is_image = self.turns, modality == "image"
         around = (*turns.around_image, turns.row_end) if is_image else ("", "", "")
         before, after, between = ([self._id(name)] if name else [] for name in around)
@@ -208,9 +208,9 @@ class Packer:
             ids = ids + [self.placeholder[modality]] * count + between
         return ids[: len(ids) - len(between)] + after, sum(rows)
 
-    def prompt(self, human, items):
+    def prompt(self, human, items, numbers):
         """Ids, the modality of each mark in order, and how many placeholders stand for each; takes
-        the first of `items` by modality."""
+        the first of `items` by modality, of which the sample has so many."""
         ids, marks, counts = [], [], dict.fromkeys(MARKS, 0)
         mark, beside = MARKS["image"], self.turns.beside_image
         human = human.replace(mark, f"{beside}{mark}{beside}")
@@ -224,7 +224,7 @@ class Packer:
             if self.placeholder[modality] < 0:
                 missing = "a model of videos (--model)" if modality == "video" else f"--{modality}-tokens"
                 raise EntryFault(f"has {piece}, but {missing} is not given")
-            own, count = self.item(modality, next(items[modality], b""))
+            own, count = self.item(modality, next(items[modality], b""), numbers[modality] == 1)
             ids += own
             counts[modality] += count
             marks.append(modality)
@@ -235,9 +235,10 @@ class Packer:
         items = {name: read_items(entry, name, arguments) for name in MARKS}
         tokens, mask, marks = list(self.start), [0] * len(self.start), []
         next_items = {name: iter(found) for name, found in items.items()}
+        numbers = {name: len(found) for name, found in items.items()}
         counts = dict.fromkeys(MARKS, 0)
         for human, gpt in pairs:
-            prompt, own, own_counts = self.prompt(human, next_items)
+            prompt, own, own_counts = self.prompt(human, next_items, numbers)
             answer = self.encode(self.turns.lead + gpt) + self.end
             gap = self.encode(self.turns.gap) if self.turns.gap else []
             tokens += prompt + answer + gap

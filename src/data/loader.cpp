@@ -69,7 +69,9 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
   const int64_t max_pixels = decoding.image.max_pixels;
   const Image image = varies ? decode_sized(item, max_pixels) : decode_image(item, max_pixels);
   if (!varies && decoding.image.crops) return preprocess_image(image, decoding.image, target);
-  if (item.shape.is_fitted)
+  if (item.shape.is_fitted && item.shape.grid().tiles() == 0)
+    preprocess_padded(image, decoding.image, target);
+  else if (item.shape.is_fitted)
     preprocess_fitted(image, decoding.image, item.shape.grid(), target);
   else if (decoding.image.has_tiles)
     preprocess_tiles(image, decoding.image, item.shape.grid(), target);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "decode.hpp"
 #include "zea/core/error.hpp"
 #include "zea/data/image.hpp"
 
@@ -170,10 +171,12 @@ Image fitted(const Image& image, const ImageSize& into, Resampling resampling) {
                 make_taps(image.height, to.height, 0, to.height, resampling));
 }
 
-/// Of a black image; an odd pixel more is to the right and below.
-Image in_the_middle(const Image& image, const ImageSize& size) {
+/// Of an image of one colour; an odd pixel more is to the right and below.
+Image in_the_middle(const Image& image, const ImageSize& size,
+                    const std::array<uint8_t, 3>& around) {
   Image all{size.height, size.width,
-            std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width), 0)};
+            std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width))};
+  for (size_t i = 0; i < all.pixels.size(); ++i) all.pixels[i] = around[i % 3];
   const int64_t above = (size.height - image.height) / 2, left = (size.width - image.width) / 2;
   for (int64_t row = 0; row < image.height; ++row)
     std::copy_n(image.pixels.begin() + 3 * row * image.width, 3 * image.width,
@@ -198,12 +201,22 @@ void preprocess_image(const Image& image, const ImageOptions& options, float* ta
   normalise(resize_and_crop(image, options.size, edge, options.resampling), options, target);
 }
 
+void preprocess_padded(const Image& image, const ImageOptions& options, float* target) {
+  const int64_t side = std::max(image.height, image.width);
+  check_dimensions("an image padded to a square", side, side, options.max_pixels);
+  std::array<uint8_t, 3> around{};
+  for (size_t c = 0; c < 3; ++c)
+    around[c] = static_cast<uint8_t>(std::clamp(options.mean[c] * 255, 0.0, 255.0));
+  preprocess_image(in_the_middle(image, {side, side}, around), options,
+                   ImageSize{options.size, options.size}, target);
+}
+
 void preprocess_fitted(const Image& image, const ImageOptions& options, const TileGrid& grid,
                        float* target) {
   const int64_t size = options.size;
   preprocess_image(image, options, ImageSize{size, size}, target);
   const ImageSize all{grid.high * size, grid.wide * size};
-  const Image canvas = in_the_middle(fitted(image, all, options.resampling), all);
+  const Image canvas = in_the_middle(fitted(image, all, options.resampling), all, {});
   for (int64_t tile = 0; tile < grid.tiles(); ++tile) {
     target += 3 * size * size;
     normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, size), options, target);

@@ -30,6 +30,8 @@ try:
         LlavaForConditionalGeneration,
         LlavaNextConfig,
         LlavaNextForConditionalGeneration,
+        LlavaOnevisionConfig,
+        LlavaOnevisionForConditionalGeneration,
         Mistral3Config,
         Mistral3ForConditionalGeneration,
         Qwen2_5_VLConfig,
@@ -238,6 +240,29 @@ class Finetune(unittest.TestCase):
             image_grid_pinpoints=[[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]],
         )
         self.check(LlavaNextForConditionalGeneration, LlavaNextForConditionalGeneration(config), SPECIAL)
+
+    def test_llava_onevision(self):
+        """One entry has two pictures, none of which is cut."""
+        entries = json.loads(self.data.read_text())
+        entries[0]["image"] = [entries[0]["image"], entries[1]["image"]]
+        entries[0]["conversations"][0]["value"] = "<image>, <image>\nWhat are they?"
+        self.data.write_text(json.dumps(entries))
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+        pinpoints = [[high, wide] for high in (16, 32, 48, 64) for wide in (16, 32, 48, 64)]
+        config = LlavaOnevisionConfig(
+            vision_config={"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, **vision},
+            text_config={"model_type": "qwen2", **TEXT},
+            image_token_index=4,
+            video_token_index=3,
+            image_grid_pinpoints=pinpoints,
+            vision_aspect_ratio="anyres_max_2",
+        )
+        model = LlavaOnevisionForConditionalGeneration(config)
+        processor = {"size": {"height": 16, "width": 16}, "image_grid_pinpoints": pinpoints, "do_pad": True}
+        self.check(LlavaOnevisionForConditionalGeneration, model, CHATML, processor)
+        with h5py.File(self.folder / "out/train.h5") as data:
+            first = data["tokens"][: data["token_offsets"][1]].tolist()
+        self.assertEqual(first.count(4), 2 * (16 + 1))
 
     def test_internvl(self):
         """A picture becomes so many tiles that 256 tokens hold it."""

@@ -24,6 +24,9 @@ try:
     )
     from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+        LlavaOnevisionImageProcessorPil,
+    )
     from transformers.models.pixtral.image_processing_pil_pixtral import (
         PixtralImageProcessorPil,
         get_resize_output_image_size,
@@ -364,6 +367,10 @@ def directories():
         size=square, crop_to_patches=True, min_patches=2, max_patches=5, resample=2, **COLOURS
     )
     yield of_internvl(), processor, as_it_is
+
+    pinpoints = [[high, wide] for high in (32, 64, 96) for wide in (32, 64, 96, 160)]
+    fitted = {**siglip, "model_type": "llava_onevision", "image_grid_pinpoints": pinpoints}
+    yield fitted, LlavaOnevisionImageProcessorPil(size=square, image_grid_pinpoints=pinpoints, **COLOURS), as_it_is
 
     def patches(processor, values, shape):
         side = processor.patch_size * processor.merge_size

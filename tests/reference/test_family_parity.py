@@ -46,12 +46,15 @@ FIRST_WORD = 6  # smaller ids are the families' own
 SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
 
 
-def spelled(family, item):
+def spelled(family, item, number):
+    """Of one of so many items in a sample."""
     if isinstance(item, Clip):
         return family.spelled_clip(item)
     height, width = item.shape[:2]
     if hasattr(family, "spelled"):
         return family.spelled(height, width)
+    if hasattr(family, "several"):
+        return [family.placeholder] * family.features(height, width, number)
     return [family.placeholder] * family.features(height, width)
 
 
@@ -75,11 +78,12 @@ def make_samples(family, case, count=7, longest_answer=12):
     samples = []
     for number in range(count):
         tokens, items = text(1, 4), []
-        for _ in range(pattern[number % len(pattern)]):
+        several = pattern[number % len(pattern)]
+        for _ in range(several):
             items.append(make_item(family, random, number_of_items))
             number_of_items += 1
             # Two pictures of which nothing tells where one ends are one to transformers.
-            tokens += spelled(family, items[-1]) + text(1, 2)
+            tokens += spelled(family, items[-1], several) + text(1, 2)
         prompt, answer = tokens + text(1, 5), text(1, longest_answer)
         mask = [0] * len(prompt) + [1] * len(answer)
         if number == 3 and longest_answer > 1:  # loss from the first token on

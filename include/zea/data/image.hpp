@@ -42,6 +42,8 @@ void preprocess_image(const Image& image, const ImageOptions& options, float* ta
 /// several of them of the whole image: (tiles, 3, size, size).
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target);
+/// (3, size, size) of the image in the middle of a square of the mean colour.
+void preprocess_padded(const Image& image, const ImageOptions& options, float* target);
 /// The same of the whole image, made square, and of the tiles of a grid in whose middle it stands
 /// with its shape kept, black around it: (1 + tiles, 3, size, size).
 void preprocess_fitted(const Image& image, const ImageOptions& options, const TileGrid& grid,

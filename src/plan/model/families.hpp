@@ -180,6 +180,7 @@ struct ImageDefaults {
   const char* select = "default";  ///< vision_feature_select_strategy
   bool bias = true;
   bool merges = false;  ///< the projector merges squares of patches, as Mistral 3's
+  std::vector<ImageSize> resolutions = {};  ///< that images are fitted into
 };
 /// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
 /// model whose decoder is known. Returns the unit that makes the features.
@@ -217,6 +218,7 @@ const std::map<std::string, MakeComposite>& composites();
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava_next(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);

@@ -165,6 +165,11 @@ struct PatchInput {
   /// Whole tiles: into one of these an image is fitted, black around it, which then is cut into
   /// tiles, and the whole image is one before them (LLaVA-NeXT); empty: it is not.
   std::vector<ImageSize> resolutions = {};
+  /// Of these features, where the tiles that show the image have more than 1.21 times those of so
+  /// many tiles: they are resampled to as many (LLaVA-OneVision); 0: they are not.
+  int64_t shrunk_to_tiles = 0;
+  /// Only the image of a sample that has one is fitted; others become one tile, padded to a square.
+  bool fits_alone = false;
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
   TileLimits tiles = {};
@@ -192,6 +197,9 @@ struct PatchInput {
   TileGrid grid(const ImageSize& image) const;
   /// The resolution in which most of the image's pixels are shown, and fewest show nothing.
   ImageSize resolution(const ImageSize& image) const;
+  /// What the features of a fitted image, so many wide and high, are resampled to; 0 x 0: they
+  /// stay.
+  TileGrid shrunk(const TileGrid& shown) const;
   /// Patches of a tile, which an image that is not cut is, too.
   int64_t patches_of(const ItemShape& shape) const;
   /// The patch that a token of a tile is; -1: it is none.
@@ -233,6 +241,9 @@ struct ItemShape {
   /// Rows of patches above and below the image in the grid, and columns beside it.
   int64_t rows_around = 0, columns_around = 0;
   int64_t row_ends = 0;  ///< last tokens of a fitted item, which stand apart: the ends of rows
+  /// Of a fitted item whose grid has too many features: the rows and columns that these are
+  /// resampled to, and all rows that the projector makes of the item; 0: as many as features.
+  int64_t shrunk_rows = 0, shrunk_columns = 0, sources = 0;
   /// Of an image: features a side of the windows, squares that its tokens lie in one after the
   /// other, by rows, as do features in each; 0: all by rows.
   int64_t window = 0;
@@ -247,6 +258,12 @@ struct ItemShape {
   PatchPlace square(int64_t index) const;
   /// The feature, by number in the item (by rows), that a token is a part of; -1: of none.
   int64_t feature_of(int64_t token) const;
+  /// Which of the projector's rows for this item is made of a token; -1: none. Where features are
+  /// resampled feature_of() only says where they are counted.
+  int64_t source_of(int64_t token) const;
+  /// The projector's rows that a feature is put together of, bilinear.
+  std::array<TableShare, 4> feature_shares(int64_t feature) const;
+  int64_t projected() const { return sources > 0 ? sources : features * merge; }
   /// Tokens of each window of an image or tile.
   std::vector<int64_t> windows() const;
   /// How many tokens one sees at most where it sees windows of that side (0: the item).
@@ -260,6 +277,9 @@ struct ItemShape {
 
  private:
   int64_t fitted_feature_of(int64_t token) const;
+  int64_t fitted_source_of(int64_t token) const;
+  int64_t shown_rows() const { return grid().high * width - 2 * rows_around; }
+  int64_t shown_columns() const { return tiles_wide * width - 2 * columns_around; }
 };
 
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
@@ -270,6 +290,7 @@ struct ProjectorSpec {
   bool by_channel = false;   ///< ... their first numbers, their second ones, and so on
   bool pools = false;        ///< ... or their mean
   bool pools_first = false;  ///< ... taken before the norm
+  bool shrinks = false;      ///< features of images in too many tiles are resampled
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
@@ -319,6 +340,8 @@ struct EncoderSpec {
   ItemShape tiled_shape(int64_t tiles, int64_t tiles_wide) const;
   /// Of an image that is fitted into one of the resolutions.
   ItemShape fitted_shape(const ImageSize& image) const;
+  /// Of one of several images in a sample, where only a single one is fitted.
+  ItemShape padded_shape() const;
 };
 
 /// The language model.
