@@ -79,7 +79,6 @@ class ModelDirectory:
         if "vision_config" in self.config:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
-            self._refuse_crops()
             if self.family in QWEN_VL:
                 self.placeholders["video"] = self.config.get("video_token_id", 151656)
         if "audio_config" in self.config:
@@ -98,13 +97,6 @@ class ModelDirectory:
         if isinstance(found.get("size"), int):
             found["size"] = {"height": found["size"]}
         return {key: value for key, value in found.items() if value is not None}
-
-    def _refuse_crops(self):
-        if self.processor.get("do_pan_and_scan"):
-            sys.exit(
-                f"{self.folder}: do_pan_and_scan = true, but crops beside whole images are not built; "
-                "set it to false"
-            )
 
     def _either(self, key, alias, default):
         return self.config.get(key, self.config.get(alias, default))
@@ -171,6 +163,19 @@ class ModelDirectory:
         if self.family == "voxtral":
             return positions * audio.get("hidden_size", 1280) // audio.get("intermediate_size", 5120)
         return positions
+
+    def crops(self, item):
+        """How many stand beside the whole image; 0: none do."""
+        if self.family != "gemma3" or not self.processor.get("do_pan_and_scan"):
+            return 0
+        sides = size_of(item)
+        longer, shorter = max(sides), min(sides)
+        least = self.processor.get("pan_and_scan_min_crop_size", 256)
+        if longer / shorter < self.processor.get("pan_and_scan_min_ratio_to_activate", 1.2):
+            return 0
+        nearest = min(int(longer / shorter + 0.5), longer // least)
+        crops = min(max(2, nearest), self.processor.get("pan_and_scan_max_num_crops", 4))
+        return 0 if min(math.ceil(longer / crops), shorter) < least else crops
 
     def _pixel_limits(self, least, most):
         size = self.processor.get("size", {})

@@ -73,6 +73,8 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
     preprocess_padded(image, decoding.image, target);
   else if (item.shape.is_fitted)
     preprocess_fitted(image, decoding.image, item.shape.grid(), target);
+  else if (decoding.image.has_crops_beside)
+    preprocess_crops(image, decoding.image, item.shape.grid(), target);
   else if (decoding.image.has_tiles)
     preprocess_tiles(image, decoding.image, item.shape.grid(), target);
   else
@@ -163,6 +165,7 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                     .shortest_edge = input.shortest_edge,
                     .resampling = input.resampling,
                     .scale = input.colours.scale,
+                    .has_crops_beside = input.has_crops_beside(),
                     .has_tiles = encoder.has_tiles()}};
 }
 

@@ -184,13 +184,14 @@ Image in_the_middle(const Image& image, const ImageSize& size,
   return all;
 }
 
-/// A square of an image.
-Image cut(const Image& image, int64_t top, int64_t left, int64_t size) {
-  Image square{size, size, std::vector<uint8_t>(static_cast<size_t>(3 * size * size))};
-  for (int64_t row = 0; row < size; ++row)
-    std::copy_n(image.pixels.begin() + 3 * ((top + row) * image.width + left), 3 * size,
-                square.pixels.begin() + 3 * row * size);
-  return square;
+/// Of an image.
+Image cut(const Image& image, int64_t top, int64_t left, const ImageSize& size) {
+  Image part{size.height, size.width,
+             std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width))};
+  for (int64_t row = 0; row < size.height; ++row)
+    std::copy_n(image.pixels.begin() + 3 * ((top + row) * image.width + left), 3 * size.width,
+                part.pixels.begin() + 3 * row * size.width);
+  return part;
 }
 
 }  // namespace
@@ -219,7 +220,22 @@ void preprocess_fitted(const Image& image, const ImageOptions& options, const Ti
   const Image canvas = in_the_middle(fitted(image, all, options.resampling), all, {});
   for (int64_t tile = 0; tile < grid.tiles(); ++tile) {
     target += 3 * size * size;
-    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, size), options, target);
+    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, {size, size}), options,
+              target);
+  }
+}
+
+void preprocess_crops(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                      float* target) {
+  const ImageSize to{options.size, options.size};
+  preprocess_image(image, options, to, target);
+  const int64_t width = (image.width + grid.wide - 1) / grid.wide;
+  const int64_t height = (image.height + grid.high - 1) / grid.high;
+  for (int64_t crop = 0; grid.tiles() > 1 && crop < grid.tiles(); ++crop) {
+    target += 3 * to.height * to.width;
+    const int64_t left = crop % grid.wide * width, top = crop / grid.wide * height;
+    const ImageSize size{std::min(height, image.height - top), std::min(width, image.width - left)};
+    preprocess_image(cut(image, top, left, size), options, to, target);
   }
 }
 

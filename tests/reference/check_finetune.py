@@ -229,7 +229,9 @@ class Finetune(unittest.TestCase):
             mm_tokens_per_image=16,
             image_token_index=5,
         )
-        self.check(Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration(config), GEMMA)
+        processor = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 16}
+        model = Gemma3ForConditionalGeneration(config)
+        self.check(Gemma3ForConditionalGeneration, model, GEMMA, processor)
 
     def test_llava_next(self):
         vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}

@@ -350,6 +350,12 @@ def of_internvl():
     return {"model_type": "internvl", "vision_config": vision, "text_config": {"model_type": "qwen2", **TEXT}}
 
 
+def of_gemma3():
+    vision = {**TOWER, "model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8}
+    text = {**TEXT, "model_type": "gemma3_text", "head_dim": 8}
+    return {"model_type": "gemma3", "vision_config": vision, "text_config": text, "mm_tokens_per_image": 4}
+
+
 def directories():
     """What a directory says of a model, its processor with unusual values, and how that takes what zea makes."""
     clip = of_llava("clip_vision_model", "default", image_size=32, patch_size=8)
@@ -368,6 +374,11 @@ def directories():
     )
     yield of_internvl(), processor, as_it_is
 
+    gemma3 = of_gemma3()
+    # (crops, values): transformers puts these in one list, too.
+    pans = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 20, "pan_and_scan_max_num_crops": 4,
+            "pan_and_scan_min_ratio_to_activate": 1.3}
+    yield gemma3, Gemma3ImageProcessorPil(size=square, **pans, **COLOURS), as_it_is
     pinpoints = [[high, wide] for high in (32, 64, 96) for wide in (32, 64, 96, 160)]
     fitted = {**siglip, "model_type": "llava_onevision", "image_grid_pinpoints": pinpoints}
     yield fitted, LlavaOnevisionImageProcessorPil(size=square, image_grid_pinpoints=pinpoints, **COLOURS), as_it_is

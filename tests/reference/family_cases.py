@@ -34,14 +34,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
 )
 
 from parity_cases import GEMMA3, MICROBATCHES, grid
-from tiled_families import (
-    InternVL,
-    InternVLOfLargeSquares,
-    InternVLOfPatches,
-    LlavaNext,
-    LlavaNextOfSiglip,
-    LlavaOneVision,
-)
+from tiled_families import InternVL, InternVLOfLargeSquares, InternVLOfPatches, LlavaNext
 from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
 
@@ -315,56 +308,6 @@ FAMILIES = {
                 *grid("llm", pp=3),
                 *grid("vision", dp_module=1),
             ],
-        },
-    },
-    LlavaOneVision: {
-        "plain": {},
-        "text_only": {"images": [0]},
-        "images_alone": {"images": [1, 0, 1]},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tied": {"model": {"tie_word_embeddings": True}},
-        "options": {
-            "model": {
-                "text": {"model_type": "llama", "rms_norm_eps": 1e-2},
-                "vision": {"model_type": "siglip_vision_model", "hidden_act": "relu", "layer_norm_eps": 1e-2},
-                "vision_feature_layer": [-2, 1],
-                "multimodal_projector_bias": False,
-                "projector_hidden_act": "relu",
-            }
-        },
-        "clip": {
-            "model": {
-                "vision": {"model_type": "clip_vision_model"},
-                "vision_feature_select_strategy": "default",
-            }
-        },
-        "frozen_vision": {"frozen": ["vision"]},
-        "frozen_llm": {"frozen": ["llm"]},
-        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
-        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
-        "llm_tp2_cp2": {"ranks": 4, "deck": grid("llm", tp=2, cp=2, cp_mode="ring")},
-        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
-        "pp2_tp2": {
-            "ranks": 4,
-            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
-        },
-        "pp2_beside_vision_of_two_stages": {
-            "ranks": 4,
-            "deck": [
-                'mesh.placement="disjoint"',
-                "data.rows_per_microbatch=1",
-                *grid("llm", pp=2),
-                *grid("vision", pp=2),
-            ],
-        },
-    },
-    LlavaNextOfSiglip: {
-        "plain": {},
-        "images_in_every_sample": {"images": [2, 1, 3]},
-        "tp2_cp2": {
-            "ranks": 4,
-            "model": {"vision": {"num_attention_heads": 4}},
-            "deck": BOTH_GRIDS,
         },
     },
     InternVLOfPatches: {"plain": {}},

@@ -20,6 +20,7 @@ try:
     from safetensors.torch import load_file
     from transformers.utils.logging import disable_progress_bar
 
+    from cropped_cases import CROPPED_FAMILIES
     from family_cases import FAMILIES
     from pixtral_cases import PIXTRAL_FAMILIES
     from video_cases import VIDEO_FAMILIES, Clip
@@ -129,6 +130,9 @@ class FamilyParity(unittest.TestCase):
             flatten_config(self.folder / "model" / "config.json")
         if case.get("published"):
             family.spell_as_published(self.folder / "model")
+        if hasattr(family, "said_of_images"):
+            said = json.dumps(family.said_of_images)
+            (self.folder / "model" / "preprocessor_config.json").write_text(said)
         run(IMPORT, self.folder / "model", self.folder / "weights.h5")
         video = family.video if hasattr(family, "spelled_clip") else -1
         with DatasetWriter(self.folder / "data.h5", family.placeholder, video_token=video) as writer:
@@ -210,7 +214,7 @@ def add_family(family):
     setattr(FamilyParity, test, lambda self: self.check_return(family))
 
 
-for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES}.items():
+for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES, **CROPPED_FAMILIES}.items():
     add_family(one_family)
     for case_name, one_case in cases.items():
         add_case(one_family, case_name, one_case)

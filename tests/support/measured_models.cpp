@@ -101,6 +101,11 @@ std::string llava_onevision_config() {
   return config.dump();
 }
 
+void crop_images(ModelSpec& model) {
+  std::get<PatchInput>(model.encoders.at(0).input).beside =
+      CropLimits{.most = 2, .least_side = 1, .least_ratio = 1};
+}
+
 void cut_into_few(ModelSpec& model) {
   std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 4;
 }
@@ -257,6 +262,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"gemma3", gemma3_config()},
+      {"gemma3 with crops beside images", gemma3_config(), crop_images},
       {"mistral3", mistral3_config()},
       {"llava with audio", audio_config(true)},
       {"llava with long clips and no images", audio_config(false)},

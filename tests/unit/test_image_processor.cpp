@@ -130,6 +130,29 @@ TEST(ImageProcessor, SaysLimits) {
             2u);
 }
 
+TEST(ImageProcessor, SaysCropsBesideImages) {
+  const Json gemma3 = Json::parse(testing::tiny_llava_config({.gemma3 = true}));
+  EXPECT_FALSE(patches_of(gemma3, {{"do_pan_and_scan", nullptr}}).has_crops_beside());
+  PatchInput found = patches_of(gemma3, {{"do_pan_and_scan", true}});
+  EXPECT_EQ(found.beside->most, 4);
+  EXPECT_EQ(found.beside->least_side, 256);
+  EXPECT_EQ(found.beside->least_ratio, 1.2);
+  found = patches_of(gemma3, {{"do_pan_and_scan", true},
+                              {"pan_and_scan_max_num_crops", 3},
+                              {"pan_and_scan_min_crop_size", 10},
+                              {"pan_and_scan_min_ratio_to_activate", 1.5}});
+  const int64_t sizes[][4] = {{20, 20, 1, 1}, {20, 29, 1, 1}, {20, 30, 2, 1}, {20, 90, 3, 1},
+                              {90, 20, 1, 3}, {9, 40, 1, 1},  {12, 29, 2, 1}, {15, 10, 1, 1}};
+  for (const auto& [height, width, wide, high] : sizes) {
+    const TileGrid grid = found.crops_beside({height, width});
+    EXPECT_EQ(grid.wide, wide) << height << " x " << width;
+    EXPECT_EQ(grid.high, high) << height << " x " << width;
+  }
+  EXPECT_NE(refusal(gemma3, {{"do_pan_and_scan", true}, {"pan_and_scan_max_num_crops", 1}})
+                .find("allowed: 2 to 64"),
+            std::string::npos);
+}
+
 TEST(ImageProcessor, IsPassedOverWithoutImages) {
   Json config = llava()["text_config"];
   config["model_type"] = "llama";

@@ -22,7 +22,8 @@ struct ImageOptions {
   int64_t shortest_edge = 0;  ///< that a cropped image has before; 0: size
   Resampling resampling = Resampling::Bicubic;
   double scale = ImageColours().scale;
-  bool has_tiles = false;  ///< of size x size each, as many as the item's shape says
+  bool has_crops_beside = false;  ///< behind the whole image, as the item's shape says
+  bool has_tiles = false;         ///< of size x size each, as many as the item's shape says
 };
 
 /// 8-bit RGB, height x width x 3.
@@ -41,6 +42,9 @@ void preprocess_image(const Image& image, const ImageOptions& options, float* ta
 /// The same of the tiles of an image that is made as large as all of them, row by row, and behind
 /// several of them of the whole image: (tiles, 3, size, size).
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                      float* target);
+/// The same of the whole image, and behind it of crops of it.
+void preprocess_crops(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target);
 /// (3, size, size) of the image in the middle of a square of the mean colour.
 void preprocess_padded(const Image& image, const ImageOptions& options, float* target);

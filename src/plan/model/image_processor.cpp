@@ -155,6 +155,21 @@ void read_longest(const ConfigReader& config, PatchInput& patches) {
   patches.image_size = longest;
 }
 
+void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& limits) {
+  constexpr int64_t kUsual = 4;  // of Gemma3Processor
+  const int64_t most = config.positive("pan_and_scan_max_num_crops", kUsual);
+  const int64_t side = config.positive("pan_and_scan_min_crop_size", CropLimits().least_side);
+  const double ratio =
+      config.number("pan_and_scan_min_ratio_to_activate", CropLimits().least_ratio);
+  if (!limits) return config.require_boolean("do_pan_and_scan", false);
+  if (!config.boolean("do_pan_and_scan", false)) return;
+  constexpr int64_t kMost = 64;
+  if (most < 2 || most > kMost)
+    config.refuse("pan_and_scan_max_num_crops", std::to_string(most),
+                  "2 to " + std::to_string(kMost));
+  limits = {.most = most, .least_side = side, .least_ratio = ratio};
+}
+
 void read_shape(const ConfigReader& config, PatchInput& patches) {
   config.require_boolean("do_resize", true);
   const bool fills_batches = patches.any_size || !patches.resolutions.empty();
@@ -179,9 +194,7 @@ void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool
   auto& patches = std::get<PatchInput>(encoder.input);
   read_colours(config, patches.colours);
   patches.resampling = read_resampling(config, patches.resampling);
-  config.require_boolean("do_pan_and_scan", false);
-  config.pass_over({"pan_and_scan_max_num_crops", "pan_and_scan_min_crop_size",
-                    "pan_and_scan_min_ratio_to_activate"});
+  read_crops_beside(config, patches.beside);
   if (is_part)
     config.pass_over({"crop_size", "do_center_crop", "do_pad", "do_resize", "size"});
   else

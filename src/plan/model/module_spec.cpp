@@ -128,6 +128,23 @@ ImageSize PatchInput::resolution(const ImageSize& image) const {
   return best;
 }
 
+TileGrid PatchInput::crops_beside(const ImageSize& image) const {
+  const bool is_wide = image.width >= image.height;
+  const int64_t longer = std::max(image.height, image.width);
+  const int64_t shorter = std::min(image.height, image.width);
+  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
+  if (ratio < beside->least_ratio) return {};
+  const int64_t nearest = std::min(static_cast<int64_t>(ratio + 0.5), longer / beside->least_side);
+  const int64_t crops = std::clamp<int64_t>(nearest, 2, beside->most);
+  const int64_t side = (longer + crops - 1) / crops;
+  if (std::min(side, shorter) < beside->least_side) return {};
+  if (side * (crops - 1) >= longer)
+    throw DataError("an image of " + std::to_string(image.height) + " x " +
+                    std::to_string(image.width) + " pixels, too few for " + std::to_string(crops) +
+                    " crops; pan_and_scan_min_crop_size may be larger");
+  return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
+}
+
 TileGrid PatchInput::shrunk(const TileGrid& shown) const {
   constexpr double kTooMany = 1.1;
   if (shrunk_to_tiles == 0) return {0, 0};
@@ -299,6 +316,8 @@ int64_t BlockSpec::widest_window() const {
 ItemShape EncoderSpec::item_shape() const {
   if (modality() == Modality::Image && patches().tiles.most > 1)
     return tiled_shape(patches().tiles.most + 1, 1);
+  if (modality() == Modality::Image && patches().has_crops_beside())
+    return tiled_shape(patches().beside->most + 1, 1);
   if (modality() == Modality::Image && !patches().resolutions.empty())
     return shape_within(std::numeric_limits<int64_t>::max());
   if (modality() == Modality::Image)
@@ -316,8 +335,8 @@ ItemShape EncoderSpec::clip_shape(int64_t columns) const {
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
   const PatchInput& input = patches();
   if (!input.resolutions.empty()) return fitted_shape(image);
-  if (input.tiles.most > 0) {
-    const TileGrid grid = input.grid(image);
+  if (input.tiles.most > 0 || input.has_crops_beside()) {
+    const TileGrid grid = input.tiles.most > 0 ? input.grid(image) : input.crops_beside(image);
     return tiled_shape(grid.tiles() > 1 ? grid.tiles() + 1 : 1, grid.wide);
   }
   return resized_shape(input.resized(image));
@@ -433,7 +452,7 @@ ItemShape EncoderSpec::shape_within(int64_t features) const {
   }
   const ItemShape usual = item_shape();
   if (!varies() || usual.features <= features) return usual;
-  if (modality() == Modality::Image && patches().tiles.most > 0) {
+  if (modality() == Modality::Image && has_tiles()) {
     const int64_t tiles = features / tiled_shape(1, 1).features;
     return tiled_shape(std::max<int64_t>(1, tiles == 2 ? 1 : tiles), 1);  // two are a grid of one
   }

@@ -115,6 +115,14 @@ struct TileLimits {
   int64_t least = 1, most = 0;
 };
 
+/// Of an image that is longer one way: crops along it that stand beside the whole image (pan and
+/// scan of Gemma 3).
+struct CropLimits {
+  int64_t most = 0;          ///< crops; 0: none
+  int64_t least_side = 256;  ///< of a crop, in pixels
+  double least_ratio = 1.2;  ///< of the longer side to the other
+};
+
 /// Tiles side by side and above each other.
 struct TileGrid {
   int64_t wide = 1, high = 1;
@@ -173,8 +181,9 @@ struct PatchInput {
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
   TileLimits tiles = {};
-  bool crops = true;          ///< the middle of an image becomes that; false: all of it
-  int64_t shortest_edge = 0;  ///< of an image before its middle is taken; 0: image_size
+  std::optional<CropLimits> beside = {};  ///< of families whose processors know crops beside images
+  bool crops = true;                      ///< the middle of an image becomes that; false: all of it
+  int64_t shortest_edge = 0;              ///< of an image before its middle is taken; 0: image_size
   Resampling resampling = Resampling::Bicubic;
   /// Of a square table of positions that every image is laid over, corner on corner; 0: position()
   /// says which row is a patch's.
@@ -195,6 +204,10 @@ struct PatchInput {
   /// The grid of tiles whose shape is nearest to the image's; of equal ones the largest that is not
   /// more than twice as large as the image (InternVL, arXiv:2404.16821).
   TileGrid grid(const ImageSize& image) const;
+  /// Crops of an image that stand beside it, side by side or above each other; 1 x 1: none. Throws
+  /// DataError where there is nothing left for one.
+  TileGrid crops_beside(const ImageSize& image) const;
+  bool has_crops_beside() const { return beside && beside->most > 0; }
   /// The resolution in which most of the image's pixels are shown, and fewest show nothing.
   ImageSize resolution(const ImageSize& image) const;
   /// What the features of a fitted image, so many wide and high, are resampled to; 0 x 0: they
@@ -322,7 +335,10 @@ struct EncoderSpec {
     return modality() == Modality::Audio ? mels().own_length : patches().any_size || has_tiles();
   }
   /// Whether an image becomes several tiles.
-  bool has_tiles() const { return patches().tiles.most > 1 || !patches().resolutions.empty(); }
+  bool has_tiles() const {
+    const PatchInput& images = patches();
+    return images.tiles.most > 1 || !images.resolutions.empty() || images.has_crops_beside();
+  }
   /// Of every item, where they do not differ; else of the largest.
   ItemShape item_shape() const;
   /// Of an image of that size.
