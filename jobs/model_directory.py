@@ -55,7 +55,7 @@ QWEN_VL_VIDEOS = {
     "qwen3_vl": (4096, 24576 * 32 * 32),
 }
 # Of the families whose configs leave them out.
-USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "mistral3": 10} | dict.fromkeys(QWEN_VL, 151655)
+USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10} | dict.fromkeys(QWEN_VL, 151655)
 # Of families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
@@ -74,11 +74,11 @@ class ModelDirectory:
         if not self.config:
             sys.exit(f"{folder}: has no config.json; name a Hugging Face directory")
         self.family = self.config.get("model_type")
+        self.processor = self._image_processor()
         self.placeholders = {}
         if "vision_config" in self.config:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             self.placeholders["image"] = self._either("image_token_id", "image_token_index", usual)
-            self._refuse_crops()
             if self.family in QWEN_VL:
                 self.placeholders["video"] = self.config.get("video_token_id", 151656)
         if "audio_config" in self.config:
@@ -88,13 +88,15 @@ class ModelDirectory:
         path = self.folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
-    def _refuse_crops(self):
-        whole = self._read("processor_config.json").get("image_processor", {})
-        if {**whole, **self._read("preprocessor_config.json")}.get("do_pan_and_scan"):
-            sys.exit(
-                f"{self.folder}: do_pan_and_scan = true, but crops beside whole images are not built; "
-                "set it to false"
-            )
+    def _image_processor(self):
+        """Of the file that transformers takes; that of what makes sound ready has the same name."""
+        whole = self._read("processor_config.json").get("image_processor")
+        alone = self._read("preprocessor_config.json")
+        is_of_sound = "sampling_rate" in alone or "feature_size" in alone
+        found = whole or ({} if is_of_sound else alone)
+        if isinstance(found.get("size"), int):
+            found["size"] = {"height": found["size"]}
+        return {key: value for key, value in found.items() if value is not None}
 
     def _either(self, key, alias, default):
         return self.config.get(key, self.config.get(alias, default))
@@ -114,11 +116,14 @@ class ModelDirectory:
         has_rows = tokenizer.token_to_id("[IMG_BREAK]") is not None
         return mistral_turns(bos, eos) if has_rows else vicuna_turns(bos, eos)
 
-    def rows(self, modality, item):
-        """Features of an item's bytes, by rows of the text; raises ValueError where there can be none."""
+    def rows(self, modality, item, is_alone=True):
+        """Features of an item's bytes, by rows of the text; raises ValueError where there can be none.
+        `is_alone`: its sample has no other image."""
         tower = self.config.get("vision_config", {}).get("model_type")
         if modality == "image" and (tower == "pixtral" or self.family == "mistral3"):
-            return pixtral_rows(self.config, item)
+            return pixtral_rows(self.config, self.processor, item)
+        if modality == "image" and self.family == "llava_onevision":
+            return [llava_onevision_features(self.config, item, is_alone)]
         return [self.features(modality, item)]
 
     def moments(self, video):
@@ -159,18 +164,37 @@ class ModelDirectory:
             return positions * audio.get("hidden_size", 1280) // audio.get("intermediate_size", 5120)
         return positions
 
+    def crops(self, item):
+        """How many stand beside the whole image; 0: none do."""
+        if self.family != "gemma3" or not self.processor.get("do_pan_and_scan"):
+            return 0
+        sides = size_of(item)
+        longer, shorter = max(sides), min(sides)
+        least = self.processor.get("pan_and_scan_min_crop_size", 256)
+        if longer / shorter < self.processor.get("pan_and_scan_min_ratio_to_activate", 1.2):
+            return 0
+        nearest = min(int(longer / shorter + 0.5), longer // least)
+        crops = min(max(2, nearest), self.processor.get("pan_and_scan_max_num_crops", 4))
+        return 0 if min(math.ceil(longer / crops), shorter) < least else crops
+
+    def _pixel_limits(self, least, most):
+        size = self.processor.get("size", {})
+        least = self.processor.get("min_pixels", size.get("shortest_edge", least))
+        return least, self.max_pixels or self.processor.get("max_pixels", size.get("longest_edge", most))
+
     def features(self, modality, item):
         if modality == "audio":
             return self._audio_features(item)
         vision = self.config["vision_config"]
         if self.family in QWEN_VL:
-            patch, least, most = QWEN_VL[self.family]
+            patch, *usual = QWEN_VL[self.family]
             step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-            return squares_within(size_of(item), step, (least, self.max_pixels or most))
+            return squares_within(size_of(item), step, self._pixel_limits(*usual))
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "internvl":
-            return internvl_features(self.config, item, self.max_tiles or 12)
+            most = self.max_tiles or self.processor.get("max_patches", 12)
+            return internvl_features(self.config, item, self.processor.get("min_patches", 1), most)
         if self.family == "llava_next":
             return llava_next_features(self.config, item)
         tower = vision.get("model_type", "clip_vision_model")
@@ -194,10 +218,11 @@ def size_of(item):
     return height, width
 
 
-def pixtral_rows(config, item):
+def pixtral_rows(config, processor, item):
     """An image whose longer side is too long shrinks to what it may be; begun squares count."""
     vision = config["vision_config"]
-    sides, most = size_of(item), vision.get("image_size", 1024)
+    size = processor.get("size", {})
+    sides, most = size_of(item), size.get("longest_edge", size.get("height", vision.get("image_size", 1024)))
     shrink = max(1, max(side / most for side in sides))
     merge = config.get("spatial_merge_size", 2) if config["model_type"] == "mistral3" else 1
     step = vision.get("patch_size", 16) * merge
@@ -205,14 +230,14 @@ def pixtral_rows(config, item):
     return [columns] * rows
 
 
-def internvl_features(config, item, most):
+def internvl_features(config, item, least, most):
     """Of the tiles whose grid is nearest to the image's shape, and of the whole image beside several;
     of grids that are as near the largest that is not more than twice as large as the image."""
     height, width = size_of(item)
     vision = config["vision_config"]
     size = one_of(vision.get("image_size", 448))
     nearest, tiles = math.inf, 1
-    for count in range(1, most + 1):
+    for count in range(least, most + 1):
         for wide in (n for n in range(1, count + 1) if count % n == 0):
             away = abs(width / height - wide / (count // wide))
             if away < nearest or (away == nearest and height * width > 0.5 * size * size * count):
@@ -222,26 +247,50 @@ def internvl_features(config, item, most):
     return side * side * (tiles + 1 if tiles > 1 else 1)
 
 
-def llava_next_features(config, item):
-    """Of the whole image, and of what of it the resolution shows best that most of its pixels fit
-    into, with one more at the end of each row."""
+def shown_features(item, size, side, resolutions):
+    """Rows and columns of features of what shows the image in the resolution that most of its pixels
+    fit into; of equal ones the smallest."""
     height, width = size_of(item)
-    vision = config["vision_config"]
-    size = one_of(vision.get("image_size", 336))
-    side = size // one_of(vision.get("patch_size", 14))
-    usual = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
     def worth(resolution):
         scale = min(resolution[1] / width, resolution[0] / height)
         shown = min(int(width * scale) * int(height * scale), width * height)
         return shown, shown - math.prod(resolution)
 
-    best = max(config.get("image_grid_pinpoints") or usual, key=worth)  # the first of equal ones
+    best = max(resolutions, key=worth)  # the first of equal ones
     high, wide = (edge // size * side for edge in best)
     if width / height > wide / high:
         high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
     else:
         wide -= (wide - int(round(width * (high / height), 7))) // 2 * 2
+    return high, wide
+
+
+def llava_next_features(config, item):
+    """Of the whole image, and of what tiles show of it, with one more at the end of each row."""
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 336))
+    side = size // one_of(vision.get("patch_size", 14))
+    usual = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    high, wide = shown_features(item, size, side, config.get("image_grid_pinpoints") or usual)
+    return side * side + high * (wide + 1)
+
+
+def llava_onevision_features(config, item, is_alone):
+    """As LLaVA-NeXT's, fewer where there are more than those of so many tiles; one of several images
+    is a single tile, whose only row ends."""
+    vision = config["vision_config"]
+    size = one_of(vision.get("image_size", 384))
+    side = size // one_of(vision.get("patch_size", 14))
+    if not is_alone:
+        return side * side + 1
+    sides = [384 * count for count in range(1, 7)]
+    resolutions = config.get("image_grid_pinpoints") or [[high, wide] for high in sides for wide in sides]
+    high, wide = shown_features(item, size, side, resolutions)
+    most = int(config.get("vision_aspect_ratio", "anyres_max_9").rpartition("_")[2])
+    ratio = math.sqrt(high * wide / (most * side**2))
+    if ratio > 1.1:
+        high, wide = int(high // ratio), int(wide // ratio)
     return side * side + high * (wide + 1)
 
 

@@ -32,6 +32,9 @@ from tokenizers import Tokenizer
 MARKS = {"image": "<image>", "audio": "<audio>", "video": "<video>"}
 ITEMS = {"image": "images", "audio": "clips of sound", "video": "videos"}
 FOLDERS = {"image": "images", "audio": "sounds", "video": "videos"}
+# Of images beside which crops stand, as Gemma3Processor writes it.
+BEFORE_ORIGINAL = "Here is the original image "
+BEFORE_CROPS = " and here are some crops to help you see better "
 
 
 class EntryFault(Exception):
@@ -144,7 +147,7 @@ class Packer:
         if model:
             self.turns = model.turns(tokenizer)
             self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
-            self.rows, self.moments = model.rows, model.moments
+            self.rows, self.moments, self.crops = model.rows, model.moments, model.crops
         else:
             self.turns = vicuna_turns(arguments.bos, arguments.eos)
             each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
@@ -154,7 +157,7 @@ class Packer:
             } | {"video": -1}
             own_length = arguments.audio_own_length
 
-            def rows(modality, item):
+            def rows(modality, item, is_alone):
                 if modality != "audio" or not own_length:
                     return [each[modality]]
                 count = item.averaged_features(each[modality])
@@ -162,7 +165,7 @@ class Packer:
                     raise ValueError("too short for a feature, or of unknown length")
                 return [count]
 
-            self.rows = rows
+            self.rows, self.crops = rows, lambda item: 0
         self.start, self.end = (
             [self._id(name)] if name else [] for name in (self.turns.start, self.turns.end)
         )
@@ -180,11 +183,11 @@ class Packer:
             raise EntryFault(f"text is not valid Unicode: {fault.reason}") from None
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
-    def item(self, modality, item):
-        """The placeholders of an item with what stands around an image and between its rows, and how
-        many placeholders these are."""
+    def item(self, modality, item, is_alone):
+        """What stands for an item, the only one of its sample or not, in texts and lists of ids, with
+        what stands around an image and between its rows, and how many placeholders these have."""
         try:
-            return self.video(item) if modality == "video" else self.image_or_sound(modality, item)
+            return self.video(item) if modality == "video" else self.image_or_sound(modality, item, is_alone)
         except ValueError as fault:
             raise EntryFault(f"{modality}: {fault}") from None
 
@@ -196,48 +199,63 @@ class Packer:
         for stamp, count in moments:
             ids += self.encode(stamp) if stamp else []
             ids += before + [self.placeholder["video"]] * count + after
-        return ids, sum(count for _, count in moments)
+        return [ids], sum(count for _, count in moments)
 
-    def image_or_sound(self, modality, item):
-        rows = self.rows(modality, item)
+    def image_or_sound(self, modality, item, is_alone):
+        rows = self.rows(modality, item, is_alone)
         turns, is_image = self.turns, modality == "image"
+        crops = self.crops(item) if is_image else 0
         around = (*turns.around_image, turns.row_end) if is_image else ("", "", "")
         before, after, between = ([self._id(name)] if name else [] for name in around)
         ids = before
         for count in rows:
             ids = ids + [self.placeholder[modality]] * count + between
-        return ids[: len(ids) - len(between)] + after, sum(rows)
+        beside = turns.beside_image if is_image else ""
+        image = [beside, ids[: len(ids) - len(between)] + after, beside]
+        if not crops:
+            return image, sum(rows)
+        of_crops = [*image, *[" ", *image] * (crops - 1)]
+        return [BEFORE_ORIGINAL, *image, BEFORE_CROPS, *of_crops], sum(rows) * (1 + crops)
 
-    def prompt(self, human, items):
+    def joined(self, pieces):
+        """Ids of texts and lists of ids; texts that follow each other are one."""
+        ids, text = [], ""
+        for piece in [*pieces, []]:
+            if isinstance(piece, str):
+                text += piece
+                continue
+            ids += (self.encode(text) if text else []) + piece
+            text = ""
+        return ids
+
+    def prompt(self, human, items, numbers):
         """Ids, the modality of each mark in order, and how many placeholders stand for each; takes
-        the first of `items` by modality."""
-        ids, marks, counts = [], [], dict.fromkeys(MARKS, 0)
-        mark, beside = MARKS["image"], self.turns.beside_image
-        human = human.replace(mark, f"{beside}{mark}{beside}")
+        the first of `items` by modality, of which the sample has so many."""
+        pieces, marks, counts = [], [], dict.fromkeys(MARKS, 0)
         text = f"{self.turns.opening}{human}{self.turns.reply}"
-        pattern = "(" + "|".join(MARKS.values()) + ")"
-        for piece in re.split(pattern, text):
+        for piece in re.split("(" + "|".join(MARKS.values()) + ")", text):
             modality = next((name for name, mark in MARKS.items() if mark == piece), None)
             if not modality:
-                ids += self.encode(piece) if piece else []
+                pieces.append(piece)
                 continue
             if self.placeholder[modality] < 0:
                 missing = "a model of videos (--model)" if modality == "video" else f"--{modality}-tokens"
                 raise EntryFault(f"has {piece}, but {missing} is not given")
-            own, count = self.item(modality, next(items[modality], b""))
-            ids += own
+            own, count = self.item(modality, next(items[modality], b""), numbers[modality] == 1)
+            pieces += own
             counts[modality] += count
             marks.append(modality)
-        return ids, marks, counts
+        return self.joined(pieces), marks, counts
 
     def pack(self, entry, arguments):
         pairs = turns_of(entry)
         items = {name: read_items(entry, name, arguments) for name in MARKS}
         tokens, mask, marks = list(self.start), [0] * len(self.start), []
         next_items = {name: iter(found) for name, found in items.items()}
+        numbers = {name: len(found) for name, found in items.items()}
         counts = dict.fromkeys(MARKS, 0)
         for human, gpt in pairs:
-            prompt, own, own_counts = self.prompt(human, next_items)
+            prompt, own, own_counts = self.prompt(human, next_items, numbers)
             answer = self.encode(self.turns.lead + gpt) + self.end
             gap = self.encode(self.turns.gap) if self.turns.gap else []
             tokens += prompt + answer + gap

@@ -5,6 +5,7 @@
 #include "tool.hpp"
 #include "zea/io/companions.hpp"
 #include "zea/io/durable_file.hpp"
+#include "zea/io/model_config.hpp"
 #include "zea/io/model_source.hpp"
 #include "zea/io/piece_copy.hpp"
 #include "zea/io/safetensors.hpp"
@@ -22,7 +23,7 @@ struct ImportOptions {
 
 ModelSource open_import_source(const ImportOptions& options) {
   if (options.random_config.empty()) return {open_safetensors(options.paths.front()), ""};
-  return {nullptr, read_model_text(options.random_config), {.seed = options.seed}};
+  return {nullptr, read_model_config(options.random_config), {.seed = options.seed}};
 }
 
 /// Directory whose companion files go along.

@@ -8,6 +8,7 @@
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/piece_copy.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 namespace {
@@ -28,6 +29,7 @@ DType main_dtype(const std::vector<TensorInfo>& tensors) {
 std::string config_with_dtype(const std::string& config, DType dtype) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(config);
   json.erase("torch_dtype");
+  json.erase(kImageProcessor);  // its files go along
   json["dtype"] = dtype_name(dtype);
   for (const char* part : {"text_config", "vision_config", "audio_config"}) {
     if (!json.contains(part)) continue;

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/composed_source.hpp"
 #include "zea/io/durable_file.hpp"
+#include "zea/io/model_config.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/plan/plan.hpp"
 
@@ -17,14 +16,6 @@ namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) throw WeightsError("cannot read the model's config " + path);
-  return text.str();
-}
 
 /// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
 /// was.
@@ -120,8 +111,8 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
   std::string faults = faulty.what();
   try {
     const ModelOptions& model = faulty.options.model;
-    const std::string config =
-        model.config.empty() ? open_source(model.weights)->config_json() : read_text(model.config);
+    const std::string config = model.config.empty() ? open_source(model.weights)->config_json()
+                                                    : read_model_config(model.config);
     make_plan(faulty.options, config, ranks);
   } catch (const PlanError& error) {
     faults += std::string("\n") + error.what();
@@ -162,7 +153,7 @@ std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
     return std::make_unique<ModelSource>(open_parts(options), "", loading);
   }
   return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_source(model.weights),
-                                       model.config.empty() ? "" : read_text(model.config),
+                                       model.config.empty() ? "" : read_model_config(model.config),
                                        loading);
 }
 
@@ -170,7 +161,7 @@ std::string read_profile(const CommandLine& line, const std::string& path) {
   constexpr int64_t kMaxBytes = int64_t{64} << 20;
   if (path.empty() || !line.profile.empty()) return "";
   try {
-    return zea::read_text(path, kMaxBytes);
+    return read_text(path, kMaxBytes);
   } catch (const WeightsError& error) {
     throw DeckError("mesh.profile: " + std::string(error.what()) +
                     "; write it with zea --profile, or leave mesh.profile empty");

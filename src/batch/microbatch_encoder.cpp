@@ -2,6 +2,7 @@
 // An encoder's side of a microbatch, whatever its items are: which of them this rank encodes, which
 // of their tokens it holds, which features it makes, and where these go.
 #include <algorithm>
+#include <utility>
 
 #include "microbatch_parts.hpp"
 #include "rotary_tables.hpp"
@@ -20,22 +21,60 @@ int64_t table_row(const EncoderSpec& encoder, const ItemRow& row, int64_t token)
   return encoder.patches().position(position, row.shape(row.item_of(token)));
 }
 
+/// A row here that the projector takes, where it goes by item and place, and whether it ends a row.
+struct ProjectedRow {
+  int64_t row, item, source;
+  bool is_end;
+};
+
+std::vector<ProjectedRow> projected_rows(const TokenRuns& here, const ItemRow& row) {
+  std::vector<ProjectedRow> projected;
+  int64_t number = 0;
+  for (const TokenRange& run : here)
+    for (int64_t token = run.begin; token < run.end; ++token, ++number) {
+      const size_t item = row.item_of(token);
+      const ItemShape& shape = row.shape(item);
+      const int64_t place = row.position(token), source = shape.source_of(place);
+      if (source >= 0)
+        projected.push_back({number, static_cast<int64_t>(item), source, shape.is_row_end(place)});
+    }
+  std::ranges::stable_sort(
+      projected, {}, [](const ProjectedRow& each) { return std::pair(each.item, each.source); });
+  return projected;
+}
+
+/// Of items that are all here, since their features are put together of any of their rows.
+void fill_mixed_features(EncoderPart& part, const ItemRow& row, at::ScalarType dtype,
+                         at::Device device) {
+  Ids corners, row_ends;
+  std::vector<double> shares;
+  int64_t before = 0, features = 0;
+  for (const ItemShape& shape : row.shapes()) {
+    for (int64_t feature = 0; feature < shape.features; ++feature)
+      for (const TableShare& corner : shape.feature_shares(feature)) {
+        corners.push_back(before + corner.row);
+        shares.push_back(corner.share);
+      }
+    for (int64_t token = shape.tokens - shape.row_ends; token < shape.tokens; ++token)
+      row_ends.push_back(features + shape.feature_of(token));
+    before += shape.projected();
+    features += shape.features;
+  }
+  part.row_ends = index_tensor(row_ends, device);
+  part.feature_corners = index_tensor(corners, device).view({-1, 4});
+  part.feature_shares_of = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype).to(device);
+}
+
 void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& here,
                const ItemRow& row, at::Device device) {
-  Ids positions, features, feature_rows, row_ends;
-  for (const TokenRange& run : here)
-    for (int64_t token = run.begin; token < run.end; ++token) {
-      features.push_back(row.feature(token));
-      if (features.back() >= 0) feature_rows.push_back(static_cast<int64_t>(positions.size()));
-      positions.push_back(table_row(encoder, row, token));
-    }
-  std::ranges::stable_sort(feature_rows, {}, [&](int64_t i) { return features[i]; });
-  std::vector<bool> ends;
+  Ids positions, feature_rows, row_ends;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token)
-      ends.push_back(row.shape(row.item_of(token)).is_row_end(row.position(token)));
-  for (size_t i = 0; i < feature_rows.size(); ++i)
-    if (ends[static_cast<size_t>(feature_rows[i])]) row_ends.push_back(static_cast<int64_t>(i));
+      positions.push_back(table_row(encoder, row, token));
+  for (const ProjectedRow& each : projected_rows(here, row)) {
+    if (each.is_end) row_ends.push_back(std::ssize(feature_rows));
+    feature_rows.push_back(each.row);
+  }
   part.row_ends = index_tensor(row_ends, device);
   part.positions = index_tensor(positions, device);
   const bool are_all = feature_rows.size() == positions.size();
@@ -115,6 +154,9 @@ TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& 
   const TokenLayout& layout = row.layout();
   const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
   fill_rows(part, spec, here, row, options.device);
+  const auto is_shrunk = [](const ItemShape& shape) { return shape.sources > 0; };
+  if (std::ranges::any_of(row.shapes(), is_shrunk))
+    fill_mixed_features(part, row, dtype, options.device);
   if (spec.modality() == Modality::Image && spec.patches().table_side > 0)
     fill_corners(part, spec.patches(), here, row, dtype, options.device);
   part.shares = layout.shares(coordinate.cp);

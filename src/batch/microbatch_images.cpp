@@ -84,8 +84,13 @@ void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input
       const ItemShape& shape = own.row.shape(item);
       const int64_t of_tile = input.patches_of(shape), tile_tokens = shape.tile_tokens();
       const int64_t patch = input.patch_of(own.row.position_in_tile(token), of_tile);
-      if (patch < 0) continue;
+      if (patch < 0 && input.learned_tokens() > 0) continue;
       patch_rows.push_back(row);
+      if (patch <
+          0) {  // the end of a row, in whose place a learned one is put, whatever this holds
+        chosen.push_back(firsts[item]);
+        continue;
+      }
       chosen.push_back(firsts[item] + own.row.position(token) / tile_tokens * of_tile +
                        patch_by_rows(patch, shape));
     }

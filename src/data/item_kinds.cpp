@@ -46,7 +46,7 @@ std::vector<ItemKind> item_kinds(const ModelSpec& model) {
   return kinds;
 }
 
-ItemShape shape_of(const Item& item, const EncoderSpec& encoder) {
+ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) {
   if (!encoder.varies()) return encoder.item_shape();
   const bool is_clip = item.modality == Modality::Audio;
   if (is_clip ? item.samples == 0 : item.height == 0)
@@ -56,6 +56,7 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder) {
                     " encoder makes as many features as they ask for; pack the data set with them");
   const ImageSize size{item.height, item.width};
   if (item.frames > 0) return encoder.video_shape(size, item.frames, item.rate);
+  if (!is_clip && !is_alone && encoder.patches().fits_alone) return encoder.padded_shape();
   if (!is_clip) return encoder.item_shape(size);
   const ItemShape shape = encoder.clip_shape(mel_columns(item.samples, item.rate));
   if (shape.features == 0)
@@ -69,6 +70,7 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder) {
 void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,
                   std::vector<Item>& items) {
   auto next = tokens.begin();
+  const bool is_alone = std::ranges::count(items, Modality::Image, &Item::modality) == 1;
   for (Item& item : items) {
     const auto has_modality = [&](const ItemKind& kind) { return kind.modality == item.modality; };
     const auto kind_at = [&](int32_t token) {
@@ -85,7 +87,7 @@ void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind
     item.kind = static_cast<int>(kind - kinds.begin());
     if (item.frames > 0 && kind->video_token < 0)
       throw DataError("a video, for which the model has no placeholder");
-    if (kind->varied) item.shape = shape_of(item, *kind->varied);
+    if (kind->varied) item.shape = shape_of(item, *kind->varied, is_alone);
     // Rows of an image may end with tokens of text.
     int64_t features = kind->varied ? item.shape.features : kind->features;
     for (; features > 0 && next != tokens.end(); ++next) features -= *next == kind->token_of(item);

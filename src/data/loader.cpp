@@ -69,8 +69,12 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
   const int64_t max_pixels = decoding.image.max_pixels;
   const Image image = varies ? decode_sized(item, max_pixels) : decode_image(item, max_pixels);
   if (!varies && decoding.image.crops) return preprocess_image(image, decoding.image, target);
-  if (item.shape.is_fitted)
+  if (item.shape.is_fitted && item.shape.grid().tiles() == 0)
+    preprocess_padded(image, decoding.image, target);
+  else if (item.shape.is_fitted)
     preprocess_fitted(image, decoding.image, item.shape.grid(), target);
+  else if (decoding.image.has_crops_beside)
+    preprocess_crops(image, decoding.image, item.shape.grid(), target);
   else if (decoding.image.has_tiles)
     preprocess_tiles(image, decoding.image, item.shape.grid(), target);
   else
@@ -146,6 +150,24 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
 }
 
 }  // namespace
+
+ItemDecoding decoding_of(const EncoderSpec& encoder) {
+  if (encoder.modality() == Modality::Audio)
+    return {.mel = std::make_shared<const LogMel>(
+                AudioOptions{.mel_bins = encoder.mels().mel_bins,
+                             .max_source_positions = encoder.mels().positions})};
+  const PatchInput& input = encoder.patches();
+  return {.image = {.size = input.image_size,
+                    .mean = input.colours.mean,
+                    .std = input.colours.std,
+                    .patch_size = encoder.varies() ? input.patch_size : 0,
+                    .crops = input.crops,
+                    .shortest_edge = input.shortest_edge,
+                    .resampling = input.resampling,
+                    .scale = input.colours.scale,
+                    .has_crops_beside = input.has_crops_beside(),
+                    .has_tiles = encoder.has_tiles()}};
+}
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
   if (shape.tokens == 0 || image.has_tiles) return {image.size, image.size};

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "decode.hpp"
 #include "zea/core/error.hpp"
 #include "zea/data/image.hpp"
 
@@ -130,11 +131,11 @@ Image resize(const Image& image, const std::vector<Taps>& columns, const std::ve
                      first_row);
 }
 
-/// The middle size x size pixels of the image with its shorter edge resized to `size`.
-Image resize_and_crop(const Image& image, int64_t size, Resampling resampling) {
+/// The middle size x size pixels of the image with its shorter edge resized to `edge`.
+Image resize_and_crop(const Image& image, int64_t size, int64_t edge, Resampling resampling) {
   const int64_t shorter = std::min(image.height, image.width);
-  const int64_t height = resized_edge(image.height, shorter, size);
-  const int64_t width = resized_edge(image.width, shorter, size);
+  const int64_t height = resized_edge(image.height, shorter, edge);
+  const int64_t width = resized_edge(image.width, shorter, edge);
   return resize(image, make_taps(image.width, width, (width - size) / 2, size, resampling),
                 make_taps(image.height, height, (height - size) / 2, size, resampling));
 }
@@ -147,7 +148,7 @@ void normalise(const Image& image, const ImageOptions& options, float* target) {
                deviation = static_cast<float>(options.std[c]);
     std::array<float, 256> value{};
     for (int i = 0; i < 256; ++i)
-      value[i] = (static_cast<float>(i * (1.0 / 255)) - mean) / deviation;
+      value[i] = (static_cast<float>(i * options.scale) - mean) / deviation;
     for (int64_t i = 0; i < plane; ++i) target[c * plane + i] = value[image.pixels[3 * i + c]];
   }
 }
@@ -170,10 +171,12 @@ Image fitted(const Image& image, const ImageSize& into, Resampling resampling) {
                 make_taps(image.height, to.height, 0, to.height, resampling));
 }
 
-/// Of a black image; an odd pixel more is to the right and below.
-Image in_the_middle(const Image& image, const ImageSize& size) {
+/// Of an image of one colour; an odd pixel more is to the right and below.
+Image in_the_middle(const Image& image, const ImageSize& size,
+                    const std::array<uint8_t, 3>& around) {
   Image all{size.height, size.width,
-            std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width), 0)};
+            std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width))};
+  for (size_t i = 0; i < all.pixels.size(); ++i) all.pixels[i] = around[i % 3];
   const int64_t above = (size.height - image.height) / 2, left = (size.width - image.width) / 2;
   for (int64_t row = 0; row < image.height; ++row)
     std::copy_n(image.pixels.begin() + 3 * row * image.width, 3 * image.width,
@@ -181,20 +184,32 @@ Image in_the_middle(const Image& image, const ImageSize& size) {
   return all;
 }
 
-/// A square of an image.
-Image cut(const Image& image, int64_t top, int64_t left, int64_t size) {
-  Image square{size, size, std::vector<uint8_t>(static_cast<size_t>(3 * size * size))};
-  for (int64_t row = 0; row < size; ++row)
-    std::copy_n(image.pixels.begin() + 3 * ((top + row) * image.width + left), 3 * size,
-                square.pixels.begin() + 3 * row * size);
-  return square;
+/// Of an image.
+Image cut(const Image& image, int64_t top, int64_t left, const ImageSize& size) {
+  Image part{size.height, size.width,
+             std::vector<uint8_t>(static_cast<size_t>(3 * size.height * size.width))};
+  for (int64_t row = 0; row < size.height; ++row)
+    std::copy_n(image.pixels.begin() + 3 * ((top + row) * image.width + left), 3 * size.width,
+                part.pixels.begin() + 3 * row * size.width);
+  return part;
 }
 
 }  // namespace
 
 void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
   ZEA_ASSERT(options.size > 0);
-  normalise(resize_and_crop(image, options.size, options.resampling), options, target);
+  const int64_t edge = options.shortest_edge > 0 ? options.shortest_edge : options.size;
+  normalise(resize_and_crop(image, options.size, edge, options.resampling), options, target);
+}
+
+void preprocess_padded(const Image& image, const ImageOptions& options, float* target) {
+  const int64_t side = std::max(image.height, image.width);
+  check_dimensions("an image padded to a square", side, side, options.max_pixels);
+  std::array<uint8_t, 3> around{};
+  for (size_t c = 0; c < 3; ++c)
+    around[c] = static_cast<uint8_t>(std::clamp(options.mean[c] * 255, 0.0, 255.0));
+  preprocess_image(in_the_middle(image, {side, side}, around), options,
+                   ImageSize{options.size, options.size}, target);
 }
 
 void preprocess_fitted(const Image& image, const ImageOptions& options, const TileGrid& grid,
@@ -202,10 +217,25 @@ void preprocess_fitted(const Image& image, const ImageOptions& options, const Ti
   const int64_t size = options.size;
   preprocess_image(image, options, ImageSize{size, size}, target);
   const ImageSize all{grid.high * size, grid.wide * size};
-  const Image canvas = in_the_middle(fitted(image, all, options.resampling), all);
+  const Image canvas = in_the_middle(fitted(image, all, options.resampling), all, {});
   for (int64_t tile = 0; tile < grid.tiles(); ++tile) {
     target += 3 * size * size;
-    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, size), options, target);
+    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, {size, size}), options,
+              target);
+  }
+}
+
+void preprocess_crops(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                      float* target) {
+  const ImageSize to{options.size, options.size};
+  preprocess_image(image, options, to, target);
+  const int64_t width = (image.width + grid.wide - 1) / grid.wide;
+  const int64_t height = (image.height + grid.high - 1) / grid.high;
+  for (int64_t crop = 0; grid.tiles() > 1 && crop < grid.tiles(); ++crop) {
+    target += 3 * to.height * to.width;
+    const int64_t left = crop % grid.wide * width, top = crop / grid.wide * height;
+    const ImageSize size{std::min(height, image.height - top), std::min(width, image.width - left)};
+    preprocess_image(cut(image, top, left, size), options, to, target);
   }
 }
 

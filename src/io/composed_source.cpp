@@ -86,6 +86,8 @@ bool has_pooler(const ComposedPart& part) {
 /// As LLaVA's config says it of its encoder.
 Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   Json config = config_of(part);
+  const Json processor = config.value(kImageProcessor, Json());
+  config.erase(kImageProcessor);
   const bool hears = config.value("model_type", "") == "whisper";
   if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
   Json encoder;
@@ -94,6 +96,7 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   encoder["projector"] = part.projector;
   if (hears) return encoder;
   const std::string family = config.value("model_type", "");
+  if (!processor.is_null()) encoder[kImageProcessor] = processor;
   encoder["vision_feature_layer"] = part.feature_layer;
   if (part.feature_norm) encoder["vision_feature_norm"] = true;
   const bool is_all_patches = family == "siglip_vision_model" || family == "pixtral";
@@ -200,6 +203,7 @@ class ComposedSource : public WeightsSource {
 
   void compose_config() {
     Json text = config_of(decoder());
+    text.erase(kImageProcessor);
     family_ = text.value("model_type", "");
     known_rows_ = make_model_spec(text.dump()).decoder.vocabulary;
     Placeholders placeholders(decoder(), known_rows_);

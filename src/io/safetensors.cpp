@@ -16,6 +16,7 @@
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/companions.hpp"
+#include "zea/io/model_config.hpp"
 
 namespace zea {
 namespace {
@@ -140,7 +141,7 @@ class SafetensorsSource : public WeightsSource {
 
   void open_directory() {
     if (std::filesystem::exists(inside(kConfigName)))
-      config_ = read_model_text(inside(kConfigName));
+      config_ = read_model_config(inside(kConfigName));
     const bool has_index = std::filesystem::exists(inside(kIndexName));
     const bool has_single = std::filesystem::exists(inside(kSingleName));
     if (!has_index && !has_single)

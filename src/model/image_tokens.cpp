@@ -118,6 +118,26 @@ struct JoinedRowsFunction : Function<JoinedRowsFunction> {
   }
 };
 
+struct MixedRowsFunction : Function<MixedRowsFunction> {
+  static Tensor forward(Context* ctx, const Tensor& x, const Tensor& rows, const Tensor& shares) {
+    ctx->save_for_backward({rows, shares});
+    ctx->saved_data["rows"] = x.size(0);
+    Tensor sum = x.index_select(0, rows.select(1, 0)).mul_(shares.narrow(1, 0, 1));
+    for (int64_t i = 1; i < rows.size(1); ++i)
+      sum.addcmul_(x.index_select(0, rows.select(1, i)), shares.narrow(1, i, 1));
+    return sum;
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const Tensors saved = ctx->get_saved_variables();
+    const Tensor& dy = outputs[0];
+    Tensor dx = at::zeros({ctx->saved_data.at("rows").toInt(), dy.size(1)}, dy.options());
+    for (int64_t i = 0; i < saved[0].size(1); ++i)
+      dx.index_add_(0, saved[0].select(1, i), dy.mul(saved[1].narrow(1, i, 1)));
+    return {dx, {}, {}};
+  }
+};
+
 struct RowEndsFunction : Function<RowEndsFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, const Tensor& rows,
                         Parameter* end) {
@@ -150,6 +170,10 @@ at::Tensor image_tokens(const at::Tensor& patches, const ImageRows& rows,
 
 at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end) {
   return RowEndsFunction::apply(x, end.anchor(), rows, &end);
+}
+
+at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& shares) {
+  return MixedRowsFunction::apply(x, rows, shares);
 }
 
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows) {

@@ -119,6 +119,10 @@ class TensorOps {
     for (const auto& input : inputs_) states.push_back(*input);
     return joined_rows(states, part_->feature_rows);
   }
+  at::Tensor shrunk(const at::Tensor& x) const {
+    if (!part_->feature_shares_of.defined()) return x;
+    return mixed_rows(x, part_->feature_corners, part_->feature_shares_of);
+  }
   at::Tensor with_row_ends(const at::Tensor& x) const {
     return zea::with_row_ends(x, part_->row_ends, parameter("row_end"));
   }

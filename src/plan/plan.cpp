@@ -124,6 +124,19 @@ void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec
                ") has no encoder of videos; leave it out");
 }
 
+/// Features that are put together of several need all rows of their image.
+void check_shrunk(Faults& faults, const Options& options, const ModelSpec& model) {
+  for (const EncoderSpec& encoder : model.encoders) {
+    const ModuleMeshOptions& mesh = options.meshes[encoder.name];
+    if (encoder.projector.shrinks && (mesh.tp > 1 || mesh.cp > 1))
+      faults.add("mesh." + encoder.name + ".tp = " + std::to_string(mesh.tp) +
+                 " and cp = " + std::to_string(mesh.cp) + ", but the " + encoder.name +
+                 " encoder of " + model.family +
+                 " resamples the features of large images, which stay on one rank; use 1 for "
+                 "both: its images are dealt to the ranks of the replica");
+  }
+}
+
 void check_device(Faults& faults, const Options& options) {
   if (options.run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
     faults.add(
@@ -147,6 +160,7 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   check_absent_modules(faults, options, model);
   check_image_limits(faults, options.data, model);
   check_scores(faults, options, model);
+  check_shrunk(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
     faults.add(

@@ -54,29 +54,19 @@ void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan
                   std::to_string(positions - prompt + 1) + " at most, or pack shorter prompts");
 }
 
-ItemDecoding decoding_of(const EncoderSpec& encoder, const DataOptions& data) {
-  if (encoder.modality() == Modality::Audio)
-    return {.mel = std::make_shared<const LogMel>(
-                AudioOptions{.mel_bins = encoder.mels().mel_bins,
-                             .max_source_positions = encoder.mels().positions})};
-  const PatchInput& input = encoder.patches();
-  return {.image = {.size = input.image_size,
-                    .mean = data.image_mean.empty() ? input.colours.mean : data.image_mean,
-                    .std = data.image_std.empty() ? input.colours.std : data.image_std,
-                    .max_pixels = data.max_image_pixels,
-                    .patch_size = encoder.varies() ? input.patch_size : 0,
-                    .crops = input.crops,
-                    .resampling = input.resampling,
-                    .has_tiles = encoder.has_tiles()}};
-}
-
 }  // namespace
 
 LoaderOptions loading_of(const Plan& plan) {
   const DataOptions& data = plan.options.data;
   LoaderOptions loading;
   for (const EncoderSpec& encoder : plan.model.encoders)
-    loading.encoders.push_back(decoding_of(encoder, data));
+    loading.encoders.push_back(decoding_of(encoder));
+  for (ItemDecoding& decoding : loading.encoders) {
+    ImageOptions& image = decoding.image;
+    if (!data.image_mean.empty()) image.mean = data.image_mean;
+    if (!data.image_std.empty()) image.std = data.image_std;
+    image.max_pixels = data.max_image_pixels;
+  }
   loading.max_clip_seconds = data.max_clip_seconds;
   loading.mask_bad_items = data.bad_items == BadItems::Mask;
   return loading;

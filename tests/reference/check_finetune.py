@@ -30,6 +30,8 @@ try:
         LlavaForConditionalGeneration,
         LlavaNextConfig,
         LlavaNextForConditionalGeneration,
+        LlavaOnevisionConfig,
+        LlavaOnevisionForConditionalGeneration,
         Mistral3Config,
         Mistral3ForConditionalGeneration,
         Qwen2_5_VLConfig,
@@ -110,8 +112,11 @@ class Finetune(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
-    def check(self, kind, model, special):
+    def check(self, kind, model, special, processor=None):
+        """What `processor` says of images holds for packing and training, and goes out as it came."""
         directory = self.save(model, special)
+        if processor:
+            (directory / "preprocessor_config.json").write_text(json.dumps(processor))
         said = self.finetune(directory)
         self.assertIn("5 samples, 0 entries skipped", said)
         self.assertIn("bytes per rank", said)
@@ -121,6 +126,11 @@ class Finetune(unittest.TestCase):
         before, after = model.state_dict(), loaded.state_dict()
         self.assertTrue(any(not torch.equal(before[name], after[name]) for name in before))
         self.assertTrue((self.folder / "out/model/tokenizer.json").exists())
+        if processor:
+            file = self.folder / "out/model/preprocessor_config.json"
+            self.assertEqual(json.loads(file.read_text()), processor)
+            config = json.loads((self.folder / "out/model/config.json").read_text())
+            self.assertNotIn("image_processor", config)
         self.assertIn("is there", self.finetune(directory))
 
     def test_llava(self):
@@ -142,7 +152,7 @@ class Finetune(unittest.TestCase):
             vision_end_token_id=3,
         )
         model = Qwen2VLForConditionalGeneration(config)
-        self.check(Qwen2VLForConditionalGeneration, model, CHATML)
+        self.check(Qwen2VLForConditionalGeneration, model, CHATML, {"min_pixels": 9000, "max_pixels": 12000})
 
     def add_video(self):
         """In place of the entry of text alone."""
@@ -219,7 +229,9 @@ class Finetune(unittest.TestCase):
             mm_tokens_per_image=16,
             image_token_index=5,
         )
-        self.check(Gemma3ForConditionalGeneration, Gemma3ForConditionalGeneration(config), GEMMA)
+        processor = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 16}
+        model = Gemma3ForConditionalGeneration(config)
+        self.check(Gemma3ForConditionalGeneration, model, GEMMA, processor)
 
     def test_llava_next(self):
         vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
@@ -230,6 +242,29 @@ class Finetune(unittest.TestCase):
             image_grid_pinpoints=[[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]],
         )
         self.check(LlavaNextForConditionalGeneration, LlavaNextForConditionalGeneration(config), SPECIAL)
+
+    def test_llava_onevision(self):
+        """One entry has two pictures, none of which is cut."""
+        entries = json.loads(self.data.read_text())
+        entries[0]["image"] = [entries[0]["image"], entries[1]["image"]]
+        entries[0]["conversations"][0]["value"] = "<image>, <image>\nWhat are they?"
+        self.data.write_text(json.dumps(entries))
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
+        pinpoints = [[high, wide] for high in (16, 32, 48, 64) for wide in (16, 32, 48, 64)]
+        config = LlavaOnevisionConfig(
+            vision_config={"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, **vision},
+            text_config={"model_type": "qwen2", **TEXT},
+            image_token_index=4,
+            video_token_index=3,
+            image_grid_pinpoints=pinpoints,
+            vision_aspect_ratio="anyres_max_2",
+        )
+        model = LlavaOnevisionForConditionalGeneration(config)
+        processor = {"size": {"height": 16, "width": 16}, "image_grid_pinpoints": pinpoints, "do_pad": True}
+        self.check(LlavaOnevisionForConditionalGeneration, model, CHATML, processor)
+        with h5py.File(self.folder / "out/train.h5") as data:
+            first = data["tokens"][: data["token_offsets"][1]].tolist()
+        self.assertEqual(first.count(4), 2 * (16 + 1))
 
     def test_internvl(self):
         """A picture becomes so many tiles that 256 tokens hold it."""
@@ -247,7 +282,7 @@ class Finetune(unittest.TestCase):
         )
         special = [*CHATML[:2], "<img>", "</img>", "<IMG_CONTEXT>"]
         model = InternVLForConditionalGeneration(config)
-        self.check(InternVLForConditionalGeneration, model, special)
+        self.check(InternVLForConditionalGeneration, model, special, {"min_patches": 2, "max_patches": 5})
 
     def test_mistral3(self):
         tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -258,7 +293,7 @@ class Finetune(unittest.TestCase):
             tie_word_embeddings=False,
         )
         model = Mistral3ForConditionalGeneration(config)
-        self.check(Mistral3ForConditionalGeneration, model, MISTRAL)
+        self.check(Mistral3ForConditionalGeneration, model, MISTRAL, {"size": {"longest_edge": 70}})
         with h5py.File(self.folder / "out/train.h5") as data:
             end = data["token_offsets"][1]
             ids, row = data["tokens"][:end].tolist(), [4] * 4 + [5]  # of 40 x 60 pixels

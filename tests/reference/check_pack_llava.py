@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 JPEG = b"\xff\xd8\xff\xe0 the packer looks no further"
 PNG = b"\x89PNG\r\n\x1a\n nor here"
+PNG_HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"  # what follows are width and height
 WAV, FLAC = b"RIFF\x10\0\0\0WAVE the rest", b"fLaC the rest"
 
 
@@ -134,8 +135,17 @@ class Llava(InFolder):
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         self.assertIn(tokenizer.token_to_id("\u010a\u010a\u010a"), ids)
         self.assertEqual(dump(self.folder / "out.h5", 4)["samples"][0]["tokens"], ids)
-        (model / "preprocessor_config.json").write_text('{"do_pan_and_scan": true}')
-        self.assertIn("do_pan_and_scan = true", run(*command).stderr)
+        limits = {"pan_and_scan_min_crop_size": 8, "pan_and_scan_max_num_crops": 3}
+        (model / "preprocessor_config.json").write_text(json.dumps({"do_pan_and_scan": True, **limits}))
+        (self.folder / "images/a.jpg").write_bytes(PNG_HEAD + struct.pack(">II", 50, 20))
+        (self.folder / "images/sub/b.png").write_bytes(PNG_HEAD + struct.pack(">II", 10, 10))
+        result = run(*command)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        crops = f"Here is the original image {image} and here are some crops to help you see better "
+        text = text.replace(f"user\n{image}what", f"user\n{crops}{image} {image} {image}what")
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        with h5py.File(self.folder / "out.h5") as file:
+            self.assertEqual(file["tokens"][...].tolist(), ids)
 
     def qwen2_vl(self):
         special = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]

@@ -2,15 +2,52 @@
 // Reads an image file, prepares it for an encoder as training does, and writes the floats to
 // standard output: preprocess_image FILE SIZE [whole or bilinear]; or, of any size as Pixtral's
 // are, with the most of the longer side: preprocess_image FILE MOST PATCH BLOCK; or as Qwen2-VL's,
-// with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK. Exit code 3 with the
-// fault on standard error when the file is refused.
+// with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK; or as the model of a
+// directory takes it: preprocess_image FILE of CONFIG_JSON. Exit code 3 with the fault on standard
+// error when the file is refused.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string>
 
 #include "zea/core/error.hpp"
-#include "zea/data/image.hpp"
+#include "zea/data/loader.hpp"
+#include "zea/io/model_config.hpp"
+
+namespace {
+
+class OneItem : public zea::Dataset {
+ public:
+  explicit OneItem(zea::Item item) { sample_.items = {std::move(item)}; }
+
+  std::string describe() const override { return "one item"; }
+  const std::vector<zea::SampleIndex>& index() const override { return index_; }
+  zea::Sample read(int64_t) const override { return sample_; }
+  const std::vector<zea::ItemKind>& kinds() const override { return kinds_; }
+  int32_t max_token() const override { return 0; }
+  const std::vector<std::string>& classes() const override { return texts_; }
+  const std::vector<std::string>& token_bytes() const override { return texts_; }
+
+ private:
+  zea::Sample sample_;
+  std::vector<zea::SampleIndex> index_;
+  std::vector<zea::ItemKind> kinds_;
+  std::vector<std::string> texts_;
+};
+
+/// Of a sample that has this item alone.
+std::vector<float> prepared(zea::Item item, const std::string& config) {
+  const zea::ModelSpec model = zea::make_model_spec(zea::read_model_config(config));
+  const zea::EncoderSpec& encoder = model.encoders.at(0);
+  const zea::Image image = zea::decode_image(item, zea::ImageOptions().max_pixels);
+  item.height = image.height;
+  item.width = image.width;
+  if (encoder.varies()) item.shape = zea::shape_of(item, encoder);
+  zea::LoaderOptions loading{.encoders = {zea::decoding_of(encoder)}};
+  return zea::load_microbatch(OneItem(std::move(item)), loading, {0}).values.at(0);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
@@ -18,9 +55,17 @@ int main(int argc, char** argv) {
   zea::Item item;
   item.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   zea::ImageOptions options;
-  options.size = std::stoll(argv[2]);
   std::vector<float> pixels;
+  const auto write = [&] {
+    const size_t written = std::fwrite(pixels.data(), sizeof(float), pixels.size(), stdout);
+    return written == pixels.size() ? 0 : 7;
+  };
   try {
+    if (std::string(argv[2]) == "of") {
+      pixels = prepared(item, argv[3]);
+      return write();
+    }
+    options.size = std::stoll(argv[2]);
     const zea::Image image = zea::decode_image(item, options.max_pixels);
     zea::ImageSize size{options.size, options.size};
     zea::TileGrid grid;
@@ -58,5 +103,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", error.what());
     return static_cast<int>(error.code());
   }
-  return std::fwrite(pixels.data(), sizeof(float), pixels.size(), stdout) == pixels.size() ? 0 : 7;
+  return write();
 }

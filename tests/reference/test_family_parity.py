@@ -20,6 +20,7 @@ try:
     from safetensors.torch import load_file
     from transformers.utils.logging import disable_progress_bar
 
+    from cropped_cases import CROPPED_FAMILIES
     from family_cases import FAMILIES
     from pixtral_cases import PIXTRAL_FAMILIES
     from video_cases import VIDEO_FAMILIES, Clip
@@ -46,12 +47,15 @@ FIRST_WORD = 6  # smaller ids are the families' own
 SIZES = [(17, 40), (31, 23), (9, 14), (60, 51), (24, 24), (33, 75), (8, 30)]
 
 
-def spelled(family, item):
+def spelled(family, item, number):
+    """Of one of so many items in a sample."""
     if isinstance(item, Clip):
         return family.spelled_clip(item)
     height, width = item.shape[:2]
     if hasattr(family, "spelled"):
         return family.spelled(height, width)
+    if hasattr(family, "several"):
+        return [family.placeholder] * family.features(height, width, number)
     return [family.placeholder] * family.features(height, width)
 
 
@@ -75,11 +79,12 @@ def make_samples(family, case, count=7, longest_answer=12):
     samples = []
     for number in range(count):
         tokens, items = text(1, 4), []
-        for _ in range(pattern[number % len(pattern)]):
+        several = pattern[number % len(pattern)]
+        for _ in range(several):
             items.append(make_item(family, random, number_of_items))
             number_of_items += 1
             # Two pictures of which nothing tells where one ends are one to transformers.
-            tokens += spelled(family, items[-1]) + text(1, 2)
+            tokens += spelled(family, items[-1], several) + text(1, 2)
         prompt, answer = tokens + text(1, 5), text(1, longest_answer)
         mask = [0] * len(prompt) + [1] * len(answer)
         if number == 3 and longest_answer > 1:  # loss from the first token on
@@ -125,6 +130,9 @@ class FamilyParity(unittest.TestCase):
             flatten_config(self.folder / "model" / "config.json")
         if case.get("published"):
             family.spell_as_published(self.folder / "model")
+        if hasattr(family, "said_of_images"):
+            said = json.dumps(family.said_of_images)
+            (self.folder / "model" / "preprocessor_config.json").write_text(said)
         run(IMPORT, self.folder / "model", self.folder / "weights.h5")
         video = family.video if hasattr(family, "spelled_clip") else -1
         with DatasetWriter(self.folder / "data.h5", family.placeholder, video_token=video) as writer:
@@ -206,7 +214,7 @@ def add_family(family):
     setattr(FamilyParity, test, lambda self: self.check_return(family))
 
 
-for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES}.items():
+for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES, **CROPPED_FAMILIES}.items():
     add_family(one_family)
     for case_name, one_case in cases.items():
         add_case(one_family, case_name, one_case)

@@ -88,6 +88,24 @@ std::string llava_next_config() {
   return config.dump();
 }
 
+/// Features of images are resampled to about those of one tile.
+std::string llava_onevision_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 1, .siglip = true}));
+  config["model_type"] = "llava_onevision";
+  config["vision_feature_select_strategy"] = "full";
+  config["vision_aspect_ratio"] = "anyres_max_1";
+  config["image_grid_pinpoints"] = {{40, 40}, {40, 80}};
+  config["text_config"]["hidden_size"] = 116;
+  config["vision_config"].update({{"hidden_size", 78}, {"intermediate_size", 202}});
+  config["vision_config"]["image_size"] = 20;
+  return config.dump();
+}
+
+void crop_images(ModelSpec& model) {
+  std::get<PatchInput>(model.encoders.at(0).input).beside =
+      CropLimits{.most = 2, .least_side = 1, .least_ratio = 1};
+}
+
 void cut_into_few(ModelSpec& model) {
   std::get<PatchInput>(model.encoders.at(0).input).tiles.most = 4;
 }
@@ -239,10 +257,12 @@ const std::vector<MeasuredModel>& measured_models() {
       {"llava with registers", dinov2_config()},
       {"internvl", internvl_config(), cut_into_few},
       {"llava_next", llava_next_config()},
+      {"llava_onevision", llava_onevision_config()},
       {"qwen2_vl", qwen2_vl_config(), shrink_images},
       {"qwen2_5_vl", qwen2_5_vl_config(), shrink_images},
       {"qwen3_vl", qwen3_vl_config(), shrink_images},
       {"gemma3", gemma3_config()},
+      {"gemma3 with crops beside images", gemma3_config(), crop_images},
       {"mistral3", mistral3_config()},
       {"llava with audio", audio_config(true)},
       {"llava with long clips and no images", audio_config(false)},

@@ -8,6 +8,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/plan.hpp"
 #include "zea/plan/tokens/item_row.hpp"
 
 namespace zea::test_llava_next {
@@ -94,9 +95,99 @@ TEST(LlavaNext, RefusesWhatIsNotBuilt) {
             std::string::npos);
   Json siglip = tiny_config()["vision_config"];
   siglip["model_type"] = "siglip_vision_model";
-  EXPECT_NE(refusal("vision_config", siglip).find("an encoder with a class token"),
+  EXPECT_NE(refusal("vision_config", siglip).find("full: this encoder's features"),
             std::string::npos);
+  Json dino = tiny_config()["vision_config"];
+  dino["model_type"] = "dinov2_with_registers";
+  for (const char* key : {"intermediate_size", "projection_dim", "vocab_size"}) dino.erase(key);
+  EXPECT_NE(refusal("vision_config", dino).find("without registers"), std::string::npos);
   EXPECT_NE(refusal("use_image_newline_parameter", false).find("not built"), std::string::npos);
+}
+
+Json onevision_config() {
+  Json config = Json::parse(testing::tiny_llava_config({.siglip = true}));
+  config["model_type"] = "llava_onevision";
+  config["vision_feature_select_strategy"] = "full";
+  config["image_grid_pinpoints"] = {{8, 8}, {8, 16}, {16, 16}, {16, 24}};
+  config["vision_aspect_ratio"] = "anyres_max_2";
+  return config;
+}
+
+EncoderSpec onevision_encoder() {
+  return make_model_spec(onevision_config().dump()).encoders.at(0);
+}
+
+TEST(LlavaOneVision, ResamplesFeaturesOfTooManyTiles) {
+  const EncoderSpec encoder = onevision_encoder();
+  const ItemShape two = encoder.item_shape(ImageSize{8, 16});
+  EXPECT_EQ(two.sources, 0);
+  EXPECT_EQ(two.features, 4 + 2 * 5);
+  // 4 x 6 features, and 2 tiles have 8: sqrt(3) less each way.
+  const ItemShape six = encoder.item_shape(ImageSize{16, 24});
+  EXPECT_EQ(six.shrunk_rows, 2);
+  EXPECT_EQ(six.shrunk_columns, 3);
+  EXPECT_EQ(six.row_ends, 2);
+  EXPECT_EQ(six.tokens, 7 * 4 + 2);
+  EXPECT_EQ(six.features, 4 + 2 * 4);
+  EXPECT_EQ(six.sources, 4 + 4 * 6 + 2);
+  std::vector<int64_t> features, sources;
+  for (int64_t token = 0; token < six.tokens; ++token) {
+    if (six.feature_of(token) >= 0) features.push_back(six.feature_of(token));
+    sources.push_back(six.source_of(token));
+  }
+  std::ranges::sort(features);
+  std::ranges::sort(sources);
+  for (int64_t i = 0; i < six.features; ++i) ASSERT_EQ(features.at(i), i);
+  ASSERT_EQ(std::ssize(features), six.features);
+  for (int64_t i = 0; i < six.sources; ++i) ASSERT_EQ(sources.at(i), i);
+}
+
+TEST(LlavaOneVision, SharesOfAFeatureLieAroundItsCentre) {
+  const ItemShape six = onevision_encoder().item_shape(ImageSize{16, 24});
+  // The first of 2 x 3 among 4 x 6: half a row and half a column from its corner.
+  const auto corners = six.feature_shares(4);
+  const int64_t rows[] = {4, 5, 10, 11};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(corners[i].row, rows[i]);
+    EXPECT_EQ(corners[i].share, 0.25);
+  }
+  EXPECT_EQ(six.feature_shares(2)[0].row, 2);
+  EXPECT_EQ(six.feature_shares(2)[0].share, 1);
+  EXPECT_EQ(six.feature_shares(7)[0].row, 4 + 24);  // the end of the first row
+}
+
+TEST(LlavaOneVision, OneOfSeveralImagesIsPadded) {
+  const ItemShape padded = onevision_encoder().padded_shape();
+  EXPECT_EQ(padded.tokens, 5);
+  EXPECT_EQ(padded.features, 5);
+  std::vector<int64_t> features;
+  for (int64_t token = 0; token < 5; ++token) features.push_back(padded.feature_of(token));
+  EXPECT_EQ(features, (std::vector<int64_t>{0, 1, 2, 3, 4}));
+}
+
+TEST(LlavaOneVision, ItsTowerIsNotCut) {
+  Options options;
+  options.meshes["vision"].cp = 2;
+  options.meshes["llm"].cp = 2;
+  try {
+    make_plan(options, onevision_config().dump(), 2);
+    FAIL();
+  } catch (const PlanError& error) {
+    EXPECT_NE(std::string(error.what()).find("mesh.vision.tp = 1 and cp = 2"), std::string::npos);
+  }
+  options.meshes["vision"].cp = 1;
+  EXPECT_NO_THROW(make_plan(options, onevision_config().dump(), 2));
+}
+
+TEST(LlavaOneVision, RefusesWhatIsNotBuilt) {
+  Json config = onevision_config();
+  for (const char* ratio : {"pad", "anyres_max_", "anyres_max_0", "anyres_max_9x"}) {
+    config["vision_aspect_ratio"] = ratio;
+    EXPECT_THROW(make_model_spec(config.dump()), WeightsError) << ratio;
+  }
+  config = onevision_config();
+  config["vision_feature_select_strategy"] = "default";
+  EXPECT_THROW(make_model_spec(config.dump()), WeightsError);
 }
 
 }  // namespace

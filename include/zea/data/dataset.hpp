@@ -59,9 +59,10 @@ std::string item_name(const Item& item);
 /// The image that is a video's frame.
 Item frame_of(const Item& video, int64_t frame);
 
-/// What the encoder makes of an item. Throws DataError where it depends on a size or a length that
-/// is not known, and where that is too short for a feature.
-ItemShape shape_of(const Item& item, const EncoderSpec& encoder);
+/// What the encoder makes of an item, which is the only image of its sample or not. Throws
+/// DataError where it depends on a size or a length that is not known, and where that is too short
+/// for a feature.
+ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone = true);
 
 /// Gives each of a sample's items its kind and its shape.
 void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind>& kinds,

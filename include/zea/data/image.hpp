@@ -18,9 +18,12 @@ struct ImageOptions {
   int64_t max_pixels = 100000000;  ///< refused before memory is taken
   /// Where images differ in size: each is made a whole number of patches wide and high.
   int64_t patch_size = 0;
-  bool crops = true;  ///< to the middle; false: the whole image is made size x size
+  bool crops = true;          ///< to the middle; false: the whole image is made size x size
+  int64_t shortest_edge = 0;  ///< that a cropped image has before; 0: size
   Resampling resampling = Resampling::Bicubic;
-  bool has_tiles = false;  ///< of size x size each, as many as the item's shape says
+  double scale = ImageColours().scale;
+  bool has_crops_beside = false;  ///< behind the whole image, as the item's shape says
+  bool has_tiles = false;         ///< of size x size each, as many as the item's shape says
 };
 
 /// 8-bit RGB, height x width x 3.
@@ -40,6 +43,11 @@ void preprocess_image(const Image& image, const ImageOptions& options, float* ta
 /// several of them of the whole image: (tiles, 3, size, size).
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target);
+/// The same of the whole image, and behind it of crops of it.
+void preprocess_crops(const Image& image, const ImageOptions& options, const TileGrid& grid,
+                      float* target);
+/// (3, size, size) of the image in the middle of a square of the mean colour.
+void preprocess_padded(const Image& image, const ImageOptions& options, float* target);
 /// The same of the whole image, made square, and of the tiles of a grid in whose middle it stands
 /// with its shape kept, black around it: (1 + tiles, 3, size, size).
 void preprocess_fitted(const Image& image, const ImageOptions& options, const TileGrid& grid,

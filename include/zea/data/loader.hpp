@@ -57,6 +57,9 @@ struct ItemDecoding {
   size_t values(const ItemShape& shape = {}) const;
 };
 
+/// As the encoder takes its items.
+ItemDecoding decoding_of(const EncoderSpec& encoder);
+
 struct LoaderOptions {
   std::vector<ItemDecoding> encoders;  ///< by the kind of their items
   /// A bad item becomes zeros, and all labels of its sample are masked; otherwise it is a

@@ -76,6 +76,10 @@ at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Param
 /// states * hidden).
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);
 
+/// Sums of rows of x (rows, width), those of `rows` (features, n) int64 times `shares` (features,
+/// n): (features, width).
+at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& shares);
+
 /// x (features, width) with `end` (width) in the rows `rows` int64.
 at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end);
 

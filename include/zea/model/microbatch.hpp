@@ -32,12 +32,15 @@ struct EncoderPart {
   at::Tensor corners, corner_shares;
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention
   RowShares shares;                       ///< of the cp tokens
-  at::Tensor feature_rows;      ///< int64: rows here that become features, in order of these; none:
-                                ///< all, as they stand
-  at::Tensor row_ends;          ///< int64: of the features made here those that end a row
-  RowShares feature_shares;     ///< of the features of the cp tokens
-  at::Tensor placeholder_rows;  ///< int64: rows here of the text that take features, ascending
-  RowTransfer features;         ///< from the ranks that made them to those of their placeholders
+  at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
+                            ///< all, as they stand
+  /// Where features of images here are resampled: (features made here, 4) the rows behind the
+  /// projector that each is put together of, int64, and their shares in it, compute type.
+  at::Tensor feature_corners, feature_shares_of;
+  at::Tensor row_ends;            ///< int64: of the features made here those that end a row
+  RowShares feature_shares;       ///< of the features of the cp tokens
+  at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
+  RowTransfer features;           ///< from the ranks that made them to those of their placeholders
   RowTransfer feature_gradients;  ///< and back
 
   at::Tensor patches;     ///< of images: (patches here, values of a patch), compute type

@@ -19,6 +19,9 @@ ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable) 
     const bool sees = encoder.has("vision_config");
     features.push_back(sees ? add_image_encoder(builder, model, encoder, place, trainable)
                             : add_sound_encoder(builder, model, encoder, place, trainable));
+    if (sees && encoder.has(kImageProcessor))
+      read_image_processor(encoder.object_alone(kImageProcessor, name + "." + kImageProcessor),
+                           model.encoders.back(), true);
     model.notes.push_back("features of " + name + " are put in the places of token " +
                           std::to_string(model.encoders.back().placeholder));
   }

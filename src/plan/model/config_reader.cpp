@@ -108,6 +108,19 @@ ConfigReader ConfigReader::object(const char* key) const {
   return ConfigReader(object_.at(key), path_ + "." + key, asked_);
 }
 
+ConfigReader ConfigReader::object_alone(const char* key, const std::string& path) const {
+  if (!has(key)) refuse(key, "nothing", "an object");
+  return {object_.at(key), path};
+}
+
+bool ConfigReader::is_object(const char* key) const {
+  return has(key) && object_.at(key).is_object();
+}
+
+std::string ConfigReader::dump(const char* key) const {
+  return has(key) ? object_.at(key).dump() : "nothing";
+}
+
 std::vector<std::string> ConfigReader::keys() const {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object_.items())
@@ -196,13 +209,15 @@ std::vector<std::array<int64_t, 2>> ConfigReader::pairs(const char* key) const {
   return list;
 }
 
-std::vector<double> ConfigReader::numbers(const char* key, int64_t count) const {
-  const std::string allowed = "a list of " + std::to_string(count) + " numbers above 0";
+std::vector<double> ConfigReader::numbers(const char* key, int64_t count, bool above_0) const {
+  const std::string allowed =
+      "a list of " + std::to_string(count) + " numbers" + (above_0 ? " above 0" : "");
   if (!has(key)) refuse(key, "nothing", allowed);
   const auto& value = object_.at(key);
   std::vector<double> list;
   for (const auto& element : value)
-    if (element.is_number() && element.get<double>() > 0) list.push_back(element.get<double>());
+    if (element.is_number() && (!above_0 || element.get<double>() > 0))
+      list.push_back(element.get<double>());
   if (!value.is_array() || list.size() != value.size() || list.size() != static_cast<size_t>(count))
     refuse(key, value.dump(), allowed);
   return list;

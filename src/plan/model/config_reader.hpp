@@ -21,8 +21,12 @@ class ConfigReader {
 
   bool has(const char* key) const;      ///< present and not null
   bool is_null(const char* key) const;  ///< present and null
+  bool is_object(const char* key) const;
   ConfigReader object(const char* key) const;
-  std::vector<std::string> keys() const;  ///< that are present and not null
+  /// Of which errors say `path`, and whose unknown keys are its reader's to refuse.
+  ConfigReader object_alone(const char* key, const std::string& path) const;
+  std::string dump(const char* key) const;  ///< as it was found, "nothing" where it was not
+  std::vector<std::string> keys() const;    ///< that are present and not null
   /// A list of lists of two numbers of 1 or more.
   std::vector<std::array<int64_t, 2>> pairs(const char* key) const;
   int64_t positive(const char* key, int64_t fallback) const;
@@ -31,7 +35,8 @@ class ConfigReader {
                                 int64_t fallback) const;  ///< a number or a list of them
   double number(const char* key, double fallback) const;
   int64_t side(const char* key, int64_t fallback) const;  ///< of a square: a number, or two alike
-  std::vector<double> numbers(const char* key, int64_t count) const;  ///< so many, none may be 0
+  /// So many, which must be above 0 unless they may be any.
+  std::vector<double> numbers(const char* key, int64_t count, bool above_0 = true) const;
   bool boolean(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
   std::vector<std::string> texts(const char* key) const;  ///< a list; empty: there is none

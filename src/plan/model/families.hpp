@@ -180,6 +180,7 @@ struct ImageDefaults {
   const char* select = "default";  ///< vision_feature_select_strategy
   bool bias = true;
   bool merges = false;  ///< the projector merges squares of patches, as Mistral 3's
+  std::vector<ImageSize> resolutions = {};  ///< that images are fitted into
 };
 /// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
 /// model whose decoder is known. Returns the unit that makes the features.
@@ -188,6 +189,11 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
                       const ImageDefaults& defaults = {});
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderPlace& place, const Trainable& trainable);
+
+/// What a directory's image processor says of the images of an encoder; of one that is put together
+/// with others (`is_part`) not their size, which then is that of its table of positions. Throws
+/// WeightsError naming what zea can not do.
+void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part = false);
 
 /// A decoder into whose text features are merged, of family `usual` where its config names none.
 Decoder read_merging_decoder(const ConfigReader& config, const std::string& usual);
@@ -212,6 +218,7 @@ const std::map<std::string, MakeComposite>& composites();
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava_next(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_gemma3(const ConfigReader& config, const Trainable& trainable);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemma 3 with images (arXiv:2503.19786): what SigLIP makes of them, normed, averaged over squares
 // of patches and normed again, times a matrix of (in, out), in the text of a Gemma 3 decoder, where
-// the features of an image see all of it. Pan and scan is for generating, and not built.
+// the features of an image see all of it.
 #include <algorithm>
 #include <cmath>
 
@@ -32,6 +32,7 @@ VisionEncoder read_pooled_siglip(const ConfigReader& config) {
   auto& patches = std::get<PatchInput>(spec.input);
   patches.block = read_pooled_side(config, patches);
   patches.resampling = Resampling::Bilinear;  // of its processor
+  patches.beside = CropLimits{};
   spec.name = "vision";
   spec.placeholder = config.integer("image_token_index", config.integer("image_token_id", 262144));
   spec.drops_first_token = false;

@@ -97,26 +97,28 @@ void add_patch_merger(SpecBuilder& builder, const EncoderSpec& vision, const std
 }
 
 /// Resolutions that images are fitted into, each of whole tiles.
-void read_resolutions(const ConfigReader& config, EncoderSpec& vision) {
+void read_resolutions(const ConfigReader& config, const std::vector<ImageSize>& usual,
+                      EncoderSpec& vision) {
   auto& patches = std::get<PatchInput>(vision.input);
   constexpr int64_t kMostTiles = 64;
   const int64_t size = patches.image_size;
   for (const auto& [height, width] : config.pairs("image_grid_pinpoints"))
     patches.resolutions.push_back({height, width});
-  if (!config.has("image_grid_pinpoints"))
-    patches.resolutions = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
+  if (!config.has("image_grid_pinpoints")) patches.resolutions = usual;
   for (const auto& [height, width] : patches.resolutions)
     if (height % size != 0 || width % size != 0 || height / size * (width / size) > kMostTiles)
       config.refuse("image_grid_pinpoints",
                     "[" + std::to_string(height) + ", " + std::to_string(width) + "]",
                     "whole tiles of the encoder's image_size = " + std::to_string(size) + ", " +
                         std::to_string(kMostTiles) + " of them at most");
-  if (!patches.class_token || patches.registers > 0)
+  if (patches.any_size || patches.registers > 0)
     config.refuse("vision_config.model_type", config.object("vision_config").text("model_type", ""),
-                  "an encoder with a class token and without registers, as clip_vision_model "
+                  "an encoder of one size of images and without registers, as clip_vision_model "
                   "(others are not built yet)");
-  if (!vision.drops_first_token)
-    config.refuse("vision_feature_select_strategy", "full", "default: the patches of each tile");
+  if (vision.drops_first_token != patches.class_token)
+    config.refuse("vision_feature_select_strategy", patches.class_token ? "full" : "default",
+                  patches.class_token ? "default: the patches of each tile"
+                                      : "full: this encoder's features are its patches");
   patches.crops = false;
 }
 
@@ -170,7 +172,7 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
                                   config.integer("image_token_id", defaults.token), model);
   read_projector(config, vision, defaults.bias);
   if (defaults.merges) read_patch_merger(config, model.decoder, encoder);
-  if (!place.row_end.empty()) read_resolutions(config, vision);
+  if (!place.row_end.empty()) read_resolutions(config, defaults.resolutions, vision);
   model.encoders.push_back(vision);
   const auto [trains, projector_trains] = trainable.of(vision.name);
   const std::vector<int> states = add_vision_encoder(builder, encoder, place.root, trains);

@@ -57,15 +57,28 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
   return make_decoder(config, decoder->second, trainable);
 }
 
+/// A model without images may lie beside one.
+void read_processor(const ConfigReader& config, ModelSpec& model) {
+  const auto encoder = std::ranges::find(model.encoders, Modality::Image, &EncoderSpec::modality);
+  if (encoder != model.encoders.end())
+    detail::read_image_processor(config.object_alone(kImageProcessor, kImageProcessor), *encoder);
+}
+
 }  // namespace
 
 const std::map<std::string, detail::MakeComposite>& detail::composites() {
   static const std::map<std::string, MakeComposite> families{
-      {"gemma3", make_gemma3},         {"internvl", make_internvl},
-      {"llava", make_llava},           {"llava_next", make_llava_next},
-      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
-      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
-      {"qwen3_vl", make_qwen3_vl},     {"voxtral", make_voxtral},
+      {"gemma3", make_gemma3},
+      {"internvl", make_internvl},
+      {"llava", make_llava},
+      {"llava_next", make_llava_next},
+      {"llava_onevision", make_llava_onevision},
+      {"mistral3", make_mistral3},
+      {"qwen2_audio", make_qwen2_audio},
+      {"qwen2_5_vl", make_qwen2_5_vl},
+      {"qwen2_vl", make_qwen2_vl},
+      {"qwen3_vl", make_qwen3_vl},
+      {"voxtral", make_voxtral},
   };
   return families;
 }
@@ -153,6 +166,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   const ConfigReader config(json, "config");
   const std::string family = config.text("model_type", "");
   ModelSpec model = make_family(family, config, trainable);
+  if (config.has(kImageProcessor)) read_processor(config, model);
   config.refuse_unknown();
   model.family = family;
   for (UnitSpec& unit : model.units) {

@@ -128,6 +128,36 @@ ImageSize PatchInput::resolution(const ImageSize& image) const {
   return best;
 }
 
+TileGrid PatchInput::crops_beside(const ImageSize& image) const {
+  const bool is_wide = image.width >= image.height;
+  const int64_t longer = std::max(image.height, image.width);
+  const int64_t shorter = std::min(image.height, image.width);
+  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
+  if (ratio < beside->least_ratio) return {};
+  const int64_t nearest = std::min(static_cast<int64_t>(ratio + 0.5), longer / beside->least_side);
+  const int64_t crops = std::clamp<int64_t>(nearest, 2, beside->most);
+  const int64_t side = (longer + crops - 1) / crops;
+  if (std::min(side, shorter) < beside->least_side) return {};
+  if (side * (crops - 1) >= longer)
+    throw DataError("an image of " + std::to_string(image.height) + " x " +
+                    std::to_string(image.width) + " pixels, too few for " + std::to_string(crops) +
+                    " crops; pan_and_scan_min_crop_size may be larger");
+  return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
+}
+
+TileGrid PatchInput::shrunk(const TileGrid& shown) const {
+  constexpr double kTooMany = 1.1;
+  if (shrunk_to_tiles == 0) return {0, 0};
+  const double ratio = std::sqrt(static_cast<double>(shown.tiles()) /
+                                 static_cast<double>(shrunk_to_tiles * side() * side()));
+  if (ratio <= kTooMany) return {0, 0};
+  const auto whole = [&](int64_t patches) {
+    const auto side = static_cast<double>(patches);
+    return std::llround((side - std::fmod(side, ratio)) / ratio);
+  };
+  return {whole(shown.wide), whole(shown.high)};
+}
+
 int64_t PatchInput::patches_of(const ItemShape& shape) const {
   const int64_t others = patches_first ? learned_tokens() + shape.apart : learned_tokens();
   return shape.tile_tokens() - others;
@@ -185,18 +215,60 @@ PatchPlace ItemShape::square(int64_t index) const {
   return {row + in_window / across, column + in_window % across};
 }
 
-int64_t ItemShape::fitted_feature_of(int64_t token) const {
-  const int64_t side = width, of_whole = side * side;
-  const int64_t in_row = tiles_wide * side - 2 * columns_around + 1;  // its end among them
+int64_t ItemShape::fitted_source_of(int64_t token) const {
+  const int64_t side = width, of_whole = side * side, wide = shown_columns();
   const int64_t behind = token - tiles * tile_tokens();
-  if (behind >= 0) return of_whole + (behind + 1) * in_row - 1;
+  if (behind >= 0) return of_whole + shown_rows() * wide + behind;
   const int64_t tile = token / tile_tokens(), patch = token % tile_tokens() - first;
   if (patch < 0 || patch >= of_whole) return -1;
   if (tile == 0) return patch;
   const int64_t row = (tile - 1) / tiles_wide * side + patch / side - rows_around;
   const int64_t column = (tile - 1) % tiles_wide * side + patch % side - columns_around;
-  const bool shows = row >= 0 && row < row_ends && column >= 0 && column < in_row - 1;
-  return shows ? of_whole + row * in_row + column : -1;
+  const bool shows = row >= 0 && row < shown_rows() && column >= 0 && column < wide;
+  return shows ? of_whole + row * wide + column : -1;
+}
+
+int64_t ItemShape::fitted_feature_of(int64_t token) const {
+  const int64_t of_whole = width * width, source = fitted_source_of(token);
+  if (source < of_whole) return source;
+  const int64_t rows = sources > 0 ? shrunk_rows : shown_rows();
+  const int64_t wide = sources > 0 ? shrunk_columns : shown_columns();
+  const int64_t shown = source - of_whole, ends = shown_rows() * shown_columns();
+  if (shown >= ends) return of_whole + (shown - ends + 1) * (wide + 1) - 1;
+  if (shown >= rows * wide) return -1;
+  return of_whole + shown / wide * (wide + 1) + shown % wide;
+}
+
+int64_t ItemShape::source_of(int64_t token) const {
+  return sources > 0 ? fitted_source_of(token) : feature_of(token);
+}
+
+std::array<TableShare, 4> ItemShape::feature_shares(int64_t feature) const {
+  struct Between {
+    int64_t first, second;
+    double share;  ///< of the second
+  };
+  const int64_t of_whole = width * width, shown = feature - of_whole;
+  const int64_t row = shown / (shrunk_columns + 1), column = shown % (shrunk_columns + 1);
+  if (sources == 0 || shown < 0) return {{{feature, 1}, {feature, 0}, {feature, 0}, {feature, 0}}};
+  const int64_t high = shown_rows(), wide = shown_columns();
+  const int64_t end = of_whole + high * wide + row;
+  if (column == shrunk_columns) return {{{end, 1}, {end, 0}, {end, 0}, {end, 0}}};
+  // Centres of squares on centres of squares, as transformers' interpolate has them.
+  const auto between = [](int64_t index, int64_t from, int64_t to) -> Between {
+    const double scale = static_cast<double>(from) / static_cast<double>(to);
+    const double at = std::max(0.0, (static_cast<double>(index) + 0.5) * scale - 0.5);
+    const auto first = static_cast<int64_t>(at);
+    return {first, std::min(first + 1, from - 1), at - static_cast<double>(first)};
+  };
+  const Between y = between(row, high, shrunk_rows), x = between(column, wide, shrunk_columns);
+  const auto source = [&](int64_t of_row, int64_t of_column) {
+    return of_whole + of_row * wide + of_column;
+  };
+  return {{{source(y.first, x.first), (1 - y.share) * (1 - x.share)},
+           {source(y.first, x.second), (1 - y.share) * x.share},
+           {source(y.second, x.first), y.share * (1 - x.share)},
+           {source(y.second, x.second), y.share * x.share}}};
 }
 
 int64_t ItemShape::feature_of(int64_t token) const {
@@ -244,6 +316,8 @@ int64_t BlockSpec::widest_window() const {
 ItemShape EncoderSpec::item_shape() const {
   if (modality() == Modality::Image && patches().tiles.most > 1)
     return tiled_shape(patches().tiles.most + 1, 1);
+  if (modality() == Modality::Image && patches().has_crops_beside())
+    return tiled_shape(patches().beside->most + 1, 1);
   if (modality() == Modality::Image && !patches().resolutions.empty())
     return shape_within(std::numeric_limits<int64_t>::max());
   if (modality() == Modality::Image)
@@ -261,8 +335,8 @@ ItemShape EncoderSpec::clip_shape(int64_t columns) const {
 ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
   const PatchInput& input = patches();
   if (!input.resolutions.empty()) return fitted_shape(image);
-  if (input.tiles.most > 0) {
-    const TileGrid grid = input.grid(image);
+  if (input.tiles.most > 0 || input.has_crops_beside()) {
+    const TileGrid grid = input.tiles.most > 0 ? input.grid(image) : input.crops_beside(image);
     return tiled_shape(grid.tiles() > 1 ? grid.tiles() + 1 : 1, grid.wide);
   }
   return resized_shape(input.resized(image));
@@ -331,18 +405,37 @@ ItemShape EncoderSpec::fitted_shape(const ImageSize& image) const {
       fills_rows ? (high - taken(height * (static_cast<double>(wide) / width))) / 2 : 0;
   const int64_t columns =
       fills_rows ? 0 : (wide - taken(width * (static_cast<double>(high) / height))) / 2;
-  const int64_t row_ends = high - 2 * rows;
-  const int64_t tiles = 1 + to.width / size * (to.height / size);
-  return {.tokens = tiles * (side * side + input.learned_tokens()) + row_ends,
-          .features = side * side + row_ends * (wide - 2 * columns + 1),
-          .first = input.learned_tokens(),
+  const int64_t shown_rows = high - 2 * rows, shown_columns = wide - 2 * columns;
+  const int64_t tiles = 1 + to.width / size * (to.height / size), of_whole = side * side;
+  ItemShape shape{.first = input.learned_tokens(),
+                  .width = side,
+                  .tiles = tiles,
+                  .tiles_wide = to.width / size,
+                  .is_fitted = true,
+                  .rows_around = rows,
+                  .columns_around = columns,
+                  .row_ends = shown_rows};
+  int64_t made_columns = shown_columns;
+  const TileGrid shrunk = input.shrunk({shown_columns, shown_rows});
+  if (shrunk.tiles() > 0) {
+    shape.row_ends = shape.shrunk_rows = shrunk.high;
+    made_columns = shape.shrunk_columns = shrunk.wide;
+    shape.sources = of_whole + shown_rows * shown_columns + shape.row_ends;
+  }
+  shape.tokens = tiles * (of_whole + input.learned_tokens()) + shape.row_ends;
+  shape.features = of_whole + shape.row_ends * (made_columns + 1);
+  return shape;
+}
+
+ItemShape EncoderSpec::padded_shape() const {
+  const int64_t side = patches().side();
+  return {.tokens = side * side + patches().learned_tokens() + 1,
+          .features = side * side + 1,
+          .first = patches().learned_tokens(),
           .width = side,
-          .tiles = tiles,
-          .tiles_wide = to.width / size,
+          .tiles_wide = 0,
           .is_fitted = true,
-          .rows_around = rows,
-          .columns_around = columns,
-          .row_ends = row_ends};
+          .row_ends = 1};
 }
 
 ItemShape EncoderSpec::shape_within(int64_t features) const {
@@ -351,13 +444,15 @@ ItemShape EncoderSpec::shape_within(int64_t features) const {
     for (const ImageSize& each : patches().resolutions) {
       const ItemShape shape = fitted_shape(each);
       const bool fits = shape.features <= features, best_fits = best.features <= features;
-      if (fits != best_fits ? fits : (shape.features > best.features) == fits) best = shape;
+      const bool shrinks = patches().shrunk_to_tiles > 0;  // many tiles have no more features
+      const bool is_larger = shrinks ? shape.tokens > best.tokens : shape.features > best.features;
+      if (fits != best_fits ? fits : is_larger == fits) best = shape;
     }
     return best;
   }
   const ItemShape usual = item_shape();
   if (!varies() || usual.features <= features) return usual;
-  if (modality() == Modality::Image && patches().tiles.most > 0) {
+  if (modality() == Modality::Image && has_tiles()) {
     const int64_t tiles = features / tiled_shape(1, 1).features;
     return tiled_shape(std::max<int64_t>(1, tiles == 2 ? 1 : tiles), 1);  // two are a grid of one
   }

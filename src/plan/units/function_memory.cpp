@@ -360,6 +360,13 @@ FunctionMemory sum_memory(int64_t bytes) {
   return f;
 }
 
+FunctionMemory mixed_rows_memory(int64_t bytes) {
+  FunctionMemory f = rows_memory(bytes);
+  f.forward_peak = 2 * f.output;
+  f.gradient_working = f.output;
+  return f;
+}
+
 FunctionMemory rows_memory(int64_t bytes) {
   FunctionMemory f;
   f.output = bytes;

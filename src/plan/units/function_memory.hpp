@@ -115,5 +115,7 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
 FunctionMemory sum_memory(int64_t bytes);
 /// Some rows of a tensor, whose gradient is zero elsewhere; or all of them, times a number.
 FunctionMemory rows_memory(int64_t bytes);
+/// Sums of rows of another tensor.
+FunctionMemory mixed_rows_memory(int64_t bytes);
 
 }  // namespace zea::detail

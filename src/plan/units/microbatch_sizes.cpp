@@ -22,8 +22,11 @@ EncoderSizes encoder_sizes(const EncoderSpec& encoder, const std::vector<ItemSha
   for (const ItemShape& item : items) {
     sizes.tokens += item.tokens;
     sizes.features += item.features;
-    if (encoder.modality() == Modality::Image)
-      sizes.patches += item.tiles * encoder.patches().patches_of(item);
+    sizes.beyond += item.projected() / item.merge - item.features;
+    if (encoder.modality() != Modality::Image) continue;
+    const PatchInput& input = encoder.patches();
+    const bool are_all = input.learned_tokens() == 0;  // ends of rows, too
+    sizes.patches += are_all ? item.tokens : item.tiles * input.patches_of(item);
   }
   for (const AttentionSpec& way : encoder.block.attention)
     sizes.attention.push_back(attention_sizes(segments_of_items(items, way.window > 0), false));

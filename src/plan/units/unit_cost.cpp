@@ -79,6 +79,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   RowCount vocabulary() { return copied(rows_); }
   RowCount scaled(RowCount x, double) { return copied(x.rows); }
   RowCount features() { return {feature_rows_}; }
+  RowCount shrunk(RowCount) { return copied(made_features_); }
   RowCount with_row_ends(RowCount x) { return copied(x.rows); }
   RowCount side_by_side(RowCount x, int64_t count) { return {x.rows / count}; }
   RowCount merged(RowCount text, size_t) { return copied(text.rows); }
@@ -93,7 +94,8 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     const EncoderSpec& encoder = model_.encoders[unit_.encoder];
     if (encoder.modality() == Modality::Image)
       patches_ = items * item.tiles * encoder.patches().patches_of(item);
-    feature_rows_ = items * item.features * item.merge;
+    feature_rows_ = items * item.projected();
+    made_features_ = items * item.features;
     const int64_t window = unit_.kind == UnitKind::Block ? model_.attention(unit_).window : 0;
     pairs_ = static_cast<double>(rows_ * item.most_seen(window));
   }
@@ -109,8 +111,9 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   const ModelSpec& model_;
   const int64_t hidden_;
   int64_t rows_ = 0, patches_ = 0;
-  int64_t feature_rows_ = 0;  ///< those that become features
-  double pairs_ = 0;          ///< of a query and a key that it sees
+  int64_t feature_rows_ = 0;  ///< those that become features, or of which these are put together
+  int64_t made_features_ = 0;
+  double pairs_ = 0;  ///< of a query and a key that it sees
   int64_t products_ = 0;
   double attention_ = 0;
 };
@@ -147,6 +150,7 @@ std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times) {
     item.tokens *= times;
     item.features *= times;
     item.row_ends *= times;
+    item.sources *= times;
     if (item.tiles > 1) item.tiles *= times;
     costs[u] = cost_of(model, unit, CostOps(model, unit, item));
   }

@@ -195,6 +195,11 @@ class MemoryOps {
                             static_cast<int64_t>(states.size())),
                 states, tokens);
   }
+  TapeTensor shrunk(const TapeTensor& x) {
+    if (sizes_.encoders[unit_.encoder].beyond == 0) return x;
+    const int64_t rows = features_of(unit_).here;
+    return call(mixed_rows_memory(rows * model_.decoder.block.hidden * bytes_.param), {x}, rows);
+  }
   TapeTensor with_row_ends(const TapeTensor& x) {
     return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
   }
@@ -261,7 +266,9 @@ class MemoryOps {
   RowCounts tokens() const { return tokens_of(unit_); }
   RowCounts targets() const { return share_of(sizes_.targets); }
   RowCounts rows_of(UnitRows kind) const {
-    return kind == UnitRows::Tokens ? tokens() : features_of(unit_);
+    if (kind == UnitRows::Tokens) return tokens();
+    const EncoderSizes& items = sizes_.encoders[unit_.encoder];
+    return share_of(items.features + items.beyond);
   }
 
   /// The part of a weight, or of the vector of that role, that this tp rank has; fused ones are

@@ -135,6 +135,9 @@ struct Trainable {
   }
 };
 
+/// A key of zea's own in a config: what the files beside config.json say of images.
+inline constexpr const char* kImageProcessor = "image_processor";
+
 /// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed
 /// values; a family or an option that is not built is refused.
 ModelSpec make_model_spec(const std::string& config_json, const Trainable& trainable = {});

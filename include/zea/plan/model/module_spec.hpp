@@ -99,6 +99,7 @@ struct ImageSize {
 struct ImageColours {
   std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};  ///< of each channel, pixels in 0..1
   std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
+  double scale = 1.0 / 255;  ///< times a pixel's 8 bits
 };
 
 /// How pixels between those of an image are found where it is resized.
@@ -112,6 +113,14 @@ struct PixelLimits {
 /// Into how many square tiles an image is cut, at least and at most; most = 0: into none.
 struct TileLimits {
   int64_t least = 1, most = 0;
+};
+
+/// Of an image that is longer one way: crops along it that stand beside the whole image (pan and
+/// scan of Gemma 3).
+struct CropLimits {
+  int64_t most = 0;          ///< crops; 0: none
+  int64_t least_side = 256;  ///< of a crop, in pixels
+  double least_ratio = 1.2;  ///< of the longer side to the other
 };
 
 /// Tiles side by side and above each other.
@@ -164,10 +173,17 @@ struct PatchInput {
   /// Whole tiles: into one of these an image is fitted, black around it, which then is cut into
   /// tiles, and the whole image is one before them (LLaVA-NeXT); empty: it is not.
   std::vector<ImageSize> resolutions = {};
+  /// Of these features, where the tiles that show the image have more than 1.21 times those of so
+  /// many tiles: they are resampled to as many (LLaVA-OneVision); 0: they are not.
+  int64_t shrunk_to_tiles = 0;
+  /// Only the image of a sample that has one is fitted; others become one tile, padded to a square.
+  bool fits_alone = false;
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
   TileLimits tiles = {};
-  bool crops = true;  ///< the middle of an image becomes that; false: all of it
+  std::optional<CropLimits> beside = {};  ///< of families whose processors know crops beside images
+  bool crops = true;                      ///< the middle of an image becomes that; false: all of it
+  int64_t shortest_edge = 0;              ///< of an image before its middle is taken; 0: image_size
   Resampling resampling = Resampling::Bicubic;
   /// Of a square table of positions that every image is laid over, corner on corner; 0: position()
   /// says which row is a patch's.
@@ -188,8 +204,15 @@ struct PatchInput {
   /// The grid of tiles whose shape is nearest to the image's; of equal ones the largest that is not
   /// more than twice as large as the image (InternVL, arXiv:2404.16821).
   TileGrid grid(const ImageSize& image) const;
+  /// Crops of an image that stand beside it, side by side or above each other; 1 x 1: none. Throws
+  /// DataError where there is nothing left for one.
+  TileGrid crops_beside(const ImageSize& image) const;
+  bool has_crops_beside() const { return beside && beside->most > 0; }
   /// The resolution in which most of the image's pixels are shown, and fewest show nothing.
   ImageSize resolution(const ImageSize& image) const;
+  /// What the features of a fitted image, so many wide and high, are resampled to; 0 x 0: they
+  /// stay.
+  TileGrid shrunk(const TileGrid& shown) const;
   /// Patches of a tile, which an image that is not cut is, too.
   int64_t patches_of(const ItemShape& shape) const;
   /// The patch that a token of a tile is; -1: it is none.
@@ -231,6 +254,9 @@ struct ItemShape {
   /// Rows of patches above and below the image in the grid, and columns beside it.
   int64_t rows_around = 0, columns_around = 0;
   int64_t row_ends = 0;  ///< last tokens of a fitted item, which stand apart: the ends of rows
+  /// Of a fitted item whose grid has too many features: the rows and columns that these are
+  /// resampled to, and all rows that the projector makes of the item; 0: as many as features.
+  int64_t shrunk_rows = 0, shrunk_columns = 0, sources = 0;
   /// Of an image: features a side of the windows, squares that its tokens lie in one after the
   /// other, by rows, as do features in each; 0: all by rows.
   int64_t window = 0;
@@ -245,6 +271,12 @@ struct ItemShape {
   PatchPlace square(int64_t index) const;
   /// The feature, by number in the item (by rows), that a token is a part of; -1: of none.
   int64_t feature_of(int64_t token) const;
+  /// Which of the projector's rows for this item is made of a token; -1: none. Where features are
+  /// resampled feature_of() only says where they are counted.
+  int64_t source_of(int64_t token) const;
+  /// The projector's rows that a feature is put together of, bilinear.
+  std::array<TableShare, 4> feature_shares(int64_t feature) const;
+  int64_t projected() const { return sources > 0 ? sources : features * merge; }
   /// Tokens of each window of an image or tile.
   std::vector<int64_t> windows() const;
   /// How many tokens one sees at most where it sees windows of that side (0: the item).
@@ -258,6 +290,9 @@ struct ItemShape {
 
  private:
   int64_t fitted_feature_of(int64_t token) const;
+  int64_t fitted_source_of(int64_t token) const;
+  int64_t shown_rows() const { return grid().high * width - 2 * rows_around; }
+  int64_t shown_columns() const { return tiles_wide * width - 2 * columns_around; }
 };
 
 /// From features of an encoder to rows of the language model's width: linear, or linear, activation
@@ -268,6 +303,7 @@ struct ProjectorSpec {
   bool by_channel = false;   ///< ... their first numbers, their second ones, and so on
   bool pools = false;        ///< ... or their mean
   bool pools_first = false;  ///< ... taken before the norm
+  bool shrinks = false;      ///< features of images in too many tiles are resampled
   bool is_linear = false;
   Activation activation = Activation::Gelu;
   bool bias = true;
@@ -299,7 +335,10 @@ struct EncoderSpec {
     return modality() == Modality::Audio ? mels().own_length : patches().any_size || has_tiles();
   }
   /// Whether an image becomes several tiles.
-  bool has_tiles() const { return patches().tiles.most > 1 || !patches().resolutions.empty(); }
+  bool has_tiles() const {
+    const PatchInput& images = patches();
+    return images.tiles.most > 1 || !images.resolutions.empty() || images.has_crops_beside();
+  }
   /// Of every item, where they do not differ; else of the largest.
   ItemShape item_shape() const;
   /// Of an image of that size.
@@ -317,6 +356,8 @@ struct EncoderSpec {
   ItemShape tiled_shape(int64_t tiles, int64_t tiles_wide) const;
   /// Of an image that is fitted into one of the resolutions.
   ItemShape fitted_shape(const ImageSize& image) const;
+  /// Of one of several images in a sample, where only a single one is fitted.
+  ItemShape padded_shape() const;
 };
 
 /// The language model.

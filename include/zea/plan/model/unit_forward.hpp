@@ -22,6 +22,7 @@
 //   positions(), vocabulary()           rows of these tables, or what lies between them
 //   scaled(x, factor)
 //   features()                          of all inputs, the rows that become features
+//   shrunk(x)                           features put together of several, of images in many tiles
 //   with_row_ends(x)                    "row_end" in place of the features that end rows
 //   side_by_side(x, count)              so many rows, each after the other, as one
 //   by_channel(x, count)                ... their first numbers, their second ones, and so on
@@ -132,7 +133,8 @@ typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const Proj
   if (ops.has("merger.weight")) x = ops.linear(x, "merger");
   if (spec.is_linear) return ops.linear(x, "linear", spec.order);
   const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
-  const auto y = ops.row_linear(inner, "linear_2", kRows, kOrder);
+  auto y = ops.row_linear(inner, "linear_2", kRows, kOrder);
+  if (spec.shrinks) y = ops.shrunk(y);
   return ops.has("row_end") ? ops.with_row_ends(y) : y;
 }
 

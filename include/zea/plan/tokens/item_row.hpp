@@ -40,6 +40,7 @@ class ItemRow {
   }
   size_t item_of(int64_t token) const;
   const ItemShape& shape(size_t item) const { return shapes_[item]; }
+  const std::vector<ItemShape>& shapes() const { return shapes_; }
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
   int64_t feature(int64_t token) const { return features_[token]; }
   /// Those that the tokens of `runs` become, ascending: along these they may fall.

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// How images are made ready, where a model's directory says it: the image_processor that
+// transformers writes into preprocessor_config.json or processor_config.json. What it leaves out is
+// as the family has it.
+#include <algorithm>
+#include <functional>
+
+#include "families.hpp"
+
+namespace zea::detail {
+namespace {
+
+/// In pixels, or of areas; 0: not said.
+struct Sides {
+  int64_t height = 0, width = 0, shortest = 0, longest = 0;
+
+  bool is_square_of(int64_t side) const { return height == side && width == side; }
+  bool is_shortest() const { return shortest > 0 && height == 0 && width == 0 && longest == 0; }
+};
+
+/// A number alone is the side of a square, or the shorter side.
+Sides read_sides(const ConfigReader& config, const char* key, bool is_square) {
+  if (!config.has(key)) return {};
+  if (!config.is_object(key)) {
+    const int64_t side = config.positive(key, 0);
+    return is_square ? Sides{.height = side, .width = side} : Sides{.shortest = side};
+  }
+  const ConfigReader sides = config.object(key);
+  const auto read = [&](const char* side) { return sides.has(side) ? sides.positive(side, 0) : 0; };
+  return {read("height"), read("width"), read("shortest_edge"), read("longest_edge")};
+}
+
+void read_colours(const ConfigReader& config, ImageColours& colours) {
+  if (config.has("image_mean")) colours.mean = config.numbers("image_mean", 3, false);
+  if (config.has("image_std")) colours.std = config.numbers("image_std", 3);
+  if (!config.boolean("do_normalize", true)) {
+    colours.mean = {0, 0, 0};
+    colours.std = {1, 1, 1};
+  }
+  colours.scale = config.number("rescale_factor", colours.scale);
+  if (colours.scale <= 0) config.refuse("rescale_factor", config.dump("rescale_factor"), "above 0");
+  if (!config.boolean("do_rescale", true)) colours.scale = 1;
+}
+
+Resampling read_resampling(const ConfigReader& config, Resampling usual) {
+  constexpr int64_t kBilinear = 2, kBicubic = 3;  // as PIL numbers them
+  const int64_t found =
+      config.integer("resample", usual == Resampling::Bilinear ? kBilinear : kBicubic);
+  if (found != kBilinear && found != kBicubic)
+    config.refuse("resample", std::to_string(found), "2 (bilinear), 3 (bicubic)");
+  return found == kBilinear ? Resampling::Bilinear : Resampling::Bicubic;
+}
+
+void require_equal(const ConfigReader& config, const char* key, int64_t only) {
+  const int64_t found = config.integer(key, only);
+  if (found != only)
+    config.refuse(key, std::to_string(found),
+                  std::to_string(only) + ", as config.json has it of the encoder");
+}
+
+std::string of_table(int64_t side) {
+  return std::to_string(side) + " x " + std::to_string(side) +
+         ", the encoder's image_size (tables of positions are not interpolated)";
+}
+
+/// All of an image becomes the encoder's square, or its middle, once its shorter side is so long.
+void read_square(const ConfigReader& config, PatchInput& patches) {
+  const int64_t side = patches.image_size;
+  const Sides crop = read_sides(config, "crop_size", true);
+  const Sides size = read_sides(config, "size", !patches.crops);
+  const bool crops = config.boolean("do_center_crop", patches.crops);
+  if (crops && config.has("crop_size") && !crop.is_square_of(side))
+    config.refuse("crop_size", config.dump("crop_size"), of_table(side));
+  if (!crops && patches.crops && !config.has("size"))
+    config.refuse("do_center_crop", "false", "true, or a size of " + of_table(side));
+  patches.crops = crops && !size.is_square_of(side);
+  if (!config.has("size") || size.is_square_of(side)) return;
+  if (!crops) config.refuse("size", config.dump("size"), of_table(side));
+  if (!size.is_shortest() || size.shortest < side)
+    config.refuse("size", config.dump("size"),
+                  "a shortest_edge of " + std::to_string(side) + " or more (crop_size), or " +
+                      of_table(side));
+  patches.shortest_edge = size.shortest;
+}
+
+/// Of a tile; a crop of it is all of it.
+void read_tile(const ConfigReader& config, const PatchInput& patches) {
+  const int64_t side = patches.image_size;
+  for (const char* key : {"size", "crop_size"}) {
+    const Sides sides = read_sides(config, key, true);
+    const bool fits = sides.is_square_of(side) || (sides.is_shortest() && sides.shortest == side);
+    if (config.has(key) && !fits) config.refuse(key, config.dump(key), of_table(side));
+  }
+}
+
+void read_tiles(const ConfigReader& config, PatchInput& patches) {
+  read_tile(config, patches);
+  config.require_boolean("do_center_crop", false);
+  // InternVLProcessor cuts tiles whatever the image processor says.
+  config.pass_over({"crop_to_patches"});
+  patches.tiles = {.least = config.positive("min_patches", patches.tiles.least),
+                   .most = config.positive("max_patches", patches.tiles.most)};
+  if (patches.tiles.least > patches.tiles.most)
+    config.refuse("min_patches", std::to_string(patches.tiles.least),
+                  "1 to max_patches = " + std::to_string(patches.tiles.most));
+}
+
+/// The language model's text has as many placeholders as config.json's resolutions ask for.
+void read_fitting(const ConfigReader& config, const PatchInput& patches) {
+  read_tile(config, patches);
+  config.pass_over({"do_center_crop"});
+  config.require_text("aspect_ratio_setting", "anyres");
+  const auto differs = [](const std::array<int64_t, 2>& pair, const ImageSize& size) {
+    return pair[0] != size.height || pair[1] != size.width;
+  };
+  const auto found = config.pairs("image_grid_pinpoints");
+  const bool are_same = found.size() == patches.resolutions.size() &&
+                        std::ranges::equal(found, patches.resolutions, std::not_fn(differs));
+  if (config.has("image_grid_pinpoints") && !are_same)
+    config.refuse("image_grid_pinpoints", config.dump("image_grid_pinpoints"),
+                  "those of config.json, by which the model orders its features");
+}
+
+/// Areas: of Qwen2-VL's processor, which calls them edges, too.
+void read_limits(const ConfigReader& config, PatchInput& patches) {
+  config.require_boolean("do_center_crop", false);
+  require_equal(config, "patch_size", patches.patch_size);
+  require_equal(config, "temporal_patch_size", patches.frames);
+  require_equal(config, "merge_size", patches.block);
+  const Sides size = read_sides(config, "size", true);
+  if (config.has("size") && (size.height > 0 || size.width > 0))
+    config.refuse("size", config.dump("size"), "shortest_edge and longest_edge, pixels in all");
+  const auto either = [](int64_t found, int64_t usual) { return found > 0 ? found : usual; };
+  const PixelLimits limits{
+      .least = config.positive("min_pixels", either(size.shortest, patches.pixels.least)),
+      .most = config.positive("max_pixels", either(size.longest, patches.pixels.most))};
+  if (limits.least > limits.most)
+    config.refuse(config.has("min_pixels") ? "min_pixels" : "size", std::to_string(limits.least),
+                  "at most the largest number of pixels, " + std::to_string(limits.most));
+  patches.limit(limits);
+}
+
+/// The longer side, of Pixtral's.
+void read_longest(const ConfigReader& config, PatchInput& patches) {
+  config.require_boolean("do_center_crop", false);
+  config.pass_over({"patch_size"});  // PixtralProcessor says it
+  if (!config.has("size")) return;
+  const Sides size = read_sides(config, "size", true);
+  const int64_t longest = size.longest > 0 ? size.longest : size.height;
+  const bool is_one = size.shortest == 0 && (size.longest > 0 || size.height == size.width);
+  if (!is_one || longest < 1 || longest > patches.image_size)
+    config.refuse("size", config.dump("size"),
+                  "a longest_edge of at most " + std::to_string(patches.image_size) +
+                      ", the encoder's image_size");
+  patches.image_size = longest;
+}
+
+void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& limits) {
+  constexpr int64_t kUsual = 4;  // of Gemma3Processor
+  const int64_t most = config.positive("pan_and_scan_max_num_crops", kUsual);
+  const int64_t side = config.positive("pan_and_scan_min_crop_size", CropLimits().least_side);
+  const double ratio =
+      config.number("pan_and_scan_min_ratio_to_activate", CropLimits().least_ratio);
+  if (!limits) return config.require_boolean("do_pan_and_scan", false);
+  if (!config.boolean("do_pan_and_scan", false)) return;
+  constexpr int64_t kMost = 64;
+  if (most < 2 || most > kMost)
+    config.refuse("pan_and_scan_max_num_crops", std::to_string(most),
+                  "2 to " + std::to_string(kMost));
+  limits = {.most = most, .least_side = side, .least_ratio = ratio};
+}
+
+void read_shape(const ConfigReader& config, PatchInput& patches) {
+  config.require_boolean("do_resize", true);
+  const bool fills_batches = patches.any_size || !patches.resolutions.empty();
+  if (fills_batches)
+    config.pass_over({"do_pad"});
+  else
+    config.require_boolean("do_pad", false);
+  if (!patches.resolutions.empty()) return read_fitting(config, patches);
+  if (patches.tiles.most > 0) return read_tiles(config, patches);
+  if (!patches.any_size) return read_square(config, patches);
+  return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
+}
+
+}  // namespace
+
+void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part) {
+  // Of classes and arrays, and of images that are none of RGB, which its processor refuses.
+  config.pass_over({"_processor_class", "_valid_processor_keys", "data_format", "default_to_square",
+                    "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
+                    "image_processor_type", "image_seq_length", "input_data_format",
+                    "processor_class", "return_tensors", "size_divisor"});
+  auto& patches = std::get<PatchInput>(encoder.input);
+  read_colours(config, patches.colours);
+  patches.resampling = read_resampling(config, patches.resampling);
+  read_crops_beside(config, patches.beside);
+  if (is_part)
+    config.pass_over({"crop_size", "do_center_crop", "do_pad", "do_resize", "size"});
+  else
+    read_shape(config, patches);
+  config.refuse_unknown();
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families whose large images are resampled behind the projector, or stand beside crops of themselves, as those
+of family_cases.py."""
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
+from transformers.image_processing_utils import select_best_resolution
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+
+from family_cases import BOTH_GRIDS, Gemma3
+from parity_cases import grid
+from tiled_families import LlavaNext
+from transformers_models import TEXT, resized
+
+
+class LlavaOneVision(LlavaNext):
+    """Most pictures alone in their sample have too many features and are resampled; where a sample has
+    several, each is one square tile."""
+
+    pinpoints = [[16, 16], [16, 32], [32, 16], [32, 32], [48, 32], [32, 48], [48, 48]]
+    most = 2
+    tower = {"model_type": "siglip_vision_model", "vision_use_head": False}
+    vision_aspect_ratio = f"anyres_max_{most}"
+    several = True
+    deck = ["data.row_tokens=128", "data.image_mean=[0.48145466, 0.4578275, 0.40821073]",
+            "data.image_std=[0.26862954, 0.26130258, 0.27577711]"]
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        sizes = {
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "image_size": cls.tile,
+            "patch_size": cls.patch,
+        }
+        config = LlavaOnevisionConfig(
+            text_config={"model_type": "qwen2", **TEXT, **(text or {})},
+            vision_config={**sizes, **(vision or cls.tower)},
+            image_token_index=cls.placeholder,
+            video_token_index=cls.placeholder - 1,
+            image_grid_pinpoints=cls.pinpoints,
+            vision_aspect_ratio=cls.vision_aspect_ratio,
+            **changes,
+        )
+        return LlavaOnevisionForConditionalGeneration(config)
+
+    @classmethod
+    def features(cls, height, width, number=1):
+        side = cls.tile // cls.patch
+        if number > 1:
+            return side * side + 1
+        high, wide = select_best_resolution((height, width), cls.pinpoints)
+        grid = (high // cls.tile, wide // cls.tile)
+        shown = LlavaOnevisionProcessor._get_unpadded_features(cls, height, width, side, side, *grid)
+        return side * side + sum(shown)
+
+    @classmethod
+    def inputs(cls, tokens, images):
+        if not images:
+            return {}
+        if len(images) == 1:
+            return {**super().inputs(tokens, images), "batch_num_images": torch.tensor([1])}
+        processor = LlavaOnevisionImageProcessorPil(size={"height": cls.tile, "width": cls.tile})
+        padded = [cls.padded(image) for image in images]
+        as_it_is = GotOcr2ImageProcessorPil(do_resize=False, image_mean=processor.image_mean,
+                                            image_std=processor.image_std)
+        pixels = as_it_is([Image.fromarray(image) for image in padded], return_tensors="pt")["pixel_values"]
+        return {"pixel_values": pixels[:, None], "batch_num_images": torch.tensor([len(images)]),
+                "image_sizes": torch.tensor([image.shape[:2] for image in images])}
+
+    @classmethod
+    def padded(cls, image):
+        colours = tuple(int(mean * 255) for mean in cls.colours()["image_mean"])
+        square = LlavaOnevisionImageProcessorPil().pad_to_square(image.transpose(2, 0, 1), colours)
+        return np.asarray(resized(np.ascontiguousarray(square.transpose(1, 2, 0)), cls.tile, cls.tile))
+
+
+class LlavaNextOfSiglip(LlavaNext):
+    deck = ["data.row_tokens=128", "data.image_mean=[0.48145466, 0.4578275, 0.40821073]",
+            "data.image_std=[0.26862954, 0.26130258, 0.27577711]"]
+
+    @classmethod
+    def model(cls, text=None, vision=None, **changes):
+        tower = {"model_type": "siglip_vision_model", "vision_use_head": False, **(vision or {})}
+        return super().model(text, tower, vision_feature_select_strategy="full", **changes)
+
+
+class Gemma3WithCrops(Gemma3):
+    """Beside images that are longer one way stand crops of them, after some text."""
+
+    said_of_images = {
+        "do_pan_and_scan": True,
+        "pan_and_scan_min_crop_size": 8,
+        "pan_and_scan_max_num_crops": 3,
+        "pan_and_scan_min_ratio_to_activate": 1.3,
+    }
+    deck = ["data.row_tokens=192"]
+    whole = Gemma3ImageProcessorPil()
+
+    @classmethod
+    def parts(cls, image):
+        names = {key: value for key, value in cls.said_of_images.items() if key != "do_pan_and_scan"}
+        crops = cls.whole.pan_and_scan(image=image.transpose(2, 0, 1), **names)
+        return [image, *(np.ascontiguousarray(crop.transpose(1, 2, 0)) for crop in crops)]
+
+    @classmethod
+    def spelled(cls, height, width):
+        image = [cls.placeholder] * cls.side**2
+        crops = len(cls.parts(np.zeros((height, width, 3), np.uint8))) - 1
+        return [7, *image, *([8, 9] if crops else []), *([10, *image] * crops)]
+
+    @classmethod
+    def inputs(cls, tokens, images):
+        return super().inputs(tokens, [part for image in images for part in cls.parts(image)])
+
+
+CROPPED_FAMILIES = {
+    LlavaOneVision: {
+        "plain": {},
+        "text_only": {"images": [0]},
+        "images_alone": {"images": [1, 0, 1]},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "tied": {"model": {"tie_word_embeddings": True}},
+        "options": {
+            "model": {
+                "text": {"model_type": "llama", "rms_norm_eps": 1e-2},
+                "vision": {"model_type": "siglip_vision_model", "hidden_act": "relu", "layer_norm_eps": 1e-2},
+                "vision_feature_layer": [-2, 1],
+                "multimodal_projector_bias": False,
+                "projector_hidden_act": "relu",
+            }
+        },
+        "clip": {
+            "model": {
+                "vision": {"model_type": "clip_vision_model"},
+                "vision_feature_select_strategy": "default",
+            }
+        },
+        "frozen_vision": {"frozen": ["vision"]},
+        "frozen_llm": {"frozen": ["llm"]},
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
+        "recomputed": {"deck": ["model.activation_checkpointing=1"]},
+        "llm_tp2_cp2": {"ranks": 4, "deck": grid("llm", tp=2, cp=2, cp_mode="ring")},
+        "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "pp2_tp2": {
+            "ranks": 4,
+            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
+        },
+        "pp2_beside_vision_of_two_stages": {
+            "ranks": 4,
+            "deck": [
+                'mesh.placement="disjoint"',
+                "data.rows_per_microbatch=1",
+                *grid("llm", pp=2),
+                *grid("vision", pp=2),
+            ],
+        },
+    },
+    LlavaNextOfSiglip: {
+        "plain": {},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": BOTH_GRIDS,
+        },
+    },
+    Gemma3WithCrops: {
+        "plain": {},
+        "images_in_every_sample": {"images": [2, 1, 3]},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {"num_attention_heads": 4}},
+            "deck": BOTH_GRIDS,
+        },
+        "cp4_ring": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
+        "pp2_tp2": {
+            "ranks": 4,
+            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
+        },
+    },
+}

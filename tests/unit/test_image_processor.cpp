@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the image processor of a directory says goes before what its family has, and is refused
+// where zea can not do it.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea::test_image_processor {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Of CLIP with images of 8 x 8.
+Json llava() {
+  return Json::parse(testing::tiny_llava_config());
+}
+
+Json pixtral() {
+  return Json::parse(testing::tiny_llava_config({.image_size = 24, .pixtral = true}));
+}
+
+Json llava_next() {
+  Json config = llava();
+  config["model_type"] = "llava_next";
+  config["image_grid_pinpoints"] = {{8, 16}, {16, 8}};
+  return config;
+}
+
+Json internvl() {
+  Json vision{{"model_type", "internvl_vision"},
+              {"hidden_size", 16},
+              {"intermediate_size", 24},
+              {"num_hidden_layers", 2},
+              {"num_attention_heads", 2},
+              {"image_size", {8, 8}},
+              {"patch_size", {4, 4}}};
+  Json text = llava()["text_config"];
+  return {{"model_type", "internvl"}, {"vision_config", vision}, {"text_config", text}};
+}
+
+Json qwen2_vl() {
+  Json text{{"hidden_size", 32},        {"intermediate_size", 40},  {"num_hidden_layers", 1},
+            {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"vocab_size", 64}};
+  text["rope_parameters"] = {{"rope_type", "default"}, {"mrope_section", {2, 1, 1}}};
+  Json vision{{"depth", 1}, {"embed_dim", 16}, {"num_heads", 2}, {"hidden_size", 32}};
+  return {{"model_type", "qwen2_vl"}, {"vision_config", vision}, {"text_config", text}};
+}
+
+PatchInput patches_of(Json config, const Json& processor) {
+  config[kImageProcessor] = processor;
+  return make_model_spec(config.dump()).encoders.at(0).patches();
+}
+
+std::string refusal(const Json& config, const Json& processor) {
+  try {
+    patches_of(config, processor);
+  } catch (const WeightsError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ImageProcessor, SaysColoursAndSizes) {
+  const PatchInput found = patches_of(llava(), {{"image_mean", {0, 0.5, 0.25}},
+                                                {"image_std", {1, 0.5, 2}},
+                                                {"rescale_factor", 0.5},
+                                                {"resample", 2},
+                                                {"do_center_crop", true},
+                                                {"size", {{"shortest_edge", 11}}},
+                                                {"crop_size", 8},
+                                                {"image_processor_type", "CLIPImageProcessor"}});
+  EXPECT_EQ(found.colours.mean, (std::vector<double>{0, 0.5, 0.25}));
+  EXPECT_EQ(found.colours.std, (std::vector<double>{1, 0.5, 2}));
+  EXPECT_EQ(found.colours.scale, 0.5);
+  EXPECT_EQ(found.resampling, Resampling::Bilinear);
+  EXPECT_EQ(found.shortest_edge, 11);
+  EXPECT_TRUE(found.crops);
+  const PatchInput plain = patches_of(llava(), {{"do_rescale", false},
+                                                {"do_normalize", false},
+                                                {"do_center_crop", nullptr},
+                                                {"size", {{"height", 8}, {"width", 8}}}});
+  EXPECT_EQ(plain.colours.scale, 1);
+  EXPECT_EQ(plain.colours.mean, (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(plain.colours.std, (std::vector<double>{1, 1, 1}));
+  EXPECT_FALSE(plain.crops);
+}
+
+TEST(ImageProcessor, LeavesWhatItDoesNotSay) {
+  const PatchInput found = patches_of(llava(), Json::object());
+  EXPECT_EQ(found.colours.mean, ImageColours().mean);
+  EXPECT_EQ(found.colours.scale, 1.0 / 255);
+  EXPECT_EQ(found.resampling, Resampling::Bicubic);
+  EXPECT_TRUE(found.crops);
+  EXPECT_EQ(patches_of(internvl(), Json::object()).tiles.most, 12);
+  const PixelLimits limits = patches_of(qwen2_vl(), {{"max_pixels", nullptr}}).pixels;
+  EXPECT_EQ(limits.least, 56 * 56);
+  EXPECT_EQ(limits.most, 28 * 28 * 1280);
+}
+
+TEST(ImageProcessor, SaysLimits) {
+  const PixelLimits by_size =
+      patches_of(qwen2_vl(), {{"size", {{"shortest_edge", 900}, {"longest_edge", 5000}}},
+                              {"patch_size", 14},
+                              {"merge_size", 2},
+                              {"temporal_patch_size", 2}})
+          .pixels;
+  EXPECT_EQ(by_size.least, 900);
+  EXPECT_EQ(by_size.most, 5000);
+  const PixelLimits by_name =
+      patches_of(qwen2_vl(), {{"size", {{"shortest_edge", 900}}}, {"max_pixels", 7000}}).pixels;
+  EXPECT_EQ(by_name.least, 900);
+  EXPECT_EQ(by_name.most, 7000);
+  const PatchInput tiles = patches_of(internvl(), {{"min_patches", 2},
+                                                   {"max_patches", 6},
+                                                   {"crop_to_patches", false},
+                                                   {"size", {{"height", 8}, {"width", 8}}}});
+  EXPECT_EQ(tiles.tiles.least, 2);
+  EXPECT_EQ(tiles.tiles.most, 6);
+  EXPECT_EQ(patches_of(pixtral(), {{"size", {{"longest_edge", 13}}}}).image_size, 13);
+  const Json size{{"shortest_edge", 8}};
+  EXPECT_EQ(patches_of(llava_next(), {{"image_grid_pinpoints", {{8, 16}, {16, 8}}},
+                                      {"size", size},
+                                      {"crop_size", 8},
+                                      {"do_pad", true}})
+                .resolutions.size(),
+            2u);
+}
+
+TEST(ImageProcessor, SaysCropsBesideImages) {
+  const Json gemma3 = Json::parse(testing::tiny_llava_config({.gemma3 = true}));
+  EXPECT_FALSE(patches_of(gemma3, {{"do_pan_and_scan", nullptr}}).has_crops_beside());
+  PatchInput found = patches_of(gemma3, {{"do_pan_and_scan", true}});
+  EXPECT_EQ(found.beside->most, 4);
+  EXPECT_EQ(found.beside->least_side, 256);
+  EXPECT_EQ(found.beside->least_ratio, 1.2);
+  found = patches_of(gemma3, {{"do_pan_and_scan", true},
+                              {"pan_and_scan_max_num_crops", 3},
+                              {"pan_and_scan_min_crop_size", 10},
+                              {"pan_and_scan_min_ratio_to_activate", 1.5}});
+  const int64_t sizes[][4] = {{20, 20, 1, 1}, {20, 29, 1, 1}, {20, 30, 2, 1}, {20, 90, 3, 1},
+                              {90, 20, 1, 3}, {9, 40, 1, 1},  {12, 29, 2, 1}, {15, 10, 1, 1}};
+  for (const auto& [height, width, wide, high] : sizes) {
+    const TileGrid grid = found.crops_beside({height, width});
+    EXPECT_EQ(grid.wide, wide) << height << " x " << width;
+    EXPECT_EQ(grid.high, high) << height << " x " << width;
+  }
+  EXPECT_NE(refusal(gemma3, {{"do_pan_and_scan", true}, {"pan_and_scan_max_num_crops", 1}})
+                .find("allowed: 2 to 64"),
+            std::string::npos);
+}
+
+TEST(ImageProcessor, IsPassedOverWithoutImages) {
+  Json config = llava()["text_config"];
+  config["model_type"] = "llama";
+  config[kImageProcessor] = {{"resample", 1}};
+  EXPECT_TRUE(make_model_spec(config.dump()).encoders.empty());
+}
+
+TEST(ImageProcessor, RefusesWhatIsNotBuilt) {
+  struct Case {
+    Json config, processor;
+    const char* sentence;
+  };
+  const Json no{{"height", 9}, {"width", 8}};
+  for (const auto& [config, processor, sentence] : std::vector<Case>{
+           {llava(), {{"resample", 1}}, "resample = 1; allowed: 2 (bilinear), 3 (bicubic)"},
+           {llava(), {{"image_std", {1, 0, 1}}}, "a list of 3 numbers above 0"},
+           {llava(), {{"image_mean", {1, 0}}}, "a list of 3 numbers"},
+           {llava(), {{"rescale_factor", 0}}, "rescale_factor = 0; allowed: above 0"},
+           {llava(), {{"do_resize", false}}, "do_resize = false; allowed: true"},
+           {llava(), {{"do_pad", true}}, "do_pad = true; allowed: false"},
+           {llava(), {{"do_center_crop", false}}, "do_center_crop = false"},
+           {llava(), {{"crop_size", no}}, "crop_size = {\"height\":9,\"width\":8}; allowed: 8 x 8"},
+           {llava(), {{"size", 7}}, "size = 7; allowed: a shortest_edge of 8 or more"},
+           {llava(), {{"size", 9}, {"do_center_crop", false}}, "size = 9; allowed: 8 x 8"},
+           {llava(), {{"do_pan_and_scan", true}}, "do_pan_and_scan = true"},
+           {llava(), {{"do_flip", true}}, "image_processor.do_flip = true is a key"},
+           {llava(), {{"size", {{"high", 8}}}}, "allowed: a shortest_edge"},
+           {llava(), Json::array(), "is not an object"},
+           {internvl(), {{"size", 16}}, "size = 16; allowed: 8 x 8"},
+           {internvl(), {{"min_patches", 13}}, "min_patches = 13; allowed: 1 to max_patches = 12"},
+           {internvl(), {{"do_center_crop", true}}, "do_center_crop = true"},
+           {llava_next(), {{"image_grid_pinpoints", {{8, 8}}}}, "allowed: those of config.json"},
+           {llava_next(), {{"aspect_ratio_setting", "pad"}}, "aspect_ratio_setting = pad"},
+           {qwen2_vl(), {{"patch_size", 16}}, "patch_size = 16; allowed: 14"},
+           {qwen2_vl(), {{"merge_size", 1}}, "merge_size = 1; allowed: 2"},
+           {qwen2_vl(), {{"min_pixels", 9000}, {"max_pixels", 800}}, "min_pixels = 9000"},
+           {qwen2_vl(), {{"size", no}}, "shortest_edge and longest_edge, pixels in all"},
+           {pixtral(), {{"size", {{"longest_edge", 25}}}}, "a longest_edge of at most 24"}})
+    EXPECT_NE(refusal(config, processor).find(sentence), std::string::npos)
+        << processor.dump() << ": " << refusal(config, processor);
+}
+
+}  // namespace
+}  // namespace zea::test_image_processor
