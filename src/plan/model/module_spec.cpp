@@ -134,7 +134,8 @@ TileGrid PatchInput::crops_beside(const ImageSize& image) const {
   const int64_t shorter = std::min(image.height, image.width);
   const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
   if (ratio < beside->least_ratio) return {};
-  const int64_t nearest = std::min(static_cast<int64_t>(ratio + 0.5), longer / beside->least_side);
+  const int64_t nearest =
+      std::min(static_cast<int64_t>(std::floor(ratio + 0.5)), longer / beside->least_side);
   const int64_t crops = std::clamp<int64_t>(nearest, 2, beside->most);
   const int64_t side = (longer + crops - 1) / crops;
   if (std::min(side, shorter) < beside->least_side) return {};
