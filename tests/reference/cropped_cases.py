@@ -171,6 +171,10 @@ CROPPED_FAMILIES = {
             "model": {"vision": {"num_attention_heads": 4}},
             "deck": BOTH_GRIDS,
         },
+        "pp2_tp2": {
+            "ranks": 4,
+            "deck": ["data.rows_per_microbatch=1", *grid("llm", pp=2, tp=2)],
+        },
     },
     Gemma3WithCrops: {
         "plain": {},

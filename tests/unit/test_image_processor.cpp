@@ -131,7 +131,7 @@ TEST(ImageProcessor, SaysLimits) {
 }
 
 TEST(ImageProcessor, SaysCropsBesideImages) {
-  const Json gemma3 = Json::parse(testing::tiny_llava_config({.gemma3 = true}));
+  const Json gemma3 = Json::parse(testing::tiny_llava_config({.siglip = true, .gemma3 = true}));
   EXPECT_FALSE(patches_of(gemma3, {{"do_pan_and_scan", nullptr}}).has_crops_beside());
   PatchInput found = patches_of(gemma3, {{"do_pan_and_scan", true}});
   EXPECT_EQ(found.beside->most, 4);
