@@ -74,7 +74,8 @@ class ModelDirectory:
         if not self.config:
             sys.exit(f"{folder}: has no config.json; name a Hugging Face directory")
         self.family = self.config.get("model_type")
-        self.processor = self._image_processor()
+        self.processor = self._processor("image_processor", "preprocessor_config.json")
+        self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
         self.placeholders = {}
         if "vision_config" in self.config:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
@@ -88,10 +89,10 @@ class ModelDirectory:
         path = self.folder / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
-    def _image_processor(self):
+    def _processor(self, key, file):
         """Of the file that transformers takes; that of what makes sound ready has the same name."""
-        whole = self._read("processor_config.json").get("image_processor")
-        alone = self._read("preprocessor_config.json")
+        whole = self._read("processor_config.json").get(key)
+        alone = self._read(file)
         is_of_sound = "sampling_rate" in alone or "feature_size" in alone
         found = whole or ({} if is_of_sound else alone)
         if isinstance(found.get("size"), int):
@@ -144,8 +145,8 @@ class ModelDirectory:
         vision, size = self.config["vision_config"], video.size
         patch = QWEN_VL[self.family][0]
         step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-        least, most = QWEN_VL_VIDEOS[self.family]
-        limits = (least, self.video_max_pixels or most)
+        processor = self.video_processor or self.processor
+        limits = limits_of(processor, QWEN_VL_VIDEOS[self.family], self.video_max_pixels)
         if self.family != "qwen3_vl":
             return squares_within(size, step, limits)
         stretch = max(1, step / min(size))
@@ -177,11 +178,6 @@ class ModelDirectory:
         crops = min(max(2, nearest), self.processor.get("pan_and_scan_max_num_crops", 4))
         return 0 if min(math.ceil(longer / crops), shorter) < least else crops
 
-    def _pixel_limits(self, least, most):
-        size = self.processor.get("size", {})
-        least = self.processor.get("min_pixels", size.get("shortest_edge", least))
-        return least, self.max_pixels or self.processor.get("max_pixels", size.get("longest_edge", most))
-
     def features(self, modality, item):
         if modality == "audio":
             return self._audio_features(item)
@@ -189,7 +185,7 @@ class ModelDirectory:
         if self.family in QWEN_VL:
             patch, *usual = QWEN_VL[self.family]
             step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-            return squares_within(size_of(item), step, self._pixel_limits(*usual))
+            return squares_within(size_of(item), step, limits_of(self.processor, usual, self.max_pixels))
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "internvl":
@@ -209,6 +205,13 @@ class ModelDirectory:
 def one_of(sides):
     """Of a square's, which may be written twice."""
     return sides[0] if isinstance(sides, list) else sides
+
+
+def limits_of(processor, usual, most):
+    """The least and the most pixels, where the deck does not say the most."""
+    size = processor.get("size", {})
+    least = processor.get("min_pixels", size.get("shortest_edge", usual[0]))
+    return least, most or processor.get("max_pixels", size.get("longest_edge", usual[1]))
 
 
 def size_of(item):

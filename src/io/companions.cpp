@@ -20,6 +20,7 @@ constexpr const char* kNames[] = {"added_tokens.json",
                                   "special_tokens_map.json",
                                   "tokenizer.json",
                                   "tokenizer_config.json",
+                                  "video_preprocessor_config.json",
                                   "vocab.json"};
 
 }  // namespace

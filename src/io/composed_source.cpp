@@ -88,6 +88,7 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   Json config = config_of(part);
   const Json processor = config.value(kImageProcessor, Json());
   config.erase(kImageProcessor);
+  config.erase(kVideoProcessor);
   const bool hears = config.value("model_type", "") == "whisper";
   if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
   Json encoder;
@@ -204,6 +205,7 @@ class ComposedSource : public WeightsSource {
   void compose_config() {
     Json text = config_of(decoder());
     text.erase(kImageProcessor);
+    text.erase(kVideoProcessor);
     family_ = text.value("model_type", "");
     known_rows_ = make_model_spec(text.dump()).decoder.vocabulary;
     Placeholders placeholders(decoder(), known_rows_);

@@ -25,10 +25,11 @@ bool is_of_sound(const nlohmann::json& processor) {
   return processor.contains("sampling_rate") || processor.contains("feature_size");
 }
 
-nlohmann::json image_processor_in(const fs::path& directory) {
+/// A part of processor_config.json, or else a file of its own.
+nlohmann::json processor_in(const fs::path& directory, const char* key, const char* file) {
   const nlohmann::json whole = read_if_there(directory / "processor_config.json");
-  if (whole.contains(kImageProcessor)) return whole[kImageProcessor];
-  nlohmann::json alone = read_if_there(directory / "preprocessor_config.json");
+  if (whole.contains(key)) return whole[key];
+  nlohmann::json alone = read_if_there(directory / file);
   return is_of_sound(alone) ? nlohmann::json() : alone;
 }
 
@@ -36,11 +37,15 @@ nlohmann::json image_processor_in(const fs::path& directory) {
 
 std::string read_model_config(const std::string& path) {
   const std::string text = read_model_text(path);
-  nlohmann::json processor = image_processor_in(fs::path(path).parent_path());
-  if (processor.is_null()) return text;
+  const fs::path directory = fs::path(path).parent_path();
+  nlohmann::json images = processor_in(directory, kImageProcessor, "preprocessor_config.json");
+  nlohmann::json videos =
+      processor_in(directory, kVideoProcessor, "video_preprocessor_config.json");
+  if (images.is_null() && videos.is_null()) return text;
   nlohmann::json config = parse_strict_json(text, path);
   if (!config.is_object()) return text;
-  config[kImageProcessor] = std::move(processor);
+  if (!images.is_null()) config[kImageProcessor] = std::move(images);
+  if (!videos.is_null()) config[kVideoProcessor] = std::move(videos);
   return config.dump();
 }
 

@@ -195,5 +195,52 @@ TEST(ImageProcessor, RefusesWhatIsNotBuilt) {
         << processor.dump() << ": " << refusal(config, processor);
 }
 
+/// Limits of frames, where a directory says them of videos, or else those of images.
+TEST(VideoProcessor, SaysLimits) {
+  Json config = qwen2_vl();
+  config[kImageProcessor] = {{"min_pixels", 900}, {"max_pixels", 5000}};
+  const auto video_of = [](const Json& of) {
+    return *make_model_spec(of.dump()).encoders.at(0).patches().video;
+  };
+  EXPECT_EQ(video_of(qwen2_vl()).pixels.least, 128 * 28 * 28);
+  EXPECT_EQ(video_of(config).pixels.least, 900);
+  EXPECT_EQ(video_of(config).pixels.most, 5000);
+  config[kVideoProcessor] = {{"size", {{"shortest_edge", 700}, {"longest_edge", 8000}}},
+                             {"max_frames", 12},
+                             {"fps", 2},
+                             {"do_sample_frames", true},
+                             {"temporal_patch_size", 2},
+                             {"video_processor_type", "Qwen2VLVideoProcessor"}};
+  EXPECT_EQ(video_of(config).pixels.least, 700);
+  EXPECT_EQ(video_of(config).pixels.most, 8000);
+  EXPECT_EQ(video_of(config).most_frames, 12);
+  config[kVideoProcessor]["weird"] = 1;
+  EXPECT_THROW(make_model_spec(config.dump()), WeightsError);
+  Json still = llava();
+  still[kVideoProcessor] = {{"weird", 1}};  // lies beside a model of images
+  EXPECT_NO_THROW(make_model_spec(still.dump()));
+}
+
+TEST(VideoProcessor, RefusesWhatImagesDoNotShare) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, Json>>{{"image_mean", {0.1, 0.2, 0.3}},
+                                                 {"resample", 2},
+                                                 {"cap_pixels_per_frame", true},
+                                                 {"temporal_patch_size", 3},
+                                                 {"do_resize", false},
+                                                 {"min_pixels", 1 << 30}}) {
+    Json config = qwen2_vl();
+    config[kVideoProcessor] = {{key, value}};
+    try {
+      make_model_spec(config.dump());
+      ADD_FAILURE() << key;
+    } catch (const WeightsError& error) {
+      EXPECT_NE(std::string(error.what()).find(std::string(kVideoProcessor) + "." + key),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace zea::test_image_processor

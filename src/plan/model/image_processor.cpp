@@ -121,23 +121,31 @@ void read_fitting(const ConfigReader& config, const PatchInput& patches) {
                   "those of config.json, by which the model orders its features");
 }
 
-/// Areas: of Qwen2-VL's processor, which calls them edges, too.
-void read_limits(const ConfigReader& config, PatchInput& patches) {
-  config.require_boolean("do_center_crop", false);
-  require_equal(config, "patch_size", patches.patch_size);
-  require_equal(config, "temporal_patch_size", patches.frames);
-  require_equal(config, "merge_size", patches.block);
+/// Of Qwen2-VL's processors, which call areas edges, too.
+PixelLimits read_areas(const ConfigReader& config, const PixelLimits& usual) {
   const Sides size = read_sides(config, "size", true);
   if (config.has("size") && (size.height > 0 || size.width > 0))
     config.refuse("size", config.dump("size"), "shortest_edge and longest_edge, pixels in all");
   const auto either = [](int64_t found, int64_t usual) { return found > 0 ? found : usual; };
   const PixelLimits limits{
-      .least = config.positive("min_pixels", either(size.shortest, patches.pixels.least)),
-      .most = config.positive("max_pixels", either(size.longest, patches.pixels.most))};
+      .least = config.positive("min_pixels", either(size.shortest, usual.least)),
+      .most = config.positive("max_pixels", either(size.longest, usual.most))};
   if (limits.least > limits.most)
     config.refuse(config.has("min_pixels") ? "min_pixels" : "size", std::to_string(limits.least),
                   "at most the largest number of pixels, " + std::to_string(limits.most));
-  patches.limit(limits);
+  return limits;
+}
+
+void require_patches(const ConfigReader& config, const PatchInput& patches) {
+  config.require_boolean("do_center_crop", false);
+  require_equal(config, "patch_size", patches.patch_size);
+  require_equal(config, "temporal_patch_size", patches.frames);
+  require_equal(config, "merge_size", patches.block);
+}
+
+void read_limits(const ConfigReader& config, PatchInput& patches) {
+  require_patches(config, patches);
+  patches.limit(read_areas(config, patches.pixels));
 }
 
 /// The longer side, of Pixtral's.
@@ -183,14 +191,45 @@ void read_shape(const ConfigReader& config, PatchInput& patches) {
   return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
 }
 
-}  // namespace
-
-void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part) {
-  // Of classes and arrays, and of images that are none of RGB, which its processor refuses.
+/// Of classes and arrays, and of images that are none of RGB, which its processor refuses.
+void pass_over_classes(const ConfigReader& config) {
   config.pass_over({"_processor_class", "_valid_processor_keys", "data_format", "default_to_square",
                     "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
                     "image_processor_type", "image_seq_length", "input_data_format",
-                    "processor_class", "return_tensors", "size_divisor"});
+                    "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
+}
+
+}  // namespace
+
+void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
+  auto& patches = std::get<PatchInput>(encoder.input);
+  pass_over_classes(config);
+  // Frames are sampled where data sets are packed.
+  config.pass_over({"do_sample_frames", "fps", "max_duration", "max_image_size", "max_video_tokens",
+                    "min_frames", "num_frames", "return_metadata", "video_metadata"});
+  config.require_boolean("do_resize", true);
+  config.require_boolean("do_pad", false);
+  config.require_boolean("cap_pixels_per_frame", false);
+  require_patches(config, patches);
+  ImageColours colours = patches.colours;
+  read_colours(config, colours);
+  if (colours != patches.colours)
+    config.refuse("image_mean, image_std or rescale_factor", config.dump("image_mean"),
+                  "those of images");
+  if (read_resampling(config, patches.resampling) != patches.resampling)
+    config.refuse("resample", config.dump("resample"), "that of images");
+  patches.video->pixels = read_areas(config, patches.video->pixels);
+  patches.video->most_frames = config.positive("max_frames", patches.video->most_frames);
+  config.refuse_unknown();
+}
+
+void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
+  VideoInput& video = *std::get<PatchInput>(encoder.input).video;
+  video.pixels = read_areas(of_images, video.pixels);
+}
+
+void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part) {
+  pass_over_classes(config);
   auto& patches = std::get<PatchInput>(encoder.input);
   read_colours(config, patches.colours);
   patches.resampling = read_resampling(config, patches.resampling);

@@ -60,8 +60,15 @@ ModelSpec make_family(const std::string& family, const ConfigReader& config,
 /// A model without images may lie beside one.
 void read_processor(const ConfigReader& config, ModelSpec& model) {
   const auto encoder = std::ranges::find(model.encoders, Modality::Image, &EncoderSpec::modality);
-  if (encoder != model.encoders.end())
-    detail::read_image_processor(config.object_alone(kImageProcessor, kImageProcessor), *encoder);
+  const bool of_images = config.has(kImageProcessor), of_videos = config.has(kVideoProcessor);
+  if (encoder == model.encoders.end()) return;
+  const auto said = [&](const char* key) { return config.object_alone(key, key); };
+  if (of_images) detail::read_image_processor(said(kImageProcessor), *encoder);
+  if (!encoder->patches().video) return;
+  if (of_videos)
+    detail::read_video_processor(said(kVideoProcessor), *encoder);
+  else if (of_images)
+    detail::read_video_limits(said(kImageProcessor), *encoder);
 }
 
 }  // namespace
@@ -166,7 +173,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   const ConfigReader config(json, "config");
   const std::string family = config.text("model_type", "");
   ModelSpec model = make_family(family, config, trainable);
-  if (config.has(kImageProcessor)) read_processor(config, model);
+  read_processor(config, model);
   config.refuse_unknown();
   model.family = family;
   for (UnitSpec& unit : model.units) {

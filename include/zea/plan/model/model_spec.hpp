@@ -135,8 +135,9 @@ struct Trainable {
   }
 };
 
-/// A key of zea's own in a config: what the files beside config.json say of images.
+/// Keys of zea's own in a config: what the files beside config.json say of images and of videos.
 inline constexpr const char* kImageProcessor = "image_processor";
+inline constexpr const char* kVideoProcessor = "video_processor";
 
 /// The spec of a Hugging Face config.json. Throws WeightsError naming key, found and allowed
 /// values; a family or an option that is not built is refused.

@@ -100,6 +100,8 @@ struct ImageColours {
   std::vector<double> mean{0.48145466, 0.4578275, 0.40821073};  ///< of each channel, pixels in 0..1
   std::vector<double> std{0.26862954, 0.26130258, 0.27577711};
   double scale = 1.0 / 255;  ///< times a pixel's 8 bits
+
+  bool operator==(const ImageColours&) const = default;
 };
 
 /// How pixels between those of an image are found where it is resized.
