@@ -99,6 +99,14 @@ void check_limits(Faults& faults, const LimitKeys& keys, const ModelSpec& model)
   }
 }
 
+/// Images that become as large as they may have no least.
+void check_filling_images(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  for (const EncoderSpec& encoder : model.encoders)
+    if (limits_pixels(encoder) && encoder.patches().fills_pixels && data.resized_min_pixels > 0)
+      faults.add("data.resized_min_pixels is set, but images of " + encoder.name +
+                 " are made as large as data.resized_max_pixels allows; leave it out");
+}
+
 void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec& model) {
   check_limits(
       faults,
@@ -119,6 +127,7 @@ void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec
                   return std::pair(input.video->pixels.least, input.video->pixels.most);
                 }},
                model);
+  check_filling_images(faults, data, model);
   if (data.max_frames > 0 && std::ranges::none_of(model.encoders, takes_videos))
     faults.add("data.max_frames is set, but the model (" + model.family +
                ") has no encoder of videos; leave it out");

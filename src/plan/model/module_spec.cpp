@@ -59,6 +59,41 @@ ImageSize resized_below(const ImageSize& image, int64_t most, int64_t step) {
   return {whole_steps(image.height), whole_steps(image.width)};
 }
 
+/// NaFlex's rule: sides grow to whole steps at the largest scale, searched by halves, at which
+/// there are at most so many squares of a step.
+ImageSize resized_to_fill(const ImageSize& image, int64_t most_squares, int64_t step) {
+  constexpr double kCloseness = 1e-5;
+  const auto steps_of = [step](int64_t side, double scale) {
+    const double steps = std::ceil(static_cast<double>(side) * scale / static_cast<double>(step));
+    return std::max<int64_t>(1, static_cast<int64_t>(steps));
+  };
+  double least = kCloseness / 10, most = 100;
+  while (most - least >= kCloseness) {
+    const double scale = (least + most) / 2;
+    const bool fits = steps_of(image.height, scale) * steps_of(image.width, scale) <= most_squares;
+    (fits ? least : most) = scale;
+  }
+  return {step * steps_of(image.height, least), step * steps_of(image.width, least)};
+}
+
+/// Of one side of a table, corner on corner with a side of an image.
+std::vector<TableShare> between_corners(int64_t index, int64_t rows, int64_t patches) {
+  const double at = static_cast<double>(index * (rows - 1)) /
+                    static_cast<double>(std::max<int64_t>(1, patches - 1));
+  const auto first = static_cast<int64_t>(at);
+  const double share = at - static_cast<double>(first);
+  return {{first, 1 - share}, {std::min(first + 1, rows - 1), share}};
+}
+
+/// The same, edge on edge.
+std::vector<TableShare> between_edges(int64_t index, int64_t rows, int64_t patches) {
+  const SourceWeights found = source_weights(index, rows, patches, Resampling::Bilinear);
+  std::vector<TableShare> shares;
+  for (const double weight : found.weights)
+    shares.push_back({found.first + std::ssize(shares), weight});
+  return shares;
+}
+
 }  // namespace
 
 void PatchInput::limit(const PixelLimits& to) {
@@ -71,6 +106,7 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
   if (!any_size) return {image_size, image_size};
   ZEA_ASSERT(!class_token);
   const int64_t step = patch_size * block;
+  if (fills_pixels) return resized_to_fill(image, pixels.most / (step * step), step);
   return pixels.most > 0 ? resized_within(image, pixels, step)
                          : resized_below(image, image_size, step);
 }
@@ -180,24 +216,34 @@ int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
   return side() * side() + learned;
 }
 
-std::array<TableShare, 4> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
-  struct Between {
-    int64_t first, second;
-    double share;  ///< of the second
-  };
-  const auto between = [&](int64_t index, int64_t patches) -> Between {
-    const double at = static_cast<double>(index * (table_side - 1)) /
-                      static_cast<double>(std::max<int64_t>(1, patches - 1));
-    const auto first = static_cast<int64_t>(at);
-    return {first, std::min(first + 1, table_side - 1), at - static_cast<double>(first)};
+std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
+  const auto along = [this](int64_t index, int64_t patches) {
+    return table_fit == TableFit::Edges ? between_edges(index, table_side, patches)
+                                        : between_corners(index, table_side, patches);
   };
   const PatchPlace at = place(patch, image);
-  const Between row = between(at.row, image.tile_tokens() / image.width);
-  const Between column = between(at.column, image.width);
-  return {{{row.first * table_side + column.first, (1 - row.share) * (1 - column.share)},
-           {row.first * table_side + column.second, (1 - row.share) * column.share},
-           {row.second * table_side + column.first, row.share * (1 - column.share)},
-           {row.second * table_side + column.second, row.share * column.share}}};
+  const auto rows = along(at.row, image.tile_tokens() / image.width);
+  const auto columns = along(at.column, image.width);
+  std::vector<TableShare> shares;
+  for (const TableShare& row : rows)
+    for (const TableShare& column : columns)
+      shares.push_back({row.row * table_side + column.row, row.share * column.share});
+  return shares;
+}
+
+int64_t PatchInput::most_table_shares() const {
+  static constexpr int64_t kBetween = 2;
+  if (table_fit == TableFit::Corners) return kBetween * kBetween;
+  // Of a side that has fewer patches than the table rows, twice as many as these go into one.
+  const auto along = [this](int64_t patches) {
+    const int64_t reached = (kBetween * table_side + patches - 1) / patches;
+    return std::clamp(reached, kBetween, std::max(kBetween, table_side));
+  };
+  const int64_t patches = pixels.most / (patch_size * patch_size);
+  int64_t most = 0;
+  for (int64_t rows = 1; rows <= std::min(patches, table_side); ++rows)
+    most = std::max(most, along(rows) * along(patches / rows));
+  return most;
 }
 
 int64_t ItemShape::columns() const {
@@ -345,13 +391,17 @@ ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
 ItemShape EncoderSpec::resized_shape(const ImageSize& image) const {
   const PatchInput& input = patches();
   const int64_t patch = input.patch_size;
+  const int64_t merge = projector.merge,
+                patches_of_image = image.height / patch * (image.width / patch);
   const int64_t first = (drops_first_token ? 1 : 0) + (drops_registers ? input.registers : 0);
-  const int64_t tokens = input.learned_tokens() + image.height / patch * (image.width / patch);
-  return {.tokens = tokens,
-          .features = (tokens - first) / projector.merge,
+  const int64_t tokens = input.learned_tokens() + patches_of_image;
+  const int64_t apart = input.patches_first ? (merge - tokens % merge) % merge : 0;
+  return {.tokens = tokens + apart,
+          .features = (input.patches_first ? patches_of_image : tokens - first) / merge,
           .first = first,
-          .merge = projector.merge,
+          .merge = merge,
           .width = image.width / patch,
+          .apart = apart,
           .window = std::ranges::max(block.attention, {}, &AttentionSpec::window).window};
 }
 
