@@ -215,6 +215,7 @@ class ComposedSizes(unittest.TestCase):
 
     def run_step(self, family, ranks=1, keys=()):
         launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
+        (self.folder / "out.h5").unlink(missing_ok=True)
         run(*launcher, RUN_MODEL, self.folder / "whole.toml", self.folder / "out.h5", *family.keys, *keys)
         with h5py.File(self.folder / "out.h5") as file:
             rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
