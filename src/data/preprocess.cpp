@@ -93,6 +93,11 @@ Image resize(const Image& image, const std::vector<Taps>& columns, const std::ve
                      first_row);
 }
 
+Image resize(const Image& image, const ImageSize& to, const ImageOptions& options) {
+  return resize(image, make_taps(image.width, to.width, 0, to.width, options.resampling),
+                make_taps(image.height, to.height, 0, to.height, options.resampling));
+}
+
 /// The middle size x size pixels of the image with its shorter edge resized to `edge`.
 Image resize_and_crop(const Image& image, int64_t size, int64_t edge, Resampling resampling) {
   const int64_t shorter = std::min(image.height, image.width);
@@ -204,6 +209,14 @@ void preprocess_crops(const Image& image, const ImageOptions& options, const Til
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target) {
   const int64_t size = options.size;
+  if (options.longest_side > 0) {
+    ImageOptions of_whole = options;
+    of_whole.longest_side = 0;
+    const Image first =
+        resize(image, stretched({image.height, image.width}, options.longest_side), options);
+    return preprocess_tiles(resize(first, {grid.high * size, grid.wide * size}, options), of_whole,
+                            grid, target);
+  }
   for (int64_t tile = 0; tile < grid.tiles(); ++tile, target += 3 * size * size) {
     const int64_t column = tile % grid.wide * size, row = tile / grid.wide * size;
     normalise(
@@ -216,9 +229,7 @@ void preprocess_tiles(const Image& image, const ImageOptions& options, const Til
 
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target) {
-  normalise(resize(image, make_taps(image.width, to.width, 0, to.width, options.resampling),
-                   make_taps(image.height, to.height, 0, to.height, options.resampling)),
-            options, target);
+  normalise(resize(image, to, options), options, target);
 }
 
 }  // namespace zea

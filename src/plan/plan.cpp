@@ -101,10 +101,16 @@ void check_limits(Faults& faults, const LimitKeys& keys, const ModelSpec& model)
 
 /// Images that become as large as they may have no least.
 void check_filling_images(Faults& faults, const DataOptions& data, const ModelSpec& model) {
-  for (const EncoderSpec& encoder : model.encoders)
+  const auto check = [&](const EncoderSpec& encoder, const std::string& least, const char* most) {
+    faults.add("data." + least + " is set, but images of " + encoder.name +
+               " become as large as data." + most + " allows; leave it out");
+  };
+  for (const EncoderSpec& encoder : model.encoders) {
     if (limits_pixels(encoder) && encoder.patches().fills_pixels && data.resized_min_pixels > 0)
-      faults.add("data.resized_min_pixels is set, but images of " + encoder.name +
-                 " are made as large as data.resized_max_pixels allows; leave it out");
+      check(encoder, "resized_min_pixels", "resized_max_pixels");
+    if (has_tiles(encoder) && encoder.patches().stretches && data.min_tiles > 0)
+      check(encoder, "min_tiles", "max_tiles");
+  }
 }
 
 void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec& model) {

@@ -71,15 +71,19 @@ int main(int argc, char** argv) {
     zea::ImageSize size{options.size, options.size};
     zea::TileGrid grid;
     const bool has_tiles = argc == 6 && std::string(argv[3]) == "tiles";
+    const bool stretches = argc == 6 && std::string(argv[3]) == "stretched";
     const bool is_fitted = argc == 6 && std::string(argv[3]) == "fitted";
     if (is_fitted) {
       grid = {std::stoll(argv[4]), std::stoll(argv[5])};
-    } else if (has_tiles) {
+    } else if (has_tiles || stretches) {
       const zea::PatchInput input{
           .image_size = options.size,
-          .tiles = {.least = std::stoll(argv[4]), .most = std::stoll(argv[5])}};
+          .tiles = {.least = std::stoll(argv[4]), .most = std::stoll(argv[5])},
+          .stretches = stretches};
       grid = input.grid({image.height, image.width});
       options.mean = options.std = {0.5, 0.5, 0.5};
+      if (stretches) options.longest_side = input.longest_side();
+      if (stretches) options.resampling = zea::Resampling::Lanczos;
     } else if (argc >= 5) {
       const bool fills = argc == 7;
       const int last = fills ? 5 : argc - 1;
@@ -98,7 +102,7 @@ int main(int argc, char** argv) {
     pixels.resize(static_cast<size_t>(images * 3 * size.height * size.width));
     if (is_fitted)
       zea::preprocess_fitted(image, options, grid, pixels.data());
-    else if (has_tiles)
+    else if (has_tiles || stretches)
       zea::preprocess_tiles(image, options, grid, pixels.data());
     else if (argc == 3)
       zea::preprocess_image(image, options, pixels.data());

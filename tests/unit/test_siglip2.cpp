@@ -104,8 +104,9 @@ TEST(Siglip2, DecksChangeHowManyPatchesThereAre) {
     patches();
     FAIL() << "accepted";
   } catch (const PlanError& error) {
-    EXPECT_NE(std::string(error.what()).find("resized_min_pixels is set, but images of vision are"),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(error.what()).find("resized_min_pixels is set, but images of vision become"),
+        std::string::npos)
         << error.what();
   }
 }

@@ -220,6 +220,7 @@ const std::map<std::string, MakeComposite>& composites();
 /// A decoder that hears.
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava_next(const ConfigReader& config, const Trainable& trainable);

@@ -94,7 +94,36 @@ std::vector<TableShare> between_edges(int64_t index, int64_t rows, int64_t patch
   return shares;
 }
 
+/// As many whole tiles as a stretched image begins, its longer side first.
+TileGrid grid_of_stretched(const ImageSize& image, int64_t tile) {
+  const auto whole = [tile](int64_t side) { return (side + tile - 1) / tile * tile; };
+  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
+  int64_t width = whole(image.width), height = whole(image.height);
+  if (image.width >= image.height)
+    height = whole(static_cast<int64_t>(static_cast<double>(width) / shape));
+  else
+    width = whole(static_cast<int64_t>(static_cast<double>(height) * shape));
+  return {width / tile, height / tile};
+}
+
 }  // namespace
+
+ImageSize stretched(const ImageSize& image, int64_t longest) {
+  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
+  const auto even = [](double side) {
+    const auto whole = static_cast<int64_t>(side);
+    return std::max<int64_t>(1, whole + whole % 2);
+  };
+  const auto most = static_cast<double>(longest);
+  if (image.width >= image.height) return {even(most / shape), longest};
+  return {longest, even(most * shape)};
+}
+
+int64_t PatchInput::longest_side() const {
+  constexpr int64_t kMost = 4096;  // of transformers' processor
+  const auto along = static_cast<int64_t>(std::sqrt(tiles.most));
+  return std::max<int64_t>(1, std::min(along, kMost / image_size)) * image_size;
+}
 
 void PatchInput::limit(const PixelLimits& to) {
   const int64_t step = patch_size * block;
@@ -126,6 +155,7 @@ PatchPlace PatchInput::place(int64_t patch, const ItemShape& image) const {
 }
 
 TileGrid PatchInput::grid(const ImageSize& image) const {
+  if (stretches) return grid_of_stretched(stretched(image, longest_side()), image_size);
   const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
   const double pixels = static_cast<double>(image.height) * static_cast<double>(image.width);
   double nearest = std::numeric_limits<double>::infinity();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace zea {
 namespace {
@@ -19,6 +20,16 @@ double bilinear(double x) {
   return std::max(0.0, 1 - std::abs(x));
 }
 
+/// A sinc of three lobes, which another three times as wide lets fade.
+double lanczos(double x) {
+  constexpr double kLobes = 3;
+  const auto sinc = [](double at) {
+    const double turn = std::numbers::pi * at;
+    return at == 0 ? 1 : std::sin(turn) / turn;
+  };
+  return std::abs(x) < kLobes ? sinc(x) * sinc(x / kLobes) : 0;
+}
+
 /// What source values weigh by their distance from a target value: nothing from `reach` on.
 struct Kernel {
   double (*weight)(double);
@@ -26,7 +37,15 @@ struct Kernel {
 };
 
 Kernel kernel_of(Resampling resampling) {
-  return resampling == Resampling::Bicubic ? Kernel{bicubic, 2} : Kernel{bilinear, 1};
+  switch (resampling) {
+    case Resampling::Bicubic:
+      return {bicubic, 2};
+    case Resampling::Bilinear:
+      return {bilinear, 1};
+    case Resampling::Lanczos:
+      return {lanczos, 3};
+  }
+  return {bicubic, 2};
 }
 
 }  // namespace

@@ -142,6 +142,10 @@ struct TableShare {
 /// or edge on edge, resized as pixels are.
 enum class TableFit { Corners, Edges };
 
+/// An image in its shape with a longer side of `longest` pixels, as Idefics 3 resizes it before
+/// that becomes whole tiles: the other side is rounded up to even numbers.
+ImageSize stretched(const ImageSize& image, int64_t longest);
+
 struct ItemShape;
 
 /// How an encoder of images takes videos: as moments of some frames each, which do not see each
@@ -185,6 +189,9 @@ struct PatchInput {
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
   TileLimits tiles = {};
+  /// Of images that are cut so: the longer side first becomes as many tiles as the root of their
+  /// most has whole ones, however short it is, and the whole image is made of these (Idefics 3).
+  bool stretches = false;
   std::optional<CropLimits> beside = {};  ///< of families whose processors know crops beside images
   bool crops = true;                      ///< the middle of an image becomes that; false: all of it
   int64_t shortest_edge = 0;              ///< of an image before its middle is taken; 0: image_size
@@ -212,6 +219,8 @@ struct PatchInput {
   /// The grid of tiles whose shape is nearest to the image's; of equal ones the largest that is not
   /// more than twice as large as the image (InternVL, arXiv:2404.16821).
   TileGrid grid(const ImageSize& image) const;
+  /// Of the longer side where `stretches`.
+  int64_t longest_side() const;
   /// Crops of an image that stand beside it, side by side or above each other; 1 x 1: none. Throws
   /// DataError where there is nothing left for one.
   TileGrid crops_beside(const ImageSize& image) const;

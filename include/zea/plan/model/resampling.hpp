@@ -9,7 +9,7 @@
 namespace zea {
 
 /// How values between those of a row are found where it is resized.
-enum class Resampling { Bicubic, Bilinear };
+enum class Resampling { Bicubic, Bilinear, Lanczos };
 
 /// Values [first, first + weights.size()) of a row, and what each weighs: 1 together.
 struct SourceWeights {
