@@ -3,6 +3,7 @@
 // of it, the decoder.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
