@@ -2,8 +2,8 @@
 # Trains a model of a Hugging Face directory on conversations about images and videos, in one go: packs the data, prints the plan, trains, and
 # writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
-# MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, Gemma 3, or a language
-# model, for conversations without images).
+# MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, SmolVLM, Gemma 3, or a
+# language model, for conversations without images).
 # DATA.json: a list of conversations as LLaVA has them (jobs/pack_llava.py); paths of images, and of folders of the frames of
 # videos (Qwen2-VL to Qwen3-VL), start from its folder, or from IMAGES=.
 # RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is

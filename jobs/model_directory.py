@@ -12,14 +12,25 @@ from dataset_writer import encoded_size
 class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
-    these `beside_image`, which is text like any other; between its rows stands `row_end`."""
+    these `beside_image`, which is text like any other; between its rows stands `row_end`. A turn that
+    does not begin with an image begins with `before_text`."""
 
     def __init__(
-        self, start, opening, reply, lead, end, gap, around_image=("", ""), beside_image="", row_end=""
+        self,
+        start,
+        opening,
+        reply,
+        lead,
+        end,
+        gap,
+        around_image=("", ""),
+        beside_image="",
+        row_end="",
+        before_text="",
     ):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
         self.end, self.gap, self.around_image = end, gap, around_image
-        self.beside_image, self.row_end = beside_image, row_end
+        self.beside_image, self.row_end, self.before_text = beside_image, row_end, before_text
 
 
 def vicuna_turns(bos="<s>", eos="</s>"):
@@ -43,6 +54,11 @@ def chatml_turns(around_image=("", "")):
     return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image)
 
 
+def idefics3_turns(start):
+    end = "<end_of_utterance>"
+    return Turns(start, "User:", f"{end}\nAssistant:", " ", end, "\n", before_text=" ")
+
+
 def gemma_turns(around_image=("", ""), beside_image=""):
     user, model = "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n"
     return Turns("<bos>", user, model, "", "<end_of_turn>", "\n", around_image, beside_image)
@@ -55,10 +71,13 @@ QWEN_VL_VIDEOS = {
     "qwen3_vl": (4096, 24576 * 32 * 32),
 }
 # Of the families whose configs leave them out.
-USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10} | dict.fromkeys(QWEN_VL, 151655)
+USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
+USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
 # Of families that mark where an image begins and ends.
 AROUND_IMAGES = {"internvl": ("<img>", "</img>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
+# Of those that number their tiles in the text.
+TILES_IN_TEXT = ("idefics3", "smolvlm")
 # What stands before the patches of towers.
 LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 
@@ -102,6 +121,13 @@ class ModelDirectory:
     def _either(self, key, alias, default):
         return self.config.get(key, self.config.get(alias, default))
 
+    def spelled(self, modality, item):
+        """An image's features with the texts around its tiles, of families that write these: pieces of
+        text and numbers of placeholders."""
+        if modality != "image" or self.family not in TILES_IN_TEXT:
+            return None
+        return idefics3_pieces(self.config, item, self.max_tiles, self.processor.get("size"))
+
     def turns(self, tokenizer):
         """As its instruction models are trained: ChatML, Gemma's or Mistral's where the tokenizer has
         that, Vicuna's else."""
@@ -109,6 +135,12 @@ class ModelDirectory:
             sees = self.family == "gemma3"
             around = ("<start_of_image>", "<end_of_image>") if sees else ("", "")
             return gemma_turns(around, "\n\n" if sees else "")
+        if self.family in TILES_IN_TEXT:
+            for name in ("<fake_token_around_image>", "<global-img>"):
+                if tokenizer.token_to_id(name) is None:
+                    sys.exit(f"{self.tokenizer}: has no token {name}, which stands around the images of {self.family}")
+            start = "<|im_start|>" if tokenizer.token_to_id("<|im_start|>") is not None else "<|begin_of_text|>"
+            return idefics3_turns(start)
         if tokenizer.token_to_id("<|im_start|>") is not None:
             return chatml_turns(AROUND_IMAGES.get(self.family, ("", "")))
         names = self._read("tokenizer_config.json")
@@ -248,6 +280,40 @@ def internvl_features(config, item, least, most):
             nearest = min(nearest, away)
     side = int(size // one_of(vision.get("patch_size", 14)) * config.get("downsample_ratio", 0.5))
     return side * side * (tiles + 1 if tiles > 1 else 1)
+
+
+def idefics3_grid(config, item, most, size):
+    """Rows and columns of the tiles that an image becomes whose longer side is stretched to as many
+    tiles as the root of `most` has (0: as the processor's `size` or the config says), by the rounding
+    of transformers."""
+    height, width = size_of(item)
+    vision = config["vision_config"]
+    tile = one_of(vision.get("image_size", 224))
+    size = size or vision.get("size", {})
+    along = math.isqrt(most) if most else size.get("longest_edge", 4 * tile) // tile
+    longest = max(1, min(along, 4096 // tile)) * tile
+    shape = width / height
+    other = int(longest / shape if width >= height else longest * shape)
+    other = max(1, other + other % 2)
+    height, width = (other, longest) if width >= height else (longest, other)
+    shape, whole = width / height, lambda side: math.ceil(side / tile)
+    if width >= height:
+        return whole(int(longest / shape)), longest // tile
+    return longest // tile, whole(int(longest * shape))
+
+
+def idefics3_pieces(config, item, most, size=None):
+    rows, columns = idefics3_grid(config, item, most, size)
+    vision, around = config["vision_config"], "<fake_token_around_image>"
+    side = one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", 32))
+    features = (side // config.get("scale_factor", 2)) ** 2
+    pieces, before = [], ""
+    for row in range(rows if rows * columns > 1 else 0):
+        for column in range(columns):
+            pieces += [f"{before}{around}<row_{row + 1}_col_{column + 1}>", features]
+            before = ""
+        before = "\n"
+    return [*pieces, f"{before}{before}{around}<global-img>", features, around]
 
 
 def shown_features(item, size, side, resolutions):

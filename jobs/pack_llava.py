@@ -148,6 +148,7 @@ class Packer:
             self.turns = model.turns(tokenizer)
             self.placeholder = {name: model.placeholders.get(name, -1) for name in MARKS}
             self.rows, self.moments, self.crops = model.rows, model.moments, model.crops
+            self.spelled = model.spelled
         else:
             self.turns = vicuna_turns(arguments.bos, arguments.eos)
             each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
@@ -166,6 +167,7 @@ class Packer:
                 return [count]
 
             self.rows, self.crops = rows, lambda item: 0
+            self.spelled = lambda modality, item: None
         self.start, self.end = (
             [self._id(name)] if name else [] for name in (self.turns.start, self.turns.end)
         )
@@ -202,6 +204,10 @@ class Packer:
         return [ids], sum(count for _, count in moments)
 
     def image_or_sound(self, modality, item, is_alone):
+        spelled = self.spelled(modality, item)
+        if spelled:
+            pieces = [[self.placeholder[modality]] * p if isinstance(p, int) else p for p in spelled]
+            return pieces, sum(p for p in spelled if isinstance(p, int))
         rows = self.rows(modality, item, is_alone)
         turns, is_image = self.turns, modality == "image"
         crops = self.crops(item) if is_image else 0
@@ -232,6 +238,8 @@ class Packer:
         """Ids, the modality of each mark in order, and how many placeholders stand for each; takes
         the first of `items` by modality, of which the sample has so many."""
         pieces, marks, counts = [], [], dict.fromkeys(MARKS, 0)
+        if not human.startswith(MARKS["image"]):
+            human = self.turns.before_text + human
         text = f"{self.turns.opening}{human}{self.turns.reply}"
         for piece in re.split("(" + "|".join(MARKS.values()) + ")", text):
             modality = next((name for name, mark in MARKS.items() if mark == piece), None)

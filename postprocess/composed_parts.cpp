@@ -56,13 +56,14 @@ Json config_of(const WeightsSource& source) {
 }
 
 /// Whether it is what transformers' model of that name does: whose features are those of a hidden
-/// state, registers among them, and which has each encoder whole.
+/// state, registers among them, which has each encoder whole, and gives none the shapes of images.
 bool is_llava(const Json& encoders) {
   if (encoders.size() != 1) return false;
   const Json& encoder = encoders.begin().value();
   return encoder.contains("vision_config") && encoder.value("projector", "") == "mlp" &&
          !encoder.value("vision_feature_norm", false) &&
          encoder.value("vision_feature_select_strategy", "") != "patches" &&
+         encoder["vision_config"].value("model_type", "") != "siglip2_vision_model" &&
          encoder["vision_config"].value(kPoolingLayer, true);
 }
 

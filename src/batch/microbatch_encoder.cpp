@@ -85,17 +85,26 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
 /// The rows of a table that is laid over images which each row here lies between.
 void fill_corners(EncoderPart& part, const PatchInput& input, const TokenRuns& here,
                   const ItemRow& row, at::ScalarType dtype, at::Device device) {
+  std::vector<std::vector<TableShare>> of_rows;
+  size_t most = 1;  // rows with fewer have the first of the table, and nothing of it
+  for (const TokenRange& run : here)
+    for (int64_t token = run.begin; token < run.end; ++token) {
+      of_rows.push_back(
+          input.table_shares(row.position_in_tile(token), row.shape(row.item_of(token))));
+      most = std::max(most, of_rows.back().size());
+    }
   Ids corners;
   std::vector<double> shares;
-  for (const TokenRange& run : here)
-    for (int64_t token = run.begin; token < run.end; ++token)
-      for (const TableShare& corner :
-           input.table_shares(row.position_in_tile(token), row.shape(row.item_of(token)))) {
-        corners.push_back(corner.row);
-        shares.push_back(corner.share);
-      }
-  part.corners = index_tensor(corners, device).view({-1, 4});
-  part.corner_shares = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype).to(device);
+  for (std::vector<TableShare>& of_row : of_rows) {
+    of_row.resize(most);
+    for (const auto& [corner, share] : of_row) {
+      corners.push_back(corner);
+      shares.push_back(share);
+    }
+  }
+  const auto width = static_cast<int64_t>(most);
+  part.corners = index_tensor(corners, device).view({-1, width});
+  part.corner_shares = at::tensor(shares, at::kDouble).view({-1, width}).to(dtype).to(device);
 }
 
 /// In time, by row and by column of its image, of each patch among the cp tokens `runs`.

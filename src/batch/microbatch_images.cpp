@@ -10,12 +10,16 @@ namespace zea::detail {
 namespace {
 
 /// (patches, channels * frames * patch^2) of pictures (pictures, channels, height, width): squares
-/// of them by rows. `shown`: pictures in a patch, one of which fills it.
+/// of them by rows; or (patches, patch^2 * channels). `shown`: pictures in a patch, one of which
+/// fills it.
 at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, int64_t shown) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
   const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
-  return pixels.view({-1, shown, input.channels, high, block, patch, wide, block, patch})
-      .permute({0, 3, 6, 4, 7, 2, 1, 5, 8})
+  const at::Tensor parts =
+      pixels.view({-1, shown, input.channels, high, block, patch, wide, block, patch});
+  if (input.by_pixel)
+    return parts.permute({0, 3, 6, 4, 7, 1, 5, 8, 2}).reshape({-1, input.values()});
+  return parts.permute({0, 3, 6, 4, 7, 2, 1, 5, 8})
       .expand({-1, -1, -1, -1, -1, -1, input.frames, -1, -1})
       .reshape({-1, input.values()});
 }

@@ -166,7 +166,8 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                     .resampling = input.resampling,
                     .scale = input.colours.scale,
                     .has_crops_beside = input.has_crops_beside(),
-                    .has_tiles = encoder.has_tiles()}};
+                    .has_tiles = encoder.has_tiles(),
+                    .longest_side = input.stretches ? input.longest_side() : 0}};
 }
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {

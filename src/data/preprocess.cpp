@@ -17,60 +17,22 @@ namespace {
 constexpr int kFractionBits =
     22;  ///< 32 minus 8 of the pixel minus 2 of headroom for weights outside 0..1
 
-/// Keys' cubic kernel with a = -0.5.
-double bicubic(double x) {
-  x = std::abs(x);
-  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
-  if (x < 2) return (((x - 5) * x + 8) * x - 4) * -0.5;
-  return 0;
-}
-
-double bilinear(double x) {
-  return std::max(0.0, 1 - std::abs(x));
-}
-
-/// What source pixels weigh by their distance from a target pixel: nothing from `reach` on.
-struct Kernel {
-  double (*weight)(double);
-  double reach;
-};
-
-Kernel kernel_of(Resampling resampling) {
-  return resampling == Resampling::Bicubic ? Kernel{bicubic, 2} : Kernel{bilinear, 1};
-}
-
 /// Source pixels [first, first + weights.size()) that make one target pixel.
 struct Taps {
   int64_t first = 0;
   std::vector<int32_t> weights;  ///< fixed point
 };
 
-Taps taps_of(int64_t target, double scale, int64_t source_size, const Kernel& kernel) {
-  const double stretch = std::max(scale, 1.0);  // widened when shrinking: that is the antialiasing
-  const double reach = kernel.reach * stretch;
-  const double centre = (static_cast<double>(target) + 0.5) * scale;
-  Taps taps;
-  taps.first = std::max<int64_t>(0, static_cast<int64_t>(centre - reach + 0.5));
-  const auto end = std::min(source_size, static_cast<int64_t>(centre + reach + 0.5));
-  std::vector<double> weights;
-  double sum = 0;
-  for (int64_t x = taps.first; x < end; ++x) {
-    weights.push_back(kernel.weight((static_cast<double>(x) - centre + 0.5) * (1.0 / stretch)));
-    sum += weights.back();
-  }
-  for (double weight : weights)
-    taps.weights.push_back(static_cast<int32_t>(std::round(weight / sum * (1 << kFractionBits))));
-  return taps;
-}
-
 /// Target pixels [first, first + count) of a row of `source_size` pixels resized to `target_size`.
 std::vector<Taps> make_taps(int64_t source_size, int64_t target_size, int64_t first, int64_t count,
                             Resampling resampling) {
-  const Kernel kernel = kernel_of(resampling);
-  const double scale = static_cast<double>(source_size) / static_cast<double>(target_size);
   std::vector<Taps> taps;
-  for (int64_t i = 0; i < count; ++i)
-    taps.push_back(taps_of(first + i, scale, source_size, kernel));
+  for (int64_t i = first; i < first + count; ++i) {
+    const SourceWeights exact = source_weights(i, source_size, target_size, resampling);
+    Taps& rounded = taps.emplace_back(Taps{exact.first, {}});
+    for (const double weight : exact.weights)
+      rounded.weights.push_back(static_cast<int32_t>(std::round(weight * (1 << kFractionBits))));
+  }
   return taps;
 }
 
@@ -129,6 +91,11 @@ Image resize(const Image& image, const std::vector<Taps>& columns, const std::ve
   const int64_t end_row = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
   return resize_rows(resize_columns(image, columns, first_row, end_row - first_row), rows,
                      first_row);
+}
+
+Image resize(const Image& image, const ImageSize& to, const ImageOptions& options) {
+  return resize(image, make_taps(image.width, to.width, 0, to.width, options.resampling),
+                make_taps(image.height, to.height, 0, to.height, options.resampling));
 }
 
 /// The middle size x size pixels of the image with its shorter edge resized to `edge`.
@@ -242,6 +209,14 @@ void preprocess_crops(const Image& image, const ImageOptions& options, const Til
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target) {
   const int64_t size = options.size;
+  if (options.longest_side > 0) {
+    ImageOptions of_whole = options;
+    of_whole.longest_side = 0;
+    const Image first =
+        resize(image, stretched({image.height, image.width}, options.longest_side), options);
+    return preprocess_tiles(resize(first, {grid.high * size, grid.wide * size}, options), of_whole,
+                            grid, target);
+  }
   for (int64_t tile = 0; tile < grid.tiles(); ++tile, target += 3 * size * size) {
     const int64_t column = tile % grid.wide * size, row = tile / grid.wide * size;
     normalise(
@@ -254,9 +229,7 @@ void preprocess_tiles(const Image& image, const ImageOptions& options, const Til
 
 void preprocess_image(const Image& image, const ImageOptions& options, const ImageSize& to,
                       float* target) {
-  normalise(resize(image, make_taps(image.width, to.width, 0, to.width, options.resampling),
-                   make_taps(image.height, to.height, 0, to.height, options.resampling)),
-            options, target);
+  normalise(resize(image, to, options), options, target);
 }
 
 }  // namespace zea

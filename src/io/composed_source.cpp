@@ -100,7 +100,7 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   if (!processor.is_null()) encoder[kImageProcessor] = processor;
   encoder["vision_feature_layer"] = part.feature_layer;
   if (part.feature_norm) encoder["vision_feature_norm"] = true;
-  const bool is_all_patches = family == "siglip_vision_model" || family == "pixtral";
+  const bool is_all_patches = family.starts_with("siglip") || family == "pixtral";
   encoder["vision_feature_select_strategy"] = is_all_patches                      ? "full"
                                               : family == "dinov2_with_registers" ? "patches"
                                                                                   : "default";

@@ -60,8 +60,8 @@ std::string load_module(const ModelSpec& model, int param) {
   const ParamSpec& spec = model.params[static_cast<size_t>(param)];
   // The last norm of the audio encoder runs in the projector's unit, and is none of it.
   const bool is_projector = std::ranges::any_of(
-      std::array<std::string, 5>{"multi_modal_projector.", "audio_projector.", "image_newline",
-                                 "visual.merger.", spec.module + ".projector."},
+      std::array<std::string, 6>{"model.connector.", "multi_modal_projector.", "audio_projector.",
+                                 "image_newline", "visual.merger.", spec.module + ".projector."},
       [&](const std::string& root) { return spec.name.starts_with(root); });
   return is_projector ? "projector" : spec.module;
 }

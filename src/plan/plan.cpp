@@ -99,6 +99,20 @@ void check_limits(Faults& faults, const LimitKeys& keys, const ModelSpec& model)
   }
 }
 
+/// Images that become as large as they may have no least.
+void check_filling_images(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  const auto check = [&](const EncoderSpec& encoder, const std::string& least, const char* most) {
+    faults.add("data." + least + " is set, but images of " + encoder.name +
+               " become as large as data." + most + " allows; leave it out");
+  };
+  for (const EncoderSpec& encoder : model.encoders) {
+    if (limits_pixels(encoder) && encoder.patches().fills_pixels && data.resized_min_pixels > 0)
+      check(encoder, "resized_min_pixels", "resized_max_pixels");
+    if (has_tiles(encoder) && encoder.patches().stretches && data.min_tiles > 0)
+      check(encoder, "min_tiles", "max_tiles");
+  }
+}
+
 void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec& model) {
   check_limits(
       faults,
@@ -119,6 +133,7 @@ void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec
                   return std::pair(input.video->pixels.least, input.video->pixels.most);
                 }},
                model);
+  check_filling_images(faults, data, model);
   if (data.max_frames > 0 && std::ranges::none_of(model.encoders, takes_videos))
     faults.add("data.max_frames is set, but the model (" + model.family +
                ") has no encoder of videos; leave it out");

@@ -182,6 +182,9 @@ QWEN3_VL = {**QWEN_VL, "model_type": "qwen3_vl", "text_config": QWEN3_TEXT,
 TILES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 INTERNVL = {"model_type": "internvl", "image_token_id": 3, "tie_word_embeddings": False, "text_config": TEXT,
             "vision_config": {**TILES, "image_size": [16, 16], "patch_size": [4, 4], "use_qk_norm": True}}
+SMOLVLM = {"model_type": "smolvlm", "image_token_id": 3, "text_config": {"model_type": "llama", **TEXT},
+           "vision_config": {**TILES, "image_size": 16, "patch_size": 4, "size": {"longest_edge": 32}}}
+SIGLIP2 = {"model_type": "siglip2_vision_model", **TILES, "patch_size": 4, "num_patches": 25}
 LLAVA_NEXT = {"model_type": "llava_next", "image_token_index": 3, "image_grid_pinpoints": [[8, 16], [16, 8]],
               "text_config": {"model_type": "llama", **TEXT}, "vision_config": CLIP}
 GEMMA3 = {"model_type": "gemma3", "image_token_index": 3, "mm_tokens_per_image": 4,
@@ -206,6 +209,10 @@ def write_composites(config):
                        ("llava_next", LLAVA_NEXT), ("mistral3", MISTRAL3), ("qwen2_audio", QWEN2_AUDIO),
                        ("voxtral", VOXTRAL)):
         config("good_" + name, base)
+    config("good_smolvlm", SMOLVLM)
+    siglip2 = {"vision_config": SIGLIP2, "image_token_index": 3, "vision_feature_select_strategy": "full"}
+    config("good_siglip2", {"model_type": "composed", "text_config": {"model_type": "llama", **TEXT},
+                            "encoders": {"eyes": siglip2 | {"projector": "pixel_shuffle_mlp"}}})
     config("good_pixtral", SEEING, vision_config=PIXTRAL, vision_feature_layer=-1,
            vision_feature_select_strategy="full")
     for tower in ("vit", "dinov2", "dinov2_with_registers"):
@@ -221,6 +228,7 @@ def write_composites(config):
     tower("large_squares", QWEN25_VL, spatial_merge_size=1 << 31)
     tower("many_positions", QWEN3_VL, num_position_embeddings=1 << 60)
     tower("many_depths", QWEN3_VL, deepstack_visual_indexes=[-(1 << 63)] * 2000)
+    tower("large_edges", SMOLVLM, size={"longest_edge": 1 << 62})
     tower("large_tiles", INTERNVL, image_size=[1 << 40, 1 << 40])
     config("large_resolutions", LLAVA_NEXT, image_grid_pinpoints=[[8 << 40, 8], [8, 8 << 59]] * 500)
     config("many_pooled", GEMMA3, mm_tokens_per_image=(1 << 62))

@@ -301,12 +301,13 @@ class Composed(unittest.TestCase):
 
     def test_what_does_not_fit_is_refused(self):
         clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
+        odd = self.save("odd", CLIPVisionModel(CLIPVisionConfig(**{**SQUARES, "image_size": 3 * PATCH})))
         llm = f'weights = "{llama}"'
         for lines, sentence in (
             (f'weights = "{llama}"', "model_type = llama; allowed: clip_vision_model, dinov2, .*pixtral, .*, vit"),
             (f'weights = "{clip}"\nfeature_norm = true', "vision_feature_norm = true; allowed: false: .* no"),
             (f'weights = "{clip}"\nplaceholder = "96"', "placeholder = 96; the vocabulary of .* has the ids 0 to 95"),
-            (f'weights = "{clip}"\nprojector = "pool"', "projector = pool; allowed: linear, mlp .*a first token"),
+            (f'weights = "{odd}"\nprojector = "pool"', "projector = pool; allowed: linear, mlp .*3 patches a side"),
             (f'weights = "{clip}"\nfeature_layer = 4', "vision_feature_layer = 4; allowed: -4 to 3"),
         ):
             self.assertRegex(self.refusal({"vision": lines, "llm": llm}), sentence)

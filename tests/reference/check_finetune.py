@@ -7,6 +7,7 @@ check_finetune.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -40,13 +41,20 @@ try:
         Qwen2VLForConditionalGeneration,
         Qwen3VLConfig,
         Qwen3VLForConditionalGeneration,
+        SmolVLMConfig,
+        SmolVLMForConditionalGeneration,
     )
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+    from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
 SOURCE, BUILD, MPIRUN = sys.argv[1:4]
+sys.path.insert(0, f"{SOURCE}/jobs")
+from model_directory import idefics3_pieces  # noqa: E402
+
 SPECIAL = ["<s>", "</s>", "<image>"]
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -283,6 +291,49 @@ class Finetune(unittest.TestCase):
         special = [*CHATML[:2], "<img>", "</img>", "<IMG_CONTEXT>"]
         model = InternVLForConditionalGeneration(config)
         self.check(InternVLForConditionalGeneration, model, special, {"min_patches": 2, "max_patches": 5})
+
+    def test_smolvlm(self):
+        config = SmolVLMConfig(
+            text_config={"model_type": "llama", **TEXT, "pad_token_id": 0},
+            vision_config={
+                "hidden_size": 24,
+                "intermediate_size": 40,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "image_size": 16,
+                "patch_size": 4,
+                "size": {"longest_edge": 32},
+            },
+            image_token_id=4,
+            pad_token_id=0,
+        )
+        around = ["<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<global-img>", "<image>"]
+        tiles = [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)]
+        self.check(SmolVLMForConditionalGeneration, SmolVLMForConditionalGeneration(config), [*around, *tiles])
+        with h5py.File(self.folder / "out/train.h5") as data:
+            ids = data["tokens"][: data["token_offsets"][1]].tolist()
+        tile = lambda number: [2, 4 + number, 4, 4, 4, 4]  # noqa: E731
+        # "User:" stands before 40 x 60 pixels, which become 2 x 2 tiles.
+        self.assertEqual(ids[0], 0)
+        newline = ids[ids.index(6) + 5]
+        grid = [*tile(1), *tile(2), newline, *tile(3), *tile(4), newline, newline, 2, 3, 4, 4, 4, 4, 2]
+        self.assertEqual(ids[6 : 6 + len(grid)], grid)
+
+    def test_tiles_are_numbered_as_by_smolvlms_processor(self):
+        vision = {"image_size": 364, "patch_size": 14}
+        for scale, edge in ((2, 4), (1, 1), (2, 3)):
+            config = {"vision_config": {**vision, "size": {"longest_edge": edge * 364}}, "scale_factor": scale}
+            processor = SmolVLMImageProcessorPil(
+                size={"longest_edge": edge * 364}, max_image_size={"longest_edge": 364}
+            )
+            for height, width in ((40, 60), (60, 40), (364, 364), (1, 900), (777, 1001), (1456, 1455), (3000, 20)):
+                png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
+                pieces = idefics3_pieces(config, png, 0)
+                _, rows, columns = processor.get_number_of_image_patches(height, width)
+                marks = ("<fake_token_around_image>", "<image>", "<global-img>")
+                expected = get_image_prompt_string(rows, columns, (26 // scale) ** 2, *marks)
+                written = "".join(p * "<image>" if isinstance(p, int) else p for p in pieces)
+                self.assertEqual(written, expected, (height, width, edge))
 
     def test_mistral3(self):
         tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}

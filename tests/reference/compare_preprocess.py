@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared images must be those of transformers' CLIPImageProcessor, SiglipImageProcessor,
-Gemma3ImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor and GotOcr2ImageProcessor (PIL), value for value.
+Gemma3ImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor, Siglip2ImageProcessor, SmolVLMImageProcessor and
+GotOcr2ImageProcessor (PIL), value for value.
 
 usage: compare_preprocess.py PREPROCESS_IMAGE
 Exit code 77 (skipped) where transformers or Pillow is missing.
@@ -33,6 +34,12 @@ try:
     )
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+    from transformers.models.siglip2.image_processing_pil_siglip2 import (
+        Siglip2ImageProcessorPil,
+        convert_image_to_patches,
+        get_image_size_for_max_num_patches,
+    )
+    from stretched_tiles import compare_stretched
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -187,14 +194,16 @@ def compare(program, folder, name, data, size, way=None):
     return None
 
 
-def columns_first(image, height, width):
+def columns_first(image, height, width, resample=Image.Resampling.BICUBIC):
     """Pillow 13 may resize by rows first; what is rounded between the passes is other then."""
-    columns = image.resize((width, image.height), Image.Resampling.BICUBIC)
-    return columns.resize((width, height), Image.Resampling.BICUBIC)
+    columns = image.resize((width, image.height), resample)
+    return columns.resize((width, height), resample)
 
 
 class OfQwen2VL:
     """As zea is asked for it, the size that an image becomes, and its values there and here."""
+
+    resample = Image.Resampling.BICUBIC
 
     def __init__(self, least, most, patch, block):
         self.limits, self.step = (least, most, patch, block), patch * block
@@ -213,7 +222,32 @@ class OfQwen2VL:
         return self.processor.patchify(pixels, *self.limits[2:], 2)[0]
 
 
+class OfSiglip2:
+    """Squares of `block` x `block` patches are its patches where zea merges these."""
+
+    resample = Image.Resampling.BILINEAR
+
+    def __init__(self, most, patch, block):
+        self.limits, self.step, self.most = (0, most * (patch * block) ** 2, patch, block, "fills"), patch * block, most
+        colours = CLIPImageProcessorPil()
+        self.processor = Siglip2ImageProcessorPil(
+            patch_size=self.step, max_num_patches=most, image_mean=colours.image_mean, image_std=colours.image_std
+        )
+
+    def size(self, height, width):
+        return get_image_size_for_max_num_patches(height, width, self.step, self.most)
+
+    def reference(self, resized):
+        values = self.processor(resized, return_tensors="np", do_resize=False)
+        return values["pixel_values"][0][: values["spatial_shapes"][0].prod()]
+
+    def ours(self, pixels):
+        return convert_image_to_patches(pixels, self.step)
+
+
 class OfPixtral:
+    resample = Image.Resampling.BICUBIC
+
     def __init__(self, most, patch, block):
         self.limits = most, patch, block
         self.processor = PixtralImageProcessorPil(size={"longest_edge": most}, patch_size=patch * block)
@@ -240,7 +274,8 @@ def compare_any_size(program, folder, height, width, family):
     if len(run.stdout) != 4 * 3 * to_height * to_width:
         return f"{name}: {len(run.stdout)} bytes, not those of {to_height} x {to_width}"
     ours = family.ours(np.frombuffer(run.stdout, np.float32).reshape(3, to_height, to_width))
-    difference = np.abs(ours - family.reference(columns_first(image, to_height, to_width))).max()
+    resized = columns_first(image, to_height, to_width, family.resample)
+    difference = np.abs(ours - family.reference(resized)).max()
     return f"{name}: differs by {difference}" if difference > 1e-6 else None
 
 
@@ -248,6 +283,7 @@ def any_size_cases():
     sizes = [(1, 1), (14, 14), (42, 70), (10, 600), (37, 500), (224, 224), (641, 480), (301, 999), (97, 61), (500, 31)]
     families = [OfQwen2VL(56 * 56, 28 * 28 * 1280, 14, 2), OfQwen2VL(64 * 64, 200 * 100, 16, 2)]
     families += [OfPixtral(1024, 16, 1), OfPixtral(300, 14, 2)]
+    families += [OfSiglip2(256, 16, 1), OfSiglip2(57, 14, 1), OfSiglip2(64, 8, 2)]
     for height, width in sizes:
         for family in families:
             yield height, width, family
@@ -436,6 +472,11 @@ def main():
         for height, width, *_ in tiled_cases():
             for size in (28, 56):
                 faults.append(compare_fitted(sys.argv[1], Path(folder), height, width, size))
+        for height, width, *_ in tiled_cases():
+            for size, along in [(28, 1), (56, 4)]:
+                name = f"stretched_{height}x{width}.png"
+                png_of_it = png(Image.fromarray(picture(height, width, 3, height)))
+                faults.append(compare_stretched(sys.argv[1], Path(folder) / name, png_of_it, size, along))
         for case in tiled_cases():
             faults.append(compare_tiles(sys.argv[1], Path(folder), *case))
         for number, case in enumerate(directories()):

@@ -2,9 +2,10 @@
 // Reads an image file, prepares it for an encoder as training does, and writes the floats to
 // standard output: preprocess_image FILE SIZE [whole or bilinear]; or, of any size as Pixtral's
 // are, with the most of the longer side: preprocess_image FILE MOST PATCH BLOCK; or as Qwen2-VL's,
-// with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK; or as the model of a
-// directory takes it: preprocess_image FILE of CONFIG_JSON. Exit code 3 with the fault on standard
-// error when the file is refused.
+// with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK; or as SigLIP 2's, as
+// large as the second of them allows: with "fills" behind these; or as the model of a directory
+// takes it: preprocess_image FILE of CONFIG_JSON. Exit code 3 with the fault on standard error when
+// the file is refused.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -70,21 +71,29 @@ int main(int argc, char** argv) {
     zea::ImageSize size{options.size, options.size};
     zea::TileGrid grid;
     const bool has_tiles = argc == 6 && std::string(argv[3]) == "tiles";
+    const bool stretches = argc == 6 && std::string(argv[3]) == "stretched";
     const bool is_fitted = argc == 6 && std::string(argv[3]) == "fitted";
     if (is_fitted) {
       grid = {std::stoll(argv[4]), std::stoll(argv[5])};
-    } else if (has_tiles) {
+    } else if (has_tiles || stretches) {
       const zea::PatchInput input{
           .image_size = options.size,
-          .tiles = {.least = std::stoll(argv[4]), .most = std::stoll(argv[5])}};
+          .tiles = {.least = std::stoll(argv[4]), .most = std::stoll(argv[5])},
+          .stretches = stretches};
       grid = input.grid({image.height, image.width});
       options.mean = options.std = {0.5, 0.5, 0.5};
+      if (stretches) options.longest_side = input.longest_side();
+      if (stretches) options.resampling = zea::Resampling::Lanczos;
     } else if (argc >= 5) {
+      const bool fills = argc == 7;
+      const int last = fills ? 5 : argc - 1;
       zea::PatchInput input{.image_size = options.size,
-                            .patch_size = std::stoll(argv[argc - 2]),
-                            .block = std::stoll(argv[argc - 1]),
-                            .any_size = true};
-      if (argc == 6) input.limit({.least = options.size, .most = std::stoll(argv[3])});
+                            .patch_size = std::stoll(argv[last - 1]),
+                            .block = std::stoll(argv[last]),
+                            .any_size = true,
+                            .fills_pixels = fills};
+      if (last == 5) input.limit({.least = options.size, .most = std::stoll(argv[3])});
+      if (fills) options.resampling = zea::Resampling::Bilinear;
       size = input.resized({image.height, image.width});
     }
     if (argc == 4 && std::string(argv[3]) == "bilinear")
@@ -93,7 +102,7 @@ int main(int argc, char** argv) {
     pixels.resize(static_cast<size_t>(images * 3 * size.height * size.width));
     if (is_fitted)
       zea::preprocess_fitted(image, options, grid, pixels.data());
-    else if (has_tiles)
+    else if (has_tiles || stretches)
       zea::preprocess_tiles(image, options, grid, pixels.data());
     else if (argc == 3)
       zea::preprocess_image(image, options, pixels.data());

@@ -22,6 +22,7 @@ try:
 
     from cropped_cases import CROPPED_FAMILIES
     from family_cases import FAMILIES
+    from idefics3_cases import IDEFICS3_FAMILIES
     from pixtral_cases import PIXTRAL_FAMILIES
     from video_cases import VIDEO_FAMILIES, Clip
 except ImportError as error:
@@ -214,7 +215,8 @@ def add_family(family):
     setattr(FamilyParity, test, lambda self: self.check_return(family))
 
 
-for one_family, cases in {**FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES, **CROPPED_FAMILIES}.items():
+ALL = {**FAMILIES, **IDEFICS3_FAMILIES, **PIXTRAL_FAMILIES, **VIDEO_FAMILIES, **CROPPED_FAMILIES}
+for one_family, cases in ALL.items():
     add_family(one_family)
     for case_name, one_case in cases.items():
         add_case(one_family, case_name, one_case)

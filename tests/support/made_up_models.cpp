@@ -27,6 +27,15 @@ void merge_images_of_any_size(ModelSpec& model) {
   merge_images_of_any_size(model, kProjector);
 }
 
+void fill_patches(ModelSpec& model) {
+  auto& patches = std::get<PatchInput>(model.encoders.at(0).input);
+  patches.table_side = patches.side();
+  merge_images_of_any_size(model);
+  patches.table_fit = TableFit::Edges;
+  patches.fills_pixels = patches.by_pixel = true;
+  patches.limit({.most = 30 * patches.patch_size * patches.patch_size});
+}
+
 void see_image_windows(ModelSpec& model) {
   merge_images_of_any_size(model);
   model.encoders.at(0).block.attention = {{.window = 2}, {}};

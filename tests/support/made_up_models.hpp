@@ -11,7 +11,12 @@ namespace zea::testing {
 /// x 2 patches the projector makes one feature.
 void merge_images_of_any_size(ModelSpec& model);
 
-/// Then every other block of that encoder, the first one, sees windows of 2 x 2 features.
+/// Then they fill up to 30 patches of values by pixel, and its table of positions is laid over
+/// them.
+void fill_patches(ModelSpec& model);
+
+/// Of images of any size: every other block of that encoder, the first one, sees windows of 2 x 2
+/// features.
 void see_image_windows(ModelSpec& model);
 
 /// Of a tiny LLaVA: its images are cut into at most three tiles, whose class tokens stand behind

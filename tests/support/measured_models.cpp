@@ -254,6 +254,7 @@ const std::vector<MeasuredModel>& measured_models() {
       {"llava with taps, biases and full attention", llava_config(true)},
       {"llava with images of any size, four patches a feature", siglip_config(),
        merge_images_of_any_size},
+      {"llava with a table of positions laid over images", siglip_config(), fill_patches},
       {"llava with registers", dinov2_config()},
       {"internvl", internvl_config(), cut_into_few},
       {"llava_next", llava_next_config()},

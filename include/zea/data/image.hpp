@@ -24,6 +24,7 @@ struct ImageOptions {
   double scale = ImageColours().scale;
   bool has_crops_beside = false;  ///< behind the whole image, as the item's shape says
   bool has_tiles = false;         ///< of size x size each, as many as the item's shape says
+  int64_t longest_side = 0;  ///< of an image before it becomes tiles (stretched()); 0: as it is
 };
 
 /// 8-bit RGB, height x width x 3.
@@ -40,7 +41,7 @@ Image decode_image(const Item& item, int64_t max_pixels);
 /// (3, size, size), normalised, in `target` (3 * size * size values).
 void preprocess_image(const Image& image, const ImageOptions& options, float* target);
 /// The same of the tiles of an image that is made as large as all of them, row by row, and behind
-/// several of them of the whole image: (tiles, 3, size, size).
+/// several of them of the whole image, of these where it is stretched: (tiles, 3, size, size).
 void preprocess_tiles(const Image& image, const ImageOptions& options, const TileGrid& grid,
                       float* target);
 /// The same of the whole image, and behind it of crops of it.

@@ -27,7 +27,7 @@ struct RowTransfer {
 struct EncoderPart {
   int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
   at::Tensor positions;    ///< (rows here) int64: of each row's token in its item or tile
-  /// Of tables of positions that are interpolated: (rows here, 4) the rows that a row lies between,
+  /// Of tables of positions that are interpolated: (rows here, n) the rows that a row lies between,
   /// int64, and their shares in it, compute type.
   at::Tensor corners, corner_shares;
   std::vector<TokenAttention> attention;  ///< for each of BlockSpec::attention

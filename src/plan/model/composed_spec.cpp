@@ -17,8 +17,9 @@ ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable) 
     const ConfigReader encoder = encoders.object(name.c_str());
     const EncoderPlace place{name, name + ".encoder.", name + ".projector."};
     const bool sees = encoder.has("vision_config");
-    features.push_back(sees ? add_image_encoder(builder, model, encoder, place, trainable)
-                            : add_sound_encoder(builder, model, encoder, place, trainable));
+    features.push_back(
+        sees ? add_image_encoder(builder, model, encoder, place, trainable, {.gives_shapes = true})
+             : add_sound_encoder(builder, model, encoder, place, trainable));
     if (sees && encoder.has(kImageProcessor))
       read_image_processor(encoder.object_alone(kImageProcessor, name + "." + kImageProcessor),
                            model.encoders.back(), true);

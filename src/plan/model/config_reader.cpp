@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "zea/core/error.hpp"
 
@@ -164,6 +165,13 @@ int64_t ConfigReader::side(const char* key, int64_t fallback) const {
   if (sides.size() > 2 || sides.front() != sides.back())
     refuse(key, object_.at(key).dump(), "one length, or two that are equal");
   return checked_positive(key, sides.front());
+}
+
+int64_t ConfigReader::square_root(const char* key, int64_t fallback) const {
+  const int64_t square = positive(key, fallback);
+  const int64_t root = std::llround(std::sqrt(static_cast<double>(square)));
+  if (root * root != square) refuse(key, std::to_string(square), "the square of an integer");
+  return root;
 }
 
 int64_t ConfigReader::checked_positive(const char* key, int64_t value) const {

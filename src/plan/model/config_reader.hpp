@@ -35,6 +35,8 @@ class ConfigReader {
                                 int64_t fallback) const;  ///< a number or a list of them
   double number(const char* key, double fallback) const;
   int64_t side(const char* key, int64_t fallback) const;  ///< of a square: a number, or two alike
+  /// Of a number that must be the square of an integer.
+  int64_t square_root(const char* key, int64_t fallback) const;
   /// So many, which must be above 0 unless they may be any.
   std::vector<double> numbers(const char* key, int64_t count, bool above_0 = true) const;
   bool boolean(const char* key, bool fallback) const;

@@ -105,6 +105,7 @@ VisionEncoder read_dinov2(const ConfigReader& config);
 VisionEncoder read_dinov2_with_registers(const ConfigReader& config);
 VisionEncoder read_pixtral(const ConfigReader& config);
 VisionEncoder read_siglip(const ConfigReader& config);
+VisionEncoder read_siglip2(const ConfigReader& config);
 VisionEncoder read_vit(const ConfigReader& config);
 /// How an encoder's rows and columns turn heads, by "rope_parameters"; `theta` where it has none.
 RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns, double theta);
@@ -138,7 +139,8 @@ struct ImageTransformerDefaults {
   double eps;
   const char* activation;
   int64_t mlp_ratio = 0;  ///< key "mlp_ratio" in place of "intermediate_size"; 0: not so
-  int64_t hidden = 768, intermediate = 3072, layers = 12, heads = 12, image = 224;
+  int64_t hidden = 768, intermediate = 3072, layers = 12, heads = 12;
+  int64_t image = 224;  ///< 0: images have any size
 };
 EncoderSpec read_image_transformer(const ConfigReader& config,
                                    const ImageTransformerDefaults& defaults);
@@ -181,6 +183,7 @@ struct ImageDefaults {
   bool bias = true;
   bool merges = false;  ///< the projector merges squares of patches, as Mistral 3's
   std::vector<ImageSize> resolutions = {};  ///< that images are fitted into
+  bool gives_shapes = false;  ///< of images, to encoders that ask for them, as SigLIP 2's
 };
 /// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
 /// model whose decoder is known. Returns the unit that makes the features.
@@ -220,6 +223,7 @@ const std::map<std::string, MakeComposite>& composites();
 /// A decoder that hears.
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
+ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava_onevision(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_llava_next(const ConfigReader& config, const Trainable& trainable);

@@ -43,7 +43,9 @@ void read_colours(const ConfigReader& config, ImageColours& colours) {
 }
 
 Resampling read_resampling(const ConfigReader& config, Resampling usual) {
-  constexpr int64_t kBilinear = 2, kBicubic = 3;  // as PIL numbers them
+  constexpr int64_t kLanczos = 1, kBilinear = 2, kBicubic = 3;  // as PIL numbers them
+  if (usual == Resampling::Lanczos && config.integer("resample", kLanczos) == kLanczos)
+    return usual;
   const int64_t found =
       config.integer("resample", usual == Resampling::Bilinear ? kBilinear : kBicubic);
   if (found != kBilinear && found != kBicubic)
@@ -178,8 +180,41 @@ void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& li
   limits = {.most = most, .least_side = side, .least_ratio = ratio};
 }
 
+/// Of Idefics 3's and SmolVLM's: the longer side becomes whole tiles.
+void read_stretching(const ConfigReader& config, PatchInput& patches) {
+  constexpr int64_t kMost = 4096;
+  config.pass_over({"do_center_crop", "do_pad", "return_row_col_info"});
+  config.require_boolean("do_image_splitting", true);
+  const int64_t tile = patches.image_size;
+  const Sides most = read_sides(config, "max_image_size", true);
+  if (config.has("max_image_size") && most.longest != tile)
+    config.refuse("max_image_size", config.dump("max_image_size"),
+                  "a longest_edge of " + std::to_string(tile) + ", the encoder's image_size");
+  if (!config.has("size")) return;
+  const int64_t longest = read_sides(config, "size", true).longest;
+  if (longest < tile || longest % tile != 0 || longest > kMost)
+    config.refuse("size", config.dump("size"),
+                  "a longest_edge that is a multiple of " + std::to_string(tile) + " up to " +
+                      std::to_string(kMost));
+  patches.tiles.most = longest / tile * (longest / tile);
+}
+
+/// Of SigLIP 2's: so many patches.
+void read_filling(const ConfigReader& config, PatchInput& patches) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  config.pass_over({"do_center_crop", "do_pad", "size"});
+  config.require_boolean("do_resize", true);
+  require_equal(config, "patch_size", patches.patch_size);
+  const int64_t square = patches.patch_size * patches.patch_size;
+  const int64_t most = config.positive("max_num_patches", patches.pixels.most / square);
+  if (most > kMost)
+    config.refuse("max_num_patches", std::to_string(most), "1 to " + std::to_string(kMost));
+  patches.limit({.most = most * square});
+}
+
 void read_shape(const ConfigReader& config, PatchInput& patches) {
   config.require_boolean("do_resize", true);
+  if (patches.stretches) return read_stretching(config, patches);
   const bool fills_batches = patches.any_size || !patches.resolutions.empty();
   if (fills_batches)
     config.pass_over({"do_pad"});
@@ -234,7 +269,9 @@ void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool
   read_colours(config, patches.colours);
   patches.resampling = read_resampling(config, patches.resampling);
   read_crops_beside(config, patches.beside);
-  if (is_part)
+  if (patches.fills_pixels)
+    read_filling(config, patches);
+  else if (is_part)
     config.pass_over({"crop_size", "do_center_crop", "do_pad", "do_resize", "size"});
   else
     read_shape(config, patches);

@@ -39,9 +39,13 @@ void merge_squares(const ConfigReader& config, const std::string& kind, EncoderS
         "linear, mlp (2 x 2 patches become one feature, and this encoder has " + found + ")");
   };
   if (!patches) refuse("no patches");
-  if (patches->class_token || encoder.drops_first_token) refuse("a first token that is dropped");
-  if (patches->side() % kSide != 0) refuse(std::to_string(patches->side()) + " patches a side");
+  if (patches->side() % kSide != 0 && !patches->any_size)
+    refuse(std::to_string(patches->side()) + " patches a side");
   patches->block = kSide;
+  // What is learned of an image stands behind the patches: so all layouts keep squares whole.
+  patches->patches_first = patches->learned_tokens() > 0;
+  encoder.drops_first_token = encoder.drops_registers = false;
+  if (patches->fills_pixels) patches->limit(patches->pixels);
   encoder.projector.merge = kSide * kSide;
 }
 
@@ -125,6 +129,10 @@ void read_resolutions(const ConfigReader& config, const std::vector<ImageSize>& 
 VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defaults) {
   VisionEncoder encoder =
       read_part(vision_encoders(), config.object("vision_config"), defaults.encoder);
+  if (encoder.spec.patches().fills_pixels && !defaults.gives_shapes)
+    config.refuse("vision_config.model_type", config.object("vision_config").text("model_type", ""),
+                  "an encoder that transformers' composites run, which this is in none; put it "
+                  "together with a language model by a deck (model.vision.weights)");
   for (int64_t layer : config.integers("vision_feature_layer", defaults.layer))
     encoder.taps.push_back(resolve_tap(config, layer, encoder.spec.layers));
   const std::string select = config.text("vision_feature_select_strategy", defaults.select);

@@ -75,16 +75,12 @@ void read_processor(const ConfigReader& config, ModelSpec& model) {
 
 const std::map<std::string, detail::MakeComposite>& detail::composites() {
   static const std::map<std::string, MakeComposite> families{
-      {"gemma3", make_gemma3},
-      {"internvl", make_internvl},
-      {"llava", make_llava},
-      {"llava_next", make_llava_next},
-      {"llava_onevision", make_llava_onevision},
-      {"mistral3", make_mistral3},
-      {"qwen2_audio", make_qwen2_audio},
-      {"qwen2_5_vl", make_qwen2_5_vl},
-      {"qwen2_vl", make_qwen2_vl},
-      {"qwen3_vl", make_qwen3_vl},
+      {"gemma3", make_gemma3},         {"idefics3", make_idefics3},
+      {"internvl", make_internvl},     {"llava", make_llava},
+      {"llava_next", make_llava_next}, {"llava_onevision", make_llava_onevision},
+      {"mistral3", make_mistral3},     {"qwen2_audio", make_qwen2_audio},
+      {"qwen2_5_vl", make_qwen2_5_vl}, {"qwen2_vl", make_qwen2_vl},
+      {"qwen3_vl", make_qwen3_vl},     {"smolvlm", make_idefics3},
       {"voxtral", make_voxtral},
   };
   return families;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of an item: the size of an image, its patches, and the features of these.
+// What becomes of an item: its tokens, and the features of these.
 #include "zea/plan/model/module_spec.hpp"
 
 #include <algorithm>
@@ -9,197 +9,6 @@
 #include "zea/core/error.hpp"
 
 namespace zea {
-
-namespace {
-
-/// Qwen2-VL's rule: whole steps nearest to the sides, or where these have too many or too few
-/// pixels, below or above them in the same shape. A tie goes to the even number of steps. The
-/// limits are of `frames` such images together, which become `made`.
-ImageSize resized_within(const ImageSize& image, const PixelLimits& limits, int64_t step,
-                         int64_t frames = 1, int64_t made = 1) {
-  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
-  const double pixels = static_cast<double>(frames) * height * width;
-  const double unit = static_cast<double>(step);
-  constexpr double kLargestRatio = 200;
-  if (std::max(height, width) / std::min(height, width) > kLargestRatio)
-    throw DataError("an image of " + std::to_string(image.height) + " x " +
-                    std::to_string(image.width) +
-                    " pixels; the longer side may be 200 times the shorter one");
-  const auto steps = [&](double number) { return step * static_cast<int64_t>(number); };
-  const ImageSize nearest{steps(std::nearbyint(height / unit)),
-                          steps(std::nearbyint(width / unit))};
-  const int64_t all = made * nearest.height * nearest.width;
-  if (all > limits.most) {
-    const double shrink = std::sqrt(pixels / static_cast<double>(limits.most));
-    return {std::max(step, steps(std::floor(height / shrink / unit))),
-            std::max(step, steps(std::floor(width / shrink / unit)))};
-  }
-  if (all >= limits.least) return nearest;
-  const double stretch = std::sqrt(static_cast<double>(limits.least) / pixels);
-  return {steps(std::ceil(height * stretch / unit)), steps(std::ceil(width * stretch / unit))};
-}
-
-/// Not less than a step a side, in the same shape.
-ImageSize stretched_to(int64_t step, const ImageSize& image) {
-  if (std::min(image.height, image.width) >= step) return image;
-  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
-  const double stretch = static_cast<double>(step) / std::min(height, width);
-  return {static_cast<int64_t>(height * stretch), static_cast<int64_t>(width * stretch)};
-}
-
-/// Pixtral's rule: an image whose longer side is more than `most` shrinks to that, and to one pixel
-/// at least; then its sides grow to whole steps.
-ImageSize resized_below(const ImageSize& image, int64_t most, int64_t step) {
-  const auto longer = static_cast<double>(std::max(image.height, image.width));
-  const double shrink = std::max(1.0, longer / static_cast<double>(most));
-  const auto whole_steps = [&](int64_t side) {
-    const auto shrunk = static_cast<int64_t>(std::floor(static_cast<double>(side) / shrink));
-    return (std::max<int64_t>(shrunk, 1) + step - 1) / step * step;
-  };
-  return {whole_steps(image.height), whole_steps(image.width)};
-}
-
-}  // namespace
-
-void PatchInput::limit(const PixelLimits& to) {
-  const int64_t step = patch_size * block;
-  pixels = to;
-  image_size = std::max(step, static_cast<int64_t>(std::sqrt(to.most)) / step * step);
-}
-
-ImageSize PatchInput::resized(const ImageSize& image) const {
-  if (!any_size) return {image_size, image_size};
-  ZEA_ASSERT(!class_token);
-  const int64_t step = patch_size * block;
-  return pixels.most > 0 ? resized_within(image, pixels, step)
-                         : resized_below(image, image_size, step);
-}
-
-ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
-  const int64_t step = patch_size * block;
-  if (!video->limits_all) return resized_within(frame, video->pixels, step);
-  const double moments = static_cast<double>(frames) / static_cast<double>(this->frames);
-  const int64_t made = this->frames * static_cast<int64_t>(std::nearbyint(moments));
-  return resized_within(stretched_to(step, frame), video->pixels, step, frames, made);
-}
-
-PatchPlace PatchInput::place(int64_t patch, const ItemShape& image) const {
-  const PatchPlace square = image.square(patch / (block * block));
-  const int64_t inside = patch % (block * block);
-  return {square.row * block + inside / block, square.column * block + inside % block};
-}
-
-TileGrid PatchInput::grid(const ImageSize& image) const {
-  const double shape = static_cast<double>(image.width) / static_cast<double>(image.height);
-  const double pixels = static_cast<double>(image.height) * static_cast<double>(image.width);
-  double nearest = std::numeric_limits<double>::infinity();
-  TileGrid best;
-  // By their number, and of equal numbers the narrow ones first.
-  for (int64_t tiles = this->tiles.least; tiles <= this->tiles.most; ++tiles)
-    for (int64_t wide = 1; wide <= tiles; ++wide) {
-      if (tiles % wide != 0) continue;
-      const TileGrid grid{wide, tiles / wide};
-      const double away =
-          std::abs(shape - static_cast<double>(grid.wide) / static_cast<double>(grid.high));
-      const bool is_filled =
-          pixels > 0.5 * static_cast<double>(image_size * image_size * grid.tiles());
-      if (away < nearest || (away == nearest && is_filled)) best = grid;
-      nearest = std::min(nearest, away);
-    }
-  return best;
-}
-
-ImageSize PatchInput::resolution(const ImageSize& image) const {
-  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
-  ImageSize best;
-  int64_t most = 0, least_wasted = std::numeric_limits<int64_t>::max();
-  for (const ImageSize& each : resolutions) {
-    const double scale = std::min(static_cast<double>(each.width) / width,
-                                  static_cast<double>(each.height) / height);
-    const auto wide = static_cast<int64_t>(width * scale),
-               high = static_cast<int64_t>(height * scale);
-    const int64_t shown = std::min(wide * high, image.width * image.height);
-    const int64_t wasted = each.width * each.height - shown;
-    if (shown < most || (shown == most && wasted >= least_wasted)) continue;
-    most = shown;
-    least_wasted = wasted;
-    best = each;
-  }
-  return best;
-}
-
-TileGrid PatchInput::crops_beside(const ImageSize& image) const {
-  const bool is_wide = image.width >= image.height;
-  const int64_t longer = std::max(image.height, image.width);
-  const int64_t shorter = std::min(image.height, image.width);
-  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
-  if (ratio < beside->least_ratio) return {};
-  const int64_t nearest =
-      std::min(static_cast<int64_t>(std::floor(ratio + 0.5)), longer / beside->least_side);
-  const int64_t crops = std::clamp<int64_t>(nearest, 2, beside->most);
-  const int64_t side = (longer + crops - 1) / crops;
-  if (std::min(side, shorter) < beside->least_side) return {};
-  if (side * (crops - 1) >= longer)
-    throw DataError("an image of " + std::to_string(image.height) + " x " +
-                    std::to_string(image.width) + " pixels, too few for " + std::to_string(crops) +
-                    " crops; pan_and_scan_min_crop_size may be larger");
-  return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
-}
-
-TileGrid PatchInput::shrunk(const TileGrid& shown) const {
-  constexpr double kTooMany = 1.1;
-  if (shrunk_to_tiles == 0) return {0, 0};
-  const double ratio = std::sqrt(static_cast<double>(shown.tiles()) /
-                                 static_cast<double>(shrunk_to_tiles * side() * side()));
-  if (ratio <= kTooMany) return {0, 0};
-  const auto whole = [&](int64_t patches) {
-    const auto side = static_cast<double>(patches);
-    return std::llround((side - std::fmod(side, ratio)) / ratio);
-  };
-  return {whole(shown.wide), whole(shown.high)};
-}
-
-int64_t PatchInput::patches_of(const ItemShape& shape) const {
-  const int64_t others = patches_first ? learned_tokens() + shape.apart : learned_tokens();
-  return shape.tile_tokens() - others;
-}
-
-int64_t PatchInput::patch_of(int64_t token, int64_t patches) const {
-  if (patches_first) return token < patches ? token : -1;
-  const int64_t patch = token - learned_tokens();
-  return patch < 0 || patch >= patches ? -1 : patch;
-}
-
-int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
-  const int64_t patches = patches_of(shape), patch = patch_of(token, patches);
-  if (patch >= 0) {
-    const PatchPlace at = place(patch, shape);
-    return class_tokens() + at.row * side() + at.column;
-  }
-  const int64_t learned = patches_first ? token - patches : token;
-  if (learned < class_tokens() || learned >= learned_tokens()) return 0;
-  return side() * side() + learned;
-}
-
-std::array<TableShare, 4> PatchInput::table_shares(int64_t patch, const ItemShape& image) const {
-  struct Between {
-    int64_t first, second;
-    double share;  ///< of the second
-  };
-  const auto between = [&](int64_t index, int64_t patches) -> Between {
-    const double at = static_cast<double>(index * (table_side - 1)) /
-                      static_cast<double>(std::max<int64_t>(1, patches - 1));
-    const auto first = static_cast<int64_t>(at);
-    return {first, std::min(first + 1, table_side - 1), at - static_cast<double>(first)};
-  };
-  const PatchPlace at = place(patch, image);
-  const Between row = between(at.row, image.tile_tokens() / image.width);
-  const Between column = between(at.column, image.width);
-  return {{{row.first * table_side + column.first, (1 - row.share) * (1 - column.share)},
-           {row.first * table_side + column.second, (1 - row.share) * column.share},
-           {row.second * table_side + column.first, row.share * (1 - column.share)},
-           {row.second * table_side + column.second, row.share * column.share}}};
-}
 
 int64_t ItemShape::columns() const {
   return width / std::llround(std::sqrt(merge));
@@ -346,13 +155,17 @@ ItemShape EncoderSpec::item_shape(const ImageSize& image) const {
 ItemShape EncoderSpec::resized_shape(const ImageSize& image) const {
   const PatchInput& input = patches();
   const int64_t patch = input.patch_size;
+  const int64_t merge = projector.merge,
+                patches_of_image = image.height / patch * (image.width / patch);
   const int64_t first = (drops_first_token ? 1 : 0) + (drops_registers ? input.registers : 0);
-  const int64_t tokens = input.learned_tokens() + image.height / patch * (image.width / patch);
-  return {.tokens = tokens,
-          .features = (tokens - first) / projector.merge,
+  const int64_t tokens = input.learned_tokens() + patches_of_image;
+  const int64_t apart = input.patches_first ? (merge - tokens % merge) % merge : 0;
+  return {.tokens = tokens + apart,
+          .features = (input.patches_first ? patches_of_image : tokens - first) / merge,
           .first = first,
-          .merge = projector.merge,
+          .merge = merge,
           .width = image.width / patch,
+          .apart = apart,
           .window = std::ranges::max(block.attention, {}, &AttentionSpec::window).window};
 }
 

@@ -3,7 +3,6 @@
 // is laid over every image, a Qwen3 decoder whose tokens have three positions, interleaved, and
 // features of several depths of the tower, added behind the decoder's first blocks.
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "families.hpp"
@@ -19,16 +18,6 @@ constexpr TurnedDefaults kTower{
     .frame_pixels = {.least = 4096, .most = int64_t{24576} * 32 * 32}};
 constexpr MergerNames kMergerNames{"norm", "linear_fc1", "linear_fc2"};
 
-void read_position_table(const ConfigReader& config, VisionEncoder& encoder) {
-  const int64_t rows = config.positive("num_position_embeddings", 2304);
-  const int64_t side = std::llround(std::sqrt(static_cast<double>(rows)));
-  if (side * side != rows)
-    config.refuse("num_position_embeddings", std::to_string(rows), "the square of an integer");
-  std::get<PatchInput>(encoder.spec.input).table_side = side;
-  encoder.names.positions = "pos_embed.weight";
-  encoder.position_std = encoder.patch_std;
-}
-
 VisionEncoder read_deep_visual(const ConfigReader& config) {
   BlockSpec block;
   block.hidden = config.positive("hidden_size", 1152);
@@ -42,7 +31,9 @@ VisionEncoder read_deep_visual(const ConfigReader& config) {
   patches.colours = {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
   patches.video->limits_all = true;
   patches.video->has_text_between = true;
-  read_position_table(config, encoder);
+  patches.table_side = config.square_root("num_position_embeddings", 2304);
+  encoder.names.positions = "pos_embed.weight";
+  encoder.position_std = encoder.patch_std;
   return encoder;
 }
 

@@ -10,6 +10,7 @@ const std::map<std::string, ReadVisionEncoder>& vision_encoders() {
       {"dinov2", read_dinov2},
       {"dinov2_with_registers", read_dinov2_with_registers},
       {"pixtral", read_pixtral},
+      {"siglip2_vision_model", read_siglip2},
       {"siglip_vision_model", read_siglip},
       {"vit", read_vit}};
   return families;
@@ -36,9 +37,9 @@ EncoderSpec read_image_transformer(const ConfigReader& config,
   block.norm = {NormKind::Layer, config.number("layer_norm_eps", defaults.eps)};
   block.activation = config.activation("hidden_act", defaults.activation);
   vision.layers = config.positive("num_hidden_layers", defaults.layers);
-  PatchInput patches{.image_size = config.side("image_size", defaults.image),
-                     .patch_size = config.side("patch_size", defaults.patch),
+  PatchInput patches{.patch_size = config.side("patch_size", defaults.patch),
                      .channels = config.positive("num_channels", 3)};
+  if (defaults.image > 0) patches.image_size = config.side("image_size", defaults.image);
   const int64_t heads = config.positive("num_attention_heads", defaults.heads);
   config.require_divisor("num_attention_heads", heads, "hidden_size", block.hidden);
   config.require_divisor("patch_size", patches.patch_size, "image_size", patches.image_size);
@@ -107,6 +108,7 @@ std::vector<int> add_vision_encoder(SpecBuilder& builder, const VisionEncoder& e
     builder.add("registers", root + names.registers, table(patches.registers), trainable,
                 encoder.position_std);
   Shape patch{hidden, patches.channels, patches.patch_size, patches.patch_size};
+  if (patches.by_pixel) patch = {hidden, patches.values()};
   if (patches.frames > 1) patch.insert(patch.begin() + 2, patches.frames);
   builder.add("patch.weight", root + names.patch + ".weight", patch, trainable, encoder.patch_std);
   if (encoder.patch_bias)

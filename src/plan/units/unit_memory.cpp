@@ -356,7 +356,7 @@ UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const Micro
 
 int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
                          const std::map<std::string, UnitTypes>& types_of_modules) {
-  constexpr int64_t kIndex = 8, kCorners = 4;
+  constexpr int64_t kIndex = 8;
   const auto rows_of = [](const std::vector<AttentionSizes>& batches) {
     int64_t rows = 0;
     for (const AttentionSizes& batch : batches)
@@ -393,7 +393,8 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
       const auto tables = block.rotary ? static_cast<int64_t>(block.attention.size()) : 0;
       bytes += kIndex * (items.features + rows) + items.patches * input.values() * element +
                items.tokens * tables * block.heads.dim * element;
-      if (input.table_side > 0) bytes += items.tokens * kCorners * (kIndex + element);
+      if (input.table_side > 0)
+        bytes += items.tokens * input.most_table_shares() * (kIndex + element);
     } else {
       // Positions, features, placeholders and three columns of a row.
       const MelInput& input = encoder.mels();

@@ -12,6 +12,7 @@
 
 #include "zea/core/attention_slice.hpp"
 #include "zea/plan/model/modality.hpp"
+#include "zea/plan/model/resampling.hpp"
 #include "zea/plan/model/rotary_pairs.hpp"
 
 namespace zea {
@@ -104,9 +105,6 @@ struct ImageColours {
   bool operator==(const ImageColours&) const = default;
 };
 
-/// How pixels between those of an image are found where it is resized.
-enum class Resampling { Bicubic, Bilinear };
-
 /// Of an image that is resized; most = 0: none.
 struct PixelLimits {
   int64_t least = 0, most = 0;
@@ -143,6 +141,14 @@ struct TableShare {
   double share = 0;
 };
 
+/// How a table of positions is laid over an image: corner on corner, each patch between four rows;
+/// or edge on edge, resized as pixels are.
+enum class TableFit { Corners, Edges };
+
+/// An image in its shape with a longer side of `longest` pixels, as Idefics 3 resizes it before
+/// that becomes whole tiles: the other side is rounded up to even numbers.
+ImageSize stretched(const ImageSize& image, int64_t longest);
+
 struct ItemShape;
 
 /// How an encoder of images takes videos: as moments of some frames each, which do not see each
@@ -172,6 +178,9 @@ struct PatchInput {
   /// Of an image of any size; without them image_size is the most of its sides, before these become
   /// whole blocks, with them that of the largest square (limit()).
   PixelLimits pixels = {};
+  /// Of an image of any size: in about its shape it becomes as large as these allow, however small
+  /// it is (NaFlex, arXiv:2502.14786).
+  bool fills_pixels = false;
   /// Whole tiles: into one of these an image is fitted, black around it, which then is cut into
   /// tiles, and the whole image is one before them (LLaVA-NeXT); empty: it is not.
   std::vector<ImageSize> resolutions = {};
@@ -183,13 +192,20 @@ struct PatchInput {
   /// Of an image that is cut into tiles of image_size x image_size, beside which the whole image is
   /// one more; and tiles do not see each other.
   TileLimits tiles = {};
+  /// Of images that are cut so: the longer side first becomes as many tiles as the root of their
+  /// most has whole ones, however short it is, and the whole image is made of these (Idefics 3).
+  bool stretches = false;
   std::optional<CropLimits> beside = {};  ///< of families whose processors know crops beside images
   bool crops = true;                      ///< the middle of an image becomes that; false: all of it
   int64_t shortest_edge = 0;              ///< of an image before its middle is taken; 0: image_size
   Resampling resampling = Resampling::Bicubic;
-  /// Of a square table of positions that every image is laid over, corner on corner; 0: position()
-  /// says which row is a patch's.
+  /// A patch's values lie pixel by pixel, not channel by channel: its weights are those of a
+  /// linear.
+  bool by_pixel = false;
+  /// Of a square table of positions that every image is laid over; 0: position() says which row is
+  /// a patch's.
   int64_t table_side = 0;
+  TableFit table_fit = TableFit::Corners;
   ImageColours colours = {};
 
   int64_t side() const { return image_size / patch_size; }  ///< of the largest image, in patches
@@ -206,6 +222,8 @@ struct PatchInput {
   /// The grid of tiles whose shape is nearest to the image's; of equal ones the largest that is not
   /// more than twice as large as the image (InternVL, arXiv:2404.16821).
   TileGrid grid(const ImageSize& image) const;
+  /// Of the longer side where `stretches`.
+  int64_t longest_side() const;
   /// Crops of an image that stand beside it, side by side or above each other; 1 x 1: none. Throws
   /// DataError where there is nothing left for one.
   TileGrid crops_beside(const ImageSize& image) const;
@@ -224,8 +242,11 @@ struct PatchInput {
   /// The row of the table of positions, which has side() x side() patches after the class token and
   /// registers after these, for a token of an image or tile; padding has the first.
   int64_t position(int64_t token, const ItemShape& image) const;
-  /// The four rows of that table which a patch lies between, and their shares in it: bilinear.
-  std::array<TableShare, 4> table_shares(int64_t patch, const ItemShape& image) const;
+  /// The rows of a table that is laid over images which a patch lies between, and their shares in
+  /// it: bilinear.
+  std::vector<TableShare> table_shares(int64_t patch, const ItemShape& image) const;
+  /// How many rows there are at most, of images with about as many patches as the limits allow.
+  int64_t most_table_shares() const;
 };
 
 /// Clips of sound as columns of log-mel features (Whisper, arXiv:2212.04356).
