@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include "support/made_up_models.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing {
 namespace {
@@ -235,6 +236,26 @@ const GridScenario kScenarios[] = {
        deck.encoders["vision"].train = false;
        deck.model.activation_checkpointing = 1;
      }},
+    {"Qwen2.5-VL, images and videos in windows",
+     {},
+     {1, 0, 2},
+     nullptr,
+     nullptr,
+     false,
+     5,
+     {1},
+     shrink_images,
+     tiny_qwen2_5_vl_config},
+    {"Qwen3-VL, images and videos, features of several depths",
+     {},
+     {2, 1, 0},
+     [](Options& deck) { deck.data.row_tokens = 80; },
+     nullptr,
+     false,
+     5,
+     {1},
+     shrink_images,
+     tiny_qwen3_vl_config},
     {"GPT-2",
      {},
      {0},
@@ -251,7 +272,9 @@ const std::vector<GridScenario>& grid_scenarios() {
 }
 
 std::string GridScenario::config(const Grid& grid) const {
-  return gpt2 ? tiny_gpt2_config() : tiny_llava_config(model_for(grid, model));
+  const TinyLlava sized = model_for(grid, model);
+  if (qwen_vl) return with_heads(qwen_vl(), sized.heads, sized.kv_heads);
+  return gpt2 ? tiny_gpt2_config() : tiny_llava_config(sized);
 }
 
 std::vector<Grid> grids_for(const GridScenario& scenario, bool all) {

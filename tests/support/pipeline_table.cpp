@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include "support/made_up_models.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing {
 namespace {
@@ -101,6 +102,9 @@ const PipelineLayout kLayouts[] = {
     {kShared, kInterleaved, {2, 2, 1, 1, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Merging},
     {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kFull, kFull, 1, 1, Nothing, Llava, Merging},
     {kDisjoint, k1F1B, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kHybrid, kFull, 1, 1, Encoders, Llava, Merging},
+    {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3Vl},
+    {kColocated, kGPipe, {2, 1, 2}, {1, 1, 1, 2}, kFull, kNo, 1, 1, Encoders, Qwen3Vl, Recomputing},
+    {kDisjoint, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {2, 1, 2}, kFull, kFull, 1, 1, Nothing, Qwen3Vl, RareImages},
 };
 // clang-format on
 
@@ -233,8 +237,8 @@ const char* frozen_name(Frozen frozen) {
 }
 
 const char* model_name(PipelineModel model) {
-  const char* const names[] = {"Llava",      "tied Llava", "two encoders",
-                               "tied Llama", "GPT-2",      "Gemma 3"};
+  const char* const names[] = {"Llava", "tied Llava", "two encoders", "tied Llama",
+                               "GPT-2", "Gemma 3",    "Qwen3-VL"};
   return names[static_cast<int>(model)];
 }
 
@@ -336,6 +340,7 @@ const std::vector<PipelineLayout>& pipelines() {
 std::string config_of(const PipelineLayout& layout) {
   if (layout.model == Gpt2) return tiny_gpt2_config();
   if (layout.model == TiedLlama) return kTinyLlama;
+  if (layout.model == Qwen3Vl) return tiny_qwen3_vl_config();
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
   model.audio = layout.model == TwoEncoders;
   if (layout.model == Gemma3) {
@@ -356,6 +361,7 @@ std::string config_of(const PipelineLayout& layout) {
 }
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
+  if (layout.model == Qwen3Vl) shrink_images(model);
   if (layout.twist == AnySize) merge_images_of_any_size(model);
   if (layout.twist == TwoOfImages) add_second_image_encoder(model);
 }
@@ -375,6 +381,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   twist_data(layout.twist, deck);
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
+  if (layout.model == Qwen3Vl) deck.data.row_tokens = 80;
   if (layout.has_encoder()) freeze(layout.frozen, deck);
   if (!layout.has_audio()) deck.encoders["audio"] = {};
   return deck;

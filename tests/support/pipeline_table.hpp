@@ -26,7 +26,7 @@ struct PipelineModule {
 enum class Frozen { Nothing, Encoders, EncodersAndLlm, EncodersAndProjectors, Projectors, Llm };
 inline constexpr int kNumFrozen = 6;
 
-enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2, Gemma3 };
+enum class PipelineModel { Llava, TiedLlava, TwoEncoders, TiedLlama, Gpt2, Gemma3, Qwen3Vl };
 
 /// What is out of the ordinary in data and settings.
 enum class Twist {
@@ -70,7 +70,8 @@ struct PipelineLayout {
   }
   bool has_audio() const { return model == PipelineModel::TwoEncoders; }
   bool is_tied() const {
-    return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders;
+    return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders &&
+           model != PipelineModel::Qwen3Vl;
   }
   int replicas() const { return dp_replicate * dp_shard; }
   int ranks() const;

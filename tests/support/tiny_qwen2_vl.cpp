@@ -66,6 +66,17 @@ std::string tiny_qwen3_vl_config() {
   return config.dump();
 }
 
+std::string with_heads(const std::string& config, int64_t heads, int64_t key_value_heads) {
+  nlohmann::json changed = nlohmann::json::parse(config);
+  nlohmann::json &text = changed["text_config"], &vision = changed["vision_config"];
+  text["num_attention_heads"] = heads;
+  text["num_key_value_heads"] = key_value_heads;
+  text["hidden_size"] = vision["out_hidden_size"] = 12 * heads;
+  vision["num_heads"] = heads;
+  vision["hidden_size"] = 8 * heads;
+  return changed.dump();
+}
+
 void shrink_images(ModelSpec& model) {
   auto& patches = std::get<PatchInput>(model.encoders.at(0).input);
   patches.limit({.least = 64, .most = 24 * 24});
