@@ -29,7 +29,8 @@ DType main_dtype(const std::vector<TensorInfo>& tensors) {
 std::string config_with_dtype(const std::string& config, DType dtype) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(config);
   json.erase("torch_dtype");
-  json.erase(kImageProcessor);  // its files go along
+  json.erase(kImageProcessor);  // their files go along
+  json.erase(kVideoProcessor);
   json["dtype"] = dtype_name(dtype);
   for (const char* part : {"text_config", "vision_config", "audio_config"}) {
     if (!json.contains(part)) continue;

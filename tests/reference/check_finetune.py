@@ -120,11 +120,11 @@ class Finetune(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
-    def check(self, kind, model, special, processor=None):
+    def check(self, kind, model, special, processor=None, file="preprocessor_config.json"):
         """What `processor` says of images holds for packing and training, and goes out as it came."""
         directory = self.save(model, special)
         if processor:
-            (directory / "preprocessor_config.json").write_text(json.dumps(processor))
+            (directory / file).write_text(json.dumps(processor))
         said = self.finetune(directory)
         self.assertIn("5 samples, 0 entries skipped", said)
         self.assertIn("bytes per rank", said)
@@ -135,10 +135,9 @@ class Finetune(unittest.TestCase):
         self.assertTrue(any(not torch.equal(before[name], after[name]) for name in before))
         self.assertTrue((self.folder / "out/model/tokenizer.json").exists())
         if processor:
-            file = self.folder / "out/model/preprocessor_config.json"
-            self.assertEqual(json.loads(file.read_text()), processor)
+            self.assertEqual(json.loads((self.folder / "out/model" / file).read_text()), processor)
             config = json.loads((self.folder / "out/model/config.json").read_text())
-            self.assertNotIn("image_processor", config)
+            self.assertTrue(config.keys().isdisjoint(["image_processor", "video_processor"]))
         self.assertIn("is there", self.finetune(directory))
 
     def test_llava(self):
@@ -192,12 +191,14 @@ class Finetune(unittest.TestCase):
         )
         self.add_video()
         model = Qwen2_5_VLForConditionalGeneration(config)
-        self.check(Qwen2_5_VLForConditionalGeneration, model, VIDEO_CHATML)
+        processor = {"size": {"shortest_edge": 56 * 56, "longest_edge": 84 * 56}, "max_frames": 3}
+        file = "video_preprocessor_config.json"
+        self.check(Qwen2_5_VLForConditionalGeneration, model, VIDEO_CHATML, processor, file)
         ids, attributes, frames = self.packed(3)
         self.assertEqual((attributes["version"], attributes["video_token"]), (b"3", b"5"))
         self.assertEqual(frames, [0, 0, 0, 3, -1, -1, 0])
-        # Two moments of 14 x 10 squares of 28 x 28 pixels.
-        self.assertIn(f"{[2, *[5] * 280, 3]}"[1:-1], f"{ids}")
+        # Two moments of 60 x 40 pixels, made 3 x 2 squares of 28 x 28, the fewest of so many.
+        self.assertIn(f"{[2, *[5] * 12, 3]}"[1:-1], f"{ids}")
 
     def test_qwen3_vl(self):
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
