@@ -197,7 +197,8 @@ int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
 /// with others (`is_part`) not their size, which then is that of its table of positions. Throws
 /// WeightsError naming what zea can not do.
 void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part = false);
-/// Likewise what its video processor says, and where it has none of videos what that of images does.
+/// Likewise what its video processor says, and where it has none of videos what that of images
+/// does.
 void read_video_processor(const ConfigReader& config, EncoderSpec& encoder);
 void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder);
 
