@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "support/config_refusal.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/plan.hpp"
@@ -31,12 +32,7 @@ EncoderSpec tiny_encoder() {
 std::string refusal(const char* key, const Json& value) {
   Json config = tiny_config();
   config[key] = value;
-  try {
-    make_model_spec(config.dump());
-  } catch (const WeightsError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::refusal_of(config);
 }
 
 TEST(LlavaNext, FitsImagesAsItsProcessor) {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "support/config_refusal.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 
@@ -107,12 +108,7 @@ template <class Change>
 std::string refusal(Change change) {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.audio = true}));
   change(config);
-  try {
-    make_model_spec(config.dump());
-  } catch (const WeightsError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return testing::refusal_of(config);
 }
 
 TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of a config.json that is not built.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "zea/core/error.hpp"
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea::testing {
+
+/// "accepted" where a model is made of it.
+inline std::string refusal_of(const nlohmann::json& config) {
+  try {
+    make_model_spec(config.dump());
+  } catch (const WeightsError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+inline void expect_refusal(const std::string& found, const std::string& expected) {
+  EXPECT_NE(found.find(expected), std::string::npos) << found;
+}
+
+}  // namespace zea::testing
