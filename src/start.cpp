@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
@@ -16,6 +18,13 @@ namespace zea {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// A deck may name a pipe, which lies beside nothing; a model's directory must have files.
+std::string read_named_config(const std::string& path) {
+  if (!fs::is_fifo(path)) return read_model_config(path);
+  std::ifstream pipe(path);
+  return {std::istreambuf_iterator<char>(pipe), std::istreambuf_iterator<char>()};
+}
 
 /// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
 /// was.
@@ -112,7 +121,7 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
   try {
     const ModelOptions& model = faulty.options.model;
     const std::string config = model.config.empty() ? open_source(model.weights)->config_json()
-                                                    : read_model_config(model.config);
+                                                    : read_named_config(model.config);
     make_plan(faulty.options, config, ranks);
   } catch (const PlanError& error) {
     faults += std::string("\n") + error.what();
@@ -153,7 +162,7 @@ std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
     return std::make_unique<ModelSource>(open_parts(options), "", loading);
   }
   return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_source(model.weights),
-                                       model.config.empty() ? "" : read_model_config(model.config),
+                                       model.config.empty() ? "" : read_named_config(model.config),
                                        loading);
 }
 

@@ -58,8 +58,8 @@ SourceWeights source_weights(int64_t target, int64_t source_size, int64_t target
   const double reach = kernel.reach * stretch;
   const double centre = (static_cast<double>(target) + 0.5) * scale;
   SourceWeights found;
-  found.first = std::max<int64_t>(0, static_cast<int64_t>(centre - reach + 0.5));
-  const auto end = std::min(source_size, static_cast<int64_t>(centre + reach + 0.5));
+  found.first = std::max<int64_t>(0, static_cast<int64_t>(std::floor(centre - reach + 0.5)));
+  const auto end = std::min(source_size, static_cast<int64_t>(std::floor(centre + reach + 0.5)));
   double sum = 0;
   for (int64_t x = found.first; x < end; ++x) {
     found.weights.push_back(
