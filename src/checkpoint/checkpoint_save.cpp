@@ -104,7 +104,6 @@ void CheckpointSave::start_shard() {
                        .frozen_file = frozen_file_,
                        .run_id = request_.run_id,
                        .step = request_.position.step,
-                       .dtype = engine_.plan().precision.master,
                        .bytes_per_second = request_.rate_limit_mib * kMiB,
                        .stages = request_.stages},
       std::move(pieces), memory_);

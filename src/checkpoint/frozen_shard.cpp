@@ -27,13 +27,12 @@ std::optional<FrozenShard> find_frozen_shard(Engine& engine, const CheckpointSou
 
   std::vector<OwnPiece> own = own_pieces(engine);
   std::erase_if(own, [](const OwnPiece& piece) { return piece.changes; });
-  const DType dtype = engine.plan().precision.master;
-  const bool same = std::equal(own.begin(), own.end(), shard.pieces.begin(), shard.pieces.end(),
-                               [dtype](const OwnPiece& mine, const Piece& theirs) {
-                                 return mine.param->name == theirs.tensor &&
-                                        mine.state == theirs.state &&
-                                        mine.extent == theirs.extent && dtype == theirs.dtype;
-                               });
+  const bool same =
+      std::equal(own.begin(), own.end(), shard.pieces.begin(), shard.pieces.end(),
+                 [](const OwnPiece& mine, const Piece& theirs) {
+                   return mine.param->name == theirs.tensor && mine.state == theirs.state &&
+                          mine.extent == theirs.extent && dtype_of(mine.values) == theirs.dtype;
+                 });
   return same ? std::optional(std::move(shard)) : std::nullopt;
 }
 

@@ -120,10 +120,11 @@ int64_t own_file_bytes(Engine& engine, bool with_frozen) {
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
     if (!plan.buffers[g].trainable && !with_frozen) continue;
-    const auto num_states = static_cast<int64_t>(states_of(engine, *engine.buffers()[g]).size());
-    for (const HeldBox& box : own_boxes(plan, static_cast<int>(g), engine.world_rank()))
-      bytes += num_states * (ShardWriter::piece_bytes(box.extent, plan.precision.master) +
-                             kMetadataBytesPerPiece);
+    const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
+    for (const State& state : states_of(engine, *engine.buffers()[g]))
+      for (const HeldBox& box : boxes)
+        bytes +=
+            ShardWriter::piece_bytes(box.extent, dtype_of(state.values)) + kMetadataBytesPerPiece;
   }
   return bytes;
 }

@@ -41,8 +41,11 @@ struct OwnPiece {
   const ParamSpec* param;
   std::string state;
   Extent extent;
-  at::Tensor values;  ///< 1-d, packed; a view of the live shard, on its device
-  bool changes;       ///< optimizer steps change it
+  at::Tensor
+      values;    ///< 1-d, packed; a view of the live shard, on its device, in the type of files
+  bool changes;  ///< optimizer steps change it
+
+  int64_t bytes() const { return static_cast<int64_t>(values.nbytes()); }
 };
 
 /// Bytes that this rank's files will have, their metadata included; that of frozen values only if

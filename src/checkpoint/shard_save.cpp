@@ -38,10 +38,10 @@ class ShardSave::Files {
       frozen_.emplace(request.directory, request.frozen_file, request.run_id, kEveryStep);
   }
 
-  Piece begin(const OwnPiece& source, DType dtype) {
+  Piece begin(const OwnPiece& source) {
     ShardWriter& writer = source.changes ? changing_ : *frozen_;
     return writer.begin(source.param->name, source.state, source.param->tensor_shape(),
-                        source.extent, dtype);
+                        source.extent, dtype_of(source.values));
   }
 
   void write(bool changes, const Piece& piece, const ValueSnapshot::Part& part) {
@@ -65,7 +65,7 @@ class ShardSave::Files {
 ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, SaveMemory& memory)
     : request_(std::move(request)),
       memory_(memory),
-      snapshot_(std::move(pieces), request_.dtype, kHashBlockBytes, memory.copies) {
+      snapshot_(std::move(pieces), kHashBlockBytes, memory.copies) {
   memory_.parts.resize(kLanes + 1);
   if (request_.stages) stager_ = std::thread([this] { stage(); });
   thread_ = std::thread([this] { run(); });
@@ -107,8 +107,7 @@ int ShardSave::further_back() const {
 
 void ShardSave::write_all() {
   Files files(request_, snapshot_.pieces());
-  for (const OwnPiece& source : snapshot_.pieces())
-    pieces_.push_back(files.begin(source, request_.dtype));
+  for (const OwnPiece& source : snapshot_.pieces()) pieces_.push_back(files.begin(source));
   write_in_lanes(files);
   if (!wait_until(0)) throw StorageError(request_.directory + ": the save was given up");
   entries_ = files.finish();
@@ -147,16 +146,16 @@ void ShardSave::write_lane(Files& files, int lane, const std::function<void()>& 
 
 void ShardSave::write_parts(Files& files, PageMemory& buffer, const std::function<void()>& moved) {
   if (buffer.bytes() < kPartBytes) buffer = PageMemory(kPartBytes);
-  const auto size = static_cast<int64_t>(element_bytes(request_.dtype));
   for (ValueSnapshot::Part part;
        !is_stopped() && snapshot_.take(part, kPartBytes, buffer.data());) {
-    const double start_seconds = book(part.count * size);
     Piece& piece = pieces_[part.piece];
+    const int64_t bytes = part.count * static_cast<int64_t>(element_bytes(piece.dtype));
+    const double start_seconds = book(bytes);
     hash_part(piece, part.first, part.count, part.data);
     if (!wait_until(start_seconds)) return;
     files.write(snapshot_.pieces()[part.piece].changes, piece, part);
     snapshot_.give_back(part);
-    written_bytes_ += part.count * size;
+    written_bytes_ += bytes;
     if (moved) moved();
   }
 }

@@ -34,7 +34,6 @@ struct ShardSaveRequest {
   std::string file, frozen_file;  ///< of pieces that change, and of those that do not
   std::string run_id;
   int64_t step = 0;
-  DType dtype = DType::Float32;
   double bytes_per_second = 0;  ///< at most; 0: as fast as it goes
   bool stages = true;           ///< copies in the background
 };

@@ -9,7 +9,6 @@
 
 #include "streamed_copy.hpp"
 #include "zea/core/error.hpp"
-#include "zea/parallel/sharded_buffer.hpp"
 
 namespace zea::detail {
 namespace {
@@ -50,16 +49,9 @@ class ValueSnapshot::Busy {
   std::function<void()> undo_;
 };
 
-ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, DType dtype, int64_t block_bytes,
-                             PageMemory& memory)
-    : pieces_(std::move(pieces)),
-      dtype_(dtype),
-      element_bytes_(static_cast<int64_t>(element_bytes(dtype))),
-      block_elements_(block_bytes / element_bytes_),
-      offsets_{0},
-      memory_(memory) {
-  for (const OwnPiece& piece : pieces_)
-    offsets_.push_back(offsets_.back() + piece.extent.elements());
+ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory)
+    : pieces_(std::move(pieces)), block_bytes_(block_bytes), offsets_{0}, memory_(memory) {
+  for (const OwnPiece& piece : pieces_) offsets_.push_back(offsets_.back() + piece.bytes());
   claimed_ = offsets_.back();
   place_pieces();
 }
@@ -68,7 +60,7 @@ ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, DType dtype, int64_t 
 void ValueSnapshot::place_pieces() {
   int64_t place = 0;
   for (const OwnPiece& piece : pieces_) {
-    const int64_t bytes = piece.changes ? piece.extent.elements() * element_bytes_ : 0;
+    const int64_t bytes = piece.changes ? piece.bytes() : 0;
     place = round_up(place, bytes >= kLargeBytes ? kPageBytes : kSmallAlignment);
     places_.push_back(place);
     place += bytes;
@@ -82,7 +74,9 @@ bool ValueSnapshot::take(Part& part, int64_t most_bytes, char* buffer) {
   const Range range = next_part(most_bytes);
   if (range.empty()) return false;
   const size_t piece = piece_at(range.begin);
-  part = {piece, range.begin - offsets_[piece], range.end - range.begin, buffer};
+  const auto element_bytes = static_cast<int64_t>(pieces_[piece].values.element_size());
+  part = {piece, (range.begin - offsets_[piece]) / element_bytes,
+          (range.end - range.begin) / element_bytes, buffer};
   taken_ = range.end;
   given_.insert(range.begin);
   if (!is_live(range)) {
@@ -98,7 +92,8 @@ bool ValueSnapshot::take(Part& part, int64_t most_bytes, char* buffer) {
 
 void ValueSnapshot::give_back(const Part& part) {
   const std::lock_guard lock(mutex_);
-  given_.erase(given_.find(offsets_[part.piece] + part.first));
+  const auto element_bytes = static_cast<int64_t>(pieces_[part.piece].values.element_size());
+  given_.erase(given_.find(offsets_[part.piece] + part.first * element_bytes));
   if (memory_.bytes() < places_.back()) return;
   const int64_t end = place_of(given_.empty() ? taken_ : *given_.begin());
   const int64_t bytes = (end - offered_bytes_) / kOfferBytes * kOfferBytes;
@@ -163,24 +158,23 @@ int64_t ValueSnapshot::staged_bytes() const {
   return staged_bytes_;
 }
 
-/// That holds an element; empty ones hold none.
-size_t ValueSnapshot::piece_at(int64_t element) const {
-  const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), element);
+/// That holds a byte; empty ones hold none.
+size_t ValueSnapshot::piece_at(int64_t byte) const {
+  const auto after = std::upper_bound(offsets_.begin(), offsets_.end(), byte);
   return static_cast<size_t>(after - offsets_.begin()) - 1;
 }
 
-int64_t ValueSnapshot::place_of(int64_t element) const {
-  if (element == offsets_.back()) return places_.back();
-  const size_t piece = piece_at(element);
-  const int64_t inside = pieces_[piece].changes ? element - offsets_[piece] : 0;
-  return places_[piece] + inside * element_bytes_;
+int64_t ValueSnapshot::place_of(int64_t byte) const {
+  if (byte == offsets_.back()) return places_.back();
+  const size_t piece = piece_at(byte);
+  return places_[piece] + (pieces_[piece].changes ? byte - offsets_[piece] : 0);
 }
 
 /// Empty at the end. Ends where copies begin: those are blocks, too.
 ValueSnapshot::Range ValueSnapshot::next_part(int64_t most_bytes) const {
   if (taken_ == offsets_.back()) return {taken_, taken_};
   const size_t piece = piece_at(taken_);
-  const int64_t most = most_bytes / element_bytes_ / block_elements_ * block_elements_;
+  const int64_t most = most_bytes / block_bytes_ * block_bytes_;
   int64_t end = std::min(taken_ + most, offsets_[piece + 1]);
   if (pieces_[piece].changes && taken_ < claimed_) end = std::min(end, claimed_);
   return {taken_, end};
@@ -199,27 +193,24 @@ bool ValueSnapshot::may_take(Range part) const {
 /// Of what is not claimed; its piece's last one may be shorter than others.
 ValueSnapshot::Range ValueSnapshot::last_block() const {
   const int64_t piece_begin = offsets_[piece_at(claimed_ - 1)];
-  const int64_t before = (claimed_ - 1 - piece_begin) / block_elements_ * block_elements_;
+  const int64_t before = (claimed_ - 1 - piece_begin) / block_bytes_ * block_bytes_;
   return {std::max(taken_, piece_begin + before), claimed_};
 }
 
-/// Elements of one piece.
+/// Bytes of one piece.
 void ValueSnapshot::copy_live(size_t piece, Range range, char* target) const {
   const at::Tensor& values = pieces_[piece].values;
   const int64_t first = range.begin - offsets_[piece], count = range.end - range.begin;
-  if (values.is_cpu() && values.scalar_type() == to_torch(dtype_)) {
-    const char* source = static_cast<const char*>(values.const_data_ptr());
-    std::memcpy(target, source + first * element_bytes_,
-                static_cast<size_t>(count * element_bytes_));
-    return;
-  }
-  at::from_blob(target, {count}, at::TensorOptions(to_torch(dtype_)))
-      .copy_(values.narrow(0, first, count));
+  if (values.is_cpu())
+    std::memcpy(target, static_cast<const char*>(values.const_data_ptr()) + first,
+                static_cast<size_t>(count));
+  else
+    at::from_blob(target, {count}, at::kByte).copy_(values.view(at::kByte).narrow(0, first, count));
 }
 
 /// What changes of a range; returns its bytes.
 int64_t ValueSnapshot::copy_to_memory(Range range) const {
-  int64_t elements = 0;
+  int64_t bytes = 0;
   while (!range.empty()) {
     const size_t piece = piece_at(range.begin);
     const Range part{range.begin, std::min(range.end, offsets_[piece + 1])};
@@ -227,26 +218,25 @@ int64_t ValueSnapshot::copy_to_memory(Range range) const {
     if (!pieces_[piece].changes) continue;
     char* target = memory_.data() + place_of(part.begin);
     const at::Tensor& values = pieces_[piece].values;
-    elements += part.end - part.begin;
-    if (values.is_cpu() && values.scalar_type() == to_torch(dtype_))
-      copy_streamed(target,
-                    static_cast<const char*>(values.const_data_ptr()) +
-                        (part.begin - offsets_[piece]) * element_bytes_,
-                    (part.end - part.begin) * element_bytes_);
+    bytes += part.end - part.begin;
+    if (values.is_cpu())
+      copy_streamed(
+          target,
+          static_cast<const char*>(values.const_data_ptr()) + (part.begin - offsets_[piece]),
+          part.end - part.begin);
     else
       copy_live(piece, part, target);
   }
-  return elements * element_bytes_;
+  return bytes;
 }
 
 /// By the threads that training has: it waits. A device's copies are one after the other anyway.
 int64_t ValueSnapshot::copy_by_threads(Range range) const {
   if (!pieces_.front().values.is_cpu()) return copy_to_memory(range);
   std::atomic<int64_t> bytes = 0;
-  at::parallel_for(range.begin, range.end, kShareBytes / element_bytes_,
-                   [&](int64_t begin, int64_t end) {
-                     bytes += copy_to_memory({begin, end});
-                   });
+  at::parallel_for(range.begin, range.end, kShareBytes, [&](int64_t begin, int64_t end) {
+    bytes += copy_to_memory({begin, end});
+  });
   return bytes;
 }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "held_boxes.hpp"
-#include "zea/core/dtype.hpp"
 #include "zea/io/page_memory.hpp"
 
 namespace zea::detail {
@@ -26,8 +25,8 @@ class ValueSnapshot {
     const char* data = nullptr;  ///< until give_back()
   };
 
-  /// `memory` is made or replaced where it is too small for the copies.
-  ValueSnapshot(std::vector<OwnPiece> pieces, DType dtype, int64_t block_bytes, PageMemory& memory);
+  /// Blocks hold whole elements. `memory` is made or replaced where it is too small for the copies.
+  ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory);
 
   /// The next part in order, of at most so many bytes (whole blocks), which lies in `buffer` where
   /// it was not copied yet; false: all is taken. By any threads.
@@ -43,12 +42,12 @@ class ValueSnapshot {
   void release();
 
   const std::vector<OwnPiece>& pieces() const { return pieces_; }
-  int64_t bytes() const { return offsets_.back() * element_bytes_; }
+  int64_t bytes() const { return offsets_.back(); }
   int64_t kept_bytes() const;    ///< that keep() copied
   int64_t staged_bytes() const;  ///< that stage() copied
 
  private:
-  /// Elements in the order of all.
+  /// Bytes in the order of all.
   struct Range {
     int64_t begin = 0, end = 0;
     bool empty() const { return begin >= end; }
@@ -56,8 +55,8 @@ class ValueSnapshot {
   class Busy;
 
   void place_pieces();
-  size_t piece_at(int64_t element) const;
-  int64_t place_of(int64_t element) const;
+  size_t piece_at(int64_t byte) const;
+  int64_t place_of(int64_t byte) const;
   Range next_part(int64_t most_bytes) const;
   bool is_live(Range part) const;
   bool may_take(Range part) const;
@@ -69,19 +68,18 @@ class ValueSnapshot {
   int64_t copy_by_threads(Range range) const;
 
   std::vector<OwnPiece> pieces_;
-  DType dtype_;
-  int64_t element_bytes_, block_elements_;
-  std::vector<int64_t> offsets_;  ///< first element of each piece in the order of all; and the end
+  int64_t block_bytes_;
+  std::vector<int64_t> offsets_;  ///< first byte of each piece in the order of all; and the end
   std::vector<int64_t> places_;   ///< in the memory, of each piece; and the end
 
   mutable std::mutex mutex_;  ///< of what follows
   std::condition_variable changed_;
   bool is_keeping_ = false;
-  int64_t taken_ = 0;    ///< elements before this are taken
+  int64_t taken_ = 0;    ///< bytes before this are taken
   int64_t claimed_ = 0;  ///< what changes from here on is in memory or on its way there
   int reading_live_ = 0;
   Range staging_, keeping_;       ///< on their way into memory
-  std::multiset<int64_t> given_;  ///< first elements of the parts that are not given back
+  std::multiset<int64_t> given_;  ///< first bytes of the parts that are not given back
   int64_t kept_bytes_ = 0, staged_bytes_ = 0;
   PageMemory& memory_;
   int64_t offered_bytes_ = 0;  ///< of the memory, from its start

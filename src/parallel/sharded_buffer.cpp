@@ -5,26 +5,6 @@
 
 namespace zea {
 
-at::ScalarType to_torch(DType dtype) {
-  switch (dtype) {
-    case DType::Float64:
-      return at::kDouble;
-    case DType::Float32:
-      return at::kFloat;
-    case DType::BFloat16:
-      return at::kBFloat16;
-    case DType::Float16:
-      return at::kHalf;
-    case DType::Int64:
-      return at::kLong;
-    case DType::Int32:
-      return at::kInt;
-    case DType::UInt8:
-      return at::kByte;
-  }
-  throw InternalError("unknown dtype");
-}
-
 ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
                              const ShardedBufferContext& context)
     : layout_(plan.buffers[index]),

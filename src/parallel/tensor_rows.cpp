@@ -14,21 +14,6 @@ int64_t sum_of(const RowShares& shares) {
 
 }  // namespace
 
-DType dtype_of(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kDouble:
-      return DType::Float64;
-    case at::kFloat:
-      return DType::Float32;
-    case at::kBFloat16:
-      return DType::BFloat16;
-    case at::kHalf:
-      return DType::Float16;
-    default:
-      throw InternalError(std::string("no wire type for ") + at::toString(x.scalar_type()));
-  }
-}
-
 at::Tensor TravellingRows::take() {
   pending_.wait();
   at::Tensor result = result_.defined() ? std::move(result_) : source_.clone();

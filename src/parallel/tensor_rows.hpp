@@ -11,6 +11,7 @@
 
 #include "zea/comm/collectives.hpp"
 #include "zea/model/layers.hpp"
+#include "zea/parallel/torch_dtype.hpp"
 
 namespace zea::detail {
 
@@ -76,8 +77,5 @@ class TensorRows {
   TensorBuffers* buffers_;
   RowShares shares_;
 };
-
-/// The wire's name of a tensor's type.
-DType dtype_of(const at::Tensor& x);
 
 }  // namespace zea::detail

@@ -20,20 +20,21 @@ using detail::ValueSnapshot;
 
 constexpr int64_t kSize = sizeof(float);
 
-/// Live values that a snapshot is taken of; every third piece never changes.
+/// Live values that a snapshot is taken of; every third piece never changes, and is in another
+/// type.
 struct Live {
   std::vector<OwnPiece> pieces;
-  std::vector<float> start;  ///< of all, in order
+  std::vector<char> start;  ///< of all, in order
   int64_t changing_bytes = 0;
 
   explicit Live(const std::vector<int64_t>& sizes) {
     for (size_t p = 0; p < sizes.size(); ++p) {
-      const at::Tensor values = at::empty({sizes[p]});
-      for (int64_t i = 0; i < sizes[p]; ++i) {
-        start.push_back(static_cast<float>(start.size() + 1));
-        values.data_ptr<float>()[i] = start.back();
-      }
       const bool changes = p % 3 != 1;
+      const auto first = static_cast<double>(start.size());
+      const at::Tensor values = at::arange(first + 1, first + 1 + static_cast<double>(sizes[p]))
+                                    .to(changes ? at::kFloat : at::kBFloat16);
+      const char* bytes = static_cast<const char*>(values.const_data_ptr());
+      start.insert(start.end(), bytes, bytes + values.nbytes());
       pieces.push_back({nullptr, "", whole({sizes[p]}), values, changes});
       if (changes) changing_bytes += sizes[p] * kSize;
     }
@@ -44,10 +45,15 @@ struct Live {
       if (piece.changes) piece.values.fill_(-1);
   }
 
-  int64_t element_of(const ValueSnapshot::Part& part) const {
-    int64_t element = part.first;
-    for (size_t p = 0; p < part.piece; ++p) element += pieces[p].values.numel();
-    return element;
+  int64_t size_of(const ValueSnapshot::Part& part) const {
+    return static_cast<int64_t>(pieces[part.piece].values.element_size());
+  }
+
+  /// Puts a part where it belongs.
+  void put(const ValueSnapshot::Part& part, std::vector<char>& all) const {
+    int64_t begin = part.first * size_of(part);
+    for (size_t p = 0; p < part.piece; ++p) begin += pieces[p].bytes();
+    std::memcpy(all.data() + begin, part.data, part.count * size_of(part));
   }
 };
 
@@ -60,11 +66,11 @@ int64_t offered_bytes() {
 }
 
 /// Takes one part and puts it where it belongs.
-bool take(ValueSnapshot& snapshot, const Live& live, int64_t most_bytes, std::vector<float>& all) {
-  std::vector<float> buffer(most_bytes / kSize);
+bool take(ValueSnapshot& snapshot, const Live& live, int64_t most_bytes, std::vector<char>& all) {
+  std::vector<char> buffer(most_bytes);
   ValueSnapshot::Part part;
-  if (!snapshot.take(part, most_bytes, reinterpret_cast<char*>(buffer.data()))) return false;
-  std::memcpy(all.data() + live.element_of(part), part.data, part.count * kSize);
+  if (!snapshot.take(part, most_bytes, buffer.data())) return false;
+  live.put(part, all);
   snapshot.give_back(part);
   return true;
 }
@@ -78,8 +84,8 @@ TEST(ValueSnapshot, GivesTheValuesOfTheStartInEveryOrderOfItsCallers) {
     const Live live(sizes);
     const int64_t block = kSize * static_cast<int64_t>(1 + draw() % 16);
     PageMemory memory;
-    ValueSnapshot snapshot(live.pieces, DType::Float32, block, memory);
-    std::vector<float> found(live.start.size());
+    ValueSnapshot snapshot(live.pieces, block, memory);
+    std::vector<char> found(live.start.size());
     const int64_t most = block * static_cast<int64_t>(1 + draw() % 3);
     const unsigned until_change = draw() % 40;
 
@@ -107,7 +113,7 @@ TEST(ValueSnapshot, GivesTheValuesOfTheStartInEveryOrderOfItsCallers) {
 TEST(ValueSnapshot, CopiesEachChangingValueOnceWhenNothingIsTaken) {
   const Live live({5, 70, 11, 1, 3, 64});
   PageMemory memory;
-  ValueSnapshot snapshot(live.pieces, DType::Float32, 25 * kSize, memory);
+  ValueSnapshot snapshot(live.pieces, 25 * kSize, memory);
 
   EXPECT_TRUE(snapshot.stage());  // 14 elements behind two blocks
   EXPECT_TRUE(snapshot.stage());
@@ -126,8 +132,8 @@ TEST(ValueSnapshot, GivesTheValuesOfTheStartToThreads) {
   PageMemory memory;  // as from save to save
   for (unsigned seed = 0; seed < 200; ++seed) {
     const Live live({3000, 500, 2000, 1, 700, 4000});
-    ValueSnapshot snapshot(live.pieces, DType::Float32, 256, memory);
-    std::vector<float> found(live.start.size());
+    ValueSnapshot snapshot(live.pieces, 256, memory);
+    std::vector<char> found(live.start.size());
     std::thread stager([&] {
       while (snapshot.stage()) {
       }
@@ -156,7 +162,7 @@ TEST(ValueSnapshot, GivesTheValuesOfTheStartToThreads) {
 TEST(ValueSnapshot, LargeCopiesLieAsAFileIsWrittenFrom) {
   const Live live({100000, 7, 50001, 30000});
   PageMemory memory;
-  ValueSnapshot snapshot(live.pieces, DType::Float32, 64 << 10, memory);
+  ValueSnapshot snapshot(live.pieces, 64 << 10, memory);
   std::vector<char> buffer(128 << 10);
   int num_copied = 0;
 
@@ -175,8 +181,8 @@ TEST(ValueSnapshot, OffersMemoryToTheSystemAsItIsWritten) {
   constexpr int64_t kMiB = 1 << 20, kBytes = 64 * kMiB;
   const Live live({kBytes / kSize});
   PageMemory memory;
-  ValueSnapshot snapshot(live.pieces, DType::Float32, 2 * kMiB, memory);
-  std::vector<float> found(live.start.size());
+  ValueSnapshot snapshot(live.pieces, 2 * kMiB, memory);
+  std::vector<char> found(live.start.size());
   ValueSnapshot::Part last;
 
   while (snapshot.stage()) {
@@ -188,7 +194,7 @@ TEST(ValueSnapshot, OffersMemoryToTheSystemAsItIsWritten) {
   EXPECT_TRUE(snapshot.take(last, 8 * kMiB, nullptr));
   take(snapshot, live, 8 * kMiB, found);
   EXPECT_LE(offered_bytes(), 48 * kMiB) << "the part before the last is still being written";
-  std::memcpy(found.data() + live.element_of(last), last.data, 8 * kMiB);
+  live.put(last, found);
   snapshot.release();
 
   EXPECT_EQ(snapshot.staged_bytes(), kBytes);

@@ -10,11 +10,10 @@
 #include "zea/comm/collectives.hpp"
 #include "zea/model/parameter.hpp"
 #include "zea/parallel/slots.hpp"
+#include "zea/parallel/torch_dtype.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {
-
-at::ScalarType to_torch(DType dtype);
 
 /// Memory and communicators that the buffers of a module share. Null collectives: a group of one.
 struct ShardedBufferContext {

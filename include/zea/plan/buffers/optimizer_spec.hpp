@@ -15,7 +15,7 @@ namespace zea {
 /// An element beside each element of a trained master.
 struct StateSpec {
   std::string name;  ///< torch's, and that in files
-  /// Where it is not the masters' type: no wider than that, in which files hold it.
+  /// Where it is not the masters' type; files hold it in this, too.
   std::optional<DType> dtype = {};
 
   DType type(DType master) const { return dtype.value_or(master); }
