@@ -212,6 +212,10 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log&
     log.info("resumed " + start.checkpoint->describe());
     return position;
   }
+  if (start.options.run.mode == RunMode::Train)
+    if (const std::string narrowed = describe_narrowed(engine.plan(), *start.weights);
+        !narrowed.empty())
+      log.info(narrowed);
   agree(*ranks.control, [&] { load_weights(engine, *start.weights); });
   if (start.options.model.sync_module_states) engine.broadcast_weights();
   return {};

@@ -2,6 +2,7 @@
 #include "zea/checkpoint/load_weights.hpp"
 
 #include <functional>
+#include <map>
 #include <string>
 
 #include "held_boxes.hpp"
@@ -57,6 +58,27 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source) {
   check_match(match_tensors(model, source), model, source);
 }
 
+std::string describe_narrowed(const Plan& plan, const WeightsSource& source) {
+  std::map<std::string, DType> given;
+  for (const TensorInfo& tensor : source.tensors()) given[tensor.name] = tensor.dtype;
+  std::map<std::string, std::string> types;  // of each module: what of what
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
+    const DType held = plan.owned_type(static_cast<int>(g));
+    if (plan.buffers[g].trainable) continue;
+    for (const FlatParam& member : plan.buffers[g].params) {
+      const auto found = given.find(plan.model.params[member.param].name);
+      if (found != given.end() && element_bytes(found->second) > element_bytes(held))
+        types[plan.buffers[g].module] =
+            std::string(dtype_name(found->second)) + " held and written as " + dtype_name(held);
+    }
+  }
+  std::string text;
+  for (const auto& [module, type] : types)
+    text += (text.empty() ? source.describe() + ": frozen parameters of " : "; of ") + module +
+            ", " + type + " (precision." + module + ".param_dtype = \"fp32\" keeps them)";
+  return text;
+}
+
 void load_weights(Engine& engine, const WeightsSource& source) {
   const Plan& plan = engine.plan();
   check_tensors(plan.model, source);
@@ -68,12 +90,13 @@ void load_weights(Engine& engine, const WeightsSource& source) {
         detail::held_boxes(plan, static_cast<int>(g), engine.world_rank(), buffer->range());
     ActionRecord& record = engine.mesh().record();
     const ActionRecord::Action action(record, "read weights");
-    detail::fill_boxes(
-        buffer->master(), buffer->range(), boxes, [&](const detail::HeldBox& box, void* target) {
-          const ParamSpec& param = plan.model.params[box.param];
-          source.read(param.name, param.tensor_shape(), box.extent, plan.precision.master, target);
-          record.moved();  // which may take long: slow is not hung
-        });
+    detail::fill_boxes(buffer->master(), buffer->range(), boxes,
+                       [&](const detail::HeldBox& box, void* target) {
+                         const ParamSpec& param = plan.model.params[box.param];
+                         source.read(param.name, param.tensor_shape(), box.extent,
+                                     plan.owned_type(static_cast<int>(g)), target);
+                         record.moved();  // which may take long: slow is not hung
+                       });
     buffer->publish();
   }
 }

@@ -61,13 +61,16 @@ Manifest join_parts(const Plan& plan, const std::vector<std::string>& parts) {
   manifest.mesh = describe_mesh(plan);
   manifest.world_size = static_cast<int>(parts.size());
   std::vector<bool> trained(plan.model.params.size(), false);
-  for (const FlatBuffer& buffer : plan.buffers)
-    for (const FlatParam& member : buffer.params) trained[member.param] = buffer.trainable;
+  std::vector<DType> types(plan.model.params.size());
+  for (size_t g = 0; g < plan.buffers.size(); ++g)
+    for (const FlatParam& member : plan.buffers[g].params) {
+      trained[member.param] = plan.buffers[g].trainable;
+      types[member.param] = plan.owned_type(static_cast<int>(g));
+    }
   for (size_t p = 0; p < plan.model.params.size(); ++p) {
     const ParamSpec& param = plan.model.params[p];
     if (param.begins_tensor())
-      manifest.tensors.push_back(
-          {param.name, param.tensor_shape(), plan.precision.master, trained[p]});
+      manifest.tensors.push_back({param.name, param.tensor_shape(), types[p], trained[p]});
   }
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     const Manifest part = parse_manifest(parts[rank], "pieces of rank " + std::to_string(rank));

@@ -14,6 +14,7 @@ ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
       offloads_(plan.shardings[index].offloads),
       pins_memory_(plan.shardings[index].pins_memory),
       precision_(plan.precision_of(layout_.module)),
+      owned_type_(plan.owned_type(index)),
       range_(shard_range(layout_, plan.shard_of(world_rank, index), shards_)) {
   counts_.assign(shards_, range_.end - range_.begin);
   if (const int subgroup = plan.shardings[index].subgroup)
@@ -27,9 +28,10 @@ ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
 // summed over replicas. An offloaded one passes through the device on its way.
 void ShardedBuffer::build_owned() {
   const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
-  const bool is_read = !layout_.units.empty(), publishes = param != master && is_read;
+  const bool is_read = !layout_.units.empty();
+  const bool publishes = precision_.param != owned_type_ && is_read;
   Collectives* gather = is_read && !offloads_ ? context_.shard_group : nullptr;
-  master_ = owned(master, publishes ? nullptr : gather);
+  master_ = owned(to_torch(owned_type_), publishes ? nullptr : gather);
   if (publishes) published_ = owned(param, gather);
   if (!subgroup_counts_.empty() && is_read)
     between_ = on_device(subgroup_counts_[0], param, context_.shard_subgroup);
@@ -88,7 +90,7 @@ Parameter* ShardedBuffer::parameter(int param) const {
 void ShardedBuffer::broadcast_master() {
   if (context_.replicas) {
     const at::Tensor sent = master_.tensor().to(context_.device);
-    context_.replicas->broadcast(sent.data_ptr(), sent.numel(), precision_.master, 0).wait();
+    context_.replicas->broadcast(sent.data_ptr(), sent.numel(), owned_type_, 0).wait();
     if (offloads_) master_.tensor().copy_(sent);
   }
   publish();

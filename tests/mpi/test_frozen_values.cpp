@@ -18,6 +18,8 @@ namespace fs = std::filesystem;
 /// The usual job: encoder and language model are frozen, the projector is trained.
 constexpr bool kTrains = false;
 const Deck kFrozen = {.train_vision = kTrains, .train_llm = kTrains};
+/// Frozen values are in another type than masters.
+const Deck kFrozenInBf16 = {.precision = "bf16", .train_vision = kTrains, .train_llm = kTrains};
 
 std::string checkpoint_of(const std::string& directory, int64_t step) {
   return directory + "/step-0000000" + std::to_string(step);
@@ -48,10 +50,14 @@ Names names_of(const std::string& path) {
 
 /// Of all ranks' frozen values, by the plan.
 int64_t frozen_bytes(const Running& running) {
-  int64_t elements = 0;
-  for (const ParamSpec& param : running.plan.model.params)
-    if (!param.trainable) elements += num_elements(param.shape);
-  return elements * static_cast<int64_t>(element_bytes(running.plan.precision.master));
+  int64_t bytes = 0;
+  for (const ParamSpec& param : running.plan.model.params) {
+    const Precision& precision = running.plan.precision_of(param.module);
+    if (param.trainable) continue;
+    const DType type = param.used ? precision.param : precision.master;
+    bytes += num_elements(param.shape) * static_cast<int64_t>(element_bytes(type));
+  }
+  return bytes;
 }
 
 std::vector<std::string> frozen_files(const std::string& checkpoint) {
@@ -92,7 +98,8 @@ TEST(FrozenValues, AreWrittenOnceAndLinkedByLaterSaves) {
   const SharedDirectory shared;
   for (const Layout& layout : layouts_of_many_ranks()) {
     const std::string directory = shared / layout.name;
-    run_on(layout, kFrozen, [&](Running& running) {
+    const Deck& deck = layout.ranks % 2 == 0 ? kFrozenInBf16 : kFrozen;
+    run_on(layout, deck, [&](Running& running) {
       CheckpointWriter writer(running.engine, *running.control);
       fill(running);
       change(running);
@@ -121,7 +128,7 @@ TEST(FrozenValues, AreWrittenOnceAndLinkedByLaterSaves) {
     EXPECT_FALSE(fs::exists(checkpoint_of(directory, 7)));
     EXPECT_EQ(names_of(checkpoint_of(directory, 8) + "/" + frozen_file_name(0)).count, 1u);
     for (const Layout& reader : {layouts_of_this_run().front(), layouts_of_this_run().back()})
-      expect_reads_as(reader, kFrozen, checkpoint_of(directory, 8));
+      expect_reads_as(reader, deck, checkpoint_of(directory, 8));
   }
 }
 
@@ -240,8 +247,11 @@ TEST(FrozenValues, AreWrittenAnewAfterAResumeThatHoldsThemInAnotherWay) {
     Layout layout;
     Deck deck;
   };
-  std::vector<Start> starts = {
-      {layout, kFrozen}, {layout, trains_llm}, {layout, trains_vision}, {layout, in_fp64}};
+  std::vector<Start> starts = {{layout, kFrozen},
+                               {layout, trains_llm},
+                               {layout, trains_vision},
+                               {layout, in_fp64},
+                               {layout, kFrozenInBf16}};
   if (other.ranks != layout.ranks) starts.push_back({other, in_fp64});
   starts.push_back({layout, kFrozen});
   int64_t step = 1;

@@ -64,6 +64,36 @@ TEST(Memory, FullShardHoldsItsShareAndTwoUnits) {
   }
 }
 
+/// Neither masters nor a second copy: a frozen model takes what it computes in.
+TEST(Memory, FrozenParametersTakeTheirTypeOnce) {
+  const Communicator world = testing::world().communicator();
+  for (const bool shards : {false, true}) {
+    TinyRunOptions run;
+    run.config_json = wide_config();
+    run.deck.precision.preset = "bf16";
+    run.deck.encoders["vision"].train = run.deck.llm.train = false;
+    if (!shards) run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = "no_shard";
+    const Plan plan = make_plan(run.deck, run.config_json, 4);
+    // Of what trains masters, two moments, the gradient and the copy that units read; what none
+    // reads (the encoder's last block) is kept as it is in files.
+    int64_t owned = 0;
+    for (const ParamSpec& param : plan.model.params)
+      owned += num_elements(param.shape) * (param.trainable ? 4 * 4 + 2 : param.used ? 2 : 4);
+    owned /= shards ? 4 : 1;
+    const MemoryDataset dataset = make_tiny_dataset(plan.model, 12, {1, 0, 2}, 3);
+
+    const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
+
+    const int64_t gathered = shards ? two_largest_units(plan, 2) + two_largest_units(plan, 4) : 0;
+    EXPECT_LE(static_cast<double>(got.peak_bytes), 1.02 * static_cast<double>(owned + gathered))
+        << shards;
+    EXPECT_GE(got.peak_bytes, owned) << shards;
+    const MemoryEstimate told = estimate_memory(plan, world.rank(), {full_microbatch(plan)});
+    EXPECT_NEAR(static_cast<double>(told.parameters + told.states + told.gradients),
+                static_cast<double>(owned), 0.02 * static_cast<double>(owned));
+  }
+}
+
 /// A layout: what the deck says beyond the size.
 struct Layout {
   const char* name;
@@ -91,6 +121,11 @@ const Layout kLayouts[] = {
      [](Options& o) {
        o.precision.preset = "bf16";
        o.model.activation_checkpointing = 1;
+     }},
+    {"bf16, frozen but for the projector",
+     [](Options& o) {
+       o.precision.preset = "bf16";
+       o.encoders["vision"].train = o.llm.train = false;
      }},
 };
 

@@ -3,6 +3,7 @@
 checkpoint and are hard links in all that follow, over resumes, too; each checkpoint is whole by
 itself, and what is frozen may change between starts."""
 
+import json
 import shutil
 import subprocess
 
@@ -53,6 +54,20 @@ class Frozen(zr.ZeaTest):
     def assert_whole(self):
         for checkpoint in zr.checkpoints(self.directory):
             subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
+
+    def test_held_in_the_type_that_units_read(self):
+        for preset, narrowed in (("fp32", 0), ("bf16", 1)):
+            self.directory = self.folder / preset
+            result = self.train(2, f"precision.preset={preset}")
+            told = result.output.count("float32 held and written as bfloat16")
+            self.assertEqual(told > 0, bool(narrowed), result.output)
+            manifest = json.loads((zr.checkpoints(self.directory)[-1] / "manifest.json").read_text())
+            types = {
+                tensor["dtype"]
+                for tensor in manifest["tensors"]
+                if tensor["name"].startswith("language_model.")
+            }
+            self.assertEqual(types, {"bfloat16" if narrowed else "float32"})
 
     def test_written_once(self):
         result = self.train(8, "checkpoint.keep=2")

@@ -16,8 +16,12 @@ namespace zea {
 /// embeddings may be there; it is ignored.
 void check_tensors(const ModelSpec& model, const WeightsSource& source);
 
-/// Checks the source, then reads this rank's ranges into the masters (converted to their type) and
-/// publishes them. Does not communicate: a fault is thrown by the ranks that see it, so run it
+/// Which frozen modules have wider types in the source than the plan holds them in, and writes them
+/// in again; empty: none.
+std::string describe_narrowed(const Plan& plan, const WeightsSource& source);
+
+/// Checks the source, then reads this rank's ranges of all values, converted to the type that they
+/// are held in, and publishes them. Does not communicate: a fault is thrown by the ranks that see it, so run it
 /// under agree() where the others must know. With model.sync_module_states the ranks of the first
 /// copy of a module read, and Engine::broadcast_weights() has to follow.
 void load_weights(Engine& engine, const WeightsSource& source);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flat buffer at run time: the shard of masters and gradient that this rank owns, and the
+// A flat buffer at run time: the shard of values and gradient that this rank owns, and the
 // parameters that units see while the buffer is gathered. It unshards, reshards and reduces when
 // told; it knows neither the schedule nor the optimizer.
 #pragma once
@@ -37,8 +37,10 @@ class ShardedBuffer {
   bool trainable() const { return layout_.trainable; }
   FlatRange range() const { return range_; }
 
-  /// (range) 1-d, in the master type. The gradient exists only where the buffer trains.
+  /// (range) 1-d: masters where the buffer trains, else values in the type that units read
+  /// (Plan::owned_type()).
   const at::Tensor& master() const { return master_.tensor(); }
+  /// (range) 1-d, in the master type, only where the buffer trains.
   const at::Tensor& gradient() const { return gradient_.tensor(); }
   /// Zeros as long as the master, where it lies; memory that the ranks of `reach` read, if any.
   Buffer owned(at::ScalarType type, Collectives* reach = nullptr);
@@ -96,6 +98,7 @@ class ShardedBuffer {
   int shards_;
   bool offloads_, pins_memory_;
   Precision precision_;
+  DType owned_type_;
   FlatRange range_;
   std::vector<FusedRun> runs_;
   std::vector<int> run_of_param_;  ///< by position in layout_.params; -1 inside a run

@@ -45,6 +45,11 @@ struct Plan {
 
   int world_size() const { return mesh.world_size(); }
   const Precision& precision_of(const std::string& module) const { return precisions.at(module); }
+  /// In which a rank owns its shard of a buffer.
+  DType owned_type(int buffer) const {
+    const FlatBuffer& flat = buffers[buffer];
+    return precision_of(flat.module).owned(flat.trainable, !flat.units.empty());
+  }
   /// Whether the features of an image see all of it in the language model.
   bool images_both_ways() const;
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.

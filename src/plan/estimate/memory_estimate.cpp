@@ -19,9 +19,9 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g) {
   const Precision& precision = plan.precision_of(buffer.module);
   const int64_t padded = buffer.padded(sharding.shards), own = padded / sharding.shards;
   const int64_t master = bytes_of(precision.master), param = bytes_of(precision.param);
-  estimate.parameters += own * master;
-  if (precision.param != precision.master && !buffer.units.empty())
-    estimate.parameters += own * param;
+  const DType owned = plan.owned_type(static_cast<int>(g));
+  estimate.parameters += own * bytes_of(owned);
+  if (precision.param != owned && !buffer.units.empty()) estimate.parameters += own * param;
   if (sharding.subgroup > 0 && !buffer.units.empty())
     estimate.gathered += padded / sharding.subgroup * param;
   if (!buffer.trainable) return;

@@ -13,7 +13,7 @@
 namespace zea::detail {
 namespace {
 
-/// What a rank owns of a parameter: masters, their copy in another compute type, and where it
+/// What a rank owns of a parameter: the shard, its copy in another compute type, and where it
 /// trains gradients and the optimizer's state.
 int64_t owned_bytes(const PipelineParts& parts, const ParamSpec& spec) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
@@ -21,10 +21,10 @@ int64_t owned_bytes(const PipelineParts& parts, const ParamSpec& spec) {
       make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true);
   const Precision& precision = parts.precisions.at(spec.module);
   const auto master = static_cast<int64_t>(element_bytes(precision.master));
-  int64_t bytes = master;
+  const DType owned = precision.owned(spec.trainable, spec.used);
+  auto bytes = static_cast<int64_t>(element_bytes(owned));
   if (spec.trainable) bytes += master + parts.optimizer.state_bytes(precision.master);
-  if (precision.param != precision.master)
-    bytes += static_cast<int64_t>(element_bytes(precision.param));
+  if (precision.param != owned) bytes += static_cast<int64_t>(element_bytes(precision.param));
   return num_elements(cut_of(spec, grid.tp).shape) * bytes / sharding.shards;
 }
 

@@ -14,7 +14,8 @@ namespace zea {
 
 /// Bytes of one rank.
 struct MemoryEstimate {
-  int64_t parameters = 0;   ///< masters, and the copy in the compute type where that is another
+  /// Masters with the copy in the compute type where that is another, and frozen parameters.
+  int64_t parameters = 0;
   int64_t states = 0;       ///< of the optimizer
   int64_t gradients = 0;    ///< owned
   int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients

@@ -128,8 +128,10 @@ struct Trainable {
   };
   std::map<std::string, Encoder> encoders = {};  ///< by name; those that are not here train
   bool llm = true;
+  bool all_frozen = false;  ///< whatever else is said
 
   Encoder of(const std::string& encoder) const {
+    if (all_frozen) return {.encoder = false, .projector = false};
     const auto found = encoders.find(encoder);
     return found == encoders.end() ? Encoder{} : found->second;
   }

@@ -10,10 +10,15 @@
 namespace zea {
 
 struct Precision {
-  DType param = DType::Float32;   ///< gathered parameters and the module's computation
-  DType master = DType::Float32;  ///< sharded parameters and gradients; of all modules
+  DType param = DType::Float32;  ///< gathered parameters and the module's computation
+  DType master =
+      DType::Float32;  ///< of what an optimizer changes, and of gradients; of all modules
   DType reduce = DType::Float32;  ///< gradients between ranks
   DType output = DType::Float32;  ///< what the module gives to another: features
+
+  /// In which a rank owns its shard of a parameter: frozen ones have no master, but what no unit
+  /// reads is kept as exactly as a master would be.
+  DType owned(bool trains, bool is_read) const { return trains || !is_read ? master : param; }
 };
 
 using Precisions = std::map<std::string, Precision>;  ///< of each module
