@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "support/compared_run.hpp"
 #include "support/grid_table.hpp"
@@ -39,11 +38,6 @@ const Grid kWriters[] = {
     {{1, 8, "ulysses", "uniform"}, "full_shard", 1, {{4, 1}}, "full_shard", 8},
 };
 
-size_t grid_stride() {
-  const char* asked = std::getenv("ZEA_RESUME_STRIDE");
-  return asked ? std::max<size_t>(1, std::stoul(asked)) : 3;
-}
-
 /// Of every nth grid, those with so many heads; any: all.
 std::vector<Trial> trials_of(std::optional<int> heads, size_t stride) {
   std::vector<Trial> trials;
@@ -65,18 +59,18 @@ TEST_F(ResumeGrids, EveryGridGoesOnWhereAnotherStopped) {
     const MemoryDataset dataset = dataset_for(writer);
     const StoppedRun expected = run_through(world().communicator(), make_mpi_collectives, dataset,
                                             options_of(writer), shared_ / writer.name());
-    const std::vector<Trial> trials = trials_of(writer.heads, grid_stride());
+    const std::vector<Trial> trials = trials_of(writer.heads, resume_stride());
     sweep(trials, [&](const Communicator& part, const Trial& trial) {
       expect_resumes(part, trial.make, dataset, options_of(grids()[trial.layout]), expected);
     });
     read += trials.size();
   }
-  EXPECT_EQ(read, trials_of({}, grid_stride()).size()) << "numbers of heads without a writer";
+  EXPECT_EQ(read, trials_of({}, resume_stride()).size()) << "numbers of heads without a writer";
 }
 
 TEST_F(ResumeGrids, OneRankGoesOnWhereAnyGridStopped) {
   const Communicator alone = world().communicator().split(world().rank(), "alone");
-  sweep(trials_of({}, grid_stride()), [&](const Communicator& part, const Trial& trial) {
+  sweep(trials_of({}, resume_stride()), [&](const Communicator& part, const Trial& trial) {
     const Grid& grid = grids()[trial.layout];
     const MemoryDataset dataset = dataset_for(grid);
     const StoppedRun expected = run_through(part, trial.make, dataset, options_of(grid),

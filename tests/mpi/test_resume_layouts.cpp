@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that is stopped on one layout goes on at any other: after loading, every weight and moment
 // has the same bits, and training continues in fp64 within 1e-10 of never having stopped. Every
-// grid of the table: test_resume_grids.
+// grid of the table: test_resume_grids. Each of the first table's writers has every third of its
+// readers; ZEA_RESUME_STRIDE=1: all.
 #include <gtest/gtest.h>
 
 #include "support/mpi_main.hpp"
@@ -129,7 +130,12 @@ class ResumeLayouts : public ::testing::Test {
 };
 
 TEST_F(ResumeLayouts, AnyLayoutGoesOnWhereAnyOtherStopped) {
-  for (const Layout& writer : kWriters) expect_all_resume(writer, readers());
+  for (size_t w = 0; w < std::size(kWriters); ++w) {
+    std::vector<Layout> some;
+    for (size_t r = w % resume_stride(); r < readers().size(); r += resume_stride())
+      some.push_back(readers()[r]);
+    expect_all_resume(kWriters[w], some);
+  }
 }
 
 TEST_F(ResumeLayouts, GridsGoOnWhereOtherGridsStopped) {

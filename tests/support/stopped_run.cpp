@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/load_weights.hpp"
@@ -36,6 +39,11 @@ void expect_zero_padding(TinyRun& run) {
 }
 
 }  // namespace
+
+size_t resume_stride() {
+  const char* asked = std::getenv("ZEA_RESUME_STRIDE");
+  return asked ? std::max<size_t>(1, std::stoul(asked)) : 3;
+}
 
 TinyRunOptions stopped_run_options(const std::string& config_json) {
   TinyRunOptions run;
