@@ -5,6 +5,7 @@
 #include <map>
 
 #include "memory_walk.hpp"
+#include "zea/plan/buffers/owned_bytes.hpp"
 
 namespace zea {
 namespace {
@@ -18,16 +19,14 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g) {
   const Sharding& sharding = plan.shardings[g];
   const Precision& precision = plan.precision_of(buffer.module);
   const int64_t padded = buffer.padded(sharding.shards), own = padded / sharding.shards;
-  const int64_t master = bytes_of(precision.master), param = bytes_of(precision.param);
-  const DType owned = plan.owned_type(static_cast<int>(g));
-  estimate.parameters += own * bytes_of(owned);
-  if (precision.param != owned && !buffer.units.empty()) estimate.parameters += own * param;
+  const OwnedBytes each =
+      owned_bytes(precision, plan.optimizer, buffer.trainable, !buffer.units.empty());
+  estimate.parameters += own * each.parameters;
+  estimate.states += own * each.states;
+  estimate.gradients += own * each.gradients;
   if (sharding.subgroup > 0 && !buffer.units.empty())
-    estimate.gathered += padded / sharding.subgroup * param;
-  if (!buffer.trainable) return;
-  estimate.states += own * plan.optimizer.state_bytes(precision.master);
-  estimate.gradients += own * master;
-  if (sharding.replicas > 1 && precision.reduce != precision.master)
+    estimate.gathered += padded / sharding.subgroup * bytes_of(precision.param);
+  if (buffer.trainable && sharding.replicas > 1 && precision.reduce != precision.master)
     estimate.gathered += own * bytes_of(precision.reduce);
 }
 

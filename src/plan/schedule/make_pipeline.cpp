@@ -7,30 +7,27 @@
 
 #include "plan/mesh/mesh_shape.hpp"
 #include "plan/mesh/module_sharding.hpp"
+#include "zea/plan/buffers/owned_bytes.hpp"
+#include "zea/plan/model/param_cut.hpp"
 #include "zea/plan/model/stage_template.hpp"
 #include "zea/plan/schedule/stage_split.hpp"
 
 namespace zea::detail {
 namespace {
 
-/// What a rank owns of a parameter: the shard, its copy in another compute type, and where it
-/// trains gradients and the optimizer's state.
-int64_t owned_bytes(const PipelineParts& parts, const ParamSpec& spec) {
+/// What a rank owns of a parameter.
+int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
   const Sharding sharding =
       make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true);
-  const Precision& precision = parts.precisions.at(spec.module);
-  const auto master = static_cast<int64_t>(element_bytes(precision.master));
-  const DType owned = precision.owned(spec.trainable, spec.used);
-  auto bytes = static_cast<int64_t>(element_bytes(owned));
-  if (spec.trainable) bytes += master + parts.optimizer.state_bytes(precision.master);
-  if (precision.param != owned) bytes += static_cast<int64_t>(element_bytes(precision.param));
-  return num_elements(cut_of(spec, grid.tp).shape) * bytes / sharding.shards;
+  const OwnedBytes each =
+      owned_bytes(parts.precisions.at(spec.module), parts.optimizer, spec.trainable, spec.used);
+  return num_elements(cut_of(spec, grid.tp).shape) * each.total() / sharding.shards;
 }
 
-int64_t owned_bytes(const PipelineParts& parts, const std::set<int>& params) {
+int64_t bytes_of(const PipelineParts& parts, const std::set<int>& params) {
   int64_t bytes = 0;
-  for (int param : params) bytes += owned_bytes(parts, parts.model.params[param]);
+  for (int param : params) bytes += bytes_of(parts, parts.model.params[param]);
   return bytes;
 }
 
@@ -57,7 +54,7 @@ std::vector<UnitCost> unit_costs(Faults& faults, const PipelineParts& parts) {
     costs[u].backward_input /= ranks;
     costs[u].backward_weight /= ranks;
     const std::vector<int>& params = parts.model.units[u].params;
-    costs[u].bytes = owned_bytes(parts, {params.begin(), params.end()});
+    costs[u].bytes = bytes_of(parts, {params.begin(), params.end()});
   }
   return costs;
 }
@@ -266,7 +263,7 @@ void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pi
     for (int stage : place.stages)
       for (int unit : pipeline.stages[stage].units)
         params.insert(parts.model.units[unit].params.begin(), parts.model.units[unit].params.end());
-    const double mib = static_cast<double>(owned_bytes(parts, params)) / (1 << 20);
+    const double mib = static_cast<double>(bytes_of(parts, params)) / (1 << 20);
     if (limit_mib == 0 || mib <= limit_mib) continue;
     const std::string where = pipeline.places.size() > 1 ? " of " + place.name : "";
     faults.add("mesh.memory_mib = " + number_text(limit_mib) +
