@@ -5,6 +5,7 @@
 #include <set>
 
 #include "faults.hpp"
+#include "gathering.hpp"
 #include "plan/mesh/mesh_shape.hpp"
 #include "plan/mesh/module_sharding.hpp"
 #include "plan/model/precision.hpp"
@@ -385,24 +386,25 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
-  return Plan{.options = options,
-              .config_json = config_json,
-              .mesh = mesh,
-              .precision = precision,
-              .precisions = precisions,
-              .model = model,
-              .optimizer = optimizer,
-              .param_rules = rules,
-              .cuts = cuts,
-              .token_shardings = make_token_shardings(options, model, mesh),
-              .bundles = bundles,
-              .buffers = buffers,
-              .shardings = shardings,
-              .pipeline = pipeline,
-              .unit_costs = unit_costs,
-              .has_measured_costs = !profile.empty(),
-              .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
-              .notes = faults.notes()};
+  const Plan plan{.options = options,
+                  .config_json = config_json,
+                  .mesh = mesh,
+                  .precision = precision,
+                  .precisions = precisions,
+                  .model = model,
+                  .optimizer = optimizer,
+                  .param_rules = rules,
+                  .cuts = cuts,
+                  .token_shardings = make_token_shardings(options, model, mesh),
+                  .bundles = bundles,
+                  .buffers = buffers,
+                  .shardings = shardings,
+                  .pipeline = pipeline,
+                  .unit_costs = unit_costs,
+                  .has_measured_costs = !profile.empty(),
+                  .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
+                  .notes = faults.notes()};
+  return detail::gathered_within(plan);
 }
 
 }  // namespace zea

@@ -289,6 +289,16 @@ const Layout kLayouts[] = {
        run.deck.meshes["llm"].tp = run.deck.meshes["llm"].pp = 2;
        run.deck.mesh.schedule = "zero_bubble";
      }},
+    {"two stages of two replicas, gathered for each use",
+     4,
+     {"llm.dp_shard+dp_module+cp", "llm.pp0>llm.pp1 outputs"},
+     [](TinyRunOptions& run) {
+       run.deck.meshes["llm"].pp = 2;
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.strategy = "full_shard";
+         mesh.reshard_after_forward = AutoOption::of(true);
+       });
+     }},
     {"tp 2 x full_shard 2, bf16",
      4,
      {"llm.tp", "llm.dp_shard+dp_module+cp"},

@@ -159,6 +159,12 @@ const Layout kPipelines[] = {
        o.meshes["llm"].pp = 2;
        o.mesh.schedule = "zero_bubble";
      }},
+    {"pp 2, gathered for each use, two replicas",
+     [](Options& o) {
+       o.meshes["llm"].pp = 2;
+       for (const char* module : {"vision", "llm"})
+         o.meshes[module].reshard_after_forward = AutoOption::of(true);
+     }},
     {"vision apart on two ranks",
      [](Options& o) {
        o.mesh.placement = "disjoint";

@@ -105,6 +105,12 @@ const PipelineLayout kLayouts[] = {
     {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3Vl},
     {kColocated, kGPipe, {2, 1, 2}, {1, 1, 1, 2}, kFull, kNo, 1, 1, Encoders, Qwen3Vl, Recomputing},
     {kDisjoint, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {2, 1, 2}, kFull, kFull, 1, 1, Nothing, Qwen3Vl, RareImages},
+    {kShared, k1F1B, {2}, {}, kFull, kFull, 1, 2, Nothing, TiedLlava, EachUse},
+    {kShared, kInterleaved, {2, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 2, Nothing, Llava, EachUse},
+    {kShared, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {1, 1, 2}, kFull, kNo, 1, 2, Nothing, Gemma3, EachUse},
+    {kColocated, kGPipe, {2, 1, 2}, {1, 1, 2}, kFull, kFull, 1, 1, Encoders, Llava, EachUseSumOnce},
+    {kDisjoint, kZeroBubble, {2}, {2}, kFull, kFull, 1, 2, Nothing, TiedLlava, EachUse},
+    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Llm, TiedLlava, OnceSumEach},
 };
 // clang-format on
 
@@ -201,19 +207,13 @@ const RefusedPipeline kRefused[] = {
      },
      "mesh.vision has 2 stages with mesh.placement = \"shared\", in which encoders stand in the "
      "first stage of the language model"},
-    {"parameters dropped between microbatches", 4,
+    {"a smaller group between the passes of a microbatch", 8,
      [](Options& o) {
        o.meshes["llm"].pp = 2;
-       o.meshes["llm"].reshard_after_forward = AutoOption::of(true);
+       o.meshes["llm"].reshard_after_forward = AutoOption::of_count(2);
      },
-     "mesh.llm.reshard_after_forward = true where modules or stages have ranks of their own: units "
-     "stay gathered for the microbatches of a step"},
-    {"reductions of every microbatch", 4,
-     [](Options& o) {
-       o.meshes["llm"].pp = 2;
-       o.meshes["llm"].sync_grad_accum = AutoOption::of(true);
-     },
-     "mesh.llm.sync_grad_accum = true where modules or stages have ranks of their own"},
+     "mesh.llm.reshard_after_forward = 2 where modules or stages have ranks of their own: other "
+     "microbatches stand between the forward and the backward of one; allowed: true"},
     {"no encoder to place", 2, [](Options& o) { o.mesh.placement = kDisjoint; },
      "mesh.placement = \"disjoint\", but the model (gpt2) has no encoder to place; leave it out",
      true},
@@ -243,12 +243,30 @@ const char* model_name(PipelineModel model) {
 }
 
 const char* twist_name(Twist twist) {
-  const char* const names[] = {
-      "plain",           "rare images",      "no images",        "late images", "one microbatch",
-      "one sample each", "recomputing",      "recomputing some", "few samples", "template",
-      "wrapped by two",  "a buffer of each", "wrapped all",      "one KV head", "taps",
-      "both ways",       "in order",         "broadcast",        "any size",    "two of images",
-      "merging"};
+  const char* const names[] = {"plain",
+                               "rare images",
+                               "no images",
+                               "late images",
+                               "one microbatch",
+                               "one sample each",
+                               "recomputing",
+                               "recomputing some",
+                               "few samples",
+                               "template",
+                               "wrapped by two",
+                               "a buffer of each",
+                               "wrapped all",
+                               "one KV head",
+                               "taps",
+                               "both ways",
+                               "in order",
+                               "broadcast",
+                               "any size",
+                               "two of images",
+                               "merging",
+                               "gathered for each use",
+                               "gathered for each use, summed once",
+                               "gathered once, summed each"};
   return names[static_cast<int>(twist)];
 }
 
@@ -295,6 +313,14 @@ void freeze(Frozen frozen, Options& deck) {
   deck.encoders["vision"].train_projector = frozen != Projectors && frozen != EncodersAndProjectors;
   deck.llm.train = frozen != Llm && frozen != EncodersAndLlm;
   deck.encoders["audio"] = deck.encoders["vision"];
+}
+
+void gather_otherwise(Twist twist, ModuleMeshOptions& mesh) {
+  if (mesh.strategy == ShardingStrategy::NoShard) return;
+  if (twist == EachUse || twist == EachUseSumOnce)
+    mesh.reshard_after_forward = AutoOption::of(true);
+  if (twist == EachUseSumOnce || twist == OnceSumEach)
+    mesh.sync_grad_accum = AutoOption::of(twist == OnceSumEach);
 }
 
 void twist_data(Twist twist, Options& deck) {
@@ -411,6 +437,7 @@ Options deck_of(const PipelineLayout& layout) {
     if (layout.twist == WrappedByTwo) mesh->wrap_units = 2;
     if (layout.twist == WrappedAll) mesh->wrap_units = 0;
     if (layout.twist == BufferOfEach) mesh->flatten_parameters = false;
+    gather_otherwise(layout.twist, *mesh);
     if (layout.twist == Broadcast) mesh->forward_prefetch = mesh->backward_prefetch = "none";
   }
   return deck;

@@ -51,6 +51,9 @@ enum class Twist {
   AnySize,          ///< images of any size, of which four patches become a feature
   TwoOfImages,      ///< two encoders of images, one of these of any size
   Merging,          ///< Mistral 3
+  EachUse,          ///< units are gathered for each use, gradients reduced after it (ZeRO-3)
+  EachUseSumOnce,   ///< units are gathered for each use, gradients kept whole for a step
+  OnceSumEach,      ///< units stay gathered for a step, gradients are reduced after each backward
 };
 
 struct PipelineLayout {

@@ -194,30 +194,6 @@ TEST(Plan, PredictsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
 }
 
-TEST(Plan, FullShardDividesTheOwnedBytes) {
-  Options options;
-  const auto estimate = [&](int ranks) {
-    return estimate_places(make_plan(options, tiny_llava_config(), ranks), 1).front();
-  };
-  const MemoryEstimate one = estimate(1), four = estimate(4);
-  EXPECT_EQ(one.gathered, 0);
-  EXPECT_GT(four.gathered, 0);
-  EXPECT_NEAR(static_cast<double>(four.states) / static_cast<double>(one.states), 0.25, 0.05);
-}
-
-TEST(Plan, OfAnEvaluationNothingTrains) {
-  Options options;
-  options.run.mode = "evaluate";
-  options.precision.preset = "bf16";
-  const Plan plan = make_plan(options, tiny_llava_config(), 2);
-  const MemoryEstimate told = estimate_places(plan, 1).front();
-  EXPECT_TRUE(std::ranges::none_of(plan.buffers, &FlatBuffer::trainable));
-  EXPECT_EQ(told.states + told.gradients, 0);
-  for (size_t g = 0; g < plan.buffers.size(); ++g)
-    EXPECT_EQ(plan.owned_type(static_cast<int>(g)),
-              plan.buffers[g].units.empty() ? DType::Float32 : DType::BFloat16);
-}
-
 /// A setting that cannot work, and the parts of the sentence that refuses it.
 struct Refused {
   void (*set)(Options&);

@@ -115,7 +115,9 @@ Plan random_pipeline(Random& random) {
   for (ModuleMeshOptions* mesh : {&options.meshes["llm"], &options.meshes["vision"]}) {
     if (mesh == &options.meshes["vision"] && !has_vision) continue;
     *mesh = random_mesh(random, *mesh, static_cast<int>(options.mesh.dp_replicate), 1);
-    mesh->sync_grad_accum = {};
+    if (mesh->strategy.name().ends_with("_shard") && mesh->strategy != ShardingStrategy::NoShard &&
+        random.below(3))
+      mesh->reshard_after_forward = AutoOption::of(random.below(2) == 1);
   }
   if (has_vision) {
     options.encoders["vision"] = {.train = random.below(2) == 1,

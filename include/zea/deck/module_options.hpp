@@ -47,7 +47,7 @@ struct MeshOptions {
     key(memory_mib,
         {"memory_mib",
          "MiB of parameters, gradients and optimizer state that a rank may hold: pp cuts stages "
-         "within it; 0: no limit",
+         "within it, and gathers for each use where that is needed; 0: no limit",
          {},
          0,
          1e9});
@@ -100,7 +100,9 @@ struct ModuleMeshOptions {
     key(reshard_after_forward,
         {"reshard_after_forward",
          "drop gathered parameters between forward and backward: true; false keeps them; a number "
-         "keeps them sharded over groups of so many neighbouring ranks; auto: as the strategy says",
+         "keeps them sharded over groups of so many neighbouring ranks; auto: as the strategy "
+         "says. In a pipeline true gathers for each use, false once a step; auto: once, but where "
+         "that would take more than mesh.memory_mib",
          {},
          2,
          1e6});
@@ -129,7 +131,8 @@ struct ModuleMeshOptions {
     key(sync_grad_accum,
         {"sync_grad_accum",
          "reduce sharded gradients after every microbatch (true), or keep them whole and reduce "
-         "once per step (false, no_sync); auto: true; no_shard always sums once per step",
+         "once per step (false, no_sync); auto: true, but in a pipeline as often as units are "
+         "gathered; no_shard always sums once per step",
          {}});
     key(cpu_offload, {"cpu_offload",
                       "keep parameters and optimizer state in host memory while a GPU computes",

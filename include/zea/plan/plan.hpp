@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,10 +87,10 @@ struct Plan {
   /// How this rank and those that it shares microbatches with hold their tokens.
   ReplicaLayout replica_layout(int world_rank) const;
   ScheduleParts schedule_parts() const { return {model, buffers, bundles, shardings, pipeline}; }
-  /// A step for estimates: one microbatch, the same on every replica.
-  StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch) const {
-    return count_step(std::vector(static_cast<size_t>(mesh.replicas()), std::vector{microbatch}),
-                      mesh.dp_shard);
+  /// A step for estimates: of one microbatch, so many times, the same on every replica.
+  StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch, size_t microbatches = 1) const {
+    const std::vector<MicrobatchPlan> all(microbatches, microbatch);
+    return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard);
   }
   /// What `world_rank` does in a step that is dealt so.
   RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const;
@@ -107,6 +108,10 @@ inline Plan make_plan(const Options& options, const std::string& config_json, in
                       const std::string& profile = {}) {
   return make_plan(options, model_of(options, config_json), config_json, world_size, profile);
 }
+
+/// The same plan, but that sharded buffers of `modules`, which stand in a pipeline, are gathered
+/// once a step, or for each use.
+Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step);
 
 /// The plan as text: rank map, units as a template names them with parameters and strategy, bytes
 /// per rank on hosts that multiply so.

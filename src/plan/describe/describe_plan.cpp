@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan for people: what `zea -n` prints.
 #include <algorithm>
-#include <cstdio>
-
 #include <numeric>
 
 #include "draw_ranks.hpp"
+#include "mebibytes.hpp"
 #include "plan/mesh/module_sharding.hpp"
+#include "zea/plan/describe/describe_gathering.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
@@ -15,11 +15,7 @@
 namespace zea {
 namespace {
 
-std::string mebibytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
-  return text;
-}
+using detail::mebibytes;
 
 std::string pad(std::string text, size_t width) {
   if (text.size() < width) text.resize(width, ' ');
@@ -144,6 +140,7 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
+  text += describe_gathering(plan);
   text += memory_lines(plan, products);
   if (plan.world_size() > 1)
     text +=

@@ -213,7 +213,7 @@ Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
   return traffic.take();
 }
 
-Traffic traffic_of_full_step(const Plan& plan, int world_rank) {
+Traffic traffic_of_full_step(const Plan& plan, int world_rank, size_t microbatches) {
   const int64_t rows = plan.options.data.rows_per_microbatch;
   const int64_t row_tokens = plan.options.data.row_tokens;
   MicrobatchPlan full;
@@ -221,10 +221,10 @@ Traffic traffic_of_full_step(const Plan& plan, int world_rank) {
   full.tokens = rows * row_tokens;
   full.targets = rows * (row_tokens - 1);
   for (int64_t row = 0; row < rows; ++row) full.samples.push_back(row);
-  return traffic_of_step(plan, plan.same_on_all_replicas(full),
-                         {rows_of_microbatch(full_text_rows(rows, row_tokens), plan.model,
-                                             plan.replica_layout(world_rank), false)},
-                         world_rank);
+  const MicrobatchRows full_rows = rows_of_microbatch(full_text_rows(rows, row_tokens), plan.model,
+                                                      plan.replica_layout(world_rank), false);
+  return traffic_of_step(plan, plan.same_on_all_replicas(full, microbatches),
+                         std::vector<MicrobatchRows>(microbatches, full_rows), world_rank);
 }
 
 }  // namespace zea

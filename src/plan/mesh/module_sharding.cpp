@@ -106,17 +106,14 @@ void check_gathered(const ModuleMeshOptions& options, const MeshShape& mesh, con
                 quoted + ": gradients are reduced by wrapped units; set wrap_units instead");
 }
 
-/// Units of a pipeline stay gathered for all microbatches of a step, and gradients are reduced
-/// once.
+/// A smaller group holds what lies between a microbatch's forward and its backward.
 void check_pipeline(const ModuleMeshOptions& options, ModuleFaults& faults) {
-  const std::string why =
-      " where modules or stages have ranks of their own: units stay gathered for the microbatches "
-      "of a step, and gradients are reduced after the last; leave it out";
   const AutoOption& reshard = options.reshard_after_forward;
-  faults.add_if(reshard.is_yes(), "reshard_after_forward = true", why);
   faults.add_if(reshard.is_count(), "reshard_after_forward",
-                " = " + std::to_string(reshard.count()) + why);
-  faults.add_if(options.sync_grad_accum.is_yes(), "sync_grad_accum = true", why);
+                " = " + std::to_string(reshard.count()) +
+                    " where modules or stages have ranks of their own: other microbatches stand "
+                    "between the forward and the backward of one; allowed: true (gathered for "
+                    "each use), false (once a step), auto");
 }
 
 void check_offload(const ModuleMeshOptions& options, DeviceKind device, ModuleFaults& faults) {
@@ -159,9 +156,18 @@ Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
   sharding.prefetch_depth = static_cast<int>(options.prefetch_depth);
   sharding.offloads = options.cpu_offload;
   sharding.pins_memory = options.cpu_offload && options.pin_memory.value_or(true);
-  sharding.keeps_for_step = is_pipelined;
-  sharding.reduces_each_microbatch = !is_pipelined && options.sync_grad_accum.value_or(true);
+  gather(sharding, options, is_pipelined && !reshard.value_or(false));
   return sharding;
+}
+
+void gather(Sharding& sharding, const ModuleMeshOptions& options, bool once_a_step) {
+  sharding.keeps_for_step = once_a_step;
+  sharding.reduces_each_microbatch = options.sync_grad_accum.value_or(!once_a_step);
+}
+
+bool may_gather_for_each_use(const ModuleMeshOptions& options) {
+  const Strategy strategy = strategy_of(options.strategy);
+  return strategy.shards && strategy.reshards && options.reshard_after_forward.is_auto();
 }
 
 Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes) {

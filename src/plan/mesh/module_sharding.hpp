@@ -24,6 +24,13 @@ void check_sharding(const ModuleMeshOptions& options, const MeshShape& mesh, con
 Sharding make_sharding(const ModuleMeshOptions& options, const MeshShape& mesh,
                        const ModuleGrid& grid, bool is_pipelined);
 
+/// Says when a sharded buffer of a pipeline is gathered and reduced: once for all microbatches of a
+/// step, or each time that a unit needs it.
+void gather(Sharding& sharding, const ModuleMeshOptions& options, bool once_a_step);
+
+/// Whether the deck leaves that to zea.
+bool may_gather_for_each_use(const ModuleMeshOptions& options);
+
 /// `gradient_bytes` is the size of one element of a gradient.
 Wrapping make_wrapping(const ModuleMeshOptions& options, int64_t gradient_bytes);
 

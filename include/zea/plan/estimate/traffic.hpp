@@ -22,7 +22,7 @@ std::string group_name(const std::string& module, const std::string& special);
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank);
 
-/// What `world_rank` sends in a step of one microbatch of full rows of text on every replica.
-Traffic traffic_of_full_step(const Plan& plan, int world_rank);
+/// What `world_rank` sends in a step of so many microbatches of full rows of text on every replica.
+Traffic traffic_of_full_step(const Plan& plan, int world_rank, size_t microbatches = 1);
 
 }  // namespace zea

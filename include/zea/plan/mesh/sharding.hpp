@@ -23,7 +23,7 @@ struct Sharding {
   int replicas = 1;                         ///< ranks along summed_over
   bool keeps_until_backward =
       false;  ///< stays gathered between a microbatch's forward and backward
-  /// Gathered once for all microbatches of a step, as pipelines do.
+  /// Gathered once for all microbatches of a step, as pipelines may.
   bool keeps_for_step = false;
   /// Neighbouring ranks that share a copy between them; 0: all that is kept are the shards.
   int subgroup = 0;

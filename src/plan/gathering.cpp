@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the sharded buffers of a pipeline are gathered: once a step, which sends least, or for each
+// use, which holds least (ZeRO-3).
+#include "gathering.hpp"
+
+#include "plan/mesh/module_sharding.hpp"
+#include "zea/plan/buffers/owned_bytes.hpp"
+
+namespace zea {
+namespace detail {
+namespace {
+
+/// Of parameters, gathered ones among them, gradients and the optimizer's state on a rank of a
+/// place.
+int64_t held_bytes(const Plan& plan, size_t place) {
+  const SlotPlans& slots = plan.slots[place];
+  int64_t bytes =
+      slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
+    const FlatBuffer& buffer = plan.buffers[g];
+    if (!plan.holds(plan.pipeline.places[place].first_rank, static_cast<int>(g))) continue;
+    const int shards = plan.shardings[g].shards;
+    bytes += buffer.padded(shards) / shards *
+             owned_bytes(plan.precision_of(buffer.module), plan.optimizer, buffer.trainable,
+                         !buffer.units.empty())
+                 .total();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Plan gathered_within(const Plan& plan) {
+  const Options& options = plan.options;
+  const auto limit = static_cast<int64_t>(options.mesh.memory_mib * (1 << 20));
+  std::set<std::string> modules;
+  for (size_t place = 0; limit > 0 && place < plan.slots.size(); ++place)
+    if (!plan.pipeline.is_one_place() && held_bytes(plan, place) > limit)
+      for (int stage : plan.pipeline.places[place].stages)
+        for (int unit : plan.pipeline.stages[stage].units)
+          if (const std::string& module = plan.model.units[unit].module;
+              detail::may_gather_for_each_use(options.meshes[module]))
+            modules.insert(module);
+  return modules.empty() ? plan : gathered_otherwise(plan, modules, false);
+}
+
+}  // namespace detail
+
+Plan gathered_otherwise(Plan plan, const std::set<std::string>& modules, bool once_a_step) {
+  for (size_t g = 0; g < plan.buffers.size(); ++g)
+    if (const std::string& module = plan.buffers[g].module;
+        modules.contains(module) && plan.shardings[g].gathered())
+      detail::gather(plan.shardings[g], plan.options.meshes[module], once_a_step);
+  plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
+  return plan;
+}
+
+}  // namespace zea
