@@ -111,6 +111,22 @@ void check_rates(const Options& options, Faults& faults) {
                           " is above schedule.steps = " + toml_text(options.schedule.steps)});
 }
 
+/// A guard's settings without the guard.
+void check_guard(const OptimOptions& optim, Faults& faults) {
+  const OptimOptions defaults;
+  const bool judges = optim.spike_deviations > 0;
+  const std::string without = " is set, but no step is skipped without ";
+  if (!judges && optim.spike_window != defaults.spike_window)
+    faults.push_back({{"optim.spike_window", "optim.spike_deviations"},
+                      "optim.spike_window = " + toml_text(optim.spike_window) + without +
+                          "optim.spike_deviations; set that, or leave it out"});
+  if (!judges && optim.on_nonfinite == NonFiniteStep::Stop && optim.max_skips != defaults.max_skips)
+    faults.push_back({{"optim.max_skips", "optim.on_nonfinite", "optim.spike_deviations"},
+                      "optim.max_skips = " + toml_text(optim.max_skips) + without +
+                          "optim.on_nonfinite = \"skip\" or optim.spike_deviations; set one of "
+                          "them, or leave it out"});
+}
+
 void check_trace(const Options& options, Faults& faults) {
   if (options.log.trace_step > options.schedule.steps)
     faults.push_back({{"log.trace_step", "schedule.steps"},
@@ -156,6 +172,7 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_channels("data.image_std", options.data.image_std, faults);
   check_rates(options, faults);
   check_adam(options.optim, faults);
+  check_guard(options.optim, faults);
   check_trace(options, faults);
   check_stage(options.checkpoint, faults);
   return faults;

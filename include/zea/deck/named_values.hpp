@@ -72,6 +72,10 @@ enum class RateDecay { Cosine, Linear, Constant };
 template <>
 inline constexpr std::array kDeckNames<RateDecay>{"cosine", "linear", "constant"};
 
+enum class NonFiniteStep { Stop, Skip };
+template <>
+inline constexpr std::array kDeckNames<NonFiniteStep>{"stop", "skip"};
+
 enum class SaveFailure { Stop, Continue };
 template <>
 inline constexpr std::array kDeckNames<SaveFailure>{"stop", "continue"};

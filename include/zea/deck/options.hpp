@@ -269,6 +269,10 @@ struct OptimOptions {
   std::vector<std::string> lr_factors;
   std::vector<std::string> weight_decays;
   double clip_norm = 1;
+  Choice<NonFiniteStep> on_nonfinite = NonFiniteStep::Stop;
+  double spike_deviations = 0;
+  int64_t spike_window = 100;
+  int64_t max_skips = 5;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -298,6 +302,31 @@ struct OptimOptions {
          {}});
     key(clip_norm,
         {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});
+    key(on_nonfinite,
+        {"on_nonfinite",
+         "a step whose loss or gradient is not finite: stop, or skip its update and go on",
+         {}});
+    key(spike_deviations,
+        {"spike_deviations",
+         "skip the update of a step whose loss or gradient's norm lies more than so many standard "
+         "deviations above the mean of the last accepted steps; 0: none is",
+         {},
+         0,
+         1e6});
+    key(spike_window,
+        {"spike_window",
+         "accepted steps that spike_deviations looks back on; none is judged before there are so "
+         "many",
+         {},
+         2,
+         1e5});
+    key(max_skips,
+        {"max_skips",
+         "steps in a row that on_nonfinite and spike_deviations may skip; the next one stops the "
+         "run (exit code 5)",
+         {},
+         1,
+         1e9});
   }
 };
 
