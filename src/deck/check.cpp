@@ -95,6 +95,27 @@ void check_channels(const std::string& key, const std::vector<double>& values, F
                         " entries; 3 are needed, for red, green and blue"});
 }
 
+/// How long the fall of decay = "wsd" is.
+void check_wsd(const Options& options, Faults& faults) {
+  const OptimOptions& optim = options.optim;
+  const std::string found = "optim.decay_steps = " + toml_text(optim.decay_steps);
+  const int64_t after_warmup = options.schedule.steps - optim.warmup_steps;
+  if (optim.decay != RateDecay::Wsd) {
+    if (optim.decay_steps > 0)
+      faults.push_back({{"optim.decay_steps", "optim.decay"},
+                        found + " is of optim.decay = \"wsd\", but that is \"" +
+                            optim.decay.name() + "\"; leave one of them out"});
+  } else if (optim.decay_steps == 0) {
+    faults.push_back({{"optim.decay"},
+                      "optim.decay = \"wsd\" needs optim.decay_steps, the length of the fall at "
+                      "the end; a tenth to a fifth of schedule.steps is usual"});
+  } else if (after_warmup >= 0 && optim.decay_steps > after_warmup) {
+    faults.push_back({{"optim.decay_steps", "schedule.steps"},
+                      found + " is above the " + toml_text(after_warmup) +
+                          " steps of schedule.steps that follow optim.warmup_steps"});
+  }
+}
+
 void check_rates(const Options& options, Faults& faults) {
   const OptimOptions& optim = options.optim;
   if (optim.min_lr > optim.lr)
@@ -105,6 +126,7 @@ void check_rates(const Options& options, Faults& faults) {
     faults.push_back({{"optim.min_lr", "optim.decay"},
                       "optim.min_lr = " + toml_text(optim.min_lr) +
                           " is never reached with optim.decay = \"constant\"; leave it out"});
+  check_wsd(options, faults);
   if (optim.warmup_steps > options.schedule.steps)
     faults.push_back({{"optim.warmup_steps", "schedule.steps"},
                       "optim.warmup_steps = " + toml_text(optim.warmup_steps) +

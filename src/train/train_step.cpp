@@ -47,7 +47,7 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
   double sum_of_squares = 0;
   {
     const ActionRecord::Action action(record, "sum squares of gradients");
-    sum_of_squares = optimizer_.own_sum_of_squares();
+    sum_of_squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
   }
   double sums[] = {walk.loss_sum, targets,     sum_of_squares, static_cast<double>(bad_items),
                    flags.save,    flags.leave, flags.writing};
@@ -66,6 +66,9 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
   report.grad_norm = std::sqrt(sums[2]) / sums[1];
   const Options& options = engine_.plan().options;
   report.lr = learning_rate(options.optim, step.step + 1, options.schedule.steps);
+  // What the norm is of changes: the window begins anew.
+  if (optimizer_.thaws_at(position.optimizer_step + 1))
+    position.history.losses = position.history.grad_norms = {};
   judge(report, step.step, position.history);
   if (report.skipped) return report;
 

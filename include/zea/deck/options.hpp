@@ -262,12 +262,14 @@ struct OptimOptions {
   double min_lr = 0;
   int64_t warmup_steps = 0;
   Choice<RateDecay> decay = RateDecay::Cosine;
+  int64_t decay_steps = 0;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double momentum = 0.9;
   double weight_decay = 0;
   std::vector<std::string> lr_factors;
   std::vector<std::string> weight_decays;
+  std::vector<std::string> frozen;
   double clip_norm = 1;
   Choice<NonFiniteStep> on_nonfinite = NonFiniteStep::Stop;
   double spike_deviations = 0;
@@ -281,10 +283,20 @@ struct OptimOptions {
                "to the gradient",
                {"adamw", "adam", "sgd"}});
     key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
-    key(min_lr, {"min_lr", "learning rate at the last step", {}, 0, 1e3});
+    key(min_lr,
+        {"min_lr", "learning rate at the last step; inverse_sqrt: the least of any", {}, 0, 1e3});
     key(warmup_steps,
         {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
-    key(decay, {"decay", "shape of the fall from lr to min_lr", {}});
+    key(decay,
+        {"decay",
+         "shape of the fall from lr to min_lr: from the warm-up on (cosine, linear), linearly over "
+         "the last decay_steps (wsd), with the root of the step (inverse_sqrt), or none (constant)",
+         {}});
+    key(decay_steps, {"decay_steps",
+                      "decay = \"wsd\": steps of the fall, the last ones of the run",
+                      {},
+                      0,
+                      1e12});
     key(betas, {"betas", "adam, adamw: decay of the first and second moment", {}, 0, 1});
     key(eps, {"eps", "adam, adamw: added to the root of the second moment", {}, 0, 1});
     key(momentum,
@@ -299,6 +311,12 @@ struct OptimOptions {
         {"weight_decays",
          "weight decay of some parameters, in place of weight_decay: \"pattern = decay\", as in "
          "lr_factors",
+         {}});
+    key(frozen,
+        {"frozen",
+         "parameters that are not trained: \"pattern\", or \"pattern = updates\" for those that "
+         "the first so many updates leave as they are; patterns as in lr_factors, the last that "
+         "matches counts",
          {}});
     key(clip_norm,
         {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});
