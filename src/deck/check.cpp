@@ -95,6 +95,27 @@ void check_channels(const std::string& key, const std::vector<double>& values, F
                         " entries; 3 are needed, for red, green and blue"});
 }
 
+/// How long the fall of decay = "wsd" is.
+void check_wsd(const Options& options, Faults& faults) {
+  const OptimOptions& optim = options.optim;
+  const std::string found = "optim.decay_steps = " + toml_text(optim.decay_steps);
+  const int64_t after_warmup = options.schedule.steps - optim.warmup_steps;
+  if (optim.decay != RateDecay::Wsd) {
+    if (optim.decay_steps > 0)
+      faults.push_back({{"optim.decay_steps", "optim.decay"},
+                        found + " is of optim.decay = \"wsd\", but that is \"" +
+                            optim.decay.name() + "\"; leave one of them out"});
+  } else if (optim.decay_steps == 0) {
+    faults.push_back({{"optim.decay"},
+                      "optim.decay = \"wsd\" needs optim.decay_steps, the length of the fall at "
+                      "the end; a tenth to a fifth of schedule.steps is usual"});
+  } else if (after_warmup >= 0 && optim.decay_steps > after_warmup) {
+    faults.push_back({{"optim.decay_steps", "schedule.steps"},
+                      found + " is above the " + toml_text(after_warmup) +
+                          " steps of schedule.steps that follow optim.warmup_steps"});
+  }
+}
+
 void check_rates(const Options& options, Faults& faults) {
   const OptimOptions& optim = options.optim;
   if (optim.min_lr > optim.lr)
@@ -105,10 +126,27 @@ void check_rates(const Options& options, Faults& faults) {
     faults.push_back({{"optim.min_lr", "optim.decay"},
                       "optim.min_lr = " + toml_text(optim.min_lr) +
                           " is never reached with optim.decay = \"constant\"; leave it out"});
+  check_wsd(options, faults);
   if (optim.warmup_steps > options.schedule.steps)
     faults.push_back({{"optim.warmup_steps", "schedule.steps"},
                       "optim.warmup_steps = " + toml_text(optim.warmup_steps) +
                           " is above schedule.steps = " + toml_text(options.schedule.steps)});
+}
+
+/// A guard's settings without the guard.
+void check_guard(const OptimOptions& optim, Faults& faults) {
+  const OptimOptions defaults;
+  const bool judges = optim.spike_deviations > 0;
+  const std::string without = " is set, but no step is skipped without ";
+  if (!judges && optim.spike_window != defaults.spike_window)
+    faults.push_back({{"optim.spike_window", "optim.spike_deviations"},
+                      "optim.spike_window = " + toml_text(optim.spike_window) + without +
+                          "optim.spike_deviations; set that, or leave it out"});
+  if (!judges && optim.on_nonfinite == NonFiniteStep::Stop && optim.max_skips != defaults.max_skips)
+    faults.push_back({{"optim.max_skips", "optim.on_nonfinite", "optim.spike_deviations"},
+                      "optim.max_skips = " + toml_text(optim.max_skips) + without +
+                          "optim.on_nonfinite = \"skip\" or optim.spike_deviations; set one of "
+                          "them, or leave it out"});
 }
 
 void check_trace(const Options& options, Faults& faults) {
@@ -156,6 +194,7 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_channels("data.image_std", options.data.image_std, faults);
   check_rates(options, faults);
   check_adam(options.optim, faults);
+  check_guard(options.optim, faults);
   check_trace(options, faults);
   check_stage(options.checkpoint, faults);
   return faults;

@@ -35,7 +35,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Usage, "deck, plan or command line"},
     {ExitCode::Data, "data set"},
     {ExitCode::Weights, "weights file or checkpoint"},
-    {ExitCode::NonFinite, "loss or gradient is not finite"},
+    {ExitCode::NonFinite, "loss or gradient is not finite, or spikes too often"},
     {ExitCode::Communication, "communication (MPI or NCCL)"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
     {ExitCode::Requeue, "stopped on purpose after a checkpoint: requeue me"},

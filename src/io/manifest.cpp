@@ -52,12 +52,16 @@ std::string tensor_text(const ManifestTensor& tensor) {
 }
 
 std::string position_text(const TrainPosition& position) {
-  return nlohmann::ordered_json{{"step", position.step},
-                                {"optimizer_step", position.optimizer_step},
-                                {"samples", position.samples},
-                                {"tokens", position.tokens},
-                                {"target_tokens", position.target_tokens}}
-      .dump();
+  nlohmann::ordered_json json{{"step", position.step},
+                              {"optimizer_step", position.optimizer_step},
+                              {"samples", position.samples},
+                              {"tokens", position.tokens},
+                              {"target_tokens", position.target_tokens}};
+  if (const StepHistory& history = position.history; history != StepHistory())
+    json["history"] = {{"losses", history.losses},
+                       {"grad_norms", history.grad_norms},
+                       {"skipped_in_a_row", history.skipped_in_a_row}};
+  return json.dump();
 }
 
 /// Throws unless the digest that ends the text is its own.
@@ -117,10 +121,31 @@ std::vector<ManifestFile> parse_files(const Json& list, const std::string& versi
   return files;
 }
 
+std::vector<double> parse_numbers(const Json& list, const std::string& where) {
+  if (!list.is_array() || !std::ranges::all_of(list, &Json::is_number))
+    throw WeightsError(where + ": expected a list of numbers");
+  return list.get<std::vector<double>>();
+}
+
+StepHistory parse_history(const Json& value, const std::string& where) {
+  StepHistory history{parse_numbers(json_member(value, "losses", where), where),
+                      parse_numbers(json_member(value, "grad_norms", where), where),
+                      json_count(json_member(value, "skipped_in_a_row", where), where)};
+  if (history.losses.size() != history.grad_norms.size())
+    throw WeightsError(where + ": the history has " + std::to_string(history.losses.size()) +
+                       " losses and " + std::to_string(history.grad_norms.size()) +
+                       " norms of gradients");
+  return history;
+}
+
 TrainPosition parse_position(const Json& value, const std::string& where) {
   auto count = [&](const char* key) { return json_count(json_member(value, key, where), where); };
-  return {count("step"), count("optimizer_step"), count("samples"), count("tokens"),
-          count("target_tokens")};
+  return {count("step"),
+          count("optimizer_step"),
+          count("samples"),
+          count("tokens"),
+          count("target_tokens"),
+          value.contains("history") ? parse_history(value["history"], where) : StepHistory()};
 }
 
 /// Bytes of a tensor of this shape; throws when they go beyond 2^62.

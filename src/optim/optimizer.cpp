@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/optim/optimizer.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -42,15 +43,21 @@ void Optimizer::add_cuts(int buffer) {
 }
 
 /// This rank's own cut, but for what another tp rank counts. Padding is zero, so it may be counted.
+/// Runs are split only where rules differ: the order of sums is that of buffers without rules.
 void Optimizer::add_counted(int buffer) {
   const Plan& plan = engine_.plan();
   const FlatRange own = plan.own_cut(engine_.world_rank(), buffer);
   const int64_t shard = engine_.buffers()[buffer]->range().begin;
-  int64_t begin = own.begin;
+  int64_t begin = own.begin, frozen = 0;
   const auto count_to = [&](int64_t end) {
-    if (begin < end) counted_.push_back({buffer, begin - shard, end - begin});
+    if (begin < end) counted_.push_back({buffer, begin - shard, end - begin, frozen});
+    begin = end;
   };
   for (const FlatPart& part : parts_in_range(plan.buffers[buffer], own)) {
+    if (const int64_t updates = plan.param_rules[part.param].frozen_updates; updates != frozen) {
+      count_to(part.flat_begin);
+      frozen = updates;
+    }
     if (plan.cuts[part.param].is_first_holder(plan.piece_rank(engine_.world_rank(), buffer)))
       continue;
     count_to(part.flat_begin);
@@ -59,14 +66,21 @@ void Optimizer::add_counted(int buffer) {
   count_to(own.end);
 }
 
-double Optimizer::own_sum_of_squares() const {
+double Optimizer::own_sum_of_squares(int64_t update) const {
   at::Tensor sum;  // stays where the gradients are until all have been added
   for (const Counted& run : counted_) {
+    if (update <= run.frozen_updates) continue;
     const at::Tensor& gradient = engine_.buffers()[run.buffer]->gradient();
     const at::Tensor squares = sum_of_squares(gradient.narrow(0, run.begin, run.elements));
     sum = sum.defined() ? sum.add_(squares) : squares;
   }
   return sum.defined() ? sum.item<double>() : 0;
+}
+
+bool Optimizer::thaws_at(int64_t update) const {
+  return std::ranges::any_of(engine_.plan().param_rules, [&](const ParamRule& rule) {
+    return rule.frozen_updates > 0 && rule.frozen_updates == update - 1;
+  });
 }
 
 int Optimizer::non_finite_buffer() const {
@@ -80,13 +94,15 @@ int Optimizer::non_finite_buffer() const {
 
 void Optimizer::step(const std::vector<bool>& buffers_with_gradient, Update update) {
   const double lr = update.lr;
+  const int64_t step = update.step;
   const Plan& plan = engine_.plan();
   for (const Cut& cut : cuts_) {
-    if (!buffers_with_gradient[cut.buffer]) continue;
+    if (!buffers_with_gradient[cut.buffer] || step <= cut.rule.frozen_updates) continue;
     const ShardedBuffer& buffer = *engine_.buffers()[cut.buffer];
     const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, cut.begin, cut.elements); };
     update.lr = lr * cut.rule.lr_factor;
     update.weight_decay = cut.rule.weight_decay;
+    update.step = step - cut.rule.frozen_updates;
     OwnedRun run{of(buffer.master()), of(buffer.gradient()), {}};
     for (const StateSpec& state : plan.optimizer.states)
       run.states.push_back(of(engine_.state(buffer, state.name)));

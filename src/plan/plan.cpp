@@ -183,7 +183,8 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
     faults.add(
         "every module is frozen, so there is nothing to train; set one of model.vision.train, "
         "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
-        "run.mode to evaluate");
+        "run.mode to evaluate" +
+        std::string(options.optim.frozen.empty() ? "" : ", or take patterns out of optim.frozen"));
   detail::check_precision(faults, options, model);
   note_no_weights(faults, options.model);
 }
@@ -343,6 +344,7 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, bool forward_only
 
 ModelSpec model_of(const Options& options, const std::string& config_json) {
   ModelSpec model = make_model_spec(config_json, trainable_of(options));
+  freeze_params(options.optim, model);
   const auto [least, most] =
       std::pair(options.data.resized_min_pixels, options.data.resized_max_pixels);
   for (EncoderSpec& encoder : model.encoders) {

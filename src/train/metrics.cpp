@@ -20,9 +20,9 @@ std::string clock_text(double seconds) {
   return text;
 }
 
-/// A skipped step has no loss; zero would look like a good one.
-nlohmann::ordered_json unless_skipped(const StepReport& report, double value) {
-  return report.skipped ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
+/// A step without targets has no loss; zero would look like a good one.
+nlohmann::ordered_json of_targets(const StepReport& report, double value) {
+  return report.targets == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
 }
 
 /// A start that died while it wrote leaves half a line, which must not spoil the next one.
@@ -84,8 +84,8 @@ void MetricsFile::append(const StepMetrics& m) const {
   nlohmann::ordered_json line{{"kind", "train"},
                               {"step", m.step},
                               {"seconds", m.seconds},
-                              {"loss", unless_skipped(m.report, m.report.loss)},
-                              {"grad_norm", unless_skipped(m.report, m.report.grad_norm)},
+                              {"loss", of_targets(m.report, m.report.loss)},
+                              {"grad_norm", of_targets(m.report, m.report.grad_norm)},
                               {"lr", m.report.lr},
                               {"targets", m.report.targets},
                               {"bad_items", m.bad_items},
@@ -112,6 +112,17 @@ void MetricsFile::append(const EvalMetrics& m) const {
     line["accuracy"] = m.accuracy();
   }
   append_line(line);
+}
+
+// JSON has no NaN: what is not finite becomes null.
+void MetricsFile::append(const SkipMetrics& m) const {
+  append_line(nlohmann::ordered_json{{"kind", "skip"},
+                                     {"step", m.step},
+                                     {"loss", m.report.loss},
+                                     {"grad_norm", m.report.grad_norm},
+                                     {"fault", m.report.fault},
+                                     {"in_a_row", m.in_a_row},
+                                     {"samples", m.samples}});
 }
 
 void MetricsFile::append(const SaveReport& save) const {

@@ -28,7 +28,7 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
       before_update_(std::move(before_update)) {}
 
 StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                          int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step) {
+                          int64_t bad_items, const StepFlags& flags, TrainPosition& position) {
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
@@ -47,7 +47,7 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
   double sum_of_squares = 0;
   {
     const ActionRecord::Action action(record, "sum squares of gradients");
-    sum_of_squares = optimizer_.own_sum_of_squares();
+    sum_of_squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
   }
   double sums[] = {walk.loss_sum, targets,     sum_of_squares, static_cast<double>(bad_items),
                    flags.save,    flags.leave, flags.writing};
@@ -64,14 +64,18 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
   if (report.skipped) return report;
   report.loss = sums[0] / sums[1];
   report.grad_norm = std::sqrt(sums[2]) / sums[1];
-  check_finite(report, step.step);
-
   const Options& options = engine_.plan().options;
   report.lr = learning_rate(options.optim, step.step + 1, options.schedule.steps);
+  // What the norm is of changes: the window begins anew.
+  if (optimizer_.thaws_at(position.optimizer_step + 1))
+    position.history.losses = position.history.grad_norms = {};
+  judge(report, step.step, position.history);
+  if (report.skipped) return report;
+
   const Update update{
       .lr = report.lr,
       .gradient_scale = clip_factor(options.optim.clip_norm, report.grad_norm) / sums[1],
-      .step = ++optimizer_step};
+      .step = ++position.optimizer_step};
   if (before_update_) {
     const ActionRecord::Action action(record, "keep values for the checkpoint");
     before_update_();
@@ -81,8 +85,9 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
   return report;
 }
 
-void TrainStep::check_finite(const StepReport& report, int64_t step) const {
-  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return;
+/// What is not finite, and where; empty: all is. Collective where something is not.
+std::string TrainStep::find_non_finite(const StepReport& report) const {
+  if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return "";
   // Of any rank: not every one has every buffer.
   const auto num_buffers = static_cast<int64_t>(engine_.plan().buffers.size());
   const int own = optimizer_.non_finite_buffer();
@@ -90,11 +95,28 @@ void TrainStep::check_finite(const StepReport& report, int64_t step) const {
   control_.all_reduce(&first, 1, DType::Int64, ReduceOp::Min).wait();
   const std::string buffer =
       first == num_buffers ? "" : engine_.plan().buffers[static_cast<size_t>(first)].name;
-  throw NonFiniteError("step " + std::to_string(step + 1) + ": loss is " +
-                       std::to_string(report.loss) + " and the gradient's norm " +
-                       std::to_string(report.grad_norm) +
-                       (buffer.empty() ? "" : ", not finite in " + buffer) +
-                       "; nothing was updated; lower optim.lr, or look at the data of this step");
+  return "loss is " + std::to_string(report.loss) + " and the gradient's norm " +
+         std::to_string(report.grad_norm) + (buffer.empty() ? "" : ", not finite in " + buffer);
+}
+
+/// Skips a step that must not change the model, or stops the run: from sums of all ranks alone.
+void TrainStep::judge(StepReport& report, int64_t step, StepHistory& history) const {
+  const OptimOptions& optim = engine_.plan().options.optim;
+  const std::string not_finite = find_non_finite(report);
+  report.fault =
+      not_finite.empty() ? find_spike(optim, history, report.loss, report.grad_norm) : not_finite;
+  if (report.fault.empty()) return accept(optim, report.loss, report.grad_norm, history);
+  const bool stops = !not_finite.empty() && optim.on_nonfinite == NonFiniteStep::Stop;
+  const bool is_one_too_many = history.skipped_in_a_row == optim.max_skips;
+  if (stops || is_one_too_many)
+    throw NonFiniteError(
+        "step " + std::to_string(step + 1) + ": " + report.fault + "; nothing was updated; " +
+        (stops ? ""
+               : std::to_string(optim.max_skips) + " steps in a row were skipped before it "
+                                                   "(optim.max_skips); ") +
+        "lower optim.lr, or look at the data of this step");
+  ++history.skipped_in_a_row;
+  report.skipped = true;
 }
 
 }  // namespace zea

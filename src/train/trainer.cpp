@@ -37,6 +37,15 @@ Sampler make_sampler(const Options& options, const Dataset& dataset) {
                  static_cast<uint64_t>(options.run.seed), options.data.shuffle);
 }
 
+/// The first of many; metrics.jsonl has all.
+std::string list_samples(const std::vector<int64_t>& samples) {
+  constexpr size_t kMost = 32;
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, samples.size()); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(samples[i]);
+  return samples.size() > kMost ? text + ", ... (" + std::to_string(samples.size()) + ")" : text;
+}
+
 /// Ranks at the same place of the pipeline do the same.
 std::string work_of(const Engine& engine) {
   const Plan& plan = engine.plan();
@@ -72,6 +81,8 @@ ExitCode Trainer::run() {
     log_summary();
     return code;
   } catch (const NonFiniteError&) {
+    parts_.log.warn("samples of step " + std::to_string(position_.step + 1) + ": " +
+                    list_samples(samples_of_step()));
     // Thrown by all ranks, before anything was updated: the save under way is sound.
     finish_save(false);
     throw;
@@ -151,14 +162,11 @@ StepReport Trainer::run_step(const LoadedStep& step) {
       parts_.stop.poll(2 * (seconds_per_step_ + seconds_per_save_) + seconds_per_evaluation_);
   asked.writing = writer_.is_writing();
   const Traffic sent_before = parts_.engine.mesh().traffic();
-  const StepReport report =
-      step_.run(step.plan, microbatches, bad_items, asked, position_.optimizer_step);
+  const StepReport report = step_.run(step.plan, microbatches, bad_items, asked, position_);
   add_traffic(interval_.sent, traffic_between(sent_before, parts_.engine.mesh().traffic()));
   memory_.end_step(step.plan);
   if (report.bad_items > 0) warn_of_bad_items(bad_lines);
-  if (report.skipped)
-    parts_.log.warn("step " + std::to_string(position_.step + 1) +
-                    ": the global batch has no target token, so nothing was updated");
+  if (report.skipped) report_skip(report);
   return report;
 }
 
@@ -197,6 +205,24 @@ void Trainer::end_trace() {
 void Trainer::warn_of_bad_items(const std::string& own_lines) {
   std::istringstream all(gather_text(parts_.control, own_lines));
   for (std::string line; std::getline(all, line);) parts_.log.warn(line);
+}
+
+std::vector<int64_t> Trainer::samples_of_step() const {
+  return make_sampler(options_, parts_.train).global_batch(position_.step);
+}
+
+void Trainer::report_skip(const StepReport& report) {
+  const std::string step = "step " + std::to_string(position_.step + 1) + ": ";
+  if (report.fault.empty())
+    return parts_.log.warn(step + "the global batch has no target token, so nothing was updated");
+  const SkipMetrics skip{.step = position_.step + 1,
+                         .report = report,
+                         .in_a_row = position_.history.skipped_in_a_row,
+                         .samples = samples_of_step()};
+  parts_.log.warn(step + report.fault + "; nothing was updated (" + std::to_string(skip.in_a_row) +
+                  " in a row of at most " + std::to_string(options_.optim.max_skips) +
+                  "); samples " + list_samples(skip.samples));
+  append_metrics(skip);
 }
 
 bool Trainer::evaluation_is_due(bool last) const {

@@ -151,7 +151,7 @@ class Run {
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : loaded)
       microbatches.push_back(make_microbatch(part, plan_.model, engine_->microbatch_options()));
-    losses_.push_back(train_step_->run(step, microbatches, 0, {}, optimizer_step_).loss);
+    losses_.push_back(train_step_->run(step, microbatches, 0, {}, position_).loss);
     control_->barrier();
     all_seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     ++done_;
@@ -234,7 +234,8 @@ class Run {
   std::unique_ptr<TrainStep> train_step_;
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Sampler> sampler_;
-  int64_t done_ = 0, optimizer_step_ = 0, tokens_ = 0, samples_ = 0;
+  int64_t done_ = 0, tokens_ = 0, samples_ = 0;
+  TrainPosition position_;
   std::vector<double> all_seconds_, seconds_, cpu_seconds_, losses_;
   double least_cpu_seconds_ = 0;
 };

@@ -154,6 +154,19 @@ class BadInput(zr.ZeaTest):
 
         self.refuse_weights(["step 1: loss is ", "nothing was updated"], huge, tensor=HEAD, code=5)
 
+    def test_losses_that_overflow_again_and_again(self):
+        weights = self.copy_of(self.weights)
+        change(weights, HEAD, lambda values: np.full_like(values, 3e38))
+        self.refuse(
+            5,
+            ["step 3: loss is ", "2 steps in a row were skipped before it", "samples of step 3: "],
+            ["optim.on_nonfinite=skip", "optim.max_skips=2"],
+            weights=weights,
+        )
+        skips = [line for line in zr.metrics(self.folder / "run") if line["kind"] == "skip"]
+        self.assertEqual([(line["step"], line["in_a_row"]) for line in skips], [(1, 1), (2, 2)])
+        self.assertEqual([line["grad_norm"] for line in skips], [None, None])
+
     def test_damaged_checkpoint(self):
         deck = zr.write_deck(self.folder, self.weights, self.train)
         written = self.folder / "written"

@@ -31,6 +31,41 @@ class Resume(zr.ZeaTest):
         self.assertEqual({state for _, state in end}, {"parameter", "exp_avg", "exp_avg_sq"})
         self.assert_same_arrays(end, zr.read_checkpoint(zr.checkpoints(rest)[-1]))
 
+    def test_steps_that_were_skipped(self):
+        """A spike that the data holds right after the checkpoint is judged by the steps before it."""
+        odd, steps = 25, 28
+        samples = [zr.text_sample(1)] * 4 * steps
+        for i in range(4 * (odd - 1), 4 * odd):
+            samples[i] = zr.text_sample(i + 2)
+        deck = zr.write_deck(
+            self.folder,
+            zr.make_weights(self.folder / "weights.h5"),
+            zr.make_dataset(self.folder / "train.h5", samples),
+            schedule=[f"steps = {steps}"],
+            optim=["spike_deviations = 6.0", "spike_window = 5"],
+            checkpoint=[f"every = {odd - 1}", "keep = 0"],
+        )
+        whole, rest = self.folder / "whole", self.folder / "rest"
+
+        self.assert_code(zr.run_zea(2, ["-i", deck, "-d", whole, "optim.lr=0.02"], whole), 0)
+        before = zr.checkpoints(whole)[0]
+        self.assert_code(zr.run_zea(2, ["-r", before, "-d", rest], rest), 0)
+
+        for run in (whole, rest):
+            skips = [line for line in zr.metrics(run) if line["kind"] == "skip"]
+            self.assertEqual([line["step"] for line in skips], [odd])
+            self.assertEqual(skips[0]["samples"], list(range(4 * (odd - 1), 4 * odd)))
+            self.assertEqual(skips[0]["in_a_row"], 1)
+            self.assertIn("loss is", skips[0]["fault"])
+            said = (run / "log.txt").read_text()
+            self.assertIn(f"step {odd}: loss is", said)
+            self.assertIn("(1 in a row of at most 5); samples 96, 97, 98, 99", said)
+        expected = zr.numbers_of_steps(whole)
+        after = {step: expected[step] for step in range(odd, steps + 1)}
+        self.assertEqual(zr.numbers_of_steps(rest), after)
+        ends = [zr.read_checkpoint(zr.checkpoints(run)[-1]) for run in (whole, rest)]
+        self.assert_same_arrays(*ends)
+
     def test_fp32(self):
         self.check_bitwise("fp32")
 

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "support/files.hpp"
 
 namespace zea::test_manifest {
@@ -17,7 +19,7 @@ Piece piece_of(const std::string& state, const Extent& extent, const std::string
 Manifest example() {
   Manifest manifest;
   manifest.run_id = "run-1";
-  manifest.position = {200, 199, 6400, 1 << 20, 12345};
+  manifest.position = {200, 199, 6400, 1 << 20, 12345, {{2.5, 1.0 / 3}, {4, 1e-300}, 2}};
   manifest.deck = "[model]\nfamily = \"llava\"\n";
   manifest.config = "{\"model_type\": \"llava\"}";
   manifest.mesh = "dp_shard 2";
@@ -55,6 +57,22 @@ TEST(Manifest, SurvivesItsText) {
   EXPECT_EQ(back.files, example().files);
   EXPECT_EQ(back.view_hash, "0c");
   EXPECT_EQ(back.deck, example().deck);
+}
+
+TEST(Manifest, ReadsFilesWithoutHistory) {
+  Manifest manifest = example();
+  manifest.position.history = {};
+  const std::string text = manifest_text(manifest);
+
+  EXPECT_FALSE(contains(text, "history"));
+  EXPECT_EQ(parse_manifest(text, "here").position, manifest.position);
+}
+
+TEST(Manifest, RefusesAHistoryThatDoesNotFitItself) {
+  EXPECT_TRUE(contains(error_of_changed([](Manifest& m) { m.position.history.losses.pop_back(); }),
+                       "the history has 1 losses and 2 norms of gradients"));
+  EXPECT_TRUE(contains(error_of_changed([](Manifest& m) { m.position.history.losses[0] = NAN; }),
+                       "expected a list of numbers"));
 }
 
 TEST(Manifest, EveryBitCounts) {

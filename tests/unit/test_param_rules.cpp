@@ -50,6 +50,42 @@ TEST(ParamRules, TheLastRuleThatMatchesCounts) {
   EXPECT_EQ(rules.of("language_model.model.embed_tokens.weight"), (ParamRule{1, 0}));
 }
 
+TEST(ParamRules, FreezeForGoodOrForSomeUpdates) {
+  OptimOptions optim;
+  optim.frozen = {"vision", "vision_tower.encoder.layers.1.* = 500", "*.embed_tokens.weight",
+                  "*.layers.1.mlp.fc2.* = 0"};
+  ModelSpec model = make_model_spec(tiny_llava_config());
+  freeze_params(optim, model);
+  std::vector<std::string> faults;
+  const std::vector<ParamRule> rules = make_param_rules(model, optim, faults);
+  EXPECT_EQ(faults, std::vector<std::string>{});
+  const auto of = [&](const std::string& name) {
+    const int p = model.param_index(name);
+    return std::pair(model.params[p].trainable, rules[p].frozen_updates);
+  };
+  EXPECT_FALSE(of("vision_tower.encoder.layers.0.mlp.fc1.weight").first);
+  EXPECT_EQ(of("vision_tower.encoder.layers.1.mlp.fc1.weight"), std::pair(true, int64_t{500}));
+  EXPECT_EQ(of("vision_tower.encoder.layers.1.mlp.fc2.weight"), std::pair(true, int64_t{0}));
+  EXPECT_FALSE(of("language_model.model.embed_tokens.weight").first);
+  EXPECT_EQ(of("language_model.lm_head.weight"), std::pair(true, int64_t{0}));
+}
+
+TEST(ParamRules, AUnitIsFrozenAsAWhole) {
+  OptimOptions optim;
+  optim.frozen = {"language_model.model.embed_tokens.weight", "*.q_proj.*"};
+  for (const bool tied : {false, true}) {
+    ModelSpec model = make_model_spec(tiny_llava_config({.tied = tied}));
+    freeze_params(optim, model);
+    std::vector<std::string> faults;
+    const std::vector<ParamRule> rules = make_param_rules(model, optim, faults);
+    const int table = model.param_index("language_model.model.embed_tokens.weight"),
+              query = model.param_index("language_model.model.layers.0.self_attn.q_proj.weight");
+    EXPECT_EQ(model.params[table].trainable, tied) << "the head that shares it trains its norm";
+    EXPECT_TRUE(model.params[query].trainable);
+    for (const int p : {table, query}) EXPECT_GT(rules[p].frozen_updates, int64_t{1} << 50);
+  }
+}
+
 TEST(ParamRules, FaultsNameTheRule) {
   OptimOptions optim;
   optim.lr_factors = {"vision", "llm = -1", "audio = 2", "llm = x"};

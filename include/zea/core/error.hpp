@@ -16,7 +16,7 @@ enum class ExitCode : int {
   Usage = 2,          ///< deck, plan or command line
   Data = 3,           ///< data set
   Weights = 4,        ///< weights file or checkpoint
-  NonFinite = 5,      ///< loss or gradient is not finite
+  NonFinite = 5,      ///< loss or gradient is not finite, or spikes too often
   Communication = 6,  ///< MPI or NCCL
   Storage = 7,        ///< disk, permissions, lock
   Requeue = 75,       ///< stopped on purpose after a checkpoint: start me again

@@ -68,9 +68,20 @@ enum class BadItems { Stop, Mask };
 template <>
 inline constexpr std::array kDeckNames<BadItems>{"stop", "mask"};
 
-enum class RateDecay { Cosine, Linear, Constant };
+enum class RateDecay {
+  Cosine,
+  Linear,
+  Constant,
+  Wsd,         ///< constant, then linear over the last steps (arXiv:2404.06395, arXiv:2405.18392)
+  InverseSqrt  ///< with the root of the step (arXiv:1706.03762, section 5.3)
+};
 template <>
-inline constexpr std::array kDeckNames<RateDecay>{"cosine", "linear", "constant"};
+inline constexpr std::array kDeckNames<RateDecay>{"cosine", "linear", "constant", "wsd",
+                                                  "inverse_sqrt"};
+
+enum class NonFiniteStep { Stop, Skip };
+template <>
+inline constexpr std::array kDeckNames<NonFiniteStep>{"stop", "skip"};
 
 enum class SaveFailure { Stop, Continue };
 template <>

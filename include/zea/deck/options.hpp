@@ -262,13 +262,19 @@ struct OptimOptions {
   double min_lr = 0;
   int64_t warmup_steps = 0;
   Choice<RateDecay> decay = RateDecay::Cosine;
+  int64_t decay_steps = 0;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double momentum = 0.9;
   double weight_decay = 0;
   std::vector<std::string> lr_factors;
   std::vector<std::string> weight_decays;
+  std::vector<std::string> frozen;
   double clip_norm = 1;
+  Choice<NonFiniteStep> on_nonfinite = NonFiniteStep::Stop;
+  double spike_deviations = 0;
+  int64_t spike_window = 100;
+  int64_t max_skips = 5;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -277,10 +283,20 @@ struct OptimOptions {
                "to the gradient",
                {"adamw", "adam", "sgd"}});
     key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
-    key(min_lr, {"min_lr", "learning rate at the last step", {}, 0, 1e3});
+    key(min_lr,
+        {"min_lr", "learning rate at the last step; inverse_sqrt: the least of any", {}, 0, 1e3});
     key(warmup_steps,
         {"warmup_steps", "steps over which the rate rises linearly from 0", {}, 0, 1e12});
-    key(decay, {"decay", "shape of the fall from lr to min_lr", {}});
+    key(decay,
+        {"decay",
+         "shape of the fall from lr to min_lr: from the warm-up on (cosine, linear), linearly over "
+         "the last decay_steps (wsd), with the root of the step (inverse_sqrt), or none (constant)",
+         {}});
+    key(decay_steps, {"decay_steps",
+                      "decay = \"wsd\": steps of the fall, the last ones of the run",
+                      {},
+                      0,
+                      1e12});
     key(betas, {"betas", "adam, adamw: decay of the first and second moment", {}, 0, 1});
     key(eps, {"eps", "adam, adamw: added to the root of the second moment", {}, 0, 1});
     key(momentum,
@@ -296,8 +312,39 @@ struct OptimOptions {
          "weight decay of some parameters, in place of weight_decay: \"pattern = decay\", as in "
          "lr_factors",
          {}});
+    key(frozen,
+        {"frozen",
+         "parameters that are not trained: \"pattern\", or \"pattern = updates\" for those that "
+         "the first so many updates leave as they are; patterns as in lr_factors, the last that "
+         "matches counts",
+         {}});
     key(clip_norm,
         {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});
+    key(on_nonfinite,
+        {"on_nonfinite",
+         "a step whose loss or gradient is not finite: stop, or skip its update and go on",
+         {}});
+    key(spike_deviations,
+        {"spike_deviations",
+         "skip the update of a step whose loss or gradient's norm lies more than so many standard "
+         "deviations above the mean of the last accepted steps; 0: none is",
+         {},
+         0,
+         1e6});
+    key(spike_window,
+        {"spike_window",
+         "accepted steps that spike_deviations looks back on; none is judged before there are so "
+         "many",
+         {},
+         2,
+         1e5});
+    key(max_skips,
+        {"max_skips",
+         "steps in a row that on_nonfinite and spike_deviations may skip; the next one stops the "
+         "run (exit code 5)",
+         {},
+         1,
+         1e9});
   }
 };
 

@@ -54,6 +54,14 @@ struct ManifestTensor {
   bool trained = false;          ///< has optimizer state
 };
 
+/// What the next step is judged by (train/step_guard.hpp).
+struct StepHistory {
+  std::vector<double> losses, grad_norms;  ///< of the last accepted steps, oldest first
+  int64_t skipped_in_a_row = 0;            ///< by the guard, up to now
+
+  bool operator==(const StepHistory&) const = default;
+};
+
 /// All that resume needs beyond tensors.
 struct TrainPosition {
   int64_t step = 0;            ///< optimizer steps done
@@ -61,6 +69,7 @@ struct TrainPosition {
   int64_t samples = 0;         ///< samples consumed (the position of the data)
   int64_t tokens = 0;          ///< tokens that went through the language model
   int64_t target_tokens = 0;
+  StepHistory history = {};  ///< empty in files of runs without a guard
 
   bool operator==(const TrainPosition&) const = default;
 };

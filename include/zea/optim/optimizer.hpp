@@ -14,13 +14,17 @@ class Optimizer {
  public:
   explicit Optimizer(Engine& engine);
 
-  /// This rank's part of the sum of squares of the whole gradient: each element is counted by one
-  /// rank.
-  double own_sum_of_squares() const;
+  /// This rank's part of the sum of squares of the gradient that update `update` (they count from
+  /// 1) takes: each element is counted by one rank, those of frozen parameters by none.
+  double own_sum_of_squares(int64_t update) const;
 
   /// Updates the buffers that have a gradient in this step; the plan's rules give each
-  /// parameter its factor of `update.lr` and its weight decay.
+  /// parameter its factor of `update.lr` and its weight decay, and the updates it is frozen for:
+  /// its own count of steps begins after them.
   void step(const std::vector<bool>& buffers_with_gradient, Update update);
+
+  /// Whether update `update` is the first of parameters that were frozen until then, on any rank.
+  bool thaws_at(int64_t update) const;
 
   /// The first buffer of this rank whose gradient is not finite; -1 when all are.
   int non_finite_buffer() const;
@@ -37,6 +41,7 @@ class Optimizer {
   struct Counted {
     int buffer;
     int64_t begin, elements;  ///< in the shard
+    int64_t frozen_updates;   ///< in which it is not counted
   };
 
   void add_cuts(int buffer);

@@ -29,7 +29,15 @@ struct StepMetrics {
   int64_t memory_bytes = 0;       ///< resident now
   int64_t tensor_peak_bytes = 0;  ///< the most that all tensors took so far; 0: not counted
   int64_t bad_items = 0;          ///< masked since the last logged step
-  int64_t skipped_steps = 0;      ///< without any target, since the last logged step
+  int64_t skipped_steps = 0;      ///< in which nothing was updated, since the last logged step
+};
+
+/// A step whose update the guard left out, or at which it ended the run.
+struct SkipMetrics {
+  int64_t step = 0;
+  StepReport report;
+  int64_t in_a_row = 0;          ///< with this one
+  std::vector<int64_t> samples;  ///< of the global batch
 };
 
 struct EvalMetrics {
@@ -56,6 +64,7 @@ class MetricsFile {
   void write_events(const std::string& directory, int64_t first_step);
   void append(const StepMetrics& metrics) const;
   void append(const EvalMetrics& metrics) const;
+  void append(const SkipMetrics& metrics) const;
   void append(const SaveReport& save) const;
 
  private:

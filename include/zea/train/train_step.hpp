@@ -8,6 +8,7 @@
 #include "zea/optim/optimizer.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/holder_sums.hpp"
+#include "zea/train/step_guard.hpp"
 
 namespace zea {
 
@@ -24,7 +25,8 @@ struct StepReport {
   double lr = 0;
   int64_t targets = 0;  ///< with bad items' samples left out
   int64_t bad_items = 0;
-  bool skipped = false;  ///< the global batch had no target, so nothing was updated
+  bool skipped = false;  ///< nothing was updated: no target in the global batch, or a fault
+  std::string fault;     ///< for which the guard skipped it; empty: none
   StepFlags flags;       ///< over all ranks
 };
 
@@ -35,14 +37,15 @@ class TrainStep {
   TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
             std::function<void()> before_update = {});
 
-  /// Runs `step` on this rank's microbatches. `optimizer_step` counts updates from 1 and is
-  /// advanced unless the step is skipped. Collective. Throws NonFiniteError, on all ranks, before
-  /// anything is updated.
+  /// Runs `step` on this rank's microbatches. The optimizer's step and the guard's history in
+  /// `position` go on; a step that is skipped advances neither the optimizer's step nor its states.
+  /// Collective. Throws NonFiniteError, on all ranks, before anything is updated.
   StepReport run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                 int64_t bad_items, const StepFlags& flags, int64_t& optimizer_step);
+                 int64_t bad_items, const StepFlags& flags, TrainPosition& position);
 
  private:
-  void check_finite(const StepReport& report, int64_t step) const;
+  std::string find_non_finite(const StepReport& report) const;
+  void judge(StepReport& report, int64_t step, StepHistory& history) const;
 
   Engine& engine_;
   HolderSums holder_sums_;

@@ -66,6 +66,8 @@ class Trainer {
   bool is_due(int64_t every) const;
   bool evaluation_is_due(bool last) const;
   void warn_of_bad_items(const std::string& own_lines);
+  void report_skip(const StepReport& report);
+  std::vector<int64_t> samples_of_step() const;
   void log_step(const StepReport& report, bool last);
   void log_summary() const;
   void run_evaluation();

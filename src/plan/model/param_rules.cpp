@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/model/param_rules.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
 
 namespace zea {
 namespace {
+
+/// As many updates as there can be.
+constexpr double kForGood = 1e18;
 
 struct PatternRule {
   std::string pattern;
@@ -31,6 +35,28 @@ std::optional<PatternRule> parse_rule(const std::string& text) {
   return good ? std::optional(rule) : std::nullopt;
 }
 
+/// A rule of optim.frozen: a pattern alone freezes for good.
+std::optional<PatternRule> parse_frozen(const std::string& text) {
+  if (text.find('=') == std::string::npos && !trim(text).empty())
+    return PatternRule{trim(text), kForGood};
+  const std::optional<PatternRule> rule = parse_rule(text);
+  return rule && rule->value == std::floor(rule->value) && rule->value < 1e15 ? rule : std::nullopt;
+}
+
+/// The parameters that a pattern matches; a fault where there are none.
+std::vector<size_t> params_of(const std::string& key, const std::string& pattern,
+                              const ModelSpec& model, std::vector<std::string>& faults) {
+  std::vector<size_t> found;
+  for (size_t p = 0; p < model.params.size(); ++p)
+    if (pattern == model.params[p].module || matches(pattern, model.params[p].name))
+      found.push_back(p);
+  if (found.empty())
+    faults.push_back(key + ": \"" + pattern + "\" matches no parameter; use a module (" +
+                     model.module_names() + ") or a name such as " + model.params.front().name +
+                     ", with * for any characters");
+  return found;
+}
+
 /// Calls `set` for every parameter that a rule of `key` matches, in the order of the rules.
 template <class Set>
 void apply_rules(const std::string& key, const std::vector<std::string>& texts,
@@ -42,18 +68,30 @@ void apply_rules(const std::string& key, const std::vector<std::string>& texts,
                        "\"; a rule is \"pattern = number\" with a number of 0 or more");
       continue;
     }
-    bool found = false;
-    for (size_t p = 0; p < model.params.size(); ++p) {
-      const ParamSpec& param = model.params[p];
-      if (rule->pattern != param.module && !matches(rule->pattern, param.name)) continue;
-      set(p, rule->value);
-      found = true;
-    }
-    if (!found)
-      faults.push_back(key + ": \"" + rule->pattern + "\" matches no parameter; use a module (" +
-                       model.module_names() + ") or a name such as " + model.params.front().name +
-                       ", with * for any characters");
+    for (const size_t p : params_of(key, rule->pattern, model, faults)) set(p, rule->value);
   }
+}
+
+/// Of each parameter, the updates for which it is frozen; kForGood: all.
+std::vector<double> frozen_updates(const ModelSpec& model, const OptimOptions& optim,
+                                   std::vector<std::string>& faults) {
+  std::vector<double> updates(model.params.size(), 0);
+  for (const std::string& text : optim.frozen) {
+    const std::optional<PatternRule> rule = parse_frozen(text);
+    if (!rule) {
+      faults.push_back("optim.frozen holds \"" + text +
+                       "\"; a rule is \"pattern\", or \"pattern = updates\" with a whole number "
+                       "of 0 or more");
+      continue;
+    }
+    const std::vector<size_t> params = params_of("optim.frozen", rule->pattern, model, faults);
+    for (const size_t p : params) updates[p] = rule->value;
+    if (rule->value != kForGood && !params.empty() &&
+        std::ranges::none_of(params, [&](size_t p) { return model.params[p].trainable; }))
+      faults.push_back("optim.frozen: \"" + text +
+                       "\" matches only parameters that are never trained; leave it out");
+  }
+  return updates;
 }
 
 }  // namespace
@@ -78,6 +116,17 @@ bool matches(const std::string& pattern, const std::string& name) {
   return p == pattern.size();
 }
 
+void freeze_params(const OptimOptions& optim, ModelSpec& model) {
+  std::vector<std::string> faults;  // told by make_param_rules()
+  const std::vector<double> updates = frozen_updates(model, optim, faults);
+  std::vector<bool> trains(model.params.size(), false);
+  for (const UnitSpec& unit : model.units)
+    if (std::ranges::any_of(unit.params, [&](int p) { return updates[p] != kForGood; }))
+      for (const int p : unit.params) trains[p] = true;
+  for (size_t p = 0; p < trains.size(); ++p)
+    if (!trains[p]) model.params[p].trainable = false;
+}
+
 std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptions& optim,
                                         std::vector<std::string>& faults) {
   std::vector<ParamRule> rules(model.params.size());
@@ -87,6 +136,9 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
               [&](size_t p, double value) { rules[p].lr_factor = value; });
   apply_rules("optim.weight_decays", optim.weight_decays, model, faults,
               [&](size_t p, double value) { rules[p].weight_decay = value; });
+  const std::vector<double> updates = frozen_updates(model, optim, faults);
+  for (size_t p = 0; p < rules.size(); ++p)
+    rules[p].frozen_updates = static_cast<int64_t>(updates[p]);
   return rules;
 }
 

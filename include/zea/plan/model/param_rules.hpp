@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning rate and weight decay of each parameter: the deck's values, changed by its rules
-// "pattern = value". By default vectors (norms, biases) do not decay.
+// Learning rate and weight decay of each parameter, and whether it is frozen: the deck's values,
+// changed by its rules "pattern = value". By default vectors (norms, biases) do not decay.
 #pragma once
 
 #include <string>
@@ -14,12 +14,18 @@ namespace zea {
 struct ParamRule {
   double lr_factor = 1;
   double weight_decay = 0;
+  int64_t frozen_updates = 0;  ///< the first so many updates leave it as it is
 
   bool operator==(const ParamRule&) const = default;
 };
 
 /// Whether `pattern`, in which * stands for any characters, is all of `name`.
 bool matches(const std::string& pattern, const std::string& name);
+
+/// Makes parameters that optim.frozen names without a number of updates frozen ones of the model
+/// where no unit that reads them has others: a unit trains as a whole or is frozen. The rest has a
+/// rule.
+void freeze_params(const OptimOptions& optim, ModelSpec& model);
 
 /// One rule per parameter of the model. Faults (a rule that is not "pattern = number", a value
 /// below 0, a pattern that matches no parameter) are appended to `faults`.
