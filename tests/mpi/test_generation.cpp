@@ -11,6 +11,7 @@
 #include "support/compared_run.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
+#include "zea/plan/estimate/kept_keys.hpp"
 
 namespace zea::testing::test_generation {
 namespace {
@@ -23,7 +24,8 @@ using Logits = std::map<std::pair<int, int64_t>, at::Tensor>;
 struct Said {
   std::string predictions;
   Logits logits;
-  int64_t rows = 0;  ///< that went through the first block of the decoder
+  int64_t rows = 0;             ///< that went through the first block of the decoder
+  int64_t bytes_per_token = 0;  ///< of the cache
 };
 
 Said say(TinyRunOptions options, const MemoryDataset& dataset, bool keeps_keys) {
@@ -37,6 +39,8 @@ Said say(TinyRunOptions options, const MemoryDataset& dataset, bool keeps_keys) 
     UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
     if (head == HeadOutput::LastLogits && unit.kind == UnitKind::TokenEmbed)
       said.rows += microbatch.tokens;
+    if (microbatch.cached)
+      said.bytes_per_token = microbatch.cached->cache->bytes() / microbatch.cached->cache->rows();
     if (head != HeadOutput::LastLogits || unit.kind != UnitKind::Head) return made;
     for (size_t i = 0; i < microbatch.samples.size(); ++i)
       said.logits[{walk, microbatch.samples[i]}] = made.value[static_cast<int64_t>(i)].clone();
@@ -55,6 +59,7 @@ void expect_same(const TinyRunOptions& options, const MemoryDataset& dataset) {
   const Said whole = say(options, dataset, false), kept = say(options, dataset, true);
   EXPECT_EQ(kept.predictions, whole.predictions);
   EXPECT_LT(kept.rows, whole.rows / 2);
+  EXPECT_EQ(kept.bytes_per_token, key_bytes_per_token(plan_of(options, 1), 0));
   EXPECT_GT(kept.logits.size(), 4 * dataset.index().size());
   for (const auto& [of, logits] : kept.logits)
     EXPECT_LE((logits - whole.logits.at(of)).abs().max().item<double>(), 1e-10)
