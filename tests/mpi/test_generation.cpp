@@ -39,9 +39,10 @@ Said say(TinyRunOptions options, const MemoryDataset& dataset, bool keeps_keys) 
     UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
     if (head == HeadOutput::LastLogits && unit.kind == UnitKind::TokenEmbed)
       said.rows += microbatch.tokens;
-    if (microbatch.cached)
-      said.bytes_per_token = microbatch.cached->cache->bytes() / microbatch.cached->cache->rows();
     if (head != HeadOutput::LastLogits || unit.kind != UnitKind::Head) return made;
+    if (microbatch.cached && microbatch.cached->is_prompt)
+      said.bytes_per_token = microbatch.cached->cache->bytes() /
+                             (microbatch.tokens + kTokens * std::ssize(microbatch.samples));
     for (size_t i = 0; i < microbatch.samples.size(); ++i)
       said.logits[{walk, microbatch.samples[i]}] = made.value[static_cast<int64_t>(i)].clone();
     ++walk;

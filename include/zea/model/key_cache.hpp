@@ -19,7 +19,6 @@ class KeyCache {
   /// Writes kv (tokens, 2 kv_heads, head_dim), keys first, into `rows` (int64); returns all that
   /// the block has: (rows of the cache, 2 kv_heads, head_dim), zero where nothing was written.
   const at::Tensor& write(const std::string& block, const at::Tensor& rows, const at::Tensor& kv);
-  int64_t rows() const { return rows_; }
   int64_t bytes() const;
 
  private:
