@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows held-out images with the captions that a model generated for them, as one PNG.
+"""Shows held-out images with what a model generated for them, as one PNG; or what two models did.
 
-usage: contact_sheet.py RUN/predictions.jsonl DATASET.h5 [--out sheet.png] [--count 40]
+usage: contact_sheet.py RUN/predictions.jsonl DATASET.h5 [--beside OTHER/predictions.jsonl] [--out sheet.png] [--count 40]
 
-A line of predictions.jsonl is a JSON object with sample (id in the data set), generated, answer,
-label, predicted and correct. Green: the right class; red: a wrong one or none, and the right one is
-given. Samples are taken evenly over the file, so the sheet flatters nobody.
+A line of predictions.jsonl is a JSON object with sample (id in the data set), generated, answer and, of
+data with classes, label, predicted and correct. Green: the right class, or without classes the answer
+itself; red: another or none, and the right one is given. Samples are taken evenly over the file, so the
+sheet flatters nobody; with --beside over those of which the two say different things, the first one's text
+above the other's.
 """
 
 import argparse
@@ -26,9 +28,11 @@ RIGHT, WRONG, INK = "#1f7a4d", "#b3362c", "#26282b"
 
 
 def read_predictions(path):
-    lines = [
-        json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
-    ]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as fault:
+        sys.exit(f"{path}: cannot be read: {fault.strerror}")
+    lines = [json.loads(line) for line in text.splitlines() if line.strip()]
     if not lines:
         sys.exit(f"{path}: holds no predictions")
     return sorted(lines, key=lambda line: line["sample"])
@@ -56,39 +60,76 @@ def read_image(file, sample):
     return np.asarray(Image.open(io.BytesIO(data.tobytes())).convert("RGB"))
 
 
-def draw_cell(axes, image, prediction):
-    colour = RIGHT if prediction["correct"] else WRONG
+def is_right(prediction):
+    if "correct" in prediction:
+        return bool(prediction["correct"])
+    return prediction["generated"].strip() == prediction["answer"].strip()
+
+
+def colour_of(prediction):
+    return RIGHT if is_right(prediction) else WRONG
+
+
+def wrapped(text, lines):
+    return "\n".join(textwrap.wrap(text.strip() or "(nothing)", 22)[:lines])
+
+
+def draw_cell(axes, image, versions):
+    """An image over what each of the versions says of it."""
     if image is not None:
         axes.imshow(image, cmap="gray_r" if image.shape[-1] == 1 else None, vmin=0, vmax=255)
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
-        spine.set(color=colour, linewidth=2)
-    text = "\n".join(textwrap.wrap(prediction["generated"].strip() or "(nothing)", 22)[:3])
-    if not prediction["correct"]:
-        text += f"\n({prediction['label'] or prediction['answer'].strip()})"
-    axes.set_xlabel(text, color=colour, fontsize=8, linespacing=1.25)
+        spine.set(color=colour_of(versions[-1]), linewidth=2)
+    lines = 3 if len(versions) == 1 else 2
+    texts = [wrapped(prediction["generated"], lines) for prediction in versions]
+    if not all(map(is_right, versions)):
+        texts[-1] += f"\n({wrapped(versions[0].get('label') or versions[0]['answer'], lines)})"
+    axes.set_xlabel(texts[-1], color=colour_of(versions[-1]), fontsize=8, linespacing=1.25)
+    if len(versions) > 1:
+        axes.set_title(texts[0], color=colour_of(versions[0]), fontsize=8, linespacing=1.25)
 
 
-def draw(predictions, chosen, file, out):
-    columns = min(8, len(chosen))
-    rows = -(-len(chosen) // columns)
+def share_text(predictions, what):
+    right = sum(map(is_right, predictions))
+    return f"{right} of {len(predictions)} {what} ({right / len(predictions):.1%})"
+
+
+def title_of(runs, pairs):
+    what = "images named correctly" if "correct" in runs[0][0] else "answers given as they are"
+    if len(runs) == 1:
+        return share_text(runs[0], what)
+    return f"above: {share_text(runs[0], what)}; below: {share_text(runs[1], what)}; {len(pairs)} differ"
+
+
+def pairs_of(runs):
+    """Samples as the runs say them: all of one run, of two those that differ."""
+    by_sample = [{line["sample"]: line for line in run} for run in runs]
+    both = sorted(set.intersection(*map(set, by_sample)))
+    if not both:
+        sys.exit("the two files have no sample in common; were they made of the same data set?")
+    pairs = [[run[sample] for run in by_sample] for sample in both]
+    if len(runs) == 1:
+        return pairs
+    return [pair for pair in pairs if pair[0]["generated"].strip() != pair[1]["generated"].strip()]
+
+
+def draw(chosen, title, file, out):
+    columns = min(8, max(len(chosen), 3))
+    rows = max(1, -(-len(chosen) // columns))
+    height = 1.95 if not chosen or len(chosen[0]) == 1 else 2.4
     figure, grid = plt.subplots(
         rows,
         columns,
-        figsize=(1.55 * columns, 1.95 * rows + 0.6),
+        figsize=(1.55 * columns, height * rows + 0.6),
         squeeze=False,
         layout="constrained",
     )
     for axes in grid.flat[len(chosen) :]:
         axes.set_visible(False)
-    for axes, prediction in zip(grid.flat, chosen):
-        draw_cell(axes, read_image(file, prediction["sample"]), prediction)
-    right = sum(bool(prediction["correct"]) for prediction in predictions)
-    figure.suptitle(
-        f"{right} of {len(predictions)} images named correctly ({right / len(predictions):.1%})",
-        fontweight="bold",
-        color=INK,
-    )
+    for axes, versions in zip(grid.flat, chosen):
+        draw_cell(axes, read_image(file, versions[0]["sample"]), versions)
+    figure.suptitle(title, fontweight="bold", color=INK)
     figure.savefig(out, dpi=150)
 
 
@@ -98,21 +139,23 @@ def main():
     )
     parser.add_argument("predictions", type=Path)
     parser.add_argument("dataset", type=Path, help="the data set that the sample ids refer to")
+    parser.add_argument("--beside", type=Path, help="predictions of another run on the same data set")
     parser.add_argument(
         "--out", type=Path, help="PNG to write (default: contact_sheet.png beside the predictions)"
     )
     parser.add_argument("--count", type=int, default=40, help="images on the sheet")
     arguments = parser.parse_args()
 
-    predictions = read_predictions(arguments.predictions)
+    paths = [arguments.predictions] + ([arguments.beside] if arguments.beside else [])
+    runs = [read_predictions(path) for path in paths]
     out = arguments.out or arguments.predictions.with_name("contact_sheet.png")
     with h5py.File(arguments.dataset) as file:
         samples = len(file["token_offsets"]) - 1
-        if not 0 <= predictions[0]["sample"] <= predictions[-1]["sample"] < samples:
-            sys.exit(
-                f"{arguments.predictions}: samples beyond the {samples} of {arguments.dataset}"
-            )
-        draw(predictions, choose(predictions, arguments.count), file, out)
+        for path, run in zip(paths, runs):
+            if not 0 <= run[0]["sample"] <= run[-1]["sample"] < samples:
+                sys.exit(f"{path}: samples beyond the {samples} of {arguments.dataset}")
+        pairs = pairs_of(runs)
+        draw(choose(pairs, arguments.count) if pairs else [], title_of(runs, pairs), file, out)
     print(out)
 
 

@@ -7,6 +7,7 @@
 
 #include "zea/batch/make_microbatch.hpp"
 #include "zea/plan/tokens/item_row.hpp"
+#include "zea/plan/tokens/token_positions.hpp"
 
 namespace zea::detail {
 
@@ -21,6 +22,21 @@ struct HostTokens {
   std::vector<MaskWord> words;
 };
 
+/// Of each token of a microbatch.
+struct TokenPlaces {
+  Ids places;                            ///< in their samples
+  std::vector<TokenPosition> positions;  ///< by which queries and keys turn
+  Ids lengths;                           ///< of their samples
+};
+
+/// Of samples that are there from their first token on.
+TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
+                      const ModelSpec& model);
+
+/// Where the language model's tokens lie.
+TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
+                        const MicrobatchOptions& options);
+
 /// One batched call for segments of similar length.
 std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& segments,
                                                    bool causal, at::Device device);
@@ -28,6 +44,10 @@ std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& s
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options);
+/// The same of tokens that stand at `places`, but how they attend.
+void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
+                  const TokenLayout& layout, const ModelSpec& model,
+                  const MicrobatchOptions& options);
 /// What an encoder is given that this rank encodes.
 struct OwnItems {
   const std::vector<float>& values;   ///< of all items of the encoder in the microbatch

@@ -63,16 +63,6 @@ AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device
   return result;
 }
 
-/// What the tokens are dealt by: what those with the widest window see.
-Visibility widest_row(const HostTokens& host, const ModelSpec& model,
-                      const MicrobatchOptions& options) {
-  return visible_text(host.words, options.images_both_ways, model.decoder.block.widest_window());
-}
-
-TokenLayout text_layout(const Visibility& row, const MicrobatchOptions& options) {
-  return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
-}
-
 bool is_image(MaskWord word) {
   return word_modality(word) == kModalityImage;
 }
@@ -109,42 +99,24 @@ void fill_attention(Microbatch& out, const HostTokens& host, const ModelSpec& mo
   }
 }
 
-/// Of all tokens, as queries and keys turn by them.
-std::vector<TokenPosition> token_positions(const Microbatch& out, const HostTokens& host,
-                                           const Ids& places, const ModelSpec& model) {
-  const auto has_grid = [](const AttentionSpec& each) { return !each.rope.turns.empty(); };
-  if (std::ranges::any_of(model.decoder.block.attention, has_grid)) {
-    std::vector<std::vector<ItemShape>> items;
-    for (size_t e = 0; e < model.encoders.size(); ++e)
-      items.push_back(out.items.shapes(static_cast<int>(e), model.encoders[e]));
-    return grid_positions(host.words, items);
-  }
-  std::vector<TokenPosition> positions;
-  for (const int64_t place : places) positions.push_back({place, place, place});
-  return positions;
-}
-
 /// Of the sample of each token.
-Ids lengths_of(const Ids& positions) {
-  Ids lengths(positions.size());
+Ids lengths_of(const Ids& places) {
+  Ids lengths(places.size());
   for (size_t t = lengths.size(); t-- > 0;) {
-    const bool goes_on = t + 1 < lengths.size() && positions[t + 1] > 0;
-    lengths[t] = goes_on ? lengths[t + 1] : positions[t] + 1;
+    const bool goes_on = t + 1 < lengths.size() && places[t + 1] > 0;
+    lengths[t] = goes_on ? lengths[t + 1] : places[t] + 1;
   }
   return lengths;
 }
 
-void fill_positions(Microbatch& out, const HostTokens& host, const Visibility& row,
-                    const TokenRuns& cp_tokens, const TokenRuns& here, const ModelSpec& model,
+void fill_positions(Microbatch& out, const TokenPlaces& places, const TokenRuns& cp_tokens,
+                    const TokenRuns& here, const ModelSpec& model,
                     const MicrobatchOptions& options) {
-  Ids places(row.begins.size());
-  for (size_t t = 0; t < places.size(); ++t) places[t] = static_cast<int64_t>(t) - row.samples[t];
   if (model.decoder.learned_positions)
-    out.positions = index_tensor(pick(places, here), options.device);
+    out.positions = index_tensor(pick(places.places, here), options.device);
   else
-    fill_rotary_tables(out.text_attention, model.decoder.block,
-                       pick(token_positions(out, host, places, model), cp_tokens),
-                       pick(lengths_of(places), cp_tokens), options.dtype, options.device);
+    fill_rotary_tables(out.text_attention, model.decoder.block, pick(places.positions, cp_tokens),
+                       pick(places.lengths, cp_tokens), options.dtype, options.device);
 }
 
 void fill_targets(Microbatch& out, const HostTokens& host, const TokenLayout& layout,
@@ -183,10 +155,35 @@ std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& s
   return batches;
 }
 
-void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
-               const MicrobatchOptions& options) {
-  const Visibility row = widest_row(host, model, options);
-  const TokenLayout layout = text_layout(row, options);
+TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
+                        const MicrobatchOptions& options) {
+  // Dealt by what those with the widest window see.
+  const Visibility row =
+      visible_text(words, options.images_both_ways, model.decoder.block.widest_window());
+  return {row, options.replica.sharding(kDecoder), options.replica.grid(kDecoder).tp};
+}
+
+TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
+                      const ModelSpec& model) {
+  TokenPlaces of;
+  for (const Segment& sample : segments_of(words))
+    for (int64_t place = 0; place < sample.length; ++place) of.places.push_back(place);
+  of.lengths = lengths_of(of.places);
+  const auto has_grid = [](const AttentionSpec& each) { return !each.rope.turns.empty(); };
+  if (std::ranges::any_of(model.decoder.block.attention, has_grid)) {
+    std::vector<std::vector<ItemShape>> shapes;
+    for (size_t e = 0; e < model.encoders.size(); ++e)
+      shapes.push_back(items.shapes(static_cast<int>(e), model.encoders[e]));
+    of.positions = grid_positions(words, shapes);
+  } else {
+    for (const int64_t place : of.places) of.positions.push_back({place, place, place});
+  }
+  return of;
+}
+
+void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
+                  const TokenLayout& layout, const ModelSpec& model,
+                  const MicrobatchOptions& options) {
   const Coordinate coordinate = options.replica.coordinate(options.replica.rank, kDecoder);
   const TokenRuns& cp_tokens = layout.owned()[coordinate.cp];
   const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
@@ -194,7 +191,6 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   out.token_ids = index_tensor(pick(host.ids, cp_tokens), options.device);
   out.text_shares = layout.shares(coordinate.cp);
   out.text_rows = count_tokens(here);
-  fill_attention(out, host, model, layout, coordinate.cp, options);
   for (size_t encoder = 0; encoder < out.encoders.size(); ++encoder) {
     const Ids& tokens = host.placeholders[encoder];
     if (tokens.empty()) continue;
@@ -204,14 +200,23 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
     out.encoders[encoder].placeholder_rows =
         index_tensor(indices_where(here, takes_feature), options.device);
   }
-  fill_positions(out, host, row, cp_tokens, here, model, options);
+  out.text_attention.resize(model.decoder.block.attention.size());
+  fill_positions(out, places, cp_tokens, here, model, options);
   fill_targets(out, host, layout, coordinate, options.device);
   fill_lasts(out, host, layout, coordinate, options.device);
 }
 
+void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
+               const MicrobatchOptions& options) {
+  const TokenLayout layout = text_layout(host.words, model, options);
+  const Coordinate coordinate = options.replica.coordinate(options.replica.rank, kDecoder);
+  fill_attention(out, host, model, layout, coordinate.cp, options);
+  fill_text_at(out, host, places_of(host.words, out.items, model), layout, model, options);
+}
+
 std::vector<TokenRuns> taken_features(const HostTokens& host, const Ids& placeholders,
                                       const ModelSpec& model, const MicrobatchOptions& options) {
-  const TokenLayout layout = text_layout(widest_row(host, model, options), options);
+  const TokenLayout layout = text_layout(host.words, model, options);
   std::vector<TokenRuns> taken;
   for (int rank = 0; rank < options.replica.ranks(); ++rank) {
     TokenRuns features;

@@ -2,6 +2,7 @@
 #include "zea/deck/check.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "key_table.hpp"
 
@@ -47,6 +48,7 @@ void check_files(const Options& options, Faults& faults) {
         {{key, "data.eval"}, key + " = " + value + " needs a data set in data.eval (.h5)"});
   };
   if (options.run.mode == RunMode::Evaluate) needs_eval("run.mode", "\"evaluate\"");
+  if (options.run.mode == RunMode::Generate) needs_eval("run.mode", "\"generate\"");
   if (options.eval.every > 0) needs_eval("eval.every", toml_text(options.eval.every));
   if (options.eval.samples > 0) needs_eval("eval.samples", toml_text(options.eval.samples));
   if (options.eval.generate_tokens > 0)
@@ -157,6 +159,38 @@ void check_trace(const Options& options, Faults& faults) {
                           "; no step would be traced"});
 }
 
+void check_generation(const Options& options, Faults& faults) {
+  const EvalOptions& eval = options.eval;
+  const auto needs_tokens = [&](const std::string& key, const std::string& value) {
+    faults.push_back(
+        {{key, "eval.generate_tokens"},
+         key + " = " + value + " needs tokens to be generated; set eval.generate_tokens above 0"});
+  };
+  if (eval.generate_tokens == 0) {
+    if (options.run.mode == RunMode::Generate) needs_tokens("run.mode", "\"generate\"");
+    if (eval.temperature > 0) needs_tokens("eval.temperature", toml_text(eval.temperature));
+    if (!eval.stop_tokens.empty()) needs_tokens("eval.stop_tokens", toml_text(eval.stop_tokens));
+    if (!eval.stop_texts.empty()) needs_tokens("eval.stop_texts", toml_text(eval.stop_texts));
+  }
+  if (eval.top_p < 1 && eval.temperature == 0)
+    faults.push_back({{"eval.top_p", "eval.temperature"},
+                      "eval.top_p = " + toml_text(eval.top_p) +
+                          " with eval.temperature = 0.0, which takes the likeliest token whatever "
+                          "it has; set eval.temperature above 0, or leave eval.top_p out"});
+  if (eval.top_p == 0)
+    faults.push_back(
+        {{"eval.top_p"}, "eval.top_p = 0.0; it must be above 0, or no token is left to be drawn"});
+  if (std::ranges::any_of(eval.stop_tokens,
+                          [](double id) { return id < 0 || id != std::floor(id); }))
+    faults.push_back({{"eval.stop_tokens"},
+                      "eval.stop_tokens = " + toml_text(eval.stop_tokens) +
+                          "; token ids are whole numbers from 0 on"});
+  if (std::ranges::any_of(eval.stop_texts, &std::string::empty))
+    faults.push_back({{"eval.stop_texts"},
+                      "eval.stop_texts = " + toml_text(eval.stop_texts) +
+                          "; an empty text stands in every text, so none would be generated"});
+}
+
 void check_stage(const CheckpointOptions& checkpoint, Faults& faults) {
   if (checkpoint.stage && !checkpoint.async)
     faults.push_back({{"checkpoint.stage", "checkpoint.async"},
@@ -196,6 +230,7 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_adam(options.optim, faults);
   check_guard(options.optim, faults);
   check_trace(options, faults);
+  check_generation(options, faults);
   check_stage(options.checkpoint, faults);
   return faults;
 }

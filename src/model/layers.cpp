@@ -43,4 +43,10 @@ at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens
   return zea::attention(qkv, tokens.batches, heads, kv_heads, tokens.causal, scores);
 }
 
+at::Tensor Layers::cached_attention(const at::Tensor& q, const at::Tensor& kv,
+                                    const std::vector<AttentionSlice>& slices,
+                                    const std::vector<int64_t>&, const ScoreSpec& scores) const {
+  return attend_by_group(q, kv, slices, scores).out.flatten(1).to(q.scalar_type());
+}
+
 }  // namespace zea

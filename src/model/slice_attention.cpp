@@ -151,6 +151,26 @@ void add_attention_gradients(const AttentionGradients& gradients, const Attentio
     add_library_gradients(gradients, in, dout, sums, slices);
 }
 
+AttentionSums attend_by_group(const Tensor& q, const Tensor& kv, std::vector<AttentionSlice> slices,
+                              const ScoreSpec& scores) {
+  const int64_t kv_heads = kv.size(1) / 2, group = q.size(1) / kv_heads;
+  for (AttentionSlice& slice : slices) {
+    ZEA_ASSERT(slice.mask == SliceMask::None);
+    slice.query *= group;
+    slice.queries *= group;
+  }
+  const Tensor grouped = q.unflatten(1, {kv_heads, group}).transpose(1, 2).flatten(0, 1);
+  const AttentionSums sums = no_attention(grouped);
+  if (!slices.empty())
+    add_attention(sums,
+                  {grouped, kv.narrow(1, 0, kv_heads), kv.narrow(1, kv_heads, kv_heads), scores},
+                  slices);
+  const auto by_head = [&](const Tensor& x) {
+    return x.unflatten(0, {q.size(0), group}).transpose(1, 2).flatten(1, 2);
+  };
+  return {by_head(sums.out), by_head(sums.lse)};
+}
+
 AttentionSums unwritten_sums(const Tensor& q) {
   return {at::empty(q.sizes(), q.options()), at::empty({q.size(0), q.size(1)}, wide_options(q))};
 }

@@ -76,8 +76,18 @@ class TensorOps {
   }
   at::Tensor attention(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
-    return layers_.attention(by_head(qkv, heads), microbatch_.attention(unit_), heads.query,
-                             heads.key_value, model_.attention(unit_).scores);
+    const at::Tensor all = by_head(qkv, heads);
+    const TokenAttention& tokens = microbatch_.attention(unit_);
+    const ScoreSpec& scores = model_.attention(unit_).scores;
+    if (!part_ && microbatch_.cached) {
+      const CachedTokens& cached = *microbatch_.cached;
+      const at::Tensor& kv = cached.cache->write(unit_.name, cached.rows,
+                                                 all.narrow(1, heads.query, 2 * heads.key_value));
+      if (!cached.is_prompt)
+        return layers_.cached_attention(all.narrow(1, 0, heads.query), kv, tokens.slices,
+                                        cached.cp_tokens, scores);
+    }
+    return layers_.attention(all, tokens, heads.query, heads.key_value, scores);
   }
   at::Tensor gated(const at::Tensor& x, Activation activation) const {
     return zea::gated(x, activation);

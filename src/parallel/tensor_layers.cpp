@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/parallel/tensor_layers.hpp"
 
+#include "spread_keys.hpp"
 #include "tensor_functions.hpp"
 #include "zea/core/error.hpp"
+#include "zea/model/slice_attention.hpp"
 #include "zea/parallel/context_attention.hpp"
 
 namespace zea {
@@ -58,6 +60,17 @@ at::Tensor TensorLayers::attention(const at::Tensor& qkv, const TokenAttention& 
   if (!tokens.context) return Layers::attention(qkv, tokens, heads, kv_heads, scores);
   return context_attention(qkv, *tokens.context, heads, kv_heads, options_.cp_inner,
                            options_.cp_outer, scores);
+}
+
+at::Tensor TensorLayers::cached_attention(const at::Tensor& q, const at::Tensor& kv,
+                                          const std::vector<AttentionSlice>& slices,
+                                          const std::vector<int64_t>& cp_tokens,
+                                          const ScoreSpec& scores) const {
+  if (cp_tokens.size() == 1) return Layers::cached_attention(q, kv, slices, cp_tokens, scores);
+  const detail::SpreadQueries queries(cp_tokens, options_.cp_inner, options_.cp_outer);
+  return queries.own(queries.merged(attend_by_group(queries.gather(q), kv, slices, scores)))
+      .flatten(1)
+      .to(q.scalar_type());
 }
 
 }  // namespace zea

@@ -185,6 +185,10 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
         "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
         "run.mode to evaluate" +
         std::string(options.optim.frozen.empty() ? "" : ", or take patterns out of optim.frozen"));
+  for (const double id : options.eval.stop_tokens)
+    if (id >= static_cast<double>(model.decoder.vocabulary))
+      faults.add("eval.stop_tokens holds " + std::to_string(static_cast<int64_t>(id)) +
+                 ", outside the model's vocabulary of " + std::to_string(model.decoder.vocabulary));
   detail::check_precision(faults, options, model);
   note_no_weights(faults, options.model);
 }

@@ -29,6 +29,13 @@ size_t prompt_length(const Dataset& dataset, const Sample& sample) {
   return static_cast<size_t>(first_target(sample.loss_mask, std::max<int64_t>(1, after_items)));
 }
 
+struct Prediction {
+  Sample sample;  ///< whole
+  size_t prompt;  ///< tokens of it
+  bool is_asked;
+  std::vector<int32_t> generated;
+};
+
 /// One rank's part in evaluating a data set.
 class Evaluator {
  public:
@@ -41,6 +48,14 @@ class Evaluator {
         options_(options),
         grown_index_(dataset.index()) {
     for (SampleIndex& sample : grown_index_) sample.tokens += options.generate_tokens;
+    generation_ = {.tokens = options.generate_tokens,
+                   .sampling = options.sampling,
+                   .end_tokens = options.stop_tokens.empty()
+                                     ? engine.plan().model.decoder.end_tokens
+                                     : options.stop_tokens,
+                   .stop_texts = options.stop_texts,
+                   .token_bytes = &dataset.token_bytes(),
+                   .keeps_keys = options.keeps_keys};
   }
 
   Evaluation run() {
@@ -51,59 +66,13 @@ class Evaluator {
     for (int64_t begin = 0; begin < samples; begin += batch) {
       Ids ids(std::min(batch, samples - begin));
       std::iota(ids.begin(), ids.end(), begin);
-      add_loss(ids);
+      if (options_.has_loss) add_loss(ids);
       if (options_.generate_tokens > 0) generate(ids);
     }
     return collect(samples);
   }
 
  private:
-  WalkResult walk(const RankStep& step, const std::vector<LoadedMicrobatch>& loaded,
-                  HeadOutput head, double* targets) {
-    std::vector<Microbatch> microbatches;
-    for (const LoadedMicrobatch& part : loaded) {
-      const ActionRecord::Action action(engine_.mesh().record(), "make microbatch");
-      microbatches.push_back(
-          make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
-      const Microbatch& made = microbatches.back();
-      if (targets && made.counts) *targets += static_cast<double>(made.targets);
-    }
-    WalkResult result = engine_.run(step.schedule.actions, microbatches, head);
-    if (head == HeadOutput::LastLogits) best_ = best_tokens(result, microbatches, loaded);
-    return result;
-  }
-
-  /// The likeliest token after each sample of each microbatch, on all ranks of the replica: each
-  /// has the logits of the samples whose last token it holds.
-  std::vector<Ids> best_tokens(const WalkResult& result,
-                               const std::vector<Microbatch>& microbatches,
-                               const std::vector<LoadedMicrobatch>& loaded) {
-    std::vector<Ids> best;
-    for (size_t m = 0; m < microbatches.size(); ++m) {
-      Ids tokens(loaded[m].samples.size(), 0);
-      const std::vector<int64_t>& own = microbatches[m].samples;
-      if (microbatches[m].counts && !own.empty()) {
-        const at::Tensor likeliest = result.outputs[m].argmax(1).cpu();
-        for (size_t i = 0; i < own.size(); ++i)
-          tokens[own[i]] = likeliest[static_cast<int64_t>(i)].item<int64_t>();
-      }
-      best.push_back(shared_in_replica(tokens));
-    }
-    return best;
-  }
-
-  /// Sums over the ranks that share the microbatch.
-  Ids shared_in_replica(const Ids& tokens) {
-    if (tokens.empty() || engine_.plan().mesh.ranks_per_replica() == 1) return tokens;
-    const at::Tensor sum = at::tensor(tokens, at::kLong).to(engine_.microbatch_options().device);
-    engine_.mesh()
-        .replica()
-        .all_reduce(sum.data_ptr(), sum.numel(), DType::Int64, ReduceOp::Sum)
-        .wait();
-    const at::Tensor host = sum.cpu();
-    return {host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + host.numel()};
-  }
-
   RankStep own_part(const StepPlan& step) const {
     return engine_.plan().rank_step(step, engine_.world_rank(), true);
   }
@@ -118,7 +87,15 @@ class Evaluator {
 
   void add_loss(const Ids& ids) {
     const RankStep step = own_part(engine_.plan().step_plan(0, ids, dataset_.index()));
-    loss_sum_ += walk(step, load(step), HeadOutput::Loss, &targets_).loss_sum;
+    std::vector<Microbatch> microbatches;
+    for (const LoadedMicrobatch& part : load(step)) {
+      const ActionRecord::Action action(engine_.mesh().record(), "make microbatch");
+      microbatches.push_back(
+          make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
+      const Microbatch& made = microbatches.back();
+      if (made.counts) targets_ += static_cast<double>(made.targets);
+    }
+    loss_sum_ += engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss).loss_sum;
   }
 
   /// A plan in which each sample has room for its prompt and all that may be generated.
@@ -130,63 +107,47 @@ class Evaluator {
   }
 
   void generate(const Ids& ids) {
-    const RankStep step = own_part(generation_plan(ids));
-    std::vector<LoadedMicrobatch> loaded = load(step);
-    std::vector<std::vector<Prediction>> predictions(loaded.size());
-    std::vector<std::vector<bool>> ended(loaded.size());
-    for (size_t m = 0; m < loaded.size(); ++m)
-      for (Sample& sample : loaded[m].samples) {
-        references_.push_back(sample);
+    const StepPlan step = generation_plan(ids);
+    Prompts prompts{step, load(own_part(step)), {}};
+    std::vector<Prediction> predictions;
+    for (LoadedMicrobatch& part : prompts.loaded) {
+      std::vector<bool>& is_asked = prompts.is_asked.emplace_back();
+      for (Sample& sample : part.samples) {
         const size_t prompt = prompt_length(dataset_, sample);
-        ended[m].push_back(prompt == sample.tokens.size());  // masked, or only a prompt
+        const bool is_bad = std::ranges::count(part.bad, sample.id, &BadItem::sample) > 0;
+        const bool is_only_prompt = prompt == sample.tokens.size();  // or masked
+        is_asked.push_back(!is_only_prompt || (!options_.has_loss && !is_bad));
+        predictions.push_back({sample, prompt, is_asked.back(), {}});
         sample.tokens.resize(prompt);
-        sample.loss_mask.resize(sample.tokens.size());
-        predictions[m].push_back({sample.id, {}});
+        sample.loss_mask.resize(prompt);
       }
-    for (int64_t token = 0; token < options_.generate_tokens; ++token) {
-      walk(step, loaded, HeadOutput::LastLogits, nullptr);
-      double open = 0;
-      for (size_t m = 0; m < loaded.size(); ++m)
-        if (!loaded[m].samples.empty())
-          open += append_best(best_[m], loaded[m], predictions[m], ended[m]);
-      // Every rank walks as long as some rank has an open sample, since walks may communicate.
-      control_.all_reduce(&open, 1, DType::Float64, ReduceOp::Sum).wait();
-      if (open == 0) break;
     }
-    for (auto& part : predictions)
-      std::move(part.begin(), part.end(), std::back_inserter(predictions_));
-  }
-
-  /// Appends the likeliest token to each sample that has not ended; returns how many are still
-  /// open.
-  double append_best(const Ids& best, LoadedMicrobatch& loaded,
-                     std::vector<Prediction>& predictions, std::vector<bool>& ended) const {
-    const auto& ends = engine_.plan().model.decoder.end_tokens;
-    double open = 0;
-    for (size_t s = 0; s < predictions.size(); ++s) {
-      const int32_t token = static_cast<int32_t>(best[s]);
-      const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
-      // A generated placeholder would ask for an item that is not there.
-      ended[s] = ended[s] || is_end || engine_.plan().model.is_placeholder(token);
-      if (ended[s]) continue;
-      predictions[s].generated.push_back(token);
-      loaded.samples[s].tokens.push_back(token);
-      loaded.samples[s].loss_mask.push_back(0);
-      ++open;
-    }
-    return open;
+    const Generated generated = zea::generate(engine_, control_, std::move(prompts), generation_);
+    auto prediction = predictions.begin();
+    for (const auto& microbatch : generated.texts)
+      for (const std::vector<int32_t>& text : microbatch) (prediction++)->generated = text;
+    std::ranges::move(predictions, std::back_inserter(predictions_));
+    prompt_seconds_ += generated.prompt_seconds;
+    generate_seconds_ += generated.seconds;
   }
 
   Evaluation collect(int64_t samples) {
     Evaluation evaluation;
     const std::string lines = describe_predictions();
-    double sums[] = {loss_sum_, targets_, labelled_, correct_};
+    double sums[] = {loss_sum_, targets_, labelled_, correct_, prompts_, generated_};
     control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
+    double seconds[] = {prompt_seconds_, generate_seconds_};
+    control_.all_reduce(seconds, std::size(seconds), DType::Float64, ReduceOp::Max).wait();
+    evaluation.metrics.has_loss = options_.has_loss;
     evaluation.metrics.samples = samples;
     evaluation.metrics.targets = static_cast<int64_t>(sums[1]);
     evaluation.metrics.loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
     evaluation.metrics.labelled = static_cast<int64_t>(sums[2]);
     evaluation.metrics.correct = static_cast<int64_t>(sums[3]);
+    evaluation.metrics.prompts = static_cast<int64_t>(sums[4]);
+    evaluation.metrics.generated = static_cast<int64_t>(sums[5]);
+    evaluation.metrics.prompt_seconds = seconds[0];
+    evaluation.metrics.generate_seconds = seconds[1];
     if (options_.generate_tokens > 0) evaluation.predictions_jsonl = gather_lines(lines);
     return evaluation;
   }
@@ -197,12 +158,12 @@ class Evaluator {
     const auto& classes = dataset_.classes();
     // Those that share a replica have the same predictions.
     const bool reports = engine_.mesh().replica().rank() == 0;
-    for (size_t i = 0; reports && i < predictions_.size(); ++i) {
-      const Sample& sample = references_[i];
-      const size_t prompt = prompt_length(dataset_, sample);
-      if (prompt == sample.tokens.size()) continue;  // masked, or only a prompt
-      const std::string generated =
-          text_of_tokens(dataset_.token_bytes(), predictions_[i].generated);
+    for (const Prediction& prediction : predictions_) {
+      if (!reports || !prediction.is_asked) continue;
+      const auto& [sample, prompt, is_asked, tokens] = prediction;
+      ++prompts_;
+      generated_ += static_cast<double>(tokens.size());
+      const std::string generated = up_to_stop(text_of_tokens(dataset_.token_bytes(), tokens));
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
       std::erase_if(before, [&](int32_t token) { return is_placeholder(dataset_, token); });
       nlohmann::ordered_json line{
@@ -224,6 +185,13 @@ class Evaluator {
       lines += line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     }
     return lines;
+  }
+
+  /// Without the first stop text and what follows it.
+  std::string up_to_stop(std::string text) const {
+    for (const std::string& stop : options_.stop_texts)
+      text.resize(std::min(text.find(stop), text.size()));
+    return text;
   }
 
   /// All ranks' lines on the root rank, in the order of samples.
@@ -249,11 +217,23 @@ class Evaluator {
   const LoaderOptions& loading_;
   const EvaluateOptions options_;
   std::vector<SampleIndex> grown_index_;  ///< with room for what may be generated
+  GenerateOptions generation_;
   double loss_sum_ = 0, targets_ = 0, labelled_ = 0, correct_ = 0;
-  std::vector<Ids> best_;  ///< of the last walk for generation
+  double prompts_ = 0, generated_ = 0, prompt_seconds_ = 0, generate_seconds_ = 0;
   std::vector<Prediction> predictions_;
-  std::vector<Sample> references_;  ///< of the predictions, whole
 };
+
+EvaluateOptions options_of(const Options& options) {
+  const EvalOptions& eval = options.eval;
+  return {.samples = eval.samples,
+          .generate_tokens = eval.generate_tokens,
+          .has_loss = options.run.mode != RunMode::Generate,
+          .sampling = {.temperature = eval.temperature,
+                       .top_p = eval.top_p,
+                       .seed = static_cast<uint64_t>(options.run.seed)},
+          .stop_tokens = {eval.stop_tokens.begin(), eval.stop_tokens.end()},
+          .stop_texts = eval.stop_texts};
+}
 
 }  // namespace
 
@@ -266,13 +246,12 @@ void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output) {
   const ActionRecord::Action action(engine.mesh().record(), "evaluation");
-  const EvalOptions& eval = engine.plan().options.eval;
   Evaluation evaluation =
-      evaluate(engine, control, dataset, loading,
-               {.samples = eval.samples, .generate_tokens = eval.generate_tokens});
+      evaluate(engine, control, dataset, loading, options_of(engine.plan().options));
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
   log.info(eval_line(evaluation.metrics));
+  if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
   metrics.append(evaluation.metrics);
   if (control.rank() != 0 || evaluation.predictions_jsonl.empty()) return;
   const std::string path = output.directory + "/predictions.jsonl";

@@ -69,15 +69,30 @@ std::string progress_line(const StepMetrics& m) {
 
 std::string eval_line(const EvalMetrics& m) {
   char text[192];
-  std::snprintf(text, sizeof text, "evaluation at step %ld: loss %.4f over %ld samples",
-                static_cast<long>(m.step), m.loss, static_cast<long>(m.samples));
-  std::string line = text;
+  std::string line =
+      (m.has_loss ? "evaluation" : "generation") + (" at step " + std::to_string(m.step)) + ": ";
+  if (m.has_loss) {
+    std::snprintf(text, sizeof text, "loss %.4f over ", m.loss);
+    line += text;
+  }
+  line += std::to_string(m.samples) + " samples";
   if (m.labelled > 0) {
     std::snprintf(text, sizeof text, ", accuracy %.2f %% (%ld of %ld)", 100 * m.accuracy(),
                   static_cast<long>(m.correct), static_cast<long>(m.labelled));
     line += text;
   }
   return line;
+}
+
+std::string generation_line(const EvalMetrics& m) {
+  char text[192];
+  std::snprintf(
+      text, sizeof text,
+      "generated %ld tokens behind %ld prompts in %.2f s, of which %.2f s for the prompts "
+      "and the first token: %.1f tokens/s",
+      static_cast<long>(m.generated), static_cast<long>(m.prompts), m.generate_seconds,
+      m.prompt_seconds, static_cast<double>(m.generated) / m.generate_seconds);
+  return text;
 }
 
 void MetricsFile::append(const StepMetrics& m) const {
@@ -104,8 +119,15 @@ void MetricsFile::append(const StepMetrics& m) const {
 }
 
 void MetricsFile::append(const EvalMetrics& m) const {
-  nlohmann::ordered_json line{{"kind", "eval"}, {"step", m.step},       {"seconds", m.seconds},
-                              {"loss", m.loss}, {"samples", m.samples}, {"targets", m.targets}};
+  nlohmann::ordered_json line{
+      {"kind", m.has_loss ? "eval" : "generate"}, {"step", m.step}, {"seconds", m.seconds}};
+  if (m.has_loss) line["loss"] = m.loss;
+  line["samples"] = m.samples;
+  if (m.has_loss) line["targets"] = m.targets;
+  if (m.prompts > 0) {
+    line["generated"] = m.generated;
+    line["generate_seconds"] = m.generate_seconds;
+  }
   if (m.labelled > 0) {
     line["labelled"] = m.labelled;
     line["correct"] = m.correct;

@@ -33,9 +33,8 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
 }
 
 bool generates(const Plan& plan) {
-  const bool evaluates = plan.options.run.mode == RunMode::Evaluate || plan.options.eval.every > 0;
-  return evaluates && plan.options.eval.generate_tokens > 0 &&
-         plan.model.decoder.limits_positions();
+  const bool evaluates = plan.options.run.mode != RunMode::Train || plan.options.eval.every > 0;
+  return evaluates && plan.options.eval.generate_tokens > 0;
 }
 
 /// The last token that is generated needs no position: nothing is read after it.
@@ -45,7 +44,8 @@ void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan
   const int64_t tokens = dataset.index()[static_cast<size_t>(id)].tokens;
   if (tokens + generated - 1 <= positions) return;
   const int64_t prompt = first_target(dataset.read(id).loss_mask);
-  if (prompt == tokens || prompt + generated - 1 <= positions) return;  // no answer, or room for it
+  const bool is_asked = prompt < tokens || plan.options.run.mode == RunMode::Generate;
+  if (!is_asked || prompt + generated - 1 <= positions) return;  // no answer, or room for it
   throw DataError(dataset.describe() + ": sample " + std::to_string(id) + " has a prompt of " +
                   std::to_string(prompt) +
                   " tokens, to which eval.generate_tokens = " + std::to_string(generated) +
@@ -124,6 +124,11 @@ std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
 std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control) {
   std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control);
   if (!dataset || !generates(plan)) return dataset;
+  if (!plan.options.eval.stop_texts.empty() && dataset->token_bytes().empty())
+    throw DataError(dataset->describe() +
+                    " does not say what text its tokens are, which eval.stop_texts asks for; pack "
+                    "it with token_bytes, or name eval.stop_tokens");
+  if (!plan.model.decoder.limits_positions()) return dataset;
   const auto samples = static_cast<int64_t>(dataset->index().size());
   const int64_t asked = plan.options.eval.samples;
   const int64_t used = asked > 0 ? std::min(asked, samples) : samples;

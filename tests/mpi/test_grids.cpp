@@ -123,12 +123,13 @@ TEST_P(Generation, EqualsThatOfOneRank) {
   for (size_t g = 0; g < grids.size(); ++g) trials.push_back(trial_of(grids, g, g % 2 == 0));
   sweep(trials, [&](const Communicator& part, const Trial& trial) {
     const Grid& grid = grids[trial.layout];
-    const std::string got =
-        predictions_on(part, trial.make, dataset_of(*scenario, grid), run_of(*scenario, grid));
+    const std::string got = predictions_on(part, trial.make, dataset_of(*scenario, grid),
+                                           run_of(*scenario, grid), kDrawn);
     if (part.rank() != 0) return;
     const Grid one = one_rank_like(grid);
-    const std::string expected = predictions_on(alone, make_mpi_collectives,
-                                                dataset_of(*scenario, one), run_of(*scenario, one));
+    const std::string expected =
+        predictions_on(alone, make_mpi_collectives, dataset_of(*scenario, one),
+                       run_of(*scenario, one), kDrawnWithoutCache);
     EXPECT_EQ(got, expected);
     EXPECT_EQ(std::count(got.begin(), got.end(), '\n'), 16);
   });
@@ -137,7 +138,10 @@ TEST_P(Generation, EqualsThatOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Scenarios, Generation,
                          ::testing::Values("images that see all of themselves",
                                            "rows shorter than ranks x block",
-                                           "a vocabulary that tp does not divide", "GPT-2"));
+                                           "a vocabulary that tp does not divide", "GPT-2",
+                                           "windows in every other layer, with scores of their own",
+                                           "Qwen3-VL, images and videos, features of several "
+                                           "depths"));
 
 const Grid kBothAxes{{2, 2, "ring", "makespan_min"}, "full_shard", 1, {{1, 1}}, "no_shard"};
 

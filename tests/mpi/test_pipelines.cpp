@@ -176,8 +176,9 @@ TEST(PipelinesGeneration, EqualsThatOfOneRank) {
     const std::string got =
         predictions_on(part, trial.make, dataset, run_of(layout, deck_of(layout)));
     if (part.rank() != 0) return;
-    const std::string expected = predictions_on(one_rank, make_mpi_collectives, dataset,
-                                                run_of(layout, deck_of_one_rank(layout)));
+    const std::string expected =
+        predictions_on(one_rank, make_mpi_collectives, dataset,
+                       run_of(layout, deck_of_one_rank(layout)), kWithoutCache);
     EXPECT_EQ(got, expected);
     EXPECT_EQ(std::count(got.begin(), got.end(), '\n'), kSamples);
   });

@@ -139,6 +139,52 @@ class Finetune(unittest.TestCase):
             config = json.loads((self.folder / "out/model/config.json").read_text())
             self.assertTrue(config.keys().isdisjoint(["image_processor", "video_processor"]))
         self.assertIn("is there", self.finetune(directory))
+        if hasattr(model.config, "vision_config"):
+            self.ask("What is it?", "--image", self.folder / "pictures/0.png")
+
+    def ask(self, *question):
+        """What postprocess/generate.py lets the trained model say."""
+        words = [self.folder / "out/model", *question, "--tokens", "6", "--out", self.folder / "asked"]
+        command = [sys.executable, f"{SOURCE}/postprocess/generate.py", *words, "--zea", f"{BUILD}/src/zea"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def expected_answer(self, model):
+        """Greedily, by transformers' whole forward for each token, without what is no UTF-8."""
+        with h5py.File(self.folder / "asked/question.h5") as data:
+            ids = data["tokens"][: data["loss_mask"][...].tolist().index(1)].tolist()
+            offsets, values = data["token_byte_offsets"][...], data["token_byte_values"][...].tobytes()
+        answer = b""
+        for _ in range(6):
+            with torch.no_grad():
+                token = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax().item()
+            if token in (model.config.get_text_config().eos_token_id, model.config.image_token_index):
+                break
+            ids.append(token)
+            if token + 1 < len(offsets):  # the model has more than its tokenizer
+                answer += values[offsets[token] : offsets[token + 1]]
+        return answer.decode("utf-8", errors="ignore")
+
+    def test_questions(self):
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+        config = LlavaConfig(
+            vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
+            text_config=AutoConfig.for_model("llama", **TEXT),
+            image_token_index=2,
+        )
+        torch.manual_seed(3)
+        model = LlavaForConditionalGeneration(config)
+        (self.folder / "out").mkdir()
+        self.save(model, SPECIAL).rename(self.folder / "out/model")
+        for question in ("Hi!", "Who are you?", "Why?"):
+            said = self.ask(question)
+            self.assertEqual(said.replace("\ufffd", "").strip(), self.expected_answer(model).strip())
+        picture = self.folder / "pictures/0.png"
+        self.assertNotEqual(self.ask("Hi!"), self.ask("Hi!", "--image", picture))
+        drawn = [self.ask("Hi!", "--temperature", "2", "--seed", seed) for seed in (1, 1, 2)]
+        self.assertEqual(drawn[0], drawn[1])
+        self.assertNotEqual(drawn[0], drawn[2])
 
     def test_llava(self):
         vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}

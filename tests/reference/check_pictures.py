@@ -158,13 +158,13 @@ class Pictures(unittest.TestCase):
                 self.assertIn(fault, result.stderr)
         self.assertIn("cannot read", run("plot_schedule.py", self.folder / "none").stderr)
 
-    def sheet(self, *predictions):
+    def sheet(self, *predictions, arguments=()):
         data, path = self.folder / "test.h5", self.folder / "predictions.jsonl"
         with DatasetWriter(data, 0) as writer:
             for shade in (0, 100, 200):
                 writer.add([0, 1], [0, 1], [np.full((8, 8), shade, np.uint8)])
         path.write_text(lines(*predictions))
-        return run("contact_sheet.py", path, data)
+        return run("contact_sheet.py", path, data, *arguments)
 
     def test_contact_sheet_tells_right_from_wrong(self):
         line = {
@@ -184,6 +184,27 @@ class Pictures(unittest.TestCase):
         self.assertGreater((right[..., 1] > right[..., 0] + 0.2).sum(), 500)  # green
         self.assertEqual((right[..., 0] > right[..., 1] + 0.2).sum(), 0)
         self.assertGreater((mixed[..., 0] > mixed[..., 1] + 0.2).sum(), 500)  # red
+
+    def beside(self, *others):
+        """Two runs of three samples, the first of which is wrong of all of them."""
+        first = [{"sample": n, "generated": "no", "answer": "yes"} for n in range(3)]
+        path = self.folder / "other.jsonl"
+        path.write_text(lines(*others))
+        return self.sheet(*first, arguments=["--beside", path])
+
+    def test_contact_sheet_of_two_runs(self):
+        better = [{"sample": n, "generated": " yes", "answer": "yes"} for n in range(3)]
+        picture = self.expect_picture(self.beside(*better), "contact_sheet.png")
+        self.assertGreater((picture[..., 1] > picture[..., 0] + 0.2).sum(), 500)  # green
+        self.assertGreater((picture[..., 0] > picture[..., 1] + 0.2).sum(), 30)  # red
+        same = [{"sample": n, "generated": "no ", "answer": "yes"} for n in range(3)]
+        picture = self.expect_picture(self.beside(*same), "contact_sheet.png")
+        self.assertEqual((picture[..., 0] > picture[..., 1] + 0.2).sum(), 0)  # none differs
+        result = self.sheet(*same[:1], arguments=["--beside", self.folder / "none.jsonl"])
+        self.assertIn("none.jsonl: cannot be read", result.stderr)
+        (self.folder / "last.jsonl").write_text(lines(same[2]))
+        result = self.sheet(*same[:1], arguments=["--beside", self.folder / "last.jsonl"])
+        self.assertIn("no sample in common", result.stderr)
 
     def test_contact_sheet_of_another_data_set(self):
         result = self.sheet(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one step over a whole data set, on one rank or on several under mpirun, and writes what a
 // reference can compare: the logits of every target row and which token of which sample each
-// belongs to, the loss, and the gradient of every parameter that has one.
+// belongs to, the loss, and the gradient of every parameter that has one. Fails where the logits
+// are others than decoding has: prompts, then a token of each sample at a time with kept keys.
 //   run_model DECK OUT [section.key=value ...]
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <optional>
 
 #include "checkpoint/held_boxes.hpp"
+#include "zea/batch/decoding.hpp"
 #include "zea/checkpoint/load_weights.hpp"
 #include "zea/comm/world.hpp"
 #include "zea/deck/deck.hpp"
@@ -19,6 +21,7 @@
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/holder_sums.hpp"
+#include "zea/plan/steps/next_tokens.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace {
@@ -100,7 +103,7 @@ void write_rows(H5File& out, const Step& step) {
 }
 
 /// The logits of all ranks; those of tp ranks are equal, so the first one's count.
-void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& step) {
+at::Tensor write_logits(H5File* out, Engine& engine, Collectives& all, const Step& step) {
   const auto actions =
       engine.plan().rank_step(step.plan, engine.world_rank(), true).schedule.actions;
   const WalkResult result = engine.run(actions, step.microbatches, HeadOutput::TargetLogits);
@@ -116,7 +119,105 @@ void write_logits(H5File* out, Engine& engine, Collectives& all, const Step& ste
     }
     ZEA_ASSERT(row == result.outputs[m].size(0));
   }
-  write(out, "logits", shape, summed(all, logits));
+  summed(all, logits);
+  write(out, "logits", shape, logits);
+  return logits;
+}
+
+/// Where the answer of a sample starts, or what follows its last item.
+int64_t prompt_of(const Sample& sample, const ModelSpec& model) {
+  const auto last = std::find_if(sample.tokens.rbegin(), sample.tokens.rend(),
+                                 [&](int32_t token) { return model.is_placeholder(token); });
+  return first_target(sample.loss_mask, std::max<int64_t>(1, sample.tokens.rend() - last));
+}
+
+/// Samples that grow a token at a time, as they are.
+class Growing {
+ public:
+  Growing(Engine& engine, const Step& step)
+      : engine_(engine), step_(step), keys_(step.loaded.size()) {
+    for (const LoadedMicrobatch& part : step.loaded)
+      for (const Sample& sample : part.samples)
+        longest_ = std::max(longest_, std::ssize(sample.tokens) - prompt_of(sample, model()));
+  }
+
+  int64_t& longest() { return longest_; }
+
+  /// What the `token`-th walk reads: all prompts, then the token behind each that is so long.
+  std::vector<Microbatch> microbatches(int64_t token) {
+    std::vector<Microbatch> made;
+    for (size_t m = 0; m < keys_.size(); ++m)
+      made.push_back(token == 0 ? prompts(m)
+                                : make_next_microbatch(next(m, token), model(),
+                                                       engine_.microbatch_options(), keys_[m]));
+    return made;
+  }
+
+ private:
+  const ModelSpec& model() const { return engine_.plan().model; }
+
+  Microbatch prompts(size_t m) {
+    LoadedMicrobatch cut = step_.loaded[m];
+    for (Sample& sample : cut.samples) {
+      sample.tokens.resize(prompt_of(sample, model()));
+      sample.loss_mask.resize(sample.tokens.size());
+    }
+    return make_prompt_microbatch(cut, model(), engine_.microbatch_options(), longest_, keys_[m]);
+  }
+
+  std::vector<NextToken> next(size_t m, int64_t token) const {
+    std::vector<NextToken> next;
+    const std::vector<Sample>& samples = step_.loaded[m].samples;
+    for (size_t s = 0; s < samples.size(); ++s) {
+      const int64_t place = prompt_of(samples[s], model()) + token - 1;
+      if (place < std::ssize(samples[s].tokens))
+        next.push_back({static_cast<int64_t>(s), samples[s].tokens[place], place});
+    }
+    if (next.empty() && !samples.empty()) next.push_back({0, samples[0].tokens[0], 0});
+    return next;
+  }
+
+  Engine& engine_;
+  const Step& step_;
+  std::vector<KeptKeys> keys_;
+  int64_t longest_ = 0;
+};
+
+/// The rows of `expected` whose samples are gone on from their prompts must come again.
+void check_decoding(Engine& engine, Collectives& all, const Step& step,
+                    const at::Tensor& expected) {
+  const Plan& plan = engine.plan();
+  Growing growing(engine, step);
+  all.all_reduce(&growing.longest(), 1, DType::Int64, ReduceOp::Max).wait();
+  const RankStep prompts = plan.rank_step(step.plan, engine.world_rank(), true),
+                 next = plan.rank_step(plan_of_next_tokens(step.plan), engine.world_rank(), true);
+  const at::Tensor found = at::zeros_like(expected),
+                   times = at::zeros({expected.size(0)}, at::kDouble);
+  for (int64_t token = 0; token < growing.longest(); ++token) {
+    const std::vector<Microbatch> microbatches = growing.microbatches(token);
+    const auto& actions = (token == 0 ? prompts : next).schedule.actions;
+    const WalkResult result = engine.run(actions, microbatches, HeadOutput::LastLogits);
+    for (size_t m = 0; m < microbatches.size(); ++m)
+      for (size_t i = 0; microbatches[m].counts && i < microbatches[m].samples.size(); ++i) {
+        const Sample& sample = step.loaded[m].samples[microbatches[m].samples[i]];
+        const int64_t prompt = prompt_of(sample, plan.model);
+        const auto place = std::ranges::find(step.targets, Target{sample.id, prompt + token});
+        if (place == step.targets.end() ||
+            turns_anew(plan.model, prompt, std::ssize(sample.tokens)))
+          continue;
+        found[place - step.targets.begin()] +=
+            result.outputs[m][static_cast<int64_t>(i)].to(at::kDouble);
+        times[place - step.targets.begin()] += 1;
+      }
+  }
+  summed(all, found);
+  summed(all, times);
+  ZEA_ASSERT(times.max().item<double>() <= 1);
+  if (plan.precision.param == DType::BFloat16) return;
+  const at::Tensor rows = times.unsqueeze(1);
+  if (!at::allclose(found, expected * rows, 2e-5, 2e-5))
+    throw InternalError("decoding with kept keys gives other logits, by up to " +
+                        std::to_string((found - expected * rows).abs().max().item<double>()));
 }
 
 /// Stages know of the buffers that they hold.
@@ -188,7 +289,7 @@ void run_model(const World& world, const Options& options, const std::string& pa
   write(out, "loss", {1}, summed(*all, at::full({1}, loss / targets, at::kDouble)));
   write(out, "targets", {1}, at::full({1}, targets, at::kDouble));
   write_gradients(out, engine, *all, schedule.has_gradient, targets);
-  write_logits(out, engine, *all, step);
+  check_decoding(engine, *all, step, write_logits(out, engine, *all, step));
   if (!out) return;
   write_rows(*out, step);
   out->close_and_sync();

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run.mode = "evaluate" says the loss of a checkpoint and writes what the model generates."""
+"""run.mode = "evaluate" says the loss of a checkpoint and writes what the model generates; "generate"
+writes that alone, also behind samples that are only prompts."""
 
 import json
 
@@ -40,6 +41,47 @@ class Evaluate(zr.ZeaTest):
         self.assertEqual([entry["sample"] for entry in predictions], list(range(7)))
         self.assertTrue(all(len(entry["generated"]) <= 3 for entry in predictions))
         self.assertTrue(all(entry["answer"] for entry in predictions))
+
+    def generate(self, deck, name, *keys):
+        """What is generated behind each sample, and the run's directory."""
+        directory = self.folder / name
+        asked = ['run.mode="generate"', f'data.eval="{self.folder}/data.h5"', *keys]
+        self.assert_code(zr.run_zea(2, ["-i", deck, "-d", directory, *asked], directory), 0)
+        lines = map(json.loads, (directory / "predictions.jsonl").read_text().splitlines())
+        return {line["sample"]: line["generated"] for line in lines}, directory
+
+    def test_generation(self):
+        weights = zr.make_weights(self.folder / "weights.h5")
+        names = [f"{token} ".encode() for token in range(zr.VOCABULARY)]
+        samples = list(zr.mixed_samples(6))
+        tokens, mask, *rest = samples[4]
+        samples[4] = (tokens, [0] * len(mask), *rest)
+        data = zr.make_dataset(self.folder / "data.h5", samples, token_bytes=names)
+        deck = zr.write_deck(self.folder, weights, data)
+        ten = "eval.generate_tokens=10"
+
+        said, directory = self.generate(deck, "said", ten)
+        self.assertEqual(sorted(said), list(range(6)))
+        (line,) = zr.metrics(directory)
+        self.assertEqual((line["kind"], line["samples"]), ("generate", 6))
+        self.assertEqual(line["generated"], sum(len(text.split()) for text in said.values()))
+        self.assertNotIn("loss", line)
+
+        longest = max(said, key=lambda sample: len(said[sample].split()))
+        words = said[longest].split()
+        self.assertGreater(len(words), 1)
+        token = words[-1]
+        stopped, _ = self.generate(deck, "stopped", ten, f"eval.stop_tokens=[{token}]")
+        self.assertEqual(stopped[longest].split(), words[: words.index(token)])
+        cut, _ = self.generate(deck, "cut", ten, f'eval.stop_texts=["{token} "]')
+        self.assertEqual(cut[longest], said[longest][: said[longest].index(f"{token} ")])
+
+        drawn, _ = self.generate(deck, "drawn", ten, "eval.temperature=3")
+        self.assertNotEqual(drawn, said)
+        again, _ = self.generate(deck, "again", ten, "eval.temperature=3")
+        self.assertEqual(again, drawn)
+        other, _ = self.generate(deck, "other", ten, "eval.temperature=3", "run.seed=5")
+        self.assertNotEqual(other, drawn)
 
 
 zr.main()

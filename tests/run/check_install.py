@@ -18,7 +18,8 @@ from pathlib import Path
 CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
 SCRIPTS = [
-    *["contact_sheet.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py", "spoken_sheet.py"],
+    *["contact_sheet.py", "generate.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py"],
+    *["score.py", "spoken_sheet.py"],
     *["pack_fashion_mnist.py", "pack_llava.py", "pack_spoken.py", "pack_text.py"],
 ]
 # Completes the words given, the last of them not yet whole; what is found, a line each.

@@ -79,11 +79,11 @@ void expect_equal(const ComparedResult& got, const ComparedResult& expected) {
 }
 
 std::string predictions_on(const Communicator& ranks, const MakeCollectives& make,
-                           const MemoryDataset& plain, const TinyRunOptions& options) {
+                           const MemoryDataset& plain, const TinyRunOptions& options,
+                           const EvaluateOptions& evaluation) {
   const MemoryDataset dataset = named_tokens(plain);
   TinyRun run(ranks, make, dataset, options);
-  return evaluate(run.engine(), run.control(), dataset, loading_of(run.engine().plan()),
-                  {.generate_tokens = 4})
+  return evaluate(run.engine(), run.control(), dataset, loading_of(run.engine().plan()), evaluation)
       .predictions_jsonl;
 }
 

@@ -31,7 +31,18 @@ void expect_equal(const ComparedResult& got, const ComparedResult& expected);
 /// What the untrained model says to the samples of `plain` (each token a text of its own), in lines
 /// of JSON, on rank 0. Collective over `ranks`.
 std::string predictions_on(const Communicator& ranks, const MakeCollectives& make,
-                           const MemoryDataset& plain, const TinyRunOptions& options);
+                           const MemoryDataset& plain, const TinyRunOptions& options,
+                           const EvaluateOptions& evaluation = {.generate_tokens = 4});
+
+/// Four tokens by the whole forward for each of them.
+inline const EvaluateOptions kWithoutCache{.generate_tokens = 4, .keeps_keys = false};
+/// Four tokens that are drawn, in the one way and the other.
+inline const EvaluateOptions kDrawn{.generate_tokens = 4,
+                                    .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 7}};
+inline const EvaluateOptions kDrawnWithoutCache{
+    .generate_tokens = 4,
+    .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 7},
+    .keeps_keys = false};
 
 /// A layout on some ranks.
 struct Trial {

@@ -52,9 +52,9 @@ class Choice : public AnyChoice {
   operator Enum() const { return static_cast<Enum>(index_); }
 };
 
-enum class RunMode { Train, Evaluate };
+enum class RunMode { Train, Evaluate, Generate };
 template <>
-inline constexpr std::array kDeckNames<RunMode>{"train", "evaluate"};
+inline constexpr std::array kDeckNames<RunMode>{"train", "evaluate", "generate"};
 
 enum class DeviceKind { Cpu, Cuda };
 template <>

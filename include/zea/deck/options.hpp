@@ -27,7 +27,10 @@ struct RunOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(mode, {"mode", "train, or evaluate the weights on data.eval and stop", {}});
+    key(mode,
+        {"mode",
+         "train; or evaluate the weights on data.eval, or generate behind its prompts, and stop",
+         {}});
     key(directory, {"directory", "run directory; empty: runs/<deck's file name>", {}});
     key(device,
         {"device",
@@ -396,17 +399,33 @@ struct EvalOptions {
   int64_t every = 0;
   int64_t samples = 0;
   int64_t generate_tokens = 0;
+  double temperature = 0;
+  double top_p = 1;
+  std::vector<double> stop_tokens;
+  std::vector<std::string> stop_texts;
 
   template <class Visitor>
   void visit(Visitor&& key) {
     key(every,
         {"every", "steps between evaluations on data.eval; 0: never while training", {}, 0, 1e12});
     key(samples, {"samples", "samples of data.eval to use; 0: all", {}, 0, 1e12});
-    key(generate_tokens, {"generate_tokens",
-                          "tokens to decode greedily after each prompt; 0: only the loss",
-                          {},
-                          0,
-                          4096});
+    key(generate_tokens,
+        {"generate_tokens", "tokens to generate after each prompt; 0: only the loss", {}, 0, 4096});
+    key(temperature,
+        {"temperature",
+         "that logits are divided by before a token is drawn, by run.seed; 0: the likeliest one",
+         {},
+         0,
+         100});
+    key(top_p,
+        {"top_p",
+         "only of the likeliest tokens that together have this share is one drawn; 1: of all",
+         {},
+         0,
+         1});
+    key(stop_tokens,
+        {"stop_tokens", "ids of tokens that end a text; empty: the model's eos_token_id", {}});
+    key(stop_texts, {"stop_texts", "texts that end a text in which one of them stands", {}});
   }
 };
 

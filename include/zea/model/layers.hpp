@@ -58,6 +58,14 @@ class Layers {
   /// head_dim) -> (tokens, heads * head_dim).
   virtual at::Tensor attention(const at::Tensor& qkv, const TokenAttention& tokens, int64_t heads,
                                int64_t kv_heads, const ScoreSpec& scores) const;
+
+  /// Attention of tokens that go on from a cache, without backward. q (tokens, heads, head_dim); kv
+  /// (rows of the cache, 2 kv_heads, head_dim), keys first -> (tokens, heads * head_dim). `slices`:
+  /// of the queries of all cp ranks, which have `cp_tokens` each, and the rows of this one's cache.
+  virtual at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& kv,
+                                      const std::vector<AttentionSlice>& slices,
+                                      const std::vector<int64_t>& cp_tokens,
+                                      const ScoreSpec& scores) const;
 };
 
 }  // namespace zea

@@ -6,8 +6,10 @@
 // layers (a slice of the cp tokens under sequence parallel, else all of them).
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "zea/model/key_cache.hpp"
 #include "zea/model/layers.hpp"
 #include "zea/plan/tokens/mask_word.hpp"
 #include "zea/plan/tokens/sample_index.hpp"
@@ -73,6 +75,8 @@ struct Microbatch {
   std::vector<int64_t> samples;  ///< that the last rows among the cp tokens end
 
   int64_t text_rows = 0;  ///< rows here of the text
+
+  std::optional<CachedTokens> cached;  ///< of a prompt to be gone on from, and of what follows it
 
   std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders
   /// The part of a unit's module, which is an encoder.

@@ -26,6 +26,11 @@ AttentionSums no_attention(const at::Tensor& q);
 void add_attention(const AttentionSums& sums, const AttentionInputs& in,
                    const std::vector<AttentionSlice>& slices);
 
+/// The sums over `slices` without masks, each of few queries: those that share a KV head are taken
+/// together. q (queries, heads, head_dim), kv (keys, 2 kv_heads, head_dim), keys first.
+AttentionSums attend_by_group(const at::Tensor& q, const at::Tensor& kv,
+                              std::vector<AttentionSlice> slices, const ScoreSpec& scores);
+
 /// Room for sums that are written whole, in q's type or wide.
 AttentionSums unwritten_sums(const at::Tensor& q);
 AttentionSums unwritten_wide_sums(const at::Tensor& q);

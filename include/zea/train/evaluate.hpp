@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evaluation: a forward-only schedule of the same units over a held-out data set. The loss over its
-// targets; and, when asked for, greedy decoding after each sample's prompt, with the class that the
-// generated text names.
+// targets; and, when asked for, what the model says after each sample's prompt, with the class that
+// the generated text names.
 #pragma once
 
 #include <string>
@@ -10,14 +10,10 @@
 #include "zea/core/log.hpp"
 #include "zea/data/loader.hpp"
 #include "zea/parallel/engine.hpp"
+#include "zea/train/generate.hpp"
 #include "zea/train/metrics.hpp"
 
 namespace zea {
-
-struct Prediction {
-  int64_t sample = 0;
-  std::vector<int32_t> generated;  ///< up to and without the end token
-};
 
 struct Evaluation {
   EvalMetrics metrics;  ///< step and seconds are the caller's
@@ -28,6 +24,12 @@ struct Evaluation {
 struct EvaluateOptions {
   int64_t samples = 0;          ///< 0: all
   int64_t generate_tokens = 0;  ///< 0: only the loss
+  /// False: only generation, also of samples without an answer, all of which are their prompts.
+  bool has_loss = true;
+  Sampling sampling = {};
+  std::vector<int64_t> stop_tokens = {};  ///< none: those that the model says
+  std::vector<std::string> stop_texts = {};
+  bool keeps_keys = true;  ///< as GenerateOptions
 };
 
 /// Collective over all ranks; throws alike on all of them.

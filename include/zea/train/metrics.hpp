@@ -43,8 +43,11 @@ struct SkipMetrics {
 struct EvalMetrics {
   int64_t step = 0;
   double seconds = 0;
+  bool has_loss = true;
   double loss = 0;
   int64_t samples = 0, targets = 0;
+  int64_t prompts = 0, generated = 0;               ///< behind which tokens were generated
+  double prompt_seconds = 0, generate_seconds = 0;  ///< the latter with the prompts
   int64_t labelled = 0,
           correct = 0;  ///< samples with a class, and those whose generated text names it
 
@@ -53,6 +56,7 @@ struct EvalMetrics {
 
 std::string progress_line(const StepMetrics& metrics);
 std::string eval_line(const EvalMetrics& metrics);
+std::string generation_line(const EvalMetrics& metrics);
 
 /// Appends lines; throws StorageError when a write fails. `path` empty: writes nothing (other
 /// ranks).

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What generation keeps of tokens: keys and values of the decoder's blocks.
+#pragma once
+
+#include <string>
+
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+
+/// Bytes of a token that `world_rank` keeps the keys of: of its heads in the blocks of its stage.
+int64_t key_bytes_per_token(const Plan& plan, int world_rank);
+
+/// That of the fullest rank, and what the samples of a replica take at most; empty where nothing is
+/// generated.
+std::string describe_kept_keys(const Plan& plan);
+
+}  // namespace zea

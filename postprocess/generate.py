@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a model a question, about images, videos or sound or about nothing, and prints what it says.
+
+usage: generate.py WEIGHTS QUESTION [--image FILE]... [--video FOLDER]... [--audio FILE]... [--tokens 128]
+
+WEIGHTS is all that zea reads: a Hugging Face directory, a run directory, a checkpoint, a weights file. The
+tokenizer and how turns are written come from a Hugging Face directory: WEIGHTS, or else --model, the
+directory that the run began with. The question is packed as jobs/pack_llava.py --model packs it for
+training, then zea runs on one process with run.mode = "generate". Items stand before the question, or
+where it has <image>, <video> and <audio>.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ITEMS = ("image", "video", "audio")
+
+
+def arguments_of():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("question")
+    for kind in ITEMS:
+        what = "folder of frames" if kind == "video" else "file"
+        parser.add_argument(f"--{kind}", type=Path, action="append", default=[], help=f"{what}; may be repeated")
+    parser.add_argument("--model", type=Path, help="Hugging Face directory of the tokenizer (default: WEIGHTS)")
+    parser.add_argument("--tokens", type=int, default=128, help="to generate at most")
+    parser.add_argument("--temperature", type=float, default=0, help="0: the likeliest token each time")
+    parser.add_argument("--top-p", type=float, default=1, help="draws among the likeliest that share so much")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp64"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--zea", default=None, help="the program (default: zea, or build/release/src/zea)")
+    parser.add_argument("--out", type=Path, help="folder to keep data set, log and predictions.jsonl in")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="more of zea's deck; may be repeated"
+    )
+    return parser.parse_args()
+
+
+def program_of(arguments):
+    built = HERE.parent / "build/release/src/zea"
+    program = arguments.zea or shutil.which("zea") or (built if built.exists() else None)
+    if program is None:
+        sys.exit("zea is neither on the PATH nor in build/release; name it with --zea")
+    return program
+
+
+def model_of(arguments):
+    model = arguments.model or arguments.weights
+    if not (model / "tokenizer.json").exists():
+        sys.exit(
+            f"{model} holds no tokenizer.json; name the Hugging Face directory that the weights began as with --model"
+        )
+    return model
+
+
+def run(command, what):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{what} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}".rstrip())
+
+
+def write_question(arguments, folder):
+    """A conversation whose answer is nobody's: what is generated takes its place."""
+    entry, question = {"id": "question"}, arguments.question
+    for kind in reversed(ITEMS):
+        paths = getattr(arguments, kind)
+        names = []
+        for number, path in enumerate(paths):
+            if not path.exists():
+                sys.exit(f"--{kind} {path}: there is no such {'folder' if kind == 'video' else 'file'}")
+            name = f"{kind}-{number}{path.suffix}"
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(path.resolve())
+            names.append(name)
+        if names:
+            entry[kind] = names
+        missing = len(names) - question.count(f"<{kind}>")
+        question = f"<{kind}>\n" * max(missing, 0) + question
+    entry["conversations"] = [{"from": "human", "value": question}, {"from": "gpt", "value": "?"}]
+    (folder / "question.json").write_text(json.dumps([entry]), encoding="utf-8")
+
+
+def pack(arguments, folder):
+    folders = [word for kind in ("images", "sounds", "videos") for word in (f"--{kind}", folder)]
+    packer = HERE.parent / "jobs/pack_llava.py"
+    command = [sys.executable, packer, "--model", model_of(arguments), "--json", folder / "question.json"]
+    run([*command, *folders, "--out", folder / "question.h5"], "packing the question")
+
+
+def generate(arguments, folder):
+    keys = {
+        "model.weights": str(arguments.weights.resolve()),
+        "run.mode": "generate",
+        "run.threads": arguments.threads,
+        "run.seed": arguments.seed,
+        "data.eval": str(folder / "question.h5"),
+        "data.row_tokens": 1 << 20,
+        "precision.preset": arguments.precision,
+        "schedule.global_batch": 1,
+        "eval.generate_tokens": arguments.tokens,
+    }
+    if arguments.temperature > 0:
+        keys |= {"eval.temperature": arguments.temperature, "eval.top_p": arguments.top_p}
+    (folder / "deck.toml").write_text("# Of postprocess/generate.py, which says all on the command line.\n")
+    out = folder / "run"
+    overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()] + arguments.set
+    run([program_of(arguments), "-i", folder / "deck.toml", "-d", out, *overrides], "zea")
+    return json.loads((out / "predictions.jsonl").read_text(encoding="utf-8"))["generated"]
+
+
+def main():
+    arguments = arguments_of()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.out or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = folder.resolve()
+        write_question(arguments, folder)
+        pack(arguments, folder)
+        print(generate(arguments, folder).strip())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says how good predictions are: predictions.jsonl against the answers in it.
+
+usage: score.py RUN/predictions.jsonl... [--metric NAME]... [--json]
+
+Of each line `generated` is compared with `answer`, or with each of a list `answers`, of which the best counts.
+Lines without an answer are counted and left out. Metrics (all of them without --metric):
+
+exact     share whose text is an answer, but for white space around it
+squad     likewise in lower case, without punctuation and the articles a, an, the, as SQuAD 1.1 compares
+          (Rajpurkar et al. 2016, arXiv:1606.05250)
+choice    share that names the answer's letter: the first single letter A to Z that stands at the beginning, as in
+          "B", "(B)", "B." or "B) the second", or behind "answer is" or "answer:"; of answers that name one
+wer       word error rate: (substitutions + deletions + insertions) / words of the answers, over all lines, in lower
+          case; above 1 where too much is said
+anls      average normalised Levenshtein similarity (Biten et al. 2019, arXiv:1905.13648): the mean of 1 - d where
+          d < 0.5, else 0; d: the fewest edits of characters / length of the longer text, in lower case
+class     share whose text names the sample's class and no other, as evaluation counts it; of lines with a label
+"""
+
+import argparse
+import json
+import re
+import string
+import sys
+from pathlib import Path
+
+LETTER = re.compile(r"^\W*([A-Z])(?=\s*$|[).:,\]])|answer(?:\s+is|:)\s*\W?([A-Z])(?=\s*$|[).:,\]])", re.IGNORECASE)
+
+
+def edits(a, b):
+    """The fewest substitutions, deletions and insertions that make `a` of `b` (Levenshtein 1966)."""
+    above = range(len(b) + 1)
+    for i, x in enumerate(a, 1):
+        row = [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (x != y)))
+        above = row
+    return above[-1]
+
+
+def is_exact(said, answer):
+    return said.strip() == answer.strip()
+
+
+def squad_form(text):
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def is_squad(said, answer):
+    return squad_form(said) == squad_form(answer)
+
+
+def letter_of(text):
+    found = LETTER.search(text.strip())
+    return (found[1] or found[2]).upper() if found else None
+
+
+def similarity(said, answer):
+    said, answer = said.strip().lower(), answer.strip().lower()
+    longest = max(len(said), len(answer))
+    distance = edits(said, answer) / longest if longest else 0
+    return 1 - distance if distance < 0.5 else 0
+
+
+def mean(values):
+    return sum(values) / len(values) if values else None
+
+
+def best(score):
+    return lambda lines: mean([max(score(said, answer) for answer in answers) for said, answers, _ in lines])
+
+
+def choice(lines):
+    asked = [(letter_of(said), {letter_of(a) for a in answers} - {None}) for said, answers, _ in lines]
+    return mean([said in letters for said, letters in asked if letters])
+
+
+def word_error_rate(lines):
+    wrong = words = 0
+    for said, answers, _ in lines:
+        said = said.lower().split()
+        faults, length = min((edits(a, said), len(a)) for a in (answer.lower().split() for answer in answers))
+        wrong += faults
+        words += length
+    return wrong / words if words else None
+
+
+def classes(lines):
+    return mean([bool(line["correct"]) for _, _, line in lines if "correct" in line])
+
+
+METRICS = {
+    "exact": best(is_exact),
+    "squad": best(is_squad),
+    "choice": choice,
+    "wer": word_error_rate,
+    "anls": best(similarity),
+    "class": classes,
+}
+
+
+def answers_of(line):
+    answers = line.get("answers") or [line.get("answer", "")]
+    return [answer for answer in answers if answer.strip()]
+
+
+def read(path):
+    """(said, answers, line) of each line with an answer, and how many have none."""
+    lines, without = [], 0
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+            said, answers = line["generated"], answers_of(line)
+        except (ValueError, KeyError, TypeError, AttributeError) as fault:
+            sys.exit(f"{path}, line {number}: is no prediction ({type(fault).__name__}: {fault})")
+        without += not answers
+        if answers:
+            lines.append((said, answers, line))
+    return lines, without
+
+
+def score(path, metrics):
+    lines, without = read(path)
+    scores = {name: METRICS[name](lines) for name in metrics}
+    return {"predictions": len(lines), "without_answer": without} | scores
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("predictions", type=Path, nargs="+")
+    parser.add_argument("--metric", action="append", choices=METRICS, help="one of those above; may be repeated")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each file")
+    arguments = parser.parse_args()
+    for path in arguments.predictions:
+        scores = score(path, arguments.metric or METRICS)
+        if arguments.json:
+            print(json.dumps({"file": str(path)} | scores))
+            continue
+        left_out = f", {scores['without_answer']} without an answer left out" if scores["without_answer"] else ""
+        print(f"{path}: {scores['predictions']} predictions{left_out}")
+        for name in arguments.metric or METRICS:
+            print(f"  {name:7}{'-' if scores[name] is None else format(scores[name], '.4f')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/batch/decoding.hpp"
+
+#include <algorithm>
+
+#include "microbatch_parts.hpp"
+#include "zea/core/error.hpp"
+#include "zea/model/index_tensor.hpp"
+
+namespace zea {
+namespace {
+
+using namespace detail;
+
+/// The words of a microbatch with one more text token behind each sample.
+std::vector<MaskWord> grown(const std::vector<MaskWord>& words) {
+  std::vector<MaskWord> longer;
+  for (const Segment& sample : segments_of(words)) {
+    const auto first = words.begin() + sample.start;
+    longer.insert(longer.end(), first, first + sample.length);
+    longer.push_back(make_mask_word(word_sample(*first), kModalityText, 0));
+  }
+  return longer;
+}
+
+/// By how much what follows each sample turns ahead of its place.
+std::vector<TokenPosition> turned_ahead(const Microbatch& prompts, const ModelSpec& model) {
+  const std::vector<MaskWord> words = grown(prompts.words);
+  const TokenPlaces of = places_of(words, prompts.items, model);
+  std::vector<TokenPosition> ahead;
+  for (const Segment& sample : segments_of(words)) {
+    const int64_t next = sample.start + sample.length - 1;
+    TokenPosition& turned = ahead.emplace_back(of.positions[next]);
+    for (int64_t& axis : turned) axis -= of.places[next];
+  }
+  return ahead;
+}
+
+int64_t cp_rank(const MicrobatchOptions& options) {
+  return options.replica.coordinate(options.replica.rank, kDecoder).cp;
+}
+
+/// Of queries in order of cp rank, the rows of this rank's cache that they see: a sample's last
+/// ones.
+std::vector<AttentionSlice> seen_keys(const std::vector<NextToken>& next,
+                                      const std::vector<TokenRuns>& owned, const KeptKeys& keys,
+                                      int64_t window) {
+  std::vector<AttentionSlice> slices;
+  int64_t query = 0;
+  for (const TokenRuns& runs : owned)
+    for (const TokenRange& run : runs)
+      for (int64_t token = run.begin; token < run.end; ++token, ++query) {
+        const KeptSample& sample = keys.samples[next[token].sample];
+        const auto& places = sample.places;
+        const int64_t first_seen = window > 0 ? next[token].place - window + 1 : 0;
+        const int64_t hidden = std::ranges::lower_bound(places, first_seen) - places.begin();
+        const int64_t seen = std::ssize(places) - hidden;
+        if (seen > 0)
+          slices.push_back({query, 1, sample.first_row + hidden, seen, SliceMask::None});
+      }
+  return slices;
+}
+
+HostTokens host_tokens(const std::vector<NextToken>& next, const ModelSpec& model) {
+  HostTokens host;
+  host.placeholders.resize(model.encoders.size());
+  for (size_t t = 0; t < next.size(); ++t) {
+    host.ids.push_back(next[t].id);
+    host.targets.push_back(-1);
+    host.lasts.push_back(static_cast<int64_t>(t));
+    host.words.push_back(make_mask_word(static_cast<int64_t>(t), kModalityText, 0));
+  }
+  return host;
+}
+
+TokenPlaces places_of_next(const std::vector<NextToken>& next, const KeptKeys& keys) {
+  TokenPlaces of;
+  for (const NextToken& token : next) {
+    of.places.push_back(token.place);
+    of.lengths.push_back(token.place + 1);
+    TokenPosition& position = of.positions.emplace_back(keys.samples[token.sample].turned_ahead);
+    for (int64_t& axis : position) axis += token.place;
+  }
+  return of;
+}
+
+}  // namespace
+
+Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                                  const MicrobatchOptions& options, int64_t more, KeptKeys& keys) {
+  Microbatch out = make_microbatch(loaded, model, options);
+  keys.samples.assign(loaded.samples.size(), {});
+  if (!options.replica.has(options.replica.rank, kDecoder)) return out;
+  const std::vector<TokenPosition> ahead = turned_ahead(out, model);
+  const std::vector<TokenRuns> owned = text_layout(out.words, model, options).owned();
+  const TokenRuns& own = owned[cp_rank(options)];
+  const std::vector<Segment> segments = segments_of(out.words);
+  ZEA_ASSERT(segments.size() == loaded.samples.size());
+  Ids rows;
+  int64_t next_row = 0;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    KeptSample& sample = keys.samples[s];
+    sample.first_row = next_row;
+    sample.turned_ahead = ahead[s];
+    const int64_t begin = segments[s].start, end = begin + segments[s].length;
+    for (const TokenRange& run : own)
+      for (int64_t token = std::max(run.begin, begin); token < std::min(run.end, end); ++token) {
+        rows.push_back(next_row++);
+        sample.places.push_back(token - begin);
+      }
+    next_row += more;
+  }
+  keys.cache = std::make_shared<KeyCache>(next_row);
+  out.cached = {.cache = keys.cache, .rows = index_tensor(rows, options.device), .cp_tokens = {}};
+  return out;
+}
+
+Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelSpec& model,
+                                const MicrobatchOptions& options, KeptKeys& keys) {
+  Microbatch out;
+  out.tokens = std::ssize(next);
+  out.encoders.resize(model.encoders.size());
+  HostTokens host = host_tokens(next, model);
+  if (options.replica.has(options.replica.rank, kDecoder)) {
+    const TokenLayout layout = text_layout(host.words, model, options);
+    const std::vector<TokenRuns>& owned = layout.owned();
+    fill_text_at(out, host, places_of_next(next, keys), layout, model, options);
+    for (int64_t& sample : out.samples) sample = next[sample].sample;
+    out.cached = {.cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}};
+    Ids rows;
+    for (const TokenRange& run : owned[cp_rank(options)])
+      for (int64_t token = run.begin; token < run.end; ++token) {
+        KeptSample& sample = keys.samples[next[token].sample];
+        rows.push_back(sample.first_row + std::ssize(sample.places));
+        sample.places.push_back(next[token].place);
+      }
+    out.cached->rows = index_tensor(rows, options.device);
+    for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
+    for (size_t way = 0; way < out.text_attention.size(); ++way)
+      out.text_attention[way].slices =
+          seen_keys(next, owned, keys, model.decoder.block.attention[way].window);
+  }
+  out.words = std::move(host.words);
+  return out;
+}
+
+bool turns_anew(const ModelSpec& model, int64_t before, int64_t after) {
+  return std::ranges::any_of(model.decoder.block.attention, [&](const AttentionSpec& each) {
+    const double original = each.rope.original_max_positions;
+    return each.rope.type == "longrope" && static_cast<double>(before) <= original &&
+           static_cast<double>(after) > original;
+  });
+}
+
+}  // namespace zea

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spread_keys.hpp"
+
+#include <numeric>
+
+#include "tensor_rows.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea::detail {
+namespace {
+
+using at::Tensor;
+
+int64_t sum_before(const std::vector<int64_t>& counts, int64_t end) {
+  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+}
+
+/// Rows of all members, in order; `rows` of each.
+Tensor gather_rows(Collectives* group, const Tensor& x, const std::vector<int64_t>& rows) {
+  if (!group || group->size() == 1) return x;
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape[0] = sum_before(rows, std::ssize(rows));
+  Tensor all = at::empty(shape, x.options());
+  if (all.numel() == 0) return all;
+  Counts counts;
+  for (int64_t count : rows) counts.push_back(count * (all.numel() / all.size(0)));
+  const Tensor here = x.contiguous();
+  group->all_gather(here.const_data_ptr(), all.mutable_data_ptr(), counts, dtype_of(x)).wait();
+  return all;
+}
+
+/// Merges what each member has: (queries, heads, head_dim + 1), the last being log-sum-exps.
+Tensor merge_members(Collectives* group, const Tensor& packed) {
+  if (!group || group->size() == 1) return packed;
+  const std::vector<int64_t> rows(group->size(), packed.size(0));
+  const Tensor all = gather_rows(group, packed, rows).unflatten(0, {group->size(), packed.size(0)});
+  const int64_t dim = packed.size(2) - 1;
+  const Tensor parts = all.narrow(3, dim, 1);
+  const Tensor lse = parts.logsumexp(0, true);
+  // No key of any member so far: the weights of nothing are 0, not 0 / 0.
+  const Tensor weights = (parts - lse.clamp_min(-1e30)).exp();
+  return at::cat({(all.narrow(3, 0, dim) * weights).sum(0), lse.squeeze(0)}, 2);
+}
+
+}  // namespace
+
+SpreadQueries::SpreadQueries(const std::vector<int64_t>& cp_tokens, Collectives* inner,
+                             Collectives* outer)
+    : inner_(inner), outer_(outer) {
+  const int64_t members = inner ? inner->size() : 1, groups = outer ? outer->size() : 1;
+  ZEA_ASSERT(std::ssize(cp_tokens) == members * groups);
+  const int64_t member = inner ? inner->rank() : 0, group = outer ? outer->rank() : 0;
+  for (int64_t g = 0; g < groups; ++g)
+    outer_tokens_.push_back(sum_before(cp_tokens, (g + 1) * members) -
+                            sum_before(cp_tokens, g * members));
+  inner_tokens_ = {cp_tokens.begin() + group * members, cp_tokens.begin() + (group + 1) * members};
+  first_ = sum_before(cp_tokens, group * members + member);
+  count_ = cp_tokens[group * members + member];
+}
+
+Tensor SpreadQueries::gather(const Tensor& q) const {
+  ZEA_ASSERT(q.size(0) == count_);
+  return gather_rows(outer_, gather_rows(inner_, q, inner_tokens_), outer_tokens_);
+}
+
+Tensor SpreadQueries::merged(const AttentionSums& sums) const {
+  const Tensor packed = at::cat({sums.out, sums.lse.unsqueeze(-1)}, 2);
+  const Tensor all = merge_members(outer_, merge_members(inner_, packed));
+  return all.narrow(2, 0, all.size(2) - 1);
+}
+
+Tensor SpreadQueries::own(const Tensor& x) const {
+  return x.narrow(0, first_, count_);
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation with kept keys is generation by the whole forward for each token: the same logits in
+// fp64, and so the same tokens, of every model that grids are tried with, and of LongRoPE, which
+// turns all of a sample anew once it is long. And how tokens are drawn.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "support/compared_run.hpp"
+#include "support/grid_scenarios.hpp"
+#include "support/mpi_main.hpp"
+#include "zea/plan/estimate/kept_keys.hpp"
+
+namespace zea::testing::test_generation {
+namespace {
+
+constexpr int64_t kTokens = 6;
+
+/// The logits after each sample of a microbatch, by walk and sample.
+using Logits = std::map<std::pair<int, int64_t>, at::Tensor>;
+
+struct Said {
+  std::string predictions;
+  Logits logits;
+  int64_t rows = 0;             ///< that went through the first block of the decoder
+  int64_t bytes_per_token = 0;  ///< of the cache
+};
+
+Said say(TinyRunOptions options, const MemoryDataset& dataset, bool keeps_keys) {
+  Said said;
+  int walk = 0;
+  options.deck.data.row_tokens = 4000;  // one microbatch
+  options.deck.schedule.global_batch = static_cast<int64_t>(dataset.index().size());
+  options.run_unit = [&](const ModelSpec& model, const UnitSpec& unit,
+                         const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
+                         const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
+    UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
+    if (head == HeadOutput::LastLogits && unit.kind == UnitKind::TokenEmbed)
+      said.rows += microbatch.tokens;
+    if (head != HeadOutput::LastLogits || unit.kind != UnitKind::Head) return made;
+    if (microbatch.cached && microbatch.cached->is_prompt)
+      said.bytes_per_token = microbatch.cached->cache->bytes() /
+                             (microbatch.tokens + kTokens * std::ssize(microbatch.samples));
+    for (size_t i = 0; i < microbatch.samples.size(); ++i)
+      said.logits[{walk, microbatch.samples[i]}] = made.value[static_cast<int64_t>(i)].clone();
+    ++walk;
+    return made;
+  };
+  const Communicator alone = world().communicator().split(world().rank(), "alone");
+  said.predictions = predictions_on(alone, make_mpi_collectives, dataset, options,
+                                    {.generate_tokens = kTokens,
+                                     .stop_tokens = {1 << 20},  // none: all go on to the end
+                                     .keeps_keys = keeps_keys});
+  return said;
+}
+
+void expect_same(const TinyRunOptions& options, const MemoryDataset& dataset) {
+  const Said whole = say(options, dataset, false), kept = say(options, dataset, true);
+  EXPECT_EQ(kept.predictions, whole.predictions);
+  EXPECT_LT(kept.rows, whole.rows / 2);
+  EXPECT_EQ(kept.bytes_per_token, key_bytes_per_token(plan_of(options, 1), 0));
+  EXPECT_GT(kept.logits.size(), 4 * dataset.index().size());
+  for (const auto& [of, logits] : kept.logits)
+    EXPECT_LE((logits - whole.logits.at(of)).abs().max().item<double>(), 1e-10)
+        << "walk " << of.first << ", sample " << of.second;
+}
+
+class KeptKeys : public ::testing::TestWithParam<int> {};
+
+TEST_P(KeptKeys, GiveTheLogitsOfTheWholeForward) {
+  const GridScenario& scenario = grid_scenarios()[GetParam()];
+  const Grid one = one_rank_like({});
+  expect_same(run_of(scenario, one), dataset_of(scenario, one));
+}
+
+std::string name_of(const ::testing::TestParamInfo<int>& info) {
+  std::string name = grid_scenarios()[info.param].name;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, KeptKeys,
+                         ::testing::Range(0, static_cast<int>(grid_scenarios().size())), name_of);
+
+TEST(KeptKeysOfLongRope, AreMadeAnewWhereASampleBecomesLong) {
+  const GridScenario& scenario = grid_scenarios().front();
+  const Grid one = one_rank_like({});
+  TinyRunOptions options = run_of(scenario, one);
+  options.remake = [](ModelSpec& model) {
+    RopeConfig& rope = model.decoder.block.attention.front().rope;
+    rope.type = "longrope";
+    rope.original_max_positions = 10;
+    rope.short_factors = {1, 1.5, 2};
+    rope.long_factors = {2, 3, 5};
+  };
+  const MemoryDataset dataset = dataset_of(scenario, one);
+  const Said whole = say(options, dataset, false), kept = say(options, dataset, true);
+  EXPECT_EQ(kept.predictions, whole.predictions);
+  for (const auto& [of, logits] : kept.logits)
+    EXPECT_LE((logits - whole.logits.at(of)).abs().max().item<double>(), 1e-10);
+  options.remake = nullptr;
+  EXPECT_GT(kept.rows, say(options, dataset, true).rows);
+}
+
+TEST(DrawnNumbers, DependOnSeedSampleAndPlace) {
+  std::set<double> numbers;
+  double sum = 0;
+  for (uint64_t seed = 0; seed < 10; ++seed)
+    for (int64_t sample = 0; sample < 10; ++sample)
+      for (int64_t place = 0; place < 10; ++place) {
+        const double number = drawn_number(seed, sample, place);
+        EXPECT_GE(number, 0);
+        EXPECT_LT(number, 1);
+        sum += number;
+        numbers.insert(number);
+      }
+  EXPECT_EQ(numbers.size(), 1000);
+  EXPECT_NEAR(sum / 1000, 0.5, 0.03);
+  EXPECT_EQ(drawn_number(3, 4, 5), drawn_number(3, 4, 5));
+}
+
+TEST(SampledToken, IsOneOfTheNucleus) {
+  // Shares 0.5, 0.3, 0.15, 0.05 of the tokens 2, 0, 3, 1.
+  const at::Tensor logits = at::tensor({0.3, 0.05, 0.5, 0.15}, at::kDouble).log();
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1}, 0), 2);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1}, 0.51), 0);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1}, 0.81), 3);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1}, 0.96), 1);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1, .top_p = 0.4}, 0.99), 2);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1, .top_p = 0.7}, 0.62), 2);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1, .top_p = 0.7}, 0.63), 0);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 1, .top_p = 0.7}, 0.999), 0);
+  // Squared and shared anew: 0.25, 0.09, 0.0225, 0.0025 of 0.365.
+  EXPECT_EQ(sampled_token(logits, {.temperature = 0.5}, 0.68), 2);
+  EXPECT_EQ(sampled_token(logits, {.temperature = 0.5}, 0.69), 0);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_generation

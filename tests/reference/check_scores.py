@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""score.py against cases that were worked out by hand.
+
+usage: check_scores.py POSTPROCESS_FOLDER
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCORE = Path(sys.argv[1]) / "score.py"
+
+
+class Scores(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.path = Path(self.temporary.name) / "predictions.jsonl"
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def run_score(self, *arguments):
+        return subprocess.run(
+            [sys.executable, SCORE, self.path, *arguments], capture_output=True, text=True
+        )
+
+    def score(self, *pairs, **keys):
+        """Of pairs of what is said and its answer, or list of answers."""
+        lines = []
+        for number, (said, answer) in enumerate(pairs):
+            known = {"answers": answer} if isinstance(answer, list) else {"answer": answer}
+            lines.append({"sample": number, "generated": said, **known, **keys})
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        result = self.run_score("--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_exact_match(self):
+        scores = self.score((" Paris\n", "Paris"), ("paris", "Paris"), ("The Paris.", " paris"), ("x", ["y", "x"]))
+        self.assertEqual((scores["exact"], scores["squad"]), (2 / 4, 4 / 4))
+
+    def test_multiple_choice(self):
+        right = [("B", "B"), ("(b)", "B"), ("B. a dog", "B) a dog"), ("The answer is C.", "C"), ("Answer: (D)", "D")]
+        wrong = [("A", "B"), ("A dog", "A"), ("I think so", "I"), ("", "B")]
+        self.assertEqual(self.score(*right)["choice"], 1)
+        self.assertEqual(self.score(*wrong)["choice"], 0)
+        self.assertEqual(self.score(*right, *wrong, ("B", "Paris"))["choice"], 5 / 9)
+        self.assertIsNone(self.score(("B", "Paris"))["choice"])
+
+    def test_word_error_rate(self):
+        # One substitution and one insertion of 3 words; one deletion of 2; all of 1 and 2 more.
+        cases = [("a x c d", "a b c"), ("Two", "one two"), ("no no no", "yes")]
+        self.assertAlmostEqual(self.score(*cases)["wer"], (2 + 1 + 3) / (3 + 2 + 1))
+        self.assertEqual(self.score(("A  b", "a b"))["wer"], 0)
+
+    def test_anls(self):
+        # Distances of 1 / 5, 3 / 6 (half: nothing), and 1 / 6 from the nearer answer.
+        self.assertAlmostEqual(self.score(("hallo", "Hello"))["anls"], 0.8)
+        self.assertEqual(self.score(("abcxyz", "abcdef"))["anls"], 0)
+        cases = [("hallo", "hello"), ("abcxyz", "abcdef"), ("kitten", ["mitten", "sitting"])]
+        self.assertAlmostEqual(self.score(*cases)["anls"], (0.8 + 0 + 5 / 6) / 3)
+
+    def test_classes(self):
+        self.assertIsNone(self.score(("a", "a"))["class"])
+        self.assertEqual(self.score(("a", "b"), correct=True)["class"], 1)
+
+    def test_lines_without_an_answer(self):
+        scores = self.score(("a", "a"), ("b", ""), ("c", " "))
+        self.assertEqual([scores[key] for key in ("predictions", "without_answer", "exact")], [1, 2, 1])
+
+    def test_text_and_faults(self):
+        self.path.write_text('{"generated": "a", "answer": "a"}\n')
+        result = self.run_score("--metric", "exact")
+        self.assertIn("1 predictions", result.stdout)
+        self.assertIn("exact  1.0000", result.stdout)
+        self.assertNotIn("wer", result.stdout)
+        self.path.write_text("\n[1]\n")
+        result = self.run_score()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("line 2: is no prediction", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
