@@ -19,7 +19,7 @@ CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
 SCRIPTS = [
     *["contact_sheet.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py", "spoken_sheet.py"],
-    *["pack_fashion_mnist.py", "pack_llava.py", "pack_spoken.py", "pack_text.py"],
+    *["pack_fashion_mnist.py", "pack.py", "pack_spoken.py", "pack_text.py"],
 ]
 # Completes the words given, the last of them not yet whole; what is found, a line each.
 COMPLETE = """
@@ -183,7 +183,7 @@ class Install(unittest.TestCase):
         self.assertEqual(self.complete("zea-consolidate", "--dtype", "b"), ["bfloat16"])
         self.assertEqual(self.complete("zea-consolidate", "--op"), ["--optimizer"])
         self.assertEqual(self.complete("zea-inspect", "a_"), ["a_deck.txt", "a_folder"])
-        self.assertEqual(self.complete("pack_llava.py", "--on-fault", "s"), ["skip", "stop"])
+        self.assertEqual(self.complete("pack.py", "--on-fault", "s"), ["skip", "stop"])
         for name in PROGRAMS + SCRIPTS:
             self.assertNotIn("--manual", self.complete(name, "-"))
             self.assertTrue(self.complete(name, "-"), name)
