@@ -13,6 +13,7 @@ import sys
 
 import h5py
 from dataset_writer import sync
+from packing.folder_index import write_index
 from packing.report import Tally
 
 
@@ -84,6 +85,7 @@ class Parts:
         for path in self.folder.iterdir():
             if path not in kept:
                 path.unlink()
+        write_index(self.folder, kept)
         os.replace(self.folder, self.out)
         sync(self.out.parent)
 

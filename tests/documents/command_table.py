@@ -167,6 +167,8 @@ TABLE = {
     "zea-inspect --deck quickstart/run": runs(),
     "zea-inspect --norms quickstart/weights.h5": runs(),
     "zea-inspect quickstart/train.h5": runs(),
+    "zea-inspect quickstart/train.h5 --sample 5": runs(),
+    "zea-inspect quickstart/train.h5 --picture samples.png": runs(),
     "zea-inspect quickstart/run/checkpoints/step-00000900": runs(always=[("00000900", "00000004")]),
     "mpirun -n 2 zea -r quickstart/run/checkpoints/step-00000900 -d runs/branch schedule.steps=902": runs(
         always=[("00000900", "00000004"), ("=902", "=6")]

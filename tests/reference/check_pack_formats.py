@@ -23,6 +23,7 @@ import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+INSPECT = sys.argv[3]
 PICTURE = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 
 
@@ -238,6 +239,58 @@ class Formats(InFolder):
         self.assertIn("its ending tells no format", self.pack("a.xyz").stderr)
         self.assertIn("holds no file that ends with", self.pack("none").stderr)
         self.assertIn("--processes is 1 or more", self.pack("a.xyz", "--processes", 0).stderr)
+
+    def pack_folder(self, count=7):
+        lines = [talk(uri(JPEG if n % 2 else PNG), f"what {n}?") for n in range(count)]
+        more = ["--part-entries", 3, "--out", self.folder / "set"]
+        result = self.pack(self.lines(*lines), *more)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return self.folder / "set"
+
+    def test_a_folder_of_parts(self):
+        """Its index gives what its files do, and names no file that has changed."""
+        folder = self.pack_folder()
+        files = ["000000.h5", "000001.h5", "000002.h5", "index.h5"]
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), files)
+        found = dump(folder, 2)
+        self.assertEqual([sample["text"] for sample in found["samples"]][4], "USER: what 4? ASSISTANT: a b")
+        self.assertIn("set is there", self.pack("in.jsonl", "--out", folder).stderr)
+        (folder / "index.h5").rename(self.folder / "index.h5")
+        self.assertEqual(dump(folder, 2), found)
+        (self.folder / "index.h5").rename(folder / "index.h5")
+        with open(folder / "000001.h5", "ab") as file:
+            file.write(b"more")
+        with self.assertRaisesRegex(AssertionError, "000001.h5 has [0-9]+ bytes, and had [0-9]+ when"):
+            dump(folder, 2)
+        (folder / "000001.h5").unlink()
+        with self.assertRaisesRegex(AssertionError, "names 000001.h5, which is not there"):
+            dump(folder, 2)
+
+    def inspect(self, *arguments):
+        return subprocess.run([INSPECT, *map(str, arguments)], capture_output=True, text=True)
+
+    def test_what_inspect_shows(self):
+        folder = self.pack_folder()
+        for path in (folder, folder / "000000.h5"):
+            said = self.inspect(path).stdout
+            self.assertIn("sample 0: ", said)
+            self.assertIn("  image of 4 x 6, ", said)
+            self.assertTrue(said.endswith("<0>USER: <2 x 2>what 0? ASSISTANT:[[ a b<1>]]\n"), said)
+        self.assertIn("what 5?", self.inspect(folder, "--sample", 5).stdout)
+        beyond = self.inspect(folder, "--sample", 7)
+        self.assertEqual(beyond.returncode, 3)
+        self.assertIn("there is no sample 7; it holds 7", beyond.stderr)
+        result = self.inspect(folder, "--picture", self.folder / "sheet.png")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with Image.open(self.folder / "sheet.png") as sheet:
+            self.assertEqual((sheet.width, sheet.height), (7 * 168 + 8, 160 + 10 + 16 + 8))
+            # Of 4 x 6 pixels: their shape is kept, white below them.
+            pixels = np.asarray(sheet)
+        self.assertEqual(pixels[8, 8].tolist(), PICTURE[0, 0].tolist())
+        self.assertEqual(pixels[8 + 105, 8 + 159].tolist(), PICTURE[3, 5].tolist())
+        self.assertEqual(pixels[8 + 107, 8 + 159].tolist(), [255] * 3)
+        self.assertEqual(self.inspect(folder, "--picture", self.folder / "no/sheet.png").returncode, 7)
+        self.assertIn("is no data set", self.inspect(self.folder / "in", "--sample", 1).stderr)
 
     def test_a_killed_packer_goes_on(self):
         """To the bytes of one that was not, whatever the number of processes."""

@@ -19,7 +19,7 @@ CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
 SCRIPTS = [
     *["contact_sheet.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py", "spoken_sheet.py"],
-    *["pack_fashion_mnist.py", "pack.py", "pack_spoken.py", "pack_text.py"],
+    *["pack.py", "pack_fashion_mnist.py", "pack_spoken.py", "pack_text.py"],
 ]
 # Completes the words given, the last of them not yet whole; what is found, a line each.
 COMPLETE = """
@@ -104,7 +104,7 @@ class Install(unittest.TestCase):
     def test_packers_find_what_they_import(self):
         if run(PYTHON, "-c", "import h5py, tokenizers").returncode:
             self.skipTest("no h5py or tokenizers")
-        for script in self.share.glob("jobs/pack_*.py"):
+        for script in self.share.glob("jobs/pack*.py"):
             self.assertIn("usage:", self.expect(PYTHON, "-B", script, "--help"))
 
     def test_batch_scripts_name_the_installed_program(self):
@@ -153,7 +153,7 @@ class Install(unittest.TestCase):
                 keys += 1
         self.assertGreater(keys, 100)
         for name in SCRIPTS:
-            source = self.share / ("jobs" if name.startswith("pack_") else "postprocess") / name
+            source = self.share / ("jobs" if name.startswith("pack") else "postprocess") / name
             for option in re.findall(r"add_argument\(\s*\"(-[\w-]+)", source.read_text()):
                 self.assertRegex(self.page(name), rf"(?m)(^|, ){option}( |,|$)")
 
