@@ -48,6 +48,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+COPIED = 64 << 20  # bytes at once
+
 
 def length_of(sound):
     """Samples of each channel and their rate, as the head of a WAV or FLAC file says; (0, 0): it does not."""
@@ -162,6 +164,19 @@ class DatasetWriter:
         self.sample_item_offsets.append(len(self.item_offsets) - 1)
         self.labels.append(label)
 
+    def append(self, file):
+        """All samples of an open file of version 2 or 3, which has the same tokens."""
+        for name in ("tokens", "loss_mask", "labels", "item_modality", "item_rate"):
+            getattr(self, name).frombytes(file[name][...].tobytes())
+        self.item_shape.frombytes(file["item_shape"][...].tobytes())
+        frames = file["item_frames"][...] if "item_frames" in file else np.zeros(len(file["item_rate"]), np.int32)
+        self.item_frames.frombytes(frames.tobytes())
+        for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
+            own = getattr(self, name)
+            own.frombytes((file[name][1:] + own[-1]).tobytes())
+        for begin in range(0, len(file["item_bytes"]), COPIED):
+            self.spool.write(file["item_bytes"][begin : begin + COPIED].tobytes())
+
     def _add_item(self, item):
         shape = (0, 0, 0)
         self.item_modality.append(isinstance(item, Clip))
@@ -232,7 +247,7 @@ class DatasetWriter:
         target = file.create_dataset("item_bytes", (self.item_offsets[-1],), np.uint8)
         self.spool.seek(0)
         position = 0
-        while part := self.spool.read(64 << 20):
+        while part := self.spool.read(COPIED):
             target[position : position + len(part)] = np.frombuffer(part, np.uint8)
             position += len(part)
 

@@ -17,14 +17,30 @@ std::string format_of(const std::string& path) {
   return H5File::open(path).text_attribute("format").value_or("");
 }
 
+/// Of a folder: whether a file in it is a data set.
+bool holds_dataset(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == ".h5" && entry.path().filename() != "index.h5")
+      return format_of(entry.path().string()) == "zea.dataset";
+  return false;
+}
+
+void refuse_dataset_options(const InspectOptions& options) {
+  if (options.sample || !options.picture.empty())
+    throw DataError(options.path + " is no data set, of which alone --sample and --picture tell");
+}
+
 void inspect(const InspectOptions& options) {
   if (!std::filesystem::exists(options.path)) throw WeightsError(options.path + ": does not exist");
   if (std::filesystem::is_directory(options.path)) {
     const std::string checkpoint = find_checkpoint(options.path);
+    if (checkpoint.empty() && holds_dataset(options.path)) return inspect_dataset(options);
+    refuse_dataset_options(options);
     return checkpoint.empty() ? inspect_weights(options) : inspect_checkpoint(checkpoint, options);
   }
   const bool dataset =
       !options.path.ends_with(".safetensors") && format_of(options.path) == "zea.dataset";
+  if (!dataset) refuse_dataset_options(options);
   return dataset ? inspect_dataset(options) : inspect_weights(options);
 }
 
@@ -62,5 +78,10 @@ int main(int argc, char** argv) {
       "Read it in full and verify every hash (of a checkpoint, or of a file with optimizer "
       "state)");
   app.add_flag("--deck", options.deck, "The deck of the run, where it is held");
+  app.add_option("--sample", options.sample,
+                 "Of a data set: the text of the sample of this number, what is trained on marked")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--picture", options.picture,
+                 "Of a data set: write a contact sheet of samples to this file (PNG)");
   return zea::run_tool(app, argc, argv, [&] { zea::inspect(options); });
 }

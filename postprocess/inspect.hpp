@@ -2,17 +2,21 @@
 // What zea-inspect shows of each kind of file, on stdout.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "zea/data/dataset.hpp"
 #include "zea/io/state_source.hpp"
 
 namespace zea {
 
 struct InspectOptions {
   std::string path;
-  bool norms = false;  ///< of every tensor: reads it all
-  bool check = false;  ///< every hash of a checkpoint
-  bool deck = false;   ///< of the run that wrote it
+  bool norms = false;             ///< of every tensor: reads it all
+  bool check = false;             ///< every hash of a checkpoint
+  bool deck = false;              ///< of the run that wrote it
+  std::optional<int64_t> sample;  ///< of a data set: its number
+  std::string picture;            ///< of a data set: where a contact sheet is written; empty: none
 };
 
 /// A weights file, a safetensors file, or a Hugging Face directory.
@@ -20,6 +24,9 @@ void inspect_weights(const InspectOptions& options);
 /// A checkpoint or a run directory's newest one.
 void inspect_checkpoint(const std::string& directory, const InspectOptions& options);
 void inspect_dataset(const InspectOptions& options);
+void inspect_sample(const Dataset& dataset, int64_t id);
+/// Throws StorageError.
+void draw_sheet(const Dataset& dataset, const std::string& path);
 
 /// Where the run stood that wrote it.
 void print_position(const StateSource& source);

@@ -31,6 +31,9 @@ void print_lengths(const std::vector<SampleIndex>& index) {
 
 void inspect_dataset(const InspectOptions& options) {
   const auto dataset = open_dataset(options.path);  // of images, then of sound
+  if (options.sample) inspect_sample(*dataset, *options.sample);
+  if (!options.picture.empty()) draw_sheet(*dataset, options.picture);
+  if (options.sample || !options.picture.empty()) return;
   int64_t tokens = 0, targets = 0;
   ItemList items;
   for (const SampleIndex& sample : dataset->index()) {
@@ -47,6 +50,7 @@ void inspect_dataset(const InspectOptions& options) {
              dataset->kinds()[0].token, dataset->kinds()[1].token, dataset->max_token(),
              dataset->classes().size(), dataset->token_bytes().size());
   print_lengths(dataset->index());
+  inspect_sample(*dataset, 0);
 }
 
 }  // namespace zea

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
@@ -68,6 +69,20 @@ void check_same_batches(const Options& now, const StateSource& checkpoint) {
   if (now.data.shuffle != then.data.shuffle)
     refuse("data.shuffle", now.data.shuffle ? "true" : "false",
            then.data.shuffle ? "true" : "false");
+  // Where the sets lie may change.
+  const auto weights = [](const Options& options) {
+    std::vector<double> all;
+    for (const DataSource& set : options.data.train.sets) all.push_back(set.weight);
+    return all;
+  };
+  const auto text_of = [](const std::vector<double>& all) {
+    std::ostringstream out;
+    out << "sets of weight ";
+    for (size_t set = 0; set < all.size(); ++set) out << (set > 0 ? ", " : "") << all[set];
+    return out.str();
+  };
+  if (weights(now) != weights(then))
+    refuse("data.train", text_of(weights(now)), text_of(weights(then)));
 }
 
 /// A run goes on with the model and weights of its checkpoint, whatever a deck beside it says. A

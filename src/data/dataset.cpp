@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
 #include "content_scan.hpp"
+#include "file_dataset.hpp"
+#include "folder_dataset.hpp"
 #include "item_table.hpp"
 #include "offsets.hpp"
 #include "zea/core/error.hpp"
@@ -273,14 +276,10 @@ void FileDataset::check_labels() const {
 
 std::vector<Item> FileDataset::items_of(size_t i) const {
   std::vector<Item> items = items_.heads(i);
-  const auto needs_tokens = [&](const Item& item) {
-    return item.frames > 0 || std::ranges::count(kinds_, item.modality, &ItemKind::modality) > 1;
-  };
-  std::vector<int32_t> tokens;
-  if (std::ranges::any_of(items, needs_tokens))
-    tokens = tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
   try {
-    assign_kinds(tokens, kinds_, items);
+    detail::assign_kinds(kinds_, items, [&] {
+      return tokens_.read(file_, token_offsets_[i], token_offsets_[i + 1]);
+    });
   } catch (const DataError& fault) {
     refuse("sample " + std::to_string(i) + " has " + fault.what());
   }
@@ -325,8 +324,15 @@ void join(detail::ContentScan& found, size_t samples, const SharedOpening& openi
 
 }  // namespace
 
+std::unique_ptr<Dataset> detail::open_unscanned(const std::string& path,
+                                                std::vector<ItemKind> kinds) {
+  return std::make_unique<FileDataset>(path, 0, std::move(kinds));
+}
+
 std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes,
                                       const SharedOpening& opening, std::vector<ItemKind> kinds) {
+  if (std::filesystem::is_directory(path))
+    return detail::open_folder(path, held_bytes, opening, std::move(kinds));
   std::unique_ptr<FileDataset> dataset;
   opening.agree(
       [&] { dataset = std::make_unique<FileDataset>(path, held_bytes, std::move(kinds)); });

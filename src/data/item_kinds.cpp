@@ -2,6 +2,7 @@
 // Which encoder takes an item: the one whose placeholders stand for it in the text.
 #include <algorithm>
 
+#include "file_dataset.hpp"
 #include "zea/core/error.hpp"
 #include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
@@ -92,6 +93,15 @@ void assign_kinds(const std::vector<int32_t>& tokens, const std::vector<ItemKind
     int64_t features = kind->varied ? item.shape.features : kind->features;
     for (; features > 0 && next != tokens.end(); ++next) features -= *next == kind->token_of(item);
   }
+}
+
+void detail::assign_kinds(const std::vector<ItemKind>& kinds, std::vector<Item>& items,
+                          const std::function<std::vector<int32_t>()>& tokens) {
+  const auto needs_tokens = [&](const Item& item) {
+    return item.frames > 0 || std::ranges::count(kinds, item.modality, &ItemKind::modality) > 1;
+  };
+  zea::assign_kinds(std::ranges::any_of(items, needs_tokens) ? tokens() : std::vector<int32_t>{},
+                    kinds, items);
 }
 
 }  // namespace zea

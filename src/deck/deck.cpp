@@ -90,6 +90,8 @@ class DeckReader {
   void store(std::vector<double>& member, const Key& key, const toml::node& node);
   void store(std::vector<std::string>& member, const Key& key, const toml::node& node);
   void store(std::vector<std::vector<std::string>>& member, const Key& key, const toml::node& node);
+  void store(DataSources& member, const Key& key, const toml::node& node);
+  bool read_source(DataSource& source, const Key& key, const toml::node& node);
 
   bool in_range(double value, const Key& key, const toml::node& node);
   void fault_type(const char* needed, const Key& key, const toml::node& node);
@@ -163,8 +165,10 @@ void DeckReader::read_override(const std::string& text) {
   if (key == nullptr) return fault_unknown_key(path, name);
   const std::string value = text.substr(equals + 1);
   const bool is_quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
-  const bool is_text = !is_quoted && (std::holds_alternative<std::string*>(key->member) ||
-                                      std::holds_alternative<AnyChoice*>(key->member));
+  const bool is_text =
+      !is_quoted && (std::holds_alternative<std::string*>(key->member) ||
+                     std::holds_alternative<AnyChoice*>(key->member) ||
+                     (std::holds_alternative<DataSources*>(key->member) && value[0] != '['));
   if (is_text) return read_value(*key, toml::value<std::string>(value));
   try {
     const toml::table table = toml::parse("value = " + value);
@@ -307,6 +311,50 @@ void DeckReader::store(std::vector<std::vector<std::string>>& member, const Key&
     }
   }
   member = lists;
+}
+
+constexpr const char* kSourcesNeeded =
+    "a path, a list of paths, or a list of {path = \"...\", weight = 1.0}";
+
+void DeckReader::store(DataSources& member, const Key& key, const toml::node& node) {
+  if (node.is_string()) {
+    std::string text;
+    store(text, key, node);
+    member = text;
+    return;
+  }
+  if (!node.is_array()) return fault_type(kSourcesNeeded, key, node);
+  DataSources sources;
+  for (const toml::node& entry : *node.as_array())
+    if (!read_source(sources.sets.emplace_back(), key, entry)) return;
+  if (sources.sets.size() == 1 && sources.sets[0].weight != 1) {
+    suspects_.insert(key.path());
+    return fault_at(node.source(), key.path() +
+                                       " has one set, to which a weight does nothing; "
+                                       "leave the weight out");
+  }
+  member = sources;
+}
+
+bool DeckReader::read_source(DataSource& source, const Key& key, const toml::node& node) {
+  const toml::table* table = node.as_table();
+  const toml::node* path = table ? table->get("path") : &node;
+  const toml::node* weight = table ? table->get("weight") : nullptr;
+  const size_t known = (path != nullptr) + (weight != nullptr);
+  if (path == nullptr || !path->is_string() || (table && table->size() != known) ||
+      (weight && !weight->is_number())) {
+    fault_type(kSourcesNeeded, key, node);
+    return false;
+  }
+  store(source.path, key, *path);
+  if (weight) source.weight = *weight->value<double>();
+  if (!source.path.empty() && std::isfinite(source.weight) && source.weight > 0) return true;
+  suspects_.insert(key.path());
+  fault_at(node.source(), source.path.empty()
+                              ? key.path() + " names a set without a path"
+                              : key.path() + ": the weight of " + shown(source.path) + " is " +
+                                    toml_text(source.weight) + "; allowed are numbers above 0");
+  return false;
 }
 
 bool DeckReader::in_range(double value, const Key& key, const toml::node& node) {

@@ -13,7 +13,8 @@ const char* type_name(const KeyMember& member) {
   constexpr const char* kNames[] = {
       "string",          "string",          "true or false",
       "integer",         "number",          "setting",
-      "list of numbers", "list of strings", "list of lists of strings"};
+      "list of numbers", "list of strings", "list of lists of strings",
+      "path or list"};
   static_assert(std::size(kNames) == std::variant_size_v<KeyMember>);
   return kNames[member.index()];
 }

@@ -15,7 +15,7 @@ namespace zea {
 /// Where the value of a key lives; the alternatives are all types that a key may have.
 using KeyMember = std::variant<std::string*, AnyChoice*, bool*, int64_t*, double*, AutoOption*,
                                std::vector<double>*, std::vector<std::string>*,
-                               std::vector<std::vector<std::string>>*>;
+                               std::vector<std::vector<std::string>>*, DataSources*>;
 
 struct Key {
   std::string section;
@@ -61,6 +61,7 @@ std::string toml_text(const AutoOption& value);
 std::string toml_text(const std::vector<double>& value);
 std::string toml_text(const std::vector<std::string>& value);
 std::string toml_text(const std::vector<std::vector<std::string>>& value);
+std::string toml_text(const DataSources& value);
 
 /// The value that `member` points to, as TOML.
 std::string toml_text(const KeyMember& member);

@@ -80,6 +80,16 @@ std::string toml_text(const std::vector<std::vector<std::string>>& value) {
   return list_text(value);
 }
 
+std::string toml_text(const DataSource& value) {
+  return "{path = " + toml_text(value.path) + ", weight = " + toml_text(value.weight) + "}";
+}
+
+/// One set as its path.
+std::string toml_text(const DataSources& value) {
+  if (value.sets.size() > 1) return list_text(value.sets);
+  return toml_text(value.empty() ? std::string() : value.sets[0].path);
+}
+
 std::string toml_text(const KeyMember& member) {
   return std::visit([](const auto* value) { return toml_text(*value); }, member);
 }

@@ -33,8 +33,30 @@ std::string save_line(const SaveReport& report) {
 }
 
 Sampler make_sampler(const Options& options, const Dataset& dataset) {
-  return Sampler(static_cast<int64_t>(dataset.index().size()), options.schedule.global_batch,
-                 static_cast<uint64_t>(options.run.seed), options.data.shuffle);
+  std::vector<SampledSet> sets;
+  for (const int64_t samples : dataset.set_samples()) sets.push_back({samples});
+  for (size_t set = 0; sets.size() > 1 && set < sets.size(); ++set)
+    sets[set].weight = options.data.train.sets.at(set).weight;
+  return Sampler(sets, options.schedule.global_batch, static_cast<uint64_t>(options.run.seed),
+                 options.data.shuffle);
+}
+
+/// What the steps so far took of each of several sets; empty where there is one.
+std::string sets_line(const Options& options, const Dataset& dataset, int64_t step) {
+  const std::vector<int64_t> samples = dataset.set_samples();
+  if (samples.size() == 1) return "";
+  Sampler sampler = make_sampler(options, dataset);
+  const std::vector<int64_t>& drawn = sampler.drawn_before(step);
+  std::string line;
+  for (size_t set = 0; set < samples.size(); ++set) {
+    char epochs[32];
+    std::snprintf(epochs, sizeof epochs, "%.2f",
+                  static_cast<double>(drawn[set]) / static_cast<double>(samples[set]));
+    line += (set > 0 ? ", " : "") + options.data.train.sets[set].path + " " +
+            std::to_string(drawn[set]) + " samples (" + epochs + " epochs of " +
+            std::to_string(samples[set]) + ")";
+  }
+  return "of data.train the first " + std::to_string(step) + " steps took: " + line;
 }
 
 /// The first of many; metrics.jsonl has all.
@@ -260,6 +282,8 @@ void Trainer::log_step(const StepReport& report, bool last) {
 }
 
 void Trainer::log_summary() const {
+  if (const std::string sets = sets_line(options_, parts_.train, position_.step); !sets.empty())
+    parts_.log.info(sets);
   if (const std::string summary = memory_.summary(); !summary.empty()) parts_.log.info(summary);
   if (!sent_.empty())
     parts_.log.info("rank " + std::to_string(parts_.engine.world_rank()) +

@@ -5,6 +5,7 @@
 
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/error.hpp"
+#include "zea/data/joined_dataset.hpp"
 
 namespace zea {
 namespace {
@@ -119,6 +120,14 @@ std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
       open_dataset(path, kHeldBytes, shared_by(control), item_kinds(plan.model));
   agree(control, [&] { check_against(*dataset, plan); });
   return dataset;
+}
+
+std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& plan,
+                                      Collectives& control) {
+  std::vector<std::unique_ptr<Dataset>> sets;
+  for (const DataSource& source : sources.sets)
+    sets.push_back(open_checked(source.path, plan, control));
+  return sets.empty() ? nullptr : join_datasets(std::move(sets));
 }
 
 std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control) {

@@ -144,7 +144,7 @@ TABLE = {
         "test -f jobs/spack/spack_repo/zea/packages/zea/package.py", by=("style_packaging",)
     ),
     f"{PYTHON} jobs/pack_text.py notes.txt --train-bpe 512 --max-tokens 64 --out packed_text": runs(),
-    f"{PYTHON} jobs/pack_llava.py --json talks.json --images pictures --tokenizer quickstart/tokenizer.json"
+    f"{PYTHON} jobs/pack.py talks.json --images pictures --tokenizer quickstart/tokenizer.json"
     " --image-tokens 16 --image-token '<image>' --bos '<bos>' --eos '<eos>' --out talks.h5": runs(),
     "zea-inspect talks.h5": runs(),
     "./jobs/quickstart_gpt2.sh": tested_by("run_quickstart_gpt2_ranks2", "run_quickstart_gpt2_whole_ranks2"),
@@ -167,6 +167,8 @@ TABLE = {
     "zea-inspect --deck quickstart/run": runs(),
     "zea-inspect --norms quickstart/weights.h5": runs(),
     "zea-inspect quickstart/train.h5": runs(),
+    "zea-inspect quickstart/train.h5 --sample 5": runs(),
+    "zea-inspect quickstart/train.h5 --picture samples.png": runs(),
     "zea-inspect quickstart/run/checkpoints/step-00000900": runs(always=[("00000900", "00000004")]),
     "mpirun -n 2 zea -r quickstart/run/checkpoints/step-00000900 -d runs/branch schedule.steps=902": runs(
         always=[("00000900", "00000004"), ("=902", "=6")]

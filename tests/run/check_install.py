@@ -20,7 +20,7 @@ PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"
 SCRIPTS = [
     *["contact_sheet.py", "generate.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py"],
     *["score.py", "spoken_sheet.py"],
-    *["pack_fashion_mnist.py", "pack_llava.py", "pack_spoken.py", "pack_text.py"],
+    *["pack.py", "pack_fashion_mnist.py", "pack_spoken.py", "pack_text.py"],
 ]
 # Completes the words given, the last of them not yet whole; what is found, a line each.
 COMPLETE = """
@@ -105,7 +105,7 @@ class Install(unittest.TestCase):
     def test_packers_find_what_they_import(self):
         if run(PYTHON, "-c", "import h5py, tokenizers").returncode:
             self.skipTest("no h5py or tokenizers")
-        for script in self.share.glob("jobs/pack_*.py"):
+        for script in self.share.glob("jobs/pack*.py"):
             self.assertIn("usage:", self.expect(PYTHON, "-B", script, "--help"))
 
     def test_batch_scripts_name_the_installed_program(self):
@@ -154,7 +154,7 @@ class Install(unittest.TestCase):
                 keys += 1
         self.assertGreater(keys, 100)
         for name in SCRIPTS:
-            source = self.share / ("jobs" if name.startswith("pack_") else "postprocess") / name
+            source = self.share / ("jobs" if name.startswith("pack") else "postprocess") / name
             for option in re.findall(r"add_argument\(\s*\"(-[\w-]+)", source.read_text()):
                 self.assertRegex(self.page(name), rf"(?m)(^|, ){option}( |,|$)")
 
@@ -184,7 +184,7 @@ class Install(unittest.TestCase):
         self.assertEqual(self.complete("zea-consolidate", "--dtype", "b"), ["bfloat16"])
         self.assertEqual(self.complete("zea-consolidate", "--op"), ["--optimizer"])
         self.assertEqual(self.complete("zea-inspect", "a_"), ["a_deck.txt", "a_folder"])
-        self.assertEqual(self.complete("pack_llava.py", "--on-fault", "s"), ["skip", "stop"])
+        self.assertEqual(self.complete("pack.py", "--on-fault", "s"), ["skip", "stop"])
         for name in PROGRAMS + SCRIPTS:
             self.assertNotIn("--manual", self.complete(name, "-"))
             self.assertTrue(self.complete(name, "-"), name)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resumed run is bitwise the run that was never interrupted, at the same layout."""
+"""A resumed run is bitwise the run that was never interrupted, at the same layout; of several data sets
+with weights, also in a folder, the samples are the same at any number of ranks."""
 
 import zea_run as zr
 
@@ -71,6 +72,38 @@ class Resume(zr.ZeaTest):
 
     def test_bf16(self):
         self.check_bitwise("bf16")
+
+    def mixed_deck(self, weights_of_sets=(2.0, 1.0)):
+        weights = zr.make_weights(self.folder / "weights.h5")
+        one = zr.make_dataset(self.folder / "one.h5", zr.mixed_samples(5))
+        (self.folder / "many").mkdir(exist_ok=True)
+        for part in range(3):
+            zr.make_dataset(self.folder / f"many/{part}.h5", zr.mixed_samples(9)[3 * part : 3 * part + 3])
+        pairs = zip((one, self.folder / "many"), weights_of_sets)
+        sets = ", ".join(f'{{path = "{path}", weight = {weight}}}' for path, weight in pairs)
+        more = {"schedule": ["steps = 8"], "precision": ['preset = "fp64"'], "checkpoint": ["every = 4", "keep = 0"]}
+        deck = zr.write_deck(self.folder, weights, one, **more)
+        text = deck.read_text().replace(f'train = "{one}"', f"train = [{sets}]")
+        deck.write_text(text.replace("shuffle = false", "shuffle = true"))
+        return deck
+
+    def test_several_data_sets_on_other_ranks(self):
+        whole, rest = self.folder / "whole", self.folder / "rest"
+        self.assert_code(zr.run_zea(2, ["-i", self.mixed_deck(), "-d", whole], whole), 0)
+        half = whole / "checkpoints" / "step-00000004"
+        self.assert_code(zr.run_zea(1, ["-r", half, "-d", rest], rest), 0)
+        expected, found = zr.numbers_of_steps(whole), zr.numbers_of_steps(rest)
+        self.assertEqual(sorted(found), [5, 6, 7, 8])
+        for step, numbers in found.items():
+            for ours, theirs in zip(numbers, expected[step]):
+                self.assertAlmostEqual(ours, theirs, delta=1e-10 * max(1, abs(theirs)))
+        lines = [(path / "log.txt").read_text() for path in (whole, rest)]
+        took = [next(line for line in text.splitlines() if "the first 8 steps took" in line) for text in lines]
+        self.assertEqual(*[line[line.index("of data.train") :] for line in took])
+        self.assertRegex(took[0], r"one.h5 \d+ samples \([\d.]+ epochs of 5\), .*many \d+ samples \(.* of 9\)")
+        changed = zr.run_zea(1, ["-i", self.mixed_deck((2.0, 1.5)), "-r", half, "-d", rest], rest)
+        self.assert_code(changed, 2)
+        self.assertIn("data.train = sets of weight 2, 1.5, but the run that is resumed has", changed.output)
 
 
 zr.main()

@@ -78,5 +78,78 @@ TEST(Sampler, AllOrdersOfFourAreEquallyLikely) {
   }
 }
 
+std::vector<int64_t> mixed(const std::vector<SampledSet>& sets, int64_t batch, int64_t steps,
+                           bool shuffle = true) {
+  Sampler sampler(sets, batch, 5, shuffle);
+  std::vector<int64_t> ids;
+  for (int64_t step = 0; step < steps; ++step)
+    for (const int64_t id : sampler.global_batch(step)) ids.push_back(id);
+  return ids;
+}
+
+TEST(Sampler, OneSetIsDrawnAsWithoutAWeight) {
+  const std::vector<int64_t> ids = mixed({{20, 3}}, 6, 4);
+  for (int64_t step = 0; step < 4; ++step)
+    EXPECT_EQ(std::vector<int64_t>(ids.begin() + 6 * step, ids.begin() + 6 * (step + 1)),
+              global_batch(20, 6, 5, true, step));
+}
+
+TEST(Sampler, SetsAreDrawnInProportionToTheirWeights) {
+  const std::vector<int64_t> ids = mixed({{10, 1}, {1000, 5}, {3, 2}}, 8, 10000);
+  const auto share = [&](int64_t first, int64_t end) {
+    return static_cast<double>(
+               std::ranges::count_if(ids, [&](int64_t id) { return id >= first && id < end; })) /
+           static_cast<double>(ids.size());
+  };
+  // Five standard deviations of 80000 draws.
+  EXPECT_NEAR(share(0, 10), 0.125, 0.006);
+  EXPECT_NEAR(share(10, 1010), 0.625, 0.009);
+  EXPECT_NEAR(share(1010, 1013), 0.25, 0.008);
+}
+
+TEST(Sampler, EachSetHasEpochsOfItsOwn) {
+  const std::vector<int64_t> ids = mixed({{7, 1}, {11, 2}, {7, 1}}, 5, 400);
+  std::vector<std::vector<int64_t>> firsts;
+  for (const auto& [first, samples] : {std::pair<int64_t, int64_t>{0, 7}, {7, 11}, {18, 7}}) {
+    std::vector<int64_t> own, identity(static_cast<size_t>(samples));
+    for (const int64_t id : ids)
+      if (id >= first && id < first + samples) own.push_back(id - first);
+    std::iota(identity.begin(), identity.end(), 0);
+    ASSERT_GE(own.size(), 2 * identity.size());
+    for (size_t epoch = 0; (epoch + 1) * identity.size() <= own.size(); ++epoch) {
+      const auto begin = own.begin() + static_cast<int64_t>(epoch) * samples;
+      std::vector<int64_t> order(begin, begin + samples);
+      if (epoch == 0) firsts.push_back(order);
+      std::ranges::sort(order);
+      EXPECT_EQ(order, identity) << "epoch " << epoch;
+    }
+  }
+  EXPECT_NE(firsts[0], firsts[2]);  // sets of equal length
+  const std::vector<int64_t> in_order = mixed({{3, 1}, {2, 1}}, 5, 3, false);
+  int64_t next = 0;
+  for (const int64_t id : in_order) {
+    if (id < 3) {
+      EXPECT_EQ(id, next++ % 3);
+    }
+  }
+}
+
+TEST(Sampler, AMixIsTheSameWhicheverStepsWereDrawnBefore) {
+  const std::vector<SampledSet> sets{{7, 0.3}, {11, 2.5}};
+  const std::vector<int64_t> ids = mixed(sets, 6, 40);
+  Sampler sampler(sets, 6, 5, true);
+  for (const int64_t step : {39, 3, 4, 17, 0})
+    EXPECT_EQ(sampler.global_batch(step),
+              std::vector<int64_t>(ids.begin() + 6 * step, ids.begin() + 6 * (step + 1)));
+  const std::vector<int64_t> drawn = sampler.drawn_before(20);
+  EXPECT_EQ(drawn[0],
+            std::count_if(ids.begin(), ids.begin() + 120, [](int64_t id) { return id < 7; }));
+  EXPECT_EQ(drawn[0] + drawn[1], 120);
+  EXPECT_NE(ids, [&] {
+    Sampler other(sets, 240, 6, true);
+    return other.global_batch(0);
+  }());
+}
+
 }  // namespace
 }  // namespace zea::test_sampler

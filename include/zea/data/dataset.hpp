@@ -84,6 +84,10 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::string describe() const = 0;
   virtual const std::vector<SampleIndex>& index() const = 0;
+  /// Samples of each of the sets that it joins, which follow each other in the index.
+  virtual std::vector<int64_t> set_samples() const {
+    return {static_cast<int64_t>(index().size())};
+  }
   virtual Sample read(
       int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
   /// Those that it was opened with, then the other modalities'.
@@ -101,7 +105,8 @@ inline constexpr int64_t kHeldBytes = int64_t{256} << 20;
 /// and id against the others. Arrays of up to `held_bytes` stay in memory, larger ones are read
 /// when needed. What the contents of a large one were found to be is kept beside it, in
 /// `path`.checked, and holds as long as the file is the same. `kinds` are those of the model that
-/// it is for. Throws DataError. Collective over the ranks of `opening`.
+/// it is for. Throws DataError. Collective over the ranks of `opening`. A folder is the data set of
+/// its files.
 std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes = kHeldBytes,
                                       const SharedOpening& opening = {},
                                       std::vector<ItemKind> kinds = {});

@@ -11,6 +11,7 @@
 
 #include "zea/core/decoder.hpp"
 #include "zea/deck/by_module.hpp"
+#include "zea/deck/data_sources.hpp"
 #include "zea/deck/key_info.hpp"
 #include "zea/deck/module_options.hpp"
 #include "zea/deck/named_values.hpp"
@@ -158,7 +159,7 @@ struct LlmOptions {
 };
 
 struct DataOptions {
-  std::string train;
+  DataSources train;
   std::string eval;
   int64_t row_tokens = 2048;
   int64_t rows_per_microbatch = 1;
@@ -176,7 +177,11 @@ struct DataOptions {
 
   template <class Visitor>
   void visit(Visitor&& key) {
-    key(train, {"train", "data set (.h5) to train on", {}});
+    key(train,
+        {"train",
+         "data set (.h5, or a folder of such files) to train on; of several a list of paths, or "
+         "of {path, weight}, from which samples are drawn in proportion to the weights",
+         {}});
     key(eval, {"eval", "held-out data set (.h5); empty: none", {}});
     key(row_tokens,
         {"row_tokens", "tokens that a packed row may hold; no sample may be longer", {}, 1, 1e9});

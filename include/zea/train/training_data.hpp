@@ -20,8 +20,12 @@ LoaderOptions loading_of(const Plan& plan);
 LoaderOptions loading_on(const Plan& plan, int world_rank);
 
 /// Null where `path` is empty. Throws DataError, on all ranks, naming the sample that the model or
-/// a row cannot take. Collective over `control`, as is the next.
+/// a row cannot take. Collective over `control`, as are the next ones.
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
+                                      Collectives& control);
+
+/// All of them as one. Null where there are none.
+std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& plan,
                                       Collectives& control);
 
 /// data.eval, whose prompts must also leave the model room for eval.generate_tokens.

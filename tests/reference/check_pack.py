@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pack_llava.py writes the conversations, images and sounds that it was given, and names what is at
+"""pack.py writes the conversations, images and sounds that it was given, and names what is at
 fault; so does DatasetWriter with raw sound.
 
-usage: check_pack_llava.py JOBS_FOLDER DUMP_DATASET
+usage: check_pack.py JOBS_FOLDER DUMP_DATASET
 """
 
 import json
@@ -70,8 +70,7 @@ class Llava(InFolder):
         text = entries if isinstance(entries, str) else json.dumps(entries)
         (self.folder / "in.json").write_text(text)
         return run(
-            "pack_llava.py",
-            "--json",
+            "pack.py",
             self.folder / "in.json",
             "--images",
             self.folder / "images",
@@ -123,7 +122,7 @@ class Llava(InFolder):
         (model / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
         talk = entry(["<image>what?", "a b", "and <image>", "c"], ["a.jpg", "sub/b.png"])
         (self.folder / "in.json").write_text(json.dumps([talk]))
-        command = ["pack_llava.py", "--json", self.folder / "in.json", "--images", self.folder / "images"]
+        command = ["pack.py", self.folder / "in.json", "--images", self.folder / "images"]
         command += ["--model", model, "--out", self.folder / "out.h5"]
         result = run(*command)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -163,7 +162,7 @@ class Llava(InFolder):
 
     def pack_videos(self, model, one, *more):
         (self.folder / "in.json").write_text(json.dumps([one]))
-        command = ["pack_llava.py", "--json", self.folder / "in.json", "--videos", self.folder / "videos"]
+        command = ["pack.py", self.folder / "in.json", "--videos", self.folder / "videos"]
         return run(*command, "--model", model, "--video-max-pixels", 100352, "--out", self.folder / "out.h5", *more)
 
     def test_videos(self):

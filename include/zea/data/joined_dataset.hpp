@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several data sets as one: their samples follow each other.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "zea/data/dataset.hpp"
+
+namespace zea {
+
+/// Of one or more, opened for the same model. Names of classes and bytes of tokens are those of the
+/// first.
+std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets);
+
+}  // namespace zea

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs conversations about images, videos and sound into a zea data set.
+
+Sources, told apart by their endings or by --format, or folders of such files:
+
+    .json      a list of entries as LLaVA has them: {"id", "image", "video" and "audio": path or list of
+               paths (absent: none), "conversations": [{"from": "human" or "gpt", "value": text}, ...]};
+               "<image>" in a human turn stands for the next image, "<audio>" for the next clip of
+               sound, "<video>" for the next video
+    .jsonl     a line each: the same, or {"messages": [{"role", "content": text or parts}]} as OpenAI
+               has them, whose parts are text, image_url and input_audio
+    .tar       WebDataset: members of one key are an entry, .json or .txt beside images
+    .parquet   columns messages or conversations, or text, with image or images, whose bytes are inside
+    .csv       in a folder of images: columns file_name and text, perhaps prompt
+
+Images are named by their paths below --images, are inside as base64 data URIs, or come with their
+entry. JPEG and PNG stay as they are, WebP, GIF and BMP (of what moves the first frame) become PNG. A
+clip is a WAV or FLAC file. A video (with --model) is a folder of its frames, JPEG or PNG files in the
+order of their names, --fps of them a second (or "fps" of the entry).
+
+--model takes tokenizer, placeholders and their number for each item from a Hugging Face directory, and
+turns from its chat template. Where it has none, or with --tokenizer, turns are in the form of the
+family (ChatML, Gemma's, Mistral's) or in Vicuna's:
+
+    [bos]USER: human turn ASSISTANT: gpt turn[eos]
+
+with bos only at the start. The loss is on what the assistant says and on the token that ends it.
+
+An entry at fault is named with its reason; with --on-fault skip it is left out. OUT.report.json counts
+by reason what was left out. A packer that was killed goes on where it was when it is started again with
+the same options, and the result is the same.
+"""
+
+import argparse
+import datetime
+import os
+import sys
+from pathlib import Path
+
+from dataset_writer import DatasetWriter
+from model_directory import ModelDirectory, vicuna_turns
+from packing.chat_template import ChatTemplate, read_template, special_tokens
+from packing.media import Media
+from packing.parts import Parts, fingerprint
+from packing.processes import Sampler, outcomes
+from packing.readers import READERS, count_all, files_of, read_all, reader_of
+from packing.record import RecordMaker
+from packing.report import Progress, Tally
+from packing.tokens import FamilyTurns, FixedCounts, TemplateTurns, token_id
+from token_bytes import token_bytes
+from tokenizers import Tokenizer
+
+MOST_FAULTS = 20  # after which packing stops, unless they are skipped
+
+
+class Limits:
+    def __init__(self, arguments):
+        self.most_item_bytes = arguments.max_item_mib << 20
+        self.most_json_bytes = 4 * self.most_item_bytes  # it may hold items
+
+
+def read_tokenizer(path):
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()  # some files ask for it, and long samples would lose their end
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def make_template(arguments, tokenizer, date):
+    """None: turns are in the family's form."""
+    folder = arguments.model or arguments.tokenizer.parent
+    if arguments.chat_template:
+        source = arguments.chat_template.read_text(encoding="utf-8")
+    else:
+        source = read_template(folder) if arguments.model else None
+    if source is None:
+        return None
+    ends = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    names = special_tokens(folder)
+    return ChatTemplate(source, names, {*ends, *names.values()}, date)
+
+
+def make_tokens(arguments, tokenizer, date):
+    if arguments.model:
+        limits = (arguments.max_pixels, arguments.max_tiles, arguments.video_max_pixels)
+        model = ModelDirectory(arguments.model, *limits)
+    else:
+        turns = vicuna_turns(arguments.bos, arguments.eos)
+        model = FixedCounts(arguments, turns, lambda name: token_id(tokenizer, name))
+    template = make_template(arguments, tokenizer, date)
+    if template is None:
+        return FamilyTurns(tokenizer, arguments, model)
+    return TemplateTurns(tokenizer, arguments, model, template)
+
+
+class Work:
+    """Packs part after part."""
+
+    def __init__(self, arguments, files, parts):
+        self.arguments, self.parts = arguments, parts
+        tokenizer = read_tokenizer(arguments.model / "tokenizer.json" if arguments.model else arguments.tokenizer)
+        self.tokens = make_tokens(arguments, tokenizer, parts.date)
+        self.pieces = token_bytes(tokenizer)
+        sampler = Sampler(RecordMaker(arguments.prompt), Media(arguments), self.tokens)
+        entries = read_all(files, arguments.format, Limits(arguments), parts.next)
+        self.outcomes = outcomes(entries, sampler, arguments.processes)
+        self.total = parts.tally()
+        self.progress = Progress(count_all(files, arguments.format), self.total["entries"])
+
+    def writer(self, path):
+        image, audio, video = (self.tokens.placeholder[name] for name in ("image", "audio", "video"))
+        return DatasetWriter(path, image, None, self.pieces, audio, video)
+
+    def pack_part(self):
+        """Whether there was anything left, and no faults that stop it."""
+        tally, following = Tally(), None
+        with self.writer(self.parts.path()) as writer:
+            for place, name, (outcome, *result) in self.outcomes:
+                following = place
+                if outcome == "fault":
+                    tally.add_fault(name, *result)
+                    self.total.add_fault(name, *result)
+                else:
+                    tokens, mask, items, notes = result
+                    writer.add(tokens, mask, items)
+                    tally.add_sample(name, tokens, mask, notes)
+                    self.total.add_sample(name, tokens, mask, notes)
+                self.progress.show(self.total)
+                if self.is_stopped() or tally["entries"] == self.arguments.part_entries:
+                    break
+        if following:
+            self.parts.commit(tally, following)
+        return following and not self.is_stopped()
+
+    def is_stopped(self):
+        return self.arguments.on_fault == "stop" and self.total.dropped >= MOST_FAULTS
+
+    def run(self):
+        while self.pack_part():
+            pass
+        self.outcomes.close()
+        self.progress.show(self.total, last=True)
+        return self.total
+
+
+def add_token_options(parser):
+    add = parser.add_argument
+    add("--model", type=Path, help="Hugging Face directory; in place of all options of tokens")
+    add("--chat-template", type=Path, help="file with a template in place of the model's own")
+    add("--max-pixels", type=int, default=0, help="with --model: data.resized_max_pixels of the deck (0: that of the family)")
+    add("--max-tiles", type=int, default=0, help="with --model: data.max_tiles of the deck (0: that of the family)")
+    add("--tokenizer", type=Path, help="tokenizer.json of the language model")
+    add("--image-tokens", type=int, default=0, help="features that the encoder makes of an image (0: there are no images)")
+    help_of_sound = "features that the encoder makes of a clip, its max_source_positions (0: no sound)"
+    add("--audio-tokens", type=int, default=0, help=help_of_sound)
+    help_of_length = "a clip has the features of its own length, and --audio-tokens is that of the longest: 750 of Qwen2-Audio"
+    add("--audio-own-length", action="store_true", help=help_of_length)
+    add("--bos", default="<s>", help='token before a conversation; "" for none')
+    add("--eos", default="</s>", help="token after every gpt turn")
+    add("--image-token", default="<image>", help="placeholder token of images")
+    add("--audio-token", default="<audio>", help="placeholder token of sound")
+    add("--max-tokens", type=int, default=0, help="longest sample allowed (0: any)")
+
+
+def add_item_options(parser):
+    add = parser.add_argument
+    add("--images", type=Path, help="folder that the image paths start from (default: that of the first source)")
+    add("--sounds", type=Path, help="folder that the audio paths start from")
+    add("--videos", type=Path, help="folder that the video paths start from")
+    add("--fps", type=float, default=2, help="frames of a video that are a second")
+    help_of_frames = "of a longer video as many are taken, evenly spread: data.max_frames of the deck"
+    add("--max-frames", type=int, default=768, help=help_of_frames)
+    add("--max-seconds", type=float, default=0, help="what of a video comes later is left out (0: nothing)")
+    help_of_pixels = "with --model: data.video_max_pixels of the deck (0: that of the family)"
+    add("--video-max-pixels", type=int, default=0, help=help_of_pixels)
+    add("--max-image-pixels", type=int, default=100_000_000, help="of an image: data.max_image_pixels of the deck")
+    add("--max-item-mib", type=int, default=256, help="bytes of an item's file, in units of 2^20")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", type=Path, nargs="+", metavar="source", help="files, or folders of such files")
+    parser.add_argument("--format", choices=["auto", *READERS], default="auto", help="of all sources")
+    parser.add_argument("--prompt", default="", help="question that captions of pictures answer")
+    add_item_options(parser)
+    add_token_options(parser)
+    parser.add_argument("--out", type=Path, required=True, help="data set to write: a file .h5, or a folder of parts")
+    parser.add_argument("--on-fault", choices=["stop", "skip"], default="stop")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core")
+    parser.add_argument("--part-entries", type=int, default=1024, help="entries of a part, which is kept when it is whole")
+    arguments = parser.parse_args()
+    if arguments.max_frames < 1 or not 0 < arguments.fps <= 1000:
+        parser.error("--max-frames is 1 or more, --fps above 0 and up to 1000")
+    for name in ("max_image_pixels", "max_item_mib", "processes", "part_entries"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} is 1 or more")
+    if (arguments.model is None) == (arguments.tokenizer is None):
+        parser.error("give --model, or --tokenizer and the options of tokens")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    out = arguments.out
+    if out.suffix != ".h5" and out.exists():
+        sys.exit(f"{out} is there; remove it, or name another folder")
+    files = [file for source in arguments.sources for file in files_of(source)]
+    for file in files:
+        reader_of(file, arguments.format)
+    if arguments.images is None:
+        arguments.images = files[0].parent
+    parts = Parts(out, fingerprint(arguments, files), datetime.date.today().isoformat())
+    work = Work(arguments, files, parts)
+    total = work.run()
+    if arguments.on_fault == "stop":
+        print(*total.faults(), sep="\n", end="\n" if total.dropped else "", file=sys.stderr)
+    total.say() if arguments.on_fault == "skip" else None
+    total.write(out.with_name(f"{out.name}.report.json"), out)
+    if total["samples"] == 0 or (total.dropped and arguments.on_fault == "stop"):
+        parts.remove()
+        sys.exit(f"nothing written: {total.dropped} entries at fault; repair them or --on-fault skip")
+    parts.finish(work.writer)
+    print(f"{out}: {total['samples']} samples, {total.dropped} entries skipped")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index of a folder of data sets, by which zea opens them without reading them:
+
+    root attributes (text): format "zea.dataset.index", version "3"
+    names                 strings of fixed length: the files, in the order of their samples
+    bytes                 int64 (files)        size of each
+    first_samples         int64 (files + 1)
+    max_token             int64 (1)            largest id
+    targets               int64 (samples)      tokens that are learnt
+    token_offsets, sample_item_offsets, item_offsets, item_shape, item_modality, item_rate,
+    item_frames           as of one data set of all samples
+"""
+
+import os
+
+import h5py
+import numpy as np
+from dataset_writer import sync
+
+NAME = "index.h5"
+OFFSETS = ("token_offsets", "sample_item_offsets", "item_offsets")
+
+
+def targets_of(file):
+    """A sample's first token is no target."""
+    begins = file["token_offsets"][:-1]
+    mask = file["loss_mask"][...].astype(np.int64)
+    mask[begins] = 0
+    return np.add.reduceat(mask, begins)
+
+
+def write_index(folder, paths):
+    arrays = {name: [np.zeros(1, np.int64)] for name in OFFSETS}
+    arrays |= {name: [] for name in ("item_shape", "item_modality", "item_rate", "item_frames", "targets")}
+    firsts, most = [0], 0
+    for path in paths:
+        with h5py.File(path) as file:
+            for name in OFFSETS:
+                arrays[name].append(file[name][1:] + arrays[name][-1][-1])
+            for name in ("item_shape", "item_modality", "item_rate"):
+                arrays[name].append(file[name][...])
+            frames = file["item_frames"][...] if "item_frames" in file else np.zeros(len(file["item_rate"]), np.int32)
+            arrays["item_frames"].append(frames)
+            arrays["targets"].append(targets_of(file))
+            firsts.append(firsts[-1] + len(arrays["targets"][-1]))
+            most = max(most, int(file["tokens"][...].max()))
+    unfinished = folder / f"{NAME}.tmp"
+    with h5py.File(unfinished, "w", libver=("v110", "v110")) as file:
+        file.attrs["format"], file.attrs["version"] = np.bytes_("zea.dataset.index"), np.bytes_("3")
+        file["names"] = np.array([path.name.encode() for path in paths], dtype="S")
+        file["bytes"] = np.array([path.stat().st_size for path in paths], np.int64)
+        file["first_samples"], file["max_token"] = np.array(firsts, np.int64), np.array([most], np.int64)
+        for name, found in arrays.items():
+            file[name] = np.concatenate(found)
+    sync(unfinished)
+    os.replace(unfinished, folder / NAME)

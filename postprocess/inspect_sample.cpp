@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sample of a data set as a reader checks it: its text, in which what is trained on is marked,
+// and its items.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "inspect.hpp"
+#include "zea/core/printable.hpp"
+#include "zea/data/dataset.hpp"
+
+namespace zea {
+namespace {
+
+/// Around what is learnt: bold on a terminal, brackets elsewhere.
+struct Marks {
+  const char* begin;
+  const char* end;
+};
+
+Marks marks_of_output() {
+  return isatty(STDOUT_FILENO) ? Marks{"\x1b[1m", "\x1b[0m"} : Marks{"[[", "]]"};
+}
+
+std::string text_of(int32_t token, const std::vector<std::string>& pieces) {
+  const bool is_known = static_cast<size_t>(token) < pieces.size();
+  const std::string text = is_known ? pieces[static_cast<size_t>(token)] : "";
+  return text.empty() ? "<" + std::to_string(token) + ">" : text;
+}
+
+bool is_placeholder(int32_t token, const std::vector<ItemKind>& kinds) {
+  return token >= 0 && std::ranges::any_of(kinds, [&](const ItemKind& kind) {
+           return kind.token == token || kind.video_token == token;
+         });
+}
+
+/// Runs of a placeholder are one word, of what is learnt between marks; lines stay lines.
+std::string marked_text(const Sample& sample, const Dataset& dataset, const Marks& marks) {
+  std::string text, run;
+  bool is_learnt = false;
+  const auto end_run = [&] {
+    text += printable(run);
+    run.clear();
+  };
+  for (size_t i = 0; i < sample.tokens.size();) {
+    const int32_t token = sample.tokens[i];
+    const bool learns = i > 0 && sample.loss_mask[i] == 1;
+    size_t end = i + 1;
+    while (is_placeholder(token, dataset.kinds()) && end < sample.tokens.size() &&
+           sample.tokens[end] == token)
+      ++end;
+    if (learns != is_learnt) {
+      end_run();
+      text += learns ? marks.begin : marks.end;
+      is_learnt = learns;
+    }
+    if (is_placeholder(token, dataset.kinds()))
+      run += "<" + std::to_string(token) + " x " + std::to_string(end - i) + ">";
+    else
+      run += text_of(token, dataset.token_bytes());
+    i = end;
+  }
+  end_run();
+  return text + (is_learnt ? marks.end : "");
+}
+
+std::string words_of(const Item& item) {
+  const std::string bytes = grouped(static_cast<int64_t>(item.bytes.size())) + " bytes";
+  if (item.modality == Modality::Audio)
+    return item.rate == 0 ? "clip of unknown length, " + bytes
+                          : "clip of " + grouped(item.samples) + " samples at " +
+                                std::to_string(item.rate) + " Hz, " + bytes;
+  const std::string size = item.height == 0
+                               ? "unknown size"
+                               : std::to_string(item.height) + " x " + std::to_string(item.width);
+  if (item.frames > 0)
+    return "video of " + std::to_string(item.frames) + " frames of " + size + ", " + bytes;
+  return "image of " + size + (item.raw ? " raw, " : ", ") + bytes;
+}
+
+}  // namespace
+
+void inspect_sample(const Dataset& dataset, int64_t id) {
+  const Sample sample = dataset.read(id);
+  const auto learnt = std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), uint8_t{1});
+  print_line("sample %s: %s tokens, %s of them trained on", grouped(id).c_str(),
+             grouped(static_cast<int64_t>(sample.tokens.size())).c_str(), grouped(learnt).c_str());
+  for (const Item& item : sample.items) print_line("  %s", words_of(item).c_str());
+  if (sample.label >= 0 && static_cast<size_t>(sample.label) < dataset.classes().size())
+    print_line("  label %d: %s", sample.label,
+               dataset.classes()[static_cast<size_t>(sample.label)].c_str());
+  std::printf("%s\n", marked_text(sample, dataset, marks_of_output()).c_str());
+}
+
+}  // namespace zea

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the data sets of a file and of a folder share.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zea/data/dataset.hpp"
+
+namespace zea::detail {
+
+/// A file whose structure is checked, but not the contents: neither targets nor the largest token
+/// are known. Throws DataError.
+std::unique_ptr<Dataset> open_unscanned(const std::string& path, std::vector<ItemKind> kinds);
+
+/// Gives items their kinds; asks for the tokens of their sample only where the kinds depend on
+/// them.
+void assign_kinds(const std::vector<ItemKind>& kinds, std::vector<Item>& items,
+                  const std::function<std::vector<int32_t>()>& tokens);
+
+}  // namespace zea::detail

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/data/joined_dataset.hpp"
+
+#include <algorithm>
+
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+class JoinedDataset : public Dataset {
+ public:
+  explicit JoinedDataset(std::vector<std::unique_ptr<Dataset>> sets) : sets_(std::move(sets)) {
+    for (const auto& set : sets_) {
+      firsts_.push_back(static_cast<int64_t>(index_.size()));
+      index_.insert(index_.end(), set->index().begin(), set->index().end());
+      max_token_ = std::max(max_token_, set->max_token());
+    }
+  }
+
+  std::string describe() const override {
+    return sets_[0]->describe() + " and " + std::to_string(sets_.size() - 1) + " more";
+  }
+  const std::vector<SampleIndex>& index() const override { return index_; }
+  std::vector<int64_t> set_samples() const override {
+    std::vector<int64_t> samples;
+    for (const auto& set : sets_) samples.push_back(static_cast<int64_t>(set->index().size()));
+    return samples;
+  }
+  Sample read(int64_t id) const override {
+    ZEA_ASSERT(id >= 0 && id < static_cast<int64_t>(index_.size()));
+    const auto set =
+        static_cast<size_t>(std::ranges::upper_bound(firsts_, id) - firsts_.begin()) - 1;
+    Sample sample = sets_[set]->read(id - firsts_[set]);
+    sample.id = id;
+    return sample;
+  }
+  const std::vector<ItemKind>& kinds() const override { return sets_[0]->kinds(); }
+  int32_t max_token() const override { return max_token_; }
+  const std::vector<std::string>& classes() const override { return sets_[0]->classes(); }
+  const std::vector<std::string>& token_bytes() const override { return sets_[0]->token_bytes(); }
+
+ private:
+  std::vector<std::unique_ptr<Dataset>> sets_;
+  std::vector<int64_t> firsts_;
+  std::vector<SampleIndex> index_;
+  int32_t max_token_ = -1;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> join_datasets(std::vector<std::unique_ptr<Dataset>> sets) {
+  ZEA_ASSERT(!sets.empty());
+  if (sets.size() == 1) return std::move(sets[0]);
+  return std::make_unique<JoinedDataset>(std::move(sets));
+}
+
+}  // namespace zea

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jobs/pack.py reads every format alike, names what is at fault in each, leaves nothing outside its
+folders be read, and goes on where it was killed.
+
+usage: check_pack_formats.py JOBS_FOLDER DUMP_DATASET
+"""
+
+import base64
+import csv
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import unittest
+
+from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+import numpy as np
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+INSPECT = sys.argv[3]
+PICTURE = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+
+
+def encoded(form, picture=PICTURE, **more):
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, form, **more)
+    return out.getvalue()
+
+
+PNG, JPEG = encoded("PNG"), encoded("JPEG")
+TURNS = [{"from": "human", "value": "<image>what?"}, {"from": "gpt", "value": "a b"}]
+
+
+def talk(image, text="what?"):
+    link = {"type": "image_url", "image_url": {"url": image}}
+    parts = [link, {"type": "text", "text": text}]
+    return {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "a b"}]}
+
+
+def uri(data):
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+class Formats(InFolder):
+    def setUp(self):
+        super().setUp()
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        special = ["<s>", "</s>", "<image>"]
+        trainer = trainers.BpeTrainer(special_tokens=special, show_progress=False, initial_alphabet=alphabet)
+        tokenizer.train_from_iterator([], trainer)
+        tokenizer.save(str(self.folder / "tokenizer.json"))
+        (self.folder / "in").mkdir()
+        (self.folder / "in/a.png").write_bytes(PNG)
+
+    def command(self, source, *more):
+        tokens = ["--tokenizer", self.folder / "tokenizer.json", "--image-tokens", 2]
+        return ["pack.py", self.folder / "in" / source, *tokens, "--out", self.folder / "out.h5", *more]
+
+    def pack(self, source, *more):
+        return run(*self.command(source, *more))
+
+    def samples(self, source, *more):
+        result = self.pack(source, *more)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return dump(self.folder / "out.h5", 2)["samples"]
+
+    def expect(self, samples, images, text="USER: what? ASSISTANT: a b"):
+        self.assertEqual([sample["text"] for sample in samples], [text] * len(images))
+        self.assertEqual([sample["answer"] for sample in samples], [" a b"] * len(images))
+        found = [[bytes(item["bytes"]) for item in sample["items"]] for sample in samples]
+        self.assertEqual(found, [[image] for image in images])
+
+    def lines(self, *values, name="in.jsonl"):
+        text = "".join((v if isinstance(v, str) else json.dumps(v)) + "\n" for v in values).encode()
+        (self.folder / "in" / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        return name
+
+    def tar(self, members, name="in.tar", mode="w"):
+        with tarfile.open(self.folder / "in" / name, mode) as tar:
+            for path, data in members:
+                head = data if isinstance(data, tarfile.TarInfo) else tarfile.TarInfo(path)
+                if isinstance(data, bytes):
+                    head.size = len(data)
+                tar.addfile(head, io.BytesIO(data) if isinstance(data, bytes) else None)
+        return name
+
+    def dropped(self):
+        return json.loads((self.folder / "out.h5.report.json").read_text())["dropped"]
+
+    def test_json_lines(self):
+        marked = {"messages": [{"role": "user", "content": "<image>what?"}, {"role": "assistant", "content": "a b"}]}
+        llava = {"image": "a.png", "conversations": TURNS}
+        lines = [talk("a.png"), talk(uri(JPEG)), {**marked, "images": ["a.png"]}, llava]
+        for name in ("in.jsonl", "in.jsonl.gz"):
+            self.expect(self.samples(self.lines(*lines, name=name)), [PNG, JPEG, PNG, PNG])
+
+    def test_webdataset(self):
+        text = json.dumps({"conversations": TURNS}).encode()
+        members = [("x/1.png", PNG), ("x/1.json", text), ("x/2.jpg", JPEG), ("x/2.txt", b"a b\n"), ("x/2.cls", b"7")]
+        for name, mode in (("in.tar", "w"), ("in.tar.gz", "w:gz")):
+            samples = self.samples(self.tar(members, name, mode), "--prompt", "what?")
+            self.expect(samples, [PNG, JPEG])
+
+    def test_faults_of_tars(self):
+        link, folder = tarfile.TarInfo("link.png"), tarfile.TarInfo("folder")
+        link.type, link.linkname, folder.type = tarfile.SYMTYPE, "/etc/passwd", tarfile.DIRTYPE
+        members = [("good.png", PNG), ("good.txt", b"a b"), ("folder", folder)]
+        members += [("../up.png", PNG), ("../up.txt", b"a"), ("link.png", link), ("link.txt", b"a"), ("no.png", PNG)]
+        members += [("bad.png", PNG), ("bad.json", b"["), ("deep.png", PNG), ("deep.json", b"[" * 100000)]
+        members += [("latin.png", PNG), ("latin.txt", b"\xe4"), ("big.png", b"0" * (1 << 20 | 1)), ("big.txt", b"a")]
+        result = self.pack(self.tar(members), "--on-fault", "skip", "--max-item-mib", 1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        dropped = self.dropped()
+        counts = {kind: found["count"] for kind, found in dropped.items()}
+        self.assertEqual(counts, {"outside": 2, "turns": 1, "not JSON": 2, "text": 1, "too large": 1})
+        self.assertIn("in.tar[../up]: ../up.png lies outside the tar", dropped["outside"]["examples"][0])
+        self.assertIn("is a link or a device", dropped["outside"]["examples"][1])
+        self.assertIn("nested too deeply", dropped["not JSON"]["examples"][1])
+        path = self.folder / "in/in.tar"
+        path.write_bytes(path.read_bytes()[:700])
+        self.assertIn("cannot be read further", self.pack("in.tar").stderr)
+
+    def test_parquet(self):
+        try:
+            import pyarrow as arrow
+            import pyarrow.parquet
+        except ImportError:
+            self.skipTest("there is no pyarrow")
+        messages = talk("x")["messages"][1:]
+        messages = [{"role": "user", "content": "<image>what?"}, *messages]
+        one = {"messages": messages, "images": [{"bytes": PNG, "path": None}]}
+
+        def write(rows):
+            pyarrow.parquet.write_table(arrow.Table.from_pylist(rows), self.folder / "in/in.parquet")
+
+        write([one, {"messages": messages, "images": [{"bytes": None, "path": "a.png"}]}, one])
+        self.expect(self.samples("in.parquet", "--part-entries", 1), [PNG] * 3)
+        write([{"image": JPEG, "caption": "a b", "id": 1}, {"image": PNG, "caption": "a b", "id": 2}])
+        self.expect(self.samples("in.parquet", "--prompt", "what?"), [JPEG, PNG])
+        write([{"conversations": json.dumps(TURNS), "image": {"bytes": PNG, "path": "gone"}}])
+        self.expect(self.samples("in.parquet"), [PNG])
+        write([{"conversations": "[", "image": PNG}])
+        self.assertIn("its conversations are not JSON", self.pack("in.parquet").stderr)
+        (self.folder / "in/in.parquet").write_bytes(b"PAR1 and no more")
+        self.assertIn("cannot be read as Parquet", self.pack("in.parquet").stderr)
+
+    def test_parquet_without_its_package(self):
+        (self.folder / "pyarrow").mkdir()
+        (self.folder / "pyarrow/__init__.py").write_text("raise ImportError")
+        (self.folder / "in/in.parquet").touch()
+        command = [sys.executable, JOBS / "pack.py", *map(str, self.command("in.parquet")[1:])]
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+        result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("Parquet takes the package pyarrow", result.stderr)
+
+    def test_a_folder_with_a_csv(self):
+        def write(*rows):
+            with open(self.folder / "in/meta.csv", "w", newline="") as file:
+                csv.writer(file).writerows(rows)
+
+        write(["file_name", "text", "question"], ["a.png", "a b", "what?"])
+        self.expect(self.samples(""), [PNG])
+        write(["file_name", "text"], ["a.png", "a b"], ["../x.png", "a b"], ["a.png"])
+        result = self.pack("", "--on-fault", "skip")
+        self.assertIn("1 samples, 2 entries skipped", result.stdout)
+        write(["name", "text"], ["a.png", "a b"])
+        self.assertIn("names no column file_name or", self.pack("").stderr)
+
+    def test_pictures_that_zea_does_not_read_are_converted(self):
+        grey = PICTURE[..., :1].repeat(3, 2)
+        moving = encoded("GIF", grey, save_all=True, append_images=[Image.fromarray(255 - grey)])
+        inks = Image.fromarray(PICTURE).convert("CMYK")
+        out = io.BytesIO()
+        inks.save(out, "JPEG")
+        pictures = [encoded("WEBP", lossless=True), moving, encoded("BMP"), out.getvalue()]
+        result = self.samples(self.lines(*[talk(uri(picture)) for picture in pictures]))
+        found = [bytes(sample["items"][0]["bytes"]) for sample in result]
+        for data, expected in zip(found, [PICTURE, grey, PICTURE]):
+            self.assertTrue(data.startswith(b"\x89PNG"))
+            self.assertEqual(np.asarray(Image.open(io.BytesIO(data))).tolist(), expected.tolist())
+        self.assertEqual(found[3], pictures[3])
+        notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
+        self.assertEqual(sorted(notes), [f"{form} converted to PNG" for form in ("BMP", "GIF", "WEBP")])
+
+    def test_faults_are_named(self):
+        (self.folder / "secret.png").write_bytes(PNG)
+        (self.folder / "in/link.png").symlink_to(self.folder / "secret.png")
+        (self.folder / "in/inside.png").symlink_to("a.png")
+        os.mkfifo(self.folder / "in/pipe.png")
+        huge = PNG[:16] + (1 << 20).to_bytes(4, "big") * 2 + PNG[24:]
+        webp = encoded("WEBP", np.zeros((400, 500, 3), np.uint8))
+        deep = '{"messages": ' + "[" * 100000 + "]" * 100000 + "}"
+        lines = [
+            (talk("inside.png"), None, None),
+            (talk("link.png"), "outside", "a link leads there"),
+            (talk("../secret.png"), "outside", "lies outside the folder of images"),
+            (talk("/etc/hostname"), "outside", "lies outside the folder of images"),
+            (talk("https://example.org/a.png"), "unreadable", "is not on this machine; fetch it"),
+            (talk("data:image/png,abc"), "unreadable", "it must be data:TYPE;base64"),
+            (talk("data:image/png;base64,a b!"), "unreadable", "inside cannot be read"),
+            (talk(uri(b"hello")), "unreadable", "is neither JPEG nor PNG, nor WEBP, GIF, BMP"),
+            (talk(uri(huge)), "too large", "1048576 x 1048576 pixels, more than --max-image-pixels 100000"),
+            (talk(uri(webp)), "too large", "400 x 500 pixels, more than"),
+            (talk(uri(PNG + b"\0" * (2 << 20))), "too large", "more than --max-item-mib 1"),
+            (talk("pipe.png"), "unreadable", "it is no regular file"),
+            ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "turns", "a part of type smell"),
+            ({"messages": [{"role": "judge", "content": "x"}]}, "turns", 'message 0 must be {"role": "system"'),
+            ({"messages": [{"role": "assistant", "content": "x"}]}, "turns", "is not where it should be"),
+            ({"messages": [{"role": "system", "content": "x"}]}, "turns", "ends with a human turn"),
+            ({"messages": []}, "turns", "has no messages"),
+            ([1], "turns", "has no conversations"),
+            ('{"messages": }', "not JSON", "is not JSON"),
+            (deep, "not JSON", "is nested too deeply"),
+            ('"' + "x" * (5 << 20) + '"', "too large", "has more than 4194304 bytes"),
+            ({"messages": [{"role": "tool", "content": "x"}]}, "tools", "is a call of a tool"),
+        ]
+        more = ["--on-fault", "skip", "--max-image-pixels", 100000, "--max-item-mib", 1]
+        (sample,) = self.samples(self.lines(*[line for line, _, _ in lines]), *more)
+        dropped = self.dropped()
+        for number, (_, kind, part) in enumerate(lines, 1):
+            examples = dropped[kind]["examples"] if kind else []
+            found = next((text for text in examples if f"in.jsonl:{number}: " in text), "")
+            self.assertIn(part or "", found, (number, kind))
+        self.assertEqual(sum(found["count"] for found in dropped.values()), len(lines) - 1)
+
+    def test_faults_of_sources_are_named(self):
+        (self.folder / "in/a.xyz").touch()
+        (self.folder / "in/none").mkdir()
+        self.assertIn("there is no such file", self.pack("gone.jsonl").stderr)
+        self.assertIn("its ending tells no format", self.pack("a.xyz").stderr)
+        self.assertIn("holds no file that ends with", self.pack("none").stderr)
+        self.assertIn("--processes is 1 or more", self.pack("a.xyz", "--processes", 0).stderr)
+
+    def pack_folder(self, count=7):
+        lines = [talk(uri(JPEG if n % 2 else PNG), f"what {n}?") for n in range(count)]
+        more = ["--part-entries", 3, "--out", self.folder / "set"]
+        result = self.pack(self.lines(*lines), *more)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return self.folder / "set"
+
+    def test_a_folder_of_parts(self):
+        """Its index gives what its files do, and names no file that has changed."""
+        folder = self.pack_folder()
+        files = ["000000.h5", "000001.h5", "000002.h5", "index.h5"]
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), files)
+        found = dump(folder, 2)
+        self.assertEqual([sample["text"] for sample in found["samples"]][4], "USER: what 4? ASSISTANT: a b")
+        self.assertIn("set is there", self.pack("in.jsonl", "--out", folder).stderr)
+        (folder / "index.h5").rename(self.folder / "index.h5")
+        self.assertEqual(dump(folder, 2), found)
+        (self.folder / "index.h5").rename(folder / "index.h5")
+        with open(folder / "000001.h5", "ab") as file:
+            file.write(b"more")
+        with self.assertRaisesRegex(AssertionError, "000001.h5 has [0-9]+ bytes, and had [0-9]+ when"):
+            dump(folder, 2)
+        (folder / "000001.h5").unlink()
+        with self.assertRaisesRegex(AssertionError, "names 000001.h5, which is not there"):
+            dump(folder, 2)
+
+    def inspect(self, *arguments):
+        return subprocess.run([INSPECT, *map(str, arguments)], capture_output=True, text=True)
+
+    def test_what_inspect_shows(self):
+        folder = self.pack_folder()
+        for path in (folder, folder / "000000.h5"):
+            said = self.inspect(path).stdout
+            self.assertIn("sample 0: ", said)
+            self.assertIn("  image of 4 x 6, ", said)
+            self.assertTrue(said.endswith("<0>USER: <2 x 2>what 0? ASSISTANT:[[ a b<1>]]\n"), said)
+        self.assertIn("what 5?", self.inspect(folder, "--sample", 5).stdout)
+        beyond = self.inspect(folder, "--sample", 7)
+        self.assertEqual(beyond.returncode, 3)
+        self.assertIn("there is no sample 7; it holds 7", beyond.stderr)
+        result = self.inspect(folder, "--picture", self.folder / "sheet.png")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with Image.open(self.folder / "sheet.png") as sheet:
+            self.assertEqual((sheet.width, sheet.height), (7 * 168 + 8, 160 + 10 + 16 + 8))
+            # Of 4 x 6 pixels: their shape is kept, white below them.
+            pixels = np.asarray(sheet)
+        self.assertEqual(pixels[8, 8].tolist(), PICTURE[0, 0].tolist())
+        self.assertEqual(pixels[8 + 105, 8 + 159].tolist(), PICTURE[3, 5].tolist())
+        self.assertEqual(pixels[8 + 107, 8 + 159].tolist(), [255] * 3)
+        self.assertEqual(self.inspect(folder, "--picture", self.folder / "no/sheet.png").returncode, 7)
+        self.assertIn("is no data set", self.inspect(self.folder / "in", "--sample", 1).stderr)
+
+    def test_a_killed_packer_goes_on(self):
+        """To the bytes of one that was not, whatever the number of processes."""
+        name = self.lines(*[talk(uri(PNG), f"what {n}?") if n % 7 else {"messages": []} for n in range(4000)])
+        more = ["--on-fault", "skip", "--part-entries", 100]
+        self.assertEqual(len(self.samples(name, *more, "--processes", 1)), 3428)
+        whole = (self.folder / "out.h5").read_bytes()
+        report = json.loads((self.folder / "out.h5.report.json").read_text())
+        (self.folder / "out.h5").unlink()
+        parts, kept = self.folder / "out.h5.parts", {}
+        command = [sys.executable, JOBS / "pack.py", *map(str, self.command(name, *more, "--processes", 2)[1:])]
+        packer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while packer.poll() is None and not (parts / "000003.json").exists():
+            time.sleep(0.01)
+        packer.send_signal(signal.SIGKILL)
+        packer.wait()
+        self.assertFalse((self.folder / "out.h5").exists())
+        kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("00000[0-3].h5")}
+        self.assertEqual(len(kept), 4)
+        time.sleep(1.1)
+        self.assertEqual(self.pack(name, *more, "--processes", 2).returncode, 0)
+        self.assertEqual((self.folder / "out.h5").read_bytes(), whole)
+        self.assertEqual(json.loads((self.folder / "out.h5.report.json").read_text()), report)
+        self.assertFalse(parts.exists())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jobs/pack.py writes turns as transformers' apply_chat_template does, and learns the answers alone.
+
+usage: check_pack_templates.py JOBS_FOLDER DUMP_DATASET
+"""
+
+import json
+import sys
+import unittest
+from types import SimpleNamespace
+
+from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+try:
+    from transformers import PreTrainedTokenizerFast
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+sys.path.insert(0, str(JOBS))
+from packing.chat_template import ChatTemplate, Unmaskable, read_template  # noqa: E402
+from packing.tokens import TemplateTurns  # noqa: E402
+
+SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+SPECIAL += ["<image>"]
+# Shapes of templates that models come with.
+CHATML = (
+    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
+    "{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+PARTS = """{% for message in messages %}<|im_start|>{{ message['role'] }}
+{% if message['content'] is string %}{{ message['content'] }}<|im_end|>
+{% else %}{% for part in message['content'] %}{% if part['type'] == 'image'
+%}<|vision_start|><|image_pad|><|vision_end|>{% elif part.text %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+# Neither prompts for an answer nor takes a system's turn apart.
+INST = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\\n\\n' %}"
+    "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}"
+    "{% endif %}{% if message['role'] == 'user' %}{{ '[INST] ' + (system if loop.first else '') + "
+    "message['content'] | trim + ' [/INST]' }}{% else %}{{ ' ' + message['content'] | trim + eos_token }}"
+    "{% endif %}{% endfor %}"
+)
+# Writes thoughts before the last answer alone, so that earlier turns change.
+THINKING = (
+    "{% for message in messages %}{% if message.role == 'assistant' and loop.last %}"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n{{ message.content }}<|im_end|>\n"
+    "{% else %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+GENERATION = (
+    "{% for message in messages %}{% if message.role == 'assistant' %}A: {% generation %}{{ message.content }}"
+    "{{ eos_token }}{% endgeneration %}{% else %}Q: {{ message.content }}{% endif %}{{ '\\n' }}{% endfor %}"
+)
+NO_PROMPT = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+)
+# The images first, as LLaVA's.
+IMAGES_FIRST = """{% for message in messages %}{{ message['role'] | upper }}: {% for part in message['content'] |
+selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}{% for part in message['content'] |
+selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}{% if message['role'] == 'assistant' %}{{
+eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"""
+TALK = [("user", "What now?"), ("assistant", "A gr\u00fc\u00df \u4e16."), ("user", "And?"), ("assistant", "Done, all.")]
+
+
+def make_tokenizer():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    more = {"show_progress": False, "initial_alphabet": alphabet, "vocab_size": 300}
+    trainer = trainers.BpeTrainer(special_tokens=SPECIAL, **more)
+    tokenizer.train_from_iterator(["assistant user system What now Done, all. <think> \n\n"] * 9, trainer)
+    return tokenizer
+
+
+class Templates(InFolder):
+    def setUp(self):
+        super().setUp()
+        self.tokenizer = make_tokenizer()
+        self.reference = PreTrainedTokenizerFast(
+            tokenizer_object=self.tokenizer, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:]
+        )
+        self.names = {"bos_token": "<s>", "eos_token": "</s>"}
+
+    def template(self, source):
+        return ChatTemplate(source, self.names, set(SPECIAL), "2026-01-02")
+
+    def learnt(self, source, talk, as_list=False):
+        """The answers that are learnt, of a text that is transformers'."""
+        wrap = lambda text: [{"type": "text", "text": text}] if as_list else text  # noqa: E731
+        messages = [{"role": role, "content": wrap(text)} for role, text in talk]
+        text, spans = self.template(source).render(messages)
+        expected = self.reference.apply_chat_template(messages, chat_template=source, tokenize=False)
+        self.assertEqual(text, expected)
+        return [text[begin:end] for begin, end in spans]
+
+    def test_texts_are_those_of_transformers_and_answers_are_found(self):
+        first, last = TALK[1][1], TALK[3][1]
+        system = [("system", "Be brief."), *TALK]
+        chatml = [f"{first}<|im_end|>", f"{last}<|im_end|>"]
+        for name, source, talk, expected in [
+            ("chatml", CHATML, TALK, chatml),
+            ("chatml with a system's turn", CHATML, system, chatml),
+            ("parts", PARTS, TALK, chatml),
+            ("inst", INST, system, [f" {first}</s>", f" {last}</s>"]),
+            ("thinking", THINKING, TALK, [chatml[0], f"<think>\n\n</think>\n\n{chatml[1]}"]),
+            ("generation", GENERATION, system, [f"{first}</s>", f"{last}</s>"]),
+            ("no prompt for an answer", NO_PROMPT, TALK, chatml),
+        ]:
+            with self.subTest(name):
+                self.assertEqual(self.learnt(source, talk), expected)
+        self.assertEqual(self.learnt(PARTS, TALK, as_list=True), chatml)
+        self.assertEqual(self.learnt(IMAGES_FIRST, TALK, as_list=True), [f" {first} </s>", f" {last} </s>"])
+
+    def test_tokens_and_masks_are_those_of_transformers(self):
+        """What {% generation %} marks, transformers finds, too."""
+        source = GENERATION.replace("A: ", "<|im_start|>").replace("Q: ", "\n ")
+        model = SimpleNamespace(placeholders={}, turns=lambda _: SimpleNamespace(around_image=("", "")))
+        tokens = TemplateTurns(self.tokenizer, SimpleNamespace(max_tokens=0), model, self.template(source))
+        messages = [{"role": role, "content": text} for role, text in TALK]
+        whole = self.reference.apply_chat_template(
+            messages, chat_template=source, return_dict=True, return_assistant_tokens_mask=True
+        )
+        from packing.record import Message
+
+        ids, mask, _ = tokens.written([Message(role, [text], False) for role, text in TALK], {})
+        self.assertEqual(ids, whole["input_ids"])
+        self.assertEqual(mask, whole["assistant_masks"])
+
+    def test_templates_that_cannot_be_masked_are_refused(self):
+        for source, part in [
+            ("{% for m in messages %}{{ m.content }}{{ messages | length }}{% endfor %}", "be masked exactly"),
+            ("{% for m in messages %}{{ m.role }}: {{ m.content | upper }}\n{% endfor %}", "writes nothing"),
+            ("{% for m in messages | reverse %}{{ m.content }}\n{% endfor %}", "be masked exactly"),
+            ("{{ 'nothing' }}", "writes nothing of a user's text"),
+            ("{% for m in messages %}", "cannot be compiled"),
+            ("{% if messages[1] %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}", "says: no"),
+            ("{{ messages[0].content }}{{ ''.__class__.__mro__ }}", "writes nothing"),
+        ]:
+            with self.subTest(part), self.assertRaises(SystemExit) as left:
+                self.template(source)
+            self.assertIn(part, str(left.exception))
+        template = self.template(THINKING)
+        with self.assertRaises(Unmaskable):
+            template.render([{"role": r, "content": t + "\n" * (r == "assistant")} for r, t in TALK])
+
+    def test_dates_stay_those_of_the_beginning(self):
+        source = "{{ strftime_now('%d %b %Y') }}" + CHATML
+        text, _ = self.template(source).render([{"role": role, "content": text} for role, text in TALK])
+        self.assertTrue(text.startswith("02 Jan 2026<|im_start|>system"))
+
+    def test_files_of_templates(self):
+        write = lambda name, value: (self.folder / name).write_text(json.dumps(value))  # noqa: E731
+        self.assertIsNone(read_template(self.folder))
+        named = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
+        write("tokenizer_config.json", {"chat_template": named})
+        self.assertEqual(read_template(self.folder), "b")
+        write("chat_template.json", {"chat_template": "c"})
+        self.assertEqual(read_template(self.folder), "c")
+        (self.folder / "chat_template.jinja").write_text("d")
+        self.assertEqual(read_template(self.folder), "d")
+
+    def model(self, template):
+        folder = self.folder / "model"
+        folder.mkdir()
+        self.tokenizer.save(str(folder / "tokenizer.json"))
+        vision = {"patch_size": 14, "spatial_merge_size": 2}
+        config = {"model_type": "qwen2_vl", "image_token_id": SPECIAL.index("<|image_pad|>"), "vision_config": vision}
+        (folder / "config.json").write_text(json.dumps(config))
+        tokens = {"chat_template": template, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
+        return folder
+
+    def pack_lines(self, lines, *more):
+        (self.folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return run("pack.py", self.folder / "in.jsonl", "--out", self.folder / "out.h5", *more)
+
+    def test_a_model_with_a_template(self):
+        """Of a picture of 56 x 84 pixels six squares stand where the template has its mark."""
+        model = self.model(PARTS)
+        head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (84).to_bytes(4, "big") + (56).to_bytes(4, "big")
+        (self.folder / "a.png").write_bytes(head)
+        parts = [{"type": "image_url", "image_url": {"url": "a.png"}}, {"type": "text", "text": "What now?"}]
+        answer = {"role": "assistant", "content": "Done."}
+        system = {"role": "system", "content": "Be brief."}
+        tool = {"role": "assistant", "content": "", "tool_calls": [{}]}
+        lines = [
+            {"messages": [system, {"role": "user", "content": parts}, answer], "tools": [{"name": "f"}]},
+            {"messages": [{"role": "user", "content": "x"}, tool]},
+            {"messages": [{"role": "user", "content": "say <|vision_start|><|image_pad|><|vision_end|>"}, answer]},
+        ]
+        result = self.pack_lines(lines, "--model", model, "--on-fault", "skip")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        (sample,) = dump(self.folder / "out.h5", 6)["samples"]
+        image = "<|vision_start|>" + "<|image_pad|>" * 6 + "<|vision_end|>"
+        text = (
+            f"<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{image}What now?<|im_end|>\n"
+            "<|im_start|>assistant\nDone.<|im_end|>\n"
+        )
+        self.assertEqual(sample["tokens"], self.tokenizer.encode(text, add_special_tokens=False).ids)
+        self.assertEqual(sample["answer"], "Done.")
+        self.assertEqual(sample["targets"], len(self.tokenizer.encode("Done.").ids) + 1)
+        report = json.loads((self.folder / "out.h5.report.json").read_text())
+        self.assertEqual({kind: found["count"] for kind, found in report["dropped"].items()}, {"tools": 1, "items": 1})
+        self.assertIn("in.jsonl:2: message 1 is a call of a tool", report["dropped"]["tools"]["examples"][0])
+        self.assertEqual(report["notes"]["tools left out"]["count"], 1)
+
+    def test_a_template_of_a_file(self):
+        """Which takes texts alone, so that marks stand in them."""
+        model = self.model(PARTS)
+        (self.folder / "own.jinja").write_text(CHATML)
+        turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "hi"}, {"from": "gpt", "value": "Done."}]
+        more = ["--model", model, "--chat-template", self.folder / "own.jinja"]
+        result = self.pack_lines([{"conversations": turns}], *more)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        (sample,) = dump(self.folder / "out.h5", 6)["samples"]
+        self.assertEqual((sample["text"], sample["answer"]), ("system\nS\nuser\nhi\nassistant\nDone.\n", "Done."))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
