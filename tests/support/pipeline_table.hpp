@@ -51,6 +51,7 @@ enum class Twist {
   AnySize,          ///< images of any size, of which four patches become a feature
   TwoOfImages,      ///< two encoders of images, one of these of any size
   Merging,          ///< Mistral 3
+  Adapters,         ///< of all modules, which train in their place
 };
 
 struct PipelineLayout {

@@ -50,6 +50,9 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
 
   Graded input(size_t) { return {upstream_}; }
   Graded features() { return {upstream_}; }
+  Graded linear(Graded x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
+    return {x.needs_gradient || weight_of(role).trainable};
+  }
   /// Gathers the rows that are multiplied; their gradient is summed.
   Graded column_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {
     const ParamSpec& weight = weight_of(role);
@@ -61,6 +64,9 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
       add_sum(rows_of(kind), width);
     if (backward_ && weight.trainable) add_gather(rows_of(kind), width);
     return {x.needs_gradient || weight.trainable};
+  }
+  Graded add_adapted(Graded y, Graded z, const Adapter&) {
+    return {y.needs_gradient || z.needs_gradient};
   }
   /// Sums what is multiplied; the gradient of the sum is gathered.
   Graded row_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {
