@@ -65,8 +65,11 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
     if (backward_ && weight.trainable) add_gather(rows_of(kind), width);
     return {x.needs_gradient || weight.trainable};
   }
-  Graded add_adapted(Graded y, Graded z, const Adapter&) {
-    return {y.needs_gradient || z.needs_gradient};
+  Graded add(Graded x, Graded y) { return {x.needs_gradient || y.needs_gradient}; }
+  Graded add_adapted(Graded y, Graded z, const Adapter&) { return add(y, z); }
+  NormedSum norm_sum(Graded x, Graded added, const std::string& role, const NormSpec& spec) {
+    const Graded sum = add(x, added);
+    return {sum, norm(sum, role, spec)};
   }
   /// Sums what is multiplied; the gradient of the sum is gathered.
   Graded row_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {
