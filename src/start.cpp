@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <set>
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
@@ -156,9 +158,13 @@ Options read_options(const CommandLine& line, const StateSource* checkpoint, int
 /// Adapters of the deck's sections: new ones, or those of PEFT's directories.
 std::vector<NewAdapters> adapters_of(const Options& options, const ModelSpec& model) {
   std::vector<NewAdapters> adapters;
+  std::map<std::string, std::set<std::string>> asked;  // modules of a directory
+  for (const auto& [encoder, section] : options.encoders)
+    asked[section.lora.weights].insert(encoder);
+  asked[options.llm.lora.weights].insert(kDecoder);
   const auto add = [&](const std::string& module, const LoraOptions& lora) {
     if (!lora.weights.empty())
-      adapters.push_back(open_peft_adapter(lora.weights, model, module));
+      adapters.push_back(open_peft_adapter(lora.weights, model, module, asked[lora.weights]));
     else if (!lora.targets.empty())
       adapters.push_back({module, lora});
   };

@@ -43,8 +43,11 @@ double of_pattern(const Json& config, const char* key, const std::string& name, 
 /// The tensors of one module, under the model's names.
 class PeftAdapter : public WeightsSource {
  public:
-  PeftAdapter(const std::string& directory, const ModelSpec& model, const std::string& module)
-      : directory_(directory), file_(open_safetensors(directory + "/" + kPeftWeights)) {
+  PeftAdapter(const std::string& directory, const ModelSpec& model, const std::string& module,
+              const std::set<std::string>& asked)
+      : directory_(directory),
+        asked_(asked),
+        file_(open_safetensors(directory + "/" + kPeftWeights)) {
     const std::string where = directory + "/" + kPeftConfig;
     config_ = parse_strict_json(read_model_text(where), where);
     check_kind(config_, where);
@@ -78,7 +81,12 @@ class PeftAdapter : public WeightsSource {
     if (base < 0)
       throw WeightsError(directory_ + ": " + tensor.name + " stands beside " + linear +
                          ", which this " + model.family + " model has not");
-    if (model.params[base].module != module) return;
+    const std::string& owner = model.params[base].module;
+    if (!asked_.contains(owner))
+      throw WeightsError(directory_ + ": holds adapters of " + owner + ", too; name it in model." +
+                         owner + ".lora.weights as well");
+    // Layers behind those whose features are read have no effect, and neither have their adapters.
+    if (owner != module || !model.params[base].used) return;
     const std::string name = linear + tensor.name.substr(end);
     tensors_.push_back({name, tensor.shape, tensor.dtype});
     names_.emplace(name, tensor.name);
@@ -102,6 +110,7 @@ class PeftAdapter : public WeightsSource {
   }
 
   std::string directory_;
+  std::set<std::string> asked_;
   std::unique_ptr<WeightsSource> file_;
   Json config_;
   LoraOptions lora_;
@@ -112,12 +121,12 @@ class PeftAdapter : public WeightsSource {
 }  // namespace
 
 NewAdapters open_peft_adapter(const std::string& directory, const ModelSpec& model,
-                              const std::string& module) {
+                              const std::string& module, const std::set<std::string>& asked) {
   if (model.family == "composed")
     throw WeightsError("model." + module + ".lora.weights = \"" + directory +
                        "\" with a model put together of several: not built yet; name targets, "
                        "and the adapters begin with initial values");
-  auto adapter = std::make_shared<PeftAdapter>(directory, model, module);
+  auto adapter = std::make_shared<PeftAdapter>(directory, model, module, asked);
   return {module, adapter->lora(), adapter};
 }
 

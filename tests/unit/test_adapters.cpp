@@ -75,6 +75,13 @@ TEST(Adapters, OfAnEncoderLeaveItsProjectorUnlessTheyStandThere) {
   EXPECT_TRUE(param(all, "multi_modal_projector.linear_1.lora_A.weight").trainable);
 }
 
+TEST(Adapters, DoNotTrainWhereTheirModuleDoesNot) {
+  const std::string config = with_adapters(tiny_llava_config(), "llm", {.targets = {"q_proj"}});
+  for (const Trainable& trainable : {Trainable{.llm = false}, Trainable{.all_frozen = true}})
+    for (const ParamSpec& one : make_model_spec(config, trainable).params)
+      EXPECT_FALSE(one.module == "llm" && one.trainable) << one.name;
+}
+
 TEST(Adapters, AreScaledByTheirRankOrItsRoot) {
   EXPECT_DOUBLE_EQ(adapter_scale({.rank = 4, .alpha = 6}), 1.5);
   EXPECT_DOUBLE_EQ(adapter_scale({.rank = 4, .alpha = 6, .rslora = true}), 3);

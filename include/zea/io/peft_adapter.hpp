@@ -3,6 +3,7 @@
 // adapter_model.safetensors, whose tensors are called "base_model.model.<linear>.lora_A.weight".
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "zea/io/model_source.hpp"
@@ -15,8 +16,9 @@ inline constexpr const char* kPeftConfig = "adapter_config.json";
 inline constexpr const char* kPeftWeights = "adapter_model.safetensors";
 
 /// Those of `module` of a model that has none yet. Throws WeightsError where the directory holds
-/// none of them, some of what is no linear of the model, or adapters of a kind that is not built.
+/// none of them, some of a module that is not among `asked` or of what is no linear of the model,
+/// or adapters of a kind that is not built.
 NewAdapters open_peft_adapter(const std::string& directory, const ModelSpec& model,
-                              const std::string& module);
+                              const std::string& module, const std::set<std::string>& asked);
 
 }  // namespace zea

@@ -66,8 +66,8 @@ struct Target {
 
 class Adapting {
  public:
-  Adapting(ModelSpec& model, std::string module, const LoraOptions& lora)
-      : model_(model), module_(std::move(module)), lora_(lora) {
+  Adapting(ModelSpec& model, std::string module, const LoraOptions& lora, bool trains)
+      : model_(model), module_(std::move(module)), lora_(lora), trains_(trains) {
     list_targets();
   }
 
@@ -202,6 +202,7 @@ class Adapting {
   }
 
   int add_param(UnitSpec& unit, ParamSpec param) {
+    param.trainable = trains_;
     model_.params.push_back(std::move(param));
     unit.params.push_back(static_cast<int>(model_.params.size()) - 1);
     return unit.params.back();
@@ -210,6 +211,7 @@ class Adapting {
   ModelSpec& model_;
   const std::string module_;
   const LoraOptions& lora_;
+  const bool trains_;
   std::vector<Target> targets_;
 };
 
@@ -220,7 +222,8 @@ Config parsed(const std::string& config_json) {
 
 }  // namespace
 
-void detail::add_adapters(ModelSpec& model, const ConfigReader& adapters) {
+void detail::add_adapters(ModelSpec& model, const ConfigReader& adapters,
+                          const Trainable& trainable) {
   for (const std::string& module : adapters.keys()) {
     const ConfigReader said = adapters.object(module.c_str());
     LoraOptions lora;
@@ -228,7 +231,9 @@ void detail::add_adapters(ModelSpec& model, const ConfigReader& adapters) {
     lora.rank = said.positive("rank", lora.rank);
     lora.alpha = said.number("alpha", lora.alpha);
     lora.rslora = said.boolean("rslora", lora.rslora);
-    if (model.has(module)) Adapting(model, module, lora).run();
+    const bool trains =
+        module == kDecoder ? trainable.llm && !trainable.all_frozen : trainable.of(module).encoder;
+    if (model.has(module)) Adapting(model, module, lora, trains).run();
   }
 }
 

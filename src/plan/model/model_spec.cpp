@@ -174,7 +174,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   read_processor(config, model);
   model.family = family;
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
-  if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters));
+  if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);
   config.refuse_unknown();
   for (const UnitSpec& unit : model.units) detail::check_roles(model, unit);
   return model;
