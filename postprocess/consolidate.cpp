@@ -2,11 +2,13 @@
 // zea-consolidate: the shards of a checkpoint (or a weights file) put together to one model for
 // others to load, or cut anew for another number of ranks. Memory is bounded by an option, not by
 // the model.
+#include "adapter_output.hpp"
 #include "composed_parts.hpp"
 #include "model_output.hpp"
 #include "progress.hpp"
 #include "reshard.hpp"
 #include "tool.hpp"
+#include "zea/io/merged_adapters.hpp"
 #include "zea/io/open_source.hpp"
 
 namespace zea {
@@ -18,6 +20,7 @@ struct ConsolidateOptions {
   CopyOptions copy;
   int64_t ranks = 0;  ///< 0: no shards
   bool with_optimizer = false;
+  bool adapter_alone = false;
   bool show_progress = false;
 };
 
@@ -68,7 +71,13 @@ void run(const ConsolidateOptions& options) {
     throw CLI::ValidationError("--dtype", "optimizer state keeps its element type; leave it out");
   if (options.ranks > 0 && !options.companions.empty())
     throw CLI::ValidationError("--companions", "a checkpoint has no place for them");
-  const auto source = open_source(options.source);
+  if (options.adapter_alone && (keeps_state || !options.companions.empty()))
+    throw CLI::ValidationError(
+        "--adapter", "writes adapters alone; leave --optimizer, --ranks and --companions out");
+  auto source = open_source(options.source);
+  if (options.adapter_alone)
+    return write_peft_adapter(*source, options.output.target, options.copy.dtype);
+  if (!keeps_state) source = merge_adapters(std::move(source));
   if (options.ranks == 0 && is_directory_target(options.output.target) && is_composed(*source))
     return consolidate_parts(options, *source);
   if (options.ranks == 0) return consolidate(options, *source);
@@ -91,6 +100,9 @@ void add_options(CLI::App& app, ConsolidateOptions& options) {
   app.add_flag("--optimizer", options.with_optimizer,
                "Take optimizer state and the run's position along, so that zea -r goes on from "
                "the file (*.h5)");
+  app.add_flag("--adapter", options.adapter_alone,
+               "Write a model's adapters (LoRA) alone, as a directory that PEFT loads beside the "
+               "model that they were trained on; else they become a part of the weights");
   app.add_option("--ranks", options.ranks,
                  "Write a checkpoint of so many shard files, optimizer state included")
       ->check(CLI::Range(1, 1 << 20));

@@ -5,14 +5,18 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/composed_source.hpp"
 #include "zea/io/durable_file.hpp"
+#include "zea/io/merged_adapters.hpp"
 #include "zea/io/model_config.hpp"
 #include "zea/io/open_source.hpp"
+#include "zea/io/peft_adapter.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {
@@ -25,6 +29,11 @@ std::string read_named_config(const std::string& path) {
   if (!fs::is_fifo(path)) return read_model_config(path);
   std::ifstream pipe(path);
   return {std::istreambuf_iterator<char>(pipe), std::istreambuf_iterator<char>()};
+}
+
+/// Adapters of an earlier run become a part of what they stand beside.
+std::unique_ptr<WeightsSource> open_model(const std::string& path) {
+  return merge_adapters(open_source(path));
 }
 
 /// runs/<deck's name> unless the deck or the command line say otherwise; a restart goes on where it
@@ -94,8 +103,9 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
   ModelOptions& now = options.model;
   std::string found;
   const auto compare = [&](const std::string& key, bool is_same) {
-    const bool is_given = std::ranges::any_of(
-        line.overrides, [&](const std::string& text) { return text.starts_with(key + "="); });
+    const bool is_given = std::ranges::any_of(line.overrides, [&](const std::string& text) {
+      return text.starts_with(key + "=") || text.starts_with(key + ".");
+    });
     if (is_given && !is_same) found += (found.empty() ? "" : ", ") + key;
   };
   compare("model.weights", now.weights == then.weights);
@@ -103,7 +113,9 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
   compare("model.load_modules", now.load_modules == then.load_modules);
   compare("model.strict", now.strict == then.strict);
   compare("model.llm.weights", options.llm.weights == before.llm.weights);
+  compare("model.llm.lora", options.llm.lora == before.llm.lora);
   options.llm.weights = before.llm.weights;
+  options.llm.lora = before.llm.lora;
   for (auto& [encoder, section] : options.encoders) {
     const EncoderOptions& was = before.encoders[encoder];
     compare("model." + encoder + ".weights", section.weights == was.weights);
@@ -111,7 +123,9 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
     compare("model." + encoder + ".projector", section.projector == was.projector);
     compare("model." + encoder + ".feature_layer", section.feature_layer == was.feature_layer);
     compare("model." + encoder + ".feature_norm", section.feature_norm == was.feature_norm);
+    compare("model." + encoder + ".lora", section.lora == was.lora);
     section.weights = was.weights;
+    section.lora = was.lora;
     section.placeholder = was.placeholder;
     section.projector = was.projector;
     section.feature_layer = was.feature_layer;
@@ -135,7 +149,7 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
   std::string faults = faulty.what();
   try {
     const ModelOptions& model = faulty.options.model;
-    const std::string config = model.config.empty() ? open_source(model.weights)->config_json()
+    const std::string config = model.config.empty() ? open_model(model.weights)->config_json()
                                                     : read_named_config(model.config);
     make_plan(faulty.options, config, ranks);
   } catch (const PlanError& error) {
@@ -156,14 +170,32 @@ Options read_options(const CommandLine& line, const StateSource* checkpoint, int
   throw DeckError("no deck: give one with -i, or a run to go on with -r; zea -h lists all options");
 }
 
+/// Adapters of the deck's sections: new ones, or those of PEFT's directories.
+std::vector<NewAdapters> adapters_of(const Options& options, const ModelSpec& model) {
+  std::vector<NewAdapters> adapters;
+  std::map<std::string, std::set<std::string>> asked;  // modules of a directory
+  for (const auto& [encoder, section] : options.encoders)
+    asked[section.lora.weights].insert(encoder);
+  asked[options.llm.lora.weights].insert(kDecoder);
+  const auto add = [&](const std::string& module, const LoraOptions& lora) {
+    if (!lora.weights.empty())
+      adapters.push_back(open_peft_adapter(lora.weights, model, module, asked[lora.weights]));
+    else if (!lora.targets.empty())
+      adapters.push_back({module, lora});
+  };
+  for (const auto& [encoder, section] : options.encoders) add(encoder, section.lora);
+  add(kDecoder, options.llm.lora);
+  return adapters;
+}
+
 /// A language model, and the encoders of the deck's sections.
 std::unique_ptr<WeightsSource> open_parts(const Options& options) {
   std::vector<ComposedPart> parts;
   for (const auto& [encoder, section] : options.encoders)
     if (!section.weights.empty())
-      parts.push_back({encoder, open_source(section.weights), section.placeholder,
-                       section.projector, section.feature_layer, section.feature_norm});
-  parts.push_back({kDecoder, open_source(options.llm.weights)});
+      parts.push_back({encoder, open_model(section.weights), section.placeholder, section.projector,
+                       section.feature_layer, section.feature_norm});
+  parts.push_back({kDecoder, open_model(options.llm.weights)});
   return compose_source(std::move(parts), static_cast<uint64_t>(options.run.seed));
 }
 
@@ -172,11 +204,12 @@ std::unique_ptr<ModelSource> open_initial_weights(const Options& options) {
   const ModelOptions& model = options.model;
   LoadOptions loading{.strict = model.strict, .seed = static_cast<uint64_t>(options.run.seed)};
   if (model.load_modules != ModelOptions{}.load_modules) loading.modules = model.load_modules;
+  loading.adapters = [&](const ModelSpec& of) { return adapters_of(options, of); };
   if (!options.llm.weights.empty()) {
     loading.strict = false;  // no part has projectors; what else is missing was refused
     return std::make_unique<ModelSource>(open_parts(options), "", loading);
   }
-  return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_source(model.weights),
+  return std::make_unique<ModelSource>(model.weights.empty() ? nullptr : open_model(model.weights),
                                        model.config.empty() ? "" : read_named_config(model.config),
                                        loading);
 }

@@ -36,6 +36,35 @@ void check_composition(const Options& options, Faults& faults) {
                           " stands in place of model.weights and model.config; leave these out"});
 }
 
+void check_lora(const std::string& module, const LoraOptions& lora, bool trains, Faults& faults) {
+  const std::string section = "model." + module, path = section + ".lora";
+  if (lora == LoraOptions{}) return;
+  LoraOptions alone;
+  alone.weights = lora.weights;
+  if (lora.targets.empty() && lora.weights.empty())
+    faults.push_back({{path + ".targets"},
+                      path + " has no targets; name linears, such as \"q_proj\", or weights"});
+  if (!lora.weights.empty() && lora != alone)
+    faults.push_back({{path + ".weights"},
+                      path + ".weights = " + toml_text(lora.weights) +
+                          " says targets, rank, alpha and rslora itself; leave these out"});
+  if (lora.dropout != 0)
+    faults.push_back(
+        {{path + ".dropout"},
+         path + ".dropout = " + toml_text(lora.dropout) + "; dropout is not built yet: use 0"});
+  if (!trains)
+    faults.push_back({{section + ".train", path + ".targets"},
+                      section + ".train = false freezes all of " + module + ", but " + path +
+                          " gives it adapters to train; leave one of them out (beside adapters "
+                          "the module itself is frozen)"});
+}
+
+void check_adapters(const Options& options, Faults& faults) {
+  for (const auto& [encoder, section] : options.encoders)
+    check_lora(encoder, section.lora, section.train, faults);
+  check_lora(kDecoder, options.llm.lora, options.llm.train, faults);
+}
+
 void check_files(const Options& options, Faults& faults) {
   if (options.model.weights.empty() && options.model.config.empty() && options.llm.weights.empty())
     faults.push_back({{"model.weights"}, "model.weights is not set; name the weights file (.h5)"});
@@ -220,6 +249,7 @@ void check_adam(const OptimOptions& optim, Faults& faults) {
 std::vector<OptionFault> check_options(const Options& options) {
   Faults faults;
   check_composition(options, faults);
+  check_adapters(options, faults);
   check_files(options, faults);
   check_load_modules(options, faults);
   check_mesh(options.mesh, faults);

@@ -70,12 +70,16 @@ std::vector<std::string> list_sections(Options& options) {
 
 void add_module_section(Options& options, const std::string& section,
                         const std::vector<std::string>& keys) {
-  const auto [prefix, module] = split_path(section);
+  const DottedPath path = split_path(section);
+  if (path.leaf == "lora" && path.prefix.starts_with("model."))
+    return add_module_section(options, path.prefix, {"lora"});
+  const auto& [prefix, module] = path;
   constexpr const char* kNameLetters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
   if (module.empty() || module.find_first_not_of(kNameLetters) != std::string::npos) return;
-  const auto add_to = [&, &name = module](auto& settings) {
-    bool is_known = keys.empty();
+  const auto add_to = [&, &prefix = path.prefix, &name = path.leaf](auto& settings) {
+    bool is_known =
+        keys.empty() || (prefix == "model" && std::count(keys.begin(), keys.end(), "lora") > 0);
     settings.begin()->second.visit([&](auto&, const KeyInfo& info) {
       is_known |= std::count(keys.begin(), keys.end(), info.name) > 0;
     });

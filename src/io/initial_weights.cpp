@@ -58,6 +58,8 @@ double element(const ParamSpec& param, uint64_t key, int64_t index) {
       return 1;
     case Init::Normal:
       return param.std * normal(key, index);
+    case Init::Uniform:
+      return param.std * (2 * uniform(key, static_cast<uint64_t>(index)) - 1);
     case Init::Sinusoids:
       return sinusoid(param.shape, index);
     case Init::Constant:

@@ -107,6 +107,7 @@ ModelSource::ModelSource(std::unique_ptr<WeightsSource> source, const std::strin
     throw WeightsError(describe() + ": has no config.json; name the model's in model.config");
   model_ = make_model_spec(config_);
   if (source_) load_what_fits(options);
+  if (options.adapters) add_adapters(options.adapters(model_));
   draw_rest(options.seed);
 }
 
@@ -118,6 +119,31 @@ void ModelSource::load_what_fits(const LoadOptions& options) {
   if (loaded_.empty() && options.modules != std::vector<std::string>{})
     throw WeightsError(describe() + ": none of its tensors is one of this " + model_.family +
                        " model:" + note_);
+}
+
+void ModelSource::add_adapters(const std::vector<NewAdapters>& all) {
+  for (const NewAdapters& one : all) {
+    config_ = with_adapters(config_, one.module, one.lora);
+    if (!one.source) continue;
+    for (const TensorInfo& tensor : one.source->tensors())
+      adapters_.emplace(tensor.name, one.source);
+  }
+  if (!all.empty()) model_ = make_model_spec(config_);
+  for (const UnitSpec& unit : model_.units)
+    for (const Adapter& adapter : unit.adapters)
+      for (const int param : {adapter.a, adapter.b}) check_adapter(model_.params[param], all);
+}
+
+/// Whoever gives adapters of a module gives all of them.
+void ModelSource::check_adapter(const ParamSpec& param, const std::vector<NewAdapters>& all) const {
+  const auto of_module = std::ranges::find(all, param.module, &NewAdapters::module);
+  if (of_module == all.end() || !of_module->source) return;
+  const WeightsSource& source = *of_module->source;
+  const auto found = std::ranges::find(source.tensors(), param.name, &TensorInfo::name);
+  if (found == source.tensors().end())
+    throw WeightsError(source.describe() + ": has no " + param.name);
+  const std::string fault = fault_of(param, *found);
+  if (!fault.empty()) throw WeightsError(source.describe() + ": " + fault);
 }
 
 void ModelSource::draw_rest(uint64_t seed) {
@@ -147,6 +173,8 @@ void ModelSource::read(const std::string& name, const Shape& shape, const Extent
   if (loaded != loaded_.end())
     return source_->read(loaded->second.name, shape, extent, dtype, target);
   find_tensor(tensors_, name, describe());
+  const auto adapter = adapters_.find(name);
+  if (adapter != adapters_.end()) return adapter->second->read(name, shape, extent, dtype, target);
   drawn_->read(name, shape, extent, dtype, target);
 }
 

@@ -37,6 +37,25 @@ struct LinearFunction : Function<LinearFunction> {
   }
 };
 
+struct AddToColumnsFunction : Function<AddToColumnsFunction> {
+  static Tensor forward(Context* ctx, const Tensor& y, const Tensor& z, int64_t begin,
+                        double scale) {
+    ctx->saved_data["begin"] = begin;
+    ctx->saved_data["columns"] = z.size(1);
+    ctx->saved_data["scale"] = scale;
+    Tensor sum = y;
+    ctx->mark_dirty({sum});
+    sum.narrow(1, begin, z.size(1)).add_(z, scale);
+    return sum;
+  }
+
+  static Tensors backward(Context* ctx, const Tensors& outputs) {
+    const auto dz = outputs[0].narrow(1, ctx->saved_data.at("begin").toInt(),
+                                      ctx->saved_data.at("columns").toInt());
+    return {outputs[0], dz * ctx->saved_data.at("scale").toDouble(), {}, {}};
+  }
+};
+
 struct EmbeddingFunction : Function<EmbeddingFunction> {
   static Tensor forward(Context* ctx, const Tensor& anchor, const Tensor& ids, Parameter* weight) {
     (void)anchor;
@@ -78,6 +97,10 @@ struct InterpolatedRowsFunction : Function<InterpolatedRowsFunction> {
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, WeightOrder order) {
   return LinearFunction::apply(x, weight.anchor(), &weight, bias, order);
+}
+
+at::Tensor add_to_columns(const at::Tensor& y, const at::Tensor& z, int64_t begin, double scale) {
+  return AddToColumnsFunction::apply(y, z, begin, scale);
 }
 
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight) {

@@ -47,11 +47,19 @@ class TensorOps {
                            WeightOrder order) const {
     return layers_.column_linear(x, weight(role), bias(role), shares(rows), order);
   }
-  at::Tensor activated_column_linear(const at::Tensor& x, const std::string& role,
-                                     Activation activation, UnitRows rows,
-                                     WeightOrder order) const {
-    return activate_biased(layers_.column_linear(x, weight(role), nullptr, shares(rows), order),
-                           bias(role), activation);
+  at::Tensor unbiased_column_linear(const at::Tensor& x, const std::string& role, UnitRows rows,
+                                    WeightOrder order) const {
+    return layers_.column_linear(x, weight(role), nullptr, shares(rows), order);
+  }
+  at::Tensor activated(const at::Tensor& y, const std::string& role, Activation activation) const {
+    return activate_biased(y, bias(role), activation);
+  }
+  const std::vector<Adapter>& adapters() const { return unit_.adapters; }
+  /// The parts of a linear behind its first are equally wide.
+  at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) const {
+    const int64_t behind = adapter.parts - adapter.part;
+    return add_to_columns(y, z, adapter.part == 0 ? 0 : y.size(1) - behind * z.size(1),
+                          adapter.scale);
   }
   at::Tensor row_linear(const at::Tensor& x, const std::string& role, UnitRows rows,
                         WeightOrder order) const {

@@ -11,6 +11,7 @@
 #include "plan/model/precision.hpp"
 #include "plan/schedule/make_pipeline.hpp"
 #include "plan/tokens/token_sharding.hpp"
+#include "zea/plan/model/adapters.hpp"
 
 namespace zea {
 namespace {
@@ -347,7 +348,7 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, bool forward_only
 }
 
 ModelSpec model_of(const Options& options, const std::string& config_json) {
-  ModelSpec model = make_model_spec(config_json, trainable_of(options));
+  ModelSpec model = make_model_spec(with_adapters(config_json, options), trainable_of(options));
   freeze_params(options.optim, model);
   const auto [least, most] =
       std::pair(options.data.resized_min_pixels, options.data.resized_max_pixels);
@@ -393,7 +394,7 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
   const Plan plan{.options = options,
-                  .config_json = config_json,
+                  .config_json = with_adapters(config_json, options),
                   .mesh = mesh,
                   .precision = precision,
                   .precisions = precisions,

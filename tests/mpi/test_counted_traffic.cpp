@@ -129,6 +129,24 @@ const Layout kLayouts[] = {
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
        run.deck.encoders["vision"].train = run.deck.llm.train = false;
      }},
+    {"tp 2, adapters",
+     2,
+     {"llm.tp", "vision.tp", "llm.dp_module+cp+tp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+       run.deck.llm.lora.targets = {"*"};
+       run.deck.encoders["vision"].lora = {.targets = {"q_proj", "linear_1"}, .rank = 3};
+     }},
+    {"tp 2, every rank all tokens, adapters",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.tp = 2;
+         mesh.sequence_parallel = AutoOption::of(false);
+       });
+       run.deck.llm.lora.targets = {"v_proj", "down_proj"};
+     }},
     {"cp 2, allgather_kv",
      2,
      {"llm.cp_outer", "vision.cp_outer", "llm.dp_module+cp+tp"},

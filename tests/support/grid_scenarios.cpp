@@ -256,6 +256,31 @@ const GridScenario kScenarios[] = {
      {1},
      shrink_images,
      tiny_qwen3_vl_config},
+    {"adapters in the language model, trained encoder",
+     {.kv_heads = 2, .biases = true},
+     {1, 0, 2},
+     [](Options& deck) {
+       deck.llm.lora = {.targets = {"q_proj", "k_proj", "v_proj", "o_proj", "*.up_proj"},
+                        .rank = 3};
+     },
+     [](const Grid& grid) { return grid.llm.tp > 1; }},
+    {"adapters in encoder, projector and language model, every unit computed again",
+     {.kv_heads = 4},
+     {0, 1, 2},
+     [](Options& deck) {
+       deck.llm.lora = {.targets = {"*.layers.1.*"}, .rank = 2, .alpha = 3, .rslora = true};
+       deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 4};
+       deck.model.activation_checkpointing = 1;
+     }},
+    {"GPT-2, adapters",
+     {},
+     {0},
+     [](Options& deck) {
+       deck.llm.lora = {.targets = {"c_attn", "mlp.*"}, .rank = 3};
+       deck.data.row_tokens = 40;
+     },
+     [](const Grid& grid) { return grid.llm.tp == 1 && grid.llm.cp > 1; },
+     true},
     {"GPT-2",
      {},
      {0},

@@ -6,6 +6,7 @@
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
+#include "zea/plan/model/adapters.hpp"
 
 namespace zea::testing {
 namespace {
@@ -28,6 +29,12 @@ std::string llava_config(bool variant) {
   vision["hidden_act"] = variant ? "relu" : "quick_gelu";
   config["projector_hidden_act"] = variant ? "relu" : "gelu";
   return config.dump();
+}
+
+std::string adapted_config() {
+  const std::string text =
+      with_adapters(llava_config(false), "llm", {.targets = {"*"}, .rank = 12});
+  return with_adapters(text, "vision", {.targets = {"k_proj", "fc1", "linear_1"}, .rank = 7});
 }
 
 std::string siglip_config() {
@@ -252,6 +259,7 @@ const std::vector<MeasuredModel>& measured_models() {
   static const std::vector<MeasuredModel> all{
       {"llava", llava_config(false)},
       {"llava with taps, biases and full attention", llava_config(true)},
+      {"llava with adapters", adapted_config()},
       {"llava with images of any size, four patches a feature", siglip_config(),
        merge_images_of_any_size},
       {"llava with a table of positions laid over images", siglip_config(), fill_patches},

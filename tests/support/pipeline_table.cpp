@@ -41,6 +41,8 @@ const PipelineLayout kLayouts[] = {
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava},
     {kShared, kZeroBubble, {4}, {}, kHybrid2, kNo, 2, 1, EncodersAndLlm, Llava, OneSampleEach},
     {kShared, kZeroBubble, {4}, {}, kNo, kNo, 1, 1, Nothing, Gpt2, OneMicrobatch},
+    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Adapters},
+    {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kFull, 1, 2, Nothing, Llava, Adapters},
     {kShared, kZeroBubble, {2, 2}, {}, kHybrid2, kNo, 2, 1, Nothing, TiedLlama},
     {kColocated, kGPipe, {1}, {1}, kFull, kFull, 1, 1, Nothing, TiedLlava},
     {kColocated, kGPipe, {2, 1, 2}, {1, 1, 2}, kFull, kFull, 1, 1, EncodersAndProjectors, Llava, RareImages},
@@ -266,7 +268,8 @@ const char* twist_name(Twist twist) {
                                "merging",
                                "gathered for each use",
                                "gathered for each use, summed once",
-                               "gathered once, summed each"};
+                               "gathered once, summed each",
+                               "adapters"};
   return names[static_cast<int>(twist)];
 }
 
@@ -405,6 +408,10 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.twist == Recomputing) deck.model.activation_checkpointing = 1;
   if (layout.twist == RecomputingSome) deck.model.activation_checkpointing = 2;
   twist_data(layout.twist, deck);
+  if (layout.twist == Adapters) {
+    deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3};
+    deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2};
+  }
   if (layout.twist == BothWays) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl) deck.data.row_tokens = 80;

@@ -54,6 +54,7 @@ enum class Twist {
   EachUse,          ///< units are gathered for each use, gradients reduced after it (ZeRO-3)
   EachUseSumOnce,   ///< units are gathered for each use, gradients kept whole for a step
   OnceSumEach,      ///< units stay gathered for a step, gradients are reduced after each backward
+  Adapters,         ///< of all modules, which train in their place
 };
 
 struct PipelineLayout {

@@ -83,6 +83,19 @@ TEST(ParameterNames, TheRunningQwen2VlHasBothPartsInOne) {
   }
 }
 
+TEST(ParameterNames, GoBackToThoseOfTheRunningModel) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"llava", "model.language_model.layers.0.mlp.up_proj.weight"},
+      {"llava", "model.vision_tower.encoder.layers.0.mlp.fc1.weight"},
+      {"llava", "lm_head.weight"},
+      {"qwen2_vl", "model.visual.blocks.0.attn.qkv.weight"},
+      {"qwen2_vl", "model.language_model.layers.1.mlp.up_proj.weight"},
+      {"gpt2", "transformer.h.0.attn.c_attn.weight"},
+      {"llama", "model.layers.0.mlp.up_proj.weight"}};
+  for (const auto& [family, name] : cases)
+    EXPECT_EQ(running_parameter_name(family, canonical_parameter_name(family, name)), name);
+}
+
 TEST(ParameterNames, OtherFamiliesKeepTheirs) {
   EXPECT_EQ(canonical_parameter_name("llama", "lm_head.weight"), "lm_head.weight");
 }

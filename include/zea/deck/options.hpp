@@ -91,6 +91,37 @@ struct ModelOptions {
   }
 };
 
+/// Small matrices that train beside a module's frozen linears: [model.llm.lora] and the like.
+struct LoraOptions {
+  std::vector<std::string> targets = {};
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+  bool rslora = false;
+  std::string weights = {};
+
+  bool operator==(const LoraOptions&) const = default;
+
+  template <class Visitor>
+  void visit(Visitor&& key) {
+    key(targets,
+        {"targets",
+         "linears of the module that get adapters, in place of training the module itself: names "
+         "as in its weights without \".weight\", or their last words, with * for any characters; "
+         "empty: none",
+         {}});
+    key(rank, {"rank", "numbers between an adapter's two matrices", {}, 1, 65536});
+    key(alpha, {"alpha", "what adapters add is multiplied by alpha / rank", {}, 1e-6, 1e6});
+    key(dropout,
+        {"dropout", "of adapters' inputs while training: 0, others are not built yet", {}, 0, 1});
+    key(rslora, {"rslora", "multiply by alpha / sqrt(rank) in its place (rsLoRA)", {}});
+    key(weights, {"weights",
+                  "a directory as PEFT writes it, whose adapters of this module the run starts "
+                  "from; it says the other keys of this section, too",
+                  {}});
+  }
+};
+
 /// An encoder and its projector: [model.vision], [model.audio] and the like.
 struct EncoderOptions {
   std::string weights = {};
@@ -100,6 +131,7 @@ struct EncoderOptions {
   bool feature_norm = false;
   bool train = true;
   bool train_projector = true;
+  LoraOptions lora = {};  ///< a section of its own
 
   bool operator==(const EncoderOptions&) const = default;
 
@@ -142,6 +174,7 @@ struct LlmOptions {
   std::string weights = {};
   bool train = true;
   Choice<ImageAttention> image_attention = ImageAttention::Auto;
+  LoraOptions lora = {};  ///< a section of its own
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -483,8 +516,12 @@ struct Options {
     };
     section("run", run);
     section("model", model);
-    of_modules("model.", encoders);
-    section(("model." + kDecoder).c_str(), llm);
+    const auto of_model = [&](const std::string& module, auto& settings) {
+      section(("model." + module).c_str(), settings);
+      section(("model." + module + ".lora").c_str(), settings.lora);
+    };
+    for (auto& [encoder, of_encoder] : encoders) of_model(encoder, of_encoder);
+    of_model(kDecoder, llm);
     section("mesh", mesh);
     of_modules("mesh.", meshes);
     section("data", data);

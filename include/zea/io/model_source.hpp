@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "zea/io/weights_source.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/model/adapters.hpp"
 
 namespace zea {
 
@@ -37,10 +38,19 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
 /// Throws one WeightsError with every fault of the match of `source`, unless there is none.
 void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source);
 
+/// Adapters of a module that a model gets beside the weights that it has: drawn, or another's.
+struct NewAdapters {
+  std::string module;
+  LoraOptions lora;  ///< with the targets, rank and scale of `source` where there is one
+  std::shared_ptr<const WeightsSource> source = {};  ///< under the model's names; null: drawn
+};
+
 struct LoadOptions {
   std::optional<std::vector<std::string>> modules = {};  ///< to load, or all; others are drawn
   bool strict = true;                                    ///< false: what does not fit is drawn, too
   uint64_t seed = 0;                                     ///< of what is drawn
+  /// Asked for of the model without any.
+  std::function<std::vector<NewAdapters>(const ModelSpec&)> adapters = {};
 };
 
 class ModelSource : public WeightsSource {
@@ -65,13 +75,17 @@ class ModelSource : public WeightsSource {
 
  private:
   void load_what_fits(const LoadOptions& options);
+  void add_adapters(const std::vector<NewAdapters>& all);
+  void check_adapter(const ParamSpec& param, const std::vector<NewAdapters>& all) const;
   void draw_rest(uint64_t seed);
 
   std::unique_ptr<WeightsSource> source_;
   std::string config_, note_;
   ModelSpec model_;
   std::map<std::string, TensorInfo> loaded_;  ///< by parameter
-  std::unique_ptr<WeightsSource> drawn_;      ///< null when all is loaded
+  /// Parameters of adapters that are not drawn.
+  std::map<std::string, std::shared_ptr<const WeightsSource>> adapters_;
+  std::unique_ptr<WeightsSource> drawn_;  ///< null when all is loaded
   std::vector<TensorInfo> tensors_;
 };
 

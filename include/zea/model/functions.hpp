@@ -39,6 +39,10 @@ at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int
 /// x (tokens, hidden), each column times its number of `scale` (hidden).
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
 
+/// y (tokens, width) with scale times z (tokens, columns) added to its columns from `begin` on, in
+/// place: y is not to be used any more.
+at::Tensor add_to_columns(const at::Tensor& y, const at::Tensor& z, int64_t begin, double scale);
+
 /// Rows of `weight` (vocabulary, hidden) at `ids` (tokens) int64.
 at::Tensor embedding(const at::Tensor& ids, Parameter& weight);
 

@@ -50,6 +50,9 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
 
   Graded input(size_t) { return {upstream_}; }
   Graded features() { return {upstream_}; }
+  Graded linear(Graded x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
+    return {x.needs_gradient || weight_of(role).trainable};
+  }
   /// Gathers the rows that are multiplied; their gradient is summed.
   Graded column_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {
     const ParamSpec& weight = weight_of(role);
@@ -61,6 +64,12 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
       add_sum(rows_of(kind), width);
     if (backward_ && weight.trainable) add_gather(rows_of(kind), width);
     return {x.needs_gradient || weight.trainable};
+  }
+  Graded add(Graded x, Graded y) { return {x.needs_gradient || y.needs_gradient}; }
+  Graded add_adapted(Graded y, Graded z, const Adapter&) { return add(y, z); }
+  NormedSum norm_sum(Graded x, Graded added, const std::string& role, const NormSpec& spec) {
+    const Graded sum = add(x, added);
+    return {sum, norm(sum, role, spec)};
   }
   /// Sums what is multiplied; the gradient of the sum is gathered.
   Graded row_linear(Graded x, const std::string& role, UnitRows kind, WeightOrder) {

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <set>
 
+#include "add_adapters.hpp"
 #include "check_roles.hpp"
 #include "families.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/model/adapters.hpp"
 
 namespace zea {
 namespace {
@@ -170,12 +172,11 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   const std::string family = config.text("model_type", "");
   ModelSpec model = make_family(family, config, trainable);
   read_processor(config, model);
-  config.refuse_unknown();
   model.family = family;
-  for (UnitSpec& unit : model.units) {
-    unit.encoder = model.encoder_index(unit.module);
-    detail::check_roles(model, unit);
-  }
+  for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
+  if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);
+  config.refuse_unknown();
+  for (const UnitSpec& unit : model.units) detail::check_roles(model, unit);
   return model;
 }
 

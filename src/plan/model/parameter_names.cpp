@@ -55,16 +55,40 @@ std::string canonical_gpt2_name(const std::string& name) {
   return name;
 }
 
+bool has_llava_names(const std::string& family) {
+  constexpr std::array kFamilies{"gemma3",          "internvl", "llava",       "llava_next",
+                                 "llava_onevision", "mistral3", "qwen2_audio", "voxtral"};
+  return std::ranges::find(kFamilies, family) != kFamilies.end();
+}
+
+bool has_qwen_vl_names(const std::string& family) {
+  return family == "qwen2_vl" || family == "qwen2_5_vl";
+}
+
+/// The first prefix that fits; an empty one always does.
+template <size_t kCount>
+std::string with_prefix(const std::string& name, const std::array<Prefix, kCount>& prefixes) {
+  for (const auto& [from, to] : prefixes)
+    if (name.starts_with(from)) return to + name.substr(std::string(from).size());
+  return name;
+}
+
 }  // namespace
 
 std::string canonical_parameter_name(const std::string& family, const std::string& name) {
-  for (const char* composite :
-       {"gemma3", "internvl", "llava", "llava_next", "mistral3", "qwen2_audio", "voxtral"})
-    if (family == composite) return canonical_llava_name(name);
+  if (has_llava_names(family)) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
-  for (const char* composite : {"qwen2_vl", "qwen2_5_vl"})
-    if (family == composite) return canonical_qwen_vl_name(name);
-  return name;
+  return has_qwen_vl_names(family) ? canonical_qwen_vl_name(name) : name;
+}
+
+std::string running_parameter_name(const std::string& family, const std::string& name) {
+  constexpr std::array<Prefix, 3> kLlava{{{"language_model.model.", "model.language_model."},
+                                          {"language_model.lm_head.", "lm_head."},
+                                          {"", "model."}}};
+  constexpr std::array<Prefix, 2> kQwen{
+      {{"visual.", "model.visual."}, {"model.", "model.language_model."}}};
+  if (has_llava_names(family)) return with_prefix(name, kLlava);
+  return has_qwen_vl_names(family) ? with_prefix(name, kQwen) : name;
 }
 
 bool is_computed_buffer(const std::string& name) {

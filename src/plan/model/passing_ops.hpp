@@ -38,10 +38,13 @@ class PassingOps {
   Value row_linear(const Value& x, const std::string& role, UnitRows, WeightOrder) {
     return ops().linear(x, role);
   }
-  Value activated_column_linear(const Value& x, const std::string& role, Activation, UnitRows rows,
-                                WeightOrder order) {
+  Value unbiased_column_linear(const Value& x, const std::string& role, UnitRows rows,
+                               WeightOrder order) {
     return ops().column_linear(x, role, rows, order);
   }
+  Value activated(const Value& y, const std::string&, Activation) { return y; }
+  const std::vector<Adapter>& adapters() const { return unit_.adapters; }
+  Value add_adapted(const Value& y, const Value&, const Adapter&) { return y; }
   Value query_value_biases(const Value& x) {
     use("q.bias");
     use("v.bias");

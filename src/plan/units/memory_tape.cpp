@@ -12,6 +12,10 @@ int MemoryTape::input(int64_t bytes, bool needs_gradient) {
 }
 
 int MemoryTape::call(const FunctionMemory& function, const std::vector<int>& inputs) {
+  if (function.changes_input) {
+    tensors_[inputs[0]].is_changed = true;
+    live_ -= tensors_[inputs[0]].bytes;
+  }
   touch(std::max(function.forward_peak, function.output + function.saved));
   const int output = static_cast<int>(tensors_.size());
   const bool differentiates =
@@ -69,7 +73,9 @@ void MemoryTape::run_backward(const Node& node) {
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!tensors_[node.inputs[i]].needs_gradient) continue;
     const int64_t bytes = tensors_[node.inputs[i]].bytes;
-    const bool passes = function.passes_gradient && bytes == gradients_[own].bytes;
+    const bool passes = function.changes_input
+                            ? i == 0
+                            : function.passes_gradient && bytes == gradients_[own].bytes;
     made[i] = passes ? own : new_gradient(bytes);
     ++gradients_[made[i]].holders;
   }
@@ -112,7 +118,7 @@ void MemoryTape::touch(int64_t bytes) {
 
 void MemoryTape::let_go(int tensor) {
   Tensor& held = tensors_[tensor];
-  if (--held.holders == 0 && !held.is_input) live_ -= held.bytes;
+  if (--held.holders == 0 && !held.is_input && !held.is_changed) live_ -= held.bytes;
 }
 
 int MemoryTape::new_gradient(int64_t bytes) {

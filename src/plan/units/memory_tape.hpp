@@ -20,6 +20,7 @@ struct FunctionMemory {
   bool saves_output = false;     ///< the graph keeps its output
   bool trains = false;           ///< one of its parameters trains
   bool passes_gradient = false;  ///< gradients of inputs of its size are its output's, not copied
+  bool changes_input = false;    ///< the output is the first input, whose gradient is the output's
   int64_t forward_peak = 0;      ///< beyond its inputs; output and saved included
   int64_t backward_working = 0;  ///< temporaries beyond what was saved and all gradients of tensors
   int64_t gradient_working = 0;  ///< the same, only while its inputs' gradients are made
@@ -46,8 +47,9 @@ class MemoryTape {
     int64_t bytes = 0;
     bool needs_gradient = false;
     bool is_input = false;
-    int holders = 0;    ///< local variable, graph
-    int gradient = -1;  ///< index in gradients_
+    bool is_changed = false;  ///< it is another now, which counts its bytes
+    int holders = 0;          ///< local variable, graph
+    int gradient = -1;        ///< index in gradients_
   };
   struct Gradient {
     int64_t bytes = 0;

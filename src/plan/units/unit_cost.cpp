@@ -132,6 +132,18 @@ UnitCost cost_of(const ModelSpec& model, const UnitSpec& unit, CostOps ops) {
   return cost;
 }
 
+/// Of a unit's parameters the share that trains, where adapters do in place of the rest.
+double trained_share(const ModelSpec& model, const UnitSpec& unit) {
+  if (unit.adapters.empty()) return 1;
+  int64_t all = 0, trained = 0;
+  for (const int param : unit.params) {
+    const int64_t elements = num_elements(model.params[param].shape);
+    all += elements;
+    if (model.params[param].trainable) trained += elements;
+  }
+  return static_cast<double>(trained) / static_cast<double>(all);
+}
+
 }  // namespace
 
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens) {
@@ -168,7 +180,7 @@ std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<Uni
                                       [&](const UnitInput& in) { return has_gradient[in.unit]; });
     has_gradient[u] = trains || upstream;
     if (!has_gradient[u]) costs[u].backward_input = 0;
-    if (!trains) costs[u].backward_weight = 0;
+    costs[u].backward_weight *= trains ? trained_share(model, unit) : 0;
   }
   return costs;
 }

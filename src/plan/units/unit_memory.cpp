@@ -116,9 +116,19 @@ class MemoryOps {
           std::max(f.backward_working, biases_working(rows.all, weight("q", order), bytes_));
     return call(f, {x}, rows.all);
   }
-  TapeTensor activated_column_linear(const TapeTensor& x, const std::string& role,
-                                     Activation activation, UnitRows kind, WeightOrder order) {
-    return activated(column_linear(x, role, kind, order), weight(role, order).out, activation);
+  TapeTensor unbiased_column_linear(const TapeTensor& x, const std::string& role, UnitRows kind,
+                                    WeightOrder order) {
+    return column_linear(x, role, kind, order);
+  }
+  TapeTensor activated(const TapeTensor& y, const std::string&, Activation activation) {
+    return activated(y, tape_.bytes(y.tensor()) / (std::max<int64_t>(1, y.rows()) * bytes_.param),
+                     activation);
+  }
+  const std::vector<Adapter>& adapters() const { return unit_.adapters; }
+  TapeTensor add_adapted(const TapeTensor& y, const TapeTensor& z, const Adapter&) {
+    FunctionMemory f = sum_memory(tape_.bytes(y.tensor()));
+    f.changes_input = true;
+    return call(f, {y, z}, y.rows());
   }
   TapeTensor row_linear(const TapeTensor& x, const std::string& role, UnitRows kind,
                         WeightOrder order) {

@@ -15,7 +15,7 @@
 namespace zea {
 
 /// How initial values are drawn when there are none to load.
-enum class Init { Zeros, Ones, Normal, Sinusoids, Constant };
+enum class Init { Zeros, Ones, Normal, Uniform, Sinusoids, Constant };
 
 /// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
 struct TpCut {
@@ -39,8 +39,8 @@ struct ParamSpec {
   std::string module;  ///< one of ModelSpec::modules()
   Shape shape;
   Init init = Init::Normal;
-  double std = 0.02;  ///< of normal numbers; the value of constant ones
-  TpCut tp_cut;
+  double std = 0.02;  ///< of normal numbers; the most of uniform ones; the value of constant ones
+  TpCut tp_cut = {};
   bool fused_with_next =
       false;  ///< lies adjacent to the next one in a flat buffer: q, k, v and gate, up
   bool trainable = true;
@@ -72,6 +72,16 @@ struct UnitInput {
   bool optional;  ///< absent when that unit's module has no item in the microbatch
 };
 
+/// Two matrices beside one of a unit's linears (adapters.hpp): x (tokens, in) goes down to (tokens,
+/// rank) and up to outputs that are added to those of `role`, times `scale`.
+struct Adapter {
+  std::string role, down, up;  ///< of linears, without ".weight"
+  int part = 0, parts = 1;     ///< which tensor of the linear's weight it is of, of so many
+  double scale = 1;
+  WeightOrder order = WeightOrder::OutIn;  ///< of that weight
+  int base = -1, a = -1, b = -1;           ///< indices in ModelSpec::params, the first of several
+};
+
 struct UnitSpec {
   std::string name;    ///< as templates and logs name it: "vision.layers.0", "llm.head"
   std::string module;  ///< one of ModelSpec::modules()
@@ -83,6 +93,7 @@ struct UnitSpec {
   /// being one: "qkv.weight", "qkv.bias".
   std::vector<std::string> roles = {};
   int attention = 0;  ///< of a block: which of BlockSpec::attention is its way
+  std::vector<Adapter> adapters = {};
 
   /// The index of a parameter in `roles`; -1: the unit has none of that role.
   int index_of(const std::string& role) const;

@@ -15,6 +15,9 @@ namespace zea {
 /// unchanged.
 std::string canonical_parameter_name(const std::string& family, const std::string& name);
 
+/// The other way: what transformers' running model calls that parameter.
+std::string running_parameter_name(const std::string& family, const std::string& name);
+
 /// True for tensors that old files carry although they are computed, not learnt (position ids,
 /// rotary frequencies, GPT-2's causal masks).
 bool is_computed_buffer(const std::string& name);

@@ -10,8 +10,14 @@
 //   has(role)                           whether the unit has that parameter
 //   source()                            what the unit reads of the microbatch: patches, columns
 //   linear(x, role, order), activated_linear(x, role, activation)
-//   column_linear(x, role, rows, order), row_linear(x, role, rows, order),
-//   activated_column_linear(x, role, activation, rows, order)     of layers that tp ranks share
+//   column_linear(x, role, rows, order), row_linear(x, role, rows, order)    of layers that tp
+//   ranks
+//                                       share
+//   unbiased_column_linear(x, role, rows, order), activated(y, role, activation)    the same
+//   without
+//                                       the bias, and activation(y + bias)
+//   adapters(), add_adapted(y, z, adapter)    of the unit; z times the adapter's scale added to its
+//                                       columns of y, which is not used any more
 //   query_value_biases(qkv)             adds "q.bias" and "v.bias"
 //   head_norms(qkv, block)              of queries and keys, with "q_norm" and "k_norm"
 //   rotary(qkv, block), attention(qkv, block), gated(x, activation), add(x, y)
@@ -38,6 +44,58 @@ namespace zea {
 
 /// Which rows of its module a linear works on.
 enum class UnitRows { Tokens, Features };
+
+/// y, outputs of a linear of `role`, with what its adapters make of the same inputs: `product` of
+/// each of them.
+template <class Ops, class Product>
+typename Ops::Value with_adapters(Ops& ops, typename Ops::Value y, const std::string& role,
+                                  const Product& product) {
+  for (const Adapter& adapter : ops.adapters())
+    if (adapter.role == role) y = ops.add_adapted(y, product(adapter), adapter);
+  return y;
+}
+
+template <class Ops>
+typename Ops::Value adapted_linear(Ops& ops, const typename Ops::Value& x, const std::string& role,
+                                   WeightOrder order) {
+  return with_adapters(ops, ops.linear(x, role, order), role, [&](const Adapter& adapter) {
+    return ops.linear(ops.linear(x, adapter.down), adapter.up);
+  });
+}
+
+/// Rows of `rank` numbers travel between tp ranks, not those of x once more.
+template <class Ops>
+typename Ops::Value adapted_columns(Ops& ops, typename Ops::Value y, const typename Ops::Value& x,
+                                    const std::string& role, UnitRows rows) {
+  return with_adapters(ops, y, role, [&](const Adapter& adapter) {
+    return ops.column_linear(ops.linear(x, adapter.down), adapter.up, rows, WeightOrder::OutIn);
+  });
+}
+
+template <class Ops>
+typename Ops::Value adapted_column_linear(Ops& ops, const typename Ops::Value& x,
+                                          const std::string& role, UnitRows rows,
+                                          WeightOrder order) {
+  return adapted_columns(ops, ops.column_linear(x, role, rows, order), x, role, rows);
+}
+
+template <class Ops>
+typename Ops::Value activated_column_linear(Ops& ops, const typename Ops::Value& x,
+                                            const std::string& role, Activation activation,
+                                            UnitRows rows, WeightOrder order) {
+  return ops.activated(
+      adapted_columns(ops, ops.unbiased_column_linear(x, role, rows, order), x, role, rows), role,
+      activation);
+}
+
+template <class Ops>
+typename Ops::Value adapted_row_linear(Ops& ops, const typename Ops::Value& x,
+                                       const std::string& role, UnitRows rows, WeightOrder order) {
+  return with_adapters(
+      ops, ops.row_linear(x, role, rows, order), role, [&](const Adapter& adapter) {
+        return ops.linear(ops.row_linear(x, adapter.down, rows, WeightOrder::OutIn), adapter.up);
+      });
+}
 
 template <class Ops>
 typename Ops::Value normed_if_has(Ops& ops, typename Ops::Value x, const std::string& role,
@@ -96,20 +154,21 @@ template <class Ops>
 typename Ops::Value transformer_block(Ops& ops, const BlockSpec& block, size_t num_inputs) {
   constexpr UnitRows kRows = UnitRows::Tokens;
   const auto [x, normed] = ops.norm_sum(ops.input(0), {}, "attention_norm", block.norm);
-  auto qkv = ops.column_linear(normed, "qkv", kRows, block.order);
+  auto qkv = adapted_column_linear(ops, normed, "qkv", kRows, block.order);
   if (ops.has("q.bias")) qkv = ops.query_value_biases(qkv);
   if (ops.has("q_norm.weight")) qkv = ops.head_norms(qkv, block);
   if (block.rotary) qkv = ops.rotary(qkv, block);
   const auto attended = ops.attention(qkv, block);
-  const auto change = block_change(ops, ops.row_linear(attended, "out", kRows, block.order),
-                                   "attention", block.norm);
+  const auto change = block_change(
+      ops, adapted_row_linear(ops, attended, "out", kRows, block.order), "attention", block.norm);
   const auto [y, normed_again] = ops.norm_sum(x, change, "mlp_norm", block.norm);
   const auto inner =
       block.gated
-          ? ops.gated(ops.column_linear(normed_again, "up", kRows, block.order), block.activation)
-          : ops.activated_column_linear(normed_again, "up", block.activation, kRows, block.order);
-  auto z = ops.add(
-      y, block_change(ops, ops.row_linear(inner, "down", kRows, block.order), "mlp", block.norm));
+          ? ops.gated(adapted_column_linear(ops, normed_again, "up", kRows, block.order),
+                      block.activation)
+          : activated_column_linear(ops, normed_again, "up", block.activation, kRows, block.order);
+  auto z = ops.add(y, block_change(ops, adapted_row_linear(ops, inner, "down", kRows, block.order),
+                                   "mlp", block.norm));
   for (size_t i = 1; i < num_inputs; ++i)
     if (ops.has_input(i)) z = ops.added(z, i);
   return z;
@@ -130,10 +189,10 @@ typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const Proj
   x = normed_if_has(ops, x, "norm", spec.norm);
   if (spec.merge > 1 && !spec.pools_first) x = merged_features(ops, x, spec);
   x = normed_if_has(ops, x, "merged_norm", spec.norm);
-  if (ops.has("merger.weight")) x = ops.linear(x, "merger");
-  if (spec.is_linear) return ops.linear(x, "linear", spec.order);
-  const auto inner = ops.activated_column_linear(x, "linear_1", spec.activation, kRows, kOrder);
-  auto y = ops.row_linear(inner, "linear_2", kRows, kOrder);
+  if (ops.has("merger.weight")) x = adapted_linear(ops, x, "merger", kOrder);
+  if (spec.is_linear) return adapted_linear(ops, x, "linear", spec.order);
+  const auto inner = activated_column_linear(ops, x, "linear_1", spec.activation, kRows, kOrder);
+  auto y = adapted_row_linear(ops, inner, "linear_2", kRows, kOrder);
   if (spec.shrinks) y = ops.shrunk(y);
   return ops.has("row_end") ? ops.with_row_ends(y) : y;
 }

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The adapters of a model (LoRA) as PEFT, the Python library, keeps them.
+#pragma once
+
+#include <string>
+
+#include "zea/io/weights_source.hpp"
+
+namespace zea {
+
+/// Writes the directory `target`: adapter_config.json and adapter_model.safetensors, in `dtype`, or
+/// where that is empty in the types of `source`. Throws WeightsError where the model has no
+/// adapters, or is put together of several.
+void write_peft_adapter(const WeightsSource& source, const std::string& target,
+                        const std::string& dtype);
+
+}  // namespace zea

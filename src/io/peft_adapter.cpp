@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/io/peft_adapter.hpp"
+
+#include <cmath>
+#include <optional>
+
+#include "strict_json.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/companions.hpp"
+#include "zea/io/safetensors.hpp"
+#include "zea/plan/model/parameter_names.hpp"
+
+namespace zea {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Keys of what is not built, with the values that ask for nothing of it.
+void check_kind(const Json& config, const std::string& where) {
+  const auto refuse = [&](const std::string& key, const std::string& allowed) {
+    throw WeightsError(where + ": " + key + " = " + config[key].dump() +
+                       " is not built; allowed: " + allowed);
+  };
+  if (config.value("peft_type", Json()) != "LORA") refuse("peft_type", "\"LORA\"");
+  if (config.contains("bias") && config["bias"] != "none") refuse("bias", "\"none\"");
+  for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
+    if (config.contains(key) && config[key] != false) refuse(key, "false");
+  for (const char* key :
+       {"modules_to_save", "layer_replication", "target_parameters", "trainable_token_indices",
+        "alora_invocation_tokens", "use_bdlora", "arrow_config"})
+    if (config.contains(key) && !config[key].is_null() && !config[key].empty()) refuse(key, "null");
+}
+
+/// "q_proj" -> 4, of the keys that are `name` or its last words.
+double of_pattern(const Json& config, const char* key, const std::string& name, double usual) {
+  if (!config.contains(key) || !config[key].is_object()) return usual;
+  for (const auto& [words, value] : config[key].items())
+    if ((name == words || name.ends_with("." + words)) && value.is_number())
+      return value.get<double>();
+  return usual;
+}
+
+/// The tensors of one module, under the model's names.
+class PeftAdapter : public WeightsSource {
+ public:
+  PeftAdapter(const std::string& directory, const ModelSpec& model, const std::string& module,
+              const std::set<std::string>& asked)
+      : directory_(directory),
+        asked_(asked),
+        file_(open_safetensors(directory + "/" + kPeftWeights)) {
+    const std::string where = directory + "/" + kPeftConfig;
+    config_ = parse_strict_json(read_model_text(where), where);
+    check_kind(config_, where);
+    for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);
+    if (lora_.targets.empty()) throw WeightsError(directory + ": holds no adapters of " + module);
+    lora_.rslora = config_.value("use_rslora", false);
+  }
+
+  const LoraOptions& lora() const { return lora_; }
+
+  std::string describe() const override { return directory_; }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  std::string config_json() const override { return ""; }
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    file_->read(names_.at(name), shape, extent, dtype, target);
+  }
+
+ private:
+  void take(const TensorInfo& tensor, const ModelSpec& model, const std::string& module) {
+    const std::string prefix = kPeftPrefix;
+    const size_t end =
+        std::min(tensor.name.rfind(".lora_A.weight"), tensor.name.rfind(".lora_B.weight"));
+    if (!tensor.name.starts_with(prefix) || end == std::string::npos)
+      throw WeightsError(directory_ + ": " + tensor.name +
+                         " is no matrix of an adapter; these are called " + prefix +
+                         "<linear>.lora_A.weight and .lora_B.weight");
+    const std::string running = tensor.name.substr(prefix.size(), end - prefix.size());
+    const std::string linear = canonical_parameter_name(model.family, running);
+    const int base = model.param_index(linear + ".weight");
+    if (base < 0)
+      throw WeightsError(directory_ + ": " + tensor.name + " stands beside " + linear +
+                         ", which this " + model.family + " model has not");
+    const std::string& owner = model.params[base].module;
+    if (!asked_.contains(owner))
+      throw WeightsError(directory_ + ": holds adapters of " + owner + ", too; name it in model." +
+                         owner + ".lora.weights as well");
+    // Layers behind those whose features are read have no effect, and neither have their adapters.
+    if (owner != module || !model.params[base].used) return;
+    const std::string name = linear + tensor.name.substr(end);
+    tensors_.push_back({name, tensor.shape, tensor.dtype});
+    names_.emplace(name, tensor.name);
+    if (name.ends_with(".lora_A.weight")) take_scale(running, linear, tensor);
+  }
+
+  /// One rank and one alpha for all of a module.
+  void take_scale(const std::string& running, const std::string& linear, const TensorInfo& tensor) {
+    const int64_t rank = tensor.shape.at(0);
+    const double alpha =
+        of_pattern(config_, "alpha_pattern", running, config_.value("lora_alpha", 8.0));
+    const bool is_first = lora_.targets.empty();
+    if (!is_first && (rank != lora_.rank || alpha != lora_.alpha))
+      throw WeightsError(directory_ + ": " + tensor.name + " has rank " + std::to_string(rank) +
+                         " and alpha " + std::to_string(alpha) + ", those before it " +
+                         std::to_string(lora_.rank) + " and " + std::to_string(lora_.alpha) +
+                         "; all adapters of a module must have one rank and one alpha");
+    lora_.rank = rank;
+    lora_.alpha = alpha;
+    lora_.targets.push_back(linear);
+  }
+
+  std::string directory_;
+  std::set<std::string> asked_;
+  std::unique_ptr<WeightsSource> file_;
+  Json config_;
+  LoraOptions lora_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::string> names_;  ///< in the file
+};
+
+}  // namespace
+
+NewAdapters open_peft_adapter(const std::string& directory, const ModelSpec& model,
+                              const std::string& module, const std::set<std::string>& asked) {
+  if (model.family == "composed")
+    throw WeightsError("model." + module + ".lora.weights = \"" + directory +
+                       "\" with a model put together of several: not built yet; name targets, "
+                       "and the adapters begin with initial values");
+  auto adapter = std::make_shared<PeftAdapter>(directory, model, module, asked);
+  return {module, adapter->lora(), adapter};
+}
+
+}  // namespace zea

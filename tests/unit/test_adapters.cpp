@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/model/adapters.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/model/param_cut.hpp"
+#include "zea/plan/plan.hpp"
+#include "zea/plan/units/unit_cost.hpp"
+
+namespace zea::testing::test_adapters {
+namespace {
+
+ModelSpec with_lora(const std::string& config, const std::string& module, const LoraOptions& lora) {
+  return make_model_spec(with_adapters(config, module, lora));
+}
+
+const ParamSpec& param(const ModelSpec& model, const std::string& name) {
+  const int index = model.param_index(name);
+  if (index < 0) throw std::runtime_error("no parameter " + name);
+  return model.params[index];
+}
+
+std::vector<std::string> trained(const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (const ParamSpec& one : model.params)
+    if (one.trainable) names.push_back(one.name);
+  return names;
+}
+
+std::string refusal(const std::string& module, const LoraOptions& lora) {
+  try {
+    with_lora(tiny_llava_config(), module, lora);
+  } catch (const PlanError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Adapters, StandBesideTheirLinearsAndTrainInPlaceOfTheModule) {
+  const ModelSpec plain = make_model_spec(tiny_llava_config());
+  const ModelSpec model = with_lora(tiny_llava_config(), "llm", {.targets = {"q_proj"}, .rank = 3});
+
+  const std::string q = "language_model.model.layers.0.self_attn.q_proj.";
+  const ParamSpec& base = param(model, q + "weight");
+  EXPECT_EQ(param(model, q + "lora_A.weight").shape, (Shape{3, base.shape[1]}));
+  EXPECT_EQ(param(model, q + "lora_B.weight").shape, (Shape{base.shape[0], 3}));
+  for (const ParamSpec& one : model.params)
+    if (one.module == "llm") {
+      EXPECT_EQ(one.trainable, one.name.find(".lora_") != std::string::npos) << one.name;
+    }
+  EXPECT_EQ(plain.params.size() + 2 * model.decoder.layers, model.params.size());
+  EXPECT_TRUE(param(model, "multi_modal_projector.linear_1.weight").trainable);
+}
+
+TEST(Adapters, BeginWithWhatChangesNothing) {
+  const ModelSpec model = with_lora(tiny_llava_config(), "llm", {.targets = {"down_proj"}});
+  const std::string down = "language_model.model.layers.1.mlp.down_proj.";
+  const ParamSpec& a = param(model, down + "lora_A.weight");
+  EXPECT_EQ(a.init, Init::Uniform);
+  EXPECT_DOUBLE_EQ(a.std * a.std * static_cast<double>(a.shape[1]), 1);
+  EXPECT_EQ(param(model, down + "lora_B.weight").init, Init::Zeros);
+}
+
+TEST(Adapters, OfAnEncoderLeaveItsProjectorUnlessTheyStandThere) {
+  const ModelSpec tower = with_lora(tiny_llava_config(), "vision", {.targets = {"mlp.fc1"}});
+  EXPECT_TRUE(param(tower, "multi_modal_projector.linear_1.weight").trainable);
+  EXPECT_FALSE(param(tower, "vision_tower.encoder.layers.0.mlp.fc1.weight").trainable);
+
+  const ModelSpec all = with_lora(tiny_llava_config(), "vision", {.targets = {"*"}});
+  EXPECT_FALSE(param(all, "multi_modal_projector.linear_1.weight").trainable);
+  EXPECT_TRUE(param(all, "multi_modal_projector.linear_1.lora_A.weight").trainable);
+}
+
+TEST(Adapters, DoNotTrainWhereTheirModuleDoesNot) {
+  const std::string config = with_adapters(tiny_llava_config(), "llm", {.targets = {"q_proj"}});
+  for (const Trainable& trainable : {Trainable{.llm = false}, Trainable{.all_frozen = true}})
+    for (const ParamSpec& one : make_model_spec(config, trainable).params)
+      EXPECT_FALSE(one.module == "llm" && one.trainable) << one.name;
+}
+
+TEST(Adapters, AreScaledByTheirRankOrItsRoot) {
+  EXPECT_DOUBLE_EQ(adapter_scale({.rank = 4, .alpha = 6}), 1.5);
+  EXPECT_DOUBLE_EQ(adapter_scale({.rank = 4, .alpha = 6, .rslora = true}), 3);
+}
+
+TEST(Adapters, AreCutAsTheirLinears) {
+  const ModelSpec model =
+      with_lora(tiny_llava_config(), "llm", {.targets = {"q_proj", "o_proj"}, .rank = 3});
+  const std::string layer = "language_model.model.layers.0.self_attn.";
+  const auto cut = [&](const std::string& name) {
+    return cut_of(param(model, layer + name), 2).dim;
+  };
+  EXPECT_EQ(cut("q_proj.lora_A.weight"), -1);
+  EXPECT_EQ(cut("q_proj.lora_B.weight"), 0);
+  EXPECT_EQ(cut("o_proj.lora_A.weight"), 1);
+  EXPECT_EQ(cut("o_proj.lora_B.weight"), -1);
+}
+
+TEST(Adapters, OfATensorOfSeveralPartsAreOne) {
+  const std::string phi3 =
+      R"({"model_type": "phi3", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 32,
+          "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "max_position_embeddings": 64, "eos_token_id": 0})";
+  const ModelSpec model = with_lora(phi3, "llm", {.targets = {"qkv_proj"}, .rank = 2});
+  const auto is_b = [](const ParamSpec& one) { return one.name.ends_with("lora_B.weight"); };
+  EXPECT_EQ(std::ranges::count_if(model.params, is_b), 3);
+  EXPECT_EQ(std::ranges::find_if(model.params, is_b)->tensor_shape(), (Shape{32, 2}));
+  EXPECT_EQ(trained(model).size(), 4);
+}
+
+TEST(Adapters, ThatMatchNothingAreRefusedWithTheNamesThereAre) {
+  const std::string said = refusal("llm", {.targets = {"q_proj", "query"}});
+  EXPECT_NE(said.find("model.llm.lora.targets: \"query\" matches no linear of llm"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("language_model.model.layers.*.self_attn.q_proj, "), std::string::npos);
+  EXPECT_NE(refusal("llm", {.targets = {"lm_head"}}), "accepted");
+  EXPECT_NE(refusal("vision", {.targets = {"patch_embedding"}}), "accepted");
+}
+
+TEST(Adapters, AreInThePlansConfig) {
+  Options options;
+  options.llm.lora.targets = {"v_proj"};
+  const Plan plan = make_plan(options, tiny_llava_config(), 1);
+  EXPECT_TRUE(has_adapters(plan.config_json));
+  EXPECT_EQ(trained(make_model_spec(plan.config_json)), trained(plan.model));
+  EXPECT_EQ(make_model_spec(without_adapters(plan.config_json)).params.size(),
+            make_model_spec(tiny_llava_config()).params.size());
+}
+
+TEST(Adapters, CostTheirBackwardAndNotThatOfFrozenWeights) {
+  const ModelSpec plain = make_model_spec(tiny_llava_config());
+  const ModelSpec model = with_lora(tiny_llava_config(), "llm", {.targets = {"q_proj"}, .rank = 1});
+  const size_t block = model.units.size() - 2;
+  const auto cost = [&](const ModelSpec& of) {
+    return frozen_aware(of, estimated_costs(of, 16))[block];
+  };
+  EXPECT_GT(cost(model).forward, cost(plain).forward);
+  EXPECT_GT(cost(model).backward_weight, 0);
+  EXPECT_LT(cost(model).backward_weight, cost(plain).backward_weight / 4);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_adapters
