@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows held-out images with what a model generated for them, as one PNG; or what two models did.
 
-usage: contact_sheet.py RUN/predictions.jsonl DATASET.h5 [--beside OTHER/predictions.jsonl] [--out sheet.png] [--count 40]
+usage: contact_sheet.py RUN/predictions.jsonl DATASET.h5 [--beside OTHER/predictions.jsonl] [--out sheet.png]
+       [--count 40]
 
 A line of predictions.jsonl is a JSON object with sample (id in the data set), generated, answer and, of
 data with classes, label, predicted and correct. Green: the right class, or without classes the answer
