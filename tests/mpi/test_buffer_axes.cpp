@@ -153,7 +153,7 @@ TEST_F(Experts, EveryElementIsCountedOnce) {
   for (const auto& buffer : engine_.buffers())
     if (buffer->trainable()) buffer->gradient().copy_(buffer->master());
 
-  const double counted = sum_over_ranks(Optimizer(engine_).own_sum_of_squares());
+  const double counted = sum_over_ranks(Optimizer(engine_).own_sum_of_squares(1));
 
   EXPECT_NEAR(counted / squares, 1, 1e-12);
 }
