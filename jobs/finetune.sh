@@ -4,7 +4,7 @@
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, SmolVLM, Gemma 3, or a
 # language model, for conversations without images).
-# DATA.json: a list of conversations as LLaVA has them (jobs/pack.py); paths of images, and of folders of the frames of
+# DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes; paths of images, and of folders of the frames of
 # videos (Qwen2-VL to Qwen3-VL), start from its folder, or from IMAGES=.
 # RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
 # resized; 0: as the family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames

@@ -48,9 +48,11 @@ class Parts:
 
     def _read_done(self):
         done = []
-        while (self.folder / f"{len(done):06}.json").is_file():
-            done.append(json.loads((self.folder / f"{len(done):06}.json").read_text()))
-        return done
+        while True:
+            path = self.folder / f"{len(done):06}.json"
+            if not path.is_file() or not path.with_suffix(".h5").is_file():
+                return done
+            done.append(json.loads(path.read_text()))
 
     @property
     def next(self):

@@ -19,6 +19,7 @@ import time
 import unittest
 
 from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+import h5py
 import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -258,6 +259,10 @@ class Formats(InFolder):
         (folder / "index.h5").rename(self.folder / "index.h5")
         self.assertEqual(dump(folder, 2), found)
         (self.folder / "index.h5").rename(folder / "index.h5")
+        with h5py.File(folder / "000001.h5", "r+") as file:
+            file["loss_mask"][...] = np.zeros_like(file["loss_mask"][...])
+        with self.assertRaisesRegex(AssertionError, "sample 0 of 000001.h5 is not what it says"):
+            dump(folder, 2)
         with open(folder / "000001.h5", "ab") as file:
             file.write(b"more")
         with self.assertRaisesRegex(AssertionError, "000001.h5 has [0-9]+ bytes, and had [0-9]+ when"):

@@ -101,7 +101,8 @@ class Resume(zr.ZeaTest):
         took = [next(line for line in text.splitlines() if "the first 8 steps took" in line) for text in lines]
         self.assertEqual(*[line[line.index("of data.train") :] for line in took])
         self.assertRegex(took[0], r"one.h5 \d+ samples \([\d.]+ epochs of 5\), .*many \d+ samples \(.* of 9\)")
-        changed = zr.run_zea(1, ["-i", self.mixed_deck((2.0, 1.5)), "-r", half, "-d", rest], rest)
+        other = self.folder / "other"
+        changed = zr.run_zea(1, ["-i", self.mixed_deck((2.0, 1.5)), "-r", half, "-d", other], other)
         self.assert_code(changed, 2)
         self.assertIn("data.train = sets of weight 2, 1.5, but the run that is resumed has", changed.output)
 
