@@ -29,7 +29,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"model.llm.weights", R"("llama-directory")"},
     {"targets", R"(["q_proj", "v_proj"])"},
     {"alpha", "32.0"},
-    {"dropout", "0.0"},
+    {"dropout", "0.05"},
     {"model.vision.lora.weights", R"("adapter-directory")"},
     {"model.audio.lora.weights", R"("adapter-directory")"},
     {"model.llm.lora.weights", R"("adapter-directory")"},

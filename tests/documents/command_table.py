@@ -100,6 +100,9 @@ TABLE = {
     "zea -h optim.lr": runs(always=[("optim.lr", "optim.lr | grep '^optim.lr$'")]),
     "zea -h data.resized_max_pixels": runs(),
     f"mpirun -n 2 zea -i {DECK} -d runs/first schedule.steps=200 optim.lr=1e-3": planned,
+    f"mpirun -n 2 zea -i {DECK} -d runs/lora model.llm.lora.targets='[\"q_proj\", \"v_proj\"]'": runs(FEW),
+    "zea-consolidate runs/lora merged/": runs(),
+    "zea-consolidate --adapter runs/lora adapter/": runs(),
     "mpirun -n 4 zea -i inputs/fashion_captions_2m_grid.toml": planned,
     f"zea --profile costs.json -i {DECK}": runs(),
     f"zea -n --ranks 4 -i {DECK} mesh.llm.pp=2 mesh.profile=costs.json": runs(),
@@ -233,6 +236,7 @@ QUICKSTART = ("data.train=quickstart/train.h5", "model.weights=quickstart/weight
 DECKS = {
     "[model]": (2, ()),
     "[model.vision]": "reference_composed",
+    "[model.llm]": (2, QUICKSTART),
     "[mesh.llm]": (4, QUICKSTART),
     "[mesh]": (10, ("data.train=quickstart/train.h5", "model.config=inputs/clip_b32_llama_1b.json")),
 }
