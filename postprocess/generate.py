@@ -5,7 +5,7 @@ usage: generate.py WEIGHTS QUESTION [--image FILE]... [--video FOLDER]... [--aud
 
 WEIGHTS is all that zea reads: a Hugging Face directory, a run directory, a checkpoint, a weights file. The
 tokenizer and how turns are written come from a Hugging Face directory: WEIGHTS, or else --model, the
-directory that the run began with. The question is packed as jobs/pack_llava.py --model packs it for
+directory that the run began with. The question is packed as jobs/pack.py --model packs it for
 training, then zea runs on one process with run.mode = "generate". Items stand before the question, or
 where it has <image>, <video> and <audio>.
 """
@@ -79,8 +79,10 @@ def write_question(arguments, folder):
             if not path.exists():
                 sys.exit(f"--{kind} {path}: there is no such {'folder' if kind == 'video' else 'file'}")
             name = f"{kind}-{number}{path.suffix}"
-            (folder / name).unlink(missing_ok=True)
-            (folder / name).symlink_to(path.resolve())
+            if path.is_dir():
+                shutil.copytree(path, folder / name, dirs_exist_ok=True)
+            else:
+                shutil.copyfile(path, folder / name)
             names.append(name)
         if names:
             entry[kind] = names
@@ -92,9 +94,9 @@ def write_question(arguments, folder):
 
 def pack(arguments, folder):
     folders = [word for kind in ("images", "sounds", "videos") for word in (f"--{kind}", folder)]
-    packer = HERE.parent / "jobs/pack_llava.py"
-    command = [sys.executable, packer, "--model", model_of(arguments), "--json", folder / "question.json"]
-    run([*command, *folders, "--out", folder / "question.h5"], "packing the question")
+    packer = HERE.parent / "jobs/pack.py"
+    command = [sys.executable, packer, folder / "question.json", "--model", model_of(arguments), *folders]
+    run([*command, "--processes", 1, "--out", folder / "question.h5"], "packing the question")
 
 
 def generate(arguments, folder):
