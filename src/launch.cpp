@@ -24,6 +24,7 @@
 #include "zea/parallel/tensor_bytes.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/describe_ranks.hpp"
+#include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/train/profile.hpp"
 #include "zea/train/run_directory.hpp"
 #include "zea/train/trainer.hpp"
@@ -71,7 +72,7 @@ ExitCode answer(const CommandLine& line) {
   else {
     const int ranks = std::max(1, line.ranks);
     const Start start = read_start(line, ranks);
-    const Plan plan = make_plan(start.options, start.config_json, ranks, start.profile);
+    const Plan plan = make_fitting_plan(start.options, start.config_json, ranks, start.profile);
     const RankOrder order =
         order_ranks(plan.mesh, even_nodes(ranks, line.ranks_per_node), plan.options.mesh.order);
     text = echo_deck(start.options) + "\n" + describe(plan, narrow_products()) +
@@ -233,7 +234,8 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   Start start;
   agree(*make_mpi_collectives(all),
         [&] { start = read_start(line, world.size(), damaged, heed_options); });
-  const Plan plan = make_plan(start.options, start.config_json, world.size(), start.profile);
+  const Plan plan =
+      make_fitting_plan(start.options, start.config_json, world.size(), start.profile);
   const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
   // From here on this rank is the logical one of its place; nothing below knows another number.
   if (!order.is_identity()) all = all.reordered(order.logical_of_world[world.rank()], "ranks");

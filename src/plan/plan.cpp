@@ -190,6 +190,10 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
     if (id >= static_cast<double>(model.decoder.vocabulary))
       faults.add("eval.stop_tokens holds " + std::to_string(static_cast<int64_t>(id)) +
                  ", outside the model's vocabulary of " + std::to_string(model.decoder.vocabulary));
+  if (options.model.activation_checkpointing.is_auto() && options.mesh.rank_memory_mib == 0)
+    faults.add(
+        "model.activation_checkpointing = \"auto\" recomputes what mesh.rank_memory_mib asks for, "
+        "which is 0 (no limit): set that to what a rank has, or say which units (0, 1, ...)");
   detail::check_precision(faults, options, model);
   note_no_weights(faults, options.model);
 }
@@ -231,6 +235,18 @@ Wrappings make_wrappings(const Options& options, const MeshShape& mesh, DType ma
   for (const ModuleGrid& grid : mesh.modules)
     wrappings[grid.module] = detail::make_wrapping(options.meshes[grid.module], bytes);
   return wrappings;
+}
+
+/// As the deck says; nothing where it leaves that to make_fitting_plan(). The head's backward
+/// follows its forward at once: keeping its graph costs nothing.
+std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model) {
+  const AutoOption& asked = options.activation_checkpointing;
+  const int64_t every = asked.is_count() ? asked.count() : asked.is_yes();
+  std::vector<bool> recomputed;
+  for (size_t u = 0; u < model.units.size(); ++u)
+    recomputed.push_back(every > 0 && static_cast<int64_t>(u) % every == 0 &&
+                         model.units[u].kind != UnitKind::Head);
+  return recomputed;
 }
 
 std::vector<Sharding> make_shardings(const Options& options, const MeshShape& mesh,
@@ -310,11 +326,6 @@ bool Plan::holds(int world_rank, int buffer) const {
 bool Plan::counts(int world_rank, int buffer) const {
   return holds(world_rank, buffer) &&
          mesh.coordinate(world_rank, buffers[buffer].module).pp == stages_of_buffer(buffer).front();
-}
-
-bool Plan::recomputes(int unit) const {
-  const int64_t every = options.model.activation_checkpointing;
-  return every > 0 && unit % every == 0 && model.units[unit].kind != UnitKind::Head;
 }
 
 ReplicaLayout Plan::replica_layout(int world_rank) const {
@@ -406,6 +417,7 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
                   .bundles = bundles,
                   .buffers = buffers,
                   .shardings = shardings,
+                  .recomputed = recomputed_units(options.model, model),
                   .pipeline = pipeline,
                   .unit_costs = unit_costs,
                   .has_measured_costs = !profile.empty(),

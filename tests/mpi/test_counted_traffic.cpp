@@ -119,7 +119,7 @@ const Layout kLayouts[] = {
      {"llm.tp"},
      [](TinyRunOptions& run) {
        each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
-       run.deck.model.activation_checkpointing = 2;
+       run.deck.model.activation_checkpointing = AutoOption::of_count(2);
        run.deck.encoders["vision"].train = false;
      }},
     {"tp 2, only the projector trains",

@@ -122,7 +122,7 @@ TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
   run.deck.data.packing = layout.packing;
   run.deck.data.row_tokens = layout.row_tokens;
   run.deck.data.rows_per_microbatch = layout.rows_per_microbatch;
-  run.deck.model.activation_checkpointing = layout.activation_checkpointing;
+  run.deck.model.activation_checkpointing = AutoOption::of_count(layout.activation_checkpointing);
   OptimOptions& optim = run.deck.optim;
   optim.lr = 1e-2;
   optim.warmup_steps = 2;

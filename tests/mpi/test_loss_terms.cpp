@@ -76,7 +76,7 @@ const Layout kLayouts[] = {
     {"DDP",
      [](Options& o) { o.meshes["vision"].strategy = o.meshes["llm"].strategy = "no_shard"; }},
     {"full_shard", [](Options&) {}},
-    {"recomputed", [](Options& o) { o.model.activation_checkpointing = 1; }},
+    {"recomputed", [](Options& o) { o.model.activation_checkpointing = AutoOption::of_count(1); }},
     {"cp", [](Options& o) { o.meshes["llm"].cp = 2; }},
     {"tp, every rank all tokens",
      [](Options& o) {

@@ -112,15 +112,17 @@ const Layout kLayouts[] = {
        o.meshes["vision"].strategy = o.meshes["llm"].strategy = "hybrid_shard";
      }},
     {"mixed", [](Options& o) { o.meshes["vision"].strategy = "no_shard"; }},
-    {"checkpointing", [](Options& o) { o.model.activation_checkpointing = 1; }},
-    {"checkpointing every second", [](Options& o) { o.model.activation_checkpointing = 2; }},
+    {"checkpointing",
+     [](Options& o) { o.model.activation_checkpointing = AutoOption::of_count(1); }},
+    {"checkpointing every second",
+     [](Options& o) { o.model.activation_checkpointing = AutoOption::of_count(2); }},
     {"accumulation", [](Options& o) { o.data.row_tokens /= 3; }},
     {"bf16", [](Options& o) { o.precision.preset = "bf16"; }},
     // Little but what a product packs stands beside a unit's own tensors.
     {"bf16, checkpointing",
      [](Options& o) {
        o.precision.preset = "bf16";
-       o.model.activation_checkpointing = 1;
+       o.model.activation_checkpointing = AutoOption::of_count(1);
      }},
     {"bf16, frozen but for the projector",
      [](Options& o) {

@@ -99,13 +99,13 @@ const GridScenario kScenarios[] = {
     {"every unit computed again",
      {},
      {1, 0, 2},
-     [](Options& deck) { deck.model.activation_checkpointing = 1; }},
+     [](Options& deck) { deck.model.activation_checkpointing = AutoOption::of_count(1); }},
     {"several microbatches, every other unit computed again",
      {.kv_heads = 1},
      {1, 0, 2},
      [](Options& deck) {
        deck.data.row_tokens = 24;
-       deck.model.activation_checkpointing = 2;
+       deck.model.activation_checkpointing = AutoOption::of_count(2);
      }},
     {"several microbatches, reduced once",
      {},
@@ -142,7 +142,7 @@ const GridScenario kScenarios[] = {
      {0, 1},
      [](Options& deck) {
        deck.encoders["audio"].train = false;
-       deck.model.activation_checkpointing = 1;
+       deck.model.activation_checkpointing = AutoOption::of_count(1);
      },
      nullptr,
      false,
@@ -167,7 +167,7 @@ const GridScenario kScenarios[] = {
      [](Options& deck) {
        deck.llm.image_attention = "bidirectional";
        deck.encoders["vision"].train = false;
-       deck.model.activation_checkpointing = 1;
+       deck.model.activation_checkpointing = AutoOption::of_count(1);
      },
      nullptr,
      false,
@@ -234,7 +234,7 @@ const GridScenario kScenarios[] = {
      {2, 1},
      [](Options& deck) {
        deck.encoders["vision"].train = false;
-       deck.model.activation_checkpointing = 1;
+       deck.model.activation_checkpointing = AutoOption::of_count(1);
      }},
     {"Qwen2.5-VL, images and videos in windows",
      {},
@@ -270,7 +270,7 @@ const GridScenario kScenarios[] = {
      [](Options& deck) {
        deck.llm.lora = {.targets = {"*.layers.1.*"}, .rank = 2, .alpha = 3, .rslora = true};
        deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 4};
-       deck.model.activation_checkpointing = 1;
+       deck.model.activation_checkpointing = AutoOption::of_count(1);
      }},
     {"GPT-2, adapters",
      {},

@@ -405,8 +405,9 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   optim.weight_decay = 0.1;
   optim.clip_norm = 0.5;
   if (layout.model != TiedLlama) optim.weight_decays = {"*.bias = 0.2"};
-  if (layout.twist == Recomputing) deck.model.activation_checkpointing = 1;
-  if (layout.twist == RecomputingSome) deck.model.activation_checkpointing = 2;
+  if (layout.twist == Recomputing) deck.model.activation_checkpointing = AutoOption::of_count(1);
+  if (layout.twist == RecomputingSome)
+    deck.model.activation_checkpointing = AutoOption::of_count(2);
   twist_data(layout.twist, deck);
   if (layout.twist == Adapters) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3};

@@ -19,6 +19,7 @@ struct MeshOptions {
   Choice<PipelineSchedule> schedule = PipelineSchedule::OneFOneB;
   std::string profile;
   double memory_mib = 0;
+  double rank_memory_mib = 0;
   std::vector<std::string> order;
   int64_t dp_replicate = 1;
   int64_t dp_shard = -1;
@@ -48,6 +49,14 @@ struct MeshOptions {
         {"memory_mib",
          "MiB of parameters, gradients and optimizer state that a rank may hold: pp cuts stages "
          "within it, and gathers for each use where that is needed; 0: no limit",
+         {},
+         0,
+         1e9});
+    key(rank_memory_mib,
+        {"rank_memory_mib",
+         "MiB of all tensors that a rank may hold in a step of full rows, by the estimate: a run "
+         "that needs more is refused, or computes units again in backward "
+         "(model.activation_checkpointing = \"auto\"); 0: no limit",
          {},
          0,
          1e9});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zea/core/decoder.hpp"
+#include "zea/deck/auto_option.hpp"
 #include "zea/deck/by_module.hpp"
 #include "zea/deck/data_options.hpp"
 #include "zea/deck/key_info.hpp"
@@ -55,7 +56,7 @@ struct ModelOptions {
   std::string config;
   std::vector<std::string> load_modules = {"vision", "audio", "projector", "llm"};
   bool strict = true;
-  int64_t activation_checkpointing = 0;
+  AutoOption activation_checkpointing = AutoOption::of_count(0);
   bool sync_module_states = false;
 
   template <class Visitor>
@@ -84,7 +85,8 @@ struct ModelOptions {
     key(activation_checkpointing,
         {"activation_checkpointing",
          "0: none; 1: keep only the inputs of every unit and run it again in backward; k: of every "
-         "k-th unit",
+         "k-th unit; auto: of those that cost least for what they free, until mesh.rank_memory_mib "
+         "is met",
          {},
          0,
          1e6});

@@ -38,6 +38,8 @@ struct Plan {
   std::vector<int> bundles;                              ///< of each unit
   std::vector<FlatBuffer> buffers;
   std::vector<Sharding> shardings;  ///< of each buffer
+  /// Of each unit: its forward is run again for its backward.
+  std::vector<bool> recomputed;
   Pipeline pipeline;
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
@@ -76,9 +78,7 @@ struct Plan {
   /// cuts of all of them.
   FlatRange own_cut(int world_rank, int buffer) const;
 
-  /// Whether a unit's forward is run again for its backward. The head's backward follows its
-  /// forward at once: keeping its graph costs nothing.
-  bool recomputes(int unit) const;
+  bool recomputes(int unit) const { return recomputed[unit]; }
 
   /// How this run deals and packs samples.
   StepPlanOptions step_plan_options() const;

@@ -9,6 +9,7 @@
 #include "zea/plan/describe/describe_gathering.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
+#include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/kept_keys.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/estimate/traffic.hpp"
@@ -142,7 +143,7 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
   text += describe_gathering(plan);
-  text += memory_lines(plan, products) + describe_kept_keys(plan);
+  text += memory_lines(plan, products) + describe_recomputation(plan) + describe_kept_keys(plan);
   if (plan.world_size() > 1)
     text +=
         "bytes that rank 0 sends in a step of one microbatch of full rows of text, by group of "

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which units are computed again in backward: where the deck leaves that to zea, those that are
+// cheapest for the bytes that they free, until a rank holds no more than it may.
+#pragma once
+
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+
+/// make_plan() for a run: with model.activation_checkpointing = "auto" it recomputes as few
+/// multiplications (seconds, where they were measured) as keep every place within
+/// mesh.rank_memory_mib, by the estimate of full microbatches. All ranks choose alike, whatever
+/// their processors. Throws PlanError where the limit cannot be met.
+Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
+                       const std::string& profile = {});
+
+/// What a step of full microbatches computes, forward, backward and again, in the unit of
+/// Plan::unit_costs; of the ranks at a place.
+double step_cost(const Plan& plan, size_t place);
+
+/// The line of the plan that names the units and what they cost; empty without the choice.
+std::string describe_recomputation(const Plan& plan);
+
+}  // namespace zea

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/plan/estimate/choose_recomputation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "zea/core/error.hpp"
+#include "zea/plan/estimate/memory_estimate.hpp"
+#include "zea/plan/model/stage_template.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int64_t kMebibyte = 1 << 20;
+
+/// Units of a place that may be recomputed, in walking order.
+std::vector<int> candidates(const Plan& plan, size_t place) {
+  std::vector<int> found;
+  for (int stage : plan.pipeline.places[place].stages)
+    for (int unit : plan.pipeline.stages[stage].units)
+      if (plan.model.units[unit].kind != UnitKind::Head) found.push_back(unit);
+  return found;
+}
+
+/// The choice at one place; what others recompute does not matter here.
+class Recomputation {
+ public:
+  Recomputation(const Plan& plan, size_t place)
+      : plan_(plan),
+        rank_(plan.pipeline.places[place].first_rank),
+        units_(candidates(plan, place)),
+        microbatches_(static_cast<size_t>(predicted_microbatches(plan)), full_microbatch(plan)),
+        limit_(static_cast<int64_t>(plan.options.mesh.rank_memory_mib * kMebibyte)) {}
+
+  /// Plan::recomputed with those of this place: the cheaper of two ways to choose; all, where no
+  /// choice fits.
+  std::vector<bool> chosen() {
+    const std::vector<bool> none = plan_.recomputed;
+    if (fits()) return none;
+    std::vector<std::pair<double, std::vector<bool>>> found;
+    for (const bool by_share : {true, false}) {
+      plan_.recomputed = none;
+      fill(order(by_share));
+      if (fits()) found.emplace_back(recomputed_cost(), plan_.recomputed);
+    }
+    return found.empty() ? plan_.recomputed : std::ranges::min(found).second;
+  }
+
+ private:
+  int64_t bytes() const { return estimate_memory(plan_, rank_, microbatches_).total(); }
+  bool fits() const { return bytes() <= limit_; }
+
+  double cost(int unit) const { return plan_.unit_costs[unit].forward; }
+
+  double recomputed_cost() const {
+    double sum = 0;
+    for (int unit : units_) sum += plan_.recomputed[unit] ? cost(unit) : 0;
+    return sum;
+  }
+
+  /// Those first that cost least, of each byte that they alone would free or of all.
+  std::vector<int> order(bool by_share) {
+    const int64_t all = bytes();
+    std::vector<std::pair<double, int>> ranked;
+    for (int unit : units_) {
+      plan_.recomputed[unit] = true;
+      const auto freed = static_cast<double>(all - bytes());
+      plan_.recomputed[unit] = false;
+      const double share = freed > 0 ? cost(unit) / freed : HUGE_VAL;
+      ranked.emplace_back(by_share ? share : cost(unit), unit);
+    }
+    std::ranges::stable_sort(ranked, {}, &std::pair<double, int>::first);
+    std::vector<int> units;
+    for (const auto& [key, unit] : ranked) units.push_back(unit);
+    return units;
+  }
+
+  /// Recomputes units in order until the rest fits, and none that need not be.
+  void fill(const std::vector<int>& units) {
+    std::vector<int> taken;
+    for (size_t i = 0; i < units.size() && !fits(); ++i) {
+      plan_.recomputed[units[i]] = true;
+      taken.push_back(units[i]);
+    }
+    if (!fits()) return;
+    std::ranges::stable_sort(taken, std::greater(), [&](int unit) { return cost(unit); });
+    for (int unit : taken) {
+      plan_.recomputed[unit] = false;
+      plan_.recomputed[unit] = !fits();
+    }
+  }
+
+  Plan plan_;
+  int rank_;
+  std::vector<int> units_;
+  std::vector<MicrobatchSizes> microbatches_;
+  int64_t limit_;
+};
+
+std::string mebibytes(int64_t bytes) {
+  return std::to_string((bytes + kMebibyte - 1) / kMebibyte) + " MiB";
+}
+
+[[noreturn]] void refuse(const Plan& plan, size_t place, int64_t least, bool may_choose) {
+  throw PlanError(
+      "mesh.rank_memory_mib = " + std::to_string(std::llround(plan.options.mesh.rank_memory_mib)) +
+      ": a rank of place " + plan.pipeline.places[place].name + " needs " + mebibytes(least) +
+      " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
+      "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
+      (may_choose ? "" : ", set model.activation_checkpointing = \"auto\"") +
+      ", or raise the limit");
+}
+
+}  // namespace
+
+Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
+                       const std::string& profile) {
+  Plan plan = make_plan(options, config_json, world_size, profile);
+  if (options.mesh.rank_memory_mib == 0 || options.run.mode != RunMode::Train) return plan;
+  const auto limit = static_cast<int64_t>(options.mesh.rank_memory_mib * kMebibyte);
+  const bool may_choose = options.model.activation_checkpointing.is_auto();
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
+                                          full_microbatch(plan));
+  for (size_t place = 0; place < plan.pipeline.places.size(); ++place) {
+    if (may_choose) plan.recomputed = Recomputation(plan, place).chosen();
+    const int rank = plan.pipeline.places[place].first_rank;
+    if (const int64_t bytes = estimate_memory(plan, rank, full).total(); bytes > limit)
+      refuse(plan, place, bytes, may_choose);
+  }
+  return plan;
+}
+
+double step_cost(const Plan& plan, size_t place) {
+  double cost = 0;
+  for (int stage : plan.pipeline.places[place].stages)
+    for (int unit : plan.pipeline.stages[stage].units)
+      cost += plan.unit_costs[unit].total() +
+              (plan.recomputes(unit) ? plan.unit_costs[unit].forward : 0);
+  return cost;
+}
+
+std::string describe_recomputation(const Plan& plan) {
+  if (!plan.options.model.activation_checkpointing.is_auto()) return "";
+  std::vector<int> units;
+  double again = 0, all = 0;
+  for (size_t u = 0; u < plan.model.units.size(); ++u) {
+    const auto unit = static_cast<int>(u);
+    all += plan.unit_costs[u].total();
+    if (!plan.recomputes(unit)) continue;
+    units.push_back(unit);
+    again += plan.unit_costs[u].forward;
+  }
+  if (units.empty()) return "computed again in backward: nothing, all fits\n";
+  char percent[32];
+  std::snprintf(percent, sizeof percent, "%.1f", all > 0 ? 100 * again / all : 0);
+  return "computed again in backward: " + unit_names(plan.model, units) + ", " + percent +
+         " % more to compute\n";
+}
+
+}  // namespace zea
