@@ -11,12 +11,13 @@ namespace zea {
 namespace {
 
 const std::map<std::string, UpdateFunction> kUpdates{
-    {"adamw", update_adamw}, {"adam", update_adam}, {"sgd", update_sgd}};
+    {"adamw", update_adamw}, {"adam", update_adam}, {"sgd", update_sgd}, {"muon", update_adamw}};
 
 }  // namespace
 
 Optimizer::Optimizer(Engine& engine)
     : engine_(engine), update_(kUpdates.at(engine.plan().optimizer.name)) {
+  if (engine.plan().optimizer.name == "muon") muon_.emplace(engine);
   const Plan& plan = engine.plan();
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     const int buffer = static_cast<int>(g);
@@ -30,6 +31,7 @@ void Optimizer::add_cuts(int buffer) {
   const Plan& plan = engine_.plan();
   const FlatRange range = engine_.buffers()[buffer]->range();
   for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range)) {
+    if (plan.param_rules[part.param].orthogonalises) continue;
     const Cut cut{buffer, part.flat_begin - range.begin, part.elements,
                   plan.param_rules[part.param]};
     Cut* last = cuts_.empty() ? nullptr : &cuts_.back();
@@ -93,6 +95,7 @@ int Optimizer::non_finite_buffer() const {
 }
 
 void Optimizer::step(const std::vector<bool>& buffers_with_gradient, Update update) {
+  if (muon_) muon_->step(buffers_with_gradient, update);
   const double lr = update.lr;
   const int64_t step = update.step;
   const Plan& plan = engine_.plan();

@@ -79,6 +79,14 @@ template <>
 inline constexpr std::array kDeckNames<RateDecay>{"cosine", "linear", "constant", "wsd",
                                                   "inverse_sqrt"};
 
+/// What the rate of a matrix (a, b) is multiplied by under Muon.
+enum class MuonRate {
+  MatchRmsAdamw,  ///< 0.2 sqrt(max(a, b)): updates as large as AdamW's (arXiv:2502.16982)
+  Original,       ///< sqrt(max(1, a / b))
+};
+template <>
+inline constexpr std::array kDeckNames<MuonRate>{"match_rms_adamw", "original"};
+
 enum class NonFiniteStep { Stop, Skip };
 template <>
 inline constexpr std::array kDeckNames<NonFiniteStep>{"stop", "skip"};

@@ -203,6 +203,7 @@ struct OptimOptions {
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double momentum = 0.9;
+  Choice<MuonRate> muon_rate = MuonRate::MatchRmsAdamw;
   double weight_decay = 0;
   std::vector<std::string> lr_factors;
   std::vector<std::string> weight_decays;
@@ -217,8 +218,9 @@ struct OptimOptions {
   void visit(Visitor&& key) {
     key(kind, {"kind",
                "adamw decays weights beside the update, adam and sgd (with momentum) add the decay "
-               "to the gradient",
-               {"adamw", "adam", "sgd"}});
+               "to the gradient; muon orthogonalises the updates of matrices inside blocks and "
+               "projectors, and is adamw for the rest",
+               {"adamw", "adam", "sgd", "muon"}});
     key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
     key(min_lr,
         {"min_lr", "learning rate at the last step; inverse_sqrt: the least of any", {}, 0, 1e3});
@@ -234,10 +236,20 @@ struct OptimOptions {
                       {},
                       0,
                       1e12});
-    key(betas, {"betas", "adam, adamw: decay of the first and second moment", {}, 0, 1});
-    key(eps, {"eps", "adam, adamw: added to the root of the second moment", {}, 0, 1});
+    key(betas, {"betas", "adam, adamw, muon: decay of the first and second moment", {}, 0, 1});
+    key(eps, {"eps", "adam, adamw, muon: added to the root of the second moment", {}, 0, 1});
     key(momentum,
-        {"momentum", "sgd: what is kept of the sum of gradients so far; 0: nothing", {}, 0, 1});
+        {"momentum",
+         "sgd: what is kept of the sum of gradients so far; muon: of their average (0.95 is "
+         "usual); 0: nothing",
+         {},
+         0,
+         1});
+    key(muon_rate,
+        {"muon_rate",
+         "what the rate of a matrix (a, b) is multiplied by: 0.2 sqrt(max(a, b)), for rates and "
+         "decays that suit AdamW, or sqrt(max(1, a / b)), the original",
+         {}});
     key(weight_decay, {"weight_decay", "decay of parameters of two or more dims", {}, 0, 10});
     key(lr_factors,
         {"lr_factors",

@@ -3,8 +3,10 @@
 // are folded into the update.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "zea/optim/muon.hpp"
 #include "zea/optim/update.hpp"
 #include "zea/parallel/engine.hpp"
 
@@ -48,7 +50,8 @@ class Optimizer {
   void add_counted(int buffer);
 
   Engine& engine_;
-  UpdateFunction update_;
+  UpdateFunction update_;     ///< of all but Muon's matrices
+  std::optional<Muon> muon_;  ///< of these, where the plan's optimizer is Muon
   std::vector<Cut> cuts_;
   std::vector<Counted> counted_;
 };

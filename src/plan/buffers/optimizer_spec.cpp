@@ -67,6 +67,8 @@ const std::vector<OptimizerSpec>& optimizers() {
       {"adamw", {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
       {"adam", {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
       {"sgd", {{"momentum_buffer"}}, {"momentum"}},
+      // The moments of AdamW where that stands in; Muon's own is the first.
+      {"muon", {{"momentum_buffer"}, {"exp_avg_sq"}}, {"betas", "eps", "momentum", "muon_rate"}},
   };
   return kOptimizers;
 }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "memory_walk.hpp"
+#include "zea/plan/buffers/muon_matrices.hpp"
 #include "zea/plan/buffers/owned_bytes.hpp"
 
 namespace zea {
@@ -44,6 +45,31 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
       largest = std::max(largest, buffer.padded(shards) / shards * bytes_of(precision.reduce));
   }
   return largest;
+}
+
+/// What Muon takes beside a buffer while it updates it: what is to be orthogonalised in the pieces
+/// of all tp ranks, what is made of it in the own one, and the iteration on one matrix.
+int64_t muon_bytes(const Plan& plan, int world_rank) {
+  int64_t most = 0;
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
+    const FlatBuffer& buffer = plan.buffers[g];
+    const Sharding& sharding = plan.shardings[g];
+    if (!plan.holds(world_rank, static_cast<int>(g))) continue;
+    int64_t matrix_bytes = 0;
+    for (const MuonMatrix& matrix : muon_matrices(plan.model, buffer, plan.param_rules, 1)) {
+      const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
+      matrix_bytes =
+          std::max(matrix_bytes, matrix.elements() * bytes_of(plan.precision.master) +
+                                     2 * (matrix.elements() + least * least) *
+                                         bytes_of(plan.precision_of(buffer.module).param));
+    }
+    if (matrix_bytes == 0) continue;
+    const int64_t pieces = plan.mesh.grid(buffer.module).tp;
+    most = std::max(
+        most, (pieces + 1) * buffer.padded(sharding.shards) * bytes_of(plan.precision.master) +
+                  matrix_bytes);
+  }
+  return most;
 }
 
 /// The items of a microbatch that a rank encodes, at most: they are dealt to dp_module groups.
@@ -98,6 +124,11 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
   walk.run();
   estimate.activations = walk.peak();
   estimate.peak_at = walk.peak_at();
+  if (const int64_t updating = inputs + muon_bytes(plan, world_rank);
+      updating > estimate.activations) {
+    estimate.activations = updating;
+    estimate.peak_at = "optimizer";
+  }
   return estimate;
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "unit_traffic.hpp"
+#include "zea/plan/buffers/muon_matrices.hpp"
 #include "zea/plan/mesh/reduction.hpp"
 
 namespace zea {
@@ -77,6 +78,32 @@ class StepTraffic {
           sent_by_all_reduce(whole[grid.module], grid.tp, tp));
       add(group_name(grid.module, "kv_holders"), plan_.precision.master,
           sent_by_all_reduce(repeated[grid.module], holders, tp % holders));
+    }
+  }
+
+  /// Muon gathers a buffer's updates, from its shards and its pieces, and sums what came of them.
+  void add_muon(const std::vector<bool>& buffers_with_gradient) {
+    const DType type = plan_.precision.master;
+    for (size_t g = 0; g < plan_.buffers.size(); ++g) {
+      const int buffer = static_cast<int>(g);
+      if (!buffers_with_gradient[g] || !plan_.holds(rank_, buffer) ||
+          muon_matrices(plan_.model, plan_.buffers[g], plan_.param_rules, 1).empty())
+        continue;
+      const std::string& module = plan_.buffers[g].module;
+      const Sharding& sharding = plan_.shardings[g];
+      const FlatRange range = range_of(buffer);
+      if (sharding.shards > 1)
+        add(group_name(module, sharding.sharded_over), type,
+            sent_by_all_gather(equal_counts(buffer), plan_.shard_of(rank_, buffer)) +
+                sent_by_reduce_scatter(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
+      if (sharding.replicas > 1)
+        add(group_name(module, sharding.summed_over), type,
+            sent_by_all_reduce(range.end - range.begin, sharding.replicas,
+                               plan_.mesh.rank_along(rank_, module, sharding.summed_over)));
+      if (const int tp = plan_.mesh.grid(module).tp; tp > 1)
+        add(group_name(module, sharding.cut_over), type,
+            sent_by_all_gather(Ids(tp, plan_.buffers[g].padded(sharding.shards)),
+                               plan_.piece_rank(rank_, buffer)));
     }
   }
 
@@ -210,6 +237,7 @@ Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
   StepTraffic traffic(plan, rows, world_rank);
   for (const Action& action : schedule.actions) traffic.add(action);
   traffic.add_holder_sums(schedule.has_gradient);
+  traffic.add_muon(schedule.has_gradient);
   return traffic.take();
 }
 

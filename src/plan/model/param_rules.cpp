@@ -94,6 +94,17 @@ std::vector<double> frozen_updates(const ModelSpec& model, const OptimOptions& o
   return updates;
 }
 
+/// Matrices of which all that reads them is a block or a projector: no embeddings, no head.
+std::vector<bool> inner_matrices(const ModelSpec& model) {
+  std::vector<bool> inner(model.params.size(), false), outer = inner;
+  for (const UnitSpec& unit : model.units)
+    for (const int p : unit.params)
+      (unit.kind == UnitKind::Block || unit.kind == UnitKind::Projector ? inner : outer)[p] = true;
+  for (size_t p = 0; p < inner.size(); ++p)
+    inner[p] = inner[p] && !outer[p] && model.params[p].tensor_shape().size() == 2;
+  return inner;
+}
+
 }  // namespace
 
 bool matches(const std::string& pattern, const std::string& name) {
@@ -139,6 +150,9 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
   const std::vector<double> updates = frozen_updates(model, optim, faults);
   for (size_t p = 0; p < rules.size(); ++p)
     rules[p].frozen_updates = static_cast<int64_t>(updates[p]);
+  if (optim.kind != "muon") return rules;
+  const std::vector<bool> inner = inner_matrices(model);
+  for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalises = inner[p];
   return rules;
 }
 

@@ -14,7 +14,8 @@ namespace zea {
 struct ParamRule {
   double lr_factor = 1;
   double weight_decay = 0;
-  int64_t frozen_updates = 0;  ///< the first so many updates leave it as it is
+  int64_t frozen_updates = 0;   ///< the first so many updates leave it as it is
+  bool orthogonalises = false;  ///< Muon's: its tensor is a matrix inside a block or a projector
 
   bool operator==(const ParamRule&) const = default;
 };

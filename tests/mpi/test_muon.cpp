@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Muon: torch's numbers, whole matrices of weights files on every layout, the rest as AdamW has it,
+// and resume.
+#include "zea/optim/muon.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/axis_layouts.hpp"
+#include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
+#include "zea/kernels/matmul.hpp"
+#include "zea/plan/estimate/memory_estimate.hpp"
+#include "zea/plan/estimate/traffic.hpp"
+
+namespace zea::testing::test_muon {
+namespace {
+
+constexpr double kTolerance = 1e-10;
+
+TinyRunOptions with_muon(TinyRunOptions run) {
+  run.deck.optim.kind = "muon";
+  run.deck.optim.momentum = 0.95;
+  run.steps = kStepsBeforeStop + kStepsAfterStop;
+  return run;
+}
+
+/// Three steps of torch.optim.Muon (2.11) with its iteration in fp64, by a script: lr 0.1, decay
+/// 0.05, momentum 0.9.
+struct FromTorch {
+  MuonRate rate;
+  int64_t rows, columns;
+  std::vector<double> parameter;
+};
+
+TEST(Muon, IsTorchs) {
+  const FromTorch cases[] = {{MuonRate::Original,
+                              3,
+                              2,
+                              {-0.268672464884903, -0.148455771054575, -0.0513061965431739,
+                               0.0553149920252543, 0.121953523344078, 0.266539375662892}},
+                             {MuonRate::MatchRmsAdamw,
+                              2,
+                              3,
+                              {-0.244072426169222, -0.142287736931846, -0.0418829785079489,
+                               0.144740454108241, 0.229165097801384, 0.328116153376671}}};
+  for (const FromTorch& expected : cases) {
+    const auto wide = at::TensorOptions().dtype(at::kDouble);
+    const at::Tensor index = at::arange(6, wide);
+    at::Tensor parameter = index * 0.1 - 0.2, average = at::zeros({6}, wide);
+    for (int step = 1; step <= 3; ++step) {
+      const at::Tensor gradient = ((index * 7 + 3 * step).remainder(11) - 5) / 10;
+      const at::Tensor matrix =
+          nesterov_update(average, gradient, 0.9).view({expected.rows, expected.columns});
+      const double lr = 0.1 * muon_scale(expected.rate, expected.rows, expected.columns);
+      parameter.mul_(1 - 0.1 * 0.05).sub_(orthogonalise(matrix, at::kDouble).flatten() * lr);
+    }
+    for (int64_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(parameter[i].item<double>(), expected.parameter[i], 1e-13) << i;
+  }
+}
+
+/// After one step the averages are (1 - momentum) times the gradient.
+TEST(Muon, OrthogonalisesTensorsOfFiles) {
+  const MemoryDataset dataset = axis_dataset();
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const std::string matrices[] = {"language_model.model.layers.0.self_attn.q_proj.weight",
+                                  "language_model.model.layers.1.mlp.down_proj.weight",
+                                  "multi_modal_projector.linear_1.weight"};
+  for (const AxisLayout& layout : {AxisLayout{"full_shard"}, AxisLayout{.name = "tp", .tp = 2}}) {
+    TinyRunOptions options = with_muon(run_on(layout, "fp64"));
+    options.deck.optim.weight_decay = 0.1;
+    TinyRun run(ranks, make_mpi_collectives, dataset, options);
+    const Tensors before = run.weights();
+    TinyResult result;
+    run.train(1, result);
+    const Tensors after = run.weights(), averages = run.state("momentum_buffer");
+    const ModelSpec& model = run.engine().plan().model;
+    const double lr = options.deck.optim.lr / 2;  // the first of two steps of warm-up
+    for (const std::string& name : matrices) {
+      const Shape shape = model.params[model.param_index(name)].tensor_shape();
+      const at::Tensor average = at::tensor(averages.at(name), at::kDouble).view(shape);
+      const at::Tensor gradient = average / (1 - options.deck.optim.momentum);
+      const at::Tensor made =
+          orthogonalise(gradient.lerp(average, options.deck.optim.momentum), at::kDouble);
+      const at::Tensor expected =
+          at::tensor(before.at(name), at::kDouble).view(shape) * (1 - lr * 0.1) -
+          made * lr * muon_scale(MuonRate::MatchRmsAdamw, shape[0], shape[1]);
+      const at::Tensor got = at::tensor(after.at(name), at::kDouble).view(shape);
+      EXPECT_LE((got - expected).abs().max().item<double>(), 1e-12) << name;
+    }
+    // The rest is AdamW's: its first update is the rate, wherever the gradient is not tiny.
+    const std::string norm = "language_model.model.norm.weight";
+    for (size_t i = 0; i < before.at(norm).size(); ++i)
+      EXPECT_NEAR(std::abs(after.at(norm)[i] - before.at(norm)[i]), lr, 0.1 * lr);
+  }
+}
+
+struct Layout {
+  const char* name;
+  void (*set)(Options&);
+};
+
+void each(Options& deck, const char* strategy) {
+  deck.meshes["vision"].strategy = deck.meshes["llm"].strategy = strategy;
+}
+
+const Layout kDataLayouts[] = {
+    {"no_shard", [](Options& deck) { each(deck, "no_shard"); }},
+    {"shard_grad_op", [](Options& deck) { each(deck, "shard_grad_op"); }},
+    {"full_shard", [](Options& deck) { each(deck, "full_shard"); }},
+    {"hybrid_shard",
+     [](Options& deck) {
+       each(deck, "hybrid_shard");
+       deck.mesh.dp_replicate = 2;
+     }},
+};
+
+TEST(Muon, IsTheSameOnEveryLayout) {
+  const MemoryDataset dataset = axis_dataset();
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const Communicator alone = ranks.split(ranks.rank(), "alone");
+  const TinyResult expected =
+      run_tiny(alone, make_mpi_collectives, dataset, with_muon(run_on({.name = "alone"}, "fp64")));
+  const auto compare = [&](const char* name, const TinyRunOptions& options) {
+    SCOPED_TRACE(name);
+    const TinyResult got = run_tiny(ranks, make_host_collectives, dataset, options);
+    EXPECT_LE(max_difference(got.weights, expected.weights), kTolerance);
+    for (size_t step = 0; step < expected.losses.size(); ++step)
+      EXPECT_NEAR(got.losses[step], expected.losses[step], kTolerance);
+  };
+  for (const Layout& layout : kDataLayouts) {
+    TinyRunOptions options = with_muon(run_on({layout.name}, "fp64"));
+    layout.set(options.deck);
+    compare(layout.name, options);
+  }
+  for (const AxisLayout& layout :
+       {AxisLayout{.name = "tp", .tp = 2}, AxisLayout{.name = "tp and cp", .tp = 2, .cp = 2},
+        AxisLayout{.name = "pp and tp", .tp = 2, .pp = 2, .schedule = "zero_bubble"}})
+    compare(layout.name, with_muon(run_on(layout, "fp64")));
+}
+
+/// The memory of the first step on this rank.
+int64_t predicted_bytes(const Plan& plan, const Dataset& dataset, int rank) {
+  Sampler sampler(static_cast<int64_t>(dataset.index().size()), plan.options.schedule.global_batch,
+                  plan.options.run.seed, plan.options.data.shuffle);
+  const StepPlan step = plan.step_plan(0, sampler.global_batch(0), dataset.index());
+  return estimate_memory(plan, rank, step.replicas[plan.replica_of(rank)], dataset.index(),
+                         narrow_products())
+      .total();
+}
+
+/// Wide beside the tokens of a step, so that the optimizer takes the most.
+std::string wide_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
+  config["text_config"]["hidden_size"] = 192;
+  config["text_config"]["intermediate_size"] = 512;
+  config["text_config"]["head_dim"] = 48;
+  return config.dump();
+}
+
+TEST(Muon, IsForetold) {
+  const Communicator ranks = first_ranks(kAxisRanks);
+  for (const bool has_tp : {false, true}) {
+    SCOPED_TRACE(has_tp);
+    TinyRunOptions options;
+    options.config_json = wide_config();
+    options.deck.data.row_tokens = 40;
+    options.deck.schedule = {.steps = 1, .global_batch = 4};
+    options.deck.mesh.dp_replicate = has_tp ? 1 : 2;
+    for (const char* module : {"vision", "llm"}) {
+      options.deck.meshes[module].strategy = has_tp ? "full_shard" : "hybrid_shard";
+      if (has_tp) options.deck.meshes[module].tp = 2;
+    }
+    const MemoryDataset dataset =
+        make_tiny_dataset(make_model_spec(options.config_json), 14, {0}, 5);
+    std::map<std::string, Traffic> sent, told;
+    std::map<std::string, int64_t> bytes;
+    for (const char* kind : {"adamw", "muon"}) {
+      options.deck.optim.kind = kind;
+      const Plan plan = plan_of(options, kAxisRanks);
+      told[kind] = traffic_of_full_step(plan, ranks.rank());
+      bytes[kind] = predicted_bytes(plan, dataset, ranks.rank());
+      TinyRun run(ranks, make_host_collectives, dataset, options);
+      const Traffic before = run.engine().mesh().traffic();
+      TinyResult result;
+      run.train(1, result);
+      sent[kind] = traffic_between(before, run.engine().mesh().traffic());
+      const double ratio =
+          static_cast<double>(result.tensor_peak_bytes) / static_cast<double>(bytes[kind]);
+      EXPECT_GT(ratio, 0.9) << kind;
+      EXPECT_LT(ratio, 1.1) << kind;
+    }
+    // Of rows of any length: what Muon sends is of buffers.
+    EXPECT_EQ(traffic_between(sent["adamw"], sent["muon"]),
+              traffic_between(told["adamw"], told["muon"]));
+    EXPECT_GT(sent["muon"].size(), 0U);
+    EXPECT_LT(bytes["adamw"], bytes["muon"]);
+  }
+}
+
+TEST(Muon, GoesOnBitByBit) {
+  const SharedDirectory shared(world().communicator());
+  const MemoryDataset dataset = axis_dataset();
+  const Communicator ranks = first_ranks(kAxisRanks);
+  TinyRunOptions options = with_muon(run_on({.name = "tp", .tp = 2}, "fp32"));
+  options.deck.optim.frozen = {"vision = 4"};
+  const StoppedRun stopped =
+      run_through(ranks, make_mpi_collectives, dataset, options, shared / "tp");
+  expect_resumes(ranks, make_mpi_collectives, dataset, options, stopped, 0);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_muon
