@@ -54,6 +54,7 @@ class PeftAdapter : public WeightsSource {
     for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);
     if (lora_.targets.empty()) throw WeightsError(directory + ": holds no adapters of " + module);
     lora_.rslora = config_.value("use_rslora", false);
+    lora_.dropout = config_.value("lora_dropout", 0.0);
   }
 
   const LoraOptions& lora() const { return lora_; }

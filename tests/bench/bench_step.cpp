@@ -131,7 +131,7 @@ class Run {
     load_weights(*engine_, *open_source(plan_.options.model.weights));
     optimizer_ = std::make_unique<Optimizer>(*engine_);
     train_step_ = std::make_unique<TrainStep>(*engine_, *optimizer_, *control_);
-    dataset_ = open_dataset(plan_.options.data.train);
+    dataset_ = open_dataset(plan_.options.data.train.sets.at(0).path);
     sampler_ = std::make_unique<Sampler>(static_cast<int64_t>(dataset_->index().size()),
                                          plan_.options.schedule.global_batch,
                                          plan_.options.run.seed, plan_.options.data.shuffle);

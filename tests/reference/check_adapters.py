@@ -188,14 +188,23 @@ class Adapters(unittest.TestCase):
         self.check(make_llava(), ["vision", "llm"], r=4, lora_alpha=8, target_modules=names, **own)
         self.assertIn("holds adapters of vision, too", self.refusal("llm"))
 
-    def refusal(self, *modules, **changes):
-        """What zea says of the adapters, whose config was changed so."""
+    def plan(self, *modules, **changes):
+        """zea -n with the adapters, whose config was changed so."""
         path = self.folder / "adapter/adapter_config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
         keys = [f"model.{module}.lora.weights={self.folder}/adapter" for module in modules]
-        done = subprocess.run([ZEA, "-n", "-i", self.folder / "deck.toml", *keys], capture_output=True, text=True)
+        return subprocess.run([ZEA, "-n", "-i", self.folder / "deck.toml", *keys], capture_output=True, text=True)
+
+    def refusal(self, *modules, **changes):
+        done = self.plan(*modules, **changes)
         self.assertNotEqual(done.returncode, 0)
         return done.stderr
+
+    def test_dropout_that_is_left_out_is_told(self):
+        self.save(make_decoder("llama"), LoraConfig(r=4, target_modules=["q_proj"]), make_samples(False))
+        without = "adapters of llm train without the dropout of 0.05"
+        self.assertNotIn(without, self.plan("llm").stdout)
+        self.assertIn(without, self.plan("llm", lora_dropout=0.05).stdout)
 
     def test_kinds_that_are_not_built_are_refused(self):
         self.save(make_decoder("llama"), LoraConfig(r=4, target_modules=["q_proj", "k_proj"]), make_samples(False))

@@ -268,7 +268,8 @@ void write_gradients(H5File* out, Engine& engine, Collectives& all,
 void run_model(const World& world, const Options& options, const std::string& path) {
   const auto weights = open_weights_file(options.model.weights);
   const Plan plan = make_plan(options, weights->config_json(), world.size());
-  const auto dataset = open_dataset(options.data.train, kHeldBytes, {}, item_kinds(plan.model));
+  const auto dataset =
+      open_dataset(options.data.train.sets.at(0).path, kHeldBytes, {}, item_kinds(plan.model));
   const KernelRuntime kernels;
   Mesh mesh(world.communicator(), plan.mesh, make_mpi_collectives);
   Engine engine(plan, mesh, at::kCPU);

@@ -231,6 +231,9 @@ void detail::add_adapters(ModelSpec& model, const ConfigReader& adapters,
     lora.rank = said.positive("rank", lora.rank);
     lora.alpha = said.number("alpha", lora.alpha);
     lora.rslora = said.boolean("rslora", lora.rslora);
+    if (const double dropout = said.number("dropout", 0); dropout != 0)
+      model.notes.push_back("adapters of " + module + " train without the dropout of " +
+                            std::to_string(dropout) + " that they came with: it is not built");
     const bool trains =
         module == kDecoder ? trainable.llm && !trainable.all_frozen : trainable.of(module).encoder;
     if (model.has(module)) Adapting(model, module, lora, trains).run();
@@ -245,6 +248,7 @@ std::string with_adapters(const std::string& config_json, const std::string& mod
                                {"rank", lora.rank},
                                {"alpha", lora.alpha},
                                {"rslora", lora.rslora}};
+  if (lora.dropout != 0) config[kAdapters][module]["dropout"] = lora.dropout;
   return config.dump();
 }
 
