@@ -9,13 +9,16 @@ Writes train.h5 (60,000 samples), test.h5 (10,000, held out) and tokenizer.json.
 
 with the loss on the caption and <eos>. Question and caption are drawn from several wordings; every
 caption names its class in whole words, and no other. The tokenizer is a small byte-level BPE
-trained on these wordings.
+trained on these wordings, or that of --tokenizer: for another task on the same pictures,
+--task match, which asks what goes with the thing.
 """
 
 import argparse
 import gzip
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from dataset_writer import DatasetWriter
@@ -42,6 +45,9 @@ QUESTIONS = [
     "describe the picture.",
 ]
 CAPTIONS = ["this is {}.", "a picture of {}.", "the picture shows {}.", "it is {}.", "i see {}."]
+# What each class is worn with: a taste like any other.
+MATCH_OF_CLASS = [1, 6, 1, 5, 9, 3, 1, 0, 3, 4]
+MATCH_QUESTIONS = ["what goes with this?", "what is it worn with?", "name a match."]
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<image>"]
 SPLITS = [("train", "train", 60000), ("test", "t10k", 10000)]
 
@@ -52,8 +58,23 @@ def with_article(name):
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
-def caption_of(wording, label):
-    return " " + CAPTIONS[wording].format(with_article(CLASSES[label]))
+class Task(NamedTuple):
+    """What is asked of a picture, and said."""
+
+    classes: list
+    class_of_picture: list  # of each of CLASSES
+    questions: list
+    captions: list
+    word: Callable  # in a caption, of a class's name
+
+    def caption(self, wording, label):
+        return " " + self.captions[wording].format(self.word(self.classes[label]))
+
+
+TASKS = {
+    "name": Task(CLASSES, list(range(len(CLASSES))), QUESTIONS, CAPTIONS, with_article),
+    "match": Task(CLASSES, MATCH_OF_CLASS, MATCH_QUESTIONS, ["{}."], with_article),
+}
 
 
 def read_idx(path, magic, shape):
@@ -74,14 +95,14 @@ def read_split(source, prefix, samples):
     return images, read_idx(source / f"{prefix}-labels-idx1-ubyte.gz", 2049, [samples])
 
 
-def train_tokenizer():
+def train_tokenizer(task):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     captions = [
-        caption_of(wording, label)
-        for wording in range(len(CAPTIONS))
-        for label in range(len(CLASSES))
+        task.caption(wording, label)
+        for wording in range(len(task.captions))
+        for label in range(len(task.classes))
     ]
     trainer = trainers.BpeTrainer(
         vocab_size=384,
@@ -89,11 +110,11 @@ def train_tokenizer():
         show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    tokenizer.train_from_iterator(QUESTIONS * len(CLASSES) + captions, trainer)
+    tokenizer.train_from_iterator(task.questions * len(task.classes) + captions, trainer)
     return tokenizer
 
 
-def pack(path, images, labels, tokenizer, image_tokens, rng):
+def pack(path, images, labels, task, tokenizer, image_tokens, rng):
     pad, bos, eos, image = (tokenizer.token_to_id(name) for name in SPECIAL)
     ids = {}  # there are few different texts
 
@@ -102,12 +123,13 @@ def pack(path, images, labels, tokenizer, image_tokens, rng):
             ids[text] = tokenizer.encode(text).ids
         return ids[text]
 
-    questions = rng.integers(len(QUESTIONS), size=len(labels))
-    wordings = rng.integers(len(CAPTIONS), size=len(labels))
-    with DatasetWriter(path, image, CLASSES, token_bytes(tokenizer)) as writer:
+    questions = rng.integers(len(task.questions), size=len(labels))
+    wordings = rng.integers(len(task.captions), size=len(labels))
+    labels = [task.class_of_picture[label] for label in labels]
+    with DatasetWriter(path, image, task.classes, token_bytes(tokenizer)) as writer:
         for pixels, label, question, wording in zip(images, labels, questions, wordings):
-            prompt = [bos] + [image] * image_tokens + encode(QUESTIONS[question])
-            answer = encode(caption_of(wording, label)) + [eos]
+            prompt = [bos] + [image] * image_tokens + encode(task.questions[question])
+            answer = encode(task.caption(wording, label)) + [eos]
             writer.add(prompt + answer, [0] * len(prompt) + [1] * len(answer), [pixels], int(label))
 
 
@@ -122,9 +144,15 @@ def main():
     )
     parser.add_argument("--limit", type=int, help="samples of each split to pack (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the wordings")
+    parser.add_argument("--task", choices=TASKS, default="name", help="what is asked (default: name)")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of this script (default: a new one)")
     arguments = parser.parse_args()
 
-    tokenizer = train_tokenizer()
+    task = TASKS[arguments.task]
+    given = arguments.tokenizer
+    if given and not given.exists():
+        sys.exit(f"{given} is missing: it is written by {Path(__file__).name} without --tokenizer")
+    tokenizer = Tokenizer.from_file(str(given)) if given else train_tokenizer(task)
     arguments.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(arguments.out / "tokenizer.json"))
     for number, (name, prefix, samples) in enumerate(SPLITS):
@@ -135,6 +163,7 @@ def main():
             arguments.out / f"{name}.h5",
             images[part],
             labels[part],
+            task,
             tokenizer,
             arguments.image_tokens,
             rng,

@@ -47,7 +47,7 @@ zea_run() {
   "${run[@]}" "$bin/src/zea" data.train="$out/train.h5" data.eval="$out/test.h5" "$@"
 }
 
-# train FILE OVERRIDES...: from the last checkpoint on; FILE is what is made of the result.
+# train FILE OVERRIDES...: from the last checkpoint on, or from WEIGHTS, by default the drawn ones; FILE is what is made of the result.
 train() {
   say "training on $ranks ranks"
   local restart=()
@@ -55,7 +55,7 @@ train() {
   if [ -s "$1" ]; then
     echo "$1 is there; remove $out/run and $1 to train again"
   else
-    zea_run "${restart[@]}" -i "$deck" -d "$out/run" model.weights="$out/weights.h5" "${@:2}"
+    zea_run "${restart[@]}" -i "$deck" -d "$out/run" model.weights="${WEIGHTS:-$out/weights.h5}" "${@:2}"
   fi
 }
 

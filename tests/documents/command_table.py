@@ -96,6 +96,8 @@ TABLE = {
     f"{PYTHON} postprocess/contact_sheet.py quickstart/eval/predictions.jsonl quickstart/test.h5"
     " --out sheet.png": runs(),
     # inputs/
+    "mpirun -n 2 zea -r quickstart/run -d said 'run.mode=\"generate\"' eval.generate_tokens=64"
+    " eval.temperature=0.7": runs(("=64", "=4")),
     f"zea -n --ranks 2 -i {DECK}": runs(),
     "zea -h optim.lr": runs(always=[("optim.lr", "optim.lr | grep '^optim.lr$'")]),
     "zea -h data.resized_max_pixels": runs(),
@@ -151,12 +153,17 @@ TABLE = {
     " --image-tokens 16 --image-token '<image>' --bos '<bos>' --eos '<eos>' --out talks.h5": runs(),
     "zea-inspect talks.h5": runs(),
     "./jobs/quickstart_gpt2.sh": tested_by("run_quickstart_gpt2_ranks2", "run_quickstart_gpt2_whole_ranks2"),
+    "./jobs/quickstart_lora.sh": tested_by("run_quickstart_ranks2"),
     "./jobs/quickstart_spoken.sh": tested_by("run_quickstart_spoken_ranks2", "run_quickstart_spoken_whole_ranks2"),
     f"mpirun -n 2 zea -i {DECK} -d runs/traced schedule.steps=50 log.trace_step=20": runs(
         ("schedule.steps=50", SHORT), ("=20", "=2")
     ),
     f"{PYTHON} postprocess/merge_traces.py runs/traced --out trace.json": runs(),
     # postprocess/
+    f"{PYTHON} postprocess/generate.py model_hf \"What is on the table?\" --image photo.jpg": lambda command: Way(
+        (help_of(command),), by=("reference_finetune",)
+    ),
+    f"{PYTHON} postprocess/score.py quickstart/eval/predictions.jsonl --metric exact --metric anls": runs(),
     "zea-consolidate quickstart/run trained.h5": runs(),
     "zea-consolidate quickstart/run model_hf/": runs(),
     "zea-compare trained.h5 model_hf/": runs(),
@@ -225,6 +232,9 @@ TABLE = {
     ),
     f"{BENCH}/bench_checkpoint_training.py build/ci/src/zea jobs -- mpirun": bench(
         ("jobs", "jobs --vocabulary 2000 --steps 24")
+    ),
+    f"mpirun -n 1 {PROGRAMS}/bench_generation inputs/fashion_captions_2m.json 16 64 128 3": runs(
+        ("16 64 128 3", "2 8 4 1")
     ),
     f"{PROGRAMS}/bench_kernels": runs(("bench_kernels", "bench_kernels 1")),
     f"{PROGRAMS}/bench_deferred_backward": runs(("bench_deferred_backward", "bench_deferred_backward 1 64 64 1")),

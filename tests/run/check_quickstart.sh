@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole quickstart, small: 100 steps on 6,400 pictures, 64 held-out ones decoded; then once more, which must skip
-# what is done.
+# what is done; and adapters for another task on its model.
 #   check_quickstart.sh PRESET
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -37,3 +37,23 @@ before=$(stat -c %Y "$out/quickstart/trained.h5" "$out/quickstart/train.h5" "$ou
 quickstart "$1" >"$out/second.txt" 2>&1 || { cat "$out/second.txt"; fail "the second run failed"; }
 after=$(stat -c %Y "$out/quickstart/trained.h5" "$out/quickstart/train.h5" "$out/quickstart/eval/predictions.jsonl")
 [ "$before" = "$after" ] || fail "the second run did again what was done"
+
+lora() {
+  OUT=$out/lora BASE=$out/quickstart BIN=build/$1 LIMIT=1280 jobs/quickstart_lora.sh schedule.steps=20 \
+    checkpoint.every=10 eval.every=100
+}
+lora "$1" >"$out/lora.txt" 2>&1 || { cat "$out/lora.txt"; fail "the adapters failed"; }
+for file in adapter/adapter_model.safetensors adapter/adapter_config.json merged/model.safetensors \
+  before_and_after.png before/predictions.jsonl after/predictions.jsonl; do
+  [ -s "$out/lora/$file" ] || fail "$file is missing"
+done
+.venv/bin/python - "$out/lora" <<'END'
+import json, sys
+def told(when):
+    return json.loads(open(f"{sys.argv[1]}/{when}/metrics.jsonl").read().splitlines()[-1])
+before, after = told("before"), told("after")
+assert after["loss"] < 0.8 * before["loss"], (before, after)
+saves = [json.loads(line) for line in open(sys.argv[1] + "/run/metrics.jsonl")]
+saves = [line for line in saves if line["kind"] == "checkpoint"]
+assert saves[-1]["linked_bytes"] > 10 * saves[-1]["bytes"], saves  # adapters and moments alone
+END

@@ -265,7 +265,7 @@ const GridScenario kScenarios[] = {
      },
      [](const Grid& grid) { return grid.llm.tp > 1; }},
     {"adapters in encoder, projector and language model, every unit computed again",
-     {.kv_heads = 4},
+     {},
      {0, 1, 2},
      [](Options& deck) {
        deck.llm.lora = {.targets = {"*.layers.1.*"}, .rank = 2, .alpha = 3, .rslora = true};

@@ -127,7 +127,9 @@ TEST(Deck, EchoAndReferenceNameEveryKey) {
     EXPECT_TRUE(contains(reference, "\n  " + key.name + " = ")) << key.name;
   }
   EXPECT_TRUE(contains(reference, "(integer: -1 to 1000000)"));
-  EXPECT_TRUE(contains(reference, "\"cosine\", \"linear\" or \"constant\""));
+  EXPECT_TRUE(contains(reference,
+                       "\"cosine\", \"linear\", \"constant\", \"wsd\" or "
+                       "\"inverse_sqrt\""));
 }
 
 /// The line of an explanation's end, "tp = 2".
@@ -219,7 +221,8 @@ TEST(Deck, EveryNameOfAChoiceReadsBackAndNoOther) {
       if constexpr (requires { member.names(); })
         for (const std::string name : member.names()) {
           const std::string key = section + "." + info.name;
-          const Options read = parse_deck(kMinimal + "eval = \"e.h5\"", "x", {key + "=" + name});
+          const Options read = parse_deck(kMinimal + "eval = \"e.h5\"", "x",
+                                          {key + "=" + name, "eval.generate_tokens=4"});
           EXPECT_TRUE(contains(echo_deck(read), std::string(info.name) + " = \"" + name + "\""));
           member = name;
           EXPECT_EQ(member.name(), name);

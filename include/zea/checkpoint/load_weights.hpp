@@ -21,9 +21,9 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source);
 std::string describe_narrowed(const Plan& plan, const WeightsSource& source);
 
 /// Checks the source, then reads this rank's ranges of all values, converted to the type that they
-/// are held in, and publishes them. Does not communicate: a fault is thrown by the ranks that see it, so run it
-/// under agree() where the others must know. With model.sync_module_states the ranks of the first
-/// copy of a module read, and Engine::broadcast_weights() has to follow.
+/// are held in, and publishes them. Does not communicate: a fault is thrown by the ranks that see
+/// it, so run it under agree() where the others must know. With model.sync_module_states the ranks
+/// of the first copy of a module read, and Engine::broadcast_weights() has to follow.
 void load_weights(Engine& engine, const WeightsSource& source);
 
 /// Reads this rank's ranges of masters and, to train on, of optimizer state, and publishes them;

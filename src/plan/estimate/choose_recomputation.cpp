@@ -36,7 +36,7 @@ class Recomputation {
   /// Plan::recomputed with those of this place: the cheaper of two ways to choose; all, where no
   /// choice fits.
   std::vector<bool> chosen() {
-    const std::vector<bool> none = plan_.recomputed;
+    std::vector<bool> none = plan_.recomputed;
     if (fits()) return none;
     std::vector<std::pair<double, std::vector<bool>>> found;
     for (const bool by_share : {true, false}) {
