@@ -55,5 +55,7 @@ before, after = told("before"), told("after")
 assert after["loss"] < 0.8 * before["loss"], (before, after)
 saves = [json.loads(line) for line in open(sys.argv[1] + "/run/metrics.jsonl")]
 saves = [line for line in saves if line["kind"] == "checkpoint"]
-assert saves[-1]["linked_bytes"] > 10 * saves[-1]["bytes"], saves  # adapters and moments alone
+first, last = saves[0], saves[-1]
+assert last["linked_bytes"] + last["bytes"] == first["bytes"], saves
+assert last["bytes"] < 0.1 * first["bytes"], saves  # adapters and moments alone
 END
