@@ -14,33 +14,11 @@
 #include "support/bf16_bounds.hpp"
 #include "support/compared_run.hpp"
 #include "support/mpi_main.hpp"
-#include "support/pipeline_table.hpp"
+#include "support/pipeline_runs.hpp"
 #include "support/recording_collectives.hpp"
 
 namespace zea::testing::test_pipelines {
 namespace {
-
-constexpr int64_t kSamples = 20, kSteps = 5;
-
-MemoryDataset dataset_of(const PipelineLayout& layout, uint64_t others = 0) {
-  ModelSpec model = make_model_spec(config_of(layout));
-  remake(layout, model);
-  return make_tiny_dataset(model, kSamples, images_of(layout), 5 + others, clips_of(layout));
-}
-
-TinyRunOptions run_of(const PipelineLayout& layout, const Options& deck) {
-  TinyRunOptions run;
-  run.config_json = config_of(layout);
-  run.remake = [&layout](ModelSpec& model) { remake(layout, model); };
-  run.steps = kSteps;
-  run.deck = deck;
-  return run;
-}
-
-ComparedResult run_on_one_rank(const Communicator& alone, const PipelineLayout& layout) {
-  return run_compared(alone, make_mpi_collectives, dataset_of(layout),
-                      run_of(layout, deck_of_one_rank(layout)));
-}
 
 Communicator alone() {
   return world().communicator().split(world().rank(), "alone");
@@ -139,7 +117,7 @@ TEST(Pipelines, TiedWeightsHaveTheSameBitsAtBothStages) {
     TinyRun run(part, trial.make, dataset, options);
     const std::vector<double> before = tied_shard(run);
     TinyResult result;
-    run.train(kSteps, result);
+    run.train(options.steps, result);
     const std::vector<double> after = tied_shard(run);
     const auto all = gathered(run.control(), after);
     if (!after.empty()) {
@@ -180,7 +158,7 @@ TEST(PipelinesGeneration, EqualsThatOfOneRank) {
         predictions_on(one_rank, make_mpi_collectives, dataset,
                        run_of(layout, deck_of_one_rank(layout)), kWithoutCache);
     EXPECT_EQ(got, expected);
-    EXPECT_EQ(std::count(got.begin(), got.end(), '\n'), kSamples);
+    EXPECT_EQ(std::count(got.begin(), got.end(), '\n'), dataset_of(layout).index().size());
   });
 }
 

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/pipeline_runs.hpp"
+
+namespace zea::testing {
+namespace {
+
+constexpr int64_t kSamples = 20, kSteps = 5;
+
+}  // namespace
+
+MemoryDataset dataset_of(const PipelineLayout& layout, uint64_t others) {
+  ModelSpec model = make_model_spec(config_of(layout));
+  remake(layout, model);
+  return make_tiny_dataset(model, kSamples, images_of(layout), 5 + others, clips_of(layout));
+}
+
+TinyRunOptions run_of(const PipelineLayout& layout, const Options& deck) {
+  TinyRunOptions run;
+  run.config_json = config_of(layout);
+  run.remake = [&layout](ModelSpec& model) { remake(layout, model); };
+  run.steps = kSteps;
+  run.deck = deck;
+  return run;
+}
+
+ComparedResult run_on_one_rank(const Communicator& alone, const PipelineLayout& layout) {
+  return run_compared(alone, make_mpi_collectives, dataset_of(layout),
+                      run_of(layout, deck_of_one_rank(layout)));
+}
+
+}  // namespace zea::testing
