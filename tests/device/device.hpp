@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that is not the host, made of the host: memory that the host may not touch, and streams
+// that are threads. It stands for a GPU below the C functions of CUDA's runtime and NCCL
+// (cuda_runtime.cpp, nccl.cpp) and below libtorch (torch_device.cpp). What a GPU would let pass in
+// silence, or not let pass at all, is a fault here, by name: bytes that two streams use without an
+// order between them, memory that is used after it was freed, a pointer of the host given to the
+// device; and the host that touches the device's memory dies with a sentence.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <queue>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/accesses.hpp"
+
+namespace zea::testing {
+
+/// Where a stream was when an event was recorded.
+struct Mark {
+  Clock seen;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_reached = false;
+
+  void reach();
+  void wait();
+};
+
+/// The order in which things were put into streams other than the computing one, for a device that
+/// runs them one after the other: so do GPUs of before CUDA 12.3 with NCCL's communicators.
+class Turns {
+ public:
+  int64_t take() { return taken_++; }
+  void await(int64_t turn);
+  void pass();
+
+ private:
+  std::atomic<int64_t> taken_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t next_ = 0;
+};
+
+/// What is put into a stream runs in its order, on a thread of its own, each after a random delay.
+class Stream {
+ public:
+  /// With `turns` also in theirs, which outlive it.
+  explicit Stream(int number, Turns* turns = nullptr);
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream();
+
+  int number() const { return number_; }
+  /// Of what is put in next.
+  Clock& clock() { return clock_; }
+  void push(std::function<void()> work);
+  /// Returns when nothing is left to run.
+  void drain();
+
+ private:
+  void run();
+
+  int number_;
+  Turns* turns_;
+  Clock clock_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::queue<std::function<void()>> work_;
+  bool is_busy_ = false, is_ending_ = false;
+  std::minstd_rand delays_;
+  std::thread thread_;
+};
+
+/// The one device of this process.
+class Device {
+ public:
+  /// With the stream that computes, number 0.
+  Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device();
+
+  /// Memory that holds NaN; the pointer is the device's.
+  void* allocate(size_t bytes);
+  /// As CUDA's runtime frees: after all that is under way.
+  void free(void* data);
+  /// As libtorch's allocator frees: whatever the computing stream does next may get this memory.
+  void free_in_order(void* data);
+  /// Pinned memory of the host.
+  void* allocate_pinned(size_t bytes);
+  void free_pinned(void* data);
+  bool is_pinned(const void* data) const;
+  /// A copy from or to pinned memory goes on by itself in `stream`: until the host has seen its end
+  /// it dies when it writes the one, or touches the other.
+  void hold(const void* pinned, Stream& stream, bool is_written);
+  int64_t times_held() const { return held_; }
+  /// Where a thread of the device finds what lies at `data`; null for memory of the host.
+  char* open(const void* data) const;
+
+  Stream& compute() { return *compute_; }
+  std::unique_ptr<Stream> make_stream();
+  /// Whether streams made from now on take turns.
+  void take_turns(bool do_so) { takes_turns_ = do_so; }
+  /// Before something of `stream` that uses the bytes is put into it.
+  void uses(Stream& stream, const void* data, size_t bytes, bool writes, const std::string& what);
+  /// Something new comes into `stream`: it follows what the host has seen. Gives its clock.
+  const Clock& begin(Stream& stream);
+  /// What `stream` has been given happens before what `mark`'s waiters get.
+  std::shared_ptr<Mark> record(Stream& stream);
+  void wait(Stream& stream, const std::shared_ptr<Mark>& mark);
+  /// The host has seen this.
+  void host_sees(const Clock& clock);
+
+  /// Says `fault` and keeps it.
+  void fail(const std::string& fault);
+  /// Those found so far; forgets them.
+  std::vector<std::string> take_faults();
+
+ private:
+  struct Allocation {
+    size_t bytes, place;
+    bool is_live = true;
+    Accesses accesses{};
+  };
+  using Allocations = std::map<size_t, Allocation>;  ///< by offset
+
+  /// Those whose place `data` lies in; the end for none.
+  Allocations::iterator find(const void* data);
+  void release(Allocations::iterator allocation);
+
+  mutable std::recursive_mutex mutex_;
+  char* guarded_ = nullptr;  ///< as the host sees the memory: nothing may be touched
+  char* open_ = nullptr;     ///< the same memory
+  size_t used_ = 0;
+  Allocations allocations_;
+  struct Pinned {
+    size_t bytes;
+    int stream = kHost;
+    int64_t until = 0;  ///< of that stream: when the host may have it again
+  };
+  std::map<char*, Pinned> pinned_;
+  std::map<size_t, std::queue<size_t>> free_places_;  ///< by size
+  Clock host_;
+  int streams_ = 0;
+  bool takes_turns_ = false;
+  Turns turns_;
+  int64_t held_ = 0;
+  std::vector<std::string> faults_;
+  std::unique_ptr<Stream> compute_;
+};
+
+Device& device();
+
+}  // namespace zea::testing

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/meeting.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+namespace zea::testing {
+namespace {
+
+constexpr size_t kPiece = 16 << 10;  // smaller than what tests send: pieces are tried, too
+constexpr size_t kText = 120;
+constexpr auto kPatience = std::chrono::minutes(2);
+constexpr int kPause = 20;  // microseconds
+
+void write_text(char (&to)[kText], const std::string& text) {
+  std::snprintf(to, kText, "%s", text.c_str());
+}
+
+}  // namespace
+
+struct Meeting::File {
+  std::atomic<int> joined, aborted;
+};
+
+/// What a rank shows to all.
+struct Meeting::Board {
+  std::atomic<size_t> meetings;
+  char call[kText];
+  char data[kPiece];
+};
+
+/// What one rank has for another.
+struct Meeting::Letter {
+  std::atomic<int> is_full;
+  char call[kText];
+  char data[kPiece];
+};
+
+Meeting::Meeting(const std::string& name, int rank, int size) : rank_(rank), size_(size) {
+  bytes_ = sizeof(File) + size * sizeof(Board) + size * size * sizeof(Letter);
+  const std::string path = "/zea-stand-in-" + name;
+  const int file = shm_open(path.c_str(), O_RDWR | O_CREAT, 0600);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes_)) != 0)
+    throw std::runtime_error("no shared memory for " + path);
+  void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (at == MAP_FAILED) throw std::runtime_error("no shared memory for " + path);
+  file_ = static_cast<File*>(at);  // zeros, which are how everything starts
+  ++file_->joined;
+  await([this] { return file_->joined == size_; }, [] { return "ranks did not join"; });
+  if (rank_ == 0) shm_unlink(path.c_str());
+}
+
+Meeting::~Meeting() {
+  munmap(file_, bytes_);
+}
+
+Meeting::Board& Meeting::board(int rank) const {
+  return reinterpret_cast<Board*>(file_ + 1)[rank];
+}
+
+Meeting::Letter& Meeting::letter(int from, int to) const {
+  return reinterpret_cast<Letter*>(&board(size_))[from * size_ + to];
+}
+
+void Meeting::abort() {
+  file_->aborted = 1;
+}
+
+void Meeting::await(const std::function<bool()>& reached,
+                    const std::function<std::string()>& missing) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!reached()) {
+    if (file_->aborted) throw std::runtime_error("a rank gave the communicator up");
+    if (std::chrono::steady_clock::now() - start > kPatience) throw std::runtime_error(missing());
+    usleep(kPause);
+  }
+}
+
+void Meeting::meet(const std::string& call) {
+  board(rank_).meetings = ++meetings_;
+  await(
+      [this] {
+        for (int r = 0; r < size_; ++r)
+          if (board(r).meetings < meetings_) return false;
+        return true;
+      },
+      [&] {
+        std::string ranks;
+        for (int r = 0; r < size_; ++r)
+          if (board(r).meetings < meetings_) ranks += " " + std::to_string(r);
+        return "rank " + std::to_string(rank_) + " waits in " + call + " for ranks" + ranks;
+      });
+}
+
+void Meeting::show(const std::string& call, const char* mine, size_t bytes, const Take& take) {
+  size_t offset = 0;
+  do {
+    const size_t piece = std::min(kPiece, bytes - offset);
+    write_text(board(rank_).call, call);
+    if (mine != nullptr) std::memcpy(board(rank_).data, mine + offset, piece);
+    meet(call);
+    std::vector<const char*> shown;
+    for (int r = 0; r < size_; ++r) {
+      if (std::string(board(r).call) != call.substr(0, kText - 1))
+        throw std::runtime_error("rank " + std::to_string(rank_) + " calls " + call +
+                                 " where rank " + std::to_string(r) + " calls " + board(r).call);
+      shown.push_back(board(r).data);
+    }
+    take(shown, offset, piece);
+    meet(call);  // all have seen it
+    offset += piece;
+  } while (offset < bytes);
+}
+
+bool Meeting::step(Transfer& transfer) {
+  Letter& at = transfer.sends ? letter(rank_, transfer.peer) : letter(transfer.peer, rank_);
+  if (at.is_full == (transfer.sends ? 1 : 0)) return false;
+  const size_t piece = std::min(kPiece, transfer.bytes - transfer.moved);
+  if (transfer.sends) {
+    write_text(at.call, transfer.call);
+    std::memcpy(at.data, transfer.data + transfer.moved, piece);
+  } else {
+    if (at.call != transfer.call)
+      throw std::runtime_error("rank " + std::to_string(rank_) + " receives " + transfer.call +
+                               " from rank " + std::to_string(transfer.peer) + ", which sends " +
+                               at.call);
+    std::memcpy(transfer.data + transfer.moved, at.data, piece);
+  }
+  transfer.moved += piece;
+  at.is_full = transfer.sends ? 1 : 0;
+  return true;
+}
+
+void Meeting::move(std::vector<Transfer>& transfers) {
+  await(
+      [&] {
+        bool all = true;
+        // Of those with one peer the first goes first, as NCCL has it.
+        for (size_t i = 0; i < transfers.size(); ++i) {
+          const bool is_first = std::none_of(
+              transfers.begin(), transfers.begin() + static_cast<ptrdiff_t>(i),
+              [&](const Transfer& earlier) {
+                return earlier.peer == transfers[i].peer && earlier.sends == transfers[i].sends &&
+                       earlier.moved < earlier.bytes;
+              });
+          while (is_first && transfers[i].moved < transfers[i].bytes && step(transfers[i])) {
+          }
+          all = all && transfers[i].moved == transfers[i].bytes;
+        }
+        return all;
+      },
+      [&] {
+        std::string text = "rank " + std::to_string(rank_) + " waits";
+        for (const Transfer& transfer : transfers)
+          if (transfer.moved < transfer.bytes)
+            text += (transfer.sends ? " for rank " : " to hear of rank ") +
+                    std::to_string(transfer.peer) + (transfer.sends ? " to receive " : " ") +
+                    transfer.call;
+        return text;
+      });
+}
+
+}  // namespace zea::testing

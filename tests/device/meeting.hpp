@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the ranks of a stand-in NCCL communicator meet: a file in memory that all of them map.
+// Nothing is waited for longer than two minutes: who did not come is named.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace zea::testing {
+
+/// A message on its way, piece by piece.
+struct Transfer {
+  std::string call;  ///< "12 of float32": what both ends must say
+  int peer;
+  char* data;  ///< only read where it is sent
+  size_t bytes;
+  bool sends;
+  size_t moved = 0;
+};
+
+class Meeting {
+ public:
+  /// Collective: returns when all `size` ranks are there. Throws as all calls do
+  /// std::runtime_error saying what is wrong with whom.
+  Meeting(const std::string& name, int rank, int size);
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+  ~Meeting();
+
+  /// Every rank makes this call, described alike, with `bytes` of which each shows its own (null:
+  /// nothing). `take` sees them in pieces: all ranks' bytes from `offset` on, `piece` of them.
+  using Take =
+      std::function<void(const std::vector<const char*>& shown, size_t offset, size_t piece)>;
+  void show(const std::string& call, const char* mine, size_t bytes, const Take& take);
+
+  /// Brings all of them to their ends, in whatever order their peers come.
+  void move(std::vector<Transfer>& transfers);
+
+  /// Whoever waits here fails.
+  void abort();
+
+ private:
+  struct File;
+  struct Board;
+  struct Letter;
+
+  void await(const std::function<bool()>& reached, const std::function<std::string()>& missing);
+  void meet(const std::string& call);
+  Board& board(int rank) const;
+  Letter& letter(int from, int to) const;
+  bool step(Transfer& transfer);
+
+  int rank_, size_;
+  size_t bytes_ = 0;
+  File* file_ = nullptr;
+  size_t meetings_ = 0;
+};
+
+}  // namespace zea::testing

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include "device/device.hpp"
+
+namespace zea::testing {
+namespace {
+
+constexpr int kLongestDelay = 200;  // microseconds
+
+}  // namespace
+
+void Mark::reach() {
+  const std::lock_guard lock(mutex);
+  is_reached = true;
+  changed.notify_all();
+}
+
+void Mark::wait() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [this] { return is_reached; });
+}
+
+void Turns::await(int64_t turn) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return next_ == turn; });
+}
+
+void Turns::pass() {
+  const std::lock_guard lock(mutex_);
+  ++next_;
+  changed_.notify_all();
+}
+
+Stream::Stream(int number, Turns* turns)
+    : number_(number),
+      turns_(turns),
+      delays_(static_cast<uint32_t>(getpid() + number)),
+      thread_([this] { run(); }) {}
+
+Stream::~Stream() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void Stream::push(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  if (turns_ != nullptr)
+    work = [turns = turns_, turn = turns_->take(), inner = std::move(work)] {
+      turns->await(turn);
+      inner();
+      turns->pass();
+    };
+  work_.push(std::move(work));
+  changed_.notify_all();
+}
+
+void Stream::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return work_.empty() && !is_busy_; });
+}
+
+void Stream::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return is_ending_ || !work_.empty(); });
+    if (work_.empty()) return;
+    const auto work = std::move(work_.front());
+    work_.pop();
+    is_busy_ = true;
+    lock.unlock();
+    usleep(delays_() % kLongestDelay);
+    work();
+    lock.lock();
+    is_busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace zea::testing

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run does beside its steps, on a device that is not the host: checkpoints that another
+// layout and the host go on from, bf16, and text that is made token by token.
+#include <gtest/gtest.h>
+
+#include "device/torch_device.hpp"
+#include "support/bf16_bounds.hpp"
+#include "support/grid_scenarios.hpp"
+#include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
+#include "support/stopped_run.hpp"
+
+namespace zea::testing::test_device_runs {
+namespace {
+
+const Grid kGrid{{2, 1}, "full_shard", 2};
+
+const GridScenario& scenario() {
+  return grid_scenarios().front();
+}
+
+TinyRunOptions on_device(TinyRunOptions options) {
+  options.device = stand_in_device();
+  return options;
+}
+
+/// Of the scenario's model.
+TinyRunOptions stopped_on(const Grid& grid) {
+  TinyRunOptions options = stopped_run_options(scenario().config(kGrid));
+  options.deck.mesh = run_of(scenario(), grid).deck.mesh;
+  options.deck.meshes = run_of(scenario(), grid).deck.meshes;
+  return options;
+}
+
+TEST(DeviceRuns, CheckpointsAreThoseOfTheHost) {
+  const Communicator all = world().communicator();
+  const SharedDirectory shared(all);
+  const MemoryDataset dataset = dataset_of(scenario(), kGrid);
+  const TinyRunOptions here = stopped_on(kGrid);
+  const TinyRunOptions other = stopped_on({{1, 2}, "shard_grad_op", 2});
+  const StoppedRun written =
+      run_through(all, make_stand_in_collectives, dataset, on_device(here), shared / "device");
+  shared.barrier();
+  expect_resumes(all, make_stand_in_collectives, dataset, on_device(here), written);
+  expect_resumes(all, make_stand_in_collectives, dataset, on_device(other), written);
+  expect_resumes(all, make_mpi_collectives, dataset, here, written);
+}
+
+TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
+  const Communicator all = world().communicator(), alone = all.split(all.rank(), "alone");
+  TinyRunOptions options = run_of(scenario(), kGrid);
+  options.deck.precision.preset = "bf16";
+  TinyRunOptions one = run_of(scenario(), one_rank_like(kGrid));
+  const MemoryDataset dataset = dataset_of(scenario(), kGrid);
+  const ComparedResult exact = run_compared(alone, make_mpi_collectives, dataset, one);
+  one.deck.precision.preset = "bf16";
+  const ComparedResult host = run_compared(alone, make_mpi_collectives, dataset, one);
+  const ComparedResult got =
+      run_compared(all, make_stand_in_collectives, dataset, on_device(options));
+  expect_near_in_bf16(got.losses, host.losses, exact.losses);
+}
+
+TEST(DeviceRuns, SaysWhatTheHostSays) {
+  const Communicator all = world().communicator(), alone = all.split(all.rank(), "alone");
+  const Grid one = one_rank_like(kGrid);
+  const std::string got =
+      predictions_on(all, make_stand_in_collectives, dataset_of(scenario(), kGrid),
+                     on_device(run_of(scenario(), kGrid)), kDrawn);
+  const std::string expected = predictions_on(
+      alone, make_mpi_collectives, dataset_of(scenario(), one), run_of(scenario(), one), kDrawn);
+  if (all.rank() != 0) return;
+  EXPECT_EQ(got, expected);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_device_runs

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stand-in device finds what it is there to find: each fault is planted once, and not found
+// where the order is right.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <thread>
+
+#include "device/device.hpp"
+#include "support/mpi_main.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea::testing::test_stand_in {
+namespace {
+
+void* compute_stream() {
+  return nullptr;
+}
+
+/// Memory of the device, freed by the end.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes) { cudaMalloc(&data_, bytes); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() {
+    if (data_ != nullptr) cudaFree(data_);
+  }
+  void* data() const { return data_; }
+  void free() { cudaFree(std::exchange(data_, nullptr)); }
+
+ private:
+  void* data_ = nullptr;
+};
+
+cudaStream_t new_stream() {
+  cudaStream_t stream = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  return stream;
+}
+
+void write(const Buffer& buffer, size_t bytes, cudaStream_t stream) {
+  const std::string zeros(bytes, 0);
+  cudaMemcpyAsync(buffer.data(), zeros.data(), bytes, cudaMemcpyHostToDevice, stream);
+}
+
+std::string read(const Buffer& buffer, size_t bytes, cudaStream_t stream) {
+  std::string host(bytes, 1);
+  cudaMemcpyAsync(host.data(), buffer.data(), bytes, cudaMemcpyDeviceToHost, stream);
+  return host;
+}
+
+std::string faults() {
+  std::string all;
+  for (const std::string& fault : device().take_faults()) all += fault + "\n";
+  return all;
+}
+
+void expect_fault(const std::string& part) {
+  const std::string found = faults();
+  EXPECT_NE(found.find(part), std::string::npos) << "found: " << found;
+}
+
+/// As the host sees it: what went wrong meanwhile, too.
+void finish(Pending& pending) {
+  while (!pending.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  pending.wait();
+}
+
+TEST(StandIn, KillsTheHostThatTouchesItsMemory) {
+  if (world().size() > 1) GTEST_SKIP() << "once is enough";
+  const Buffer buffer(8);
+  EXPECT_DEATH(*static_cast<volatile char*>(buffer.data()) = 1,
+               "the host touches the device's memory");
+}
+
+TEST(StandIn, KillsTheHostThatWritesWhatACopyStillReads) {
+  if (world().size() > 1) GTEST_SKIP() << "once is enough";
+  char* pinned = static_cast<char*>(device().allocate_pinned(8));
+  device().hold(pinned, device().compute(), false);
+  EXPECT_EQ(pinned[0], 0);
+  EXPECT_DEATH(*static_cast<volatile char*>(pinned) = 1, "pinned memory that a copy still uses");
+  device().host_sees(device().compute().clock());
+  pinned[0] = 1;
+  device().free_pinned(pinned);
+}
+
+TEST(StandIn, FindsStreamsThatNothingOrders) {
+  const Buffer buffer(64);
+  cudaStream_t one = new_stream(), other = new_stream();
+  write(buffer, 64, one);
+  EXPECT_EQ(faults(), "");
+  read(buffer, 16, other);
+  expect_fault("reads bytes 0 to 16 that cudaMemcpyAsync");
+  cudaStreamDestroy(one);
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, IsContentWithAnEventBetweenThem) {
+  const Buffer buffer(64);
+  cudaStream_t one = new_stream(), other = new_stream();
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  write(buffer, 64, one);
+  cudaEventRecord(event, one);
+  cudaStreamWaitEvent(other, event, 0);
+  EXPECT_EQ(read(buffer, 64, other), std::string(64, 0));
+  EXPECT_EQ(faults(), "");
+  cudaEventDestroy(event);
+  cudaStreamDestroy(one);
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, ReadsOfOneTimeNeedNoOrder) {
+  const Buffer buffer(64);
+  cudaStream_t one = new_stream(), other = new_stream();
+  write(buffer, 64, one);
+  cudaStreamSynchronize(one);
+  read(buffer, 64, one);
+  read(buffer, 64, other);
+  EXPECT_EQ(faults(), "");
+  cudaStreamDestroy(one);
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, FindsMemoryUsedAfterItWasFreed) {
+  Buffer buffer(64);
+  void* data = buffer.data();
+  buffer.free();
+  cudaMemcpyAsync(data, "x", 1, cudaMemcpyHostToDevice, nullptr);
+  expect_fault("uses memory that was freed");
+}
+
+/// As libtorch frees a tensor that another stream still reads.
+TEST(StandIn, FindsMemoryFreedWhileAnotherStreamUsesIt) {
+  void* data = device().allocate(64);
+  cudaStream_t other = new_stream();
+  cudaMemcpyAsync(data, "x", 1, cudaMemcpyHostToDevice, other);
+  device().free_in_order(data);
+  expect_fault("the next owner of freed memory in stream 0 writes");
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, FindsUsesBeyondAnAllocation) {
+  const Buffer buffer(64);
+  cudaMemcpyAsync(static_cast<char*>(buffer.data()) + 60, "eight...", 8, cudaMemcpyHostToDevice,
+                  nullptr);
+  expect_fault("uses bytes 60 to 68 of an allocation of 64");
+}
+
+TEST(StandIn, NcclRefusesMemoryOfTheHost) {
+  const std::unique_ptr<Collectives> all =
+      make_nccl_collectives(world().communicator(), compute_stream);
+  double host = 1;
+  EXPECT_THROW(all->all_reduce(&host, 1, DType::Float64, ReduceOp::Sum), CommError);
+}
+
+TEST(StandIn, FindsAResultThatIsNotWaitedFor) {
+  const std::unique_ptr<Collectives> all =
+      make_nccl_collectives(world().communicator(), compute_stream);
+  const Buffer buffer(64);
+  write(buffer, 64, nullptr);
+  Pending sum = all->all_reduce(buffer.data(), 8, DType::Float64, ReduceOp::Sum);
+  read(buffer, 64, nullptr);
+  expect_fault("cudaMemcpyAsync in stream 0 reads bytes 0 to 64 that ncclAllReduce");
+  sum.wait();
+  EXPECT_EQ(read(buffer, 64, nullptr), std::string(64, 0));
+  EXPECT_EQ(faults(), "");
+}
+
+TEST(StandIn, NamesRanksThatCallDifferentThings) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const std::unique_ptr<Collectives> all =
+      make_nccl_collectives(world().communicator(), compute_stream);
+  const Buffer buffer(64);
+  write(buffer, 64, nullptr);
+  const int64_t count = world().rank() == 0 ? 8 : 7;
+  Pending sum = all->all_reduce(buffer.data(), count, DType::Float64, ReduceOp::Sum);
+  EXPECT_THROW(finish(sum), CommError);
+  const std::string found = faults();
+  EXPECT_TRUE(found.find("calls ncclAllReduce of") != std::string::npos ||
+              found.find("gave the communicator up") != std::string::npos)
+      << found;
+}
+
+TEST(StandIn, NamesAMessageOfAnotherLength) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const std::unique_ptr<Collectives> all =
+      make_nccl_collectives(world().communicator(), compute_stream);
+  const Buffer buffer(64);
+  write(buffer, 64, nullptr);
+  Pending message = world().rank() == 0 ? all->send(buffer.data(), 8, DType::Float64, 1)
+                                        : all->recv(buffer.data(), 4, DType::Float64, 0);
+  if (world().rank() == 1) {
+    EXPECT_THROW(finish(message), CommError);
+    expect_fault("receives 4 of type 8 from rank 0, which sends 8 of type 8");
+  }
+  world().communicator().duplicate("met");
+  faults();
+}
+
+}  // namespace
+}  // namespace zea::testing::test_stand_in

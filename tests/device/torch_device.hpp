@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// libtorch on the stand-in device, as its backend PrivateUse1: tensors lie in the device's memory,
+// operations are those of the CPU over the same bytes, run in the order of the computing stream.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "zea/comm/communicator.hpp"
+
+namespace zea::testing {
+
+/// The device, which libtorch knows from then on.
+at::Device stand_in_device();
+
+/// NCCL's on the stand-in, beside what libtorch computes there.
+std::unique_ptr<Collectives> make_stand_in_collectives(const Communicator& communicator);
+
+}  // namespace zea::testing
