@@ -7,7 +7,7 @@ namespace zea::detail {
 
 bool runs_kernels(const at::Tensor& x) {
   const at::ScalarType type = x.scalar_type();
-  return (x.is_cpu() || (x.is_cuda() && has_device_kernels())) &&
+  return (x.is_cpu() || has_device_kernels()) &&
          (type == at::kDouble || type == at::kFloat || type == at::kBFloat16);
 }
 

@@ -221,6 +221,22 @@ void Device::hold(const void* data, Stream& stream, bool is_written) {
   }
 }
 
+void Device::open_to_host(bool do_so) {
+  const std::lock_guard lock(mutex_);
+  const size_t pages = (used_ + kPage - 1) / kPage * kPage;
+  mprotect(guarded_, pages, do_so ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+void Device::count_launch(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  ++launches_[what];
+}
+
+Launches Device::take_launches() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(launches_, {});
+}
+
 void Device::fail(const std::string& fault) {
   const std::lock_guard lock(mutex_);
   if (faults_.size() < kSaid) std::fprintf(stderr, "device: %s\n", fault.c_str());

@@ -79,6 +79,9 @@ class Stream {
   std::thread thread_;
 };
 
+/// How often what was launched, by name.
+using Launches = std::map<std::string, int64_t>;
+
 /// The one device of this process.
 class Device {
  public:
@@ -119,6 +122,13 @@ class Device {
   /// The host has seen this.
   void host_sees(const Clock& clock);
 
+  /// While it lasts the device's pointers are good on any thread of the host; see OpenMemory.
+  void open_to_host(bool do_so);
+
+  void count_launch(const std::string& what);
+  /// Those since the last call.
+  Launches take_launches();
+
   /// Says `fault` and keeps it.
   void fail(const std::string& fault);
   /// Those found so far; forgets them.
@@ -153,10 +163,19 @@ class Device {
   bool takes_turns_ = false;
   Turns turns_;
   int64_t held_ = 0;
+  Launches launches_;
   std::vector<std::string> faults_;
   std::unique_ptr<Stream> compute_;
 };
 
 Device& device();
+
+class OpenMemory {
+ public:
+  OpenMemory() { device().open_to_host(true); }
+  OpenMemory(const OpenMemory&) = delete;
+  OpenMemory& operator=(const OpenMemory&) = delete;
+  ~OpenMemory() { device().open_to_host(false); }
+};
 
 }  // namespace zea::testing

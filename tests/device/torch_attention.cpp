@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "device/torch_device.hpp"
+
 namespace zea::testing {
 namespace {
 
@@ -30,6 +32,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     const std::optional<at::Tensor>& bias, bool, double dropout, bool is_causal,
     std::optional<double> scale) {
   TORCH_CHECK(dropout == 0);
+  const OneLaunch one("attention");
   const at::Tensor scores = scores_of(q, k, bias, is_causal, scale_of(q, scale));
   const at::Tensor lse = at::logsumexp(scores, {-1});
   const at::Tensor out = at::matmul(at::exp(scores - lse.unsqueeze(-1)), v);
@@ -43,6 +46,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& bias, const at::Tensor& out, const at::Tensor& lse, const at::Tensor&,
     const at::Tensor&, double, std::array<bool, 4>, bool is_causal, std::optional<double> scale) {
+  const OneLaunch one("attention backward");
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
   const double by = scale_of(q, scale);
   const at::Tensor scores = scores_of(q, k, bias, is_causal, by);

@@ -54,6 +54,7 @@ class Guard : public c10::impl::DeviceGuardImplInterface {
   at::Stream getStream(at::Device) const override {
     return at::Stream(at::Stream::DEFAULT, kDevice);
   }
+  void* getStreamNativeHandle(const at::Stream) const override { return nullptr; }
   at::Stream exchangeStream(at::Stream stream) const override { return stream; }
   at::DeviceIndex deviceCount() const noexcept override { return 1; }
 };
@@ -81,6 +82,13 @@ size_t span_of(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0
                              : at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
                                                                 tensor.element_size());
+}
+
+/// Set while operations together stand for one of the device's.
+thread_local bool operations_of_one = false;
+
+void count_launch(const std::string& operation) {
+  if (!operations_of_one) device().count_launch(operation);
 }
 
 /// For one operation that is run now, after what the computing stream has been given.
@@ -186,8 +194,16 @@ int argument_of(const c10::FunctionSchema& schema, const c10::AliasInfo* returne
   return -1;
 }
 
+bool gives_views(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& returned) {
+                       return returned.alias_info() != nullptr && !returned.alias_info()->isWrite();
+                     });
+}
+
 void run_on_cpu(const c10::OperatorHandle& operation, Stack* stack) {
   const c10::FunctionSchema& schema = operation.schema();
+  if (!gives_views(schema)) count_launch(schema.name());
   Opened open(schema.name());
   const size_t count = schema.arguments().size();
   const Stack given(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
@@ -241,6 +257,7 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes,
 /// Between the device and the host, and on the device. The host waits for its end, but where it
 /// asks not to and its memory is pinned.
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
+  count_launch("copy");
   Opened open("copy");
   const at::Tensor source = open.open(self, false);
   open.open(target, true).copy_(source);
@@ -255,6 +272,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
 }
 
 at::Scalar local_scalar(const at::Tensor& self) {
+  count_launch("item");
   Opened open("item");
   const at::Scalar value = open.open(self, false).item();
   device().host_sees(device().compute().clock());
@@ -278,6 +296,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 const c10::impl::DeviceGuardImplRegistrar registrar(kType, new Guard);
 
 }  // namespace
+
+OneLaunch::OneLaunch(const char* operation) {
+  device().count_launch(operation);
+  operations_of_one = true;
+}
+
+OneLaunch::~OneLaunch() {
+  operations_of_one = false;
+}
 
 at::Device stand_in_device() {
   static const bool is_registered = [] {

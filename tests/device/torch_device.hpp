@@ -12,6 +12,15 @@ namespace zea::testing {
 /// The device, which libtorch knows from then on.
 at::Device stand_in_device();
 
+/// While it lasts operations of this thread count as one.
+class OneLaunch {
+ public:
+  explicit OneLaunch(const char* operation);
+  OneLaunch(const OneLaunch&) = delete;
+  OneLaunch& operator=(const OneLaunch&) = delete;
+  ~OneLaunch();
+};
+
 /// NCCL's on the stand-in, beside what libtorch computes there.
 std::unique_ptr<Collectives> make_stand_in_collectives(const Communicator& communicator);
 

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training with zea's own kernels on the stand-in device, and how many launches a decoder's layer
+// takes there: the next layer's, since all else is the same.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "device/device.hpp"
+#include "device/kernels.hpp"
+#include "device/torch_device.hpp"
+#include "support/compared_run.hpp"
+#include "support/mpi_main.hpp"
+
+namespace zea::testing::test_device_launches {
+namespace {
+
+constexpr int64_t kTokens = 24;
+
+class DeviceLaunches : public ::testing::Test {
+ protected:
+  void SetUp() override { have_kernels(true); }
+  void TearDown() override { have_kernels(false); }
+};
+
+TinyRunOptions run_with(const TinyLlava& model, const char* preset) {
+  TinyRunOptions run;
+  run.config_json = tiny_llava_config(model);
+  run.steps = 3;
+  run.deck.precision.preset = preset;
+  run.deck.data.row_tokens = kTokens;
+  run.deck.schedule = {.steps = 3, .global_batch = 4};
+  run.device = stand_in_device();
+  return run;
+}
+
+MemoryDataset dataset_of(const TinyRunOptions& run) {
+  return make_tiny_dataset(make_model_spec(run.config_json), 16, {1, 0, 2}, 5);
+}
+
+TEST_F(DeviceLaunches, KernelsGiveWhatTheHostGives) {
+  TinyRunOptions run = run_with({.kv_heads = 1}, "fp64");
+  const Communicator all = world().communicator();
+  const MemoryDataset dataset = dataset_of(run);
+  const ComparedResult got = run_compared(all, make_stand_in_collectives, dataset, run);
+  run.device = at::kCPU;
+  expect_equal(got, run_compared(all, make_mpi_collectives, dataset, run));
+  EXPECT_GT(device().take_launches()["a kernel of zea's"], 100);
+}
+
+/// One row of text: one sample that fills it, or several.
+Launches launches_of(int64_t layers, int64_t samples, bool trains) {
+  TinyRunOptions run = run_with({.layers = layers}, "bf16");
+  run.deck.schedule = {.steps = 1, .global_batch = samples};
+  run.deck.data.row_tokens = 64;
+  const MemoryDataset dataset =
+      make_tiny_dataset(make_model_spec(run.config_json), samples, {0}, 5);
+  TinyRun training(world().communicator(), make_stand_in_collectives, dataset, run);
+  device().take_launches();
+  TinyResult result;
+  if (trains)
+    training.train(1, result);
+  else
+    training.evaluate();
+  return device().take_launches();
+}
+
+/// Of one decoder layer.
+Launches launches_of_a_layer(int64_t samples, bool trains) {
+  Launches more = launches_of(3, samples, trains);
+  for (const auto& [name, count] : launches_of(2, samples, trains)) more[name] -= count;
+  std::erase_if(more, [](const auto& one) { return one.second == 0; });
+  return more;
+}
+
+int64_t sum_of(const Launches& launches) {
+  int64_t sum = 0;
+  for (const auto& [name, count] : launches) sum += count;
+  return sum;
+}
+
+std::string text_of(const Launches& launches) {
+  std::string text;
+  for (const auto& [name, count] : launches) text += "  " + name + ' ' + std::to_string(count);
+  return text;
+}
+
+/// What tests/README.md says.
+TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
+  const struct { int64_t samples, forward, step; } rows[] = {{1, 17, 57}, {3, 19, 67}};
+  for (const auto& [samples, forward, step] : rows) {
+    const Launches one = launches_of_a_layer(samples, false),
+                   all = launches_of_a_layer(samples, true);
+    EXPECT_EQ(sum_of(one), forward) << samples << " samples: " << text_of(one);
+    EXPECT_EQ(sum_of(all), step) << samples << " samples: " << text_of(all);
+  }
+}
+
+}  // namespace
+}  // namespace zea::testing::test_device_launches
