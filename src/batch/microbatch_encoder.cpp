@@ -180,7 +180,7 @@ TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& 
       attention.context =
           make_context_plan(row.visible(in_windows), layout.owned(), context, coordinate.cp);
     else
-      attention.batches = make_attention_batches(row.segments(in_windows), false, options.device);
+      attention.segments = {row.segments(in_windows), false, options.device};
   }
   if (spec.block.rotary) {
     const auto positions = patch_positions(spec.patches(), layout.owned()[coordinate.cp], row);

@@ -37,10 +37,6 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
 
-/// One batched call for segments of similar length.
-std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& segments,
-                                                   bool causal, at::Device device);
-
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
                const MicrobatchOptions& options);

@@ -40,29 +40,6 @@ RowShares shares_where(const TokenLayout& layout, int cp_rank, Predicate is_want
   return shares;
 }
 
-AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device) {
-  Ids rows, unpadded, unpadded_rows;
-  bool padded = false;
-  for (const Segment& segment : batch.segments)
-    for (int64_t i = 0; i < batch.length; ++i) {
-      if (i >= segment.length) {
-        rows.push_back(0);
-        padded = true;
-        continue;
-      }
-      unpadded.push_back(static_cast<int64_t>(rows.size()));
-      unpadded_rows.push_back(segment.start + i);
-      rows.push_back(segment.start + i);
-    }
-  AttentionBatch result;
-  result.segments = static_cast<int64_t>(batch.segments.size());
-  result.length = batch.length;
-  result.rows = index_tensor(rows, device);
-  if (padded) result.unpadded = index_tensor(unpadded, device);
-  result.unpadded_rows = index_tensor(unpadded_rows, device);
-  return result;
-}
-
 bool is_image(MaskWord word) {
   return word_modality(word) == kModalityImage;
 }
@@ -71,7 +48,6 @@ bool is_image(MaskWord word) {
 TokenAttention text_attention(const HostTokens& host, int64_t window, const TokenLayout& layout,
                               int cp_rank, const MicrobatchOptions& options) {
   TokenAttention attention;
-  attention.causal = true;
   const auto row = [&] { return visible_text(host.words, options.images_both_ways, window); };
   const ContextOptions context = options.replica.sharding(kDecoder).context;
   if (context.ranks > 1)
@@ -79,7 +55,7 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
   else if (window > 0 || (options.images_both_ways && std::ranges::any_of(host.words, is_image)))
     attention.slices = attention_slices(row(), layout.owned()[0], layout.owned()[0]);
   else
-    attention.batches = make_attention_batches(segments_of(host.words), true, options.device);
+    attention.segments = {segments_of(host.words), true, options.device};
   return attention;
 }
 
@@ -146,14 +122,6 @@ void fill_lasts(Microbatch& out, const HostTokens& host, const TokenLayout& layo
 }
 
 }  // namespace
-
-std::vector<AttentionBatch> make_attention_batches(const std::vector<Segment>& segments,
-                                                   bool causal, at::Device device) {
-  std::vector<AttentionBatch> batches;
-  for (const SegmentBatch& batch : batch_segments(segments, allowed_padding(causal)))
-    batches.push_back(make_attention_batch(batch, device));
-  return batches;
-}
 
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options) {

@@ -39,8 +39,8 @@ at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens
   if (tokens.context)
     throw InternalError("tokens of several cp ranks came to the layers of one rank");
   if (!tokens.slices.empty()) return slice_attention(qkv, tokens.slices, heads, kv_heads, scores);
-  ZEA_ASSERT(qkv.size(0) == 0 || !tokens.batches.empty());
-  return zea::attention(qkv, tokens.batches, heads, kv_heads, tokens.causal, scores);
+  ZEA_ASSERT(qkv.size(0) == 0 || !tokens.segments.empty());
+  return zea::attention(qkv, tokens.segments, heads, kv_heads, scores);
 }
 
 at::Tensor Layers::cached_attention(const at::Tensor& q, const at::Tensor& kv,

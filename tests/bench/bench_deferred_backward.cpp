@@ -37,15 +37,14 @@ class Block {
                                                                                {2 * width, hidden},
                                                                                {hidden, width}})
       make(shape);
-    const Tensor rows = at::arange(sizes.tokens, at::kLong);
-    batches_.push_back({1, sizes.tokens, rows, rows, rows});
+    segments_ = {{{0, sizes.tokens}}, true, at::kCPU};
   }
 
   Tensor forward(const Tensor& x) {
     const int64_t heads = sizes_.hidden / 64;
     const Tensor qkv =
         linear(norm(x, *all_[0], nullptr, kNorm), *all_[1], nullptr).unflatten(1, {3 * heads, 64});
-    const Tensor h = x + linear(attention(qkv, batches_, heads, heads, true), *all_[2], nullptr);
+    const Tensor h = x + linear(attention(qkv, segments_, heads, heads), *all_[2], nullptr);
     const Tensor inner =
         gated(linear(norm(h, *all_[3], nullptr, kNorm), *all_[4], nullptr), Activation::Silu);
     return h + linear(inner, *all_[5], nullptr);
@@ -66,7 +65,7 @@ class Block {
 
   Sizes sizes_;
   at::ScalarType type_;
-  std::vector<AttentionBatch> batches_;  // which functions point at
+  AttentionSegments segments_;  // which functions point at
   std::vector<std::unique_ptr<Parameter>> all_;
 };
 

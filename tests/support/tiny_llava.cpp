@@ -66,11 +66,11 @@ std::string tiny_llava_config(const TinyLlava& o) {
          R"(, "vision_feature_select_strategy": ")" + (o.pixtral ? "full" : o.select) +
          R"(", "multimodal_projector_bias": )" + boolean(o.projector_bias) + encoder_configs(o) +
          R"(, "text_config": {"model_type": ")" + o.text +
-         R"(", "hidden_size": 24, "intermediate_size": 40, "head_dim": 6, "vocab_size": )" +
-         number(o.vocabulary) + R"(, "num_hidden_layers": )" + number(o.layers) +
-         R"(, "num_attention_heads": )" + number(o.heads) + R"(, "num_key_value_heads": )" +
-         number(o.kv_heads) + R"(, "attention_bias": )" + biases + R"(, "mlp_bias": )" + biases +
-         R"(, "tie_word_embeddings": )" + tied + "}}";
+         R"(", "hidden_size": 24, "intermediate_size": 40, "head_dim": )" + number(o.head_dim) +
+         R"(, "vocab_size": )" + number(o.vocabulary) + R"(, "num_hidden_layers": )" +
+         number(o.layers) + R"(, "num_attention_heads": )" + number(o.heads) +
+         R"(, "num_key_value_heads": )" + number(o.kv_heads) + R"(, "attention_bias": )" + biases +
+         R"(, "mlp_bias": )" + biases + R"(, "tie_word_embeddings": )" + tied + "}}";
 }
 
 std::string tiny_gpt2_config(int64_t vocabulary) {

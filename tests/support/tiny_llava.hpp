@@ -19,6 +19,7 @@ struct TinyLlava {
   std::string feature_layer = "-2";
   std::string select = "default";
   int64_t heads = 4;
+  int64_t head_dim = 6;  ///< of the decoder
   int64_t vision_heads = 2;
   int64_t vision_hidden = 16;
   int64_t vocabulary = 40;

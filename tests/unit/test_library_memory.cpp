@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "batch/microbatch_parts.hpp"
 #include "plan/units/function_memory.hpp"
 #include "support/kernel_test.hpp"
 #include "zea/model/functions.hpp"
@@ -66,13 +65,12 @@ TEST_F(LibraryMemory, SegmentsTakeWhatIsDeclared) {
       }
       const HeadSizes heads{kHeads, key_values, 64};
       const FunctionMemory declared = library_attention_memory(tokens, sizes, heads, kDevice);
-      const auto batches = make_attention_batches(segments, true, at::kCPU);
+      const AttentionSegments row(segments, true, at::kCPU);
       const at::Tensor qkv = halves({tokens, kHeads + 2 * key_values, 64}).set_requires_grad(true);
 
       const int64_t before = bytes_.now();
       at::Tensor y;
-      const int64_t forward =
-          peak_of([&] { y = attention(qkv, batches, kHeads, key_values, true); });
+      const int64_t forward = peak_of([&] { y = attention(qkv, row, kHeads, key_values); });
       const int64_t saved = bytes_.now() - before - declared.output;
       const at::Tensor dy = at::ones_like(y);
       const int64_t backward = peak_of([&] { torch::autograd::backward({y}, {dy}); });

@@ -51,6 +51,11 @@ enum class NarrowProducts {
   Pairs,        ///< our own: operands are packed, and what they make is added to sums as it is
 };
 
+/// Heads that the library's attention over rows of segments takes, of bf16 and on devices.
+constexpr bool takes_ragged_heads(int64_t dim) {
+  return dim % 8 == 0 && dim <= 256;
+}
+
 /// The most that oneDNN takes in each thread while it multiplies bf16: blocks of operands as the
 /// processor likes them, and of sums, of which it has as many as fit in a second-level cache.
 inline constexpr int64_t kLibraryBlockBytes = int64_t{2} << 20;

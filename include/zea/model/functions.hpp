@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "zea/model/attention_segments.hpp"
 #include "zea/model/parameter.hpp"
 #include "zea/plan/model/model_spec.hpp"
 
@@ -102,21 +103,10 @@ at::Tensor activate(const at::Tensor& x, Activation activation);
 /// used any more.
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation);
 
-/// One batched attention call: rows of the tokens of equally long segments. The tokens of a segment
-/// follow each other.
-struct AttentionBatch {
-  int64_t segments = 0;
-  int64_t length = 0;
-  at::Tensor rows;      ///< (segments * length) int64: each padded token; padding points at token 0
-  at::Tensor unpadded;  ///< (real tokens) int64: the indices in `rows` of real tokens, ascending
-  at::Tensor unpadded_rows;  ///< (real tokens) int64: the token at each of them
-};
-
-/// Attention among the tokens of each segment. qkv (tokens, heads + 2 kv_heads, head_dim); returns
-/// (tokens, heads * head_dim). A causal batch may be padded on the right; a bidirectional one may
-/// not.
-at::Tensor attention(const at::Tensor& qkv, const std::vector<AttentionBatch>& batches,
-                     int64_t heads, int64_t kv_heads, bool causal, const ScoreSpec& scores = {});
+/// Attention among the tokens of each segment, which outlive its backward. qkv (tokens, heads +
+/// 2 kv_heads, head_dim); returns (tokens, heads * head_dim).
+at::Tensor attention(const at::Tensor& qkv, const AttentionSegments& segments, int64_t heads,
+                     int64_t kv_heads, const ScoreSpec& scores = {});
 
 /// Sum over rows of -log softmax(x W^T)[target], as a double scalar. x (rows, hidden), weight
 /// (vocabulary, hidden), targets (rows) int64. Computed in chunks of rows, so all logits never

@@ -14,9 +14,8 @@ namespace zea {
 struct TokenAttention {
   /// (cp tokens, head_dim / 2), compute type: of blocks whose positions turn queries and keys.
   at::Tensor rotary_cosines, rotary_sines;
-  bool causal = false;  ///< of `batches`: each token sees what precedes it, else all of its segment
-  /// Where all tokens are here and segments are plain: one batched call for each.
-  std::vector<AttentionBatch> batches;
+  /// Where all tokens are here and segments are plain.
+  AttentionSegments segments;
   /// Else, where all tokens are here: the tiles that are visible.
   std::vector<AttentionSlice> slices;
   /// Else: this rank's part among the cp ranks that the tokens are dealt to.

@@ -219,6 +219,18 @@ FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const Elem
   return f;
 }
 
+FunctionMemory ragged_attention_memory(int64_t rows, const HeadSizes& heads,
+                                       const ElementBytes& bytes) {
+  FunctionMemory f = attention_memory(rows, heads, bytes);
+  const int64_t queries = rows * heads.query * heads.dim;
+  const int64_t parts = queries + 2 * rows * heads.key_value * heads.dim;
+  // Gradients of each part, of keys and values for each query head; of queries as wide sums.
+  const int64_t expanded = heads.query == heads.key_value ? 0 : 2 * queries;
+  f.backward_working =
+      (parts + expanded) * bytes.param + (queries + rows * heads.query) * bytes.wide;
+  return f;
+}
+
 namespace {
 
 /// Of one batch: its queries, to whose heads keys and values are repeated, of all padded tokens.

@@ -91,7 +91,10 @@ struct HeadSizes {
 };
 /// Of all tokens here, as the host's kernels compute it: beside these tensors a thread has tiles.
 FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const ElementBytes& bytes);
-/// As the library computes it, which a device does: in batches of segments, padded to one length.
+/// As the library computes it on a device where its kernels take rows of segments.
+FunctionMemory ragged_attention_memory(int64_t rows, const HeadSizes& heads,
+                                       const ElementBytes& bytes);
+/// As it does elsewhere: in batches of segments, padded to one length.
 FunctionMemory library_attention_memory(int64_t rows, const std::vector<AttentionSizes>& batches,
                                         const HeadSizes& heads, const ElementBytes& bytes);
 /// Attention of `tokens` of this rank where others hold the rest of the row.

@@ -2,6 +2,7 @@
 // The estimate of a unit's memory: its forward (unit_forward.hpp) over operations that declare
 // their bytes, and then its backward.
 #include "zea/plan/units/unit_memory.hpp"
+#include "zea/core/kernel_sizes.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -325,8 +326,10 @@ class MemoryOps {
       if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
       const int64_t window =
           unit_.encoder < 0 ? window_here(model_.attention(unit_), batches()) : 0;
-      return window == 0 ? library_attention_memory(rows, batches(), heads, bytes_)
-                         : window_attention_memory(rows, window, heads, bytes_);
+      if (window > 0) return window_attention_memory(rows, window, heads, bytes_);
+      return bytes_.is_narrow() && takes_ragged_heads(heads.dim)
+                 ? ragged_attention_memory(rows, heads, bytes_)
+                 : library_attention_memory(rows, batches(), heads, bytes_);
     }
     const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;

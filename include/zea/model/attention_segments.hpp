@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments of tokens that attend among themselves, in the forms that kernels want. What a kernel
+// wants is made when it is first asked for and kept for the layers after: a microbatch has one of
+// these for each way in which its blocks attend.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "zea/core/attention_slice.hpp"
+#include "zea/plan/tokens/mask_word.hpp"
+
+namespace zea {
+
+/// One batched attention call: rows of the tokens of segments of similar length. The tokens of a
+/// segment follow each other.
+struct AttentionBatch {
+  int64_t segments = 0;
+  int64_t length = 0;
+  at::Tensor rows;      ///< (segments * length) int64: each padded token; padding points at token 0
+  at::Tensor unpadded;  ///< (real tokens) int64: the indices in `rows` of real tokens, ascending
+  at::Tensor unpadded_rows;  ///< (real tokens) int64: the token at each of them
+};
+
+class AttentionSegments {
+ public:
+  AttentionSegments() = default;
+  /// `is_causal`: each token sees what precedes it, else all of its segment.
+  AttentionSegments(std::vector<Segment> segments, bool is_causal, at::Device device);
+
+  bool empty() const { return segments_.empty(); }
+  bool is_causal() const { return is_causal_; }
+  int64_t longest() const;
+  /// Whether they follow each other and hold `tokens`, all of them.
+  bool tile(int64_t tokens) const;
+  /// Where each begins, and where the last ends; they tile. (segments + 1) int32 on the device.
+  const at::Tensor& bounds() const;
+  /// Each as a slice.
+  std::vector<AttentionSlice> slices() const;
+  /// A call for each: causal ones may be padded on the right, others are not.
+  const std::vector<AttentionBatch>& batches() const;
+
+ private:
+  std::vector<Segment> segments_;
+  bool is_causal_ = false;
+  at::Device device_ = at::kCPU;
+  mutable at::Tensor bounds_;
+  mutable std::vector<AttentionBatch> batches_;
+};
+
+}  // namespace zea

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What libtorch has for devices alone, with the types and shapes that it takes there.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <cmath>
+
+#include "device/torch_device.hpp"
+
+namespace zea::testing {
+namespace {
+
+constexpr int64_t kRows = 32;  // logarithms of sums come and go in rows padded to this
+
+double scale_of(const at::Tensor& q, std::optional<double> scale) {
+  return scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+}
+
+/// (batch, heads, queries, keys), biased and masked.
+at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k,
+                     const std::optional<at::Tensor>& bias, bool is_causal, double scale) {
+  at::Tensor scores = at::matmul(q * scale, k.transpose(2, 3));
+  if (bias && bias->defined()) scores = scores + *bias;
+  if (!is_causal) return scores;
+  const at::Tensor seen = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).tril();
+  return scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const std::optional<at::Tensor>& bias, bool, double dropout, bool is_causal,
+    std::optional<double> scale) {
+  TORCH_CHECK(dropout == 0);
+  const OneLaunch one("attention");
+  const at::Tensor scores = scores_of(q, k, bias, is_causal, scale_of(q, scale));
+  const at::Tensor lse = at::logsumexp(scores, {-1});
+  const at::Tensor out = at::matmul(at::exp(scores - lse.unsqueeze(-1)), v);
+  const int64_t missing = (kRows - q.size(2) % kRows) % kRows;
+  const at::Tensor unused = at::zeros({}, q.options().dtype(at::kLong));
+  return {out, at::constant_pad_nd(lse, {0, missing}, std::numeric_limits<double>::infinity()),
+          unused, unused};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
+    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& bias, const at::Tensor& out, const at::Tensor& lse, const at::Tensor&,
+    const at::Tensor&, double, std::array<bool, 4>, bool is_causal, std::optional<double> scale) {
+  const OneLaunch one("attention backward");
+  TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
+  const double by = scale_of(q, scale);
+  const at::Tensor scores = scores_of(q, k, bias, is_causal, by);
+  const at::Tensor p = at::exp(scores - lse.narrow(2, 0, q.size(2)).unsqueeze(-1));
+  const at::Tensor delta = (dout * out).sum(-1, true);
+  const at::Tensor ds = p * (at::matmul(dout, v.transpose(2, 3)) - delta);
+  return {at::matmul(ds, k) * by, at::matmul(ds.transpose(2, 3), q) * by,
+          at::matmul(p.transpose(2, 3), dout), at::Tensor()};
+}
+
+// Over rows of segments: (tokens, heads, dim), bounds of segments as int32 on the device.
+
+struct Ragged {
+  at::Tensor q, k, v;  ///< (heads, tokens, dim), in fp32; keys repeated for their queries' heads
+  std::vector<int64_t> bounds;
+  int64_t repeats;
+
+  Ragged(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+         const at::Tensor& starts, int64_t longest) {
+    for (const at::Tensor& x : {queries, keys, values})
+      TORCH_CHECK(x.stride(2) == 1 && x.size(2) % 8 == 0 && x.size(2) <= 256);
+    TORCH_CHECK(queries.scalar_type() == at::kBFloat16 || queries.scalar_type() == at::kHalf);
+    TORCH_CHECK(starts.scalar_type() == at::kInt && starts.is_contiguous());
+    TORCH_CHECK(starts.device() == queries.device());
+    repeats = queries.size(1) / keys.size(1);
+    q = queries.transpose(0, 1).to(at::kFloat);
+    k = keys.transpose(0, 1).to(at::kFloat).repeat_interleave(repeats, 0);
+    v = values.transpose(0, 1).to(at::kFloat).repeat_interleave(repeats, 0);
+    const at::Tensor host = starts.to(at::kCPU);
+    for (int64_t i = 0; i < host.numel(); ++i) bounds.push_back(host.data_ptr<int32_t>()[i]);
+    for (size_t i = 1; i < bounds.size(); ++i) TORCH_CHECK(bounds[i] - bounds[i - 1] <= longest);
+    TORCH_CHECK(bounds.back() == queries.size(0));
+  }
+
+  /// (1, heads, tokens of segment i, dim)
+  at::Tensor part(const at::Tensor& x, size_t i) const {
+    return x.narrow(1, bounds[i], bounds[i + 1] - bounds[i]).unsqueeze(0);
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ragged_forward(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const std::optional<at::Tensor>& starts, const std::optional<at::Tensor>&, int64_t longest,
+    int64_t, double dropout, bool is_causal, bool, std::optional<double> scale,
+    std::optional<int64_t>, std::optional<int64_t>, const std::optional<at::Tensor>&,
+    const std::optional<at::Tensor>&) {
+  TORCH_CHECK(dropout == 0);
+  const OneLaunch one("attention");
+  const Ragged row(q, k, v, *starts, longest);
+  std::vector<at::Tensor> outs, lses;
+  for (size_t i = 0; i + 1 < row.bounds.size(); ++i) {
+    const at::Tensor queries = row.part(row.q, i);
+    const at::Tensor scores =
+        scores_of(queries, row.part(row.k, i), {}, is_causal, scale_of(queries, scale));
+    lses.push_back(at::logsumexp(scores, {-1})[0]);
+    outs.push_back(
+        at::matmul(at::exp(scores[0] - lses.back().unsqueeze(-1)), row.part(row.v, i)[0]));
+  }
+  const at::Tensor out = at::cat(outs, 1).transpose(0, 1).contiguous().to(q.scalar_type());
+  const at::Tensor unused = at::zeros({}, q.options().dtype(at::kLong));
+  return {out, at::cat(lses, 1), unused, unused, at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> ragged_backward(
+    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& out, const at::Tensor& lse, const at::Tensor& starts, const at::Tensor&,
+    int64_t longest, int64_t, double, bool is_causal, const at::Tensor&, const at::Tensor&,
+    std::optional<double> scale, std::optional<int64_t>, std::optional<int64_t>) {
+  const OneLaunch one("attention backward");
+  TORCH_CHECK(dout.is_contiguous());
+  const Ragged row(q, k, v, starts, longest);
+  const at::Tensor wide_dout = dout.transpose(0, 1).to(at::kFloat);
+  const at::Tensor wide_out = out.transpose(0, 1).to(at::kFloat);
+  std::vector<at::Tensor> dqs, dks, dvs;
+  for (size_t i = 0; i + 1 < row.bounds.size(); ++i) {
+    const at::Tensor queries = row.part(row.q, i), keys = row.part(row.k, i);
+    const double by = scale_of(queries, scale);
+    const at::Tensor scores = scores_of(queries, keys, {}, is_causal, by);
+    const at::Tensor p = at::exp(scores - row.part(lse, i).unsqueeze(-1));
+    const at::Tensor of = row.part(wide_dout, i);
+    const at::Tensor delta = (of * row.part(wide_out, i)).sum(-1, true);
+    const at::Tensor ds = p * (at::matmul(of, row.part(row.v, i).transpose(2, 3)) - delta);
+    dqs.push_back((at::matmul(ds, keys) * by)[0]);
+    dks.push_back((at::matmul(ds.transpose(2, 3), queries) * by)[0]);
+    dvs.push_back(at::matmul(p.transpose(2, 3), of)[0]);
+  }
+  const auto summed = [&](const std::vector<at::Tensor>& parts, int64_t repeats) {
+    return at::cat(parts, 1).unflatten(0, {-1, repeats}).sum(1).transpose(0, 1).to(q.scalar_type());
+  };
+  return {summed(dqs, 1), summed(dks, row.repeats), summed(dvs, row.repeats)};
+}
+
+/// Products of narrow matrices that are added to wide sums as they are made.
+at::Tensor& add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b,
+                        at::ScalarType type, const at::Scalar& beta, const at::Scalar& alpha,
+                        at::Tensor& out) {
+  const OneLaunch one("addmm");
+  TORCH_CHECK(a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
+  TORCH_CHECK(type == at::kFloat && out.scalar_type() == type && sum.scalar_type() == type);
+  out.copy_(at::addmm(sum, a.to(type), b.to(type), beta, alpha));
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("addmm.dtype_out", &add_product);
+  m.impl("_flash_attention_forward", &ragged_forward);
+  m.impl("_flash_attention_backward", &ragged_backward);
+  m.impl("_scaled_dot_product_efficient_attention", &forward);
+  m.impl("_scaled_dot_product_efficient_attention_backward", &backward);
+}
+
+}  // namespace
+}  // namespace zea::testing
