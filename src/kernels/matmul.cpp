@@ -95,7 +95,10 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != sum.scalar_type()) {
     if (takes_pair_product(sum, a, b)) return add_pair_product(sum, a, b);
-    return add_converted(sum, at::mm(a, b));
+    if (a.is_cpu()) return add_converted(sum, at::mm(a, b));
+    at::Tensor target = sum;
+    at::addmm_out(target, sum, a, b, sum.scalar_type());
+    return;
   }
   ZEA_ASSERT(a.size(1) == b.size(0));  // the parts below would fit all the same
   // Here tokens are what is summed over.
