@@ -35,7 +35,9 @@ def arguments_of():
         parser.add_argument(f"--{kind}", type=Path, action="append", default=[], help=f"{what}; may be repeated")
     parser.add_argument("--model", type=Path, help="Hugging Face directory of the tokenizer (default: WEIGHTS)")
     help_of_tokens = "to generate at most; fewer where the model ends its answer"
-    parser.add_argument("--max-tokens", "--tokens", type=int, default=128, dest="tokens", metavar="N", help=help_of_tokens)
+    parser.add_argument(
+        "--max-tokens", "--tokens", type=int, default=128, dest="tokens", metavar="N", help=help_of_tokens
+    )
     parser.add_argument("--temperature", type=float, default=0, help="0: the likeliest token each time")
     parser.add_argument("--top-p", type=float, default=1, help="draws among the likeliest that share so much")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")

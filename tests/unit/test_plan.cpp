@@ -175,23 +175,6 @@ TEST(Plan, DescribesRanksUnitsAndBytes) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Plan, SaysWhatGenerationKeepsAndWhereTextsEnd) {
-  Options options;
-  EXPECT_EQ(describe(make_plan(options, tiny_llava_config(), 2)).find("generat"),
-            std::string::npos);
-  options.eval.generate_tokens = 8;
-  const std::string text = describe(make_plan(options, tiny_llava_config(), 2));
-  for (const char* part : {"keys that generation keeps: ", "what generation sends is not foretold",
-                           "generated texts end at token 2 (the model's eos_token_id)\n"})
-    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
-  options.eval.stop_tokens = {5, 6};
-  options.eval.stop_texts = {"\n"};
-  const std::string asked = describe(make_plan(options, tiny_llava_config(), 1));
-  EXPECT_NE(asked.find("generated texts end at \"\\n\", token 5 6 (eval.stop_tokens)\n"),
-            std::string::npos)
-      << asked;
-}
-
 TEST(Plan, PredictsEveryPlaceAndAsManyMicrobatchesAsThereCanBe) {
   Options options;
   options.schedule.global_batch = 4;
