@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks a model a question, about images, videos or sound or about nothing, and prints what it says.
 
-usage: generate.py WEIGHTS QUESTION [--image FILE]... [--video FOLDER]... [--audio FILE]... [--tokens 128]
+usage: zea-generate WEIGHTS QUESTION [--image FILE]... [--video FOLDER]... [--audio FILE]... [--max-tokens 128]
 
 WEIGHTS is all that zea reads: a Hugging Face directory, a run directory, a checkpoint, a weights file. The
 tokenizer and how turns are written come from a Hugging Face directory: WEIGHTS, or else --model, the
@@ -12,6 +12,7 @@ where it has <image>, <video> and <audio>.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,25 +21,29 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ITEMS = ("image", "video", "audio")
+PARTS = {"image": "vision_config", "video": "vision_config", "audio": "audio_config"}
 
 
 def arguments_of():
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="zea-generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("question")
+    parser.add_argument("weights", type=Path, help="of the model")
+    parser.add_argument("question", help="what it is asked")
     for kind in ITEMS:
         what = "folder of frames" if kind == "video" else "file"
         parser.add_argument(f"--{kind}", type=Path, action="append", default=[], help=f"{what}; may be repeated")
     parser.add_argument("--model", type=Path, help="Hugging Face directory of the tokenizer (default: WEIGHTS)")
-    parser.add_argument("--tokens", type=int, default=128, help="to generate at most")
+    help_of_tokens = "to generate at most; fewer where the model ends its answer"
+    parser.add_argument(
+        "--max-tokens", "--tokens", type=int, default=128, dest="tokens", metavar="N", help=help_of_tokens
+    )
     parser.add_argument("--temperature", type=float, default=0, help="0: the likeliest token each time")
     parser.add_argument("--top-p", type=float, default=1, help="draws among the likeliest that share so much")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp64"])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--zea", default=None, help="the program (default: zea, or build/release/src/zea)")
+    parser.add_argument("--zea", default=None, help="the program (default: $ZEA, zea, or build/release/src/zea)")
     parser.add_argument("--out", type=Path, help="folder to keep data set, log and predictions.jsonl in")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="more of zea's deck; may be repeated"
@@ -48,25 +53,38 @@ def arguments_of():
 
 def program_of(arguments):
     built = HERE.parent / "build/release/src/zea"
-    program = arguments.zea or shutil.which("zea") or (built if built.exists() else None)
+    program = arguments.zea or os.environ.get("ZEA") or shutil.which("zea") or (built if built.exists() else None)
     if program is None:
         sys.exit("zea is neither on the PATH nor in build/release; name it with --zea")
     return program
 
 
 def model_of(arguments):
+    """Its directory: of the tokenizer and of config.json."""
+    if not arguments.weights.exists():
+        sys.exit(f"{arguments.weights}: there is no such directory or file; name a model's directory, a run or weights")
     model = arguments.model or arguments.weights
-    if not (model / "tokenizer.json").exists():
-        sys.exit(
-            f"{model} holds no tokenizer.json; name the Hugging Face directory that the weights began as with --model"
-        )
+    for name in ("tokenizer.json", "config.json"):
+        if not (model / name).exists():
+            sys.exit(f"{model} holds no {name}; name the Hugging Face directory that the weights began as with --model")
     return model
+
+
+def check_items(arguments, model):
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    for kind in ITEMS:
+        for path in getattr(arguments, kind):
+            if not path.exists():
+                sys.exit(f"--{kind} {path}: there is no such {'folder' if kind == 'video' else 'file'}")
+            if PARTS[kind] not in config:
+                family = config.get("model_type")
+                sys.exit(f"--{kind} {path}: the {family} model of {model} takes no {kind}; leave it out")
 
 
 def run(command, what):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{what} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}".rstrip())
+        sys.exit(f"{what} failed:\n{(done.stderr.strip() or done.stdout.strip())[-4000:]}")
 
 
 def write_question(arguments, folder):
@@ -76,8 +94,6 @@ def write_question(arguments, folder):
         paths = getattr(arguments, kind)
         names = []
         for number, path in enumerate(paths):
-            if not path.exists():
-                sys.exit(f"--{kind} {path}: there is no such {'folder' if kind == 'video' else 'file'}")
             name = f"{kind}-{number}{path.suffix}"
             if path.is_dir():
                 shutil.copytree(path, folder / name, dirs_exist_ok=True)
@@ -92,10 +108,10 @@ def write_question(arguments, folder):
     (folder / "question.json").write_text(json.dumps([entry]), encoding="utf-8")
 
 
-def pack(arguments, folder):
+def pack(arguments, model, folder):
     folders = [word for kind in ("images", "sounds", "videos") for word in (f"--{kind}", folder)]
     packer = HERE.parent / "jobs/pack.py"
-    command = [sys.executable, packer, folder / "question.json", "--model", model_of(arguments), *folders]
+    command = [sys.executable, packer, folder / "question.json", "--model", model, *folders]
     run([*command, "--processes", 1, "--out", folder / "question.h5"], "packing the question")
 
 
@@ -111,9 +127,11 @@ def generate(arguments, folder):
         "schedule.global_batch": 1,
         "eval.generate_tokens": arguments.tokens,
     }
-    if arguments.temperature > 0:
-        keys |= {"eval.temperature": arguments.temperature, "eval.top_p": arguments.top_p}
-    (folder / "deck.toml").write_text("# Of postprocess/generate.py, which says all on the command line.\n")
+    if arguments.temperature != 0:
+        keys["eval.temperature"] = arguments.temperature
+    if arguments.top_p != 1:
+        keys["eval.top_p"] = arguments.top_p
+    (folder / "deck.toml").write_text("# Of zea-generate, which says all on the command line.\n")
     out = folder / "run"
     overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()] + arguments.set
     run([program_of(arguments), "-i", folder / "deck.toml", "-d", out, *overrides], "zea")
@@ -122,12 +140,14 @@ def generate(arguments, folder):
 
 def main():
     arguments = arguments_of()
+    model = model_of(arguments)
+    check_items(arguments, model)
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         folder = folder.resolve()
         write_question(arguments, folder)
-        pack(arguments, folder)
+        pack(arguments, model, folder)
         print(generate(arguments, folder).strip())
 
 

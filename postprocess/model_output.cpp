@@ -8,6 +8,7 @@
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/piece_copy.hpp"
+#include "zea/plan/model/generation_config.hpp"
 #include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
@@ -31,6 +32,7 @@ std::string config_with_dtype(const std::string& config, DType dtype) {
   json.erase("torch_dtype");
   json.erase(kImageProcessor);  // their files go along
   json.erase(kVideoProcessor);
+  json.erase(kGenerationConfig);
   json["dtype"] = dtype_name(dtype);
   for (const char* part : {"text_config", "vision_config", "audio_config"}) {
     if (!json.contains(part)) continue;

@@ -12,6 +12,7 @@
 #include "zea/core/decoder.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/initial_weights.hpp"
+#include "zea/plan/model/generation_config.hpp"
 #include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/model/parameter_names.hpp"
 
@@ -89,6 +90,7 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   const Json processor = config.value(kImageProcessor, Json());
   config.erase(kImageProcessor);
   config.erase(kVideoProcessor);
+  config.erase(kGenerationConfig);
   const bool hears = config.value("model_type", "") == "whisper";
   if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
   Json encoder;
@@ -213,8 +215,11 @@ class ComposedSource : public WeightsSource {
     for (const ComposedPart& part : parts_)
       if (part.name != kDecoder) encoders[part.name] = encoder_config(part, placeholders.of(part));
     text["vocab_size"] = placeholders.vocabulary();
-    config_ =
-        Json{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}}.dump();
+    const Json ends = text.value(kGenerationConfig, Json());
+    text.erase(kGenerationConfig);
+    Json config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
+    if (!ends.is_null()) config[kGenerationConfig] = ends;
+    config_ = config.dump();
     model_ = make_model_spec(config_);
   }
 

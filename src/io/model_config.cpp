@@ -7,6 +7,7 @@
 
 #include "strict_json.hpp"
 #include "zea/io/companions.hpp"
+#include "zea/plan/model/generation_config.hpp"
 #include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
@@ -33,6 +34,13 @@ nlohmann::json processor_in(const fs::path& directory, const char* key, const ch
   return is_of_sound(alone) ? nlohmann::json() : alone;
 }
 
+/// Of what the file says, what ends a text; null: nothing.
+nlohmann::json end_tokens_in(const fs::path& directory) {
+  const nlohmann::json said = read_if_there(directory / "generation_config.json");
+  if (!said.is_object()) return {};
+  return said.value("eos_token_id", nlohmann::json());
+}
+
 }  // namespace
 
 std::string read_model_config(const std::string& path) {
@@ -41,11 +49,13 @@ std::string read_model_config(const std::string& path) {
   nlohmann::json images = processor_in(directory, kImageProcessor, "preprocessor_config.json");
   nlohmann::json videos =
       processor_in(directory, kVideoProcessor, "video_preprocessor_config.json");
-  if (images.is_null() && videos.is_null()) return text;
+  const nlohmann::json ends = end_tokens_in(directory);
+  if (images.is_null() && videos.is_null() && ends.is_null()) return text;
   nlohmann::json config = parse_strict_json(text, path);
   if (!config.is_object()) return text;
   if (!images.is_null()) config[kImageProcessor] = std::move(images);
   if (!videos.is_null()) config[kVideoProcessor] = std::move(videos);
+  if (!ends.is_null()) config[kGenerationConfig]["eos_token_id"] = ends;
   return config.dump();
 }
 

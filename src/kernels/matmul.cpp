@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "few_rows.hpp"
 #include "pair_matmul.hpp"
 #include "zea/core/error.hpp"
 #include "zea/kernels/sum_kernels.hpp"
@@ -21,7 +22,9 @@ namespace zea {
 namespace {
 
 using detail::add_pair_product;
+using detail::few_row_product;
 using detail::pair_product;
+using detail::takes_few_rows;
 using detail::takes_pair_product;
 
 // Below this, calling oneDNN costs more than it saves.
@@ -75,15 +78,18 @@ void multiply_rows(const at::Tensor& result, const at::Tensor& a, const at::Tens
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() != at::kBFloat16 && onednn_part(a, b, a.size(0)) == 0) return at::mm(a, b);
+  const bool is_narrow = a.scalar_type() == at::kBFloat16;
+  if (!is_narrow && !takes_few_rows(a, b) && onednn_part(a, b, a.size(0)) == 0) return at::mm(a, b);
   const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
   product_into(result, a, b);
   return result;
 }
 
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
-  if (result.scalar_type() == a.scalar_type() && takes_pair_product(result, a, b))
-    return pair_product(result, a, b, {});
+  if (result.scalar_type() == a.scalar_type()) {
+    if (takes_few_rows(a, b)) return few_row_product(result, a, b, {});
+    if (takes_pair_product(result, a, b)) return pair_product(result, a, b, {});
+  }
   const int64_t part = onednn_part(a, b, a.size(0));
   at::Tensor target = result;
   if (part == 0)
@@ -109,6 +115,11 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
 }
 
 at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b) {
+  if (takes_few_rows(a, b)) {
+    const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
+    few_row_product(result, a, b, bias);
+    return result;
+  }
   if (a.scalar_type() == at::kBFloat16) {
     at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
     if (!takes_pair_product(result, a, b)) return at::addmm_out(result, bias, a, b);

@@ -26,7 +26,7 @@ WRITTEN = re.compile(
     r"(quickstart\w*|finetuned|runs|checkpoints|trained\S*|model_hf|bin|share/zea|build)(/.*)?|.*-\d{5,}.*"
 )
 SCRIPTS = ["jobs/pack*.py", "postprocess/*.py", "tests/bench/bench_*.py"]
-OWN_PROGRAMS = ["zea", "zea-import", "zea-consolidate", "zea-inspect", "zea-compare"]
+OWN_PROGRAMS = ["zea", "zea-import", "zea-consolidate", "zea-inspect", "zea-compare", "zea-generate"]
 # Programs of others, whose options are theirs.
 OTHERS = "mpirun kill touch scancel sbatch srun tensorboard cp rsync ulimit dd perf apptainer spack nproc".split()
 OPTIONS_OF_OTHERS = ["--shm-size", "--allow-run-as-root", "--oversubscribe", "--bind-to"]

@@ -160,8 +160,8 @@ TABLE = {
     ),
     f"{PYTHON} postprocess/merge_traces.py runs/traced --out trace.json": runs(),
     # postprocess/
-    f"{PYTHON} postprocess/generate.py model_hf \"What is on the table?\" --image photo.jpg": lambda command: Way(
-        (help_of(command),), by=("reference_finetune",)
+    'zea-generate model_hf "What is on the table?" --image photo.jpg': in_parts(
+        "zea-generate --help", by=("reference_finetune",)
     ),
     f"{PYTHON} postprocess/score.py quickstart/eval/predictions.jsonl --metric exact --metric anls": runs(),
     "zea-consolidate quickstart/run trained.h5": runs(),

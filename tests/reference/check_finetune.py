@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import wave
 from pathlib import Path
 
 try:
@@ -37,6 +38,8 @@ try:
         Mistral3ForConditionalGeneration,
         Qwen2_5_VLConfig,
         Qwen2_5_VLForConditionalGeneration,
+        Qwen2AudioConfig,
+        Qwen2AudioForConditionalGeneration,
         Qwen2VLConfig,
         Qwen2VLForConditionalGeneration,
         Qwen3VLConfig,
@@ -143,12 +146,29 @@ class Finetune(unittest.TestCase):
             self.ask("What is it?", "--image", self.folder / "pictures/0.png")
 
     def ask(self, *question):
-        """What postprocess/generate.py lets the trained model say."""
-        words = [self.folder / "out/model", *question, "--tokens", "6", "--out", self.folder / "asked"]
-        command = [sys.executable, f"{SOURCE}/postprocess/generate.py", *words, "--zea", f"{BUILD}/src/zea"]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        """What zea-generate lets the trained model say."""
+        done = self.generate(self.folder / "out/model", *question, "--max-tokens", "6", "--out", self.folder / "asked")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
+
+    def generate(self, *words):
+        environment = {**os.environ, "ZEA_PYTHON": sys.executable}
+        command = [f"{BUILD}/postprocess/zea-generate", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    def refused(self, *words):
+        done = self.generate(*words)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        return done.stderr
+
+    def items_asked_about(self):
+        with h5py.File(self.folder / "asked/question.h5") as data:
+            return len(data["item_offsets"]) - 1
+
+    def ends_at(self, tokens):
+        """A directory that names tokens to end at, as chat models do in generation_config.json."""
+        said = {"eos_token_id": tokens}
+        (self.folder / "out/model/generation_config.json").write_text(json.dumps(said))
 
     def expected_answer(self, model):
         """Greedily, by transformers' whole forward for each token, without what is no UTF-8."""
@@ -182,9 +202,61 @@ class Finetune(unittest.TestCase):
             self.assertEqual(said.replace("\ufffd", "").strip(), self.expected_answer(model).strip())
         picture = self.folder / "pictures/0.png"
         self.assertNotEqual(self.ask("Hi!"), self.ask("Hi!", "--image", picture))
+        self.ask("Hi!", "--image", picture, "--image", self.folder / "pictures/1.png")
+        self.assertEqual(self.items_asked_about(), 2)
         drawn = [self.ask("Hi!", "--temperature", "2", "--seed", seed) for seed in (1, 1, 2)]
         self.assertEqual(drawn[0], drawn[1])
         self.assertNotEqual(drawn[0], drawn[2])
+
+    def test_questions_about_nothing_and_what_is_refused(self):
+        torch.manual_seed(3)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TEXT))
+        (self.folder / "out").mkdir()
+        directory = self.save(model, SPECIAL).rename(self.folder / "out/model")
+        with_image = self.refused(directory, "What?", "--image", self.folder / "pictures/0.png")
+        self.assertIn("the llama model of", with_image)
+        self.assertIn("takes no image; leave it out", with_image)
+        said = self.ask("Hi!")
+        self.assertTrue(said.strip())
+        with h5py.File(self.folder / "asked/question.h5") as data:
+            asked = data["tokens"][: data["loss_mask"][...].tolist().index(1)].tolist()
+        with torch.no_grad():
+            first = model(input_ids=torch.tensor([asked])).logits[0, -1].argmax().item()
+        self.ends_at([2, first])
+        self.assertEqual(self.ask("Hi!").strip(), "")
+        self.assertIn(f"generated texts end at token 2 {first} ", (self.folder / "asked/run/log.txt").read_text())
+        self.assertIn("there is no such file", self.refused(directory, "What?", "--image", "nowhere.png"))
+        self.assertIn("nowhere: there is no such directory or file", self.refused("nowhere", "What?"))
+        self.assertIn("holds no tokenizer.json", self.refused(self.folder / "pictures", "What?"))
+        self.assertIn("eval.top_p = 0.5", self.refused(directory, "What?", "--top-p", "0.5"))
+
+    def test_questions_about_sound(self):
+        audio = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
+        config = Qwen2AudioConfig(
+            audio_config={"model_type": "qwen2_audio_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
+            text_config={"model_type": "qwen2", **TEXT},
+            audio_token_index=2,
+        )
+        torch.manual_seed(3)
+        (self.folder / "out").mkdir()
+        model = Qwen2AudioForConditionalGeneration(config)
+        with torch.no_grad():
+            for name, value in model.named_parameters():  # so that what is said depends on what is heard
+                value.mul_(20 if "v_proj" in name or "o_proj" in name or "projector.linear.weight" in name else 1)
+        self.save(model, [*SPECIAL[:2], "<audio>"]).rename(self.folder / "out/model")
+        random, clips = np.random.default_rng(4), []
+        for number in range(2):
+            clips.append(self.folder / f"{number}.wav")
+            with wave.open(str(clips[-1]), "wb") as out:
+                out.setnchannels(1)
+                out.setsampwidth(2)
+                out.setframerate(16000)
+                out.writeframes(random.integers(-9999, 9999, 5000).astype("<i2").tobytes())
+        self.assertNotEqual(self.ask("What is it?", "--audio", clips[0]), self.ask("What is it?"))
+        self.ask("What is it?", *(word for clip in clips for word in ("--audio", clip)))
+        self.assertEqual(self.items_asked_about(), 2)
+        refused = self.refused(self.folder / "out/model", "What?", "--image", self.folder / "pictures/0.png")
+        self.assertIn("the qwen2_audio model of", refused)
 
     def test_llava(self):
         vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}

@@ -18,10 +18,10 @@ from pathlib import Path
 CMAKE, BUILD, PYTHON = sys.argv[1:4]
 PROGRAMS = ["zea", "zea-import", "zea-inspect", "zea-consolidate", "zea-compare"]
 SCRIPTS = [
-    *["contact_sheet.py", "generate.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py"],
-    *["score.py", "spoken_sheet.py"],
+    *["contact_sheet.py", "merge_traces.py", "plot_metrics.py", "plot_schedule.py", "score.py", "spoken_sheet.py"],
     *["pack.py", "pack_fashion_mnist.py", "pack_spoken.py", "pack_text.py"],
 ]
+GENERATE = "zea-generate"  # a program that is a script, generate.py
 # Completes the words given, the last of them not yet whole; what is found, a line each.
 COMPLETE = """
 source "$1"; shift
@@ -85,9 +85,13 @@ class Install(unittest.TestCase):
 
     def test_programs_and_scripts(self):
         names = sorted(path.name for path in (self.prefix / "bin").iterdir())
-        self.assertEqual(names, sorted(PROGRAMS))
+        self.assertEqual(names, sorted([*PROGRAMS, GENERATE]))
         for name in PROGRAMS[1:]:
             self.assertIn(f"{name} [OPTIONS]", self.expect(self.program(name), "--help"))
+        self.assertIn("usage: zea-generate [-h]", self.expect(self.program(GENERATE), "--help"))
+        refused = run(self.program(GENERATE), "nowhere", "Why?", cwd=self.elsewhere)
+        self.assertEqual((refused.returncode, refused.stdout), (1, ""))
+        self.assertIn("nowhere: there is no such directory or file", refused.stderr)
         config = self.share / "inputs" / "gpt2_2m.json"
         self.expect(self.program("zea-import"), "--random", config, "weights.h5")
         self.assertIn("2,222,208 elements", self.expect(self.program("zea-inspect"), "weights.h5"))
@@ -135,7 +139,7 @@ class Install(unittest.TestCase):
     def test_every_option_and_key_is_in_a_man_page(self):
         pages = self.prefix / "share" / "man" / "man1"
         names = sorted(path.name for path in pages.iterdir())
-        self.assertEqual(names, sorted(f"{name}.1" for name in PROGRAMS + SCRIPTS))
+        self.assertEqual(names, sorted(f"{name}.1" for name in [*PROGRAMS, GENERATE, *SCRIPTS]))
         for name in PROGRAMS:
             said = self.expect(self.program(name), "--help")
             page = self.page(name)
@@ -153,8 +157,9 @@ class Install(unittest.TestCase):
                 self.assertIn(f"\n{section}.{key[1]}\n({key[2]}) ", page)
                 keys += 1
         self.assertGreater(keys, 100)
-        for name in SCRIPTS:
-            source = self.share / ("jobs" if name.startswith("pack") else "postprocess") / name
+        for name in [GENERATE, *SCRIPTS]:
+            script = "generate.py" if name == GENERATE else name
+            source = self.share / ("jobs" if name.startswith("pack") else "postprocess") / script
             for option in re.findall(r"add_argument\(\s*\"(-[\w-]+)", source.read_text()):
                 self.assertRegex(self.page(name), rf"(?m)(^|, ){option}( |,|$)")
 
@@ -185,7 +190,7 @@ class Install(unittest.TestCase):
         self.assertEqual(self.complete("zea-consolidate", "--op"), ["--optimizer"])
         self.assertEqual(self.complete("zea-inspect", "a_"), ["a_deck.txt", "a_folder"])
         self.assertEqual(self.complete("pack.py", "--on-fault", "s"), ["skip", "stop"])
-        for name in PROGRAMS + SCRIPTS:
+        for name in [*PROGRAMS, GENERATE, *SCRIPTS]:
             self.assertNotIn("--manual", self.complete(name, "-"))
             self.assertTrue(self.complete(name, "-"), name)
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/files.hpp"
+#include "zea/plan/model/generation_config.hpp"
 #include "zea/plan/model/model_spec.hpp"
 
 namespace zea::test_model_config {
@@ -42,6 +43,14 @@ TEST_F(ModelConfig, TakesTheWholeProcessorsFirst) {
 TEST_F(ModelConfig, LeavesWhatMakesSoundReady) {
   write("preprocessor_config.json", R"({"feature_size": 80, "sampling_rate": 16000})");
   EXPECT_TRUE(processor().is_null());
+}
+
+TEST_F(ModelConfig, TakesWhatEndsATextOfTheGenerationConfig) {
+  write("generation_config.json", R"({"temperature": 0.6, "eos_token_id": [2, 7]})");
+  EXPECT_EQ(Json::parse(config()),
+            Json::parse(R"({"model_type": "x", "generation_config": {"eos_token_id": [2, 7]}})"));
+  write("generation_config.json", R"({"temperature": 0.6})");
+  EXPECT_EQ(config(), R"({"model_type": "x"})");
 }
 
 TEST_F(ModelConfig, NamesADamagedFile) {

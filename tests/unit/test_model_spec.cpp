@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "support/config_refusal.hpp"
+#include "support/files.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/model/generation_config.hpp"
 
 namespace zea::test_model_spec {
 namespace {
@@ -34,6 +36,17 @@ TEST(ModelSpec, WalksOnlyUnitsThatSomethingReads) {
   EXPECT_FALSE(model.params[skipped].trainable);
   EXPECT_FALSE(model.params[skipped].used);
   EXPECT_FALSE(model.params[model.param_index("vision_tower.post_layernorm.weight")].used);
+}
+
+TEST(ModelSpec, TextsEndWhereEitherConfigSaysSo) {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
+  EXPECT_EQ(make_model_spec(config.dump()).decoder.end_tokens, std::vector<int64_t>{2});
+  config[kGenerationConfig] = {{"eos_token_id", {7, 2, 9}}};
+  EXPECT_EQ(make_model_spec(config.dump()).decoder.end_tokens, (std::vector<int64_t>{2, 7, 9}));
+  config[kGenerationConfig] = {{"eos_token_id", 7}};
+  EXPECT_EQ(make_model_spec(config.dump()).decoder.end_tokens, (std::vector<int64_t>{2, 7}));
+  config[kGenerationConfig] = {{"eos_token_id", "two"}};
+  EXPECT_TRUE(contains(error_of([&] { make_model_spec(config.dump()); }), "eos_token_id"));
 }
 
 TEST(ModelSpec, InputsComeBeforeTheirReaders) {

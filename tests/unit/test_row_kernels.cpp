@@ -59,7 +59,7 @@ TEST_P(RowKernels, Products) {
   for (int threads : {1, 2})
     for (const auto& [in, out] :
          {std::pair<int64_t, int64_t>{96, 160}, {30, 147}, {33, 8}, {52, 1}})
-      for (int64_t tokens : {1, 5, 64, 128, 203}) {
+      for (int64_t tokens : {1, 3, 5, 16, 64, 128, 203}) {
         SCOPED_TRACE(std::to_string(tokens) + " " + std::to_string(in) + " " + std::to_string(out));
         at::set_num_threads(threads);
         const at::Tensor x = random({tokens, in + 2}).narrow(1, 2, in), weight = random({out, in});

@@ -143,7 +143,7 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
   text += describe_gathering(plan);
-  text += memory_lines(plan, products) + describe_recomputation(plan) + describe_kept_keys(plan);
+  text += memory_lines(plan, products) + describe_recomputation(plan) + describe_generation(plan);
   if (plan.world_size() > 1)
     text +=
         "bytes that rank 0 sends in a step of one microbatch of full rows of text, by group of "

@@ -4,7 +4,23 @@
 #include <algorithm>
 #include <cstdio>
 
+#include <nlohmann/json.hpp>
+
 namespace zea {
+namespace {
+
+std::string describe_ends(const Plan& plan) {
+  const EvalOptions& eval = plan.options.eval;
+  const std::vector<int64_t> asked{eval.stop_tokens.begin(), eval.stop_tokens.end()};
+  std::string text = "generated texts end at ";
+  for (const std::string& stop : eval.stop_texts) text += nlohmann::json(stop).dump() + ", ";
+  text += "token";
+  const std::vector<int64_t>& tokens = asked.empty() ? plan.model.decoder.end_tokens : asked;
+  for (const int64_t token : tokens) text += " " + std::to_string(token);
+  return text + (asked.empty() ? " (the model's eos_token_id)" : " (eval.stop_tokens)") + "\n";
+}
+
+}  // namespace
 
 int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   if (!plan.mesh.has(world_rank, kDecoder)) return 0;
@@ -19,7 +35,7 @@ int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   return blocks * 2 * here * heads.dim * element;
 }
 
-std::string describe_kept_keys(const Plan& plan) {
+std::string describe_generation(const Plan& plan) {
   const int64_t generated = plan.options.eval.generate_tokens;
   if (generated == 0) return "";
   int64_t bytes = 0;
@@ -35,7 +51,10 @@ std::string describe_kept_keys(const Plan& plan) {
       "samples of %ld tokens\n",
       static_cast<double>(bytes) / 1024, static_cast<double>(bytes * samples * tokens) / (1 << 20),
       static_cast<long>(samples), static_cast<long>(tokens));
-  return text;
+  return text + describe_ends(plan) +
+         (plan.world_size() > 1
+              ? "what generation sends is not foretold; a training step's bytes are\n"
+              : "");
 }
 
 }  // namespace zea

@@ -11,6 +11,7 @@
 #include "families.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/model/adapters.hpp"
+#include "zea/plan/model/generation_config.hpp"
 
 namespace zea {
 namespace {
@@ -71,6 +72,16 @@ void read_processor(const ConfigReader& config, ModelSpec& model) {
     detail::read_video_processor(said(kVideoProcessor), *encoder);
   else if (of_images)
     detail::read_video_limits(said(kImageProcessor), *encoder);
+}
+
+/// Chat models name the token that ends a turn there, and in config.json the one that ends a text.
+void read_end_tokens(const ConfigReader& config, ModelSpec& model) {
+  if (!config.has(kGenerationConfig)) return;
+  std::vector<int64_t>& known = model.decoder.end_tokens;
+  const ConfigReader said = config.object_alone(kGenerationConfig, kGenerationConfig);
+  if (!said.has("eos_token_id")) return;
+  for (const int64_t token : said.integers("eos_token_id", 0))
+    if (std::ranges::count(known, token) == 0) known.push_back(token);
 }
 
 }  // namespace
@@ -172,6 +183,7 @@ ModelSpec make_model_spec(const std::string& config_json, const Trainable& train
   const std::string family = config.text("model_type", "");
   ModelSpec model = make_family(family, config, trainable);
   read_processor(config, model);
+  read_end_tokens(config, model);
   model.family = family;
   for (UnitSpec& unit : model.units) unit.encoder = model.encoder_index(unit.module);
   if (config.has(kAdapters)) detail::add_adapters(model, config.object(kAdapters), trainable);

@@ -11,8 +11,8 @@ namespace zea {
 /// Bytes of a token that `world_rank` keeps the keys of: of its heads in the blocks of its stage.
 int64_t key_bytes_per_token(const Plan& plan, int world_rank);
 
-/// That of the fullest rank, and what the samples of a replica take at most; empty where nothing is
-/// generated.
-std::string describe_kept_keys(const Plan& plan);
+/// That of the fullest rank, what the samples of a replica take at most, and what ends a text;
+/// empty where nothing is generated.
+std::string describe_generation(const Plan& plan);
 
 }  // namespace zea
