@@ -229,6 +229,20 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log&
   return {};
 }
 
+/// What of the data set is computed once.
+FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& engine,
+                            const Dataset& train, Log& log) {
+  const ActionRecord::Action action(ranks.record, "cache features");
+  return cache_features({.engine = engine,
+                         .control = *ranks.control,
+                         .train = train,
+                         .loading = loading_on(engine.plan(), engine.world_rank()),
+                         .weights = start.checkpoint
+                                        ? static_cast<const WeightsSource&>(*start.checkpoint)
+                                        : static_cast<const WeightsSource&>(*start.weights),
+                         .log = log});
+}
+
 /// A run on ranks: everything is made here, in order, and handed to the loop. `rank` becomes this
 /// rank's number in the plan.
 ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
@@ -274,6 +288,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
     return ExitCode::Done;
   }
 
+  const FeatureCaches features = keep_features(start, ranks, engine, *data.train, log);
   if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
@@ -284,6 +299,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .train = *data.train,
               .eval = data.eval.get(),
               .loading = loading_on(plan, mesh.rank()),
+              .features = features,
               .stop = *stop,
               .log = log,
               .metrics = metrics,

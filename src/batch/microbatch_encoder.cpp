@@ -135,6 +135,50 @@ std::vector<TokenRuns> made_features(const std::vector<ItemRow>& rows, const std
   return made;
 }
 
+/// This rank's rows of its items, and what becomes of them.
+void fill_rows_here(EncoderPart& part, const ItemRow& row, const TokenRuns& here,
+                    const EncoderSpec& spec, at::ScalarType dtype,
+                    const MicrobatchOptions& options) {
+  const ReplicaLayout& replica = options.replica;
+  const Coordinate coordinate = replica.coordinate(replica.rank, spec.name);
+  const TokenLayout& layout = row.layout();
+  fill_rows(part, spec, here, row, options.device);
+  const auto is_shrunk = [](const ItemShape& shape) { return shape.sources > 0; };
+  if (std::ranges::any_of(row.shapes(), is_shrunk))
+    fill_mixed_features(part, row, dtype, options.device);
+  part.shares = layout.shares(coordinate.cp);
+  for (size_t t = 0; t < part.shares.size(); ++t)
+    part.feature_shares.push_back(
+        count_tokens(row.features(layout.held(coordinate.cp, static_cast<int>(t)))));
+}
+
+/// How these rows attend, and where they stand.
+void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here,
+                    const EncoderSpec& spec, at::ScalarType dtype,
+                    const MicrobatchOptions& options) {
+  const ReplicaLayout& replica = options.replica;
+  const int cp_rank = replica.coordinate(replica.rank, spec.name).cp;
+  const TokenLayout& layout = row.layout();
+  if (spec.modality() == Modality::Image && spec.patches().table_side > 0)
+    fill_corners(part, spec.patches(), here, row, dtype, options.device);
+  const ContextOptions context = replica.sharding(spec.name).context;
+  for (const AttentionSpec& way : spec.block.attention) {
+    TokenAttention& attention = part.attention.emplace_back();
+    const bool in_windows = way.window > 0;
+    if (context.ranks > 1)
+      attention.context =
+          make_context_plan(row.visible(in_windows), layout.owned(), context, cp_rank);
+    else
+      attention.segments = {row.segments(in_windows), false, options.device};
+  }
+  if (!spec.block.rotary) return;
+  const auto positions = patch_positions(spec.patches(), layout.owned()[cp_rank], row);
+  fill_rotary_tables(part.attention, spec.block, positions, Ids(positions.size()), dtype,
+                     options.device);
+}
+
+}  // namespace
+
 RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
                           int rank, at::Device device) {
   const RowExchange exchange = plan_row_exchange(held, needed, rank);
@@ -154,44 +198,6 @@ RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<
   return transfer;
 }
 
-/// This rank's rows of its items; returns the tokens that they are.
-TokenRuns fill_tokens(EncoderPart& part, const ItemRow& row, const EncoderSpec& spec,
-                      at::ScalarType dtype, const MicrobatchOptions& options) {
-  const std::string& encoder = spec.name;
-  const ReplicaLayout& replica = options.replica;
-  const Coordinate coordinate = replica.coordinate(replica.rank, encoder);
-  const TokenLayout& layout = row.layout();
-  const TokenRuns here = layout.held(coordinate.cp, coordinate.tp);
-  fill_rows(part, spec, here, row, options.device);
-  const auto is_shrunk = [](const ItemShape& shape) { return shape.sources > 0; };
-  if (std::ranges::any_of(row.shapes(), is_shrunk))
-    fill_mixed_features(part, row, dtype, options.device);
-  if (spec.modality() == Modality::Image && spec.patches().table_side > 0)
-    fill_corners(part, spec.patches(), here, row, dtype, options.device);
-  part.shares = layout.shares(coordinate.cp);
-  for (size_t t = 0; t < part.shares.size(); ++t)
-    part.feature_shares.push_back(
-        count_tokens(row.features(layout.held(coordinate.cp, static_cast<int>(t)))));
-  const ContextOptions context = replica.sharding(encoder).context;
-  for (const AttentionSpec& way : spec.block.attention) {
-    TokenAttention& attention = part.attention.emplace_back();
-    const bool in_windows = way.window > 0;
-    if (context.ranks > 1)
-      attention.context =
-          make_context_plan(row.visible(in_windows), layout.owned(), context, coordinate.cp);
-    else
-      attention.segments = {row.segments(in_windows), false, options.device};
-  }
-  if (spec.block.rotary) {
-    const auto positions = patch_positions(spec.patches(), layout.owned()[coordinate.cp], row);
-    fill_rotary_tables(part.attention, spec.block, positions, Ids(positions.size()), dtype,
-                       options.device);
-  }
-  return here;
-}
-
-}  // namespace
-
 void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostTokens& host,
                   const ModelSpec& model, int encoder, const MicrobatchOptions& options) {
   const ReplicaLayout& replica = options.replica;
@@ -209,15 +215,22 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
     part.feature_gradients = make_transfer(taken, made, replica.rank, options.device);
   }
   if (!replica.has(replica.rank, name)) return;
-  const int dp_module = replica.coordinate(replica.rank, name).dp_module;
-  const Ids& items = dealt[dp_module];
+  const Coordinate coordinate = replica.coordinate(replica.rank, name);
+  const Ids& items = dealt[coordinate.dp_module];
   part.items_here = static_cast<int64_t>(items.size());
   if (items.empty()) return;
   const auto& dtypes = options.encoder_dtypes;
   const at::ScalarType dtype = e < dtypes.size() ? dtypes[e] : options.dtype;
-  const TokenRuns here = fill_tokens(part, rows[dp_module], spec, dtype, options);
-  if (replica.coordinate(replica.rank, name).pp > 0) return;  // the first stage reads the items
-  const OwnItems own{loaded.values[e], all, items, rows[dp_module], here, dtype, options.device};
+  const ItemRow& row = rows[coordinate.dp_module];
+  const TokenRuns here = row.layout().held(coordinate.cp, coordinate.tp);
+  const OwnItems own{loaded.values[e], all, items, row, here, dtype, options.device};
+  fill_rows_here(part, row, here, spec, dtype, options);
+  if (const auto kept = loaded.states.find(encoder); kept != loaded.states.end()) {
+    if (!replica.has_features(replica.rank, name)) return;  // its projectors read the states
+    return fill_states(part, kept->second, own, std::ssize(model.read_by_projectors(encoder)));
+  }
+  fill_attention(part, row, here, spec, dtype, options);
+  if (coordinate.pp > 0) return;  // the first stage reads the items
   if (spec.modality() == Modality::Audio)
     fill_clips(part, own, spec.mels());
   else

@@ -56,6 +56,13 @@ struct OwnItems {
 };
 void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input);
 void fill_clips(EncoderPart& part, const OwnItems& own, const MelInput& input);
+/// The rows here of so many `kept` states, those of all items (OwnItems::values is not read).
+void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnItems& own,
+                 int64_t states);
+
+/// This rank's part of the exchange after which every rank has the rows that it needs.
+RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
+                          int rank, at::Device device);
 
 /// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
 /// its features; then the above.

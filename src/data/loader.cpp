@@ -116,11 +116,40 @@ std::vector<std::vector<float>> zeros_for(const std::vector<Sample>& samples,
     for (const Item& item : sample.items) {
       const auto kind = static_cast<size_t>(item.kind);
       const ItemDecoding& decoding = options.encoders[kind];
-      if (decoding.is_wanted) counts[kind] += decoding.values(item.shape);
+      if (decoding.is_wanted && !decoding.kept) counts[kind] += decoding.values(item.shape);
     }
   std::vector<std::vector<float>> values;
   for (const size_t count : counts) values.emplace_back(count, 0.0f);
   return values;
+}
+
+/// Room for the features of all items of each encoder that has them.
+std::map<int, std::vector<uint8_t>> states_for(const LoaderOptions& options,
+                                               const ItemList& items) {
+  std::map<int, std::vector<uint8_t>> states;
+  for (size_t kind = 0; kind < options.encoders.size(); ++kind) {
+    const ItemDecoding& decoding = options.encoders[kind];
+    if (!decoding.kept) continue;
+    const auto encoder = static_cast<int>(kind);
+    std::vector<uint8_t>& bytes = states[encoder];
+    if (decoding.is_wanted) bytes.resize(static_cast<size_t>(decoding.kept->bytes_of(items)));
+  }
+  return states;
+}
+
+/// Puts the kept features of item `number` of `sample` where `target` points, if this rank wants
+/// them. An item that did not decode when they were made is bad here, too.
+void read_kept(const LoaderOptions& options, Sample& sample, size_t number, uint8_t*& target,
+               std::vector<BadItem>& bad) {
+  const Item& item = sample.items[number];
+  const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
+  if (!decoding.is_wanted && !options.mask_bad_items) return;
+  const KeptItem kept = decoding.kept->read(sample, number, decoding.is_wanted ? target : nullptr);
+  if (decoding.is_wanted) target += kept.bytes;
+  if (!kept.is_bad) return;
+  std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{0});
+  bad.push_back(
+      {sample.id, static_cast<int64_t>(number), "did not decode when its features were computed"});
 }
 
 LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options,
@@ -135,11 +164,16 @@ LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options
   loaded.values = zeros_for(loaded.samples, options);
   std::vector<float*> targets;
   for (std::vector<float>& values : loaded.values) targets.push_back(values.data());
+  loaded.states = states_for(options, loaded.items);
+  std::map<int, uint8_t*> kept;
+  for (auto& [kind, bytes] : loaded.states) kept[kind] = bytes.data();
   for (Sample& sample : loaded.samples) {
     for (size_t number = 0; number < sample.items.size(); ++number) {
       if (stop.stop_requested()) return loaded;
       const auto kind = static_cast<size_t>(sample.items[number].kind);
-      if (options.encoders[kind].is_wanted) {
+      if (options.encoders[kind].kept) {
+        read_kept(options, sample, number, kept.at(sample.items[number].kind), loaded.bad);
+      } else if (options.encoders[kind].is_wanted) {
         load_item(dataset, options, sample, number, targets[kind], loaded.bad);
         targets[kind] += options.encoders[kind].values(sample.items[number].shape);
       }

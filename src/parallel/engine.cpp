@@ -35,6 +35,8 @@ WalkResult Engine::run(const std::vector<Action>& actions,
   ZEA_ASSERT(std::none_of(kept_.begin(), kept_.end(), [](const auto& kept) {
     return kept.second.made.value.requires_grad() || kept.second.made.loss.requires_grad();
   }));
+  for (const auto& [key, kept] : kept_)
+    if (kept.value.defined()) result_.unread[key] = kept.value;
   kept_.clear();
   arrived_.clear();
   if (loss_sum_.defined()) result_.loss_sum = loss_sum_.item<double>();

@@ -19,11 +19,23 @@ UnitInputs Engine::take_inputs(int unit, int microbatch) {
   return inputs;
 }
 
+/// What was read with the samples in place of a unit's output; nothing where it was not.
+std::optional<at::Tensor> Engine::kept_state(int source, int microbatch) const {
+  if (!plan_.model.is_cached(source)) return std::nullopt;
+  const UnitSpec& unit = plan_.model.units[source];
+  const std::vector<at::Tensor>& states = (*microbatches_)[microbatch].encoder(unit).states;
+  if (states.empty()) return std::nullopt;
+  const std::vector<int> read = plan_.model.read_by_projectors(unit.encoder);
+  const auto found = std::ranges::find(read, source);
+  return states.at(static_cast<size_t>(found - read.begin()));
+}
+
 /// What unit `source` gives to `target`, in the type that the target computes in; nothing where the
 /// source had no work.
 std::optional<at::Tensor> Engine::take_output(int source, int target, int microbatch) {
   const at::ScalarType wanted =
       to_torch(plan_.precision_of(plan_.model.units[target].module).param);
+  if (auto state = kept_state(source, microbatch)) return state;
   if (arrived_.contains({source, microbatch})) return take_arrived(source, target, microbatch);
   const auto found = kept_.find({source, microbatch});
   if (found == kept_.end()) return std::nullopt;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "cached_encoders.hpp"
 #include "faults.hpp"
 #include "gathering.hpp"
 #include "plan/mesh/mesh_shape.hpp"
@@ -353,13 +354,13 @@ ReplicaLayout Plan::replica_layout(int world_rank) const {
   return layout;
 }
 
-RankStep Plan::rank_step(const StepPlan& step, int world_rank, bool forward_only) const {
+RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) const {
   const int replica = replica_of(world_rank);
   const std::vector<MicrobatchPlan>& microbatches = step.replicas[replica];
   ScheduleInput input{schedule_parts(), microbatches, step.group_kinds[replica / step.shard_group],
                       step.kinds};
   input.place = place_of(world_rank);
-  input.forward_only = forward_only;
+  input.kind = kind;
   input.moves_features = pipeline.places[input.place].ranks > 1;
   for (const ModuleGrid& grid : mesh.modules)
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
@@ -371,6 +372,7 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, bool forward_only
 ModelSpec model_of(const Options& options, const std::string& config_json) {
   ModelSpec model = make_model_spec(with_adapters(config_json, options), trainable_of(options));
   freeze_params(options.optim, model);
+  detail::mark_cached_encoders(options, model);
   const auto [least, most] =
       std::pair(options.data.resized_min_pixels, options.data.resized_max_pixels);
   for (EncoderSpec& encoder : model.encoders) {
@@ -403,10 +405,13 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const OptimizerSpec optimizer = optimizer_of(faults, options.optim);
   const std::vector<ParamRule> rules = rules_of(faults, options, model);
   check_model_options(faults, options, model);
+  detail::check_cached_encoders(faults, options, model, rules);
   faults.throw_if_any();
   const Precisions precisions = detail::make_precisions(options, model);
   const auto [unit_costs, pipeline, mesh] =
       detail::make_pipeline(faults, {options, model, unlinked, precisions, optimizer, profile});
+  detail::check_cached_stages(faults, model, pipeline);
+  faults.throw_if_any();
   const Precision& precision = precisions.at(kDecoder);
   const ParamCuts cuts = make_cuts(model, mesh);
   const Wrappings wrappings = make_wrappings(options, mesh, precision.master);

@@ -95,8 +95,9 @@ ExitCode Trainer::run() {
                           sampler = make_sampler(options_, parts_.train)](int64_t step) mutable {
     return plan.rank_step(plan.step_plan(step, sampler.global_batch(step), index), rank);
   };
-  Loader loader(parts_.train, parts_.loading, plan_step, position_.step, steps,
-                options_.data.prefetch);
+  const LoaderOptions loading = with_features(parts_.loading, parts_.features, parts_.engine.plan(),
+                                              parts_.engine.world_rank());
+  Loader loader(parts_.train, loading, plan_step, position_.step, steps, options_.data.prefetch);
 
   try {
     const ExitCode code = train(loader);

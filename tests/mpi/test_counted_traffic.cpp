@@ -8,6 +8,7 @@
 #include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/scattered_buffers.hpp"
+#include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 #include "support/tiny_run.hpp"
@@ -51,6 +52,12 @@ void take_mistral3(TinyRunOptions& run) {
 void take_qwen_vl(TinyRunOptions& run, const std::string& config) {
   run.config_json = config;
   run.remake = testing::shrink_images;
+}
+
+/// In a folder that the test makes.
+void keep_features(TinyRunOptions& run) {
+  run.deck.encoders["vision"].train = false;
+  run.deck.data.cache_features = "kept";
 }
 
 void take_gemma3(TinyRunOptions& run) {
@@ -299,6 +306,29 @@ const Layout kLayouts[] = {
        run.deck.meshes["llm"].pp = 2;
        run.deck.precision.preset = "bf16";
      }},
+    {"tp 2 of all, features of frozen vision kept",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+       keep_features(run);
+     }},
+    {"full_shard, features of frozen vision kept",
+     4,
+     {"llm.dp_shard+dp_module+cp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "full_shard"; });
+       keep_features(run);
+     }},
+    {"vision on a rank of its own, which reads its features",
+     3,
+     {"vision.pp0>llm.pp0 outputs", "vision.pp0>llm.pp0 gradients"},
+     [](TinyRunOptions& run) {
+       run.deck.mesh.placement = "disjoint";
+       run.deck.meshes["vision"].dp_module = 1;
+       run.deck.meshes["llm"].pp = 2;
+       keep_features(run);
+     }},
     {"two stages of tp 2, tied embeddings, weight gradients put off",
      4,
      {"llm.tp", "llm.tied", "llm.pp0>llm.pp1 outputs"},
@@ -371,7 +401,10 @@ TEST(CountedTraffic, CountedEqualsTheFormula) {
     const bool takes_part = world.rank() < layout.ranks;
     const Communicator part = world.split(takes_part ? 0 : Communicator::kNoColor, "layout");
     if (!takes_part) continue;
-    const TinyRunOptions options = make_run(layout);
+    TinyRunOptions options = make_run(layout);
+    const SharedDirectory folder(part);
+    if (!options.deck.data.cache_features.empty())
+      options.deck.data.cache_features = folder / options.deck.data.cache_features;
     const MemoryDataset dataset =
         make_tiny_dataset(plan_of(options, layout.ranks).model, 14, {1, 0, 2}, 5);
     TinyRun run(part, make_host_collectives, dataset, options);

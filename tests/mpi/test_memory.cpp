@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
 #include "zea/data/sampler.hpp"
@@ -128,6 +129,11 @@ const Layout kLayouts[] = {
      [](Options& o) {
        o.precision.preset = "bf16";
        o.encoders["vision"].train = o.llm.train = false;
+     }},
+    {"features of frozen vision kept",
+     [](Options& o) {
+       o.encoders["vision"].train = false;
+       o.data.cache_features = "kept";
      }},
 };
 
@@ -258,6 +264,9 @@ void expect_predicted(const Layout& layout, const Size& size, double tolerance) 
   run.deck.schedule = {.steps = 2, .global_batch = size.batch};
   layout.set(run.deck);
   if (size.audio) run.deck.meshes["audio"] = run.deck.meshes["vision"];
+  const SharedDirectory folder(world);
+  if (!run.deck.data.cache_features.empty())
+    run.deck.data.cache_features = folder / run.deck.data.cache_features;
   const Plan plan = make_plan(run.deck, run.config_json, 4);
   const MemoryDataset dataset = make_tiny_dataset(plan.model, 400, size.images, 3);
   const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);

@@ -49,8 +49,11 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
       engine_(plan_, mesh_, options.device, options.run_unit),
       sampler_(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,
                options.deck.run.seed, options.deck.data.shuffle) {
-  load_weights(engine_, FilledSource(plan_.model, options.config_json, options.weights_seed));
+  const FilledSource weights(plan_.model, options.config_json, options.weights_seed);
+  load_weights(engine_, weights);
   if (options.deck.model.sync_module_states) engine_.broadcast_weights();
+  Log quiet(false, "");
+  features_ = cache_features({engine_, *control_, dataset_, loading(), weights, quiet});
   optimizer_ = std::make_unique<Optimizer>(engine_);
 }
 
@@ -65,6 +68,7 @@ double TinyRun::evaluate() {
 void TinyRun::train(int64_t steps, TinyResult& result) {
   const int64_t standing = engine_.ledger().now_bytes();
   const TensorBytes step_tensors;
+  const LoaderOptions loading = with_features(this->loading(), features_, plan_, mesh_.rank());
   TrainStep train_step(engine_, *optimizer_, *control_);
   for (const int64_t end = position_.step + steps; position_.step < end; ++position_.step) {
     const RankStep step = plan_.rank_step(
@@ -72,7 +76,7 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
         mesh_.rank());
     std::vector<Microbatch> microbatches;
     for (const MicrobatchPlan& part : step.microbatches)
-      microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading(), part.samples),
+      microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading, part.samples),
                                              plan_.model, engine_.microbatch_options()));
     const StepReport report = train_step.run(step, microbatches, 0, {}, position_);
     result.losses.push_back(report.loss);

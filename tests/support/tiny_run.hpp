@@ -14,6 +14,7 @@
 #include "zea/io/manifest.hpp"
 #include "zea/io/weights_source.hpp"
 #include "zea/plan/plan.hpp"
+#include "zea/train/cache_features.hpp"
 #include "zea/train/evaluate.hpp"
 #include "zea/train/train_step.hpp"
 
@@ -69,7 +70,7 @@ class TinyRun {
   TrainPosition& position() { return position_; }
 
  private:
-  LoaderOptions loading() const;
+  LoaderOptions loading() const;  ///< of items
   Tensors collect(const std::function<at::Tensor(const ShardedBuffer&)>& values,
                   const StateSpec& state = {});
 
@@ -79,6 +80,7 @@ class TinyRun {
   Mesh mesh_;
   std::unique_ptr<Collectives> control_;
   Engine engine_;
+  FeatureCaches features_;                ///< where data.cache_features asks for them
   std::unique_ptr<Optimizer> optimizer_;  ///< made after the weights are there
   Sampler sampler_;
   TrainPosition position_;

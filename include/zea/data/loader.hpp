@@ -9,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
+#include "zea/data/feature_cache.hpp"
 #include "zea/data/image.hpp"
 #include "zea/plan/schedule/schedule.hpp"
 
@@ -35,6 +37,9 @@ struct LoadedMicrobatch {
   /// What the items of each encoder hold, in the order of samples, then items, one after the other:
   /// (3, height, width) of an image or of each frame of a video, (mel_bins, columns) of a clip.
   std::vector<std::vector<float>> values;
+  /// Of encoders whose features were kept, in place of these: what their blocks made of all items,
+  /// one after the other, in their compute type; empty where this rank does not want them.
+  std::map<int, std::vector<uint8_t>> states = {};
   ItemList items;
   std::vector<BadItem> bad;
 };
@@ -49,7 +54,9 @@ struct LoadedStep {
 struct ItemDecoding {
   ImageOptions image = {};
   std::shared_ptr<const LogMel> mel = nullptr;  ///< of clips of sound; null: these are images
-  /// Whether this rank needs what items hold, not only how many there are.
+  /// Where features of these items were kept, which are read in their place; null: nowhere.
+  std::shared_ptr<const FeatureCache> kept = nullptr;
+  /// Whether this rank needs what items hold, or their features, not only how many there are.
   bool is_wanted = true;
 
   /// What an image of that shape, or a tile, is resized to, and how many values an item has.

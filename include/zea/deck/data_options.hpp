@@ -28,6 +28,7 @@ struct DataOptions {
   int64_t max_image_pixels = 100000000;
   int64_t max_clip_seconds = 3600;
   int64_t prefetch = 2;
+  std::string cache_features;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -115,6 +116,11 @@ struct DataOptions {
          1,
          1e6});
     key(prefetch, {"prefetch", "steps that the loader thread prepares ahead", {}, 1, 64});
+    key(cache_features,
+        {"cache_features",
+         "folder that keeps what frozen encoders make of data.train: computed before the first "
+         "step, then read in every epoch in place of running their blocks; empty: none",
+         {}});
   }
 };
 

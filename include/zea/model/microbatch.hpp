@@ -51,6 +51,10 @@ struct EncoderPart {
   at::Tensor columns;  ///< of clips: (columns here, mel_bins * 3), compute type: with neighbours
   at::Tensor windows;  ///< (rows here, 3) int64: the columns that a row sees; -1: beyond the clip
 
+  /// Read with the samples in place of the items: (rows here, hidden) of each unit that projectors
+  /// read (ModelSpec::read_by_projectors), compute type.
+  std::vector<at::Tensor> states;
+
   /// Rows that this rank holds between layers.
   int64_t rows_here() const { return positions.defined() ? positions.numel() : 0; }
 };

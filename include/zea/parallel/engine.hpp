@@ -22,6 +22,8 @@ namespace zea {
 struct WalkResult {
   double loss_sum = 0;              ///< over this rank's targets
   std::vector<at::Tensor> outputs;  ///< of the head per microbatch, when it computes logits
+  /// By unit and microbatch: what some unit would have read that had no work in the walk.
+  std::map<std::pair<int, int>, at::Tensor> unread;
 };
 
 class Engine {
@@ -77,6 +79,7 @@ class Engine {
   void run_action(const Action& action);
   UnitInputs take_inputs(int unit, int microbatch);
   std::optional<at::Tensor> take_output(int source, int target, int microbatch);
+  std::optional<at::Tensor> kept_state(int source, int microbatch) const;
   at::Tensor take_arrived(int source, int target, int microbatch);
   void add_gradient(int source, int target, int microbatch, const at::Tensor& gradient);
   bool trains_upstream(int unit, int microbatch) const;

@@ -93,7 +93,10 @@ struct Plan {
     return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard);
   }
   /// What `world_rank` does in a step that is dealt so.
-  RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const;
+  RankStep rank_step(const StepPlan& step, int world_rank, StepKind kind) const;
+  RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const {
+    return rank_step(step, world_rank, forward_only ? StepKind::Evaluate : StepKind::Train);
+  }
 };
 
 /// The model of a config.json, of which trains what the deck says.

@@ -11,6 +11,7 @@
 #include "zea/core/log.hpp"
 #include "zea/data/loader.hpp"
 #include "zea/io/manifest.hpp"
+#include "zea/train/cache_features.hpp"
 #include "zea/train/evaluate.hpp"
 #include "zea/train/memory_watch.hpp"
 #include "zea/train/metrics.hpp"
@@ -28,6 +29,7 @@ struct TrainerParts {
   const Dataset& train;
   const Dataset* eval;  ///< null: none
   LoaderOptions loading;
+  FeatureCaches features = {};  ///< that steps read in place of items
   StopRequest& stop;
   Log& log;
   const MetricsFile& metrics;

@@ -118,6 +118,25 @@ std::string memory_lines(const Plan& plan, NarrowProducts products) {
   return text;
 }
 
+/// What is written before the first step, of each item: how many there are the plan does not know.
+std::string kept_feature_lines(const Plan& plan) {
+  std::string text;
+  for (const EncoderSpec& encoder : plan.model.encoders) {
+    if (!encoder.is_cached) continue;
+    const bool is_audio = encoder.modality() == Modality::Audio;
+    const int64_t width = plan.model.feature_width(plan.model.encoder_index(encoder.name)),
+                  tokens = encoder.item_shape().tokens;
+    const DType type = plan.precision_of(encoder.name).param;
+    text += "features of " + encoder.name + " are computed once, before the first step, into " +
+            plan.options.data.cache_features + "/" + encoder.name + ", if they are not there: " +
+            mebibytes(tokens * width * static_cast<int64_t>(element_bytes(type))) + " for each " +
+            (is_audio ? "clip" : "image") + (encoder.varies() ? " at most" : "") + " (" +
+            std::to_string(tokens) + " tokens x " + std::to_string(width) + ", " +
+            dtype_name(type) + "); steps read them, and run its projector alone\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string describe(const MemoryEstimate& memory) {
@@ -142,7 +161,7 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
-  text += describe_gathering(plan);
+  text += describe_gathering(plan) + kept_feature_lines(plan);
   text += memory_lines(plan, products) + describe_recomputation(plan) + describe_generation(plan);
   if (plan.world_size() > 1)
     text +=

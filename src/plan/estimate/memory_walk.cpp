@@ -72,6 +72,10 @@ void MemoryWalk::run() {
 }
 
 bool MemoryWalk::runs(size_t u) const {
+  return has_items(u) && !plan_.model.is_cached(static_cast<int>(u));
+}
+
+bool MemoryWalk::has_items(size_t u) const {
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
   return spec(u).encoder < 0 || sizes.items.of(spec(u).encoder) > 0;
 }
@@ -85,7 +89,7 @@ UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {
   UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
   for (const UnitInput& input : spec(u).inputs) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
-    call.inputs_present.push_back(runs(input.unit));
+    call.inputs_present.push_back(has_items(input.unit));
   }
   return unit_memory(plan_.model, spec(u), module_sizes(u),
                      unit_types(plan_, spec(u).module, products_), call,
@@ -157,7 +161,10 @@ void MemoryWalk::backward(size_t u, bool puts_off_weights) {
   if (!puts_off_weights) live_ -= unit.saved;
   size_t next = 0;
   for (const UnitInput& input : spec(u).inputs)
-    if (runs(input.unit)) add_gradient(u, input.unit, memory.input_gradient_bytes[next++]);
+    if (runs(input.unit))
+      add_gradient(u, input.unit, memory.input_gradient_bytes[next++]);
+    else if (has_items(input.unit))
+      ++next;
   for (const UnitInput& input : spec(u).inputs)
     if (runs(input.unit)) let_go(input.unit);
   let_go(u);

@@ -37,6 +37,8 @@ class MemoryWalk {
     return plan_.pipeline.place_of_unit(static_cast<int>(u)) == place_;
   }
   Unit& at(size_t u) { return units_[microbatch_][u]; }
+  bool has_items(size_t u) const;
+  /// Cached units do not: what they would have made stands there from the start.
   bool runs(size_t u) const;
   bool trains(size_t u) const;
   UnitMemory declared(size_t u, bool keeps_graph);

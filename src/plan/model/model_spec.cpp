@@ -154,6 +154,25 @@ bool ModelSpec::makes_features(int unit) const {
   return units[unit].kind == UnitKind::Projector;
 }
 
+bool ModelSpec::is_cached(int unit) const {
+  const UnitSpec& of = units[unit];
+  return of.encoder >= 0 && encoders[static_cast<size_t>(of.encoder)].is_cached &&
+         !makes_features(unit);
+}
+
+std::vector<int> ModelSpec::read_by_projectors(int encoder) const {
+  std::set<int> found;
+  for (const UnitSpec& unit : units)
+    if (unit.encoder == encoder && unit.kind == UnitKind::Projector)
+      for (const UnitInput& input : unit.inputs) found.insert(input.unit);
+  return {found.begin(), found.end()};
+}
+
+int64_t ModelSpec::feature_width(int encoder) const {
+  return std::ssize(read_by_projectors(encoder)) *
+         encoders[static_cast<size_t>(encoder)].block.hidden;
+}
+
 bool ModelSpec::is_placeholder(int64_t token) const {
   const auto takes = [&](const EncoderSpec& encoder) { return encoder.is_placeholder(token); };
   return std::ranges::any_of(encoders, takes);

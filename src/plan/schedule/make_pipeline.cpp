@@ -80,7 +80,10 @@ std::string number_text(double number) {
 class PipelineBuilder {
  public:
   PipelineBuilder(Faults& faults, const PipelineParts& parts, const std::vector<UnitCost>& costs)
-      : faults_(faults), parts_(parts), costs_(costs) {}
+      : faults_(faults),
+        parts_(parts),
+        costs_(costs),
+        in_step_(without_cached(parts.model, costs)) {}
 
   Pipeline build() {
     pipeline_.schedule = parts_.options.mesh.schedule;
@@ -190,7 +193,7 @@ class PipelineBuilder {
     for (int unit : units) costs.push_back(costs_[unit]);
     if (grid.module == kDecoder && parts_.options.mesh.placement == ModulePlacement::Shared)
       for (size_t u = 0; u < parts_.model.units.size(); ++u)
-        if (parts_.model.units[u].module != kDecoder) add_cost(costs.front(), costs_[u]);
+        if (parts_.model.units[u].module != kDecoder) add_cost(costs.front(), in_step_[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
     const auto limit = static_cast<int64_t>(parts_.options.mesh.memory_mib * (1 << 20));
     const FeatureUnits features = feature_units(units);
@@ -227,7 +230,8 @@ class PipelineBuilder {
 
   Faults& faults_;
   const PipelineParts& parts_;
-  const std::vector<UnitCost>& costs_;  ///< of each unit
+  const std::vector<UnitCost>& costs_;   ///< of each unit where it runs: its module is cut by these
+  const std::vector<UnitCost> in_step_;  ///< of each unit in a step that trains
   Pipeline pipeline_;
   std::vector<Stage> stages_;
 };
@@ -294,7 +298,7 @@ PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts) {
     for (ModuleGrid& grid : mesh.modules)
       grid.tied_stages = tied_stages_of(pipeline, parts.model, grid);
   }
-  return {costs, pipeline, mesh};
+  return {without_cached(parts.model, costs), pipeline, mesh};
 }
 
 }  // namespace zea::detail

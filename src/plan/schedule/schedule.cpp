@@ -25,7 +25,7 @@ class Scheduler {
     for (size_t g = 0; g < input.buffers.size(); ++g) {
       const int buffer = static_cast<int>(g);
       if (input.shardings[g].gathered()) place_live_ranges(buffer);
-      if (input.buffers[g].trainable && !input.forward_only) place_reductions(buffer);
+      if (input.buffers[g].trainable && input.kind == StepKind::Train) place_reductions(buffer);
     }
   }
 

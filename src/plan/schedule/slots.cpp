@@ -142,7 +142,7 @@ SlotPlans slots_of_place(const ScheduleInput& input, const BufferBytes& bytes) {
   LiveIntervals kept(input.buffers.size());
   add_gathered_intervals(walk, 0, kept);
   ScheduleInput evaluation = input;
-  evaluation.forward_only = true;
+  evaluation.kind = StepKind::Evaluate;
   add_gathered_intervals(Walk(evaluation), at(walk.size(), kUnshardBefore), kept);
   return {assign_slots(kept, bytes.gathered), assign_slots(reduced, bytes.gradients),
           one_slot(reduced, bytes.wire)};

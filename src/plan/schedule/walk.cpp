@@ -48,7 +48,7 @@ Walk::Walk(const ScheduleInput& input)
   find_received_units();
   for (const Pass& pass :
        passes_of_place(input.pipeline, input.model, input.place,
-                       static_cast<int>(input.microbatches.size()), input.forward_only))
+                       static_cast<int>(input.microbatches.size()), input.kind != StepKind::Train))
     add_pass(pass);
 }
 
@@ -69,11 +69,17 @@ Walk::Work Walk::work_of(const MicrobatchKinds& kinds) const {
   for (const MicrobatchKind& kind : kinds) {
     const std::vector<bool> backward = units_with_backward(input_.model, kind);
     for (size_t u = 0; u < units.size(); ++u) {
-      work.forward[u] = work.forward[u] || unit_runs(units[u], kind);
+      const bool runs = takes_part(static_cast<int>(u)) && unit_runs(units[u], kind);
+      work.forward[u] = work.forward[u] || runs;
       work.backward[u] = work.backward[u] || backward[u];
     }
   }
   return work;
+}
+
+bool Walk::takes_part(int unit) const {
+  return input_.kind == StepKind::Evaluate ||
+         input_.model.is_cached(unit) == (input_.kind == StepKind::Encode);
 }
 
 void Walk::add_pass(const Pass& pass) {
@@ -164,7 +170,7 @@ std::vector<Action> Walk::transfers(size_t i, bool before) const {
   const bool backward = is_backward(compute.kind);
   if (before == backward) {  // of the unit itself
     const ActionKind kind = backward ? ActionKind::ReceiveGradient : ActionKind::Send;
-    for (int place : reading_places(compute.unit))
+    for (int place : reading_places(compute))
       actions.push_back({kind, compute.unit, -1, compute.microbatch, place});
     return actions;
   }
@@ -176,9 +182,11 @@ std::vector<Action> Walk::transfers(size_t i, bool before) const {
   return actions;
 }
 
-std::vector<int> Walk::reading_places(int unit) const {
+std::vector<int> Walk::reading_places(const Compute& compute) const {
   std::set<int> places;
-  for (int reader : readers_[unit]) places.insert(input_.pipeline.place_of_unit(reader));
+  for (int reader : readers_[compute.unit])
+    if (work_here(compute.microbatch).forward[reader])
+      places.insert(input_.pipeline.place_of_unit(reader));
   places.erase(input_.place);
   return {places.begin(), places.end()};
 }
@@ -206,7 +214,7 @@ bool Walk::is_contiguous(size_t a, size_t b, int bundle) const {
 }
 
 bool Walk::is_between_forward_and_backward(size_t a, size_t b) const {
-  return !input_.forward_only && computes_[a].kind == ActionKind::Forward &&
+  return input_.kind == StepKind::Train && computes_[a].kind == ActionKind::Forward &&
          computes_[a].microbatch == computes_[b].microbatch;
 }
 

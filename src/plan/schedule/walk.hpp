@@ -71,6 +71,8 @@ class Walk {
  private:
   void add_pass(const Pass& pass);
   bool has_items(const Compute& compute) const;
+  /// Whether a step of this kind runs the unit at all.
+  bool takes_part(int unit) const;
   static Peers peers_along(std::initializer_list<const std::vector<Axis>*> sets);
   bool runs_on(size_t i, Peers peers) const;
   /// What work there is in a microbatch, of each unit.
@@ -83,8 +85,8 @@ class Walk {
   int receiving_unit(int source) const;
   void find_received_units();
   std::vector<int> received_units(const Compute& compute) const;
-  /// The other places that read a unit's output.
-  std::vector<int> reading_places(int unit) const;
+  /// The other places that read its output.
+  std::vector<int> reading_places(const Compute& compute) const;
   /// The computations of the units that read `buffer`, whether or not they have work; in order.
   std::vector<size_t> all_uses(int buffer) const;
   /// Those that some rank of its shard group makes.

@@ -185,4 +185,10 @@ std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<Uni
   return costs;
 }
 
+std::vector<UnitCost> without_cached(const ModelSpec& model, std::vector<UnitCost> costs) {
+  for (size_t u = 0; u < costs.size(); ++u)
+    if (model.is_cached(static_cast<int>(u))) costs[u] = {.bytes = costs[u].bytes};
+  return costs;
+}
+
 }  // namespace zea

@@ -400,7 +400,10 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     int64_t rows = 0;
     for (const auto& batches : items.attention) rows += rows_of(batches);
     const int64_t element = element_bytes(encoder.name);
-    if (encoder.modality() == Modality::Image) {
+    if (encoder.is_cached) {
+      bytes += kIndex * (items.features + items.tokens) +
+               items.tokens * model.feature_width(static_cast<int>(e)) * element;
+    } else if (encoder.modality() == Modality::Image) {
       const PatchInput& input = encoder.patches();
       const BlockSpec& block = encoder.block;
       const auto tables = block.rotary ? static_cast<int64_t>(block.attention.size()) : 0;

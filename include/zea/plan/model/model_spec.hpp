@@ -125,6 +125,12 @@ struct ModelSpec {
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
   /// Whether a unit's output goes to another module: rows of the language model's width.
   bool makes_features(int unit) const;
+  /// Whether a unit's output, or what that is made of, is read with the samples that train.
+  bool is_cached(int unit) const;
+  /// The units of an encoder that its projectors read, ascending.
+  std::vector<int> read_by_projectors(int encoder) const;
+  /// Numbers of a token in the outputs of all of these.
+  int64_t feature_width(int encoder) const;
   bool is_placeholder(int64_t token) const;
   /// The parameters of a unit that have `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;

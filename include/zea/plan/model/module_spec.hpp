@@ -344,6 +344,9 @@ struct EncoderSpec {
   bool drops_first_token = true;  ///< before the projector
   bool drops_registers = false;   ///< likewise
   ProjectorSpec projector = {};
+  /// What its blocks make is read with the samples that train (data.cache_features), so they run
+  /// in evaluations alone.
+  bool is_cached = false;
 
   bool is_placeholder(int64_t token) const {
     return token >= 0 && (token == placeholder || token == video_placeholder);

@@ -26,13 +26,20 @@ struct ScheduleParts {
   const Pipeline& pipeline;
 };
 
+/// What a step is for.
+enum class StepKind {
+  Train,     ///< forward and backward; the outputs of cached units are read with the samples
+  Evaluate,  ///< forward of all units
+  Encode,    ///< forward of cached units alone (ModelSpec::is_cached)
+};
+
 struct ScheduleInput : ScheduleParts {
   const std::vector<MicrobatchPlan>& microbatches;  ///< of this rank's replica
   /// What runs beside each of them: on the replicas of this rank's shard group, and on all.
   const std::vector<MicrobatchKinds>& in_shard_group;
   const std::vector<MicrobatchKinds>& in_job;
   int place = 0;  ///< this rank's in the pipeline
-  bool forward_only = false;
+  StepKind kind = StepKind::Train;
   /// Of each encoder: the ranks of the replica that its items are dealt to, and which of them this
   /// one is.
   struct ItemShare {

@@ -28,6 +28,10 @@ struct UnitCost {
 /// `plain` costs are those of a model in which everything trains.
 std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<UnitCost>& plain);
 
+/// The costs of a step that trains, in which units whose outputs are read with the samples
+/// (ModelSpec::is_cached) compute nothing.
+std::vector<UnitCost> without_cached(const ModelSpec& model, std::vector<UnitCost> costs);
+
 /// Multiplications of each unit for a microbatch of `tokens` of text, with as many items as fit.
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens);
 
