@@ -8,22 +8,15 @@
 #include <utility>
 
 #include "zea/core/error.hpp"
+#include "zea/core/mixed_bits.hpp"
 
 namespace zea {
 namespace {
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a bijective mix of a counter.
-uint64_t mix(uint64_t counter) {
-  uint64_t z = counter + 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 /// Numbers of one (seed, epoch).
 class Draws {
  public:
-  Draws(uint64_t seed, int64_t epoch) : key_(mix(mix(seed) + static_cast<uint64_t>(epoch))) {}
+  Draws(uint64_t seed, int64_t epoch) : key_(mixed(mixed(seed) + static_cast<uint64_t>(epoch))) {}
 
   /// Uniform in [0, bound): draws from the incomplete last interval are refused, so there is no
   /// bias.
@@ -35,7 +28,7 @@ class Draws {
   }
 
  private:
-  uint64_t next() { return mix(key_ + 0x9e3779b97f4a7c15u * counter_++); }
+  uint64_t next() { return mixed(key_ + kGoldenGamma * counter_++); }
 
   uint64_t key_;
   uint64_t counter_ = 0;
@@ -66,7 +59,7 @@ Sampler::Sampler(const std::vector<SampledSet>& sets, int64_t batch, uint64_t se
     ZEA_ASSERT(set.samples > 0 && set.weight > 0);
     share += set.weight;
     // Each set has an order of its own; a single one that of the seed itself.
-    const uint64_t own = sets.size() == 1 ? seed : mix(mix(seed) + sets_.size() + 1);
+    const uint64_t own = sets.size() == 1 ? seed : mixed(mixed(seed) + sets_.size() + 1);
     sets_.push_back({first, set.samples, share / whole, own});
     first += set.samples;
   }
@@ -91,8 +84,9 @@ const std::vector<int64_t>& Sampler::drawn_before(int64_t step) {
 /// By a number of 53 bits in [0, 1), drawn for the place.
 size_t Sampler::set_at(int64_t place) const {
   if (sets_.size() == 1) return 0;
-  const uint64_t key = mix(~mix(seed_));  // of no epoch
-  const double drawn = static_cast<double>(mix(key + static_cast<uint64_t>(place)) >> 11) * 0x1p-53;
+  const uint64_t key = mixed(~mixed(seed_));  // of no epoch
+  const double drawn =
+      static_cast<double>(mixed(key + static_cast<uint64_t>(place)) >> 11) * 0x1p-53;
   size_t set = 0;
   while (set + 1 < sets_.size() && drawn >= sets_[set].share_end) ++set;
   return set;

@@ -8,25 +8,11 @@
 
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/mixed_bits.hpp"
 #include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 namespace {
-
-/// Bijective mixing of 64 bits: SplitMix64's finaliser (Steele, Lea, Flood 2014).
-uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-/// A stream of its own for each parameter.
-uint64_t key_of(uint64_t seed, const std::string& name) {
-  uint64_t key = mixed(seed);
-  for (const char letter : name) key = mixed(key ^ static_cast<unsigned char>(letter));
-  return key;
-}
 
 /// In (0, 1]: its logarithm is finite.
 double uniform(uint64_t key, uint64_t counter) {
@@ -92,7 +78,7 @@ class InitialWeights : public WeightsSource {
     const TensorInfo& tensor = find_tensor(tensors_, name, describe());
     check_request(tensor, shape, extent, dtype, describe());
     const ParamSpec& param = params_.at(name);
-    const uint64_t key = key_of(seed_, name);
+    const uint64_t key = mixed_name(seed_, name);
     read_converted(tensor, extent, dtype, target, describe(), [&](const Extent& box, void* into) {
       auto* values = static_cast<double*>(into);
       for (const CopyRun& run : copy_runs(box, whole(shape), box))

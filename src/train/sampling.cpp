@@ -1,19 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/sampling.hpp"
 
+#include "zea/core/mixed_bits.hpp"
+
 namespace zea {
-namespace {
-
-/// splitmix64 (Steele, Lea, Flood 2014).
-uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 double drawn_number(uint64_t seed, int64_t sample, int64_t place) {
   const uint64_t bits =
       mixed(mixed(mixed(seed) ^ static_cast<uint64_t>(sample)) ^ static_cast<uint64_t>(place));
