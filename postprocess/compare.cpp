@@ -141,26 +141,29 @@ class Comparison {
   }
 
   void choose_states(const TensorInfo& tensor, DType other) {
-    choose(tensor, kStateParameter, tensor.dtype, other);
+    choose(tensor, kStateParameter, tensor, {tensor.name, tensor.shape, other});
     if (!state_a_) return;
     const std::vector<std::string> states = state_a_->states(tensor.name);
     const std::vector<std::string> others = state_b_->states(tensor.name);
     if (states != others)
       return fault(tensor.name + ": optimizer state " + joined(states) + ", " + joined(others));
     for (const std::string& state : states)
-      choose(tensor, state, state_a_->state_dtype(tensor.name, state),
-             state_b_->state_dtype(tensor.name, state));
+      choose(tensor, state, state_a_->state_info(tensor.name, state),
+             state_b_->state_info(tensor.name, state));
   }
 
   /// Values of two types are compared as float64, which holds both.
-  void choose(const TensorInfo& tensor, const std::string& state, DType a, DType b) {
+  void choose(const TensorInfo& tensor, const std::string& state, const TensorInfo& held_a,
+              const TensorInfo& held_b) {
     ++compared_;
-    if (a != b)
-      fault(tensor.name + (state == kStateParameter ? "" : " (" + state + ")") + ": " +
-            dtype_name(a) + ", " + dtype_name(b));
-    if (a != b && !(is_floating(a) && is_floating(b))) return;
+    const DType a = held_a.dtype, b = held_b.dtype;
+    const std::string what = tensor.name + (state == kStateParameter ? "" : " (" + state + ")");
+    if (a != b) fault(what + ": " + dtype_name(a) + ", " + dtype_name(b));
+    if (held_a.shape != held_b.shape)
+      fault(what + ": shape " + shape_text(held_a.shape) + ", " + shape_text(held_b.shape));
+    if (held_a.shape != held_b.shape || (a != b && !(is_floating(a) && is_floating(b)))) return;
     pieces_.push_back(make_whole_piece({tensor.name, tensor.shape, a == b ? a : DType::Float64},
-                                       state, kStateFile, ""));
+                                       state, kStateFile, "", elements_of_each(tensor, held_a)));
   }
 
   void compare_pieces() {

@@ -55,9 +55,10 @@ ModelOutput::ModelOutput(OutputOptions options, const std::string& config,
 
 void ModelOutput::add_states(const TensorInfo& tensor) {
   for (const std::string& state : options_.state->states(tensor.name)) {
-    const DType dtype = options_.state->state_dtype(tensor.name, state);
-    pieces_.push_back(make_whole_piece({tensor.name, tensor.shape, dtype}, state, kStateFile,
-                                       state_dataset(tensor.name, state)));
+    const TensorInfo held = options_.state->state_info(tensor.name, state);
+    pieces_.push_back(make_whole_piece({tensor.name, tensor.shape, held.dtype}, state, kStateFile,
+                                       state_dataset(tensor.name, state),
+                                       elements_of_each(tensor, held)));
   }
 }
 

@@ -16,8 +16,8 @@ namespace {
 
 /// One state of one tensor, on the line of all that have this state.
 struct Place {
-  const TensorInfo* tensor;
-  DType dtype;
+  TensorInfo state;  ///< its shape and type
+  int64_t elements_of_each;
   int64_t begin;  ///< element of the line where it starts
 };
 
@@ -26,18 +26,18 @@ struct Line {
   std::vector<Place> places;
   int64_t elements = 0;
 
-  void add(const TensorInfo& tensor, DType dtype) {
-    places.push_back({&tensor, dtype, elements});
-    elements += num_elements(tensor.shape);
+  void add(const TensorInfo& tensor, const TensorInfo& state) {
+    places.push_back({state, zea::elements_of_each(tensor, state), elements});
+    elements += num_elements(state.shape);
   }
 };
 
 std::map<std::string, Line> lines_of(const StateSource& source) {
   std::map<std::string, Line> lines;
   for (const TensorInfo& tensor : source.tensors()) {
-    lines[kStateParameter].add(tensor, tensor.dtype);
+    lines[kStateParameter].add(tensor, tensor);
     for (const std::string& state : source.states(tensor.name))
-      lines[state].add(tensor, source.state_dtype(tensor.name, state));
+      lines[state].add(tensor, source.state_info(tensor.name, state));
   }
   return lines;
 }
@@ -46,7 +46,8 @@ int64_t bytes_of(const std::map<std::string, Line>& lines) {
   int64_t bytes = 0;
   for (const auto& [state, line] : lines)
     for (const Place& place : line.places)
-      bytes += num_elements(place.tensor->shape) * static_cast<int64_t>(element_bytes(place.dtype));
+      bytes +=
+          num_elements(place.state.shape) * static_cast<int64_t>(element_bytes(place.state.dtype));
   return bytes;
 }
 
@@ -59,12 +60,13 @@ int64_t cut(int64_t elements, int64_t rank, int64_t ranks) {
 void begin_pieces(ShardWriter& writer, const std::string& state, const Line& line, int64_t begin,
                   int64_t end, std::vector<Piece>& pieces) {
   for (const Place& place : line.places) {
-    const Shape& shape = place.tensor->shape;
+    const Shape& shape = place.state.shape;
     const int64_t first = std::max<int64_t>(0, begin - place.begin);
     const int64_t last = std::min(num_elements(shape), end - place.begin);
     if (first >= last) continue;
     for (const Extent& box : boxes_of_range(shape, first, last))
-      pieces.push_back(writer.begin(place.tensor->name, state, shape, box, place.dtype));
+      pieces.push_back(writer.begin(place.state.name, state, shape, box, place.state.dtype,
+                                    place.elements_of_each));
   }
 }
 

@@ -19,15 +19,15 @@ constexpr int64_t kMetadataBytesPerPiece = 2048;
 constexpr int64_t kMetadataBytesPerFile = 16384;
 
 struct State {
-  std::string name;
+  StateSpec spec;
   const at::Tensor& values;
 };
 
 std::vector<State> states_of(const Engine& engine, const ShardedBuffer& buffer) {
-  std::vector<State> states{{kStateParameter, buffer.master()}};
+  std::vector<State> states{{{kStateParameter}, buffer.master()}};
   if (buffer.trainable())
     for (const StateSpec& state : engine.plan().optimizer.states)
-      states.push_back({state.name, engine.state(buffer, state.name)});
+      states.push_back({state, engine.state(buffer, state.name)});
   return states;
 }
 
@@ -43,6 +43,18 @@ std::vector<HeldBox> held_boxes(const Plan& plan, int buffer, int world_rank, Fl
       boxes.push_back(
           {part.param, std::move(box.extent), part.flat_begin + box.begin - part.param_begin});
   return boxes;
+}
+
+std::vector<HeldBox> state_boxes(const Plan& plan, int buffer, FlatRange range,
+                                 const StateSpec& state, const std::vector<HeldBox>& boxes) {
+  std::vector<HeldBox> own;
+  for (const HeldBox& box : boxes)
+    if (const int64_t each = state.elements_of_each(plan.param_rules[box.param].state_block);
+        each > 0)
+      own.push_back({box.param, in_blocks(box.extent, each),
+                     state_elements(state, plan.buffers[buffer], plan.param_rules,
+                                    {range.begin, box.flat_begin})});
+  return own;
 }
 
 std::vector<HeldBox> own_boxes(const Plan& plan, int buffer, int world_rank) {
@@ -120,9 +132,11 @@ int64_t own_file_bytes(Engine& engine, bool with_frozen) {
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
     if (!plan.buffers[g].trainable && !with_frozen) continue;
-    const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
-    for (const State& state : states_of(engine, *engine.buffers()[g]))
-      for (const HeldBox& box : boxes)
+    const ShardedBuffer& buffer = *engine.buffers()[g];
+    const std::vector<HeldBox> boxes = own_boxes(plan, buffer.index(), engine.world_rank());
+    for (const State& state : states_of(engine, buffer))
+      for (const HeldBox& box :
+           state_boxes(plan, buffer.index(), buffer.range(), state.spec, boxes))
         bytes +=
             ShardWriter::piece_bytes(box.extent, dtype_of(state.values)) + kMetadataBytesPerPiece;
   }
@@ -137,11 +151,12 @@ std::vector<OwnPiece> own_pieces(Engine& engine) {
     const ShardedBuffer& buffer = *engine.buffers()[g];
     const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
     for (const State& state : states_of(engine, buffer))
-      for (const HeldBox& box : boxes)
-        pieces.push_back(
-            {&plan.model.params[box.param], state.name, box.extent,
-             state.values.narrow(0, box.flat_begin - buffer.range().begin, box.extent.elements()),
-             buffer.trainable()});
+      for (const HeldBox& box :
+           state_boxes(plan, buffer.index(), buffer.range(), state.spec, boxes))
+        pieces.push_back({&plan.model.params[box.param], state.spec.name,
+                          state.spec.elements_of_each(plan.param_rules[box.param].state_block),
+                          box.extent, state.values.narrow(0, box.flat_begin, box.extent.elements()),
+                          buffer.trainable()});
   }
   std::stable_partition(pieces.begin(), pieces.end(),
                         [](const OwnPiece& piece) { return piece.changes; });

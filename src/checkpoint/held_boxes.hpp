@@ -28,6 +28,11 @@ std::vector<HeldBox> held_boxes(const Plan& plan, int buffer, int world_rank, Fl
 /// ranks hold only on the first of them. Together all ranks write every element once.
 std::vector<HeldBox> own_boxes(const Plan& plan, int buffer, int world_rank);
 
+/// The boxes of `boxes` that have some of a state, in_blocks() as it is; where they lie in what a
+/// rank keeps of the state beside `range`.
+std::vector<HeldBox> state_boxes(const Plan& plan, int buffer, FlatRange range,
+                                 const StateSpec& state, const std::vector<HeldBox>& boxes);
+
 /// Fills `flat`, the elements of `range`: `read(box, target)` is given packed host memory for each
 /// box or a part of it, by several threads at once where there is much to read, so that one waits
 /// for the disk while another checks and copies. What has no box becomes zero. Boxes lie one
@@ -40,7 +45,8 @@ void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldB
 struct OwnPiece {
   const ParamSpec* param;
   std::string state;
-  Extent extent;
+  int64_t elements_of_each;  ///< of the parameter have one of the state
+  Extent extent;             ///< of the state
   at::Tensor
       values;    ///< 1-d, packed; a view of the live shard, on its device, in the type of files
   bool changes;  ///< optimizer steps change it

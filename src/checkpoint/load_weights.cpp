@@ -25,11 +25,31 @@ void check_same_on_all(Collectives& control, const StateSource& source) {
         ": the ranks opened different checkpoints; name one that all of them can read");
 }
 
+/// Why what a file holds of a state is not in the blocks of this mesh; empty where it is.
+std::string why_not_in_blocks(const ParamSpec& param, const StateSpec& state, int64_t block,
+                              const StateSource& source) {
+  const int64_t each = state.elements_of_each(block);
+  if (each == 0) return "";
+  const TensorInfo held = source.state_info(param.name, state.name);
+  if (held.shape == in_blocks(param.tensor_shape(), each)) return "";
+  const TensorInfo tensor{param.name, param.tensor_shape(), held.dtype};
+  return param.name + " has a scale of " + state.name + " for each " +
+         std::to_string(elements_of_each(tensor, held)) + " elements of a row, on this mesh for " +
+         std::to_string(each) +
+         ", as tp leaves no more of its rows whole; go on with a tp that cuts them as the run did "
+         "that wrote it, or start a new run with these weights as model.weights";
+}
+
 /// Another optimizer's is no damage: an older checkpoint of the run has it, too.
 void check_same_optimizer(const Plan& plan, const StateSource& source) {
-  for (const ParamSpec& param : plan.model.params) {
+  for (size_t p = 0; p < plan.model.params.size(); ++p) {
+    const ParamSpec& param = plan.model.params[p];
+    const int64_t block = plan.param_rules[p].state_block;
     const std::vector<std::string> states = source.states(param.name);
-    const std::string why = states.empty() ? "" : plan.optimizer.why_not_from(states);
+    if (states.empty()) continue;
+    std::string why = plan.optimizer.why_not_from(states, block);
+    for (const StateSpec& state : plan.optimizer.states)
+      if (why.empty()) why = why_not_in_blocks(param, state, block, source);
     if (!why.empty()) throw PlanError(source.describe() + ": " + why);
   }
 }
@@ -42,14 +62,19 @@ void read_states(Engine& engine, const ShardedBuffer& buffer, const StateSource&
   });
   ActionRecord& record = engine.mesh().record();
   const ActionRecord::Action action(record, "read optimizer state");
-  for (const StateSpec& state : plan.optimizer.states)
-    detail::fill_boxes(engine.state(buffer, state.name), buffer.range(), boxes,
-                       [&](const detail::HeldBox& box, void* target) {
-                         const ParamSpec& param = plan.model.params[box.param];
-                         source.read_state(param.name, state.name, param.tensor_shape(), box.extent,
-                                           state.type(plan.precision.master), target);
-                         record.moved();
-                       });
+  for (const StateSpec& state : plan.optimizer.states) {
+    const at::Tensor& kept = engine.state(buffer, state.name);
+    detail::fill_boxes(
+        kept, {0, kept.numel()},
+        detail::state_boxes(plan, buffer.index(), buffer.range(), state, boxes),
+        [&](const detail::HeldBox& box, void* target) {
+          const ParamSpec& param = plan.model.params[box.param];
+          const int64_t each = state.elements_of_each(plan.param_rules[box.param].state_block);
+          source.read_state(param.name, state.name, in_blocks(param.tensor_shape(), each),
+                            box.extent, state.type(plan.precision.master), target);
+          record.moved();
+        });
+  }
 }
 
 }  // namespace

@@ -40,8 +40,9 @@ class ShardSave::Files {
 
   Piece begin(const OwnPiece& source) {
     ShardWriter& writer = source.changes ? changing_ : *frozen_;
-    return writer.begin(source.param->name, source.state, source.param->tensor_shape(),
-                        source.extent, dtype_of(source.values));
+    return writer.begin(source.param->name, source.state,
+                        in_blocks(source.param->tensor_shape(), source.elements_of_each),
+                        source.extent, dtype_of(source.values), source.elements_of_each);
   }
 
   void write(bool changes, const Piece& piece, const ValueSnapshot::Part& part) {

@@ -83,17 +83,17 @@ void CheckpointSource::read(const std::string& name, const Shape& shape, const E
 void CheckpointSource::read_state(const std::string& name, const std::string& state,
                                   const Shape& shape, const Extent& extent, DType dtype,
                                   void* target) const {
-  const TensorInfo& tensor = find_tensor(tensors_, name, directory_);
-  check_request(tensor, shape, extent, dtype, directory_);
-  pieces_->read(tensor, state, extent, dtype, target);
+  const TensorInfo held = state_info(name, state);
+  check_request(held, shape, extent, dtype, directory_);
+  pieces_->read(held, state, extent, dtype, target);
 }
 
 std::vector<std::string> CheckpointSource::states(const std::string& name) const {
   return pieces_->states(name);
 }
 
-DType CheckpointSource::state_dtype(const std::string& name, const std::string& state) const {
-  return pieces_->dtype(name, state);
+TensorInfo CheckpointSource::state_info(const std::string& name, const std::string& state) const {
+  return pieces_->info(find_tensor(tensors_, name, directory_), state);
 }
 
 void CheckpointSource::check_all() const {

@@ -32,11 +32,12 @@ std::string list_text(const Items& items, Line line) {
 }
 
 std::string piece_text(const Piece& piece) {
-  return nlohmann::ordered_json{{"tensor", piece.tensor},           {"state", piece.state},
-                                {"offset", piece.extent.offset},    {"length", piece.extent.length},
-                                {"dtype", dtype_name(piece.dtype)}, {"file", piece.file},
-                                {"dataset", piece.dataset},         {"hashes", piece.block_hashes}}
-      .dump();
+  nlohmann::ordered_json json{{"tensor", piece.tensor},           {"state", piece.state},
+                              {"offset", piece.extent.offset},    {"length", piece.extent.length},
+                              {"dtype", dtype_name(piece.dtype)}, {"file", piece.file},
+                              {"dataset", piece.dataset},         {"hashes", piece.block_hashes}};
+  if (piece.elements_of_each != 1) json["elements_of_each"] = piece.elements_of_each;
+  return json.dump();
 }
 
 std::string file_text(const ManifestFile& file) {
@@ -173,7 +174,8 @@ Piece parse_piece(const Json& value, const std::string& where) {
           dtype_from_name(json_text(value, "dtype", where)),
           json_text(value, "file", where),
           json_text(value, "dataset", where),
-          parse_texts(json_member(value, "hashes", where), where)};
+          parse_texts(json_member(value, "hashes", where), where),
+          value.contains("elements_of_each") ? json_count(value["elements_of_each"], where) : 1};
 }
 
 bool is_optimizer_state(const std::string& name) {
@@ -197,7 +199,13 @@ void check_piece(const Piece& piece, const TensorsByName& tensors,
   if (tensor == tensors.end())
     throw WeightsError(about + "is of tensor \"" + piece.tensor + "\", which is not listed");
   if (!files.contains(piece.file)) throw WeightsError(about + "is in a file that is not listed");
-  const Extent all = whole(tensor->second->shape);
+  const Shape& shape = tensor->second->shape;
+  if (piece.elements_of_each < 1 ||
+      (piece.elements_of_each > 1 && (shape.empty() || shape.back() % piece.elements_of_each != 0)))
+    throw WeightsError(about + "has one for each " + std::to_string(piece.elements_of_each) +
+                       " elements, of which the rows of tensor \"" + piece.tensor +
+                       "\" have no whole number");
+  const Extent all = whole(in_blocks(shape, piece.elements_of_each));
   if (piece.extent.offset.size() != all.offset.size() ||
       piece.extent.length.size() != all.offset.size() || ends_overflow(piece.extent) ||
       intersect(piece.extent, all) != piece.extent)
@@ -225,9 +233,12 @@ void check_contents(const Manifest& manifest, const std::string& where) {
   for (const Piece& piece : manifest.pieces) check_piece(piece, tensors, files, where);
 }
 
-/// Whether boxes cover `shape` once. Sorted by their first dim, so that only neighbours are
-/// compared.
+/// Whether boxes cover a tensor of `shape` once. Sorted by their first dim, so that only neighbours
+/// are compared.
 bool covers(const Shape& shape, std::vector<const Piece*> pieces) {
+  const int64_t each = pieces.front()->elements_of_each;
+  if (!std::ranges::all_of(pieces, [&](const Piece* p) { return p->elements_of_each == each; }))
+    return false;
   auto begin = [](const Piece* piece) {
     return piece->extent.offset.empty() ? 0 : piece->extent.offset[0];
   };
@@ -242,17 +253,19 @@ bool covers(const Shape& shape, std::vector<const Piece*> pieces) {
     for (size_t j = i + 1; j < pieces.size() && begin(pieces[j]) < end(pieces[i]); ++j)
       if (!intersect(pieces[i]->extent, pieces[j]->extent).empty()) return false;
   }
-  return elements == num_elements(shape);
+  return elements == num_elements(in_blocks(shape, each));
 }
 
 /// All that the optimizer keeps whose state is there; and the parameter itself.
-std::set<std::string> states_of(const std::vector<Piece>& pieces) {
+std::vector<StateSpec> states_of(const std::vector<Piece>& pieces) {
   std::set<std::string> found;
   for (const Piece& piece : pieces) found.insert(piece.state);
   for (const OptimizerSpec& optimizer : optimizers()) {
-    std::set<std::string> kept{kStateParameter};
-    for (const StateSpec& state : optimizer.states) kept.insert(state.name);
-    if (std::ranges::includes(kept, found)) return kept;
+    std::vector<StateSpec> states{{kStateParameter}};
+    states.insert(states.end(), optimizer.states.begin(), optimizer.states.end());
+    std::set<std::string> kept;
+    for (const StateSpec& state : states) kept.insert(state.name);
+    if (std::ranges::includes(kept, found)) return states;
   }
   throw WeightsError("the pieces hold the states of several optimizers");
 }
@@ -310,18 +323,25 @@ Manifest read_manifest(const std::string& directory) {
 void check_coverage(const Manifest& manifest) {
   std::map<std::pair<std::string, std::string>, std::vector<const Piece*>> pieces;
   for (const Piece& piece : manifest.pieces) pieces[{piece.tensor, piece.state}].push_back(&piece);
-  const std::set<std::string> states = states_of(manifest.pieces);
-  for (const ManifestTensor& tensor : manifest.tensors)
-    for (const std::string& state : states) {
-      const bool wanted = tensor.trained || state == kStateParameter;
+  const std::vector<StateSpec> states = states_of(manifest.pieces);
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    const bool has_blocks = std::ranges::any_of(states, [&](const StateSpec& state) {
+      return state.of == StateOf::Codes && pieces.contains({tensor.name, state.name});
+    });
+    for (const StateSpec& spec : states) {
+      const std::string& state = spec.name;
+      const bool wanted = state == kStateParameter ||
+                          (tensor.trained && spec.elements_of_each(has_blocks ? 1 : 0) > 0);
       const auto found = pieces.find({tensor.name, state});
       const bool present = found != pieces.end();
       if (wanted && present && covers(tensor.shape, found->second)) continue;
       if (!wanted && !present) continue;
-      throw WeightsError(
-          "the pieces of tensor \"" + tensor.name + "\" (" + state + ") " +
-          (wanted ? "do not cover it exactly once" : "should not be there: it is not trained"));
+      throw WeightsError("the pieces of tensor \"" + tensor.name + "\" (" + state + ") " +
+                         (wanted ? "do not cover it exactly once"
+                                 : std::string("should not be there: it ") +
+                                       (tensor.trained ? "has no such state" : "is not trained")));
     }
+  }
 }
 
 }  // namespace zea

@@ -33,8 +33,15 @@ std::vector<Part> cut_to_parts(const std::vector<Piece>& pieces, int64_t blocks)
 }  // namespace
 
 Piece make_whole_piece(const TensorInfo& tensor, const std::string& state, const std::string& file,
-                       const std::string& dataset) {
-  Piece piece{tensor.name, state, whole(tensor.shape), tensor.dtype, file, dataset, {}};
+                       const std::string& dataset, int64_t elements_of_each) {
+  Piece piece{tensor.name,
+              state,
+              whole(in_blocks(tensor.shape, elements_of_each)),
+              tensor.dtype,
+              file,
+              dataset,
+              {},
+              elements_of_each};
   size_hashes(piece);
   return piece;
 }
@@ -42,11 +49,12 @@ Piece make_whole_piece(const TensorInfo& tensor, const std::string& state, const
 void read_part(const WeightsSource& source, const StateSource* state, const Piece& piece,
                int64_t first, int64_t count, char* target) {
   const TensorInfo& tensor = find_tensor(source.tensors(), piece.tensor, source.describe());
+  const Shape shape = in_blocks(tensor.shape, piece.elements_of_each);
   for (const Extent& box : boxes_inside(piece.extent, first, first + count)) {
     if (piece.state == kStateParameter)
-      source.read(piece.tensor, tensor.shape, box, piece.dtype, target);
+      source.read(piece.tensor, shape, box, piece.dtype, target);
     else
-      state->read_state(piece.tensor, piece.state, tensor.shape, box, piece.dtype, target);
+      state->read_state(piece.tensor, piece.state, shape, box, piece.dtype, target);
     target += box.elements() * static_cast<int64_t>(element_bytes(piece.dtype));
   }
 }

@@ -61,8 +61,9 @@ const std::vector<const Piece*>& PieceReader::pieces_of(const std::string& name,
   return found->second;
 }
 
-DType PieceReader::dtype(const std::string& name, const std::string& state) const {
-  return pieces_of(name, state).front()->dtype;
+TensorInfo PieceReader::info(const TensorInfo& tensor, const std::string& state) const {
+  const Piece& piece = *pieces_of(tensor.name, state).front();
+  return {tensor.name, in_blocks(tensor.shape, piece.elements_of_each), piece.dtype};
 }
 
 /// Files stay open as long as a reader of them is under way.

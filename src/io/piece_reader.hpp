@@ -28,10 +28,10 @@ class PieceReader {
 
   /// The states of tensor `name` that there are pieces of, but for the parameter itself.
   std::vector<std::string> states(const std::string& name) const;
-  /// Element type of the pieces of a state.
-  DType dtype(const std::string& name, const std::string& state) const;
-  /// Reads box `extent` of a state of `tensor` into packed `target`; every block that it touches is
-  /// checked against its hash.
+  /// Shape and element type of a state of `tensor`.
+  TensorInfo info(const TensorInfo& tensor, const std::string& state) const;
+  /// Reads box `extent` of a state, which is `tensor` (info()), into packed `target`; every block
+  /// that it touches is checked against its hash.
   void read(const TensorInfo& tensor, const std::string& state, const Extent& extent, DType dtype,
             void* target);
   /// Reads and checks every block of every piece, and that the pieces cover the tensors.

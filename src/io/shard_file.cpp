@@ -90,10 +90,10 @@ void ShardWriter::add(const std::string& tensor, const std::string& state, const
 }
 
 Piece ShardWriter::begin(const std::string& tensor, const std::string& state, const Shape& shape,
-                         const Extent& extent, DType dtype) {
+                         const Extent& extent, DType dtype, int64_t elements_of_each) {
   ZEA_ASSERT(intersect(extent, whole(shape)) == extent);
   const std::string dataset = dataset_name(tensor, state, datasets_.size());
-  Piece piece{tensor, state, extent, dtype, entry_.name, dataset, {}};
+  Piece piece{tensor, state, extent, dtype, entry_.name, dataset, {}, elements_of_each};
   size_hashes(piece);
   file_.create_dataset(piece.dataset, extent.length, dtype);
   datasets_.push_back(piece.dataset);

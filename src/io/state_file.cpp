@@ -41,8 +41,8 @@ class StateFile : public StateSource {
   std::vector<std::string> states(const std::string& name) const override {
     return pieces_.states(name);
   }
-  DType state_dtype(const std::string& name, const std::string& state) const override {
-    return pieces_.dtype(name, state);
+  TensorInfo state_info(const std::string& name, const std::string& state) const override {
+    return pieces_.info(find_tensor(tensors(), name, describe()), state);
   }
   void check_all() const override { pieces_.check_all(); }
 
@@ -53,9 +53,9 @@ class StateFile : public StateSource {
 
   void read_state(const std::string& name, const std::string& state, const Shape& shape,
                   const Extent& extent, DType dtype, void* target) const override {
-    const TensorInfo& tensor = find_tensor(tensors(), name, describe());
-    check_request(tensor, shape, extent, dtype, describe());
-    pieces_.read(tensor, state, extent, dtype, target);
+    const TensorInfo held = state_info(name, state);
+    check_request(held, shape, extent, dtype, describe());
+    pieces_.read(held, state, extent, dtype, target);
   }
 
  private:

@@ -10,8 +10,11 @@
 namespace zea {
 namespace {
 
-const std::map<std::string, UpdateFunction> kUpdates{
-    {"adamw", update_adamw}, {"adam", update_adam}, {"sgd", update_sgd}, {"muon", update_adamw}};
+const std::map<std::string, UpdateFunction> kUpdates{{"adamw", update_adamw},
+                                                     {"adam", update_adam},
+                                                     {"sgd", update_sgd},
+                                                     {"muon", update_adamw},
+                                                     {"adamw_8bit", update_adamw_8bit}};
 
 }  // namespace
 
@@ -32,15 +35,24 @@ void Optimizer::add_cuts(int buffer) {
   const FlatRange range = engine_.buffers()[buffer]->range();
   for (const FlatPart& part : parts_in_range(plan.buffers[buffer], range)) {
     if (plan.param_rules[part.param].orthogonalises) continue;
-    const Cut cut{buffer, part.flat_begin - range.begin, part.elements,
-                  plan.param_rules[part.param]};
+    const ParamRule& rule = plan.param_rules[part.param];
     Cut* last = cuts_.empty() ? nullptr : &cuts_.back();
-    const bool joins = last && last->buffer == cut.buffer && last->rule == cut.rule &&
-                       last->begin + last->elements == cut.begin;
-    if (joins)
-      last->elements += cut.elements;
-    else
-      cuts_.push_back(cut);
+    const int64_t begin = part.flat_begin - range.begin;
+    const bool joins = last && last->buffer == buffer && last->rule == rule &&
+                       last->run.begin + last->run.elements == begin;
+    if (!joins) last = &cuts_.emplace_back(Cut{buffer, {begin, 0}, rule, {}});
+    last->run.elements += part.elements;
+  }
+  for (Cut& cut : cuts_) {
+    if (cut.buffer != buffer) continue;
+    const auto end = [&](const StateSpec& state, int64_t element) {
+      return state_elements(state, plan.buffers[buffer], plan.param_rules,
+                            {range.begin, range.begin + element});
+    };
+    for (const StateSpec& state : plan.optimizer.states) {
+      const int64_t begin = end(state, cut.run.begin);
+      cut.states.push_back({begin, end(state, cut.run.begin + cut.run.elements) - begin});
+    }
   }
 }
 
@@ -102,13 +114,12 @@ void Optimizer::step(const std::vector<bool>& buffers_with_gradient, Update upda
   for (const Cut& cut : cuts_) {
     if (!buffers_with_gradient[cut.buffer] || step <= cut.rule.frozen_updates) continue;
     const ShardedBuffer& buffer = *engine_.buffers()[cut.buffer];
-    const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, cut.begin, cut.elements); };
     update.lr = lr * cut.rule.lr_factor;
     update.weight_decay = cut.rule.weight_decay;
     update.step = step - cut.rule.frozen_updates;
-    OwnedRun run{of(buffer.master()), of(buffer.gradient()), {}};
-    for (const StateSpec& state : plan.optimizer.states)
-      run.states.push_back(of(engine_.state(buffer, state.name)));
+    OwnedRun run{cut.run.of(buffer.master()), cut.run.of(buffer.gradient()), {}};
+    for (size_t s = 0; s < cut.states.size(); ++s)
+      run.states.push_back(cut.states[s].of(engine_.state(buffer, plan.optimizer.states[s].name)));
     update_(run, plan.options.optim, update);
   }
   for (auto& buffer : engine_.buffers())

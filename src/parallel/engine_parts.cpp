@@ -67,7 +67,9 @@ void Engine::build_states() {
     std::vector<Buffer>& states = states_.emplace_back();
     if (!buffer || !buffer->trainable()) continue;
     for (const StateSpec& state : plan_.optimizer.states)
-      states.push_back(buffer->owned(to_torch(state.type(plan_.precision.master))));
+      states.push_back(
+          buffer->owned(state_elements(state, buffer->layout(), plan_.param_rules, buffer->range()),
+                        to_torch(state.type(plan_.precision.master))));
   }
 }
 

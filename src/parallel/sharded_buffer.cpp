@@ -28,22 +28,21 @@ ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
 // summed over replicas. An offloaded one passes through the device on its way.
 void ShardedBuffer::build_owned() {
   const at::ScalarType master = to_torch(precision_.master), param = to_torch(precision_.param);
+  const int64_t elements = range_.end - range_.begin;
   const bool is_read = !layout_.units.empty();
   const bool publishes = precision_.param != owned_type_ && is_read;
   Collectives* gather = is_read && !offloads_ ? context_.shard_group : nullptr;
-  master_ = owned(to_torch(owned_type_), publishes ? nullptr : gather);
-  if (publishes) published_ = owned(param, gather);
+  master_ = owned(elements, to_torch(owned_type_), publishes ? nullptr : gather);
+  if (publishes) published_ = owned(elements, param, gather);
   if (!subgroup_counts_.empty() && is_read)
     between_ = on_device(subgroup_counts_[0], param, context_.shard_subgroup);
   if (!layout_.trainable) return;
-  gradient_ = owned(master, travels_as_is() ? context_.replicas : nullptr);
+  gradient_ = owned(elements, master, travels_as_is() ? context_.replicas : nullptr);
   if (context_.replicas && !travels_as_is())
-    own_wire_ =
-        on_device(range_.end - range_.begin, to_torch(precision_.reduce), context_.replicas);
+    own_wire_ = on_device(elements, to_torch(precision_.reduce), context_.replicas);
 }
 
-Buffer ShardedBuffer::owned(at::ScalarType type, Collectives* reach) {
-  const int64_t elements = range_.end - range_.begin;
+Buffer ShardedBuffer::owned(int64_t elements, at::ScalarType type, Collectives* reach) {
   if (!offloads_) {
     Buffer buffer = on_device(elements, type, reach);
     buffer.tensor().zero_();

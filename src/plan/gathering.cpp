@@ -20,10 +20,12 @@ int64_t held_bytes(const Plan& plan, size_t place) {
     const FlatBuffer& buffer = plan.buffers[g];
     if (!plan.holds(plan.pipeline.places[place].first_rank, static_cast<int>(g))) continue;
     const int shards = plan.shardings[g].shards;
+    const Precision& precision = plan.precision_of(buffer.module);
     bytes += buffer.padded(shards) / shards *
-             owned_bytes(plan.precision_of(buffer.module), plan.optimizer, buffer.trainable,
-                         !buffer.units.empty())
-                 .total();
+             owned_bytes(precision, buffer.trainable, !buffer.units.empty()).total();
+    if (buffer.trainable)
+      bytes += state_bytes(plan.optimizer, buffer, plan.param_rules, shard_range(buffer, 0, shards),
+                           precision.master);
   }
   return bytes;
 }

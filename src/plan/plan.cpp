@@ -219,6 +219,13 @@ ParamCuts make_cuts(const ModelSpec& model, const MeshShape& mesh) {
   return cuts;
 }
 
+std::vector<ParamRule> with_state_blocks(std::vector<ParamRule> rules, const ModelSpec& model,
+                                         const ParamCuts& cuts) {
+  for (size_t p = 0; p < rules.size(); ++p)
+    rules[p].state_block = state_block(model.params[p], cuts[p]);
+  return rules;
+}
+
 std::map<std::string, TokenSharding> make_token_shardings(const Options& options,
                                                           const ModelSpec& model,
                                                           const MeshShape& mesh) {
@@ -277,14 +284,17 @@ int Plan::shard_of(int world_rank, int buffer) const {
 
 FlatRange Plan::own_cut(int world_rank, int buffer) const {
   // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
-  // parts either way.
+  // parts either way; of whole blocks, where states are in blocks.
   const Sharding& sharding = shardings[buffer];
   const FlatRange shard =
       shard_range(buffers[buffer], shard_of(world_rank, buffer), sharding.shards);
   const int replica = mesh.rank_along(world_rank, buffers[buffer].module, sharding.summed_over);
   const int64_t length = shard.end - shard.begin;
-  return {shard.begin + length * replica / sharding.replicas,
-          shard.begin + length * (replica + 1) / sharding.replicas};
+  const int64_t step = optimizer.has_blocks() ? kFlatAlignment : 1;
+  const auto begin_of = [&](int part) {
+    return shard.begin + length * part / sharding.replicas / step * step;
+  };
+  return {begin_of(replica), begin_of(replica + 1)};
 }
 
 StepPlanOptions Plan::step_plan_options() const {
@@ -404,25 +414,26 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
-  const Plan plan{.options = options,
-                  .config_json = with_adapters(config_json, options),
-                  .mesh = mesh,
-                  .precision = precision,
-                  .precisions = precisions,
-                  .model = model,
-                  .optimizer = optimizer,
-                  .param_rules = rules,
-                  .cuts = cuts,
-                  .token_shardings = make_token_shardings(options, model, mesh),
-                  .bundles = bundles,
-                  .buffers = buffers,
-                  .shardings = shardings,
-                  .recomputed = recomputed_units(options.model, model),
-                  .pipeline = pipeline,
-                  .unit_costs = unit_costs,
-                  .has_measured_costs = !profile.empty(),
-                  .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
-                  .notes = faults.notes()};
+  const Plan plan{
+      .options = options,
+      .config_json = with_adapters(config_json, options),
+      .mesh = mesh,
+      .precision = precision,
+      .precisions = precisions,
+      .model = model,
+      .optimizer = optimizer,
+      .param_rules = optimizer.has_blocks() ? with_state_blocks(rules, model, cuts) : rules,
+      .cuts = cuts,
+      .token_shardings = make_token_shardings(options, model, mesh),
+      .bundles = bundles,
+      .buffers = buffers,
+      .shardings = shardings,
+      .recomputed = recomputed_units(options.model, model),
+      .pipeline = pipeline,
+      .unit_costs = unit_costs,
+      .has_measured_costs = !profile.empty(),
+      .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
+      .notes = faults.notes()};
   return detail::gathered_within(plan);
 }
 

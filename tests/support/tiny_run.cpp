@@ -84,7 +84,8 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
 
 /// Put together from the boxes that are in the ranks' own cuts; what several tp ranks hold is the
 /// first one's.
-Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& values) {
+Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& values,
+                         const StateSpec& state) {
   Tensors tensors;
   for (const ParamSpec& param : plan_.model.params)
     tensors[param.name].resize(num_elements(param.tensor_shape()), 0);
@@ -99,12 +100,20 @@ Tensors TinyRun::collect(const std::function<at::Tensor(const ShardedBuffer&)>& 
     for (const FlatPart& part : parts_in_range(plan_.buffers[g], cut)) {
       if (!plan_.cuts[part.param].is_first_holder(piece_rank)) continue;
       const ParamSpec& param = plan_.model.params[part.param];
-      const double* source = wide.data_ptr<double>() + (part.flat_begin - buffer.range().begin);
-      for (const PieceBox& box : boxes_of_piece(param, plan_.cuts[part.param], piece_rank,
-                                                part.param_begin, part.param_begin + part.elements))
-        for (const CopyRun& run : copy_runs(box.extent, box.extent, whole(param.tensor_shape())))
-          std::copy_n(source + (box.begin - part.param_begin) + run.source_element, run.elements,
-                      tensors[param.name].begin() + run.target_element);
+      const int64_t each = state.elements_of_each(plan_.param_rules[part.param].state_block);
+      if (each == 0) continue;
+      const double* source =
+          wide.data_ptr<double>() + state_elements(state, plan_.buffers[g], plan_.param_rules,
+                                                   {buffer.range().begin, part.flat_begin});
+      const Shape shape = in_blocks(param.tensor_shape(), each);
+      for (const PieceBox& box :
+           boxes_of_piece(param, plan_.cuts[part.param], piece_rank, part.param_begin,
+                          part.param_begin + part.elements)) {
+        const Extent extent = in_blocks(box.extent, each);
+        for (const CopyRun& run : copy_runs(extent, extent, whole(shape)))
+          std::copy_n(source + (box.begin - part.param_begin) / each + run.source_element,
+                      run.elements, tensors[param.name].begin() + run.target_element);
+      }
     }
   }
   std::vector<double> packed;
@@ -126,9 +135,12 @@ Tensors TinyRun::weights() {
 }
 
 Tensors TinyRun::state(const std::string& name) {
-  return collect([&](const ShardedBuffer& buffer) {
-    return buffer.trainable() ? engine_.state(buffer, name) : at::Tensor();
-  });
+  const auto& states = plan_.optimizer.states;
+  return collect(
+      [&](const ShardedBuffer& buffer) {
+        return buffer.trainable() ? engine_.state(buffer, name) : at::Tensor();
+      },
+      *std::ranges::find(states, name, &StateSpec::name));
 }
 
 std::map<std::string, Tensors> TinyRun::states() {

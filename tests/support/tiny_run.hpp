@@ -70,7 +70,8 @@ class TinyRun {
 
  private:
   LoaderOptions loading() const;
-  Tensors collect(const std::function<at::Tensor(const ShardedBuffer&)>& values);
+  Tensors collect(const std::function<at::Tensor(const ShardedBuffer&)>& values,
+                  const StateSpec& state = {});
 
   const Dataset& dataset_;
   const TinyRunOptions& options_;

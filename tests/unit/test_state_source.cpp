@@ -73,7 +73,7 @@ TEST_F(StateFileTest, GivesBackStateAndPosition) {
   EXPECT_EQ(source->position().samples, 50);
   EXPECT_EQ(source->deck(), "[run]\n");
   EXPECT_EQ(source->states("a"), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
-  EXPECT_EQ(source->state_dtype("a", "exp_avg_sq"), DType::Float64);
+  EXPECT_EQ(source->state_info("a", "exp_avg_sq").dtype, DType::Float64);
   EXPECT_TRUE(source->states("b").empty());
   EXPECT_EQ(source->companion("tokenizer.json"), "{}");
   std::vector<float> values(2);

@@ -219,8 +219,9 @@ struct OptimOptions {
     key(kind, {"kind",
                "adamw decays weights beside the update, adam and sgd (with momentum) add the decay "
                "to the gradient; muon orthogonalises the updates of matrices inside blocks and "
-               "projectors, and is adamw for the rest",
-               {"adamw", "adam", "sgd", "muon"}});
+               "projectors, and is adamw for the rest; adamw_8bit keeps the moments of matrices in "
+               "8 bits",
+               {"adamw", "adam", "sgd", "muon", "adamw_8bit"}});
     key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
     key(min_lr,
         {"min_lr", "learning rate at the last step; inverse_sqrt: the least of any", {}, 0, 1e3});

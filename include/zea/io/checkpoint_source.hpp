@@ -32,7 +32,7 @@ class CheckpointSource : public StateSource {
   const std::string& deck() const override { return manifest_.deck; }
   std::string note() const override;
   std::vector<std::string> states(const std::string& name) const override;
-  DType state_dtype(const std::string& name, const std::string& state) const override;
+  TensorInfo state_info(const std::string& name, const std::string& state) const override;
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override;
   void read_state(const std::string& name, const std::string& state, const Shape& shape,

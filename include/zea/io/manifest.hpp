@@ -36,6 +36,8 @@ struct Piece {
   std::string dataset;  ///< name inside the file
   std::vector<std::string>
       block_hashes;  ///< XXH3-128 (hex) of each kHashBlockBytes of the packed data
+  /// Elements along the tensor's last dim that have one of these: `extent` is of in_blocks().
+  int64_t elements_of_each = 1;
 };
 
 struct ManifestFile {
@@ -99,7 +101,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where);
 Manifest read_manifest(const std::string& directory);
 
 /// Throws WeightsError naming the tensor unless the parameter pieces of every tensor cover it
-/// exactly once, and so does each state that there is of every trained one.
+/// exactly once, and so does each state of every trained one that its optimizer keeps.
 void check_coverage(const Manifest& manifest);
 
 /// Elements of `dtype` in one hashed block.

@@ -24,7 +24,7 @@ struct CopyLimits {
 
 /// A piece of all of `tensor`, its hashes to be filled in. `dataset` is its name in `file`.
 Piece make_whole_piece(const TensorInfo& tensor, const std::string& state, const std::string& file,
-                       const std::string& dataset);
+                       const std::string& dataset, int64_t elements_of_each = 1);
 
 /// Reads packed elements [first, first + count) of `piece` as its type, a state from `state`.
 void read_part(const WeightsSource& source, const StateSource* state, const Piece& piece,

@@ -34,8 +34,9 @@ class ShardWriter {
            const Extent& extent, DType dtype, const void* data);
   /// Begins a piece that write() fills in parts, maybe by several threads. Its hashes are the
   /// caller's (hash_part), and so is the piece: finish() does not return it.
+  /// `shape` and `extent` are in_blocks(elements_of_each).
   Piece begin(const std::string& tensor, const std::string& state, const Shape& shape,
-              const Extent& extent, DType dtype);
+              const Extent& extent, DType dtype, int64_t elements_of_each = 1);
   void write(const Piece& piece, int64_t first, int64_t count, const void* data);
   /// Syncs and closes; returns the pieces that add() wrote, for the manifest.
   std::vector<Piece> finish();

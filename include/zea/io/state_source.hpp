@@ -23,14 +23,20 @@ class StateSource : public WeightsSource {
   virtual std::string note() const { return ""; }
   /// What there is of parameter `name` beside its value: none unless it was trained.
   virtual std::vector<std::string> states(const std::string& name) const = 0;
-  /// Element type of one of them.
-  virtual DType state_dtype(const std::string& name, const std::string& state) const = 0;
-  /// As read(), for one of states() or kStateParameter.
+  /// Element type of one of them, and its shape: the tensor's, in_blocks() where so many elements
+  /// have one of the state.
+  virtual TensorInfo state_info(const std::string& name, const std::string& state) const = 0;
+  /// As read(), for one of states() or kStateParameter; `shape` is that of the state.
   virtual void read_state(const std::string& name, const std::string& state, const Shape& shape,
                           const Extent& extent, DType dtype, void* target) const = 0;
   /// Reads everything and checks it against its hashes. Throws WeightsError at the first fault.
   virtual void check_all() const = 0;
 };
+
+/// Elements of a tensor that have one of this state of it.
+inline int64_t elements_of_each(const TensorInfo& tensor, const TensorInfo& state) {
+  return state.shape == tensor.shape ? 1 : tensor.shape.back() / state.shape.back();
+}
 
 /// Whether `path` is a weights file that has the state of a run beside its weights.
 bool has_state(const std::string& path);

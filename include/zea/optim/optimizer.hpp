@@ -32,11 +32,19 @@ class Optimizer {
   int non_finite_buffer() const;
 
  private:
+  /// Elements of a shard, or of what is kept of a state beside it.
+  struct Run {
+    int64_t begin, elements;
+
+    at::Tensor of(const at::Tensor& flat) const { return flat.narrow(0, begin, elements); }
+  };
+
   /// A run of a shard whose parameters have the same rule.
   struct Cut {
     int buffer;
-    int64_t begin, elements;  ///< in the shard
+    Run run;
     ParamRule rule;
+    std::vector<Run> states;  ///< as OptimizerSpec lists them
   };
 
   /// A run of a shard that this rank counts in the norm.

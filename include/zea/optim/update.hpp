@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "zea/deck/options.hpp"
+#include "zea/kernels/flat_kernels.hpp"
 
 namespace zea {
 
 /// A run of a shard whose parameters have one rule: 1-d, contiguous, of one length.
 struct OwnedRun {
   at::Tensor master, gradient;
-  std::vector<at::Tensor> states;  ///< as OptimizerSpec lists them
+  std::vector<at::Tensor> states;  ///< as OptimizerSpec lists them; of no elements: none is kept
 };
 
 struct Update {
@@ -27,7 +28,10 @@ struct Update {
 /// Changes master and states in place.
 using UpdateFunction = void (*)(const OwnedRun&, const OptimOptions&, const Update&);
 
+AdamwUpdate adamw_update(const OptimOptions& optim, const Update& update, bool decoupled);
+
 void update_adamw(const OwnedRun& run, const OptimOptions& optim, const Update& update);
+void update_adamw_8bit(const OwnedRun& run, const OptimOptions& optim, const Update& update);
 void update_adam(const OwnedRun& run, const OptimOptions& optim, const Update& update);
 void update_sgd(const OwnedRun& run, const OptimOptions& optim, const Update& update);
 

@@ -34,7 +34,8 @@ class Engine {
   int world_rank() const { return world_rank_; }
   /// By index in the plan; null where this rank has no part of a buffer (Plan::holds).
   std::vector<std::unique_ptr<ShardedBuffer>>& buffers() { return buffers_; }
-  /// What the plan's optimizer keeps under this name beside the master of a buffer that trains.
+  /// What the plan's optimizer keeps under this name beside the master of a buffer that trains:
+  /// state_elements() of its range.
   const at::Tensor& state(const ShardedBuffer& buffer, const std::string& name) const;
   Ledger& ledger() { return ledger_; }
   MicrobatchOptions microbatch_options() const;

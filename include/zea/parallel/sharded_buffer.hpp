@@ -42,8 +42,8 @@ class ShardedBuffer {
   const at::Tensor& master() const { return master_.tensor(); }
   /// (range) 1-d, in the master type, only where the buffer trains.
   const at::Tensor& gradient() const { return gradient_.tensor(); }
-  /// Zeros as long as the master, where it lies; memory that the ranks of `reach` read, if any.
-  Buffer owned(at::ScalarType type, Collectives* reach = nullptr);
+  /// So many zeros where the master lies; memory that the ranks of `reach` read, if any.
+  Buffer owned(int64_t elements, at::ScalarType type, Collectives* reach = nullptr);
 
   /// The run of fused parameters that starts at ModelSpec parameter `param`; null when it starts
   /// elsewhere.

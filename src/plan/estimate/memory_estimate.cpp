@@ -15,15 +15,18 @@ int64_t bytes_of(DType dtype) {
   return static_cast<int64_t>(element_bytes(dtype));
 }
 
-void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g) {
+void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g, int world_rank) {
   const FlatBuffer& buffer = plan.buffers[g];
   const Sharding& sharding = plan.shardings[g];
   const Precision& precision = plan.precision_of(buffer.module);
   const int64_t padded = buffer.padded(sharding.shards), own = padded / sharding.shards;
-  const OwnedBytes each =
-      owned_bytes(precision, plan.optimizer, buffer.trainable, !buffer.units.empty());
+  const OwnedBytes each = owned_bytes(precision, buffer.trainable, !buffer.units.empty());
   estimate.parameters += own * each.parameters;
-  estimate.states += own * each.states;
+  if (buffer.trainable)
+    estimate.states += state_bytes(
+        plan.optimizer, buffer, plan.param_rules,
+        shard_range(buffer, plan.shard_of(world_rank, static_cast<int>(g)), sharding.shards),
+        precision.master);
   estimate.gradients += own * each.gradients;
   if (sharding.subgroup > 0 && !buffer.units.empty())
     estimate.gathered += padded / sharding.subgroup * bytes_of(precision.param);
@@ -106,7 +109,7 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                NarrowProducts products) {
   MemoryEstimate estimate;
   for (size_t g = 0; g < plan.buffers.size(); ++g)
-    if (plan.holds(world_rank, static_cast<int>(g))) add_owned(estimate, plan, g);
+    if (plan.holds(world_rank, static_cast<int>(g))) add_owned(estimate, plan, g, world_rank);
   const int place = plan.place_of(world_rank);
   const SlotPlans& slots = plan.slots[place];
   estimate.gathered += received_bytes(plan, world_rank, microbatches.size());

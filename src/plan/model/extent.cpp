@@ -48,6 +48,17 @@ int64_t num_elements(const Shape& shape) {
   return product;
 }
 
+Shape in_blocks(Shape shape, int64_t block) {
+  if (block == 1) return shape;
+  ZEA_ASSERT(!shape.empty() && shape.back() % block == 0);
+  shape.back() /= block;
+  return shape;
+}
+
+Extent in_blocks(Extent box, int64_t block) {
+  return {in_blocks(std::move(box.offset), block), in_blocks(std::move(box.length), block)};
+}
+
 Extent whole(const Shape& shape) {
   return {std::vector<int64_t>(shape.size(), 0), shape};
 }

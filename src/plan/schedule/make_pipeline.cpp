@@ -20,9 +20,14 @@ int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec) {
   const ModuleGrid& grid = parts.mesh.grid(spec.module);
   const Sharding sharding =
       make_sharding(parts.options.meshes[spec.module], parts.mesh, grid, true);
-  const OwnedBytes each =
-      owned_bytes(parts.precisions.at(spec.module), parts.optimizer, spec.trainable, spec.used);
-  return num_elements(cut_of(spec, grid.tp).shape) * each.total() / sharding.shards;
+  const Precision& precision = parts.precisions.at(spec.module);
+  const ParamCut cut = cut_of(spec, grid.tp);
+  const int64_t elements = num_elements(cut.shape);
+  int64_t bytes = elements * owned_bytes(precision, spec.trainable, spec.used).total();
+  if (spec.trainable)
+    bytes += parts.optimizer.state_bytes(precision.master, elements,
+                                         parts.optimizer.has_blocks() ? state_block(spec, cut) : 0);
+  return bytes / sharding.shards;
 }
 
 int64_t bytes_of(const PipelineParts& parts, const std::set<int>& params) {

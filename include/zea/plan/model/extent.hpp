@@ -31,6 +31,10 @@ Extent whole(const Shape& shape);
 /// The common part of two boxes of one tensor; empty when they do not meet.
 Extent intersect(const Extent& a, const Extent& b);
 
+/// A shape, or a box, of which every `block` elements of the last dim are one; they must be whole.
+Shape in_blocks(Shape shape, int64_t block);
+Extent in_blocks(Extent box, int64_t block);
+
 /// The row-major element range [begin, end) of `shape` as boxes in ascending order: at most 2d-1 of
 /// them.
 std::vector<Extent> boxes_of_range(const Shape& shape, int64_t begin, int64_t end);

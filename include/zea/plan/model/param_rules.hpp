@@ -16,6 +16,7 @@ struct ParamRule {
   double weight_decay = 0;
   int64_t frozen_updates = 0;   ///< the first so many updates leave it as it is
   bool orthogonalises = false;  ///< Muon's: its tensor is a matrix inside a block or a projector
+  int64_t state_block = 0;      ///< elements that share a scale of 8-bit states; 0: states are wide
 
   bool operator==(const ParamRule&) const = default;
 };
