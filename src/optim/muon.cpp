@@ -22,6 +22,27 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
+at::Tensor step_by_step(at::Tensor x) {
+  for (int i = 0; i < kSteps; ++i) {
+    const at::Tensor gram = x.mm(x.t());
+    x = at::addmm(x, at::addmm(gram, gram, gram, kB, kC), x, kA, 1);
+  }
+  return x;
+}
+
+/// The same with only two products of the long side: a step multiplies x from the left by what is
+/// made of its Gram matrix, which is known after it, too.
+at::Tensor through_gram(const at::Tensor& x) {
+  at::Tensor gram = x.mm(x.t()), all;
+  for (int i = 0; i < kSteps; ++i) {
+    const at::Tensor step = at::addmm(gram, gram, gram, kB, kC);
+    step.diagonal().add_(kA);
+    all = i == 0 ? step : step.mm(all);
+    if (i + 1 < kSteps) gram = step.mm(gram).mm(step);
+  }
+  return all.mm(x);
+}
+
 }  // namespace
 
 at::Tensor nesterov_update(at::Tensor average, const at::Tensor& gradient, double momentum) {
@@ -34,10 +55,9 @@ at::Tensor orthogonalise(const at::Tensor& matrix, at::ScalarType type) {
   at::Tensor x = matrix.to(type);
   if (is_tall) x = x.t();
   x = x.div(x.norm().clamp_min(kEps));  // no singular value above 1
-  for (int i = 0; i < kSteps; ++i) {
-    const at::Tensor gram = x.mm(x.t());
-    x = at::addmm(x, at::addmm(gram, gram, gram, kB, kC), x, kA, 1);
-  }
+  // In bf16 a Gram matrix would be all that is left of small singular values.
+  const bool is_long = x.size(1) >= kMuonLong * x.size(0) && type != at::kBFloat16;
+  x = is_long ? through_gram(x) : step_by_step(x);
   return is_tall ? x.t() : x;
 }
 

@@ -61,6 +61,26 @@ TEST(Muon, IsTorchs) {
   }
 }
 
+/// Long matrices go through their Gram matrix: as step by step, whatever their rank.
+TEST(Muon, LongMatricesAreThoseOfAllSteps) {
+  for (const auto& [rows, columns, rank] : {std::tuple{12, 24, 12}, {40, 7, 7}, {16, 64, 3}})
+    for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
+      const auto options = at::TensorOptions().dtype(at::kDouble);
+      const auto generator = at::detail::createCPUGenerator(3);
+      const at::Tensor matrix = at::randn({rows, rank}, generator, options)
+                                    .mm(at::randn({rank, columns}, generator, options));
+      at::Tensor x = rows > columns ? matrix.t() : matrix;
+      x = x / x.norm();
+      for (int step = 0; step < 5; ++step) {
+        const at::Tensor gram = x.mm(x.t());
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram.mm(gram)).mm(x);
+      }
+      const at::Tensor made = orthogonalise(matrix, type).to(at::kDouble);
+      EXPECT_LE((made - (rows > columns ? x.t() : x)).abs().max().item<double>(),
+                type == at::kDouble ? 1e-12 : 1e-4);
+    }
+}
+
 /// After one step the averages are (1 - momentum) times the gradient.
 TEST(Muon, OrthogonalisesTensorsOfFiles) {
   const MemoryDataset dataset = axis_dataset();

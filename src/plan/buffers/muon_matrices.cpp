@@ -7,10 +7,13 @@
 namespace zea {
 namespace {
 
-/// Products of the short side with itself and with the matrix.
+/// Five steps of three products, of the short side with itself and with the matrix; or two with the
+/// matrix and 17 of the short side.
 int64_t multiplications(const MuonMatrix& matrix) {
-  const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
-  return least * (2 * matrix.elements() + least * least);
+  const int64_t least = std::min(matrix.shape[0], matrix.shape[1]), square = least * least;
+  const bool is_long = matrix.elements() >= kMuonLong * square;
+  return least *
+         (is_long ? 2 * matrix.elements() + 17 * square : 5 * (2 * matrix.elements() + square));
 }
 
 void deal(std::vector<MuonMatrix>& matrices, int ranks) {

@@ -12,6 +12,10 @@
 
 namespace zea {
 
+/// Matrices whose long side is so many times the short one are orthogonalised in products of the
+/// short side alone, but for two.
+inline constexpr int64_t kMuonLong = 2;
+
 struct MuonMatrix {
   Shape shape;                     ///< of the tensor
   std::vector<FlatParam> members;  ///< its parts in the buffer
