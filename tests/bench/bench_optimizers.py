@@ -76,9 +76,10 @@ def main():
     for kind in arguments.kinds:
         own = seconds[kind]
         tail = losses[kind][-20:]
+        median, least = statistics.median(own), min(own)
         print(
-            f"{kind}: {1e3 * statistics.median(own):.1f} ms a step, {1e3 * min(own):.1f} at least; over"
-            f" {arguments.kinds[0]} {statistics.median(own) / statistics.median(first):.2f}, {min(own) / min(first):.2f};"
+            f"{kind}: {1e3 * median:.1f} ms a step, {1e3 * least:.1f} at least; over {arguments.kinds[0]}"
+            f" {median / statistics.median(first):.2f}, {least / min(first):.2f};"
             f" loss {sum(tail) / len(tail):.4f} over the last {len(tail)} steps; checkpoint {sizes[kind] / 1e6:.1f} MB"
         )
     if arguments.csv:

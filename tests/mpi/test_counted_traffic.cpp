@@ -357,6 +357,33 @@ const Layout kLayouts[] = {
        });
        run.deck.precision.preset = "bf16";
      }},
+    {"Muon on tp 2 x full_shard 2, bf16",
+     4,
+     {"llm.tp", "vision.tp", "llm.dp_shard+dp_module+cp"},
+     [](TinyRunOptions& run) {
+       run.deck.optim.kind = "muon";
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.tp = 2;
+         mesh.strategy = "full_shard";
+       });
+       run.deck.precision.preset = "bf16";
+     }},
+    {"Muon on hybrid_shard, the encoder frozen",
+     4,
+     {"llm.dp_shard+dp_module+cp", "llm.dp_replicate"},
+     [](TinyRunOptions& run) {
+       run.deck.optim.kind = "muon";
+       run.deck.encoders["vision"].train = false;
+       run.deck.mesh.dp_replicate = 2;
+       each(run, [](ModuleMeshOptions& mesh) { mesh.strategy = "hybrid_shard"; });
+     }},
+    {"Muon on two stages of two replicas",
+     4,
+     {"llm.dp_replicate+dp_shard+dp_module+cp", "llm.pp0>llm.pp1 outputs"},
+     [](TinyRunOptions& run) {
+       run.deck.optim.kind = "muon";
+       run.deck.meshes["llm"].pp = 2;
+     }},
 };
 
 TinyRunOptions make_run(const Layout& layout) {

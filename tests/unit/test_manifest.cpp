@@ -185,6 +185,43 @@ TEST(Manifest, CoverageIsExact) {
   EXPECT_TRUE(contains(error_of_cover([](Manifest& m) { m.tensors[1].trained = true; }), "empty"));
 }
 
+/// Of 8 bits: codes beside all elements, a scale for three of them.
+Manifest example_of_blocks() {
+  Manifest manifest = example();
+  std::erase_if(manifest.pieces,
+                [](const Piece& piece) { return piece.state.starts_with("exp_avg"); });
+  for (const std::string moment : {"exp_avg", "exp_avg_sq"}) {
+    manifest.pieces.push_back(piece_of(moment + "_codes", {{0, 0}, {4, 3}}, "rank-00000.h5"));
+    manifest.pieces.push_back(piece_of(moment + "_scales", {{0, 0}, {4, 1}}, "rank-00001.h5"));
+    manifest.pieces.back().elements_of_each = 3;
+  }
+  return manifest;
+}
+
+TEST(Manifest, StatesMayBeOfSeveralElements) {
+  const Manifest back = parse_manifest(manifest_text(example_of_blocks()), "here");
+  EXPECT_EQ(back.pieces.back().elements_of_each, 3);
+  EXPECT_FALSE(contains(manifest_text(example()), "elements_of_each"));
+  EXPECT_EQ(error_of([&] { check_coverage(back); }), "");
+
+  const auto faults_of = [](const std::function<void(Manifest&)>& change) {
+    Manifest manifest = example_of_blocks();
+    change(manifest);
+    return error_of([&] { check_coverage(parse_manifest(manifest_text(manifest), "here")); });
+  };
+  for (const int64_t each : {0, 2})
+    EXPECT_TRUE(contains(faults_of([&](Manifest& m) { m.pieces.back().elements_of_each = each; }),
+                         "of which the rows of tensor \"w\" have no whole number"));
+  EXPECT_TRUE(contains(faults_of([](Manifest& m) { m.pieces.back().elements_of_each = 1; }),
+                       "(exp_avg_sq_scales) do not cover it exactly once"));
+  EXPECT_TRUE(contains(faults_of([](Manifest& m) { m.pieces.pop_back(); }),
+                       "(exp_avg_sq_scales) do not cover it exactly once"));
+  EXPECT_TRUE(contains(faults_of([](Manifest& m) {
+                         m.pieces.push_back(piece_of("exp_avg", {{0, 0}, {4, 3}}, "rank-00000.h5"));
+                       }),
+                       "(exp_avg) should not be there: it has no such state"));
+}
+
 TEST(Manifest, IsReadFromAPlainFileOnly) {
   const TemporaryDirectory directory;
   EXPECT_TRUE(contains(error_of([&] { read_manifest(directory.path()); }), "manifest.json"));

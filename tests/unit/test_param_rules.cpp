@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/tiny_llava.hpp"
+#include "zea/plan/buffers/optimizer_spec.hpp"
 
 namespace zea::test_param_rules {
 namespace {
@@ -35,6 +36,29 @@ TEST(ParamRules, VectorsDoNotDecayByDefault) {
   EXPECT_EQ(rules.of("language_model.lm_head.weight"), (ParamRule{1, 0.1}));
   EXPECT_EQ(rules.of("language_model.model.norm.weight"), (ParamRule{1, 0}));
   EXPECT_EQ(rules.of("multi_modal_projector.linear_1.bias"), (ParamRule{1, 0}));
+}
+
+int64_t block_of(const Shape& shape, int tp = 1, int cut_dim = 0) {
+  ParamSpec param{};
+  param.shape = shape;
+  param.tp_cut = {.dim = cut_dim, .blocks = shape[cut_dim]};
+  return state_block(param, cut_of(param, tp));
+}
+
+TEST(ParamRules, BlocksOfStatesAreOfRows) {
+  EXPECT_EQ(block_of({4096, 4096}), 128);
+  EXPECT_EQ(block_of({64, 96}), 32);
+  EXPECT_EQ(block_of({1024, 8}), 8);
+  EXPECT_EQ(block_of({2048, 12}), 0) << "no multiple of 8";
+  EXPECT_EQ(block_of({63, 64}), 0) << "less than 4096 elements";
+  EXPECT_EQ(block_of({8192}), 0) << "a vector";
+  for (const int tp : {1, 2, 4, 8}) {
+    EXPECT_EQ(block_of({4096, 1024}, tp), 128) << tp;
+    EXPECT_EQ(block_of({4096, 11008}, tp, 1), 32) << tp;
+    EXPECT_EQ(block_of({4096, 14336}, tp, 1), 128) << tp;
+  }
+  EXPECT_EQ(block_of({4096, 11008}, 16, 1), 16);
+  EXPECT_EQ(block_of({64, 72}, 2, 1), 4);
 }
 
 TEST(ParamRules, TheLastRuleThatMatchesCounts) {
