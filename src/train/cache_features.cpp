@@ -71,16 +71,20 @@ class FeaturePass {
   }
 
  private:
-  /// In pieces of about the tokens that a microbatch of a step has, so that they take no more
-  /// memory. Samples without items are left out.
+  /// In pieces like the microbatches of a step: they take no more memory, and where a microbatch
+  /// is one sample what is made of it has the same bits. Samples without items are left out.
   void add_part(size_t part, int turn, std::vector<Portion>& portions) const {
     const DataOptions& data = plan_.options.data;
-    const int64_t most = data.row_tokens * data.rows_per_microbatch;
+    const auto is_full = [&](const MicrobatchPlan& samples, const SampleIndex& next) {
+      return data.packing
+                 ? samples.tokens + next.tokens > data.row_tokens * data.rows_per_microbatch
+                 : std::ssize(samples.samples) == data.rows_per_microbatch;
+    };
     const size_t first = portions.size();
     for (int64_t id = cache_.parts()[part].first; id < cache_.parts()[part].end; ++id) {
       const SampleIndex& sample = run_.train.index()[static_cast<size_t>(id)];
       if (sample.items.of(cache_.format().encoder) == 0) continue;
-      if (portions.size() == first || portions.back().samples.tokens + sample.tokens > most)
+      if (portions.size() == first || is_full(portions.back().samples, sample))
         portions.push_back({.part = part, .turn = turn});
       MicrobatchPlan& samples = portions.back().samples;
       samples.rows = 1;

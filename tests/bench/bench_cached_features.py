@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data.cache_features brings: seconds of a step of a Llava with a frozen vision encoder, whose features are read in
-place of its pictures, against one that encodes them; and what the pass before the first step took. Each round runs
+"""What data.cache_features brings: seconds of a step of a Llava with a frozen vision encoder, whose features are read
+in place of its pictures, against one that encodes them; and what the pass before the first step took. Each round runs
 the one, then the other, as zea itself, on new run directories and one folder of features.
 
 Two models: the quickstart's sizes (small pictures, a small tower), and one whose tower weighs as much as its language
@@ -107,7 +107,8 @@ def main():
     parser.add_argument("--keys", nargs="*", default=[], help="more keys of the deck, such as precision.preset=bf16")
     parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
     arguments = parser.parse_args()
-    print("| model | encoding, s a step | reading | times faster, medians | minima | the pass, s |\n|---|---|---|---|---|---|")
+    print("| model | encoding, s a step | reading | times faster, medians | minima | the pass, s |")
+    print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="zea-bench-") as name:
         for number, (model, sizes) in enumerate(SIZES.items()):
             folder = Path(name) / str(number)

@@ -19,6 +19,7 @@ class CachedFeatures(zr.ZeaTest):
         vision = {"model.vision": ["train = false"]}
         self.deck = zr.write_deck(self.folder, self.weights, train, **vision)
         self.keys = [f"data.eval={held_out}", "eval.every=6", "schedule.steps=12", "optim.decay=constant"]
+        self.keys += ["data.packing=false"]  # microbatches of one sample
         self.cached = [f"data.cache_features={self.folder / 'features'}"]
 
     def run_in(self, name, *keys, code=0, ranks=RANKS):
