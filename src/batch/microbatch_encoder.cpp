@@ -216,6 +216,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const auto& dtypes = options.encoder_dtypes;
   const at::ScalarType dtype = e < dtypes.size() ? dtypes[e] : options.dtype;
   const TokenRuns here = fill_tokens(part, rows[dp_module], spec, dtype, options);
+  fill_item_keys(part, host, rows[dp_module], items, model, encoder, options);
   if (replica.coordinate(replica.rank, name).pp > 0) return;  // the first stage reads the items
   const OwnItems own{loaded.values[e], all, items, rows[dp_module], here, dtype, options.device};
   if (spec.modality() == Modality::Audio)

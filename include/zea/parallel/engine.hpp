@@ -37,7 +37,7 @@ class Engine {
   /// What the plan's optimizer keeps under this name beside the master of a buffer that trains.
   const at::Tensor& state(const ShardedBuffer& buffer, const std::string& name) const;
   Ledger& ledger() { return ledger_; }
-  MicrobatchOptions microbatch_options() const;
+  MicrobatchOptions microbatch_options(std::optional<int64_t> trained_step = {}) const;
   /// Gives every copy of the model the weights of the first one. Collective.
   void broadcast_weights();
 
