@@ -2,11 +2,11 @@
 #include "adapter_output.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
-#include "composed_parts.hpp"
 #include "staged_directory.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/durable_file.hpp"
@@ -20,26 +20,74 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// A number that PEFT reads as whole where it is.
+Json number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
+  return value;
+}
+
 /// A matrix of an adapter, and what PEFT calls it.
 struct Matrix {
   std::string name;
   TensorInfo in_file;
 };
 
+/// A parameter in the model that PEFT stands beside.
+struct Place {
+  std::string directory;  ///< of the adapters of that model, in the target's; empty: the target
+  std::string name;       ///< as the running model has it
+};
+
+/// What transformers' running model calls the parameter of an encoder that `root` stands before.
+std::string running_tower_name(const ModelSpec& model, const std::string& root,
+                               const std::string& name) {
+  const bool is_vit = model.param_index(root + "encoder.layer.0.intermediate.dense.weight") >= 0;
+  return is_vit ? running_vit_name(name) : name;
+}
+
+/// Of models put together each has a directory of its own: the user has each of them, and no model
+/// that holds both.
+Place place_of(const ModelSpec& model, const ParamSpec& param) {
+  const std::string tower = "vision_tower.";
+  if (model.family != "composed") {
+    std::string name = param.name;
+    if (name.starts_with(tower))
+      name = tower + running_tower_name(model, tower, name.substr(tower.size()));
+    return {"", running_parameter_name(model.family, name)};
+  }
+  const std::string root = param.module == kDecoder ? kDecoder + "." : param.module + ".encoder.";
+  if (param.name.starts_with(root))
+    return {param.module + "/", running_tower_name(model, root, param.name.substr(root.size()))};
+  throw WeightsError("adapters of the projector of " + param.module +
+                     " cannot be written alone: of a model put together of several it belongs to "
+                     "none that PEFT could load them beside; without --adapter the merged model is "
+                     "written");
+}
+
+/// The adapters of one model.
 class PeftDirectory {
  public:
-  PeftDirectory(const WeightsSource& source, const std::string& dtype)
+  PeftDirectory(const WeightsSource& source, const ModelSpec& model, const std::string& dtype)
       : source_(source),
         dtype_(dtype),
         config_(Json::parse(source.config_json(), nullptr, false)),
-        model_(make_model_spec(source.config_json())) {
-    for (const UnitSpec& unit : model_.units)
-      for (const Adapter& adapter : unit.adapters) add(adapter);
-    const Json encoder = config_.value("vision_config", Json::object());
-    if (encoder.value("model_type", "") == "vit" && config_.at(kAdapters).contains("vision"))
-      throw WeightsError(source.describe() +
-                         ": adapters of a ViT encoder, whose linears have other names in PEFT than "
-                         "in files, are not written yet; without --adapter the merged model is");
+        model_(model) {}
+
+  void add(const Adapter& adapter) {
+    for (const int param : {adapter.a, adapter.b}) {
+      const ParamSpec& spec = model_.params[param];
+      const auto found = std::ranges::find(source_.tensors(), spec.name, &TensorInfo::name);
+      if (found == source_.tensors().end())
+        throw WeightsError(source_.describe() + ": has no " + spec.name);
+      const DType dtype = dtype_.empty() ? found->dtype : dtype_from_name(dtype_);
+      const std::string name = place_of(model_, spec).name;
+      matrices_.push_back({spec.name, {kPeftPrefix + name, spec.tensor_shape(), dtype}});
+    }
+    const ParamSpec& base = model_.params[adapter.base];
+    const std::string name = place_of(model_, base).name;
+    linears_[name.substr(0, name.rfind(".weight"))] = &adapter;
+    if (first_.is_null()) first_ = config_.at(kAdapters).at(base.module);
+    is_in_out_ |= adapter.order == WeightOrder::InOut;
   }
 
   void write(const std::string& target) const {
@@ -60,49 +108,37 @@ class PeftDirectory {
   }
 
  private:
-  /// How the adapters of a module are scaled.
-  const Json& module_config(const std::string& module) const {
-    return config_.at(kAdapters).at(module);
+  /// Times it PEFT's alpha is divided by the rank or its root, as the first module's was.
+  double alpha_of(const Adapter& adapter, bool is_rslora) const {
+    const auto rank = static_cast<double>(rank_of(adapter));
+    const bool is_own =
+        adapter.scale ==
+        adapter_scale({.rank = rank_of(adapter), .alpha = adapter.alpha, .rslora = is_rslora});
+    return is_own ? adapter.alpha : adapter.scale * (is_rslora ? std::sqrt(rank) : rank);
   }
+  int64_t rank_of(const Adapter& adapter) const { return model_.params[adapter.a].shape[0]; }
 
-  void add(const Adapter& adapter) {
-    for (const int param : {adapter.a, adapter.b}) {
-      const ParamSpec& spec = model_.params[param];
-      const auto found = std::ranges::find(source_.tensors(), spec.name, &TensorInfo::name);
-      if (found == source_.tensors().end())
-        throw WeightsError(source_.describe() + ": has no " + spec.name);
-      const DType dtype = dtype_.empty() ? found->dtype : dtype_from_name(dtype_);
-      matrices_.push_back({spec.name,
-                           {kPeftPrefix + running_parameter_name(model_.family, spec.name),
-                            spec.tensor_shape(), dtype}});
-    }
-    const ParamSpec& base = model_.params[adapter.base];
-    const std::string name = running_parameter_name(model_.family, base.name);
-    linears_[name.substr(0, name.rfind(".weight"))] = base.module;
-    is_in_out_ |= adapter.order == WeightOrder::InOut;
-  }
-
-  /// The first module's rank and alpha are the adapter's; those of others stand with their names.
+  /// The first module's rank and alpha are the adapter's; others stand with the names of linears.
+  /// Of rates of dropout, which change nothing of what is computed, PEFT has one: the largest.
   Json config() const {
-    const Json& first = config_.at(kAdapters).begin().value();
+    const bool is_rslora = first_.at("rslora");
+    const auto alpha = first_.at("alpha").get<double>();
     Json targets = Json::array(), ranks = Json::object(), alphas = Json::object();
-    for (const auto& [linear, module] : linears_) {
-      const Json& own = module_config(module);
+    double dropout = 0;
+    for (const auto& [linear, adapter] : linears_) {
       targets.push_back(linear);
-      if (own.at("rank") != first.at("rank")) ranks[linear] = own.at("rank");
-      if (own.at("alpha") != first.at("alpha")) alphas[linear] = own.at("alpha");
-      if (own.at("rslora") != first.at("rslora"))
-        throw WeightsError(source_.describe() +
-                           ": its modules differ in rslora, which PEFT has once for all; export "
-                           "the merged model, without --adapter");
+      if (const int64_t rank = rank_of(*adapter); rank != first_.at("rank")) ranks[linear] = rank;
+      if (const double own = alpha_of(*adapter, is_rslora); own != alpha)
+        alphas[linear] = number(own);
+      dropout = std::max(dropout, adapter->dropout);
     }
     return {{"peft_type", "LORA"},
             {"task_type", nullptr},
             {"base_model_name_or_path", nullptr},
-            {"r", first.at("rank")},
-            {"lora_alpha", first.at("alpha")},
-            {"use_rslora", first.at("rslora")},
-            {"lora_dropout", 0.0},
+            {"r", first_.at("rank")},
+            {"lora_alpha", number(alpha)},
+            {"use_rslora", is_rslora},
+            {"lora_dropout", dropout},
             {"bias", "none"},
             {"fan_in_fan_out", is_in_out_},
             {"inference_mode", true},
@@ -114,9 +150,10 @@ class PeftDirectory {
   const WeightsSource& source_;
   const std::string dtype_;
   const Json config_;
-  const ModelSpec model_;
+  const ModelSpec& model_;
+  Json first_;  ///< what is said of the adapters of the first module
   std::vector<Matrix> matrices_;
-  std::map<std::string, std::string> linears_;  ///< modules, by names
+  std::map<std::string, const Adapter*> linears_;  ///< by name
   bool is_in_out_ = false;
 };
 
@@ -126,13 +163,16 @@ void write_peft_adapter(const WeightsSource& source, const std::string& target,
                         const std::string& dtype) {
   if (!has_adapters(source.config_json()))
     throw WeightsError(source.describe() + ": its model has no adapters (model.<module>.lora)");
-  if (is_composed(source))
-    throw WeightsError(source.describe() +
-                       ": --adapter of a model put together of several is not built yet; without "
-                       "it the merged model is written");
   if (!target.ends_with('/'))
     throw DeckError(target + ": adapters go into a directory; end its name with '/'");
-  PeftDirectory(source, dtype).write(target);
+  const ModelSpec model = make_model_spec(source.config_json());
+  std::map<std::string, PeftDirectory> directories;
+  for (const UnitSpec& unit : model.units)
+    for (const Adapter& adapter : unit.adapters) {
+      const std::string directory = place_of(model, model.params[adapter.base]).directory;
+      directories.try_emplace(directory, source, model, dtype).first->second.add(adapter);
+    }
+  for (const auto& [directory, adapters] : directories) adapters.write(target + directory);
 }
 
 }  // namespace zea

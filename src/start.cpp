@@ -178,10 +178,12 @@ std::vector<NewAdapters> adapters_of(const Options& options, const ModelSpec& mo
     asked[section.lora.weights].insert(encoder);
   asked[options.llm.lora.weights].insert(kDecoder);
   const auto add = [&](const std::string& module, const LoraOptions& lora) {
-    if (!lora.weights.empty())
+    if (!lora.weights.empty()) {
       adapters.push_back(open_peft_adapter(lora.weights, model, module, asked[lora.weights]));
-    else if (!lora.targets.empty())
+      if (lora.dropout) adapters.back().lora.dropout = lora.dropout;
+    } else if (!lora.targets.empty()) {
       adapters.push_back({module, lora});
+    }
   };
   for (const auto& [encoder, section] : options.encoders) add(encoder, section.lora);
   add(kDecoder, options.llm.lora);

@@ -122,6 +122,7 @@ Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& mode
   host.placeholders.resize(model.encoders.size());
   for (size_t s = 0; s < loaded.samples.size(); ++s)
     append_sample(host, loaded.samples[s], static_cast<int64_t>(s), model);
+  draw_keys(host, loaded, options);
   Microbatch out;
   out.tokens = static_cast<int64_t>(host.ids.size());
   out.items = loaded.items;

@@ -225,6 +225,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const TokenRuns here = row.layout().held(coordinate.cp, coordinate.tp);
   const OwnItems own{loaded.values[e], all, items, row, here, dtype, options.device};
   fill_rows_here(part, row, here, spec, dtype, options);
+  fill_item_keys(part, host, row, items, model, encoder, options);
   if (const auto kept = loaded.states.find(encoder); kept != loaded.states.end()) {
     if (!replica.has_features(replica.rank, name)) return;  // its projectors read the states
     return fill_states(part, kept->second, own, std::ssize(model.read_by_projectors(encoder)));

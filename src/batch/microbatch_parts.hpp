@@ -20,6 +20,8 @@ struct HostTokens {
   std::vector<Ids> placeholders;  ///< tokens that take each encoder's features, ascending
   Ids lasts;                      ///< the last token of each sample, ascending
   std::vector<MaskWord> words;
+  std::vector<uint64_t> sample_keys;             ///< that dropout draws by; empty: it drops nothing
+  std::vector<std::vector<uint64_t>> item_keys;  ///< of each encoder
 };
 
 /// Of each token of a microbatch.
@@ -36,6 +38,15 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
 /// Where the language model's tokens lie.
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
+
+/// The keys of samples and of their items, and those of rows that are made of them.
+void draw_keys(HostTokens& host, const LoadedMicrobatch& loaded, const MicrobatchOptions& options);
+void fill_text_keys(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
+                    const TokenLayout& layout, const ModelSpec& model, const Coordinate& coordinate,
+                    at::Device device);
+/// `items`: by number among the encoder's those that `row` has.
+void fill_item_keys(EncoderPart& part, const HostTokens& host, const ItemRow& row, const Ids& items,
+                    const ModelSpec& model, int encoder, const MicrobatchOptions& options);
 
 /// The language model's tokens and attention on this rank.
 void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,

@@ -170,6 +170,7 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
   }
   out.text_attention.resize(model.decoder.block.attention.size());
   fill_positions(out, places, cp_tokens, here, model, options);
+  fill_text_keys(out, host, places, layout, model, coordinate, options.device);
   fill_targets(out, host, layout, coordinate, options.device);
   fill_lasts(out, host, layout, coordinate, options.device);
 }

@@ -41,6 +41,7 @@ void check_lora(const std::string& module, const LoraOptions& lora, bool trains,
   if (lora == LoraOptions{}) return;
   LoraOptions alone;
   alone.weights = lora.weights;
+  alone.dropout = lora.dropout;
   if (lora.targets.empty() && lora.weights.empty())
     faults.push_back({{path + ".targets"},
                       path + " has no targets; name linears, such as \"q_proj\", or weights"});
@@ -48,10 +49,10 @@ void check_lora(const std::string& module, const LoraOptions& lora, bool trains,
     faults.push_back({{path + ".weights"},
                       path + ".weights = " + toml_text(lora.weights) +
                           " says targets, rank, alpha and rslora itself; leave these out"});
-  if (lora.dropout != 0)
+  if (lora.dropout == 1.)
     faults.push_back(
         {{path + ".dropout"},
-         path + ".dropout = " + toml_text(lora.dropout) + "; dropout is not built yet: use 0"});
+         path + ".dropout = 1.0; it must be below 1, or nothing is left for adapters to read"});
   if (!trains)
     faults.push_back({{section + ".train", path + ".targets"},
                       section + ".train = false freezes all of " + module + ", but " + path +

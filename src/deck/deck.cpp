@@ -87,6 +87,7 @@ class DeckReader {
   void store(int64_t& member, const Key& key, const toml::node& node);
   void store(double& member, const Key& key, const toml::node& node);
   void store(AutoOption& member, const Key& key, const toml::node& node);
+  void store(std::optional<double>& member, const Key& key, const toml::node& node);
   void store(std::vector<double>& member, const Key& key, const toml::node& node);
   void store(std::vector<std::string>& member, const Key& key, const toml::node& node);
   void store(std::vector<std::vector<std::string>>& member, const Key& key, const toml::node& node);
@@ -273,6 +274,18 @@ void DeckReader::store(AutoOption& member, const Key& key, const toml::node& nod
   } else {
     fault_type(counts ? "true, false, \"auto\" or an integer" : "true, false or \"auto\"", key,
                node);
+  }
+}
+
+void DeckReader::store(std::optional<double>& member, const Key& key, const toml::node& node) {
+  double value = 0;
+  if (node.is_string() && node.as_string()->get() == "auto") {
+    member.reset();
+  } else if (!node.is_number()) {
+    fault_type("a number or \"auto\"", key, node);
+  } else {
+    value = *node.value<double>();
+    if (in_range(value, key, node)) member = value;
   }
 }
 

@@ -11,9 +11,8 @@ namespace {
 
 const char* type_name(const KeyMember& member) {
   constexpr const char* kNames[] = {
-      "string",          "string",          "true or false",
-      "integer",         "number",          "setting",
-      "list of numbers", "list of strings", "list of lists of strings",
+      "string",      "string",  "true or false",   "integer",         "number",
+      "setting",     "setting", "list of numbers", "list of strings", "list of lists of strings",
       "path or list"};
   static_assert(std::size(kNames) == std::variant_size_v<KeyMember>);
   return kNames[member.index()];
@@ -29,6 +28,8 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"model.llm.weights", R"("llama-directory")"},
     {"targets", R"(["q_proj", "v_proj"])"},
     {"alpha", "32.0"},
+    {"rank_pattern", R"(["mlp.* = 16"])"},
+    {"alpha_pattern", R"(["mlp.* = 32"])"},
     {"dropout", "0.05"},
     {"model.vision.lora.weights", R"("adapter-directory")"},
     {"model.audio.lora.weights", R"("adapter-directory")"},

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -13,9 +14,10 @@
 namespace zea {
 
 /// Where the value of a key lives; the alternatives are all types that a key may have.
-using KeyMember = std::variant<std::string*, AnyChoice*, bool*, int64_t*, double*, AutoOption*,
-                               std::vector<double>*, std::vector<std::string>*,
-                               std::vector<std::vector<std::string>>*, DataSources*>;
+using KeyMember =
+    std::variant<std::string*, AnyChoice*, bool*, int64_t*, double*, AutoOption*,
+                 std::optional<double>*, std::vector<double>*, std::vector<std::string>*,
+                 std::vector<std::vector<std::string>>*, DataSources*>;
 
 struct Key {
   std::string section;
@@ -58,6 +60,7 @@ std::string toml_text(bool value);
 std::string toml_text(int64_t value);
 std::string toml_text(double value);
 std::string toml_text(const AutoOption& value);
+std::string toml_text(const std::optional<double>& value);
 std::string toml_text(const std::vector<double>& value);
 std::string toml_text(const std::vector<std::string>& value);
 std::string toml_text(const std::vector<std::vector<std::string>>& value);

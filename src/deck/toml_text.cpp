@@ -61,6 +61,10 @@ std::string toml_text(const AutoOption& value) {
   return value.is_count() ? toml_text(value.count()) : toml_text(value.is_yes());
 }
 
+std::string toml_text(const std::optional<double>& value) {
+  return value ? toml_text(*value) : toml_text(std::string("auto"));
+}
+
 template <class T>
 std::string list_text(const std::vector<T>& value) {
   std::string text;
@@ -106,6 +110,8 @@ std::string allowed_values(const Key& key) {
     for (const std::string& value : info.allowed) quoted.push_back(toml_text(value));
     return join_words(quoted);
   }
+  if (std::holds_alternative<std::optional<double>*>(key.member))
+    return "\"auto\" or " + bound_text(info.min) + " to " + bound_text(info.max);
   if (std::isfinite(info.min) && std::isfinite(info.max))
     return bound_text(info.min) + " to " + bound_text(info.max);
   if (std::isfinite(info.min)) return "at least " + bound_text(info.min);

@@ -119,13 +119,7 @@ std::map<std::string, TensorInfo> named_in_model(const ComposedPart& part,
       tensors.emplace(part.name + "." + canonical_parameter_name(family, tensor.name), tensor);
       continue;
     }
-    std::string name = tensor.name;
-    for (const std::string outer : {"vision_model.", "model.encoder.", "vit.", "dinov2.",
-                                    "dinov2_with_registers.", "encoder."})
-      if (name.starts_with(outer) && (outer != "encoder." || family == "whisper")) {
-        name = name.substr(outer.size());
-        break;
-      }
+    const std::string name = tower_parameter_name(tensor.name, family == "whisper");
     tensors.emplace(part.name + ".encoder." + name, tensor);
   }
   return tensors;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/peft_adapter.hpp"
 
-#include <cmath>
+#include <charconv>
 #include <optional>
+#include <regex>
 
 #include "strict_json.hpp"
 #include "zea/core/error.hpp"
@@ -13,15 +14,15 @@
 namespace zea {
 namespace {
 
-using Json = nlohmann::json;
+using PeftJson = nlohmann::ordered_json;  ///< of patterns the first counts
 
 /// Keys of what is not built, with the values that ask for nothing of it.
-void check_kind(const Json& config, const std::string& where) {
+void check_kind(const PeftJson& config, const std::string& where) {
   const auto refuse = [&](const std::string& key, const std::string& allowed) {
     throw WeightsError(where + ": " + key + " = " + config[key].dump() +
                        " is not built; allowed: " + allowed);
   };
-  if (config.value("peft_type", Json()) != "LORA") refuse("peft_type", "\"LORA\"");
+  if (config.value("peft_type", PeftJson()) != "LORA") refuse("peft_type", "\"LORA\"");
   if (config.contains("bias") && config["bias"] != "none") refuse("bias", "\"none\"");
   for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
     if (config.contains(key) && config[key] != false) refuse(key, "false");
@@ -31,13 +32,33 @@ void check_kind(const Json& config, const std::string& where) {
     if (config.contains(key) && !config[key].is_null() && !config[key].empty()) refuse(key, "null");
 }
 
-/// "q_proj" -> 4, of the keys that are `name` or its last words.
-double of_pattern(const Json& config, const char* key, const std::string& name, double usual) {
+/// Of the keys, regular expressions of `name` or of its last words, the first that matches.
+double of_pattern(const PeftJson& config, const char* key, const std::string& name, double usual) {
   if (!config.contains(key) || !config[key].is_object()) return usual;
-  for (const auto& [words, value] : config[key].items())
-    if ((name == words || name.ends_with("." + words)) && value.is_number())
-      return value.get<double>();
+  for (const auto& [words, value] : config[key].items()) try {
+      if (value.is_number() && std::regex_match(name, std::regex("(.*\\.)?(" + words + ")")))
+        return value.get<double>();
+    } catch (const std::regex_error&) {
+      throw WeightsError(std::string(kPeftConfig) + ": " + key + " has \"" + words +
+                         "\", which is no regular expression");
+    }
   return usual;
+}
+
+/// `value` as the deck has it in a rule.
+std::string rule_text(const std::string& linear, double value) {
+  char text[32];
+  return linear + " = " + std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
+/// The model's name of a linear that its module, or the model that this came from, calls `running`.
+std::string linear_name(const ModelSpec& model, const std::string& module,
+                        const std::string& running) {
+  if (model.family != "composed") return canonical_parameter_name(model.family, running);
+  if (module == kDecoder) return kDecoder + "." + running;
+  const EncoderSpec& encoder = model.encoders.at(model.encoder_index(module));
+  const bool hears = encoder.modality() == Modality::Audio;
+  return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, hears));
 }
 
 /// The tensors of one module, under the model's names.
@@ -49,12 +70,19 @@ class PeftAdapter : public WeightsSource {
         asked_(asked),
         file_(open_safetensors(directory + "/" + kPeftWeights)) {
     const std::string where = directory + "/" + kPeftConfig;
-    config_ = parse_strict_json(read_model_text(where), where);
+    const std::string text = read_model_text(where);
+    parse_strict_json(text, where);
+    config_ = PeftJson::parse(text);
     check_kind(config_, where);
-    for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);
-    if (lora_.targets.empty()) throw WeightsError(directory + ": holds no adapters of " + module);
+    lora_.rank = config_.value("r", int64_t{8});
+    lora_.alpha = config_.value("lora_alpha", 8.0);
     lora_.rslora = config_.value("use_rslora", false);
     lora_.dropout = config_.value("lora_dropout", 0.0);
+    if (!(*lora_.dropout >= 0 && *lora_.dropout < 1))
+      throw WeightsError(where + ": lora_dropout = " + config_["lora_dropout"].dump() +
+                         "; allowed: 0 and more, below 1");
+    for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);
+    if (lora_.targets.empty()) throw WeightsError(directory + ": holds no adapters of " + module);
   }
 
   const LoraOptions& lora() const { return lora_; }
@@ -77,7 +105,7 @@ class PeftAdapter : public WeightsSource {
                          " is no matrix of an adapter; these are called " + prefix +
                          "<linear>.lora_A.weight and .lora_B.weight");
     const std::string running = tensor.name.substr(prefix.size(), end - prefix.size());
-    const std::string linear = canonical_parameter_name(model.family, running);
+    const std::string linear = linear_name(model, module, running);
     const int base = model.param_index(linear + ".weight");
     if (base < 0)
       throw WeightsError(directory_ + ": " + tensor.name + " stands beside " + linear +
@@ -94,26 +122,19 @@ class PeftAdapter : public WeightsSource {
     if (name.ends_with(".lora_A.weight")) take_scale(running, linear, tensor);
   }
 
-  /// One rank and one alpha for all of a module.
   void take_scale(const std::string& running, const std::string& linear, const TensorInfo& tensor) {
-    const int64_t rank = tensor.shape.at(0);
-    const double alpha =
-        of_pattern(config_, "alpha_pattern", running, config_.value("lora_alpha", 8.0));
-    const bool is_first = lora_.targets.empty();
-    if (!is_first && (rank != lora_.rank || alpha != lora_.alpha))
-      throw WeightsError(directory_ + ": " + tensor.name + " has rank " + std::to_string(rank) +
-                         " and alpha " + std::to_string(alpha) + ", those before it " +
-                         std::to_string(lora_.rank) + " and " + std::to_string(lora_.alpha) +
-                         "; all adapters of a module must have one rank and one alpha");
-    lora_.rank = rank;
-    lora_.alpha = alpha;
+    const auto rank = static_cast<double>(tensor.shape.at(0));
+    const double alpha = of_pattern(config_, "alpha_pattern", running, lora_.alpha);
+    if (rank != static_cast<double>(lora_.rank))
+      lora_.rank_pattern.push_back(rule_text(linear, rank));
+    if (alpha != lora_.alpha) lora_.alpha_pattern.push_back(rule_text(linear, alpha));
     lora_.targets.push_back(linear);
   }
 
   std::string directory_;
   std::set<std::string> asked_;
   std::unique_ptr<WeightsSource> file_;
-  Json config_;
+  PeftJson config_;
   LoraOptions lora_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::string> names_;  ///< in the file
@@ -123,10 +144,6 @@ class PeftAdapter : public WeightsSource {
 
 NewAdapters open_peft_adapter(const std::string& directory, const ModelSpec& model,
                               const std::string& module, const std::set<std::string>& asked) {
-  if (model.family == "composed")
-    throw WeightsError("model." + module + ".lora.weights = \"" + directory +
-                       "\" with a model put together of several: not built yet; name targets, "
-                       "and the adapters begin with initial values");
   auto adapter = std::make_shared<PeftAdapter>(directory, model, module, asked);
   return {module, adapter->lora(), adapter};
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gates.hpp"
+#include "zea/core/mixed_bits.hpp"
 
 namespace zea::detail {
 
@@ -83,6 +84,31 @@ struct RotateHead {
       return TwoValues<Wide<T>>{first * c - second * s, second * c + first * s};
     };
     lanes.each(half, values, StoreTwo<T>{target, target + half});
+  }
+};
+
+/// Of the numbers below 2^53 that are drawn for each element, those below `least` drop it.
+template <class T>
+struct DropRow {
+  const T* x;
+  const int64_t* keys;
+  T* y;
+  uint64_t stream, least;
+  Wide<T> scale;
+  int64_t width, first_column;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
+    const T* source = x + row * width;
+    const uint64_t begin = mixed(static_cast<uint64_t>(keys[row]) ^ stream) +
+                           static_cast<uint64_t>(first_column) * kGoldenGamma;
+    const uint64_t bound = least;
+    const Wide<T> factor = scale;
+    const auto value = [=](int64_t i) ZEA_INLINE_LAMBDA {
+      const uint64_t drawn = mixed(begin + static_cast<uint64_t>(i) * kGoldenGamma) >> 11;
+      return drawn < bound ? Wide<T>(0) : load(source[i]) * factor;
+    };
+    lanes.each(width, value, StoreTo<T>{y + row * width});
   }
 };
 

@@ -22,6 +22,25 @@ void with_gate(Gating gating, Visit visit) {
 
 }  // namespace
 
+at::Tensor drop_elements(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout) {
+  ZEA_ASSERT(keys.size(0) == x.size(0) && dropout.rate >= 0 && dropout.rate < 1);
+  if (!runs_kernels(x)) return drop_elements_reference(x, keys, dropout);
+  const int64_t width = x.size(1);
+  const at::Tensor y = at::empty_like(x);
+  with_element_type(x, [&]<class T>(T) {
+    const detail::DropRow<T> functor{.x = elements<T>(x),
+                                     .keys = elements<int64_t>(keys),
+                                     .y = elements<T>(y),
+                                     .stream = dropout.stream,
+                                     .least = static_cast<uint64_t>(dropout.rate * 0x1p53),
+                                     .scale = static_cast<Wide<T>>(1 / (1 - dropout.rate)),
+                                     .width = width,
+                                     .first_column = dropout.first_column};
+    run_items(x, functor, x.size(0), width);
+  });
+  return y;
+}
+
 at::Tensor gated_forward(const at::Tensor& x, Gating gating) {
   if (!runs_kernels(x)) return gated_forward_reference(x, gating);
   const int64_t rows = x.size(0), width = x.size(1) / 2;

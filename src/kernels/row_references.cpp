@@ -2,6 +2,7 @@
 // The row kernels by libtorch's operations.
 #include <tuple>
 
+#include "zea/core/mixed_bits.hpp"
 #include "zea/kernels/row_gelu.hpp"
 #include "zea/kernels/row_kernels.hpp"
 #include "zea/kernels/row_norms.hpp"
@@ -57,7 +58,32 @@ at::Tensor quick_gelu_backward(const at::Tensor& dy, const at::Tensor& x) {
   return slope.mul_(dy);
 }
 
+/// The bits of `x` (int64) moved down, with zeros above them.
+at::Tensor moved_down(const at::Tensor& x, int64_t bits) {
+  return x.bitwise_right_shift(bits).bitwise_and((int64_t{1} << (64 - bits)) - 1);
+}
+
+/// mixed() of each element.
+at::Tensor mixed_elements(const at::Tensor& of) {
+  const auto number = [](uint64_t bits) { return static_cast<int64_t>(bits); };
+  at::Tensor x = of + number(kGoldenGamma);
+  x = x.bitwise_xor(moved_down(x, 30)).mul_(number(0xbf58476d1ce4e5b9u));
+  x = x.bitwise_xor(moved_down(x, 27)).mul_(number(0x94d049bb133111ebu));
+  return x.bitwise_xor(moved_down(x, 31));
+}
+
 }  // namespace
+
+at::Tensor drop_elements_reference(const at::Tensor& x, const at::Tensor& keys,
+                                   const Dropout& dropout) {
+  const at::Tensor columns = at::arange(dropout.first_column, dropout.first_column + x.size(1),
+                                        at::dtype(at::kLong).device(x.device()));
+  const at::Tensor rows = mixed_elements(keys.bitwise_xor(static_cast<int64_t>(dropout.stream)));
+  const at::Tensor drawn =
+      mixed_elements(rows.unsqueeze(1) + columns * static_cast<int64_t>(kGoldenGamma));
+  const at::Tensor is_kept = moved_down(drawn, 11).ge(static_cast<int64_t>(dropout.rate * 0x1p53));
+  return widened(x).mul(1 / (1 - dropout.rate)).mul_(is_kept).to(x.scalar_type());
+}
 
 NormRows norm_forward_reference(const at::Tensor& x, const at::Tensor& added,
                                 const NormParameters& norm) {

@@ -16,6 +16,10 @@ at::Tensor Layers::row_linear(const at::Tensor& x, Parameter& weight, Parameter*
   return linear(x, weight, bias, order);
 }
 
+int64_t Layers::first_column(int64_t) const {
+  return 0;
+}
+
 at::Tensor Layers::embedding(const at::Tensor& ids, Parameter& weight, int64_t,
                              const RowShares&) const {
   return zea::embedding(ids, weight);

@@ -4,6 +4,7 @@
 #include "zea/model/unit.hpp"
 
 #include "zea/core/error.hpp"
+#include "zea/core/mixed_bits.hpp"
 #include "zea/plan/model/unit_forward.hpp"
 
 namespace zea {
@@ -55,6 +56,12 @@ class TensorOps {
     return activate_biased(y, bias(role), activation);
   }
   const std::vector<Adapter>& adapters() const { return unit_.adapters; }
+  at::Tensor dropped(const at::Tensor& x, const Adapter& adapter, UnitRows rows) const {
+    return dropped(x, adapter, keys(rows).here, 0);
+  }
+  at::Tensor dropped_columns(const at::Tensor& x, const Adapter& adapter, UnitRows rows) const {
+    return dropped(x, adapter, keys(rows).of_cp, layers_.first_column(x.size(1)));
+  }
   /// The parts of a linear behind its first are equally wide.
   at::Tensor add_adapted(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter) const {
     const int64_t behind = adapter.parts - adapter.part;
@@ -184,6 +191,17 @@ class TensorOps {
   Parameter* bias(const std::string& role) const {
     const int index = unit_.index_of(role + ".bias");
     return index < 0 ? nullptr : parameters_[index];
+  }
+  const RowKeys& keys(UnitRows rows) const {
+    if (!part_) return microbatch_.text_keys;
+    return rows == UnitRows::Tokens ? part_->keys : part_->feature_keys;
+  }
+  /// Without keys nothing is: the model is not trained.
+  at::Tensor dropped(const at::Tensor& x, const Adapter& adapter, const at::Tensor& keys,
+                     int64_t first_column) const {
+    if (!keys.defined()) return x;
+    const uint64_t stream = mixed_name(0, weight(adapter.down).name());
+    return zea::dropped(x, keys, {adapter.dropout, stream, first_column});
   }
   const RowShares& shares(UnitRows rows) const {
     if (!part_) return microbatch_.text_shares;

@@ -119,12 +119,14 @@ void Engine::build_layers() {
   }
 }
 
-MicrobatchOptions Engine::microbatch_options() const {
+MicrobatchOptions Engine::microbatch_options(std::optional<int64_t> trained_step) const {
   return {.dtype = to_torch(plan_.precision.param),
           .encoder_dtypes = encoder_dtypes(plan_),
           .device = device_,
           .images_both_ways = plan_.images_both_ways(),
-          .replica = plan_.replica_layout(world_rank_)};
+          .replica = plan_.replica_layout(world_rank_),
+          .seed = static_cast<uint64_t>(plan_.options.run.seed),
+          .trained_step = trained_step};
 }
 
 std::vector<at::ScalarType> encoder_dtypes(const Plan& plan) {

@@ -36,6 +36,10 @@ at::Tensor TensorLayers::row_linear(const at::Tensor& x, Parameter& weight, Para
   return detail::tensor_row_linear(TensorRows(*buffers_, shares), x, weight, bias, order);
 }
 
+int64_t TensorLayers::first_column(int64_t columns) const {
+  return buffers_ ? options_.tp->rank() * columns : 0;
+}
+
 at::Tensor TensorLayers::embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
                                    const RowShares& shares) const {
   if (!is_shared(shares)) return Layers::embedding(ids, weight, vocabulary, shares);

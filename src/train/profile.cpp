@@ -209,7 +209,8 @@ class Profiler {
         microbatch_(make_microbatch(make_full_microbatch(plan), plan.model,
                                     {.dtype = to_torch(plan.precision.param),
                                      .encoder_dtypes = encoder_dtypes(plan),
-                                     .device = device})) {}
+                                     .device = device,
+                                     .trained_step = 0})) {}
 
   std::vector<UnitCost> measure() {
     std::vector<UnitCost> costs;

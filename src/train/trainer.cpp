@@ -178,8 +178,8 @@ StepReport Trainer::run_step(const LoadedStep& step) {
         bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
                      " is masked: " + bad.fault + "\n";
     if (reports) bad_items += static_cast<int64_t>(part.bad.size());
-    microbatches.push_back(
-        make_microbatch(part, parts_.engine.plan().model, parts_.engine.microbatch_options()));
+    microbatches.push_back(make_microbatch(part, parts_.engine.plan().model,
+                                           parts_.engine.microbatch_options(step.plan.step)));
   }
   StepFlags asked =
       parts_.stop.poll(2 * (seconds_per_step_ + seconds_per_save_) + seconds_per_evaluation_);

@@ -20,6 +20,8 @@ constexpr bool kTrains = false;
 const Deck kFrozen = {.train_vision = kTrains, .train_llm = kTrains};
 /// Frozen values are in another type than masters.
 const Deck kFrozenInBf16 = {.precision = "bf16", .train_vision = kTrains, .train_llm = kTrains};
+/// All is frozen but what stands beside linears.
+const Deck kAdapted = {.precision = "bf16", .adapts = true};
 
 std::string checkpoint_of(const std::string& directory, int64_t step) {
   return directory + "/step-0000000" + std::to_string(step);
@@ -94,42 +96,50 @@ void expect_reads_as(const Layout& layout, const Deck& deck, const std::string& 
   });
 }
 
+void expect_written_once(const SharedDirectory& shared, const Layout& layout, const Deck& deck) {
+  const std::string directory = shared / layout.name;
+  run_on(layout, deck, [&](Running& running) {
+    CheckpointWriter writer(running.engine, *running.control);
+    fill(running);
+    change(running);
+    const int64_t frozen = frozen_bytes(running);
+
+    const SaveReport first = save(writer, directory, 6);
+    save(writer, directory, 7);
+    fill(running);
+    const SaveReport last = save(writer, directory, 8);
+
+    EXPECT_EQ(first.linked_bytes, 0);
+    EXPECT_GT(first.bytes, frozen);
+    EXPECT_EQ(last.linked_bytes, frozen);
+    EXPECT_EQ(last.bytes, first.bytes - frozen);
+    EXPECT_EQ(last.why_not_linked, "");
+    if (running.control->rank() == 0) {
+      EXPECT_EQ(static_cast<int>(frozen_files(last.path).size()), layout.ranks);
+      EXPECT_TRUE(are_shared(first.path, last.path));
+      EXPECT_EQ(names_of(last.path + "/" + frozen_file_name(0)).count, 3u);
+      for (const int64_t step : {6, 7, 8})
+        CheckpointSource(checkpoint_of(directory, step)).check_all();
+    }
+    writer.keep_newest(directory, 1);
+  });
+  shared.barrier();
+  EXPECT_FALSE(fs::exists(checkpoint_of(directory, 7)));
+  EXPECT_EQ(names_of(checkpoint_of(directory, 8) + "/" + frozen_file_name(0)).count, 1u);
+  for (const Layout& reader : {layouts_of_this_run().front(), layouts_of_this_run().back()})
+    expect_reads_as(reader, deck, checkpoint_of(directory, 8));
+}
+
 TEST(FrozenValues, AreWrittenOnceAndLinkedByLaterSaves) {
   const SharedDirectory shared;
-  for (const Layout& layout : layouts_of_many_ranks()) {
-    const std::string directory = shared / layout.name;
-    const Deck& deck = layout.ranks % 2 == 0 ? kFrozenInBf16 : kFrozen;
-    run_on(layout, deck, [&](Running& running) {
-      CheckpointWriter writer(running.engine, *running.control);
-      fill(running);
-      change(running);
-      const int64_t frozen = frozen_bytes(running);
+  for (const Layout& layout : layouts_of_many_ranks())
+    expect_written_once(shared, layout, layout.ranks % 2 == 0 ? kFrozenInBf16 : kFrozen);
+}
 
-      const SaveReport first = save(writer, directory, 6);
-      save(writer, directory, 7);
-      fill(running);
-      const SaveReport last = save(writer, directory, 8);
-
-      EXPECT_EQ(first.linked_bytes, 0);
-      EXPECT_GT(first.bytes, frozen);
-      EXPECT_EQ(last.linked_bytes, frozen);
-      EXPECT_EQ(last.bytes, first.bytes - frozen);
-      EXPECT_EQ(last.why_not_linked, "");
-      if (running.control->rank() == 0) {
-        EXPECT_EQ(static_cast<int>(frozen_files(last.path).size()), layout.ranks);
-        EXPECT_TRUE(are_shared(first.path, last.path));
-        EXPECT_EQ(names_of(last.path + "/" + frozen_file_name(0)).count, 3u);
-        for (const int64_t step : {6, 7, 8})
-          CheckpointSource(checkpoint_of(directory, step)).check_all();
-      }
-      writer.keep_newest(directory, 1);
-    });
-    shared.barrier();
-    EXPECT_FALSE(fs::exists(checkpoint_of(directory, 7)));
-    EXPECT_EQ(names_of(checkpoint_of(directory, 8) + "/" + frozen_file_name(0)).count, 1u);
-    for (const Layout& reader : {layouts_of_this_run().front(), layouts_of_this_run().back()})
-      expect_reads_as(reader, deck, checkpoint_of(directory, 8));
-  }
+TEST(FrozenValues, BesideAdaptersAreAllButThese) {
+  const SharedDirectory shared;
+  for (const Layout& layout : layouts_of_many_ranks())
+    expect_written_once(shared, layout, kAdapted);
 }
 
 TEST(FrozenValues, AreWrittenAnewWhereTheLastFileIsNotWhatItWas) {

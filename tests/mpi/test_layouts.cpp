@@ -93,6 +93,7 @@ struct Scenario {
   TinyLlava model;
   std::vector<int> images;  ///< per sample, repeating
   bool train_vision = true, train_projector = true, train_llm = true;
+  bool adapts = false;  ///< with dropout
 };
 
 const Scenario kScenarios[] = {
@@ -102,6 +103,7 @@ const Scenario kScenarios[] = {
     {"tied, no images at all", {.tied = true}, {0}},
     {"one image in the whole batch", {}, {0, 0, 0, 0, 0, 0, 1}},
     {"images and sound", {.audio = true, .audio_positions = 4}, {0, 1, 1, 0}},
+    {"adapters", {.audio = true, .audio_positions = 4}, {0, 1, 1, 0}, true, true, true, true},
 };
 
 TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
@@ -112,6 +114,11 @@ TinyRunOptions make_run(const Scenario& scenario, const Layout& layout) {
   run.deck.encoders["vision"] = {.train = scenario.train_vision,
                                  .train_projector = scenario.train_projector};
   run.deck.llm.train = scenario.train_llm;
+  if (scenario.adapts) {
+    run.deck.llm.lora = {.targets = {"*"}, .rank = 3, .dropout = 0.2};
+    run.deck.encoders["vision"].lora = {.targets = {"fc1", "linear_2"}, .rank = 2, .dropout = 0.4};
+    run.deck.encoders["audio"].lora = {.targets = {"*"}, .rank = 2, .dropout = 0.1};
+  }
   run.deck.mesh.dp_replicate = layout.dp_replicate;
   run.deck.meshes["vision"].strategy = layout.vision;
   run.deck.meshes["llm"].strategy = layout.llm;

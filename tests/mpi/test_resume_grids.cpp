@@ -24,7 +24,8 @@ std::string config_for(const Grid& grid) {
 TinyRunOptions options_of(const Grid& grid) {
   TinyRunOptions run = stopped_run_options(config_for(grid));
   apply(grid, run.deck);
-  run.deck.encoders["audio"].lora = {.targets = {"q_proj", "out_proj", "linear_*"}, .rank = 3};
+  run.deck.encoders["audio"].lora = {
+      .targets = {"q_proj", "out_proj", "linear_*"}, .rank = 3, .dropout = 0.2};
   return run;
 }
 

@@ -19,6 +19,7 @@ try:
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import (
         AutoConfig,
+        AutoModel,
         AutoModelForCausalLM,
         GPT2Config,
         LlavaConfig,
@@ -49,10 +50,14 @@ IMAGE_TOKEN, IMAGE_SIZE, PATCHES = 5, 24, 9
 MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
 
 
-def make_llava():
-    vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+def tower_config(family):
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+    return AutoConfig.for_model(family, image_size=IMAGE_SIZE, patch_size=8, **sizes)
+
+
+def make_llava(tower="clip_vision_model"):
     config = LlavaConfig(
-        vision_config=AutoConfig.for_model("clip_vision_model", image_size=IMAGE_SIZE, patch_size=8, **vision),
+        vision_config=tower_config(tower),
         text_config=AutoConfig.for_model("llama", **TEXT),
         image_token_index=IMAGE_TOKEN,
     )
@@ -188,6 +193,91 @@ class Adapters(unittest.TestCase):
         self.check(make_llava(), ["vision", "llm"], r=4, lora_alpha=8, target_modules=names, **own)
         self.assertIn("holds adapters of vision, too", self.refusal("llm"))
 
+    def test_vit_whose_linears_have_other_names_in_files(self):
+        names = r".*vision_tower\.layers\.[01]\.(attention\.[qvo]_proj|mlp\.fc[12])"
+        self.check(make_llava("vit"), ["vision"], r=4, lora_alpha=8, target_modules=names)
+
+    def test_ranks_and_alphas_by_pattern(self):
+        own = {
+            "rank_pattern": {"down_proj": 2, r"layers\.0\.self_attn\.[qv]_proj": 5},
+            "alpha_pattern": {"^model.layers.1.mlp.down_proj": 3, "down_proj": 7, "k_proj": 0.5},
+        }
+        every = ["q_proj", "k_proj", "v_proj", "down_proj"]
+        self.check(make_decoder("llama"), ["llm"], r=4, lora_alpha=8, target_modules=every, **own)
+        exported = json.loads((self.folder / "exported/adapter_config.json").read_text())
+        self.assertEqual(exported["rank_pattern"]["model.layers.1.mlp.down_proj"], 2)
+        self.assertEqual(exported["alpha_pattern"]["model.layers.1.mlp.down_proj"], 3)
+        self.assertEqual(exported["alpha_pattern"]["model.layers.0.mlp.down_proj"], 7)
+        self.assertNotIn("model.layers.1.self_attn.q_proj", exported["rank_pattern"])
+
+    def adapt(self, name, model, targets):
+        """A model of its own with adapters, both in directories."""
+        perturbed(model).save_pretrained(self.folder / name)
+        adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=6, target_modules=targets)).eval()
+        perturbed(adapted)
+        adapted.save_pretrained(self.folder / f"{name}-adapter")
+        return adapted
+
+    def compose(self, tower, targets, *keys):
+        """A run that puts a tower and a language model together, with adapters of both."""
+        adapted = {
+            "vision": self.adapt("vision", AutoModel.from_config(tower_config(tower)), targets),
+            "llm": self.adapt("llm", make_decoder("llama"), ["q_proj", "down_proj"]),
+        }
+        with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN) as writer:
+            for tokens, mask, pixels in make_samples(True):
+                writer.add(tokens, mask, pixels)
+        deck = "".join(
+            f'[model.{name}]\nweights = "{self.folder}/{name}"\n' + ('placeholder = "5"\n' if name == "vision" else "")
+            for name in adapted
+        )
+        (self.folder / "deck.toml").write_text(
+            f'{deck}[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 64\nimage_mean = {MEAN}\nimage_std = {STD}\n'
+        )
+        keys = keys or [f"model.{name}.lora.weights={self.folder}/{name}-adapter" for name in adapted]
+        run(ZEA, "-i", self.folder / "deck.toml", "-d", self.folder / "run", "schedule.steps=0", *keys)
+        return adapted
+
+    def check_parts(self, tower, targets):
+        """Each part's adapters go out as they came in, beside a model of its own."""
+        adapted = self.compose(tower, targets)
+        run(CONSOLIDATE, "--adapter", self.folder / "run", f"{self.folder}/exported/")
+        tokens, pixels = torch.arange(20)[None], torch.rand(2, 3, IMAGE_SIZE, IMAGE_SIZE)
+        for name, given in (("vision", {"pixel_values": pixels}), ("llm", {"input_ids": tokens})):
+            kind = AutoModel if name == "vision" else AutoModelForCausalLM
+            again = PeftModel.from_pretrained(kind.from_pretrained(self.folder / name), self.folder / "exported" / name)
+            with torch.no_grad():
+                outputs = [each(**given, output_hidden_states=True) for each in (again.eval(), adapted[name])]
+            # Behind the layer whose features are read zea has no adapters.
+            found, expected = [each.hidden_states[-2] if name == "vision" else each.logits for each in outputs]
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+        # The merged model has PEFT's merged weights.
+        run(CONSOLIDATE, self.folder / "run", f"{self.folder}/merged/")
+        merged = LlavaForConditionalGeneration.from_pretrained(self.folder / "merged").model
+        for part, name in ((merged.vision_tower, "vision"), (merged.language_model, "llm")):
+            weights = dict(adapted[name].merge_and_unload().named_parameters())
+            found = {key: value for key, value in part.named_parameters() if "proj" in key or "fc" in key}
+            self.assertGreater(len(found), 10)
+            for key, value in found.items():
+                expected = weights[key] if name == "vision" else weights["model." + key]
+                if name == "vision" and ".2." in key:
+                    continue  # behind the layer whose features are read
+                np.testing.assert_allclose(value.detach(), expected.detach(), rtol=1e-5, atol=1e-6, err_msg=key)
+
+    def test_models_put_together(self):
+        self.check_parts("clip_vision_model", ["q_proj", "fc1"])
+
+    def test_models_put_together_with_vit(self):
+        self.check_parts("vit", ["q_proj", "fc2"])
+
+    def test_adapters_of_a_projector_between_models_cannot_be_written_alone(self):
+        self.compose("clip_vision_model", ["q_proj"], 'model.vision.lora.targets=["linear_1"]')
+        done = subprocess.run(
+            [CONSOLIDATE, "--adapter", self.folder / "run", f"{self.folder}/exported/"], capture_output=True, text=True
+        )
+        self.assertIn("adapters of the projector of vision cannot be written alone", done.stderr)
+
     def plan(self, *modules, **changes):
         """zea -n with the adapters, whose config was changed so."""
         path = self.folder / "adapter/adapter_config.json"
@@ -200,16 +290,22 @@ class Adapters(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         return done.stderr
 
-    def test_dropout_that_is_left_out_is_told(self):
-        self.save(make_decoder("llama"), LoraConfig(r=4, target_modules=["q_proj"]), make_samples(False))
-        without = "adapters of llm train without the dropout of 0.05"
-        self.assertNotIn(without, self.plan("llm").stdout)
-        self.assertIn(without, self.plan("llm", lora_dropout=0.05).stdout)
+    def test_dropout_is_that_of_the_directory_unless_the_deck_says_another(self):
+        lora = LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.25)
+        self.save(make_decoder("llama"), lora, make_samples(False))
+        adapter = f"model.llm.lora.weights={self.folder}/adapter"
+        for said, expected in (("auto", 0.25), (0.0, 0.0), (0.5, 0.5)):
+            key = f"model.llm.lora.dropout={json.dumps(said)}"
+            directory, exported = self.folder / f"run{said}", self.folder / f"exported{said}"
+            run(ZEA, "-i", self.folder / "deck.toml", "-d", directory, "schedule.steps=2", adapter, key)
+            run(CONSOLIDATE, "--adapter", directory, f"{exported}/")
+            config = json.loads((exported / "adapter_config.json").read_text())
+            self.assertEqual(config["lora_dropout"], expected)
+        self.assertIn("lora_dropout = 1.0; allowed: 0 and more, below 1", self.refusal("llm", lora_dropout=1.0))
 
     def test_kinds_that_are_not_built_are_refused(self):
         self.save(make_decoder("llama"), LoraConfig(r=4, target_modules=["q_proj", "k_proj"]), make_samples(False))
-        several = self.refusal("llm", alpha_pattern={"k_proj": 3})
-        self.assertIn("all adapters of a module must have one rank and one alpha", several)
+        self.assertIn("no regular expression", self.refusal("llm", alpha_pattern={"(k_proj": 3}))
         self.assertIn("use_dora = true is not built; allowed: false", self.refusal("llm", use_dora=True))
         self.assertIn('peft_type = "IA3" is not built', self.refusal("llm", peft_type="IA3"))
 

@@ -261,22 +261,29 @@ const GridScenario kScenarios[] = {
      {1, 0, 2},
      [](Options& deck) {
        deck.llm.lora = {.targets = {"q_proj", "k_proj", "v_proj", "o_proj", "*.up_proj"},
-                        .rank = 3};
+                        .rank = 3,
+                        .dropout = 0.3};
      },
      [](const Grid& grid) { return grid.llm.tp > 1; }},
     {"adapters in encoder, projector and language model, every unit computed again",
      {},
      {0, 1, 2},
      [](Options& deck) {
-       deck.llm.lora = {.targets = {"*.layers.1.*"}, .rank = 2, .alpha = 3, .rslora = true};
-       deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 4};
+       deck.llm.lora = {.targets = {"*.layers.1.*"},
+                        .rank = 2,
+                        .alpha = 3,
+                        .rank_pattern = {"mlp.* = 4", "down_proj = 1"},
+                        .alpha_pattern = {"self_attn.* = 5"},
+                        .dropout = 0.2,
+                        .rslora = true};
+       deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 4, .dropout = 0.4};
        deck.model.activation_checkpointing = AutoOption::of_count(1);
      }},
     {"GPT-2, adapters",
      {},
      {0},
      [](Options& deck) {
-       deck.llm.lora = {.targets = {"c_attn", "mlp.*"}, .rank = 3};
+       deck.llm.lora = {.targets = {"c_attn", "mlp.*"}, .rank = 3, .dropout = 0.3};
        deck.data.row_tokens = 40;
      },
      [](const Grid& grid) { return grid.llm.tp == 1 && grid.llm.cp > 1; },

@@ -33,8 +33,9 @@ std::string llava_config(bool variant) {
 
 std::string adapted_config() {
   const std::string text =
-      with_adapters(llava_config(false), "llm", {.targets = {"*"}, .rank = 12});
-  return with_adapters(text, "vision", {.targets = {"k_proj", "fc1", "linear_1"}, .rank = 7});
+      with_adapters(llava_config(false), "llm", {.targets = {"*"}, .rank = 12, .dropout = 0.1});
+  return with_adapters(text, "vision",
+                       {.targets = {"k_proj", "fc1", "linear_1"}, .rank = 7, .dropout = 0.1});
 }
 
 std::string siglip_config() {

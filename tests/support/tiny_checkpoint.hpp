@@ -63,6 +63,7 @@ struct Deck {
   bool train_llm = true;
   bool reads_once = false;  ///< one copy of a module is read, others are sent it
   bool phi3 = false;        ///< files have q, k, v in one tensor, and gate, up
+  bool adapts = false;      ///< adapters train in place of what they stand beside
 };
 
 /// Of a vocabulary that tp pads, and fewer KV heads than tp ranks of the widest layout.
@@ -84,6 +85,10 @@ inline Plan make_tiny_plan(const Layout& layout, const Deck& deck) {
   options.encoders["vision"].train = deck.train_vision;
   options.llm.train = deck.train_llm;
   options.model.sync_module_states = deck.reads_once;
+  if (deck.adapts) {
+    options.llm.lora = {.targets = {"q_proj", "mlp.*"}, .rank = 3};
+    options.encoders["vision"].lora = {.targets = {"*"}, .rank = 2};
+  }
   return make_plan(options, config_of(deck), layout.ranks);
 }
 

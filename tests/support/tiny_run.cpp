@@ -77,7 +77,8 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
     std::vector<Microbatch> microbatches;
     for (const MicrobatchPlan& part : step.microbatches)
       microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading, part.samples),
-                                             plan_.model, engine_.microbatch_options()));
+                                             plan_.model,
+                                             engine_.microbatch_options(position_.step)));
     const StepReport report = train_step.run(step, microbatches, 0, {}, position_);
     result.losses.push_back(report.loss);
     result.grad_norms.push_back(report.grad_norm);

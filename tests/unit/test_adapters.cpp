@@ -122,6 +122,53 @@ TEST(Adapters, ThatMatchNothingAreRefusedWithTheNamesThereAre) {
   EXPECT_NE(refusal("vision", {.targets = {"patch_embedding"}}), "accepted");
 }
 
+/// The last rule that matches counts.
+TEST(Adapters, MayHaveRanksAndAlphasOfTheirOwn) {
+  const ModelSpec model = with_lora(tiny_llava_config(), "llm",
+                                    {.targets = {"q_proj", "mlp.*"},
+                                     .rank = 3,
+                                     .alpha = 6,
+                                     .rank_pattern = {"mlp.* = 4", "*.layers.1.mlp.up_proj=1"},
+                                     .alpha_pattern = {"up_proj = 0.5"}});
+  const std::string layer = "language_model.model.layers.";
+  const auto shape_of = [&](const std::string& name) {
+    return param(model, layer + name + ".lora_A.weight").shape[0];
+  };
+  EXPECT_EQ(shape_of("0.self_attn.q_proj"), 3);
+  EXPECT_EQ(shape_of("0.mlp.up_proj"), 4);
+  EXPECT_EQ(shape_of("1.mlp.up_proj"), 1);
+  EXPECT_EQ(shape_of("1.mlp.down_proj"), 4);
+  std::vector<double> scales;
+  for (const UnitSpec& unit : model.units)
+    for (const Adapter& adapter : unit.adapters) scales.push_back(adapter.scale);
+  EXPECT_EQ(scales, (std::vector<double>{2, 1.5, 0.125, 1.5, 2, 1.5, 0.5, 1.5}));
+}
+
+TEST(Adapters, RefuseRulesThatAreNone) {
+  const auto of_ranks = [](const std::string& rule) {
+    return refusal("llm", {.targets = {"q_proj"}, .rank_pattern = {rule}});
+  };
+  EXPECT_NE(of_ranks("q_proj").find("model.llm.lora.rank_pattern holds \"q_proj\"; a rule is"),
+            std::string::npos);
+  EXPECT_NE(of_ranks("q_proj = 0").find("with a number above 0"), std::string::npos);
+  EXPECT_NE(of_ranks("q_proj = 2.5").find("no whole number from 1 to 65536"), std::string::npos);
+  EXPECT_NE(of_ranks("v_proj = 2").find("matches no linear that targets name"), std::string::npos);
+  EXPECT_NE(refusal("llm", {.targets = {"q_proj"}, .alpha_pattern = {"v_proj = 2"}})
+                .find("model.llm.lora.alpha_pattern: \"v_proj\" matches no linear"),
+            std::string::npos);
+}
+
+TEST(Adapters, DropInputsWhereTheyMayTrain) {
+  const auto lora = [](std::optional<double> dropout) {
+    return with_adapters(tiny_llava_config(), "llm", {.targets = {"q_proj"}, .dropout = dropout});
+  };
+  EXPECT_EQ(lora(0), lora({}));
+  EXPECT_FALSE(make_model_spec(lora(0)).has_dropout("llm"));
+  EXPECT_TRUE(make_model_spec(lora(0.1)).has_dropout("llm"));
+  EXPECT_FALSE(make_model_spec(lora(0.1)).has_dropout("vision"));
+  EXPECT_FALSE(make_model_spec(lora(0.1), {.all_frozen = true}).has_dropout("llm"));
+}
+
 TEST(Adapters, AreInThePlansConfig) {
   Options options;
   options.llm.lora.targets = {"v_proj"};

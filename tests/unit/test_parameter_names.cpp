@@ -109,5 +109,32 @@ TEST(ParameterNames, KnowsComputedBuffers) {
   EXPECT_FALSE(is_computed_buffer("vision_tower.embeddings.position_embedding.weight"));
 }
 
+TEST(ParameterNames, OfViTAreOthersInFilesThanInTheRunningModel) {
+  const Case cases[] = {
+      {"layers.0.attention.q_proj", "encoder.layer.0.attention.attention.query"},
+      {"layers.3.attention.v_proj.lora_A.weight",
+       "encoder.layer.3.attention.attention.value.lora_A.weight"},
+      {"layers.11.attention.o_proj.bias", "encoder.layer.11.attention.output.dense.bias"},
+      {"layers.0.mlp.fc1.weight", "encoder.layer.0.intermediate.dense.weight"},
+      {"layers.0.mlp.fc2.weight", "encoder.layer.0.output.dense.weight"}};
+  for (const auto& [running, saved] : cases) {
+    EXPECT_EQ(canonical_vit_name(running), saved);
+    EXPECT_EQ(canonical_vit_name(saved), saved);
+    EXPECT_EQ(running_vit_name(saved), running);
+    EXPECT_EQ(canonical_parameter_name("llava", std::string("model.vision_tower.") + running),
+              std::string("vision_tower.") + saved);
+  }
+  for (const char* other : {"encoder.layers.0.mlp.fc1.weight", "layers.0.self_attn.q_proj"})
+    EXPECT_EQ(canonical_vit_name(other), other);
+}
+
+TEST(ParameterNames, OfATowerAreWithoutItsModel) {
+  EXPECT_EQ(tower_parameter_name("vision_model.encoder.layers.0.mlp.fc1", false),
+            "encoder.layers.0.mlp.fc1");
+  EXPECT_EQ(tower_parameter_name("encoder.layers.0.fc1", true), "layers.0.fc1");
+  EXPECT_EQ(tower_parameter_name("model.encoder.layers.0.fc1", true), "layers.0.fc1");
+  EXPECT_EQ(tower_parameter_name("encoder.layers.0.fc1", false), "encoder.layers.0.fc1");
+}
+
 }  // namespace
 }  // namespace zea::test_parameter_names

@@ -49,7 +49,53 @@ TEST_P(RowKernels, RotaryLeavesTheRestOfAHead) {
   EXPECT_FALSE(at::equal(y.slice(1, 0, 2).slice(2, 0, 6), x.slice(1, 0, 2).slice(2, 0, 6)));
 }
 
+TEST_P(RowKernels, Dropout) {
+  const at::Tensor keys = at::randint(int64_t{1} << 62, {21}, at::kLong).mul_(-3);
+  for (const int64_t width : {1, 13, 512})
+    for (const double rate : {0., 0.1, 0.75}) {
+      const at::Tensor x = random({21, width});
+      const Dropout dropout{rate, 0xfedcba9876543210u, 5};
+      expect_close(drop_elements(x, keys, dropout),
+                   drop_elements_reference(exact(x), keys, dropout));
+    }
+}
+
+TEST_P(RowKernels, DropoutDrawsByKeyAndColumn) {
+  const at::Tensor x = random({6, 40}), keys = at::arange(6, at::kLong);
+  const Dropout dropout{0.5, 3};
+  const at::Tensor y = drop_elements(x, keys, dropout);
+  EXPECT_TRUE(at::equal(drop_elements(x.flip(0), keys.flip(0), dropout), y.flip(0)));
+  const at::Tensor half = x.slice(1, 20).contiguous();
+  EXPECT_TRUE(at::equal(drop_elements(half, keys, {0.5, 3, 20}), y.slice(1, 20)));
+  EXPECT_FALSE(at::equal(drop_elements(half, keys, dropout), y.slice(1, 20)));
+  EXPECT_FALSE(at::equal(drop_elements(x, keys, {0.5, 4}), y));
+  EXPECT_TRUE(at::equal(drop_elements(x, keys, {0}), x));
+}
+
+/// As many are dropped as the rate says, in every row and every column, and their mean over many
+/// masks is what there was: within five deviations.
+TEST_P(RowKernels, DropoutKeepsTheMean) {
+  constexpr int64_t kRows = 40, kWidth = 30, kMasks = 1000;
+  const at::Tensor x = at::ones({kRows, kWidth}, GetParam()), keys = at::arange(kRows, at::kLong);
+  for (const double rate : {0.1, 0.5, 0.9}) {
+    at::Tensor sum = at::zeros({kRows, kWidth}, at::kDouble);
+    for (uint64_t mask = 0; mask < kMasks; ++mask)
+      sum += drop_elements(x, keys, {rate, mask}).ne(0);
+    const auto expect_kept = [&](const at::Tensor& kept, double drawn) {
+      const double deviation = std::sqrt(rate * (1 - rate) * drawn);
+      EXPECT_LT((kept - (1 - rate) * drawn).abs().max().item<double>(), 5 * deviation);
+    };
+    expect_kept(sum, kMasks);
+    expect_kept(sum.sum(0), kMasks * kRows);
+    expect_kept(sum.sum(1), kMasks * kWidth);
+    expect_kept(sum.sum(), kMasks * kRows * kWidth);
+    const at::Tensor y = drop_elements(x, keys, {rate, 1});
+    expect_close(y.masked_select(y.ne(0)).amax(), at::full({}, 1 / (1 - rate), at::kDouble));
+  }
+}
+
 TEST_P(RowKernels, NoRows) {
+  EXPECT_EQ(drop_elements(random({0, 8}), at::empty({0}, at::kLong), {0.5}).size(1), 8);
   EXPECT_EQ(gated_forward(random({0, 8}), Gating::Silu).size(1), 4);
 }
 

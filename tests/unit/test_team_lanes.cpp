@@ -319,6 +319,16 @@ TEST_P(TeamLanes, Rotary) {
   }
 }
 
+TEST_P(TeamLanes, Dropout) {
+  const at::Tensor x = random({4, 37}), keys = at::arange(4, at::kLong), y = at::empty_like(x);
+  with_element_type(x, [&]<class T>(T) {
+    run(DropRow<T>{elements<T>(x), elements<int64_t>(keys), elements<T>(y), 9, uint64_t{1} << 52,
+                   Wide<T>(2), 37, 3},
+        4);
+  });
+  expect_close(y, drop_elements_reference(exact(x), keys, {0.5, 9, 3}));
+}
+
 TEST_P(TeamLanes, Logits) {
   const int64_t rows = 5, columns = 101;
   const at::Tensor first = random({rows, columns}, 4), second = random({rows, columns}, 4);

@@ -187,9 +187,11 @@ struct Check {
         {.encoders = {{"vision", {trains, trains}}, {"audio", {trains, trains}}}, .llm = trains});
     if (model.remake) model.remake(spec);
     const LoadedMicrobatch loaded = make_samples(spec, lengths, 3);
-    const Microbatch microbatch = make_microbatch(
-        loaded, spec,
-        {.dtype = to_torch(type), .encoder_dtypes = {to_torch(type), to_torch(type)}});
+    const Microbatch microbatch =
+        make_microbatch(loaded, spec,
+                        {.dtype = to_torch(type),
+                         .encoder_dtypes = {to_torch(type), to_torch(type)},
+                         .trained_step = 0});
     const MicrobatchSizes sizes = sizes_of(spec, loaded);
     ASSERT_EQ(sizes.targets, microbatch.targets);
     std::set<std::pair<std::string, UnitKind>> seen;

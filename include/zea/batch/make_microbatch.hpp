@@ -3,6 +3,10 @@
 // ranks share a microbatch, this rank's part of it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <vector>
+
 #include "zea/data/loader.hpp"
 #include "zea/model/microbatch.hpp"
 #include "zea/plan/model/model_spec.hpp"
@@ -17,6 +21,8 @@ struct MicrobatchOptions {
   at::Device device = at::kCPU;
   bool images_both_ways = false;  ///< features of an image see all of it in the language model
   ReplicaLayout replica = {};     ///< the ranks that share the microbatch
+  uint64_t seed = 0;              ///< of the run
+  std::optional<int64_t> trained_step = {};  ///< for which dropout draws; none: it drops nothing
 };
 
 /// Throws DataError where the placeholders of a sample do not match its items, or an id or a

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -98,7 +99,8 @@ struct LoraOptions {
   std::vector<std::string> targets = {};
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;
+  std::vector<std::string> rank_pattern = {}, alpha_pattern = {};
+  std::optional<double> dropout = {};
   bool rslora = false;
   std::string weights = {};
 
@@ -114,12 +116,24 @@ struct LoraOptions {
          {}});
     key(rank, {"rank", "numbers between an adapter's two matrices", {}, 1, 65536});
     key(alpha, {"alpha", "what adapters add is multiplied by alpha / rank", {}, 1e-6, 1e6});
+    key(rank_pattern, {"rank_pattern",
+                       "ranks of some adapters, in place of rank: \"pattern = rank\", patterns as "
+                       "in targets; the "
+                       "last that matches counts",
+                       {}});
+    key(alpha_pattern, {"alpha_pattern", "the same of alpha: \"pattern = alpha\"", {}});
     key(dropout,
-        {"dropout", "of adapters' inputs while training: 0, others are not built yet", {}, 0, 1});
+        {"dropout",
+         "share of the numbers that an adapter reads which training takes for 0, the others being "
+         "divided by 1 - dropout; auto: as weights say, or 0",
+         {},
+         0,
+         1});
     key(rslora, {"rslora", "multiply by alpha / sqrt(rank) in its place (rsLoRA)", {}});
     key(weights, {"weights",
                   "a directory as PEFT writes it, whose adapters of this module the run starts "
-                  "from; it says the other keys of this section, too",
+                  "from; it says the other keys of this section, too (dropout where that is "
+                  "auto)",
                   {}});
   }
 };

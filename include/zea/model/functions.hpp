@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "zea/kernels/row_kernels.hpp"
 #include "zea/model/attention_segments.hpp"
 #include "zea/model/parameter.hpp"
 #include "zea/plan/model/model_spec.hpp"
@@ -39,6 +40,10 @@ at::Tensor head_norms(const at::Tensor& x, Parameter& query, Parameter& key, int
 
 /// x (tokens, hidden), each column times its number of `scale` (hidden).
 at::Tensor layer_scale(const at::Tensor& x, Parameter& scale);
+
+/// x (tokens, width) without what `dropout` drops of the tokens of `keys` (tokens) int64; the mask
+/// is drawn again in backward, not kept.
+at::Tensor dropped(const at::Tensor& x, const at::Tensor& keys, const Dropout& dropout);
 
 /// y (tokens, width) with scale times z (tokens, columns) added to its columns from `begin` on, in
 /// place: y is not to be used any more.

@@ -39,6 +39,10 @@ class Layers {
                                 const RowShares& shares,
                                 WeightOrder order = WeightOrder::OutIn) const;
 
+  /// Of `columns` columns that this tp rank has of rows, as a row linear takes them: the number
+  /// that its first has among those of all.
+  virtual int64_t first_column(int64_t columns) const;
+
   /// Rows of the table `weight` at `ids` (rows of all tp ranks) int64, each below `vocabulary` ->
   /// (rows here, hidden). The table's rows are cut, the last ones may be padding.
   virtual at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,

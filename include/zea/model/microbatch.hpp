@@ -25,6 +25,13 @@ struct RowTransfer {
   int64_t needed = 0;
 };
 
+/// Of each row a number, of any bits, that says which sample's, which item's and which token's it
+/// is, and of which step: what dropout draws by. None: nothing is dropped.
+struct RowKeys {
+  at::Tensor here;   ///< (rows here) int64
+  at::Tensor of_cp;  ///< of the cp tokens, or of their features
+};
+
 /// An encoder's part in a microbatch.
 struct EncoderPart {
   int64_t items_here = 0;  ///< that this rank encodes, alone or with its tp and cp ranks
@@ -41,6 +48,7 @@ struct EncoderPart {
   at::Tensor feature_corners, feature_shares_of;
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
   RowShares feature_shares;       ///< of the features of the cp tokens
+  RowKeys keys, feature_keys;     ///< of tokens, and of rows of the projector
   at::Tensor placeholder_rows;    ///< int64: rows here of the text that take features, ascending
   RowTransfer features;           ///< from the ranks that made them to those of their placeholders
   RowTransfer feature_gradients;  ///< and back
@@ -71,7 +79,8 @@ struct Microbatch {
   at::Tensor positions;         ///< (rows here) int64: of models that learn positions
   std::vector<TokenAttention> text_attention;  ///< for each of BlockSpec::attention
   RowShares text_shares;                       ///< of the cp tokens
-  at::Tensor target_rows;                      ///< int64: rows here whose next token is predicted
+  RowKeys text_keys;
+  at::Tensor target_rows;        ///< int64: rows here whose next token is predicted
   at::Tensor target_ids;         ///< (targets) int64: that next token, of all cp tokens
   RowShares target_shares;       ///< of the targets
   at::Tensor last_rows;          ///< int64: rows here that end a sample

@@ -40,7 +40,7 @@ class Engine {
   /// state_elements() of its range.
   const at::Tensor& state(const ShardedBuffer& buffer, const std::string& name) const;
   Ledger& ledger() { return ledger_; }
-  MicrobatchOptions microbatch_options() const;
+  MicrobatchOptions microbatch_options(std::optional<int64_t> trained_step = {}) const;
   /// Gives every copy of the model the weights of the first one. Collective.
   void broadcast_weights();
 

@@ -37,6 +37,7 @@ class TensorLayers : public Layers {
   at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                         const RowShares& shares,
                         WeightOrder order = WeightOrder::OutIn) const override;
+  int64_t first_column(int64_t columns) const override;
   /// The tp rank t has the table's rows from t * weight.shape()[0] on.
   at::Tensor embedding(const at::Tensor& ids, Parameter& weight, int64_t vocabulary,
                        const RowShares& shares) const override;

@@ -15,6 +15,7 @@ namespace {
 using Config = nlohmann::ordered_json;
 
 constexpr const char* kWeightSuffix = ".weight";
+constexpr int kMostRank = 65536;
 
 /// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj"; empty: it is no such name.
 std::string linear_name(const ParamSpec& param) {
@@ -37,6 +38,20 @@ std::string without_numbers(const std::string& name) {
     word.clear();
   }
   return pattern;
+}
+
+/// "pattern = number" of each rule.
+std::vector<PatternRule> parse_rules(const std::string& key,
+                                     const std::vector<std::string>& texts) {
+  std::vector<PatternRule> rules;
+  for (const std::string& text : texts) {
+    const std::optional<PatternRule> rule = parse_rule(text);
+    if (!rule || rule->value == 0)
+      throw PlanError(key + " holds \"" + text +
+                      "\"; a rule is \"pattern = number\" with a number above 0");
+    rules.push_back(*rule);
+  }
+  return rules;
 }
 
 /// As PEFT has it: all of a name, or its last words; and * stands for any characters.
@@ -69,6 +84,14 @@ class Adapting {
   Adapting(ModelSpec& model, std::string module, const LoraOptions& lora, bool trains)
       : model_(model), module_(std::move(module)), lora_(lora), trains_(trains) {
     list_targets();
+    const std::string section = "model." + module_ + ".lora.";
+    ranks_ = parse_rules(section + "rank_pattern", lora.rank_pattern);
+    alphas_ = parse_rules(section + "alpha_pattern", lora.alpha_pattern);
+    for (const PatternRule& rule : ranks_)
+      if (rule.value != std::floor(rule.value) || rule.value > kMostRank)
+        throw PlanError(section + "rank_pattern: \"" + rule.pattern +
+                        "\" has a rank that is no whole number from 1 to " +
+                        std::to_string(kMostRank));
   }
 
   void run() {
@@ -84,6 +107,7 @@ class Adapting {
     }
     for (size_t i = 0; i < is_used.size(); ++i)
       if (!is_used[i]) refuse(lora_.targets[i]);
+    check_rules(chosen);
     freeze(chosen);
     for (const Target& target : chosen) add(target);
   }
@@ -91,6 +115,28 @@ class Adapting {
  private:
   std::string name_of(const Target& target) const {
     return linear_name(model_.params[static_cast<size_t>(target.params.front())]);
+  }
+
+  /// A rule that matches no adapter has no effect.
+  void check_rules(const std::vector<Target>& chosen) const {
+    for (const auto& [key, rules] :
+         {std::pair("rank_pattern", &ranks_), {"alpha_pattern", &alphas_}})
+      for (const PatternRule& rule : *rules)
+        if (std::ranges::none_of(chosen, [&](const Target& target) {
+              return is_target(rule.pattern, name_of(target));
+            }))
+          throw PlanError("model." + module_ + ".lora." + key + ": \"" + rule.pattern +
+                          "\" matches no linear that targets name");
+  }
+
+  /// With the rank and the alpha of that linear.
+  LoraOptions lora_of(const std::string& linear) const {
+    LoraOptions own = lora_;
+    for (const PatternRule& rule : ranks_)
+      if (is_target(rule.pattern, linear)) own.rank = static_cast<int64_t>(rule.value);
+    for (const PatternRule& rule : alphas_)
+      if (is_target(rule.pattern, linear)) own.alpha = rule.value;
+    return own;
   }
 
   void list_targets() {
@@ -163,17 +209,20 @@ class Adapting {
     const WeightOrder order = order_of(unit, target.role);
     const bool is_out_in = order == WeightOrder::OutIn;
     const int64_t in = first.shape[is_out_in ? 1 : 0];
+    const LoraOptions lora = lora_of(name);
     Adapter adapter{.role = target.role,
                     .down = target.role + ".adapter_" + number + ".down",
                     .up = target.role + ".adapter_" + number + ".up",
                     .part = target.part,
                     .parts = target.parts,
-                    .scale = adapter_scale(lora_),
+                    .scale = adapter_scale(lora),
+                    .alpha = lora.alpha,
+                    .dropout = lora.dropout.value_or(0),
                     .order = order,
                     .base = target.params.front()};
     ParamSpec down{.name = name + ".lora_A.weight",
                    .module = module_,
-                   .shape = {lora_.rank, in},
+                   .shape = {lora.rank, in},
                    .init = Init::Uniform,
                    .std = 1 / std::sqrt(static_cast<double>(in))};
     if (is_row_linear(target.role)) down.tp_cut = first.tp_cut;
@@ -184,7 +233,7 @@ class Adapting {
       const int64_t out = base.shape[is_out_in ? 0 : 1];
       ParamSpec up{.name = name + ".lora_B.weight",
                    .module = module_,
-                   .shape = {out, lora_.rank},
+                   .shape = {out, lora.rank},
                    .init = Init::Zeros,
                    .fused_with_next = p != target.params.back(),
                    .part = base.part};
@@ -212,6 +261,7 @@ class Adapting {
   const std::string module_;
   const LoraOptions& lora_;
   const bool trains_;
+  std::vector<PatternRule> ranks_, alphas_;
   std::vector<Target> targets_;
 };
 
@@ -231,9 +281,10 @@ void detail::add_adapters(ModelSpec& model, const ConfigReader& adapters,
     lora.rank = said.positive("rank", lora.rank);
     lora.alpha = said.number("alpha", lora.alpha);
     lora.rslora = said.boolean("rslora", lora.rslora);
-    if (const double dropout = said.number("dropout", 0); dropout != 0)
-      model.notes.push_back("adapters of " + module + " train without the dropout of " +
-                            std::to_string(dropout) + " that they came with: it is not built");
+    lora.rank_pattern = said.texts("rank_pattern");
+    lora.alpha_pattern = said.texts("alpha_pattern");
+    if (const double dropout = said.number("dropout", 0); !trainable.all_frozen)
+      lora.dropout = dropout;
     const bool trains =
         module == kDecoder ? trainable.llm && !trainable.all_frozen : trainable.of(module).encoder;
     if (model.has(module)) Adapting(model, module, lora, trains).run();
@@ -244,11 +295,14 @@ std::string with_adapters(const std::string& config_json, const std::string& mod
                           const LoraOptions& lora) {
   Config config = parsed(config_json);
   if (config.is_null()) return config_json;
-  config[kAdapters][module] = {{"targets", lora.targets},
-                               {"rank", lora.rank},
-                               {"alpha", lora.alpha},
-                               {"rslora", lora.rslora}};
-  if (lora.dropout != 0) config[kAdapters][module]["dropout"] = lora.dropout;
+  Config& said = config[kAdapters][module];
+  said = {{"targets", lora.targets},
+          {"rank", lora.rank},
+          {"alpha", lora.alpha},
+          {"rslora", lora.rslora}};
+  if (!lora.rank_pattern.empty()) said["rank_pattern"] = lora.rank_pattern;
+  if (!lora.alpha_pattern.empty()) said["alpha_pattern"] = lora.alpha_pattern;
+  if (lora.dropout.value_or(0) != 0) said["dropout"] = *lora.dropout;
   return config.dump();
 }
 

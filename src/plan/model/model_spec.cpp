@@ -173,6 +173,13 @@ int64_t ModelSpec::feature_width(int encoder) const {
          encoders[static_cast<size_t>(encoder)].block.hidden;
 }
 
+bool ModelSpec::has_dropout(const std::string& module) const {
+  return std::ranges::any_of(units, [&](const UnitSpec& unit) {
+    return unit.module == module &&
+           std::ranges::any_of(unit.adapters, [](const Adapter& one) { return one.dropout > 0; });
+  });
+}
+
 bool ModelSpec::is_placeholder(int64_t token) const {
   const auto takes = [&](const EncoderSpec& encoder) { return encoder.is_placeholder(token); };
   return std::ranges::any_of(encoders, takes);

@@ -12,27 +12,10 @@ namespace {
 /// As many updates as there can be.
 constexpr double kForGood = 1e18;
 
-struct PatternRule {
-  std::string pattern;
-  double value;
-};
-
 std::string trim(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t");
   if (begin == std::string::npos) return "";
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
-std::optional<PatternRule> parse_rule(const std::string& text) {
-  const size_t equals = text.rfind('=');
-  if (equals == std::string::npos) return std::nullopt;
-  const std::string pattern = trim(text.substr(0, equals)), number = trim(text.substr(equals + 1));
-  PatternRule rule{pattern, 0};
-  const auto [end, fault] =
-      std::from_chars(number.data(), number.data() + number.size(), rule.value);
-  const bool good = fault == std::errc() && end == number.data() + number.size() &&
-                    std::isfinite(rule.value) && rule.value >= 0 && !pattern.empty();
-  return good ? std::optional(rule) : std::nullopt;
 }
 
 /// A rule of optim.frozen: a pattern alone freezes for good.
@@ -106,6 +89,18 @@ std::vector<bool> inner_matrices(const ModelSpec& model) {
 }
 
 }  // namespace
+
+std::optional<PatternRule> parse_rule(const std::string& text) {
+  const size_t equals = text.rfind('=');
+  if (equals == std::string::npos) return std::nullopt;
+  const std::string pattern = trim(text.substr(0, equals)), number = trim(text.substr(equals + 1));
+  PatternRule rule{pattern, 0};
+  const auto [end, fault] =
+      std::from_chars(number.data(), number.data() + number.size(), rule.value);
+  const bool good = fault == std::errc() && end == number.data() + number.size() &&
+                    std::isfinite(rule.value) && rule.value >= 0 && !pattern.empty();
+  return good ? std::optional(rule) : std::nullopt;
+}
 
 bool matches(const std::string& pattern, const std::string& name) {
   // The last * takes one more character whenever what follows it does not fit.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 namespace zea {
 namespace {
@@ -23,6 +24,24 @@ constexpr std::array<Prefix, 9> kPrefixes{{{"vision_tower.vision_model.", "visio
                                            {"embed_tokens.", "language_model.model.embed_tokens."},
                                            {"norm.", "language_model.model.norm."}}};
 
+/// Of the running model, and of files.
+constexpr std::array<Prefix, 6> kVitParts{{{".attention.q_proj.", ".attention.attention.query."},
+                                           {".attention.k_proj.", ".attention.attention.key."},
+                                           {".attention.v_proj.", ".attention.attention.value."},
+                                           {".attention.o_proj.", ".attention.output.dense."},
+                                           {".mlp.fc1.", ".intermediate.dense."},
+                                           {".mlp.fc2.", ".output.dense."}}};
+
+/// `name` with `to` in place of `from` before its number and `part_to` in place of `part_from`;
+/// none: it has neither.
+std::optional<std::string> renamed(const std::string& name, const Prefix& root,
+                                   const Prefix& part) {
+  const size_t place = name.find(part.from);
+  if (!name.starts_with(root.from) || place == std::string::npos) return std::nullopt;
+  const size_t begin = std::string(root.from).size(), end = place + std::string(part.from).size();
+  return root.to + name.substr(begin, place - begin) + part.to + name.substr(end);
+}
+
 /// The running model's outermost "model.", which files do not have.
 std::string without_outer_model(const std::string& name) {
   constexpr const char* kOuter = "model.";
@@ -34,8 +53,11 @@ std::string canonical_llava_name(const std::string& name) {
   for (const Prefix& prefix : kPrefixes)
     if (inner.starts_with(prefix.from))
       return prefix.to + inner.substr(std::string(prefix.from).size());
-  for (const char* known : {"vision_tower.", "multi_modal_projector.", "audio_tower.",
-                            "audio_projector.", "image_newline"})
+  constexpr const char* kTower = "vision_tower.";
+  if (inner.starts_with(kTower))
+    return kTower + canonical_vit_name(inner.substr(std::string(kTower).size()));
+  for (const char* known :
+       {"multi_modal_projector.", "audio_tower.", "audio_projector.", "image_newline"})
     if (inner.starts_with(known)) return inner;
   return name;
 }
@@ -89,6 +111,31 @@ std::string running_parameter_name(const std::string& family, const std::string&
       {{"visual.", "model.visual."}, {"model.", "model.language_model."}}};
   if (has_llava_names(family)) return with_prefix(name, kLlava);
   return has_qwen_vl_names(family) ? with_prefix(name, kQwen) : name;
+}
+
+std::string canonical_vit_name(const std::string& name) {
+  for (const Prefix& part : kVitParts)
+    if (auto found = renamed(name + ".", {"layers.", "encoder.layer."}, part)) {
+      found->pop_back();
+      return *found;
+    }
+  return name;
+}
+
+std::string running_vit_name(const std::string& name) {
+  for (const auto& [running, saved] : kVitParts)
+    if (auto found = renamed(name + ".", {"encoder.layer.", "layers."}, {saved, running})) {
+      found->pop_back();
+      return *found;
+    }
+  return name;
+}
+
+std::string tower_parameter_name(const std::string& name, bool hears) {
+  for (const std::string outer :
+       {"vision_model.", "model.encoder.", "vit.", "dinov2.", "dinov2_with_registers.", "encoder."})
+    if (name.starts_with(outer) && (outer != "encoder." || hears)) return name.substr(outer.size());
+  return name;
 }
 
 bool is_computed_buffer(const std::string& name) {

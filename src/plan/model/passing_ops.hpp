@@ -44,6 +44,10 @@ class PassingOps {
   }
   Value activated(const Value& y, const std::string&, Activation) { return y; }
   const std::vector<Adapter>& adapters() const { return unit_.adapters; }
+  Value dropped(const Value& x, const Adapter&, UnitRows) { return x; }
+  Value dropped_columns(const Value& x, const Adapter& adapter, UnitRows rows) {
+    return ops().dropped(x, adapter, rows);
+  }
   Value add_adapted(const Value& y, const Value&, const Adapter&) { return y; }
   Value query_value_biases(const Value& x) {
     use("q.bias");

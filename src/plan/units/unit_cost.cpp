@@ -55,6 +55,10 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     multiply(x.rows, role + ".bias");
     return x;
   }
+  RowCount dropped(RowCount x, const Adapter& adapter, UnitRows) {
+    products_ += x.rows * model_.params[adapter.a].shape[1];
+    return x;
+  }
   RowCount query_value_biases(RowCount x) {
     multiply(x.rows, "q.bias");
     multiply(x.rows, "v.bias");

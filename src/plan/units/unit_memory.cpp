@@ -126,6 +126,13 @@ class MemoryOps {
                      activation);
   }
   const std::vector<Adapter>& adapters() const { return unit_.adapters; }
+  /// The mask is drawn again in backward.
+  TapeTensor dropped(const TapeTensor& x, const Adapter&, UnitRows) {
+    return call(rows_memory(tape_.bytes(x.tensor())), {x}, x.rows());
+  }
+  TapeTensor dropped_columns(const TapeTensor& x, const Adapter& adapter, UnitRows rows) {
+    return dropped(x, adapter, rows);
+  }
   TapeTensor add_adapted(const TapeTensor& y, const TapeTensor& z, const Adapter&) {
     FunctionMemory f = sum_memory(tape_.bytes(y.tensor()));
     f.changes_input = true;
@@ -390,6 +397,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     });
     bytes += kIndex * (sizes.tokens + 2 * sizes.targets + sizes.samples);
     if (are_batched) bytes += kIndex * rows_of(sizes.text);
+    if (model.has_dropout(kDecoder)) bytes += kIndex * sizes.tokens;
     bytes += model.decoder.learned_positions ? kIndex * sizes.tokens
                                              : tables * sizes.tokens * element_bytes(kDecoder);
   }
@@ -400,6 +408,7 @@ int64_t microbatch_bytes(const ModelSpec& model, const MicrobatchSizes& sizes,
     int64_t rows = 0;
     for (const auto& batches : items.attention) rows += rows_of(batches);
     const int64_t element = element_bytes(encoder.name);
+    if (model.has_dropout(encoder.name)) bytes += kIndex * (items.tokens + items.features);
     if (encoder.is_cached) {
       bytes += kIndex * (items.features + items.tokens) +
                items.tokens * model.feature_width(static_cast<int>(e)) * element;

@@ -11,7 +11,8 @@
 
 namespace zea {
 
-/// Key of zea's own in a config: {module: {"targets", "rank", "alpha", "rslora"}}.
+/// Key of zea's own in a config: {module: {"targets", "rank", "alpha", "rslora"}}, with
+/// "rank_pattern", "alpha_pattern" and "dropout" where these say something.
 inline constexpr const char* kAdapters = "lora_adapters";
 
 /// `config_json` with adapters for each module of which the deck names targets.

@@ -78,6 +78,8 @@ struct Adapter {
   std::string role, down, up;  ///< of linears, without ".weight"
   int part = 0, parts = 1;     ///< which tensor of the linear's weight it is of, of so many
   double scale = 1;
+  double alpha = 1;    ///< that, with the rank, made `scale`
+  double dropout = 0;  ///< the rate at which elements of x are dropped while training
   WeightOrder order = WeightOrder::OutIn;  ///< of that weight
   int base = -1, a = -1, b = -1;           ///< indices in ModelSpec::params, the first of several
 };
@@ -123,6 +125,8 @@ struct ModelSpec {
   }
   HeadShape heads(const std::string& module) const { return block(module).heads; }
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
+  /// Whether adapters of a module drop inputs.
+  bool has_dropout(const std::string& module) const;
   /// Whether a unit's output goes to another module: rows of the language model's width.
   bool makes_features(int unit) const;
   /// Whether a unit's output, or what that is made of, is read with the samples that train.

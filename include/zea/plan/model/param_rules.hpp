@@ -3,6 +3,7 @@
 // changed by its rules "pattern = value". By default vectors (norms, biases) do not decay.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@ struct ParamRule {
 
   bool operator==(const ParamRule&) const = default;
 };
+
+/// What a text "pattern = number" says; none: it is not one, or the number is below 0.
+struct PatternRule {
+  std::string pattern;
+  double value;
+};
+std::optional<PatternRule> parse_rule(const std::string& text);
 
 /// Whether `pattern`, in which * stands for any characters, is all of `name`.
 bool matches(const std::string& pattern, const std::string& name);

@@ -18,6 +18,16 @@ std::string canonical_parameter_name(const std::string& family, const std::strin
 /// The other way: what transformers' running model calls that parameter.
 std::string running_parameter_name(const std::string& family, const std::string& name);
 
+/// What files of ViT call a parameter that transformers' running model calls
+/// "layers.0.attention.q_proj": "encoder.layer.0.attention.attention.query"; and the other way.
+/// Names of other encoders, and with anything before them, come back unchanged.
+std::string canonical_vit_name(const std::string& name);
+std::string running_vit_name(const std::string& name);
+
+/// The name of an encoder's parameter without what models around it have before it:
+/// "vision_model.", or, of one that hears, "model.encoder.".
+std::string tower_parameter_name(const std::string& name, bool hears);
+
 /// True for tensors that old files carry although they are computed, not learnt (position ids,
 /// rotary frequencies, GPT-2's causal masks).
 bool is_computed_buffer(const std::string& name);

@@ -16,6 +16,8 @@
 //   unbiased_column_linear(x, role, rows, order), activated(y, role, activation)    the same
 //   without
 //                                       the bias, and activation(y + bias)
+//   dropped(x, adapter, rows), dropped_columns(x, adapter, rows)    x as an adapter takes it while
+//                                       training; the second of what a row linear takes
 //   adapters(), add_adapted(y, z, adapter)    of the unit; z times the adapter's scale added to its
 //                                       columns of y, which is not used any more
 //   query_value_biases(qkv)             adds "q.bias" and "v.bias"
@@ -55,11 +57,19 @@ typename Ops::Value with_adapters(Ops& ops, typename Ops::Value y, const std::st
   return y;
 }
 
+/// What the first matrix of an adapter makes of x, which is whole here.
+template <class Ops>
+typename Ops::Value adapter_down(Ops& ops, const typename Ops::Value& x, const Adapter& adapter,
+                                 UnitRows rows) {
+  if (adapter.dropout == 0) return ops.linear(x, adapter.down);
+  return ops.linear(ops.dropped(x, adapter, rows), adapter.down);
+}
+
 template <class Ops>
 typename Ops::Value adapted_linear(Ops& ops, const typename Ops::Value& x, const std::string& role,
-                                   WeightOrder order) {
+                                   UnitRows rows, WeightOrder order) {
   return with_adapters(ops, ops.linear(x, role, order), role, [&](const Adapter& adapter) {
-    return ops.linear(ops.linear(x, adapter.down), adapter.up);
+    return ops.linear(adapter_down(ops, x, adapter, rows), adapter.up);
   });
 }
 
@@ -68,7 +78,8 @@ template <class Ops>
 typename Ops::Value adapted_columns(Ops& ops, typename Ops::Value y, const typename Ops::Value& x,
                                     const std::string& role, UnitRows rows) {
   return with_adapters(ops, y, role, [&](const Adapter& adapter) {
-    return ops.column_linear(ops.linear(x, adapter.down), adapter.up, rows, WeightOrder::OutIn);
+    return ops.column_linear(adapter_down(ops, x, adapter, rows), adapter.up, rows,
+                             WeightOrder::OutIn);
   });
 }
 
@@ -91,9 +102,14 @@ typename Ops::Value activated_column_linear(Ops& ops, const typename Ops::Value&
 template <class Ops>
 typename Ops::Value adapted_row_linear(Ops& ops, const typename Ops::Value& x,
                                        const std::string& role, UnitRows rows, WeightOrder order) {
+  constexpr WeightOrder kOrder = WeightOrder::OutIn;
   return with_adapters(
       ops, ops.row_linear(x, role, rows, order), role, [&](const Adapter& adapter) {
-        return ops.linear(ops.row_linear(x, adapter.down, rows, WeightOrder::OutIn), adapter.up);
+        const auto low =
+            adapter.dropout == 0
+                ? ops.row_linear(x, adapter.down, rows, kOrder)
+                : ops.row_linear(ops.dropped_columns(x, adapter, rows), adapter.down, rows, kOrder);
+        return ops.linear(low, adapter.up);
       });
 }
 
@@ -189,8 +205,8 @@ typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const Proj
   x = normed_if_has(ops, x, "norm", spec.norm);
   if (spec.merge > 1 && !spec.pools_first) x = merged_features(ops, x, spec);
   x = normed_if_has(ops, x, "merged_norm", spec.norm);
-  if (ops.has("merger.weight")) x = adapted_linear(ops, x, "merger", kOrder);
-  if (spec.is_linear) return adapted_linear(ops, x, "linear", spec.order);
+  if (ops.has("merger.weight")) x = adapted_linear(ops, x, "merger", kRows, kOrder);
+  if (spec.is_linear) return adapted_linear(ops, x, "linear", kRows, spec.order);
   const auto inner = activated_column_linear(ops, x, "linear_1", spec.activation, kRows, kOrder);
   auto y = adapted_row_linear(ops, inner, "linear_2", kRows, kOrder);
   if (spec.shrinks) y = ops.shrunk(y);
