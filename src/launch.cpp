@@ -134,10 +134,13 @@ struct WatchedRanks {
 
 at::Device open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
   const ActionRecord::Action action(ranks.record, "open the device");
+  const DeviceKind kind = start.options.run.device;
   at::Device device = at::kCPU;
-  agree(*ranks.control, [&] {
-    device = open_device(start.options.run.device, world.local_rank(), world.local_size());
-  });
+  if (kind == DeviceKind::Cpu) return device;
+  std::vector<VisibleGpu> own;
+  agree(*ranks.control, [&] { own = find_gpus(kind); });
+  const std::vector<std::vector<VisibleGpu>> seen = gpus_on_node(world, own);
+  agree(*ranks.control, [&] { device = open_device(kind, seen, world.local_rank()); });
   return device;
 }
 

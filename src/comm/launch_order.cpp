@@ -7,6 +7,8 @@ namespace {
 constexpr int kOrderingNccl = 22600;     // knows NCCL_LAUNCH_ORDER_IMPLICIT
 constexpr int kOverlappingCuda = 12030;  // starts a kernel when the one before has started
 
+}  // namespace
+
 std::string nccl_text(int version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100);
 }
@@ -14,8 +16,6 @@ std::string nccl_text(int version) {
 std::string cuda_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100);
 }
-
-}  // namespace
 
 std::string launch_order_fault(const LaunchVersions& versions) {
   if (!versions.in_program_order) return {};

@@ -5,6 +5,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 
+#include <set>
+
 #include "zea/comm/launch_order.hpp"
 #include "zea/core/error.hpp"
 
@@ -31,21 +33,36 @@ void* compute_stream() {
 
 }  // namespace
 
-at::Device open_device(DeviceKind kind, int local_rank, int local_size) {
-  if (kind == DeviceKind::Cpu) return at::kCPU;
+std::vector<VisibleGpu> find_gpus(DeviceKind kind) {
+  if (kind == DeviceKind::Cpu) return {};
   if (!has_nccl())
     throw PlanError(
         "run.device = \"cuda\": this build has no NCCL; build with ZEA_ENABLE_NCCL=ON where nccl.h "
         "and the CUDA runtime are found, or set run.device to \"cpu\"");
   load_torch_cuda();
-  const int devices = num_cuda_devices();
-  if (devices < local_size)
-    throw PlanError("run.device = \"cuda\": " + std::to_string(local_size) +
-                    " ranks on this node, but it shows " + std::to_string(devices) +
-                    " GPUs; start one rank per GPU, or set run.device to \"cpu\"");
-  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+  return visible_gpus();
+}
+
+at::Device open_device(DeviceKind kind, const std::vector<std::vector<VisibleGpu>>& seen_on_node,
+                       int local_rank) {
+  if (kind == DeviceKind::Cpu) return at::kCPU;
+  const int index = deal_gpus(seen_on_node)[local_rank];
+  if (index < 0) {
+    std::set<std::string> different;
+    for (const std::vector<VisibleGpu>& seen : seen_on_node)
+      for (const VisibleGpu& gpu : seen) different.insert(gpu.id);
+    throw PlanError("run.device = \"cuda\": " + std::to_string(seen_on_node.size()) +
+                    " ranks on this node, but it shows " + std::to_string(different.size()) +
+                    " GPUs, and to one rank " + std::to_string(seen_on_node[local_rank].size()) +
+                    " that others have; start one rank per GPU, or set run.device to \"cpu\"");
+  }
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   cuda().setDevice(device);
   return device;
+}
+
+at::Device open_device(DeviceKind kind) {
+  return open_device(kind, {find_gpus(kind)}, 0);
 }
 
 void check_places(const Plan& plan, at::Device device) {

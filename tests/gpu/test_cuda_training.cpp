@@ -29,8 +29,9 @@ class CudaTraining : public ::testing::Test {
  protected:
   void SetUp() override {
     if (num_cuda_devices() < testing::world().local_size()) GTEST_SKIP() << "fewer GPUs than ranks";
-    device_ =
-        open_device(DeviceKind::Cuda, testing::world().local_rank(), testing::world().local_size());
+    const World& world = testing::world();
+    const auto seen = gpus_on_node(world, find_gpus(DeviceKind::Cuda));
+    device_ = open_device(DeviceKind::Cuda, seen, world.local_rank());
   }
 
   TinyResult on_gpu(TinyRunOptions run) {

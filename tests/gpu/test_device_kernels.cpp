@@ -22,7 +22,7 @@ class DeviceKernels : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-    device_ = open_device(DeviceKind::Cuda, 0, 1);
+    device_ = open_device(DeviceKind::Cuda);
     ASSERT_TRUE(detail::has_device_kernels());
     at::manual_seed(7);
   }

@@ -5,15 +5,23 @@
 #include <ATen/ATen.h>
 
 #include "zea/comm/mesh.hpp"
+#include "zea/comm/visible_gpus.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea {
 
-/// run.device as this rank's device: "cpu", or "cuda" for the GPU of this rank's place on its node.
-/// libtorch's CUDA part is loaded only then, so a machine without CUDA needs none of it. Throws
-/// PlanError saying what is missing: this build's NCCL, CUDA's libraries, or a GPU for every rank
-/// of the node.
-at::Device open_device(DeviceKind kind, int local_rank, int local_size);
+/// The GPUs that this process may use; none for run.device = "cpu". libtorch's CUDA part is loaded
+/// only for "cuda", so a machine without CUDA needs none of it. Throws PlanError saying what is
+/// missing: this build's NCCL, or CUDA's libraries.
+std::vector<VisibleGpu> find_gpus(DeviceKind kind);
+
+/// run.device as this rank's device: "cpu", or the GPU that is its own of those that the ranks of
+/// its node see (deal_gpus). Throws PlanError where there is none for it.
+at::Device open_device(DeviceKind kind, const std::vector<std::vector<VisibleGpu>>& seen_on_node,
+                       int local_rank);
+
+/// The same for a process that is alone on its node.
+at::Device open_device(DeviceKind kind);
 
 /// Throws PlanError where places of the plan's pipeline would wait for each other on this device
 /// for ever: on GPUs that run one communicator at a time.

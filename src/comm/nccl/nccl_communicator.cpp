@@ -7,6 +7,7 @@
 #include <string>
 
 #include "zea/comm/launch_order.hpp"
+#include "zea/comm/visible_gpus.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -60,8 +61,34 @@ int num_cuda_devices() {
   return 0;
 }
 
+std::vector<VisibleGpu> visible_gpus() {
+  std::vector<VisibleGpu> gpus(num_cuda_devices());
+  for (size_t index = 0; index < gpus.size(); ++index) {
+    cudaDeviceProp properties;
+    const int device = static_cast<int>(index);
+    check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    char address[32] = {};
+    check_cuda(cudaDeviceGetPCIBusId(address, sizeof address, device), "cudaDeviceGetPCIBusId");
+    // Parts of one GPU (MIG) share its address and differ in their number.
+    gpus[index].id = std::string(address) + " ";
+    for (const char byte : properties.uuid.bytes) {
+      constexpr const char* kDigits = "0123456789abcdef";
+      gpus[index].id += {kDigits[(byte >> 4) & 15], kDigits[byte & 15]};
+    }
+    gpus[index].name = properties.name;
+    gpus[index].is_near = is_near_device(address);
+  }
+  return gpus;
+}
+
+GpuMemory gpu_memory() {
+  size_t free = 0, all = 0;
+  check_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+  return {static_cast<int64_t>(free), static_cast<int64_t>(all)};
+}
+
 LaunchVersions launch_versions() {
-  LaunchVersions versions;
+  LaunchVersions versions{.built_nccl = NCCL_VERSION_CODE, .built_cuda = CUDART_VERSION};
   check_nccl(ncclGetVersion(&versions.nccl), "ncclGetVersion");
   check_cuda(cudaRuntimeGetVersion(&versions.cuda_runtime), "cudaRuntimeGetVersion");
   check_cuda(cudaDriverGetVersion(&versions.cuda_driver), "cudaDriverGetVersion");

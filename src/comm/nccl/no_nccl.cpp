@@ -2,6 +2,7 @@
 // Stands for nccl_collectives.cpp where NCCL or the CUDA runtime was not found, or not wanted.
 #include "zea/comm/communicator.hpp"
 #include "zea/comm/launch_order.hpp"
+#include "zea/comm/visible_gpus.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
@@ -23,6 +24,14 @@ bool has_nccl() {
 
 int num_cuda_devices() {
   return 0;
+}
+
+std::vector<VisibleGpu> visible_gpus() {
+  return {};
+}
+
+GpuMemory gpu_memory() {
+  return {};
 }
 
 }  // namespace zea

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPUs that a process may use, and which rank of a node takes which. A launcher may show every
+// rank all GPUs of its node (--gpu-bind=none), those near its cores (--gpu-bind=closest) or one
+// (--gpus-per-task=1), each time numbered from 0; so GPUs are told apart by what they are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace zea {
+
+struct VisibleGpu {
+  std::string id;       ///< the same for every process of the node
+  std::string name;     ///< as its maker calls it
+  bool is_near = true;  ///< to the cores that this process may use, as far as the node tells
+};
+
+/// In CUDA's order, which cudaSetDevice counts by; empty without NCCL, a driver or a device.
+std::vector<VisibleGpu> visible_gpus();
+
+class World;
+/// What each rank of this node sees, in their order. Collective over all ranks.
+std::vector<std::vector<VisibleGpu>> gpus_on_node(const World& world,
+                                                  const std::vector<VisibleGpu>& own);
+
+/// Bytes of the current device that are free, and all; zeros in a build without NCCL.
+struct GpuMemory {
+  int64_t free_bytes = 0, bytes = 0;
+};
+GpuMemory gpu_memory();
+
+/// Whether this process may use a core that the node's system counts among those near the device of
+/// that PCI address ("0000:1b:00.0"); true where nothing is known.
+bool is_near_device(const std::string& pci_address);
+
+/// The GPU of each rank of a node, as an index into what it sees; -1 for a rank for which there is
+/// none left. No two ranks have the same one. As many as can be have one that is near; apart from
+/// that, those who see the same take them in order.
+std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank);
+
+}  // namespace zea

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/comm/visible_gpus.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "zea/comm/gathered_texts.hpp"
+#include "zea/comm/world.hpp"
+
+namespace zea {
+namespace {
+
+/// Cores of a list as the system writes them: "0-15,64-79".
+std::set<int> cores_of_list(const std::string& list) {
+  std::set<int> cores;
+  std::istringstream parts(list);
+  for (std::string part; std::getline(parts, part, ',');) {
+    int first = 0, last = 0;
+    char dash = 0;
+    std::istringstream range(part);
+    if (!(range >> first)) continue;
+    if (!(range >> dash >> last)) last = first;
+    for (int core = first; core <= last; ++core) cores.insert(core);
+  }
+  return cores;
+}
+
+std::string text_of(const std::vector<VisibleGpu>& gpus) {
+  std::string text;
+  for (const VisibleGpu& gpu : gpus)
+    text += gpu.id + "\t" + gpu.name + "\t" + (gpu.is_near ? "near" : "far") + "\n";
+  return text;
+}
+
+std::vector<VisibleGpu> gpus_of_text(const std::string& text) {
+  std::vector<VisibleGpu> gpus;
+  std::istringstream lines(text);
+  for (std::string id, name, place; std::getline(lines, id, '\t') &&
+                                    std::getline(lines, name, '\t') && std::getline(lines, place);)
+    gpus.push_back({id, name, place == "near"});
+  return gpus;
+}
+
+/// Finds every rank a GPU by moving others to another one of theirs where that makes room.
+class Dealer {
+ public:
+  explicit Dealer(const std::vector<std::vector<VisibleGpu>>& seen)
+      : seen_(seen), taken_(seen.size(), -1) {}
+
+  void deal(bool only_near) {
+    only_near_ = only_near;
+    for (size_t rank = 0; rank < seen_.size(); ++rank) {
+      visited_.clear();
+      if (taken_[rank] < 0) find(static_cast<int>(rank));
+    }
+  }
+  const std::vector<int>& taken() const { return taken_; }
+
+ private:
+  bool suits(const VisibleGpu& gpu) const { return gpu.is_near || !only_near_; }
+
+  bool find(int rank) {
+    const std::vector<VisibleGpu>& gpus = seen_[rank];
+    for (size_t index = 0; index < gpus.size(); ++index)
+      if (suits(gpus[index]) && !owner_.contains(gpus[index].id)) return take(rank, index);
+    for (size_t index = 0; index < gpus.size(); ++index)
+      if (suits(gpus[index]) && visited_.insert(gpus[index].id).second &&
+          find(owner_.at(gpus[index].id)))
+        return take(rank, index);
+    return false;
+  }
+
+  bool take(int rank, size_t index) {
+    owner_[seen_[rank][index].id] = rank;
+    taken_[rank] = static_cast<int>(index);
+    return true;
+  }
+
+  const std::vector<std::vector<VisibleGpu>>& seen_;
+  std::vector<int> taken_;
+  std::map<std::string, int> owner_;
+  std::set<std::string> visited_;
+  bool only_near_ = false;
+};
+
+}  // namespace
+
+std::vector<std::vector<VisibleGpu>> gpus_on_node(const World& world,
+                                                  const std::vector<VisibleGpu>& own) {
+  const std::unique_ptr<Collectives> all = make_mpi_collectives(world.communicator());
+  const std::vector<std::string> texts = all_gather_texts(*all, text_of(own));
+  const std::vector<int>& nodes = world.node_of_rank();
+  std::vector<std::vector<VisibleGpu>> seen;
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    if (nodes[rank] == nodes[world.rank()]) seen.push_back(gpus_of_text(texts[rank]));
+  return seen;
+}
+
+bool is_near_device(const std::string& pci_address) {
+  std::string name = pci_address;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::ifstream file("/sys/bus/pci/devices/" + name + "/local_cpulist");
+  std::string list;
+  cpu_set_t own;
+  if (!std::getline(file, list) || sched_getaffinity(0, sizeof own, &own) != 0) return true;
+  const std::set<int> near = cores_of_list(list);
+  const auto may_use = [&own](int core) { return core < CPU_SETSIZE && CPU_ISSET(core, &own); };
+  return near.empty() || std::ranges::any_of(near, may_use);
+}
+
+std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank) {
+  Dealer dealer(seen_by_rank);
+  dealer.deal(true);
+  dealer.deal(false);
+  return dealer.taken();
+}
+
+}  // namespace zea
