@@ -7,8 +7,12 @@
 
 namespace zea {
 
+std::string version() {
+  return ZEA_VERSION;
+}
+
 std::string version_text() {
-  return "zea " ZEA_VERSION "\n";
+  return "zea " + version() + "\n";
 }
 
 std::string build_text() {

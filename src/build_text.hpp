@@ -6,6 +6,8 @@
 
 namespace zea {
 
+/// "0.1.0".
+std::string version();
 std::string version_text();
 /// One line per library, for zea -c.
 std::string build_text();

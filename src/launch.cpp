@@ -25,6 +25,8 @@
 #include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/describe_ranks.hpp"
 #include "zea/plan/estimate/choose_recomputation.hpp"
+#include "zea/preflight/measure_nodes.hpp"
+#include "zea/preflight/verdict.hpp"
 #include "zea/train/profile.hpp"
 #include "zea/train/run_directory.hpp"
 #include "zea/train/trainer.hpp"
@@ -37,6 +39,8 @@ namespace {
 /// For reading the deck and opening what it names, before it is known how long the run may stand
 /// still.
 constexpr double kStartSeconds = 1800;
+/// For what zea --check-node does at a time.
+constexpr double kCheckSeconds = 180;
 
 /// A new run does not mix its checkpoints with those of an earlier one.
 void check_no_checkpoints(const std::string& directory) {
@@ -293,10 +297,34 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
       .run();
 }
 
+/// --check-node: what every node is like, told by rank 0; all ranks end alike.
+ExitCode check_nodes(const CommandLine& line, World& world, const GiveUp& give_up) {
+  std::optional<std::jthread> start_limit = limit_start(kCheckSeconds, give_up);
+  Communicator all = world.communicator();
+  Start start;
+  agree(*make_mpi_collectives(all), [&] { start = read_check(line); });
+  double& deadline = start.options.run.watchdog_seconds;
+  deadline = std::min(deadline, kCheckSeconds);
+  WatchedRanks ranks(std::move(all), world, start, give_up);
+  start_limit.reset();
+  const RunOptions& run = start.options.run;
+  const Measurements measured = measure_nodes(
+      world, {run.device, start.directory, static_cast<int>(run.threads), version()}, ranks.record);
+  int64_t is_sick = 0;
+  if (ranks.is_root()) {
+    const std::vector<Finding> findings = judge(measured);
+    std::fputs(printable(report(measured, findings)).c_str(), stdout);
+    is_sick = has_sick(findings);
+  }
+  ranks.control->broadcast(&is_sick, 1, DType::Int64, 0).wait();
+  return is_sick != 0 ? ExitCode::SickNode : ExitCode::Done;
+}
+
 /// Damage in the data of a checkpoint shows when it is read: a run then goes on from the newest one
 /// that is whole.
 ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& rank) {
   const KernelRuntime kernels;
+  if (line.check_node) return check_nodes(line, world, give_up);
   TensorBytes tensor_bytes;  // outlives all tensors
   std::vector<DamagedCheckpoint> damaged;
   for (;;) {

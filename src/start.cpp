@@ -253,4 +253,24 @@ Start read_start(const CommandLine& line, int ranks, const std::vector<DamagedCh
   return start;
 }
 
+Start read_check(const CommandLine& line) {
+  Start start;
+  std::string restarted;
+  if (line.deck.empty() && line.restart.empty()) {
+    // What a deck must name is not looked at.
+    start.options = parse_deck("[model]\nweights = \"none\"\n[data]\ntrain = \"none\"\n",
+                               "the command line", line.overrides);
+    restarted = ".";
+  } else {
+    if (!line.restart.empty()) {
+      const std::string path = resolve_checkpoint(line.restart, {}).path;
+      start.checkpoint = open_state(path);
+      restarted = run_of_checkpoint(path);
+    }
+    start.options = read_options(line, start.checkpoint.get(), 1);
+  }
+  start.directory = choose_directory(line, start.options, restarted);
+  return start;
+}
+
 }  // namespace zea

@@ -34,4 +34,8 @@ Start read_start(const CommandLine& line, int ranks,
                  const std::vector<DamagedCheckpoint>& damaged = {},
                  const std::function<void(const Options&)>& reader = {});
 
+/// What zea --check-node needs of a start: options, and the run directory ("." without a deck), but
+/// neither model nor data. Throws DeckError.
+Start read_check(const CommandLine& line);
+
 }  // namespace zea

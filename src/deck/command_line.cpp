@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kUsage =
     "zea -i deck | -r run-or-checkpoint [-d run-directory] [-n] [--ranks N] [--ranks-per-node N] "
-    "[--profile FILE] [-t hh:mm:ss] [-c] [-h [KEY]] "
+    "[--profile FILE] [--check-node] [-t hh:mm:ss] [-c] [-h [KEY]] "
     "[section.key=value ...]";
 
 constexpr const char* kPurpose = "zea trains multimodal language models sharded over many ranks.";
@@ -38,6 +38,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::NonFinite, "loss or gradient is not finite, or spikes too often"},
     {ExitCode::Communication, "communication (MPI or NCCL)"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
+    {ExitCode::SickNode, "zea --check-node found a sick node"},
     {ExitCode::Requeue, "stopped on purpose after a checkpoint: requeue me"},
 };
 
@@ -85,6 +86,10 @@ void declare_options(CLI::App& app, Declared& given) {
                  "measure what every unit of the model costs here, on this one process with "
                  "run.threads threads, write it to FILE for mesh.profile, and stop")
       ->type_name("FILE");
+  app.add_flag(
+      "--check-node", values.check_node,
+      "look at the nodes of the ranks instead of training (GPUs, links, memory, disk of the "
+      "run directory, clocks, builds), name sick ones, and stop; needs no deck");
   app.add_option("-t", given.wall_limit, "wall limit: write a checkpoint and leave before it ends")
       ->type_name("HH:MM:SS");
   app.add_flag("-c", values.show_build, "print how zea was built, and stop");
@@ -135,9 +140,12 @@ void check_command_line(const CommandLine& values) {
         "ranks share a node");
   if (values.plan_only && !values.profile.empty())
     refuse("--profile measures and -n plans; measure first, then plan with mesh.profile=FILE");
+  if (values.check_node && (values.plan_only || !values.profile.empty()))
+    refuse(
+        "--check-node looks at the nodes of a job, -n and --profile need none; take one of them");
   const bool only_prints =
       values.show_build || values.show_help || values.show_version || values.show_manual;
-  if (values.deck.empty() && values.restart.empty() && !only_prints)
+  if (values.deck.empty() && values.restart.empty() && !only_prints && !values.check_node)
     refuse("nothing to run: give a deck (-i) or a run to go on with (-r)");
 }
 

@@ -1,36 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several nodes, which are this machine under several host names: MPI tells ranks of other names apart. Logical
-ranks then stand where tensor parallelism stays inside a node, also where that is not MPI's order and MPI rank 0 is
-not the first, and the run is the one of a single node. Skipped where host names cannot be set."""
+"""Several nodes, which are this machine under several host names (named_hosts.py). Logical ranks then stand where
+tensor parallelism stays inside a node, also where that is not MPI's order and MPI rank 0 is not the first, and the run
+is the one of a single node. Skipped where host names cannot be set."""
 
 import re
-import subprocess
-import sys
 from unittest import mock
 
+import named_hosts as nh
 import zea_run as zr
 
 STEPS = 3
-AGENT = """#!/bin/sh
-# What mpirun starts in place of ssh: HOST COMMAND...
-HOST=$1
-shift
-export HOST COMMAND="$*"
-exec unshare --uts sh -c 'hostname "$HOST"; exec sh -c "$COMMAND"'
-"""
 GRID = ["mesh.llm.tp=2", "mesh.llm.strategy=full_shard", "mesh.vision.strategy=no_shard"]
-
-
-def can_name_hosts():
-    return subprocess.run(["unshare", "--uts", "hostname", "nodea"], capture_output=True).returncode == 0
 
 
 class Nodes(zr.ZeaTest):
     def setUp(self):
         super().setUp()
-        self.agent = self.folder / "agent.sh"
-        self.agent.write_text(AGENT)
-        self.agent.chmod(0o755)
+        self.agent = nh.write_agent(self.folder)
         weights = zr.make_weights(self.folder / "weights.h5")
         train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(4 * STEPS))
         self.deck = zr.write_deck(
@@ -45,10 +31,7 @@ class Nodes(zr.ZeaTest):
 
     def train(self, name, nodes="", *keys):
         directory = self.folder / name
-        launcher = list(zr.MPIRUN)
-        if nodes:
-            launcher += ["--host", nodes, "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", self.agent]
-        with mock.patch.object(zr, "MPIRUN", launcher):
+        with mock.patch.object(zr, "MPIRUN", nh.launcher(self.agent, nodes)):
             result = zr.run_zea(4, ["-i", self.deck, "-d", directory, *GRID, *keys], directory)
         self.assert_code(result, 0)
         return result
@@ -79,7 +62,5 @@ class Nodes(zr.ZeaTest):
         self.assert_same_run("uneven", uneven, one)
 
 
-if not can_name_hosts():
-    print("skipped: unshare --uts is not allowed here, so there are no host names to tell nodes apart")
-    sys.exit(77)
+nh.skip_without_names()
 zr.main()

@@ -23,6 +23,7 @@ MAY_INCLUDE = {
     "optim": ["core", "deck", "plan", "kernels", "parallel"],
     "checkpoint": ["core", "plan", "comm", "io", "parallel"],
     "watch": ["core", "comm", "io"],
+    "preflight": ["core", "deck", "comm", "io", "parallel"],
     "train": [
         *["core", "deck", "plan", "comm", "io", "data", "model", "batch", "parallel", "optim", "checkpoint", "watch"]
     ],

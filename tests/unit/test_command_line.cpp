@@ -51,6 +51,18 @@ TEST(CommandLine, ReadsEveryOption) {
                                       "mesh.dp_shard=-1", "run.directory=a=b"}));
 }
 
+TEST(CommandLine, LooksAtNodesWithAndWithoutADeck) {
+  EXPECT_TRUE(parsed({"--check-node"}).check_node);
+  const CommandLine line = parsed({"--check-node", "-i", "a.toml", "-t", "1:00:00", "a.b=c"});
+  EXPECT_TRUE(line.check_node);
+  EXPECT_EQ(line.deck, "a.toml");
+  EXPECT_FALSE(parsed({"-i", "a.toml"}).check_node);
+  const std::string sentence =
+      "--check-node looks at the nodes of a job, -n and --profile need none; take one of them";
+  EXPECT_TRUE(contains(refusal_of({"--check-node", "-n", "-i", "a.toml"}), sentence));
+  EXPECT_TRUE(contains(refusal_of({"--check-node", "--profile", "b", "-i", "a.toml"}), sentence));
+}
+
 TEST(CommandLine, GivesNothingThatWasNotAsked) {
   const CommandLine line = parsed({"-i", "a.toml"});
 

@@ -19,6 +19,7 @@ enum class ExitCode : int {
   NonFinite = 5,      ///< loss or gradient is not finite, or spikes too often
   Communication = 6,  ///< MPI or NCCL
   Storage = 7,        ///< disk, permissions, lock
+  SickNode = 8,       ///< zea --check-node found one
   Requeue = 75,       ///< stopped on purpose after a checkpoint: start me again
 };
 

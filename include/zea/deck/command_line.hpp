@@ -16,6 +16,7 @@ struct CommandLine {
   int ranks = 0;            ///< --ranks of the plan; 0: not given
   int ranks_per_node = 0;   ///< --ranks-per-node of the plan; 0: all on one node
   std::string profile;      ///< --profile: file for the measured costs of the units
+  bool check_node = false;  ///< --check-node: only look at the nodes
   double wall_seconds = 0;  ///< -t; 0: no limit
   bool show_build = false;
   bool show_help = false;

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures the nodes of a job by means of its ranks: their facts, clocks and links.
+#pragma once
+
+#include <string>
+
+#include "zea/comm/world.hpp"
+#include "zea/core/action_record.hpp"
+#include "zea/deck/options.hpp"
+#include "zea/preflight/measurements.hpp"
+
+namespace zea {
+
+struct MeasuredRun {
+  DeviceKind device = DeviceKind::Cpu;
+  std::string directory;  ///< of the run; it need not be there yet
+  int threads = 1;        ///< of a rank
+  std::string version;    ///< of zea
+};
+
+/// The same on every rank, but for clocks, which rank 0 knows. Says in `record` what it is doing.
+/// Collective. Throws CommError naming the node where communication fails.
+Measurements measure_nodes(const World& world, const MeasuredRun& run, ActionRecord& record);
+
+}  // namespace zea

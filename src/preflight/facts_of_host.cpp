@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Version.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "rank_facts.hpp"
+#include "zea/comm/world.hpp"
+#include "zea/core/host_name.hpp"
+#include "zea/io/manifest.hpp"
+
+namespace zea {
+namespace {
+
+/// As Slurm calls the node; elsewhere the host's name without its domain.
+std::string node_name() {
+  const char* of_slurm = std::getenv("SLURMD_NODENAME");
+  if (of_slurm != nullptr && *of_slurm != 0) return of_slurm;
+  const std::string host = host_name();
+  return host.substr(0, host.find('.'));
+}
+
+/// What follows "key" and a colon in a file of /proc; empty where there is no such line.
+std::string value_in(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t value = line.find_first_not_of(" \t", line.find(':') + 1);
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return "";
+}
+
+int64_t free_memory() {
+  const std::string kibibytes = value_in("/proc/meminfo", "MemAvailable");
+  return kibibytes.empty() ? -1 : std::strtoll(kibibytes.c_str(), nullptr, 10) * 1024;
+}
+
+/// Of the library that is loaded, which need not be the one that was built against.
+std::string libtorch_version() {
+  const std::string key = "TORCH_VERSION=", config = at::show_config();
+  const size_t begin = config.find(key);
+  if (begin == std::string::npos) return "unknown";
+  const size_t value = begin + key.size();
+  return config.substr(value, config.find_first_of(", \n", value) - value);
+}
+
+std::string hash_of_program() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  return hash_bytes(bytes.data(), static_cast<int64_t>(bytes.size())).substr(0, 8);
+}
+
+std::string kernel_release() {
+  utsname names{};
+  return uname(&names) == 0 ? names.release : "unknown";
+}
+
+std::vector<int> own_cores() {
+  cpu_set_t own;
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof own, &own) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &own)) cores.push_back(core);
+  return cores;
+}
+
+int64_t limit_of(__rlimit_resource resource) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+}  // namespace
+
+RankFacts facts_of_host(int threads, const std::string& version) {
+  RankFacts facts;
+  facts.name = node_name();
+  facts.zea = version;
+  facts.build = hash_of_program();
+  facts.libtorch = libtorch_version();
+  facts.mpi = mpi_library();
+  facts.kernel = kernel_release();
+  facts.processor = value_in("/proc/cpuinfo", "model name");
+  facts.cores = own_cores();
+  facts.threads = threads;
+  facts.open_files = limit_of(RLIMIT_NOFILE);
+  facts.locked_bytes = limit_of(RLIMIT_MEMLOCK);
+  facts.memory_free_bytes = free_memory();
+  struct statvfs shared {};
+  if (::statvfs("/dev/shm", &shared) == 0) {
+    facts.shared_bytes = static_cast<int64_t>(shared.f_blocks * shared.f_frsize);
+    facts.shared_free_bytes = static_cast<int64_t>(shared.f_bavail * shared.f_frsize);
+  }
+  return facts;
+}
+
+}  // namespace zea

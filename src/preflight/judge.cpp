@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "node_views.hpp"
+#include "zea/comm/launch_order.hpp"
+#include "zea/preflight/verdict.hpp"
+
+namespace zea {
+namespace {
+
+/// Of the median of the nodes: less is sick. Disks serve others, too, and vary more.
+constexpr double kLeastLinkShare = 0.5, kLeastMemoryShare = 0.5, kLeastDiskShare = 0.25;
+/// NCCL and shared buffers begin with some of these.
+constexpr int64_t kLeastSharedBytesOfRank = int64_t{32} << 20;
+constexpr int64_t kLeastDiskBytes = int64_t{1} << 30;
+/// The rest is what CUDA itself takes.
+constexpr double kLeastGpuFreeShare = 0.8;
+constexpr double kMostClockSeconds = 1;
+constexpr int64_t kLeastOpenFiles = 1024;
+
+class Judge {
+ public:
+  explicit Judge(const Measurements& measured) : measured_(measured), nodes_(views_of(measured)) {}
+
+  std::vector<Finding> judge() {
+    for (const NodeView& node : nodes_) {
+      look_at_gpus(node);
+      look_at_files(node);
+      look_at_cores(node);
+      look_at_limits(node);
+    }
+    compare_sizes();
+    compare_rates();
+    compare_clocks();
+    check_sums();
+    compare_builds();
+    return std::move(findings_);
+  }
+
+ private:
+  /// Nodes of which the same is to be told are told of once.
+  void add(const NodeView& node, const std::string& found, const std::string& remedy,
+           bool is_sick) {
+    for (Finding& before : findings_)
+      if (before.found == found && before.remedy == remedy) {
+        if (before.nodes.back() != node.name()) before.nodes.push_back(node.name());
+        return;
+      }
+    findings_.push_back({{node.name()}, found, remedy, is_sick});
+  }
+  void sick(const NodeView& node, const std::string& found, const std::string& remedy) {
+    add(node, found, remedy, true);
+  }
+  void note(const NodeView& node, const std::string& found, const std::string& remedy) {
+    add(node, found, remedy, false);
+  }
+
+  void look_at_gpus(const NodeView& node);
+  void look_at_files(const NodeView& node);
+  void look_at_cores(const NodeView& node);
+  void look_at_limits(const NodeView& node);
+  void compare_sizes();
+  void compare_rates();
+  void compare_clocks();
+  void check_sums();
+  void compare_builds();
+  using Value = std::function<double(const NodeView&)>;
+  void compare_low(const Value& value, double share,
+                   const std::function<std::string(double)>& found, const std::string& remedy);
+  void compare_equal(const std::string& what,
+                     const std::function<std::string(const RankFacts&)>& value,
+                     const std::string& remedy, bool is_sick);
+
+  const Measurements& measured_;
+  const std::vector<NodeView> nodes_;
+  std::vector<Finding> findings_;
+};
+
+std::string known(int version, std::string (*text)(int)) {
+  return version == 0 ? "" : text(version);
+}
+
+/// A driver that is missing or too old is the reason of what comes after it.
+void Judge::look_at_gpus(const NodeView& node) {
+  if (!measured_.on_gpus) return;
+  const RankFacts& first = node.first();
+  const bool knows_driver = first.cuda_runtime > 0;
+  if (knows_driver && first.cuda_driver == 0)
+    return sick(node, "there is no CUDA driver", "ask the administrators for one (nvidia-smi)");
+  if (knows_driver && first.cuda_driver / 1000 < first.cuda_runtime / 1000)
+    return sick(node,
+                "its driver knows CUDA " + cuda_text(first.cuda_driver) +
+                    ", and the CUDA runtime that is loaded is " + cuda_text(first.cuda_runtime),
+                "ask the administrators for a newer driver");
+  for (const RankFacts* rank : node.ranks) {
+    if (!rank->gpu_fault.empty())
+      sick(node, rank->gpu_fault, "ask the administrators to look at its GPUs (nvidia-smi)");
+    else if (static_cast<double>(rank->gpu_free_bytes) <
+             kLeastGpuFreeShare * static_cast<double>(rank->gpu_bytes))
+      sick(node,
+           "of the " + gib_text(rank->gpu_bytes) + " of GPU " + rank->gpu_id + " " +
+               gib_text(rank->gpu_free_bytes) + " are free",
+           "ask the administrators to end what another job left on it (nvidia-smi)");
+  }
+  if (first.nccl < first.built_nccl)
+    note(node,
+         "NCCL " + nccl_text(first.nccl) + " is loaded, and zea was built with " +
+             nccl_text(first.built_nccl),
+         "look for an older one in LD_LIBRARY_PATH");
+}
+
+void Judge::look_at_files(const NodeView& node) {
+  const RankFacts& first = node.first();
+  const int64_t needed = kLeastSharedBytesOfRank * static_cast<int64_t>(node.ranks.size());
+  if (first.shared_free_bytes >= 0 && first.shared_free_bytes < needed)
+    sick(node,
+         "of the " + gib_text(first.shared_bytes) + " of /dev/shm " +
+             gib_text(first.shared_free_bytes) + " are free, and its " +
+             std::to_string(node.ranks.size()) + " ranks want " + gib_text(needed),
+         "remove what earlier jobs left there, or make it larger (containers: --shm-size)");
+  if (!first.disk_fault.empty())
+    sick(node, measured_.directory + " cannot be written: " + first.disk_fault,
+         "look at its mount");
+  else if (first.disk_free_bytes >= 0 && first.disk_free_bytes < kLeastDiskBytes)
+    sick(node,
+         gib_text(first.disk_free_bytes) + " are free for " + measured_.directory + ", less than " +
+             gib_text(kLeastDiskBytes),
+         "make room");
+}
+
+/// Ranks are free to share cores that are enough for all of them.
+void Judge::look_at_cores(const NodeView& node) {
+  std::map<std::vector<int>, int64_t> threads_on;
+  std::map<int, int> sets_with;  // of each core
+  for (const RankFacts* rank : node.ranks)
+    if (!rank->cores.empty()) threads_on[rank->cores] += rank->threads;
+  for (const auto& [cores, threads] : threads_on)
+    for (const int core : cores) ++sets_with[core];
+  const bool overlap =
+      std::ranges::any_of(sets_with, [](const auto& entry) { return entry.second > 1; });
+  for (const auto& [cores, threads] : threads_on)
+    if (threads > static_cast<int64_t>(cores.size()))
+      note(node,
+           "ranks with " + std::to_string(threads) + " threads share " +
+               std::to_string(cores.size()) + " cores (the first is core " +
+               std::to_string(cores.front()) + ")",
+           "start fewer ranks, set run.threads lower, or bind them otherwise (--cpu-bind, "
+           "--bind-to)");
+  if (overlap)
+    note(node, "ranks are bound to different sets of cores that have some in common",
+         "bind them otherwise (--cpu-bind, --bind-to)");
+}
+
+void Judge::look_at_limits(const NodeView& node) {
+  const RankFacts& first = node.first();
+  if (first.open_files >= 0 && first.open_files < kLeastOpenFiles)
+    note(node, "a process may open " + std::to_string(first.open_files) + " files",
+         "raise ulimit -n");
+  if (first.locked_bytes >= 0 && (measured_.on_gpus || nodes_.size() > 1))
+    note(node, "a process may lock " + gib_text(first.locked_bytes) + " of memory",
+         "fast networks want ulimit -l unlimited");
+}
+
+void Judge::compare_low(const Value& value, double share,
+                        const std::function<std::string(double)>& found,
+                        const std::string& remedy) {
+  std::vector<double> values;
+  for (const NodeView& node : nodes_) values.push_back(value(node));
+  const double median = median_of(values);
+  for (size_t node = 0; node < nodes_.size(); ++node)
+    if (values[node] >= 0 && values[node] < share * median)
+      sick(nodes_[node], found(values[node]) + found(-median), remedy);
+}
+
+void Judge::compare_sizes() {
+  const auto gib = [](const char* what) {
+    return [what](double bytes) {
+      return bytes < 0
+                 ? ", and the median of the nodes is " + gib_text(static_cast<int64_t>(-bytes))
+                 : std::string(what) + gib_text(static_cast<int64_t>(bytes));
+    };
+  };
+  compare_low([](const NodeView& node) { return node.first().memory_free_bytes; },
+              kLeastMemoryShare, gib("free memory is "),
+              "ask the administrators to end what another job left there");
+  if (!measured_.on_gpus) return;
+  const auto most_visible = [](const NodeView& node) {
+    int most = 0;
+    for (const RankFacts* rank : node.ranks) most = std::max(most, rank->visible_gpus);
+    return static_cast<double>(most);
+  };
+  const auto gpus = [](double count) {
+    return count < 0 ? ", the median of the nodes " + std::to_string(std::lround(-count))
+                     : "it shows a rank " + std::to_string(std::lround(count)) + " GPUs";
+  };
+  constexpr double kAll = 1;
+  compare_low(most_visible, kAll, gpus, "ask the administrators to look at its GPUs (nvidia-smi)");
+}
+
+void Judge::compare_rates() {
+  const auto rate = [](const std::string& what) {
+    return [what](double rate) {
+      return rate < 0 ? ", and the median of the nodes is " + rate_text(-rate)
+                      : what + rate_text(rate);
+    };
+  };
+  const auto of_list = [this](std::vector<double> rates) {
+    return [this, rates = std::move(rates)](const NodeView& node) {
+      const double found = rates[&node - nodes_.data()];
+      return found > 0 ? found : -1;  // not measured
+    };
+  };
+  const char* inside = measured_.links_on_gpus ? "its GPUs and the links between them (nvidia-smi "
+                                                 "topo -m, nvidia-smi nvlink -s)"
+                                               : "what else runs on it, and its memory";
+  compare_low(of_list(rates_inside(measured_)), kLeastLinkShare, rate("its ranks sum at "),
+              std::string("ask the administrators to look at ") + inside);
+  compare_low(of_list(rates_across(measured_)), kLeastLinkShare,
+              rate("with the better of its neighbours it sums at "),
+              "ask the administrators to look at its network (ibstat, ethtool)");
+  compare_low(
+      [](const NodeView& node) { return node.first().disk_rate > 0 ? node.first().disk_rate : -1; },
+      kLeastDiskShare, rate("it writes " + measured_.directory + " at "),
+      "ask the administrators to look at its mount");
+}
+
+void Judge::compare_clocks() {
+  for (size_t node = 0; node < measured_.clocks.size(); ++node) {
+    const NodeClock& clock = measured_.clocks[node];
+    if (std::abs(clock.ahead_seconds) - clock.bound_seconds <= kMostClockSeconds) continue;
+    sick(nodes_[node],
+         "its clock is " + decimal_text(std::abs(clock.ahead_seconds)) + " s " +
+             (clock.ahead_seconds > 0 ? "ahead of" : "behind") + " that of node " +
+             nodes_.front().name() + " (known to " + decimal_text(clock.bound_seconds) + " s)",
+         "ask the administrators to look at its time service (chronyc tracking)");
+  }
+}
+
+/// The smallest groups that were wrong say who is to blame.
+void Judge::check_sums() {
+  const char* remedy = "ask the administrators to test its memory, GPUs and network";
+  bool is_known = false;
+  for (const LinkRate& link : measured_.inside)
+    if (!link.is_right) {
+      sick(nodes_[link.nodes.front()], "an all-reduce among its ranks gave a wrong sum", remedy);
+      is_known = true;
+    }
+  if (is_known) return;
+  std::vector<int> wrong(nodes_.size()), pairs(nodes_.size());
+  for (const LinkRate& pair : measured_.pairs)
+    for (const int node : pair.nodes) {
+      ++pairs[node];
+      if (!pair.is_right) ++wrong[node];
+    }
+  for (size_t node = 0; node < nodes_.size(); ++node)
+    if (wrong[node] > 0 && wrong[node] == pairs[node]) {
+      sick(nodes_[node], "every all-reduce with a neighbour gave a wrong sum", remedy);
+      is_known = true;
+    }
+  if (!is_known && !measured_.everyone.is_right)
+    findings_.push_back({{},
+                         "an all-reduce of all ranks gave a wrong sum, and none of fewer nodes did",
+                         "try again, and with fewer nodes, until one is found"});
+}
+
+void Judge::compare_equal(const std::string& what,
+                          const std::function<std::string(const RankFacts&)>& value,
+                          const std::string& remedy, bool is_sick) {
+  std::map<std::string, std::vector<const NodeView*>> nodes_with;
+  for (const NodeView& node : nodes_)
+    if (const std::string found = value(node.first()); !found.empty())  // it is known
+      nodes_with[found].push_back(&node);
+  const auto fewer = [](const auto& one, const auto& other) {
+    return one.second.size() < other.second.size();
+  };
+  const auto most = std::ranges::max_element(nodes_with, fewer);
+  for (const auto& [found, nodes] : nodes_with)
+    for (const NodeView* node : nodes)
+      if (found != most->first)
+        add(*node,
+            what + " is " + found + ", on node " + most->second.front()->name() +
+                (most->second.size() > nodes.size() ? " and most others it is " : " it is ") +
+                most->first,
+            remedy, is_sick);
+}
+
+void Judge::compare_builds() {
+  const char* one_build = "start the same program on all nodes (is its folder the same there?)";
+  const auto field = [](std::string RankFacts::*member) {
+    return [member](const RankFacts& facts) { return facts.*member; };
+  };
+  compare_equal(
+      "zea", [](const RankFacts& facts) { return facts.zea + " (build " + facts.build + ")"; },
+      one_build, true);
+  compare_equal("libtorch", field(&RankFacts::libtorch), one_build, true);
+  compare_equal("the MPI library", field(&RankFacts::mpi), one_build, true);
+  const char* same_kind = "ask for nodes of one kind (--constraint) if one is slower";
+  compare_equal("the processor", field(&RankFacts::processor), same_kind, false);
+  compare_equal("the kernel", field(&RankFacts::kernel), same_kind, false);
+  if (!measured_.on_gpus) return;
+  compare_equal("the GPU", field(&RankFacts::gpu_name), same_kind, false);
+  compare_equal(
+      "CUDA's driver", [](const RankFacts& facts) { return known(facts.cuda_driver, cuda_text); },
+      same_kind, false);
+  compare_equal(
+      "NCCL", [](const RankFacts& facts) { return known(facts.nccl, nccl_text); }, one_build, true);
+}
+
+}  // namespace
+
+std::vector<Finding> judge(const Measurements& measured) {
+  return Judge(measured).judge();
+}
+
+bool has_sick(const std::vector<Finding>& findings) {
+  return std::ranges::any_of(findings, [](const Finding& finding) { return finding.is_sick; });
+}
+
+}  // namespace zea

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/preflight/measure_nodes.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <set>
+
+#include "link_rates.hpp"
+#include "rank_facts.hpp"
+#include "zea/comm/gathered_texts.hpp"
+#include "zea/comm/launch_order.hpp"
+#include "zea/comm/recorded_collectives.hpp"
+#include "zea/core/error.hpp"
+#include "zea/core/stopwatch.hpp"
+#include "zea/parallel/device.hpp"
+
+namespace zea {
+namespace {
+
+constexpr int kClockRepeats = 16;
+
+double wall_clock() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Rank 0 asks for the time, and takes it for that of the middle of its wait; the shortest wait
+/// tells most.
+NodeClock ask_for_time(Collectives& control, int other) {
+  NodeClock clock{.bound_seconds = std::numeric_limits<double>::infinity()};
+  for (int repeat = 0; repeat < kClockRepeats; ++repeat) {
+    double theirs = 0;
+    const Stopwatch watch;
+    const double begin = wall_clock();
+    control.send(&theirs, 1, DType::Float64, other).wait();
+    control.recv(&theirs, 1, DType::Float64, other).wait();
+    const double half = watch.seconds() / 2;
+    if (half < clock.bound_seconds) clock = {theirs - (begin + half), half};
+  }
+  return clock;
+}
+
+void tell_time(Collectives& control) {
+  for (int repeat = 0; repeat < kClockRepeats; ++repeat) {
+    double time = 0;
+    control.recv(&time, 1, DType::Float64, 0).wait();
+    time = wall_clock();
+    control.send(&time, 1, DType::Float64, 0).wait();
+  }
+}
+
+/// On rank 0; other ranks know nothing.
+std::vector<NodeClock> compare_clocks(Collectives& control, const std::vector<int>& nodes) {
+  std::vector<NodeClock> clocks(nodes.size());
+  for (size_t node = 1; node < nodes.size(); ++node) {
+    if (control.rank() == 0) clocks[node] = ask_for_time(control, nodes[node]);
+    if (control.rank() == nodes[node]) tell_time(control);
+    control.barrier();
+  }
+  return clocks;
+}
+
+/// Opens this rank's GPU; what stands in the way becomes a fact like others.
+at::Device find_device(const World& world, DeviceKind kind, RankFacts& facts) {
+  at::Device device = at::kCPU;
+  if (kind == DeviceKind::Cpu) return device;
+  std::vector<VisibleGpu> own;
+  const auto attempt = [&facts](const auto& risky) {
+    try {
+      if (facts.gpu_fault.empty()) risky();
+    } catch (const std::exception& error) {
+      facts.gpu_fault = error.what();
+    }
+  };
+  attempt([&] { own = find_gpus(kind); });
+  const auto seen = gpus_on_node(world, own);
+  facts.visible_gpus = static_cast<int>(own.size());
+  attempt([&] {
+    const LaunchVersions versions = launch_versions();
+    facts.nccl = versions.nccl;
+    facts.built_nccl = versions.built_nccl;
+    facts.cuda_runtime = versions.cuda_runtime;
+    facts.built_cuda = versions.built_cuda;
+    facts.cuda_driver = versions.cuda_driver;
+    device = open_device(kind, seen, world.local_rank());
+    facts.gpu_id = own.at(device.index()).id;
+    facts.gpu_name = own.at(device.index()).name;
+    const GpuMemory memory = gpu_memory();
+    facts.gpu_free_bytes = memory.free_bytes;
+    facts.gpu_bytes = memory.bytes;
+  });
+  return device;
+}
+
+void gather_facts(Collectives& control, const RankFacts& own, Measurements& measured) {
+  std::set<int> nodes;
+  for (const std::string& text : all_gather_texts(control, text_of(own))) {
+    measured.ranks.push_back(facts_of_text(text));
+    nodes.insert(measured.ranks.back().node);
+  }
+  measured.nodes.assign(nodes.begin(), nodes.end());
+}
+
+Measurements measure(const World& world, const MeasuredRun& run, RankFacts& own,
+                     ActionRecord& record) {
+  const std::unique_ptr<Collectives> real = make_mpi_collectives(world.communicator());
+  const std::unique_ptr<Collectives> control = make_recorded_collectives(*real, record, "control");
+  at::Device device = at::kCPU;
+  {
+    const ActionRecord::Action action(record, "look at the node and its GPUs");
+    own.node = world.node_of_rank()[world.rank()];
+    device = find_device(world, run.device, own);
+  }
+  if (own.node == world.rank()) {
+    const ActionRecord::Action action(record, "write to the disk");
+    measure_disk(run.directory, own);
+  }
+  Measurements measured{.on_gpus = run.device != DeviceKind::Cpu, .directory = run.directory};
+  gather_facts(*control, own, measured);
+  {
+    const ActionRecord::Action action(record, "compare the clocks");
+    measured.clocks = compare_clocks(*control, measured.nodes);
+  }
+  measured.links_on_gpus =
+      measured.on_gpus && std::ranges::all_of(measured.ranks, [](const RankFacts& facts) {
+        return facts.gpu_fault.empty();
+      });
+  measure_links(world, *control, measured.links_on_gpus ? device : at::Device(at::kCPU), record,
+                measured);
+  return measured;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::pair<int, int>>> pair_rounds(int nodes) {
+  std::vector<std::vector<std::pair<int, int>>> rounds;
+  const int pairs = nodes > 2 ? nodes : nodes - 1;
+  for (int first = 0; first < pairs; ++first) {
+    const bool is_last_of_odd = nodes > 2 && nodes % 2 == 1 && first == nodes - 1;
+    const size_t round = is_last_of_odd ? 2 : first % 2;
+    if (rounds.size() <= round) rounds.resize(round + 1);
+    rounds[round].emplace_back(first, (first + 1) % nodes);
+  }
+  return rounds;
+}
+
+Measurements measure_nodes(const World& world, const MeasuredRun& run, ActionRecord& record) {
+  RankFacts own = facts_of_host(run.threads, run.version);
+  try {
+    return measure(world, run, own, record);
+  } catch (const Error& error) {
+    throw Error(error.code(), "node " + own.name + ": " + error.what());
+  }
+}
+
+}  // namespace zea

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node_views.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace zea {
+
+std::vector<NodeView> views_of(const Measurements& measured) {
+  std::vector<NodeView> views(measured.nodes.size());
+  for (const RankFacts& facts : measured.ranks)
+    views[std::ranges::find(measured.nodes, facts.node) - measured.nodes.begin()].ranks.push_back(
+        &facts);
+  return views;
+}
+
+double median_of(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return value <= 0; });
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::vector<double> rates_inside(const Measurements& measured) {
+  std::vector<double> rates;
+  for (const LinkRate& link : measured.inside) rates.push_back(link.rate);
+  return rates;
+}
+
+std::vector<double> rates_across(const Measurements& measured) {
+  std::vector<double> rates(measured.nodes.size());
+  for (const LinkRate& pair : measured.pairs)
+    for (const int node : pair.nodes) rates[node] = std::max(rates[node], pair.rate);
+  return rates;
+}
+
+std::string decimal_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", value);
+  return text;
+}
+
+std::string gib_text(int64_t bytes) {
+  constexpr double kGib = 1 << 30;
+  return bytes < 0 ? "?" : decimal_text(static_cast<double>(bytes) / kGib) + " GiB";
+}
+
+std::string rate_text(double rate) {
+  if (rate <= 0) return "-";
+  return rate < 1e9 ? decimal_text(rate / 1e6) + " MB/s" : decimal_text(rate / 1e9) + " GB/s";
+}
+
+}  // namespace zea

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank finds out about itself and its node without asking anybody.
+#pragma once
+
+#include <string>
+
+#include "zea/preflight/measurements.hpp"
+
+namespace zea {
+
+/// All but what is of disks and GPUs.
+RankFacts facts_of_host(int threads, const std::string& version);
+
+/// Free bytes and write rate of the file system of `directory`, or of the nearest folder above that
+/// there is.
+void measure_disk(const std::string& directory, RankFacts& facts);
+
+std::string text_of(const RankFacts& facts);
+RankFacts facts_of_text(const std::string& text);
+
+}  // namespace zea
