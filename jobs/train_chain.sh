@@ -88,6 +88,26 @@ choose_start() {
 
 remember() { printf '%s\n' "$fast_starts" "$directory" >"$record"; }
 
+# What is set of the variables that the job script wants to be shown.
+show_variables() {
+  local found
+  found=$(env | grep -E "^($shown_variables)" | sort | paste -sd ' ')
+  [ -z "$found" ] || note "set: $found"
+}
+
+# Looks at the nodes as the run will use them. Not before a plan, which uses none.
+check() {
+  [ -z "${shown_variables:-}" ] || show_variables
+  if [ "${check_nodes:-no}" != yes ] || [[ " $* " == *" -n "* ]]; then return; fi
+  run --check-node "$@"
+  [ -z "$ended_by_slurm" ] || leave_to_slurm
+  case $code in
+    0) ;;
+    8) give_up 8 "a node is sick (above): submit this again without it; ZEA_CHECK_NODES=no leaves the check out. The chain ends" ;;
+    *) give_up "$code" "zea --check-node ended with exit code $code; the chain ends" ;;
+  esac
+}
+
 # Runs zea on all ranks and sets `code` to its exit code. A signal ends bash's wait, not zea.
 run() {
   case $launcher in
@@ -140,6 +160,7 @@ train() {
   if [ "${start[0]}" = -r ]; then step_before=$(newest_step "${start[1]}"); fi
   note "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $SLURM_NTASKS ranks of $SLURM_JOB_NODELIST: zea ${start[*]} ${options[*]}"
   hand_on
+  check "${start[@]}" "${zea_options[@]}" "${options[@]}"
   run "${start[@]}" "${zea_options[@]}" "${options[@]}"
   take_back
   [ -z "$ended_by_slurm" ] || leave_to_slurm

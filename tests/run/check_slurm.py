@@ -253,13 +253,37 @@ class Slurm(zr.ZeaTest):
         more = {"options": ["--ntasks-per-node=2", "--gpus-per-node=2"], "script": "train_gpu_node"}
         job = self.start(self.deck, "-n", **more)
         self.assert_ends(job, "COMPLETED", 0, 'device = "cuda"', "start 1 on 2 ranks of n")
+        self.assertRegex(job.log, r"job \d+: set: .*\bNCCL_DEBUG=WARN ")
+        self.assertNotIn("sick", job.log)
+
+    def test_looks_at_the_nodes_first(self):
+        options = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--gpus-per-task=1"]
+        given = [self.deck, "schedule.steps=2", "run.device=cpu"]
+        job = self.start(*given, options=options, script="train_gpu_node")
+        self.assert_ends(job, "COMPLETED", 0, "no node is sick\n")
+        for node in sc.NODES:
+            self.assertRegex(job.log, rf"(?m)^{node} +1 +\d+ ")
+        self.assertIn("all 2 ranks: an all-reduce is right", job.log)
+        self.assertEqual(zr.last_step(self.directory), 2)
+
+    @with_every_launcher_if_long
+    def test_a_sick_node_ends_the_chain(self):
+        """One without the GPU that it should have."""
+        more = {"options": ["--ntasks-per-node=1", "--gpus-per-node=1"], "script": "train_gpu_node"}
+        job = self.start(self.deck, CUDA_VISIBLE_DEVICES="", **more)
+        self.assert_ends(job, "FAILED", 8, "sick: node n", "or exclude it with --exclude=n", "a node is sick (above)")
+        self.assertFalse((self.directory / "log.txt").exists())
+
+        job = self.start(self.deck, "schedule.steps=2", "run.device=cpu", ZEA_CHECK_NODES="no", **more)
+        self.assert_ends(job, "COMPLETED", 0)
+        self.assertNotIn("sick", job.log)
 
     @unittest.skipUnless(IS_LONG, "waits until no other job runs")
     def test_whole_nodes(self):
         options = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1"]
         given = [self.deck, "schedule.steps=2", "run.device=cpu"]
         job = self.submit(self.folder, options, given, script="train_many_nodes")
-        self.assert_ends(job, "COMPLETED", 0, "start 1 on 2 ranks of n[1-2]")
+        self.assert_ends(job, "COMPLETED", 0, "start 1 on 2 ranks of n[1-2]", "no node is sick\n")
         self.assertEqual(zr.last_step(self.directory), 2)
 
     @unittest.skipUnless(IS_LONG, "waits for Slurm to start a job again")
