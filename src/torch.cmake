@@ -7,14 +7,11 @@ endif()
 if(NOT EXISTS "${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so")
   message(FATAL_ERROR "no libtorch in '${ZEA_TORCH_ROOT}'; run ./jobs/setup.sh, or set ZEA_TORCH_ROOT")
 endif()
-get_filename_component(site_packages ${ZEA_TORCH_ROOT} DIRECTORY)
 
 add_library(torch_cpu INTERFACE IMPORTED)
 target_compile_options(torch_cpu INTERFACE "SHELL:-idirafter ${ZEA_TORCH_ROOT}/include")
 target_link_libraries(torch_cpu INTERFACE ${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so ${ZEA_TORCH_ROOT}/lib/libc10.so)
-target_link_options(torch_cpu INTERFACE
-  -Wl,--allow-shlib-undefined -Wl,-rpath,${ZEA_TORCH_ROOT}/lib
-  -Wl,-rpath,${site_packages}/nvidia/cu13/lib -Wl,-rpath,${site_packages}/nvidia/nccl/lib)
+target_link_options(torch_cpu INTERFACE -Wl,--allow-shlib-undefined)
 
 add_library(zea_engine STATIC)
 target_include_directories(zea_engine PUBLIC ${PROJECT_SOURCE_DIR}/include)

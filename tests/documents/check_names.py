@@ -29,7 +29,7 @@ SCRIPTS = ["jobs/pack*.py", "postprocess/*.py", "tests/bench/bench_*.py"]
 OWN_PROGRAMS = ["zea", "zea-import", "zea-consolidate", "zea-inspect", "zea-compare", "zea-generate"]
 # Programs of others, whose options are theirs.
 OTHERS = "mpirun kill touch scancel sbatch srun tensorboard cp rsync ulimit dd perf apptainer spack nproc".split()
-OPTIONS_OF_OTHERS = ["--shm-size", "--allow-run-as-root", "--oversubscribe", "--bind-to"]
+OPTIONS_OF_OTHERS = "--shm-size --allow-run-as-root --oversubscribe --bind-to --gpu-bind --gpus-per-task".split()
 # Names of libraries, of processors and of what libraries write, which nothing of ours spells.
 NOT_OURS = """
     vader_segment amx_tile async_save find_package torch nvidia cuda crt cccl at parallel_for f member path LOCK SAVE
@@ -125,7 +125,7 @@ def faults_of_word(word, page):
     word = word.strip(",;\"'()")
     if not word or re.fullmatch(r"[\W\d]+|<.*>|\d.*|\$.*", word):
         return []
-    if word.startswith("-") and word not in OPTIONS_OF_OTHERS:
+    if word.startswith("-") and word.split("=")[0] not in OPTIONS_OF_OTHERS:
         option = word.split("=")[0]
         return [] if is_own_option(option) else [f"no program of ours has the option {option}"]
     if found := re.fullmatch(r"(?!section\.key)([a-z_]+(?:\.[a-z_]+)*)=(.*)", word):

@@ -140,6 +140,12 @@ TABLE = {
     "sbatch --nodes=32 jobs/train_many_nodes.sbatch inputs/gpt2_124m_fsdp.toml": in_parts(
         "bash -n jobs/train_many_nodes.sbatch", deck_plans(128, "inputs/gpt2_124m_fsdp.toml run.device=cuda")
     ),
+    f"mpirun -n 4 zea --check-node -i {DECK} -d runs/four": runs(),
+    "jobs/bundle.sh": tested_by("run_bundle_ranks2"),
+    "tar xf build/release/zea-0.1.0.tar.gz -C elsewhere": tested_by("run_bundle_ranks2"),
+    "ZEA_TORCH_ROOT=/opt/venv/lib/python3.11/site-packages/torch elsewhere/zea-0.1.0/bin/zea --version": tested_by(
+        "run_bundle_ranks2"
+    ),
     ".venv/bin/cmake --install build/release --prefix opt": runs(
         always=[("opt", "opt > installed.txt && test -x opt/bin/zea -a -f opt/share/zea/jobs/train.sbatch")]
     ),

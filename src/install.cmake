@@ -1,0 +1,33 @@
+# A tree that can be moved: programs look for libraries in lib/zea beside them. In DT_RPATH, since that also holds for what these
+# libraries need themselves. zea itself is started by a script, which finds libtorch and MPI: those of a site are its own.
+set(zea_libraries ${CMAKE_INSTALL_LIBDIR}/zea)
+set(zea_programs ${CMAKE_INSTALL_LIBEXECDIR}/zea)
+
+# zea_movable(TARGET FOLDER): as it is installed into that folder.
+function(zea_movable target folder)
+  file(RELATIVE_PATH libraries /${folder} /${zea_libraries})
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries}")
+  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+endfunction()
+
+# What every system has, and what comes from elsewhere: libtorch, CUDA, MPI.
+set(zea_not_beside
+  "^ld-linux" "^lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\\+\\+|gomp|[at]san|ubsan)\\.so"
+  "^lib(torch|c10|nccl|nv|mpi|open-|cu(da|blas|dnn|fft|rand|solver|sparse|pti))")
+install(RUNTIME_DEPENDENCY_SET zea_needs PRE_EXCLUDE_REGEXES ${zea_not_beside}
+  LIBRARY DESTINATION ${zea_libraries} RUNTIME DESTINATION ${zea_programs} FRAMEWORK DESTINATION ${zea_libraries})
+
+# zea_start(): bin/zea.
+function(zea_start)
+  file(RELATIVE_PATH program /${CMAKE_INSTALL_BINDIR} /${zea_programs}/zea)
+  list(GET MPI_CXX_LIBRARIES 0 mpi_library)
+  get_filename_component(mpi_folder ${mpi_library} DIRECTORY)
+  configure_file(${CMAKE_CURRENT_SOURCE_DIR}/start_zea.sh.in start_zea.sh @ONLY)
+  install(PROGRAMS ${CMAKE_CURRENT_BINARY_DIR}/start_zea.sh DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME zea)
+  file(RELATIVE_PATH from_package /${CMAKE_INSTALL_LIBDIR}/cmake/zea /${CMAKE_INSTALL_BINDIR}/zea)
+  file(WRITE ${PROJECT_BINARY_DIR}/zeaConfig.cmake
+    "include(\"\${CMAKE_CURRENT_LIST_DIR}/zeaTools.cmake\")\n"
+    "get_filename_component(zea_place \"\${CMAKE_CURRENT_LIST_DIR}/${from_package}\" ABSOLUTE)\n"
+    "if(NOT TARGET zea::zea)\n  add_executable(zea::zea IMPORTED)\n"
+    "  set_target_properties(zea::zea PROPERTIES IMPORTED_LOCATION \"\${zea_place}\")\nendif()\n")
+endfunction()
