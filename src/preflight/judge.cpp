@@ -18,6 +18,8 @@ constexpr int64_t kLeastDiskBytes = int64_t{1} << 30;
 /// The rest is what CUDA itself takes.
 constexpr double kLeastGpuFreeShare = 0.8;
 constexpr double kMostClockSeconds = 1;
+/// Of two nodes that give different rates nobody knows which is as it should be.
+constexpr size_t kFewestRates = 3;
 constexpr int64_t kLeastOpenFiles = 1024;
 
 class Judge {
@@ -68,7 +70,8 @@ class Judge {
   void compare_builds();
   using Value = std::function<double(const NodeView&)>;
   void compare_low(const Value& value, double share,
-                   const std::function<std::string(double)>& found, const std::string& remedy);
+                   const std::function<std::string(double)>& found, const std::string& remedy,
+                   size_t fewest = 1);
   void compare_equal(const std::string& what,
                      const std::function<std::string(const RankFacts&)>& value,
                      const std::string& remedy, bool is_sick);
@@ -164,14 +167,16 @@ void Judge::look_at_limits(const NodeView& node) {
 }
 
 void Judge::compare_low(const Value& value, double share,
-                        const std::function<std::string(double)>& found,
-                        const std::string& remedy) {
+                        const std::function<std::string(double)>& found, const std::string& remedy,
+                        size_t fewest) {
   std::vector<double> values;
   for (const NodeView& node : nodes_) values.push_back(value(node));
   const double median = median_of(values);
+  const auto measured = std::ranges::count_if(values, [](double value) { return value > 0; });
+  const bool is_sick = static_cast<size_t>(measured) >= fewest;
   for (size_t node = 0; node < nodes_.size(); ++node)
     if (values[node] >= 0 && values[node] < share * median)
-      sick(nodes_[node], found(values[node]) + found(-median), remedy);
+      add(nodes_[node], found(values[node]) + found(-median), remedy, is_sick);
 }
 
 void Judge::compare_sizes() {
@@ -216,14 +221,14 @@ void Judge::compare_rates() {
                                                  "topo -m, nvidia-smi nvlink -s)"
                                                : "what else runs on it, and its memory";
   compare_low(of_list(rates_inside(measured_)), kLeastLinkShare, rate("its ranks sum at "),
-              std::string("ask the administrators to look at ") + inside);
+              std::string("ask the administrators to look at ") + inside, kFewestRates);
   compare_low(of_list(rates_across(measured_)), kLeastLinkShare,
               rate("with the better of its neighbours it sums at "),
-              "ask the administrators to look at its network (ibstat, ethtool)");
+              "ask the administrators to look at its network (ibstat, ethtool)", kFewestRates);
   compare_low(
       [](const NodeView& node) { return node.first().disk_rate > 0 ? node.first().disk_rate : -1; },
       kLeastDiskShare, rate("it writes " + measured_.directory + " at "),
-      "ask the administrators to look at its mount");
+      "ask the administrators to look at its mount", kFewestRates);
 }
 
 void Judge::compare_clocks() {

@@ -96,6 +96,14 @@ TEST(NodeVerdict, SlowLinksInsideANode) {
   EXPECT_FALSE(has_sick(judge(measured)));
 }
 
+TEST(NodeVerdict, OfTwoNodesTheSlowerOneIsOnlyTold) {
+  Measurements measured = healthy(2);
+  measured.inside[0].rate = 1e9;
+  expect_note(measured,
+              "note: node n1: its ranks sum at 1.00 GB/s, and the median of the nodes is 10.50 "
+              "GB/s; ask the administrators to look at what else runs on it, and its memory");
+}
+
 TEST(NodeVerdict, ASlowNetworkIsOfTheNodeThatIsSlowWithBothNeighbours) {
   Measurements measured = healthy(5);
   for (LinkRate& pair : measured.pairs)
