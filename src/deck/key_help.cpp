@@ -49,6 +49,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"cp_ulysses_ranks", "2"},
     {"data.train", R"("train.h5")"},
     {"data.eval", R"("eval.h5")"},
+    {"data.cache_features", R"("features")"},
     {"data.image_mean", "[0.5, 0.5, 0.5]"},
     {"data.image_std", "[0.5, 0.5, 0.5]"},
     {"data.resized_min_pixels", "3136"},

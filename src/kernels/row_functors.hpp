@@ -100,7 +100,7 @@ struct DropRow {
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     const T* source = x + row * width;
-    const uint64_t begin = mixed(static_cast<uint64_t>(keys[row]) ^ stream) +
+    const uint64_t begin = mixed(mixed(static_cast<uint64_t>(keys[row])) ^ stream) +
                            static_cast<uint64_t>(first_column) * kGoldenGamma;
     const uint64_t bound = least;
     const Wide<T> factor = scale;

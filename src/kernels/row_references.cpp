@@ -78,7 +78,8 @@ at::Tensor drop_elements_reference(const at::Tensor& x, const at::Tensor& keys,
                                    const Dropout& dropout) {
   const at::Tensor columns = at::arange(dropout.first_column, dropout.first_column + x.size(1),
                                         at::dtype(at::kLong).device(x.device()));
-  const at::Tensor rows = mixed_elements(keys.bitwise_xor(static_cast<int64_t>(dropout.stream)));
+  const at::Tensor rows =
+      mixed_elements(mixed_elements(keys).bitwise_xor(static_cast<int64_t>(dropout.stream)));
   const at::Tensor drawn =
       mixed_elements(rows.unsqueeze(1) + columns * static_cast<int64_t>(kGoldenGamma));
   const at::Tensor is_kept = moved_down(drawn, 11).ge(static_cast<int64_t>(dropout.rate * 0x1p53));
