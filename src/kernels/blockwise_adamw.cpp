@@ -42,14 +42,6 @@ struct CodeTable {
     for (int i = 0; i + 1 < kCodes; ++i) borders[i] = static_cast<T>((codes[i] + codes[i + 1]) / 2);
   }
 
-  /// The number of borders below `part`; branches would be as good as random.
-  ZEA_FUNCTION int nearest(T part) const {
-    int code = 0;
-    for (int step = kCodes / 2; step > 0; step /= 2)
-      code += part > borders[code + step - 1] ? step : 0;
-    return code;
-  }
-
   T values[kCodes];
   T borders[kCodes - 1];
 };
@@ -58,6 +50,17 @@ template <class T>
 const CodeTable<T>& table(bool is_signed) {
   static const CodeTable<T> kSigned(true), kUnsigned(false);
   return is_signed ? kSigned : kUnsigned;
+}
+
+/// The number of borders below `part`; branches would be as good as random, and no vectors. A step
+/// of a search that has come to `code`, and those after it.
+template <int step, class T>
+ZEA_FUNCTION int nearest_code(const T* borders, T part, int code = 0) {
+  if constexpr (step == 0)
+    return code;
+  else
+    return nearest_code<step / 2>(borders, part,
+                                  code + step * static_cast<int>(part > borders[code + step - 1]));
 }
 
 /// Of one block.
@@ -72,11 +75,20 @@ struct MomentBlock {
 
   ZEA_FUNCTION void keep(const T* values, T largest, int64_t count) const {
     *scale = largest;
-    for (int64_t i = 0; i < count; ++i) {
-      const int nearest = largest > 0 ? table.nearest(values[i] / largest) : 0;
-      codes[i] =
-          static_cast<uint8_t>(values[i] != 0 && nearest < least_code ? least_code : nearest);
+    if (!(largest > 0)) {
+      std::fill_n(codes, count, uint8_t{0});
+      return;
     }
+    const int least = least_code;
+    const T* const borders = table.borders;
+    uint8_t* const to = codes;
+    int found[kMostBlock];  // apart from the codes, whose narrow type would make vectors of few
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) {
+      const int nearest = nearest_code<kCodes / 2>(borders, values[i] / largest);
+      found[i] = values[i] != 0 && nearest < least ? least : nearest;
+    }
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(found[i]);
   }
 };
 
