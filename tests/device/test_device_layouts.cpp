@@ -22,6 +22,15 @@ size_t stride(size_t usual) {
   return asked != nullptr ? std::strtoul(asked, nullptr, 10) : usual;
 }
 
+/// Scores that the library's attention does not have; the plan refuses them for GPUs.
+bool caps_scores(const GridScenario& scenario, const Grid& grid) {
+  const TinyRunOptions run = run_of(scenario, grid);
+  ModelSpec model = make_model_spec(run.config_json);
+  if (run.remake) run.remake(model);
+  return std::ranges::any_of(model.decoder.block.attention,
+                             [](const AttentionSpec& way) { return way.scores.softcap > 0; });
+}
+
 /// Expects of every trial what its layout gives on the host of one rank.
 void expect_same(const std::vector<Trial>& trials,
                  const std::function<MemoryDataset(size_t)>& dataset,
@@ -46,7 +55,7 @@ TEST(DeviceLayouts, GridsEqualOneRankOfTheHost) {
   size_t number = 0;
   for (const GridScenario& scenario : grid_scenarios())
     for (const Grid& grid : grids_for(scenario, false))
-      if (number++ % stride(17) == 0) {
+      if (number++ % stride(17) == 0 && !caps_scores(scenario, grid)) {
         trials.push_back({std::string(scenario.name) + "; " + grid.name(), cases.size(),
                           grid.ranks(), make_stand_in_collectives});
         cases.push_back({&scenario, grid});
