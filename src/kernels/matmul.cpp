@@ -41,11 +41,21 @@ bool is_intel() {
 #endif
 }
 
+/// The library's way to oneDNN asks for this of every product, of fp32 too, and throws without.
+bool has_wide_vectors() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+
 /// Whether oneDNN multiplies bf16 (it does where there is AVX512) by a processor that cannot, or
 /// may not.
 bool sums_in_fp32() {
 #if defined(__x86_64__)
-  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) return false;
+  if (!has_wide_vectors()) return false;
   const char* const most = std::getenv("ONEDNN_MAX_CPU_ISA");
   const std::string_view isa = most == nullptr ? "" : most;
   if (isa == "AVX512_CORE" || isa == "AVX512_CORE_VNNI") return true;
@@ -57,7 +67,8 @@ bool sums_in_fp32() {
 
 /// How much of a dim of so many elements oneDNN gets; 0: at::mm takes all.
 int64_t onednn_part(const at::Tensor& a, const at::Tensor& b, int64_t tokens) {
-  static const bool is_faster = at::native::mkldnn_matmul != nullptr && !is_intel();
+  static const bool is_faster =
+      at::native::mkldnn_matmul != nullptr && !is_intel() && has_wide_vectors();
   if (!is_faster || !a.is_cpu() || a.scalar_type() != at::kFloat) return 0;
   if (!at::globalContext().userEnabledMkldnn()) return 0;
   if (a.size(0) * a.size(1) * b.size(1) < kLeastProducts) return 0;
