@@ -138,13 +138,13 @@ struct WatchedRanks {
 
 at::Device open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
   const ActionRecord::Action action(ranks.record, "open the device");
-  const DeviceKind kind = start.options.run.device;
+  const RunOptions& run = start.options.run;
   at::Device device = at::kCPU;
-  if (kind == DeviceKind::Cpu) return device;
+  if (run.device == DeviceKind::Cpu) return device;
   std::vector<VisibleGpu> own;
-  agree(*ranks.control, [&] { own = find_gpus(kind); });
+  agree(*ranks.control, [&] { own = find_gpus(run.device); });
   const std::vector<std::vector<VisibleGpu>> seen = gpus_on_node(world, own);
-  agree(*ranks.control, [&] { device = open_device(kind, seen, world.local_rank()); });
+  agree(*ranks.control, [&] { device = open_device(run, seen, world.local_rank()); });
   return device;
 }
 
@@ -323,9 +323,8 @@ ExitCode check_nodes(const CommandLine& line, World& world, const GiveUp& give_u
   deadline = std::min(deadline, kCheckSeconds);
   WatchedRanks ranks(std::move(all), world, start, give_up);
   start_limit.reset();
-  const RunOptions& run = start.options.run;
-  const Measurements measured = measure_nodes(
-      world, {run.device, start.directory, static_cast<int>(run.threads), version()}, ranks.record);
+  const Measurements measured =
+      measure_nodes(world, {start.options.run, start.directory, version()}, ranks.record);
   int64_t is_sick = 0;
   if (ranks.is_root()) {
     const std::vector<Finding> findings = judge(measured);

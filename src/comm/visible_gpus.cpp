@@ -113,11 +113,22 @@ bool is_near_device(const std::string& pci_address) {
   return near.empty() || std::ranges::any_of(near, may_use);
 }
 
-std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank) {
-  Dealer dealer(seen_by_rank);
+std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank,
+                           int64_t ranks_per_gpu) {
+  std::vector<std::vector<VisibleGpu>> places(seen_by_rank.size());
+  for (size_t rank = 0; rank < seen_by_rank.size(); ++rank)
+    for (int64_t share = 0; share < ranks_per_gpu; ++share)
+      for (VisibleGpu gpu : seen_by_rank[rank]) {
+        gpu.id += " " + std::to_string(share);
+        places[rank].push_back(gpu);
+      }
+  Dealer dealer(places);
   dealer.deal(true);
   dealer.deal(false);
-  return dealer.taken();
+  std::vector<int> taken = dealer.taken();
+  for (size_t rank = 0; rank < taken.size(); ++rank)
+    if (taken[rank] >= 0) taken[rank] %= static_cast<int>(seen_by_rank[rank].size());
+  return taken;
 }
 
 }  // namespace zea

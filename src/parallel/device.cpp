@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/parallel/device.hpp"
 
+#include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "zea/comm/launch_order.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/host_name.hpp"
 
 namespace zea {
 namespace {
@@ -31,6 +34,20 @@ void* compute_stream() {
   return cuda().getStream(cuda().getDevice()).native_handle();
 }
 
+/// NCCL refuses ranks of one node that share a GPU: each becomes a node of its own.
+void stand_alone_for_nccl(int local_rank) {
+  setenv("NCCL_HOSTID", (host_name() + "-" + std::to_string(local_rank)).c_str(), 1);
+}
+
+/// libtorch takes kernels that give the same bits each time, and throws where it has none; cuBLAS
+/// promises that for a workspace of this form alone.
+void compute_deterministically() {
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  // What is read is written first; else every new tensor would be filled.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
 }  // namespace
 
 std::vector<VisibleGpu> find_gpus(DeviceKind kind) {
@@ -43,10 +60,10 @@ std::vector<VisibleGpu> find_gpus(DeviceKind kind) {
   return visible_gpus();
 }
 
-at::Device open_device(DeviceKind kind, const std::vector<std::vector<VisibleGpu>>& seen_on_node,
-                       int local_rank) {
-  if (kind == DeviceKind::Cpu) return at::kCPU;
-  const int index = deal_gpus(seen_on_node)[local_rank];
+at::Device open_device(const RunOptions& run,
+                       const std::vector<std::vector<VisibleGpu>>& seen_on_node, int local_rank) {
+  if (run.device == DeviceKind::Cpu) return at::kCPU;
+  const int index = deal_gpus(seen_on_node, run.ranks_per_gpu)[local_rank];
   if (index < 0) {
     std::set<std::string> different;
     for (const std::vector<VisibleGpu>& seen : seen_on_node)
@@ -54,15 +71,19 @@ at::Device open_device(DeviceKind kind, const std::vector<std::vector<VisibleGpu
     throw PlanError("run.device = \"cuda\": " + std::to_string(seen_on_node.size()) +
                     " ranks on this node, but it shows " + std::to_string(different.size()) +
                     " GPUs, and to one rank " + std::to_string(seen_on_node[local_rank].size()) +
-                    " that others have; start one rank per GPU, or set run.device to \"cpu\"");
+                    " that others have; start one rank per GPU, set run.ranks_per_gpu (now " +
+                    std::to_string(run.ranks_per_gpu) +
+                    ") to try the layout on fewer, or run.device to \"cpu\"");
   }
+  if (run.ranks_per_gpu > 1) stand_alone_for_nccl(local_rank);
+  if (run.deterministic) compute_deterministically();
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   cuda().setDevice(device);
   return device;
 }
 
-at::Device open_device(DeviceKind kind) {
-  return open_device(kind, {find_gpus(kind)}, 0);
+at::Device open_device(const RunOptions& run) {
+  return open_device(run, {find_gpus(run.device)}, 0);
 }
 
 void check_places(const Plan& plan, at::Device device) {

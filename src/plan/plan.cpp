@@ -157,7 +157,15 @@ void check_shrunk(Faults& faults, const Options& options, const ModelSpec& model
 }
 
 void check_device(Faults& faults, const Options& options) {
-  if (options.run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
+  const RunOptions& run = options.run;
+  if (run.device == DeviceKind::Cpu && run.ranks_per_gpu > 1)
+    faults.add("run.ranks_per_gpu = " + std::to_string(run.ranks_per_gpu) +
+               " with run.device = \"cpu\": there is no GPU to share; leave it out");
+  if (run.device == DeviceKind::Cpu && run.deterministic)
+    faults.add(
+        "run.deterministic = true with run.device = \"cpu\": a run on CPUs gives the same bits "
+        "each time anyway; leave it out");
+  if (run.device == DeviceKind::Cuda && options.precision.preset == PrecisionPreset::Fp64)
     faults.add(
         "run.device = \"cuda\" with precision.preset = \"fp64\": the attention kernels of GPUs "
         "have "

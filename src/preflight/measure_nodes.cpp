@@ -61,9 +61,9 @@ std::vector<NodeClock> compare_clocks(Collectives& control, const std::vector<in
 }
 
 /// Opens this rank's GPU; what stands in the way becomes a fact like others.
-at::Device find_device(const World& world, DeviceKind kind, RankFacts& facts) {
+at::Device find_device(const World& world, const RunOptions& run, RankFacts& facts) {
   at::Device device = at::kCPU;
-  if (kind == DeviceKind::Cpu) return device;
+  if (run.device == DeviceKind::Cpu) return device;
   std::vector<VisibleGpu> own;
   const auto attempt = [&facts](const auto& risky) {
     try {
@@ -72,7 +72,7 @@ at::Device find_device(const World& world, DeviceKind kind, RankFacts& facts) {
       facts.gpu_fault = error.what();
     }
   };
-  attempt([&] { own = find_gpus(kind); });
+  attempt([&] { own = find_gpus(run.device); });
   const auto seen = gpus_on_node(world, own);
   facts.visible_gpus = static_cast<int>(own.size());
   attempt([&] {
@@ -82,7 +82,7 @@ at::Device find_device(const World& world, DeviceKind kind, RankFacts& facts) {
     facts.cuda_runtime = versions.cuda_runtime;
     facts.built_cuda = versions.built_cuda;
     facts.cuda_driver = versions.cuda_driver;
-    device = open_device(kind, seen, world.local_rank());
+    device = open_device(run, seen, world.local_rank());
     facts.gpu_id = own.at(device.index()).id;
     facts.gpu_name = own.at(device.index()).name;
     const GpuMemory memory = gpu_memory();
@@ -109,13 +109,14 @@ Measurements measure(const World& world, const MeasuredRun& run, RankFacts& own,
   {
     const ActionRecord::Action action(record, "look at the node and its GPUs");
     own.node = world.node_of_rank()[world.rank()];
-    device = find_device(world, run.device, own);
+    device = find_device(world, run.options, own);
   }
   if (own.node == world.rank()) {
     const ActionRecord::Action action(record, "write to the disk");
     measure_disk(run.directory, own);
   }
-  Measurements measured{.on_gpus = run.device != DeviceKind::Cpu, .directory = run.directory};
+  Measurements measured{.on_gpus = run.options.device != DeviceKind::Cpu,
+                        .directory = run.directory};
   gather_facts(*control, own, measured);
   {
     const ActionRecord::Action action(record, "compare the clocks");
@@ -145,7 +146,7 @@ std::vector<std::vector<std::pair<int, int>>> pair_rounds(int nodes) {
 }
 
 Measurements measure_nodes(const World& world, const MeasuredRun& run, ActionRecord& record) {
-  RankFacts own = facts_of_host(run.threads, run.version);
+  RankFacts own = facts_of_host(static_cast<int>(run.options.threads), run.version);
   try {
     return measure(world, run, own, record);
   } catch (const Error& error) {

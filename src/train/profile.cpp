@@ -277,7 +277,7 @@ std::string table_of(const ModelSpec& model, const std::vector<UnitCost>& costs)
 Profile profile_units(const Options& options, const std::string& config_json) {
   const Plan plan = plan_of_one_rank(options, config_json);
   at::set_num_threads(static_cast<int>(options.run.threads));
-  const at::Device device = open_device(options.run.device);
+  const at::Device device = open_device(options.run);
   const std::vector<UnitCost> costs = Profiler(plan, device).measure();
   const ProfileConditions conditions{options.data.row_tokens, options.data.rows_per_microbatch,
                                      options.precision.preset.name(), options.run.device.name()};

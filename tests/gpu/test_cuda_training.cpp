@@ -30,8 +30,10 @@ class CudaTraining : public ::testing::Test {
   void SetUp() override {
     if (num_cuda_devices() < testing::world().local_size()) GTEST_SKIP() << "fewer GPUs than ranks";
     const World& world = testing::world();
-    const auto seen = gpus_on_node(world, find_gpus(DeviceKind::Cuda));
-    device_ = open_device(DeviceKind::Cuda, seen, world.local_rank());
+    RunOptions run;
+    run.device = DeviceKind::Cuda;
+    const auto seen = gpus_on_node(world, find_gpus(run.device));
+    device_ = open_device(run, seen, world.local_rank());
   }
 
   TinyResult on_gpu(TinyRunOptions run) {

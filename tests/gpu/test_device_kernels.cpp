@@ -18,11 +18,17 @@
 namespace zea::test_device_kernels {
 namespace {
 
+RunOptions on_gpu() {
+  RunOptions run;
+  run.device = DeviceKind::Cuda;
+  return run;
+}
+
 class DeviceKernels : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-    device_ = open_device(DeviceKind::Cuda);
+    device_ = open_device(on_gpu());
     ASSERT_TRUE(detail::has_device_kernels());
     at::manual_seed(7);
   }

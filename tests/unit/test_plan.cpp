@@ -250,6 +250,10 @@ TEST(Plan, RefusesDataParallelSettingsThatDoNotGoTogether) {
          o.meshes["llm"].cpu_offload = true;
        },
        {"mesh.llm.cpu_offload = true", "whole copy computes where it lies"}},
+      {[](Options& o) { o.run.ranks_per_gpu = 2; },
+       {"run.ranks_per_gpu = 2", "run.device = \"cpu\"", "no GPU to share"}},
+      {[](Options& o) { o.run.deterministic = true; },
+       {"run.deterministic = true", "run.device = \"cpu\"", "the same bits"}},
       {[](Options& o) { o.meshes["llm"].pin_memory = AutoOption::of(true); },
        {"mesh.llm.pin_memory", "without cpu_offload"}},
       {[](Options& o) { o.precision.master_dtype = "bf16"; },

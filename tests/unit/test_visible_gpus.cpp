@@ -41,6 +41,14 @@ TEST(VisibleGpus, ARankForWhichNoneIsLeftGetsNone) {
   EXPECT_EQ(deal_gpus({{}, {gpu("a")}}), (std::vector<int>{-1, 0}));
 }
 
+TEST(VisibleGpus, RanksShareOneWhereTheyMay) {
+  const std::vector<VisibleGpu> both = {gpu("a"), gpu("b")};
+  EXPECT_EQ(deal_gpus({both, both, both, both}, 2), (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_EQ(deal_gpus({both, both, both}, 2), (std::vector<int>{0, 1, 0}));
+  EXPECT_EQ(deal_gpus({{gpu("a")}, {gpu("a")}, {gpu("a")}}, 2), (std::vector<int>{0, 0, -1}));
+  EXPECT_EQ(deal_gpus({{}, {gpu("a")}}, 2), (std::vector<int>{-1, 0}));
+}
+
 TEST(VisibleGpus, ADeviceThatTheNodeDoesNotKnowIsNear) {
   EXPECT_TRUE(is_near_device("ffff:ff:1f.7"));
 }

@@ -24,6 +24,8 @@ struct RunOptions {
   Choice<RunMode> mode = RunMode::Train;
   std::string directory;
   Choice<DeviceKind> device = DeviceKind::Cpu;
+  int64_t ranks_per_gpu = 1;
+  bool deterministic = false;
   int64_t threads = 1;
   int64_t seed = 1;
   double watchdog_seconds = 600;
@@ -38,6 +40,18 @@ struct RunOptions {
     key(device,
         {"device",
          "where tensors live and which collectives carry them: cuda is one rank per GPU, over NCCL",
+         {}});
+    key(ranks_per_gpu,
+        {"ranks_per_gpu",
+         "ranks that share a GPU, to try a layout of more ranks than there are GPUs: NCCL then "
+         "sends between them as between nodes, so this is slow",
+         {},
+         1,
+         64});
+    key(deterministic,
+        {"deterministic",
+         "whether kernels of GPUs give the same bits each time, at some cost; those of CPUs do "
+         "anyway",
          {}});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});

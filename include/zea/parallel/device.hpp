@@ -16,12 +16,14 @@ namespace zea {
 std::vector<VisibleGpu> find_gpus(DeviceKind kind);
 
 /// run.device as this rank's device: "cpu", or the GPU that is its own of those that the ranks of
-/// its node see (deal_gpus). Throws PlanError where there is none for it.
-at::Device open_device(DeviceKind kind, const std::vector<std::vector<VisibleGpu>>& seen_on_node,
-                       int local_rank);
+/// its node see (deal_gpus). For run.ranks_per_gpu and run.deterministic it sets what NCCL, cuBLAS
+/// and libtorch read of this process, so it comes before their first use. Throws PlanError where
+/// there is no GPU for the rank.
+at::Device open_device(const RunOptions& run,
+                       const std::vector<std::vector<VisibleGpu>>& seen_on_node, int local_rank);
 
 /// The same for a process that is alone on its node.
-at::Device open_device(DeviceKind kind);
+at::Device open_device(const RunOptions& run);
 
 /// Throws PlanError where places of the plan's pipeline would wait for each other on this device
 /// for ever: on GPUs that run one communicator at a time.

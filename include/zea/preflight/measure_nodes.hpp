@@ -12,9 +12,8 @@
 namespace zea {
 
 struct MeasuredRun {
-  DeviceKind device = DeviceKind::Cpu;
+  RunOptions options;
   std::string directory;  ///< of the run; it need not be there yet
-  int threads = 1;        ///< of a rank
   std::string version;    ///< of zea
 };
 
