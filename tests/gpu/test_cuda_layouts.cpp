@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grids and pipelines of the tables on GPUs, in fp32 and bf16, against one rank of the host in
+// fp64: a rank per GPU, or several ranks on each where there are fewer (NCCL then takes them for
+// those of several nodes). Skipped without a GPU, but for ZEA_TESTED_DEVICE = cpu, which shows on
+// the host that fp32 is within these bounds. ZEA_DEVICE_STRIDE = n tries every n-th layout.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "support/bf16_bounds.hpp"
+#include "support/mpi_main.hpp"
+#include "support/sampled_layouts.hpp"
+#include "zea/comm/node_memory.hpp"
+#include "zea/parallel/device.hpp"
+
+namespace zea::testing::test_cuda_layouts {
+namespace {
+
+size_t stride(size_t usual) {
+  const char* asked = std::getenv("ZEA_DEVICE_STRIDE");
+  return asked != nullptr ? std::strtoul(asked, nullptr, 10) : usual;
+}
+
+bool is_on_host() {
+  const char* asked = std::getenv("ZEA_TESTED_DEVICE");
+  return asked != nullptr && std::string(asked) == "cpu";
+}
+
+/// Of fp32 relative to fp64, after five steps of AdamW, which divides by what is near zero.
+constexpr double kSameLoss = 1e-4;
+/// Of a gradient, relative to the largest element of its tensor; and to that of all tensors, for
+/// those that would be zero but for rounding.
+constexpr double kSameGradient = 1e-4, kSameZero = 1e-6;
+
+double largest(const std::vector<double>& values) {
+  double most = 0;
+  for (const double value : values) most = std::max(most, std::abs(value));
+  return most;
+}
+
+void expect_near_in_fp32(const ComparedResult& got, const ComparedResult& exact) {
+  ASSERT_EQ(got.losses.size(), exact.losses.size());
+  for (size_t step = 0; step < exact.losses.size(); ++step)
+    EXPECT_NEAR(got.losses[step], exact.losses[step], kSameLoss * exact.losses[step])
+        << "step " << step;
+  double most = 0;
+  for (const auto& [name, values] : exact.first_moment) most = std::max(most, largest(values));
+  for (const auto& [name, values] : exact.first_moment)
+    EXPECT_LE(largest_distance(got.first_moment.at(name), values),
+              kSameGradient * largest(values) + kSameZero * most)
+        << "gradient of " << name;
+}
+
+class CudaLayouts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (is_on_host()) return;
+    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+    RunOptions run;
+    run.device = DeviceKind::Cuda;
+    const World& world = testing::world();
+    const auto seen = gpus_on_node(world, find_gpus(run.device));
+    run.ranks_per_gpu = (world.local_size() + num_cuda_devices() - 1) / num_cuda_devices();
+    device_ = open_device(run, seen, world.local_rank());
+  }
+
+  /// What every layout gives in `preset`, against one rank of the host in fp64 and in `preset`.
+  void sweep_in(const char* preset, const std::vector<SampledLayout>& layouts,
+                void (*expect)(const ComparedResult& got, const ComparedResult& exact,
+                               const ComparedResult& one_rank)) {
+    sweep_on_device(
+        layouts, device_, collectives_of(device_),
+        [&](TinyRunOptions& options) { options.deck.precision.preset = preset; },
+        [&](const Communicator& alone, const SampledLayout& layout, const ComparedResult& got) {
+          SampledLayout::Run one = layout.one_rank();
+          const ComparedResult exact =
+              run_compared(alone, make_mpi_collectives, one.dataset, one.options);
+          one.options.deck.precision.preset = preset;
+          expect(got, exact, run_compared(alone, make_mpi_collectives, one.dataset, one.options));
+        });
+  }
+
+  at::Device device_ = at::kCPU;
+};
+
+void expect_fp32(const ComparedResult& got, const ComparedResult& exact, const ComparedResult&) {
+  expect_near_in_fp32(got, exact);
+}
+
+void expect_bf16(const ComparedResult& got, const ComparedResult& exact,
+                 const ComparedResult& one_rank) {
+  expect_near_in_bf16(got.losses, one_rank.losses, exact.losses);
+}
+
+TEST_F(CudaLayouts, GridsInFp32) {
+  sweep_in("fp32", sampled_grids(stride(29)), expect_fp32);
+}
+
+TEST_F(CudaLayouts, PipelinesInFp32) {
+  sweep_in("fp32", sampled_pipelines(stride(9)), expect_fp32);
+}
+
+TEST_F(CudaLayouts, PipelinesInBf16) {
+  sweep_in("bf16", sampled_pipelines(stride(25)), expect_bf16);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_cuda_layouts
