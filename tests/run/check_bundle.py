@@ -34,7 +34,7 @@ class Bundle(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = Path(folder.name)
         cls.archive = cls.folder / "zea.tar.gz"
-        packed = run(BUNDLE, PRESET, cls.archive)
+        packed = run(BUNDLE, "--tests", PRESET, cls.archive)
         assert packed.returncode == 0, packed.stderr
         elsewhere = cls.folder / "a place" / "of its own"
         elsewhere.mkdir(parents=True)
@@ -76,6 +76,17 @@ class Bundle(unittest.TestCase):
         result = run(self.program("zea"), "--version", ZEA_TORCH_ROOT=self.folder)
         self.assertEqual(result.returncode, 2)
         self.assertIn(f"there is no libtorch in {self.folder} (lib/libtorch_cpu.so)", result.stderr)
+
+    def test_brings_what_a_machine_with_gpus_is_asked(self):
+        if not (self.tree / "libexec/zea/tests/gpu_device_kernels").is_file():
+            self.skipTest("no device kernels in this build")
+        script = self.tree / "share/zea/tests/gpu/first_run.sh"
+        asked = ["--device", "cpu", "--out", "asked", "--parts", "versions", "kernels", "--mpirun", " ".join(MPIRUN)]
+        result = run(script, *asked, cwd=self.folder, ZEA_TORCH_ROOT=self.torch, PYTHON=PYTHON)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        report = (self.folder / "asked/report.md").read_text()
+        self.assertIn("libtorch: ", report)
+        self.assertIn("gpu_device_kernels on 1 ranks", report)
 
     def test_trains(self):
         if run(PYTHON, "-c", "import h5py, tokenizers").returncode:

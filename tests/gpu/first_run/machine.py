@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is there: zea's programs and GPUs, and how a program is run with a time limit."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@dataclass
+class Outcome:
+    command: str
+    code: int  # 124: it was ended at its time limit
+    output: str
+    seconds: float
+
+    @property
+    def ok(self):
+        return self.code == 0
+
+    def tail(self, lines=12):
+        return "\n".join(self.output.strip().splitlines()[-lines:])
+
+
+def run(command, seconds, env=None, cwd=None):
+    """Never raises: what a program does wrong is a finding. Its processes end with it."""
+    words = [str(word) for word in command]
+    start = time.monotonic()
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        code = 124
+    return Outcome(" ".join(words), code, output, time.monotonic() - start)
+
+
+class Tree:
+    """Programs of a build folder, or of a tree that was packed."""
+
+    def __init__(self, folder):
+        self.folder = folder.resolve()
+        self.is_build = (self.folder / "src/zea").is_file()
+        if not self.is_build and not (self.folder / "bin/zea").is_file():
+            raise SystemExit(f"first_run: {folder} is neither a build folder (src/zea) nor a packed tree (bin/zea)")
+
+    @property
+    def zea(self):
+        return self.folder / ("src/zea" if self.is_build else "bin/zea")
+
+    def tool(self, name):
+        return self.folder / ("postprocess" if self.is_build else "bin") / name
+
+    def test(self, name):
+        return self.folder / ("tests/gpu" if self.is_build else "libexec/zea/tests") / name
+
+    def environment(self):
+        """For tests of a packed tree, which has a script to find libtorch for zea alone."""
+        if self.is_build:
+            return {}
+        place = re.search(r"libtorch: \S+ in ([^;]*);", run([self.zea, "-c"], 120).output)
+        if not place:
+            return {}
+        torch = Path(place[1])
+        found = [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib")), os.environ.get("LD_LIBRARY_PATH", "")]
+        return {"LD_LIBRARY_PATH": ":".join(map(str, filter(None, found)))}
+
+
+def default_tree():
+    packed = Path(__file__).resolve().parents[5]
+    return packed if (packed / "bin/zea").is_file() else PROJECT / "build/ci"
+
+
+def query_gpus(what):
+    """Lines of nvidia-smi's answer, each split at commas; none without it."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    asked = run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"], 30)
+    return [[cell.strip() for cell in line.split(",")] for line in asked.output.splitlines()] if asked.ok else []
+
+
+class BusyWatch:
+    """How busy the first GPU was, by nvidia-smi ten times a second, while a block runs; it says how much of the time
+    any kernel ran, not how well."""
+
+    def __enter__(self):
+        self.values, self.process = [], None
+        if shutil.which("nvidia-smi"):
+            ask = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+            command = [*ask, "-lms", "100", "-i", "0"]
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return self
+
+    def __exit__(self, *_):
+        if self.process:
+            self.process.terminate()
+            lines = self.process.communicate()[0].split()
+            self.values = [float(line) for line in lines if line.isdigit()]
+
+    def busy(self):
+        """The upper quartile: starting and ending are idle. None where nothing was seen."""
+        ordered = sorted(self.values)
+        return ordered[len(ordered) * 3 // 4] if ordered else None

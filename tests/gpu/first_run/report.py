@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report: what each part found, written anew after each, so that it is there whatever comes next."""
+
+import datetime
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Part:
+    """Findings of one part, in the order in which they were made."""
+
+    name: str
+    lines: list = field(default_factory=list)
+    good: int = 0
+    bad: int = 0
+    left_out: int = 0
+    seconds: float = 0
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def check(self, what, holds, details=""):
+        """A finding that is good or bad; with what a program said where it is bad."""
+        self.good, self.bad = self.good + bool(holds), self.bad + (not holds)
+        self.say(f"- {'ok' if holds else '**WRONG**'}: {what}")
+        if details and not holds:
+            self.say("\n```text\n" + details.strip() + "\n```\n")
+
+    def leave_out(self, what, why):
+        self.left_out += 1
+        self.say(f"- left out: {what}: {why}")
+
+    def table(self, head, rows):
+        self.say("")
+        for cells in (head, ["---"] * len(head), *rows):
+            self.say("| " + " | ".join(str(cell) for cell in cells) + " |")
+        self.say("")
+
+    @property
+    def verdict(self):
+        if self.bad:
+            return f"{self.bad} wrong"
+        return "good" if self.good or not self.left_out else "left out"
+
+
+class Report:
+    def __init__(self, path, title):
+        self.path, self.title, self.parts = path, title, []
+
+    def write(self):
+        text = [f"# {self.title}", "", f"{datetime.datetime.now():%Y-%m-%d %H:%M}", ""]
+        text += ["| part | found | good | wrong | left out | seconds |", "|---|---|---|---|---|---|"]
+        for part in self.parts:
+            cells = [part.name, part.verdict, part.good, part.bad, part.left_out, f"{part.seconds:.0f}"]
+            text.append("| " + " | ".join(map(str, cells)) + " |")
+        for part in self.parts:
+            text += ["", f"## {part.name}", "", *part.lines]
+        self.path.write_text("\n".join(text) + "\n")
+
+    @property
+    def wrong(self):
+        return sum(part.bad for part in self.parts)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every part is given, and how zea is run by one."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import Outcome, Tree, run
+
+# Small steps of a small model: what is compared is numbers, not time.
+STEPS, BATCH = 6, 16
+
+
+@dataclass
+class Setting:
+    tree: Tree
+    device: str  # cuda, or cpu to try the script itself
+    gpus: int  # ranks that have one each
+    folder: Path  # for what is made on the way
+    mpirun: list
+    quick: bool
+    end: float  # of the time that all parts have, on the monotonic clock
+
+    def left(self, most):
+        """Seconds that a program may take: of the time of all parts no more than is left."""
+        return max(5, min(most, self.end - time.monotonic()))
+
+    def is_over(self):
+        return time.monotonic() > self.end - 20
+
+    def on_ranks(self, ranks, program, *arguments, seconds, env=None):
+        command = [*self.mpirun, "-n", ranks, program, *arguments]
+        quiet = {"OMP_NUM_THREADS": "1", **self.tree.environment(), **(env or {})}
+        return run(command, self.left(seconds), env=quiet)
+
+    def precisions(self):
+        return ("fp32",) if self.quick else ("fp32", "bf16")
+
+    def rank_counts(self):
+        """One rank, as many as there are GPUs, and several on one GPU."""
+        return sorted({1, self.gpus, 2})
+
+
+@dataclass
+class Training:
+    """A run of zea that has ended, well or not."""
+
+    outcome: Outcome
+    folder: Path
+
+    @property
+    def ok(self):
+        return self.outcome.ok
+
+    def lines(self, kind="train"):
+        path = self.folder / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        return [line for line in lines if line["kind"] == kind]
+
+    def numbers(self):
+        """(loss, norm of the gradient) of each step."""
+        return [(line["loss"], line["grad_norm"]) for line in self.lines()]
+
+    def log(self):
+        path = self.folder / "log.txt"
+        return path.read_text() if path.is_file() else ""
+
+    def checkpoint(self, step):
+        return self.folder / "checkpoints" / f"step-{step:08d}"
+
+
+def train(setting, name, deck, ranks, *overrides, device=None, seconds=240, resumed=None):
+    """Runs `deck`, or goes on from the checkpoint `resumed`, in a folder of its own."""
+    folder = setting.folder / "runs" / name
+    folder.parent.mkdir(exist_ok=True)
+    device = device or setting.device
+    source = ["-r", resumed] if resumed else ["-i", deck]
+    keys = [*overrides, f"run.device={device}", "run.watchdog_seconds=120"]
+    if device == "cuda" and ranks > setting.gpus:
+        keys.append(f"run.ranks_per_gpu={-(-ranks // setting.gpus)}")
+    outcome = setting.on_ranks(ranks, setting.tree.zea, *source, "-d", folder, *keys, seconds=seconds)
+    return Training(outcome, folder)
+
+
+def write_deck(folder, model, data, row_tokens, batch=BATCH, steps=STEPS, more=""):
+    """`model`: lines of the section; `more`: further sections."""
+    (folder / "deck.toml").write_text(
+        f"[model]\n{model}\n[data]\ntrain = \"{data}\"\nrow_tokens = {row_tokens}\nshuffle = false\n"
+        f"[schedule]\nsteps = {steps}\nglobal_batch = {batch}\n"
+        f'[optim]\nlr = 1e-3\ndecay = "constant"\n[log]\nevery = 1\n'
+        f"[checkpoint]\nat_end = false\n{more}"
+    )
+    return folder / "deck.toml"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast zea trains on one GPU, beside transformers and a plain loop of PyTorch on the same samples."""
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import PROJECT, BusyWatch, run
+from setting import train, write_deck
+
+
+def turns(setting):
+    """Steps before those that are timed, and these."""
+    return (1, 2) if setting.quick else (4, 8)
+
+
+@dataclass
+class Case:
+    name: str
+    config: dict
+    lengths: list  # of the samples of a step; those with a picture count its features
+    pictures: int = 0  # in each sample
+    more: tuple = ()  # overrides
+    precisions: tuple = ("bf16",)
+
+
+def llama_1b():
+    return json.loads((PROJECT / "inputs/clip_b32_llama_1b.json").read_text())["text_config"]
+
+
+def clip_l_llama_1b():
+    config = json.loads((PROJECT / "inputs/clip_b32_llama_1b.json").read_text())
+    config["vision_config"] |= {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "image_size": 336, "patch_size": 14, "projection_dim": 768,
+    }  # fmt: skip
+    return config | {"vision_feature_layer": -2, "vision_feature_select_strategy": "default"}
+
+
+def cases(quick):
+    quickstart = json.loads((PROJECT / "inputs/fashion_captions_2m.json").read_text())
+    found = [Case("the quickstart's model, 64 samples", quickstart, [29] * 64, 1, precisions=("bf16", "fp32"))]
+    if quick:
+        return [Case("the quickstart's model, 4 samples", quickstart, [29] * 4, 1, precisions=("fp32",))]
+    decoder = {"architectures": ["LlamaForCausalLM"], **llama_1b(), "model_type": "llama"}
+    # What LLaVA's mix has: a picture of 576 features, questions and answers of unlike length.
+    mix = [640, 700, 812, 655, 1024, 730, 900, 688]
+    return [
+        Case("Llama of 1B, 8 samples of 2k tokens", decoder, [2048] * 8),
+        Case("Llama of 1B, 2 samples of 8k tokens", decoder, [8192] * 2),
+        Case("Llama of 1B, a sample of 32k tokens", decoder, [32768], more=("model.activation_checkpointing=2",)),
+        Case("CLIP-L and a Llama of 1B, 8 samples of LLaVA's mix", clip_l_llama_1b(), mix, 1),
+        *found,
+    ]
+
+
+def known_words(text, image):
+    """A range of ids without the placeholder's."""
+    return (image + 1, text["vocab_size"]) if image + 1 < text["vocab_size"] // 2 else (5, image)
+
+
+def write_data(path, case, steps):
+    import numpy as np
+    from dataset_writer import DatasetWriter
+
+    random = np.random.default_rng(7)
+    text, image = case.config.get("text_config", case.config), case.config.get("image_token_index", -1)
+    with DatasetWriter(path, image) as writer:
+        for length in case.lengths * steps:
+            pictures, features = [], 0
+            if case.pictures:
+                size = case.config["vision_config"]["image_size"]
+                features = (size // case.config["vision_config"]["patch_size"]) ** 2
+                pictures = [random.integers(0, 256, size=(size, size, 3), dtype=np.uint8)]
+            words = random.integers(*known_words(text, image), size=length - features)
+            tokens = words[:4].tolist() + [image] * features + words[4:].tolist()
+            writer.add(tokens, [0] * (features + 4) + [1] * (len(words) - 4), pictures)
+
+
+def of_zea(setting, case, folder, precision):
+    """A row of the table: ms a step, tokens a second, MFU, GPU memory, share of the time that the GPU was busy."""
+    (folder / "config.json").write_text(json.dumps(case.config))
+    rows, (warm, timed) = sum(case.lengths), turns(setting)
+    model = f'config = "{folder}/config.json"'
+    deck = write_deck(folder, model, folder / "data.h5", rows, len(case.lengths), warm + timed)
+    with BusyWatch() as watch:
+        name = f"speed-{folder.name}-{precision}"
+        got = train(setting, name, deck, 1, f"precision.preset={precision}", *case.more, seconds=300)
+    if not got.ok:
+        return [f"zea, {precision}", "-"], got
+    lines = got.lines()[warm:]
+    seconds = statistics.median(rows / line["tokens_per_second"] for line in lines)
+    mfu = [line["mfu"] for line in lines if line.get("mfu")]
+    memory = max((line.get("gpu_memory", {}).get("peak_reserved_bytes", 0) for line in lines), default=0)
+    share = f"{100 * statistics.median(mfu):.1f} %" if mfu else "-"
+    return [f"zea, {precision}", f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", share, gib(memory), busy(watch)], got
+
+
+def gib(count):
+    return f"{count / 2**30:.1f}" if count else "-"
+
+
+def busy(watch):
+    return f"{watch.busy():.0f} %" if watch.busy() is not None else "-"
+
+
+def of_peer(setting, folder, way, precision):
+    script = [sys.executable, "-B", Path(__file__).parent / "peer.py"]
+    command = [*script, folder, way, precision, setting.device, *turns(setting)]
+    with BusyWatch() as watch:
+        found = run(command, setting.left(300))
+    name = {"eager": "transformers", "compile": "transformers, compiled", "plain": "a plain loop"}[way]
+    if not found.ok:
+        return [f"{name}, {precision}", "- (" + (found.tail(1) or f"exit code {found.code}") + ")", "", "", "", ""]
+    answer = json.loads(found.output.strip().splitlines()[-1])
+    seconds = statistics.median(answer["seconds"])
+    cells = [f"{1e3 * seconds:.1f}", f"{answer['tokens'] / seconds:.0f}", "-", gib(answer["bytes"]), busy(watch)]
+    return [f"{name}, {precision}", *cells]
+
+
+HEAD = ["on one GPU", "ms a step", "tokens/s", "MFU", "GiB reserved", "GPU busy"]
+
+
+def speed(setting, part):
+    warm, timed = turns(setting)
+    part.say(f"Medians of {timed} steps after {warm}; random weights, AdamW, clipping; zea packs, the others pad.")
+    for number, case in enumerate(cases(setting.quick)):
+        if setting.is_over():
+            part.leave_out(case.name, "the time is up")
+            continue
+        folder = setting.folder / f"case{number}"
+        folder.mkdir(exist_ok=True)
+        write_data(folder / "data.h5", case, warm + timed)
+        peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
+        (folder / "peer.json").write_text(json.dumps(peer))
+        rows = []
+        for precision in case.precisions:
+            row, got = of_zea(setting, case, folder, precision)
+            part.check(f"{case.name}, {precision}: zea trains", got.ok, got.outcome.tail())
+            rows.append(row)
+            rows += [of_peer(setting, folder, way, precision) for way in ways(setting, case)]
+        part.say(f"\n### {case.name}")
+        part.table(HEAD, [row + [""] * (len(HEAD) - len(row)) for row in rows])
+
+
+def ways(setting, case):
+    found = ["eager"] if setting.quick else ["eager", "compile"]
+    return found if case.pictures else [*found, "plain"]
+
+
+def determinism(setting, part):
+    """What run.deterministic costs."""
+    from families import families, prepare
+
+    if setting.device != "cuda":
+        return part.leave_out("the cost of run.deterministic", "runs on CPUs are deterministic anyway")
+    deck = prepare(setting, families(setting.quick)[0])
+    times = {}
+    for turn in range(3):
+        for exactly in ("false", "true"):
+            keys = [f"run.deterministic={exactly}", "precision.preset=bf16"]
+            got = train(setting, f"deterministic-{exactly}-{turn}", deck, 1, *keys)
+            if not got.ok:
+                return part.check(f"run.deterministic={exactly}", False, got.outcome.tail())
+            times.setdefault(exactly, []).extend(1 / line["samples_per_second"] for line in got.lines()[2:])
+    ratio = statistics.median(times["true"]) / statistics.median(times["false"])
+    return part.say(f"- run.deterministic takes {ratio:.2f} times the step of a small Llava (medians, in turn)")
