@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "support/coverage.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::test_flat_layout {
@@ -64,7 +65,8 @@ TEST(FlatLayout, ShardsCoverEveryParameterExactlyOnce) {
             pieces[part.param].push_back(std::move(box));
       EXPECT_EQ(buffer.padded(shards) % (shards * kFlatAlignment), 0);
       for (const FlatParam& member : buffer.params)
-        EXPECT_TRUE(covers_exactly_once(model.params[member.param].shape, pieces[member.param]));
+        EXPECT_TRUE(
+            testing::covers_exactly_once(model.params[member.param].shape, pieces[member.param]));
     }
 }
 
@@ -127,7 +129,8 @@ TEST(FlatLayout, ShardsOfAllTpRanksCoverEveryParameterExactlyOnce) {
                 pieces[part.param].push_back(std::move(box.extent));
             }
       for (size_t p = 0; p < model.params.size(); ++p)
-        EXPECT_TRUE(covers_exactly_once(model.params[p].shape, pieces[static_cast<int>(p)]))
+        EXPECT_TRUE(
+            testing::covers_exactly_once(model.params[p].shape, pieces[static_cast<int>(p)]))
             << model.params[p].name << " tp " << tp << " shards " << shards;
     }
 }

@@ -14,7 +14,7 @@ TEST(MaskWord, KeepsItsParts) {
   EXPECT_EQ(word_encoder(word), 7);
   EXPECT_EQ(word_sample(word), 70000);
   EXPECT_EQ(word_modality(word), kModalityImage);
-  EXPECT_EQ(word_item(word), 12345);
+  EXPECT_EQ(make_mask_word(70000, kModalityImage, 12346, 7) - word, 1);
 }
 
 TEST(MaskWord, SegmentsAreTheSamples) {

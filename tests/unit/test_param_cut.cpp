@@ -10,6 +10,8 @@
 #include <map>
 #include <random>
 
+#include "support/coverage.hpp"
+
 namespace zea::test_param_cut {
 namespace {
 
@@ -157,7 +159,7 @@ TEST(ParamCut, FirstHoldersCoverEveryElementOnceHoweverTheirPiecesAreSplit) {
           boxes.push_back(std::move(box.extent));
       }
     }
-    ASSERT_TRUE(covers_exactly_once(param.shape, boxes));
+    ASSERT_TRUE(testing::covers_exactly_once(param.shape, boxes));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "support/coverage.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
@@ -162,7 +163,7 @@ TEST(Plan, FirstHoldersOwnEveryElementOfEveryParameterOnce) {
               boxes[part.param].push_back(std::move(box.extent));
       }
     for (size_t p = 0; p < boxes.size(); ++p)
-      ASSERT_TRUE(covers_exactly_once(plan.model.params[p].shape, boxes[p]))
+      ASSERT_TRUE(testing::covers_exactly_once(plan.model.params[p].shape, boxes[p]))
           << plan.model.params[p].name << " of " << words_of(plan);
   }
 }

@@ -128,28 +128,4 @@ std::vector<CopyRun> copy_runs(const Extent& part, const Extent& source, const E
   }
 }
 
-std::vector<Transfer> plan_transfers(const std::vector<Extent>& sources,
-                                     const std::vector<Extent>& targets) {
-  std::vector<Transfer> transfers;
-  for (size_t t = 0; t < targets.size(); ++t)
-    for (size_t s = 0; s < sources.size(); ++s) {
-      Extent part = intersect(sources[s], targets[t]);
-      if (!part.empty())
-        transfers.push_back({static_cast<int>(s), static_cast<int>(t), std::move(part)});
-    }
-  return transfers;
-}
-
-bool covers_exactly_once(const Shape& shape, const std::vector<Extent>& pieces) {
-  int64_t covered = 0;
-  const Extent all = whole(shape);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (intersect(pieces[i], all) != pieces[i]) return false;
-    covered += pieces[i].elements();
-    for (size_t j = 0; j < i; ++j)
-      if (!intersect(pieces[i], pieces[j]).empty()) return false;
-  }
-  return covered == num_elements(shape);
-}
-
 }  // namespace zea

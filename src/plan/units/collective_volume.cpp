@@ -63,8 +63,4 @@ int64_t sent_by_gather(const std::vector<int64_t>& counts, int rank, int root) {
   return rank == root ? 0 : counts[rank];
 }
 
-int64_t sent_by_scatter(const std::vector<int64_t>& counts, int rank, int root) {
-  return rank == root ? others(counts, root) : 0;
-}
-
 }  // namespace zea

@@ -54,19 +54,4 @@ struct CopyRun {
 /// `target`.
 std::vector<CopyRun> copy_runs(const Extent& part, const Extent& source, const Extent& target);
 
-/// One copy of a transfer: `part` of source piece `source` goes to target piece `target`.
-struct Transfer {
-  int source;
-  int target;
-  Extent part;
-};
-
-/// Which parts of which sources fill which targets: every intersection, in target then source
-/// order.
-std::vector<Transfer> plan_transfers(const std::vector<Extent>& sources,
-                                     const std::vector<Extent>& targets);
-
-/// True when `pieces` cover every element of `shape` exactly once.
-bool covers_exactly_once(const Shape& shape, const std::vector<Extent>& pieces);
-
 }  // namespace zea

@@ -37,9 +37,6 @@ constexpr int64_t word_modality(MaskWord word) {
 constexpr int64_t word_encoder(MaskWord word) {
   return (word >> 24) & 0xff;
 }
-constexpr int64_t word_item(MaskWord word) {
-  return word & 0xffffff;
-}
 
 /// A run of tokens that attend among themselves and to nothing outside.
 struct Segment {

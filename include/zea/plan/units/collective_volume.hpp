@@ -34,7 +34,5 @@ int64_t sent_by_all_to_all(const std::vector<int64_t>& send_counts, int rank);
 int64_t sent_by_broadcast(int64_t count, int ranks, bool is_root);
 /// Everyone but the root its part.
 int64_t sent_by_gather(const std::vector<int64_t>& counts, int rank, int root);
-/// The root the parts of all others.
-int64_t sent_by_scatter(const std::vector<int64_t>& counts, int rank, int root);
 
 }  // namespace zea
