@@ -147,6 +147,10 @@ TABLE = {
     "ZEA_TORCH_ROOT=/opt/venv/lib/python3.11/site-packages/torch elsewhere/zea-0.1.0/bin/zea --version": tested_by(
         "run_bundle_ranks2"
     ),
+    "jobs/bundle.sh --tests ci zea.tar.gz": tested_by("run_bundle_ranks2"),
+    "tar xf zea.tar.gz": tested_by("run_bundle_ranks2"),
+    "PYTHON=python3 zea-0.1.0/share/zea/tests/gpu/first_run.sh": tested_by("run_bundle_ranks2", "gpu_first_run"),
+    "tests/gpu/first_run.sh --device cpu --quick --tree build/ci --out first_run": tested_by("gpu_first_run"),
     ".venv/bin/cmake --install build/release --prefix opt": runs(
         always=[("opt", "opt > installed.txt && test -x opt/bin/zea -a -f opt/share/zea/jobs/train.sbatch")]
     ),
