@@ -19,7 +19,7 @@ import time
 CHOICES = {
     "ATEN_CPU_CAPABILITY": ["", "default", "avx2", "avx512"],
     "ONEDNN_MAX_CPU_ISA": ["", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16"],
-    "ZEA_BF16_PAIRS": ["", "attention", "none"],
+    "ZEA_BF16_PAIRS": ["", "attention", "none", "converted"],
 }
 
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "converted_product.hpp"
 #include "few_rows.hpp"
 #include "pair_matmul.hpp"
 #include "zea/core/error.hpp"
@@ -21,9 +22,13 @@ __attribute__((weak)) void mkldnn_matmul(const Tensor& a, const Tensor& b, const
 namespace zea {
 namespace {
 
+using detail::add_converted_product;
 using detail::add_pair_product;
+using detail::converted_product;
 using detail::few_row_product;
+using detail::has_wide_vectors;
 using detail::pair_product;
+using detail::takes_converted_product;
 using detail::takes_few_rows;
 using detail::takes_pair_product;
 
@@ -38,16 +43,6 @@ bool is_intel() {
   return __builtin_cpu_is("intel");
 #else
   return true;
-#endif
-}
-
-/// The library's way to oneDNN asks for this of every product, of fp32 too, and throws without.
-bool has_wide_vectors() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq");
-#else
-  return false;
 #endif
 }
 
@@ -100,6 +95,7 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
   if (result.scalar_type() == a.scalar_type()) {
     if (takes_few_rows(a, b)) return few_row_product(result, a, b, {});
     if (takes_pair_product(result, a, b)) return pair_product(result, a, b, {});
+    if (takes_converted_product(a, b)) return converted_product(result, a, b, {});
   }
   const int64_t part = onednn_part(a, b, a.size(0));
   at::Tensor target = result;
@@ -110,6 +106,7 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 }
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  if (takes_converted_product(a, b)) return add_converted_product(sum, a, b);
   if (a.scalar_type() != sum.scalar_type()) {
     if (takes_pair_product(sum, a, b)) return add_pair_product(sum, a, b);
     if (a.is_cpu()) return add_converted(sum, at::mm(a, b));
@@ -133,8 +130,12 @@ at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at:
   }
   if (a.scalar_type() == at::kBFloat16) {
     at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-    if (!takes_pair_product(result, a, b)) return at::addmm_out(result, bias, a, b);
-    pair_product(result, a, b, bias);
+    if (takes_converted_product(a, b))
+      converted_product(result, a, b, bias);
+    else if (takes_pair_product(result, a, b))
+      pair_product(result, a, b, bias);
+    else
+      at::addmm_out(result, bias, a, b);
     return result;
   }
   const int64_t part = onednn_part(a, b, a.size(0));
@@ -145,6 +146,7 @@ at::Tensor biased_product(const at::Tensor& bias, const at::Tensor& a, const at:
 }
 
 NarrowProducts narrow_products() {
+  if (detail::converts_products()) return NarrowProducts::Converted;
   if (detail::pair_use() == detail::PairUse::All) return NarrowProducts::Pairs;
   return sums_in_fp32() ? NarrowProducts::LibrarySums : NarrowProducts::Library;
 }

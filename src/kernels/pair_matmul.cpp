@@ -30,10 +30,10 @@ PairUse pairs_asked_for() {
   const char* asked = std::getenv("ZEA_BF16_PAIRS");
   if (asked == nullptr) return PairUse::All;
   const std::string_view use = asked;
-  if (use == "none") return PairUse::None;
+  if (use == "none" || use == "converted") return PairUse::None;
   if (use == "attention") return PairUse::Attention;
-  throw Error(ExitCode::Usage,
-              "ZEA_BF16_PAIRS = " + std::string(use) + "; use none or attention, or unset it");
+  throw Error(ExitCode::Usage, "ZEA_BF16_PAIRS = " + std::string(use) +
+                                   "; use none, attention or converted, or unset it");
 }
 
 }  // namespace

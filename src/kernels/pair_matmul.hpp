@@ -14,8 +14,8 @@ enum class PairUse {
   Attention,  ///< alone: it has AMX, too, which the library's products use
   All
 };
-/// Less than that if ZEA_BF16_PAIRS is "none" or "attention": tests find out on one processor what
-/// happens on others.
+/// Less than that if ZEA_BF16_PAIRS is "none", "attention" or "converted" (none, and products by
+/// fp32): tests find out on one processor what happens on others.
 PairUse pair_use();
 
 /// Whether all products are of pairs here (pair_use()), and the matrices are such that pair_product

@@ -12,7 +12,15 @@
 namespace zea::test_row_kernels {
 namespace {
 
-using RowKernels = testing::ElementTypes;
+class RowKernels : public testing::ElementTypes {
+ protected:
+  static at::ScalarType sum_type() { return GetParam() == at::kDouble ? at::kDouble : at::kFloat; }
+  /// Whether products of bf16 are added to sums of fp32 without being rounded.
+  static bool sums_are_wide() {
+    return GetParam() == at::kBFloat16 && (narrow_products() == NarrowProducts::Pairs ||
+                                           narrow_products() == NarrowProducts::Converted);
+  }
+};
 
 at::Tensor exact(const at::Tensor& x) {
   return x.to(at::kDouble);
@@ -116,15 +124,26 @@ TEST_P(RowKernels, Products) {
         expect_close(biased_product(bias, x, weight.t()), y + exact(bias), 20);
         const at::Tensor dweight = at::mm(exact(dy).t(), exact(x));
         const at::Tensor expected = exact(sum) + dweight;
-        const at::Tensor wide =
-            sum.to(GetParam() == at::kBFloat16 ? at::kFloat : GetParam(), false, true);
+        const at::Tensor wide = sum.to(sum_type(), false, true);
         add_product(wide, dy.t(), x);
-        const bool is_exact =
-            GetParam() == at::kBFloat16 && narrow_products() == NarrowProducts::Pairs;
-        expect_close(wide, expected, is_exact ? 2 : 40);
+        expect_close(wide, expected, sums_are_wide() ? 0.01 : 40);
         add_product(sum, dy.t(), x);
         expect_close(sum, expected, 40);
       }
+}
+
+/// Beyond the bounds of converted tiles in every dim.
+TEST_P(RowKernels, ProductsOfSeveralTiles) {
+  const at::Tensor x = random({530, 1100}), weight = random({600, 1100}, 0.1);
+  const at::Tensor bias = random({600}), sum = random({530, 600});
+  const at::Tensor y = at::mm(exact(x), exact(weight).t());
+  expect_close(product(x, weight.t()), y, 20);
+  expect_close(biased_product(bias, x, weight.t()), y + exact(bias), 20);
+  const at::Tensor wide = sum.to(sum_type(), false, true);
+  add_product(wide, x, weight.t());
+  expect_close(wide, exact(sum) + y, sums_are_wide() ? 0.01 : 40);
+  add_product(sum, x, weight.t());
+  expect_close(sum, exact(wide), 40);
 }
 
 TEST_P(RowKernels, ProductsOfNothing) {

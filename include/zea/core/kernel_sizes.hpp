@@ -49,7 +49,20 @@ enum class NarrowProducts {
   Library,      ///< libtorch's; sums of fp32 are added a product that was made first
   LibrarySums,  ///< the same, by a processor without bf16: all of a result is made in fp32 first
   Pairs,        ///< our own: operands are packed, and what they make is added to sums as it is
+  Converted,    ///< of fp32, a tile at a time, by a processor whose library has no vectors for bf16
 };
+
+/// The most rows, columns and inner elements of a tile that is converted: 1 MiB of fp32.
+inline constexpr int64_t kConvertedTile = 512;
+
+/// Elements of 4 bytes that a product by converted tiles holds: tiles of both operands, and of the
+/// sums where these are not added to in place.
+constexpr int64_t converted_product_elements(int64_t rows, int64_t inner, int64_t columns,
+                                             bool holds_sums) {
+  const int64_t m = std::min(rows, kConvertedTile), k = std::min(inner, kConvertedTile),
+                n = std::min(columns, kConvertedTile);
+  return m * k + k * n + (holds_sums ? m * n : 0);
+}
 
 /// Heads that the library's attention over rows of segments takes, of bf16 and on devices.
 constexpr bool takes_ragged_heads(int64_t dim) {

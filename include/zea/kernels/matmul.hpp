@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of matrices, by whatever is fastest for them here. Of fp32 one of libtorch's two
 // libraries: MKL, which at::mm takes, runs at half of oneDNN's speed on processors that are not
-// Intel's. Of bf16 oneDNN, or our own kernel where the processor has AVX512_BF16 and no AMX. Of few
-// rows with a linear's weights, in any type, our own kernel that reads these once.
+// Intel's. Of bf16 oneDNN, or our own kernel where the processor has AVX512_BF16 and no AMX, or
+// tiles that are converted to fp32 where it has no AVX512. Of few rows with a linear's weights, in
+// any type, our own kernel that reads these once.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -38,7 +38,8 @@ ElementBytes::ElementBytes(const UnitTypes& types)
       products(types.products),
       library_blocks(types.library_block_bytes) {}
 
-int64_t MatrixProduct::library_working(const ElementBytes& bytes) const {
+int64_t MatrixProduct::unpaired_working(const ElementBytes& bytes) const {
+  if (bytes.converts()) return kPairBytes * converted_product_elements(rows, inner, columns, true);
   if (!bytes.multiplies_bf16 || bytes.library_blocks == 0) return 0;
   if (bytes.products == NarrowProducts::LibrarySums) return rows * columns * kPairBytes;
   const int64_t m = in_blocks(rows), n = in_blocks(columns), k = in_blocks(inner);
@@ -47,23 +48,25 @@ int64_t MatrixProduct::library_working(const ElementBytes& bytes) const {
 
 int64_t MatrixProduct::working(const ElementBytes& bytes) const {
   return is_of_pairs(bytes) ? kPairBytes * pair_product_elements(rows, inner, columns, false)
-                            : library_working(bytes);
+                            : unpaired_working(bytes);
 }
 
 int64_t MatrixProduct::adding(const ElementBytes& bytes, int64_t sum_bytes) const {
   const bool are_pairs = is_of_pairs(bytes) && sum_bytes != bytes.param;
-  return are_pairs ? working(bytes) : adding_by_library(bytes, sum_bytes);
+  return are_pairs ? working(bytes) : adding_unpaired(bytes, sum_bytes);
 }
 
-int64_t MatrixProduct::adding_by_library(const ElementBytes& bytes, int64_t sum_bytes) const {
+int64_t MatrixProduct::adding_unpaired(const ElementBytes& bytes, int64_t sum_bytes) const {
+  if (bytes.converts() && sum_bytes == kPairBytes)
+    return kPairBytes * converted_product_elements(rows, inner, columns, false);
   const int64_t made_first = sum_bytes == bytes.param ? 0 : rows * columns * bytes.param;
-  return made_first + library_working(bytes);
+  return made_first + unpaired_working(bytes);
 }
 
 int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes) {
   if (bytes.gradient != bytes.param && bytes.multiplies_pairs() && bytes.gradient == kPairBytes)
     return kPairBytes * pair_product_elements(out, rows, in, true);
-  return MatrixProduct{out, rows, in}.adding_by_library(bytes, bytes.gradient);
+  return MatrixProduct{out, rows, in}.adding_unpaired(bytes, bytes.gradient);
 }
 
 FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {

@@ -17,6 +17,7 @@ struct ElementBytes {
   NarrowProducts products;
   int64_t library_blocks;  ///< of all threads, at most; 0: the library takes nothing of its own
   bool multiplies_pairs() const { return multiplies_bf16 && products == NarrowProducts::Pairs; }
+  bool converts() const { return multiplies_bf16 && products == NarrowProducts::Converted; }
   bool is_narrow() const { return param != wide; }  ///< bf16: sums need a wide copy
 };
 
@@ -32,10 +33,9 @@ struct MatrixProduct {
   /// element.
   int64_t working(const ElementBytes& bytes) const;
   int64_t adding(const ElementBytes& bytes, int64_t sum_bytes) const;
-  /// The same of the library, whatever else there is.
-  int64_t adding_by_library(const ElementBytes& bytes, int64_t sum_bytes) const;
-  /// oneDNN's own memory while it makes the result.
-  int64_t library_working(const ElementBytes& bytes) const;
+  /// The same where it is not of pairs: converted tiles, or the library's.
+  int64_t adding_unpaired(const ElementBytes& bytes, int64_t sum_bytes) const;
+  int64_t unpaired_working(const ElementBytes& bytes) const;
 };
 
 /// Temporaries where the product of a (rows, out) and b (rows, in), both summed over rows, is added
