@@ -8,15 +8,19 @@
 namespace zea::detail {
 namespace {
 
-/// Where `ids` are among the vocabulary here: rows of `ids`, and the indices in the range.
+/// Where `ids` are among the vocabulary here: rows of the table, and which ids it does not have.
+/// These stand for any row and count for nothing, since how many they are is not known to a host
+/// that runs ahead of its device.
 struct OwnIds {
-  Tensor rows, indices;
+  Tensor indices;    ///< (rows)
+  Tensor elsewhere;  ///< (rows, 1)
 };
 
 OwnIds own_ids(const Tensor& ids, const VocabularyRange& range) {
   const Tensor indices = ids.sub(range.begin);
-  const Tensor rows = indices.ge(0).logical_and_(indices.lt(range.count)).nonzero().squeeze(1);
-  return {rows, indices.index_select(0, rows)};
+  const Tensor elsewhere = indices.lt(0).logical_or_(indices.ge(range.count)).unsqueeze(1);
+  // Spread over the rows: zeros that are all added to one would wait for each other.
+  return {indices.remainder(std::max<int64_t>(1, range.count)), elsewhere};
 }
 
 struct EmbeddingFunction : Function<EmbeddingFunction> {
@@ -26,10 +30,11 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
     remember(ctx, {weight});
     remember_rows(ctx, *rows);
     const OwnIds own = own_ids(ids, vocabulary_range(rows->tp(), *weight, vocabulary));
-    ctx->save_for_backward({own.rows, own.indices});
+    ctx->save_for_backward({own.indices, own.elsewhere});
     const Tensor& table = weight->value();
-    Tensor found = rows->partial(ids.size(0), table.size(1), table.options()).zero_();
-    found.index_copy_(0, own.rows, table.index_select(0, own.indices));
+    Tensor found = rows->partial(ids.size(0), table.size(1), table.options());
+    at::index_select_out(found, table, 0, own.indices);
+    found.masked_fill_(own.elsewhere, 0);
     return rows->sum(found).take();
   }
 
@@ -38,7 +43,9 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
     const OwnIds own{saved[0], saved[1]};
     const Tensor dy = recall_rows(ctx).gather(outputs[0]).take();
     Tensor& gradient = recall(ctx, 0)->gradient();
-    gradient.index_add_(0, own.indices, dy.index_select(0, own.rows).to(gradient.scalar_type()));
+    const Tensor counted =
+        dy.to(gradient.scalar_type(), false, true).masked_fill_(own.elsewhere, 0);
+    gradient.index_add_(0, own.indices, counted);
     return {{}, {}, {}, {}, {}};
   }
 };

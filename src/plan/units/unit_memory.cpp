@@ -316,7 +316,8 @@ class MemoryOps {
     if (dealt.are_dealt()) {
       const int64_t all = dealt.all * of.in * bytes_.param;
       f.forward_peak = f.output + all;
-      f.backward_working += all;
+      // What other ranks have the rows of is made zero in a copy.
+      f.backward_working = all + dealt.all * of.in * bytes_.gradient;
     }
     return call(f, {}, rows);
   }
