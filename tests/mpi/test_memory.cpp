@@ -274,7 +274,8 @@ void expect_predicted(const Layout& layout, const Size& size, double tolerance) 
   const MemoryEstimate told = predict(plan, dataset, world.rank(), run.steps);
   // How much of what the library may take in blocks it does take is its choice and the processor's.
   const bool has_blocks =
-      plan.precision.param == DType::BFloat16 && narrow_products() == NarrowProducts::Library;
+      plan.precision.param == DType::Float32 ||
+      (plan.precision.param == DType::BFloat16 && narrow_products() == NarrowProducts::Library);
   const int64_t least = told.total() - (has_blocks ? kLibraryBlockBytes : 0);
   const double ratio =
       static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);

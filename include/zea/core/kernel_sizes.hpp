@@ -69,7 +69,7 @@ constexpr bool takes_ragged_heads(int64_t dim) {
   return dim % 8 == 0 && dim <= 256;
 }
 
-/// The most that oneDNN takes in each thread while it multiplies bf16: blocks of operands as the
+/// The most that oneDNN takes in each thread while it multiplies: blocks of operands as the
 /// processor likes them, and of sums, of which it has as many as fit in a second-level cache.
 inline constexpr int64_t kLibraryBlockBytes = int64_t{2} << 20;
 

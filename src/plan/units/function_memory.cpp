@@ -40,8 +40,9 @@ ElementBytes::ElementBytes(const UnitTypes& types)
 
 int64_t MatrixProduct::unpaired_working(const ElementBytes& bytes) const {
   if (bytes.converts()) return kPairBytes * converted_product_elements(rows, inner, columns, true);
-  if (!bytes.multiplies_bf16 || bytes.library_blocks == 0) return 0;
-  if (bytes.products == NarrowProducts::LibrarySums) return rows * columns * kPairBytes;
+  if (!bytes.multiplies_by_blocks() || bytes.library_blocks == 0) return 0;
+  if (bytes.multiplies_bf16 && bytes.products == NarrowProducts::LibrarySums)
+    return rows * columns * kPairBytes;
   const int64_t m = in_blocks(rows), n = in_blocks(columns), k = in_blocks(inner);
   return std::min(bytes.library_blocks, (m + n) * k * bytes.param + m * n * kPairBytes);
 }

@@ -18,6 +18,8 @@ struct ElementBytes {
   int64_t library_blocks;  ///< of all threads, at most; 0: the library takes nothing of its own
   bool multiplies_pairs() const { return multiplies_bf16 && products == NarrowProducts::Pairs; }
   bool converts() const { return multiplies_bf16 && products == NarrowProducts::Converted; }
+  /// oneDNN may: of bf16, and of fp32 on processors that are not Intel's.
+  bool multiplies_by_blocks() const { return !on_device && param <= 4; }
   bool is_narrow() const { return param != wide; }  ///< bf16: sums need a wide copy
 };
 

@@ -22,7 +22,7 @@ struct UnitTypes {
   DType gradient = DType::Float32;  ///< the buffers that parameters' gradients are added into
   NarrowProducts products = NarrowProducts::Library;  ///< of the host
   bool on_device = false;                             ///< not on the host
-  /// The most that all threads of the library take in blocks while it multiplies bf16.
+  /// The most that all threads of the library take in blocks while it multiplies bf16 or fp32.
   int64_t library_block_bytes = kLibraryBlockBytes;
 };
 
