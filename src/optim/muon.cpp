@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "zea/kernels/matmul.hpp"
 #include "zea/parallel/torch_dtype.hpp"
 
 namespace zea {
@@ -22,10 +23,18 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
+/// factor sum + a b
+at::Tensor scaled_plus_product(const at::Tensor& sum, double factor, const at::Tensor& a,
+                               const at::Tensor& b) {
+  const at::Tensor result = sum.mul(factor);
+  add_product(result, a, b);
+  return result;
+}
+
 at::Tensor step_by_step(at::Tensor x) {
   for (int i = 0; i < kSteps; ++i) {
-    const at::Tensor gram = x.mm(x.t());
-    x = at::addmm(x, at::addmm(gram, gram, gram, kB, kC), x, kA, 1);
+    const at::Tensor gram = product(x, x.t());
+    x = scaled_plus_product(x, kA, scaled_plus_product(gram, kB, gram.mul(kC), gram), x);
   }
   return x;
 }
@@ -33,14 +42,14 @@ at::Tensor step_by_step(at::Tensor x) {
 /// The same with only two products of the long side: a step multiplies x from the left by what is
 /// made of its Gram matrix, which is known after it, too.
 at::Tensor through_gram(const at::Tensor& x) {
-  at::Tensor gram = x.mm(x.t()), all;
+  at::Tensor gram = product(x, x.t()), all;
   for (int i = 0; i < kSteps; ++i) {
-    const at::Tensor step = at::addmm(gram, gram, gram, kB, kC);
+    const at::Tensor step = scaled_plus_product(gram, kB, gram.mul(kC), gram);
     step.diagonal().add_(kA);
-    all = i == 0 ? step : step.mm(all);
-    if (i + 1 < kSteps) gram = step.mm(gram).mm(step);
+    all = i == 0 ? step : product(step, all);
+    if (i + 1 < kSteps) gram = product(product(step, gram), step);
   }
-  return all.mm(x);
+  return product(all, x);
 }
 
 }  // namespace
