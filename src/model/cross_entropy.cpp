@@ -47,7 +47,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, Parameter& weight, const at
                                 double softcap) {
   const bool has_backward =
       at::GradMode::is_enabled() && (x.requires_grad() || weight.anchor().requires_grad());
-  const bool keeps = has_backward && keeps_logits(x.size(0), weight.shape()[0]);
+  const bool keeps =
+      has_backward && keeps_logits(x.size(0), weight.shape()[0], logit_bounds(!x.is_cpu()));
   return LinearCrossEntropyFunction::apply(x, weight.anchor(), targets, &weight, softcap, keeps);
 }
 

@@ -34,7 +34,7 @@ void cap_logits(const at::Tensor& logits, double softcap) {
 
 RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                      double softcap, KeptLogits* kept) {
-  const LogitTile tile(x.size(0), matrix.size(0));
+  const LogitTile tile(x.size(0), matrix.size(0), logit_bounds(!x.is_cpu()));
   const LogitSums sums(x.size(0), wide(x.narrow(0, 0, 0)).options());
   for_pieces(x.size(0), tile.rows, [&](int64_t row, int64_t rows) {
     const LogitSums part = sums.narrow(row, rows);
@@ -53,7 +53,7 @@ RowLogits row_logits(const at::Tensor& x, const at::Tensor& matrix, const at::Te
 void add_logit_gradients(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& targets,
                          const at::Tensor& lse, const at::Tensor& scale, double softcap,
                          const LogitGradients& gradients, const KeptLogits& kept) {
-  const LogitTile tile(x.size(0), matrix.size(0));
+  const LogitTile tile(x.size(0), matrix.size(0), logit_bounds(!x.is_cpu()));
   auto next_kept = kept.begin();
   for_pieces(x.size(0), tile.rows, [&](int64_t row, int64_t rows) {
     const at::Tensor x_part = x.narrow(0, row, rows);

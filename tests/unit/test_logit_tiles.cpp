@@ -43,8 +43,8 @@ struct Sizes {
   double softcap;
 };
 constexpr Sizes kSizes[] = {
-    {7, 50, 0},  {5, 3 * LogitTile::kMostColumns + 17, 0},  {2100, 33, 0}, {1500, 4100, 0},
-    {7, 50, 2.}, {5, 3 * LogitTile::kMostColumns + 17, 2.}, {2100, 33, 3.}};
+    {7, 50, 0},  {5, 3 * kHostLogits.columns + 17, 0},  {2100, 33, 0}, {1500, 4100, 0},
+    {7, 50, 2.}, {5, 3 * kHostLogits.columns + 17, 2.}, {2100, 33, 3.}};
 
 TEST_P(LogitTiles, LossAndGradientsAreThoseOfAllLogits) {
   for (const auto [rows, vocabulary, softcap] : kSizes) {
@@ -135,6 +135,18 @@ TEST_P(LogitTiles, WhatIsNotFiniteStaysSo) {
     EXPECT_FALSE(rows.lse.sub(rows.picked).sum().isfinite().item<bool>()) << bad;
     EXPECT_TRUE(rows.lse[0].isfinite().item<bool>());
   }
+}
+
+/// 8,192 tokens of a vocabulary of 131,072.
+TEST(LogitBounds, DevicesHaveFewTiles) {
+  const auto tiles = [](bool on_device) {
+    const LogitTile tile(8192, 131072, logit_bounds(on_device));
+    return (8192 / tile.rows) * (131072 / tile.columns);
+  };
+  EXPECT_EQ(tiles(false), 512);
+  EXPECT_EQ(tiles(true), 8);
+  EXPECT_TRUE(keeps_logits(2048, 131072, logit_bounds(true)));
+  EXPECT_FALSE(keeps_logits(8192, 131072, logit_bounds(true)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, LogitTiles,

@@ -23,24 +23,37 @@ constexpr int64_t rows_per_sum(int64_t row_elements) {
   return std::max<int64_t>(32, rows_per_chunk(row_elements));
 }
 
-/// The logits that exist at once: of so many rows, and columns of the vocabulary. Many rows, so
-/// that a weight that is read, and a gradient that is written, serve many products; together at
-/// most 8 MiB of fp32.
-struct LogitTile {
-  constexpr LogitTile(int64_t all_rows, int64_t vocabulary)
-      : rows(std::clamp<int64_t>(all_rows, 1, kMostRows)),
-        columns(std::min(vocabulary, std::min(kMostColumns, kMostElements / rows))) {}
+/// Bounds of logits that exist at once. A device takes some launches for each tile, which a tile
+/// must be large to be worth.
+struct LogitBounds {
+  int64_t rows, columns;
+  int64_t tile;  ///< elements of a tile
+  int64_t kept;  ///< elements that forward keeps for backward
+};
 
-  static constexpr int64_t kMostRows = 1024, kMostColumns = 8192;
-  static constexpr int64_t kMostElements = int64_t{2} << 20;
+/// 8 MiB of fp32 a tile; 32 MiB of bf16 or 64 MiB of fp32 that are kept.
+inline constexpr LogitBounds kHostLogits{1024, 8192, int64_t{2} << 20, int64_t{16} << 20};
+
+/// 256 MiB of bf16 a tile, 512 MiB that are kept; twice that of fp32.
+inline constexpr LogitBounds kDeviceLogits{8192, 32768, int64_t{128} << 20, int64_t{256} << 20};
+
+constexpr const LogitBounds& logit_bounds(bool on_device) {
+  return on_device ? kDeviceLogits : kHostLogits;
+}
+
+/// The logits that exist at once: of so many rows, and columns of the vocabulary. Many rows, so
+/// that a weight that is read, and a gradient that is written, serve many products.
+struct LogitTile {
+  constexpr LogitTile(int64_t all_rows, int64_t vocabulary, const LogitBounds& bounds)
+      : rows(std::clamp<int64_t>(all_rows, 1, bounds.rows)),
+        columns(std::min({vocabulary, bounds.columns, bounds.tile / rows})) {}
+
   int64_t rows, columns;
 };
 
-/// Whether forward keeps all logits for backward, which spares a product of four: at most 32 MiB of
-/// bf16, 64 MiB of fp32.
-constexpr bool keeps_logits(int64_t rows, int64_t vocabulary) {
-  constexpr int64_t kMostKept = int64_t{16} << 20;
-  return rows * vocabulary <= kMostKept;
+/// Whether forward keeps all logits for backward, which spares a product of four.
+constexpr bool keeps_logits(int64_t rows, int64_t vocabulary, const LogitBounds& bounds) {
+  return rows * vocabulary <= bounds.kept;
 }
 
 /// What multiplies matrices of bf16 on a host, which its processor decides: so kernels tell, and

@@ -339,8 +339,9 @@ FunctionMemory window_attention_memory(int64_t rows, int64_t window, const HeadS
 
 FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, bool keeps,
                                     bool caps, const ElementBytes& bytes) {
-  const LogitTile tile(rows, vocabulary.out);
-  const bool are_kept = keeps && keeps_logits(rows, vocabulary.out);
+  const LogitBounds& bounds = logit_bounds(bytes.on_device);
+  const LogitTile tile(rows, vocabulary.out, bounds);
+  const bool are_kept = keeps && keeps_logits(rows, vocabulary.out, bounds);
   const int64_t kept = are_kept ? rows * vocabulary.out * bytes.param : 0;
   const int64_t tile_rows = std::min(rows, tile.rows);
   const int64_t logits = are_kept ? 0 : tile_rows * tile.columns * bytes.param;
