@@ -106,6 +106,8 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 }
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  // oneDNN has only a loop for sums whose columns lie together.
+  if (sum.stride(1) != 1 && sum.stride(0) == 1) return add_product(sum.t(), b.t(), a.t());
   if (takes_converted_product(a, b)) return add_converted_product(sum, a, b);
   if (a.scalar_type() != sum.scalar_type()) {
     if (takes_pair_product(sum, a, b)) return add_pair_product(sum, a, b);

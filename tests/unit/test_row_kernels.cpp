@@ -127,6 +127,9 @@ TEST_P(RowKernels, Products) {
         const at::Tensor wide = sum.to(sum_type(), false, true);
         add_product(wide, dy.t(), x);
         expect_close(wide, expected, sums_are_wide() ? 0.01 : 40);
+        const at::Tensor turned = sum.t().clone(at::MemoryFormat::Contiguous);
+        add_product(turned.t(), dy.t(), x);
+        expect_close(turned.t(), expected, 40);
         add_product(sum, dy.t(), x);
         expect_close(sum, expected, 40);
       }
