@@ -351,8 +351,16 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
   f.saved = rows * bytes.wide;
   f.saves_input = true;
   f.trains = vocabulary.trains;
-  const int64_t making = MatrixProduct{tile_rows, vocabulary.in, tile.columns}.working(bytes);
-  f.forward_peak = f.output + 3 * f.saved + std::max(logits + making, f.saved) + kept;
+  const auto making_of = [&](int64_t of_rows) {
+    return MatrixProduct{of_rows, vocabulary.in, tile.columns}.working(bytes);
+  };
+  const int64_t making = making_of(tile_rows);
+  // Those that are kept are all there when the last rows are made, which are fewer.
+  const int64_t last_rows = (rows - 1) % tile.rows + 1;
+  const int64_t not_yet =
+      are_kept && rows > tile.rows ? last_rows * vocabulary.out * bytes.param : 0;
+  const int64_t most = std::max(making - not_yet, making_of(last_rows));
+  f.forward_peak = f.output + 3 * f.saved + std::max(logits + most, f.saved) + kept;
   f.saved += kept;
   // Many tiles are summed, in the wide type; one is made and added.
   const MatrixProduct of_logits{tile_rows, tile.columns, vocabulary.in};
