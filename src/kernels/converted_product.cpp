@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "converted_product.hpp"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
+#include "pair_matmul.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/kernel_sizes.hpp"
 
@@ -91,24 +94,20 @@ class ConvertedProduct {
 
 }  // namespace
 
-bool has_wide_vectors() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq");
-#else
-  return false;
-#endif
+bool library_has_vectors() {
+  static const bool has = [] {
+    const auto asked =
+        c10::Dispatcher::singleton().findSchema({"mkldnn::_is_mkldnn_bf16_supported", ""});
+    return asked && asked->typed<bool()>().call();
+  }();
+  return has;
 }
 
 bool converts_products() {
   static const bool converts = [] {
     const char* const asked = std::getenv("ZEA_BF16_PAIRS");
-    if (asked != nullptr && std::string_view(asked) == "converted") return true;
-#if defined(__x86_64__)
-    return !has_wide_vectors();
-#else
-    return false;
-#endif
+    return pair_use() != PairUse::All &&
+           (!library_has_vectors() || (asked != nullptr && std::string_view(asked) == "converted"));
   }();
   return converts;
 }

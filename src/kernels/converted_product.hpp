@@ -8,11 +8,12 @@
 
 namespace zea::detail {
 
-/// Whether this processor has the vectors (AVX512) that the library's ways to oneDNN ask for.
-bool has_wide_vectors();
+/// Whether libtorch finds the vectors here that its ways to oneDNN ask for, of every type: those of
+/// AVX512, if ONEDNN_MAX_CPU_ISA does not forbid them, or an ARM's for bf16.
+bool library_has_vectors();
 
-/// Whether products of bf16 are of this kind here: without has_wide_vectors(), or where
-/// ZEA_BF16_PAIRS is "converted" (pair_matmul.hpp).
+/// Whether products of bf16 are of this kind here: without these, or where ZEA_BF16_PAIRS is
+/// "converted", unless they are of pairs (pair_matmul.hpp).
 bool converts_products();
 
 /// Whether that concerns these operands: bf16, on the host.

@@ -26,7 +26,7 @@ using detail::add_converted_product;
 using detail::add_pair_product;
 using detail::converted_product;
 using detail::few_row_product;
-using detail::has_wide_vectors;
+using detail::library_has_vectors;
 using detail::pair_product;
 using detail::takes_converted_product;
 using detail::takes_few_rows;
@@ -46,15 +46,13 @@ bool is_intel() {
 #endif
 }
 
-/// Whether oneDNN multiplies bf16 (it does where there is AVX512) by a processor that cannot, or
-/// may not.
+/// Whether oneDNN multiplies bf16, where it does, by a processor that cannot, or may not.
 bool sums_in_fp32() {
 #if defined(__x86_64__)
-  if (!has_wide_vectors()) return false;
   const char* const most = std::getenv("ONEDNN_MAX_CPU_ISA");
   const std::string_view isa = most == nullptr ? "" : most;
   if (isa == "AVX512_CORE" || isa == "AVX512_CORE_VNNI") return true;
-  return !__builtin_cpu_supports("avx512bf16") && !isa.starts_with("AVX2");
+  return !__builtin_cpu_supports("avx512bf16");
 #else
   return false;
 #endif
@@ -63,7 +61,7 @@ bool sums_in_fp32() {
 /// How much of a dim of so many elements oneDNN gets; 0: at::mm takes all.
 int64_t onednn_part(const at::Tensor& a, const at::Tensor& b, int64_t tokens) {
   static const bool is_faster =
-      at::native::mkldnn_matmul != nullptr && !is_intel() && has_wide_vectors();
+      at::native::mkldnn_matmul != nullptr && !is_intel() && library_has_vectors();
   if (!is_faster || !a.is_cpu() || a.scalar_type() != at::kFloat) return 0;
   if (!at::globalContext().userEnabledMkldnn()) return 0;
   if (a.size(0) * a.size(1) * b.size(1) < kLeastProducts) return 0;
