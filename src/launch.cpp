@@ -25,6 +25,7 @@
 #include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/describe_ranks.hpp"
 #include "zea/plan/estimate/choose_recomputation.hpp"
+#include "zea/plan/estimate/peak_tflops.hpp"
 #include "zea/preflight/measure_nodes.hpp"
 #include "zea/preflight/verdict.hpp"
 #include "zea/train/profile.hpp"
@@ -136,16 +137,35 @@ struct WatchedRanks {
   std::optional<Watchdog> watchdog;
 };
 
-at::Device open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
+struct OpenedDevice {
+  at::Device device = at::kCPU;
+  std::string gpu;  ///< as its maker calls it; empty: none
+};
+
+OpenedDevice open_device_of(const Start& start, WatchedRanks& ranks, const World& world) {
   const ActionRecord::Action action(ranks.record, "open the device");
   const RunOptions& run = start.options.run;
-  at::Device device = at::kCPU;
-  if (run.device == DeviceKind::Cpu) return device;
+  OpenedDevice opened;
+  if (run.device == DeviceKind::Cpu) return opened;
   std::vector<VisibleGpu> own;
   agree(*ranks.control, [&] { own = find_gpus(run.device); });
   const std::vector<std::vector<VisibleGpu>> seen = gpus_on_node(world, own);
-  agree(*ranks.control, [&] { device = open_device(run, seen, world.local_rank()); });
-  return device;
+  agree(*ranks.control, [&] { opened.device = open_device(run, seen, world.local_rank()); });
+  opened.gpu = own[static_cast<size_t>(opened.device.index())].name;
+  return opened;
+}
+
+/// TFLOP/s of all ranks together; 0: of one it is not known. Collective.
+double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ranks, Log& log) {
+  const double own = peak_tflops(plan, gpu);
+  double all = own, least = own;
+  ranks.control->all_reduce(&all, 1, DType::Float64, ReduceOp::Sum).wait();
+  ranks.control->all_reduce(&least, 1, DType::Float64, ReduceOp::Min).wait();
+  if (least == 0) return 0;
+  char text[80];
+  std::snprintf(text, sizeof text, "MFU is of %.4g TFLOP/s of %d ranks (", all, plan.world_size());
+  log.info(text + (plan.options.run.peak_tflops > 0 ? "run.peak_tflops" : gpu) + ")");
+  return all;
 }
 
 /// The root rank makes and locks it; no other run writes there from then on.
@@ -267,7 +287,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   const bool trains = start.options.run.mode == RunMode::Train;
   std::optional<StopRequest> stop;
   if (trains) stop.emplace(start.directory, ranks.is_root(), line.wall_seconds);
-  const at::Device device = open_device_of(start, ranks, world);
+  const auto [device, gpu] = open_device_of(start, ranks, world);
   at::set_num_threads(static_cast<int>(start.options.run.threads));
 
   std::optional<RunDirectory> directory;
@@ -305,6 +325,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .metrics = metrics,
               .tensor_bytes = tensor_bytes,
               .products = narrow_products(),
+              .peak_tflops = peak_of_ranks(plan, gpu, ranks, log),
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
               .deck = echo_deck(start.options),

@@ -1,13 +1,4 @@
-# libtorch as one imported target. find_package(Torch) insists on a CUDA toolkit; this works with and without one. Its
-# include folder goes last (-idirafter), since the wheel's own fmt would shadow the system's.
-if(NOT ZEA_TORCH_ROOT)
-  file(GLOB torch_candidates ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
-  list(POP_FRONT torch_candidates ZEA_TORCH_ROOT)
-endif()
-if(NOT EXISTS "${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so")
-  message(FATAL_ERROR "no libtorch in '${ZEA_TORCH_ROOT}'; run ./jobs/setup.sh, or set ZEA_TORCH_ROOT")
-endif()
-
+# libtorch (find_torch.cmake) as one imported target, with and without a CUDA toolkit. Its include folder goes last (-idirafter), since the wheel's own fmt would shadow the system's.
 add_library(torch_cpu INTERFACE IMPORTED)
 target_compile_options(torch_cpu INTERFACE "SHELL:-idirafter ${ZEA_TORCH_ROOT}/include")
 target_link_libraries(torch_cpu INTERFACE ${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so ${ZEA_TORCH_ROOT}/lib/libc10.so)

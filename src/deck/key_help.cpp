@@ -22,6 +22,7 @@ const char* type_name(const KeyMember& member) {
 /// without the section.
 constexpr std::pair<std::string_view, const char*> kExamples[] = {
     {"run.directory", R"("runs/first")"},
+    {"run.peak_tflops", "989.0"},
     {"model.weights", R"("weights.h5")"},
     {"model.config", R"("config.json")"},
     {"model.load_modules", R"(["llm"])"},

@@ -1,4 +1,4 @@
-# Row functors compiled for devices, where a CUDA compiler is found that fits the CUDA runtime of libtorch's wheels; else one file
+# Row functors compiled for devices, where a CUDA compiler is found, which must be of libtorch's CUDA; else one file
 # that says there are none. A library of objects of its own: nvcc gets none of the C++ flags, and programs are linked as C++.
 set(device_kernels none)
 # Launched by Kokkos, where it is found with CUDA: of 4.3, the first to take the device from a stream, and without separate
@@ -9,7 +9,7 @@ if(Kokkos_ENABLE_CUDA AND Kokkos_VERSION VERSION_GREATER_EQUAL 4.3 AND NOT Kokko
   set(CMAKE_CUDA_ARCHITECTURES ${Kokkos_CUDA_ARCHITECTURES})
 endif()
 if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
-  find_program(ZEA_NVCC nvcc HINTS $ENV{CUDACXX} PATHS /usr/local/cuda/bin)
+  find_program(ZEA_NVCC nvcc HINTS $ENV{CUDACXX} PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
   if(ZEA_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${ZEA_NVCC})
   endif()
@@ -20,17 +20,15 @@ if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
   endif()
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
-    file(STRINGS ${ZEA_CUDART_INCLUDE_DIR}/cuda_runtime_api.h cudart_version REGEX "^#define CUDART_VERSION ")
-    string(REGEX MATCH "[0-9]+$" cudart_version "${cudart_version}")
-    math(EXPR cudart_major "${cudart_version} / 1000")
-    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12 AND CMAKE_CUDA_COMPILER_VERSION MATCHES "^${cudart_major}[.]")
-      list(JOIN CMAKE_CUDA_ARCHITECTURES ", sm_" device_kernels)
-      set(device_kernels "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for sm_${device_kernels}")
-      if(device_launcher STREQUAL kokkos)
-        string(APPEND device_kernels ", launched by Kokkos")
-      endif()
-    else()
-      set(device_kernels "none: nvcc ${CMAKE_CUDA_COMPILER_VERSION} does not fit the CUDA ${cudart_major} runtime in use")
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12 OR NOT CMAKE_CUDA_COMPILER_VERSION MATCHES "^${ZEA_CUDART_MAJOR}[.]")
+      message(FATAL_ERROR "nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${CMAKE_CUDA_COMPILER}), but libtorch and the CUDA runtime are of "
+        "CUDA ${ZEA_CUDART_MAJOR}: device kernels need an nvcc of their major version, 12 or newer; name one by CUDACXX, or "
+        "another libtorch by Torch_DIR, or set ZEA_ENABLE_CUDA_KERNELS=OFF: GPUs then take libtorch's operations")
+    endif()
+    list(JOIN CMAKE_CUDA_ARCHITECTURES ", sm_" device_kernels)
+    set(device_kernels "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for sm_${device_kernels}")
+    if(device_launcher STREQUAL kokkos)
+      string(APPEND device_kernels ", launched by Kokkos")
     endif()
   endif()
 endif()

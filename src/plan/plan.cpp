@@ -321,7 +321,10 @@ StepPlanOptions Plan::step_plan_options() const {
 
 StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
                          const std::vector<SampleIndex>& index) const {
-  return make_step_plan(step, samples, index, step_plan_options());
+  StepPlan planned = make_step_plan(step, samples, index, step_plan_options());
+  const SampleCosts flops = flops_of_samples();
+  for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops);
+  return planned;
 }
 
 int Plan::stage_of_unit(int unit) const {
@@ -374,7 +377,8 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.dp_module,
                                         mesh.coordinate(world_rank, grid.module).dp_module};
-  return {step.step, step.samples, step.tokens, step.targets, microbatches, make_schedule(input)};
+  return {step.step,        step.samples, step.tokens,         step.targets,
+          step.model_flops, microbatches, make_schedule(input)};
 }
 
 ModelSpec model_of(const Options& options, const std::string& config_json) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/memory_watch.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "zea/train/gather_text.hpp"
 
 namespace zea {
 namespace {
+
+constexpr int64_t kLeastTold = (1 << 20) / 100;  ///< two decimals of a MiB
 
 double mebibytes(int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
@@ -40,11 +43,41 @@ std::optional<std::string> MemoryWatch::predict(const RankStep& step, Collective
 
 void MemoryWatch::begin_step() {
   bytes_.reset_peak();
+  note_device_peaks();
+  const std::optional<DeviceMemory> memory = device_memory(device());
+  if (!memory) return;
+  if (before_steps_ && !kept_) kept_ = std::max<int64_t>(0, memory->requested - *before_steps_);
+  if (!before_steps_) before_steps_ = memory->requested;
+}
+
+int64_t MemoryWatch::counted_peak() const {
+  if (device().is_cpu()) return bytes_.peak() + engine_.ledger().shared_bytes();
+  const std::optional<DeviceMemory> memory = device_memory(device());
+  return memory ? memory->peak_requested : 0;
+}
+
+/// Those of the device begin anew.
+void MemoryWatch::note_device_peaks() {
+  if (const std::optional<DeviceMemory> memory = device_memory(device())) {
+    peak_allocated_ = std::max(peak_allocated_, memory->peak_allocated);
+    peak_reserved_ = std::max(peak_reserved_, memory->peak_reserved);
+  }
+  reset_device_peaks(device());
+}
+
+std::optional<DeviceMemory> MemoryWatch::take_device_memory(Collectives& control) {
+  note_device_peaks();
+  const std::optional<DeviceMemory> own = device_memory(device());
+  if (!own) return std::nullopt;
+  int64_t most[] = {own->allocated, peak_allocated_, own->reserved,
+                    peak_reserved_, own->requested,  own->peak_requested};
+  control.all_reduce(most, std::size(most), DType::Int64, ReduceOp::Max).wait();
+  peak_allocated_ = peak_reserved_ = 0;
+  return DeviceMemory{most[0], most[1], most[2], most[3], most[4], most[5]};
 }
 
 void MemoryWatch::end_step(const RankStep& step) {
-  if (!engine_.microbatch_options().device.is_cpu()) return;
-  const int64_t peak = bytes_.peak() + engine_.ledger().shared_bytes();
+  const int64_t peak = counted_peak();
   if (peak <= peak_) return;
   peak_ = peak;
   step_ = step.step;
@@ -55,12 +88,21 @@ void MemoryWatch::end_step(const RankStep& step) {
 
 std::string MemoryWatch::summary() const {
   if (peak_ == 0) return "";
-  char text[160];
+  const int64_t kept = kept_.value_or(0);
+  char text[240];
   std::snprintf(text, sizeof text,
                 "peak of all tensors on rank %d, in step %ld: predicted %.2f MiB, counted %.2f MiB",
                 engine_.world_rank(), static_cast<long>(step_ + 1), mebibytes(predicted_),
-                mebibytes(peak_));
-  return text;
+                mebibytes(peak_ - kept));
+  std::string line = text;
+  if (kept >= kLeastTold) {
+    std::snprintf(text, sizeof text,
+                  ", beside %.2f MiB that the first step left on the device (workspaces of "
+                  "libraries)",
+                  mebibytes(kept));
+    line += text;
+  }
+  return line;
 }
 
 }  // namespace zea

@@ -49,21 +49,36 @@ std::vector<EventScalar> scalars_of(const nlohmann::ordered_json& line) {
   return scalars;
 }
 
+/// "  12.3 TFLOP/s a rank, MFU 1.2 %"
+std::string speed_of(const StepMetrics& m) {
+  char text[80];
+  std::snprintf(text, sizeof text,
+                m.mfu > 0 ? "  %.3g TFLOP/s a rank, MFU %.1f %%" : "  %.3g TFLOP/s a rank",
+                m.model_tflops, 100 * m.mfu);
+  return text;
+}
+
+/// What is beside the host's resident memory.
+std::string memory_of(const StepMetrics& m) {
+  if (m.gpu_memory)
+    return ", GPU " + std::to_string(m.gpu_memory->peak_allocated >> 20) + " of " +
+           std::to_string(m.gpu_memory->peak_reserved >> 20) + " MiB reserved";
+  if (m.tensor_peak_bytes == 0) return "";
+  return " (tensors at most " + std::to_string(m.tensor_peak_bytes >> 20) + ")";
+}
+
 }  // namespace
 
 std::string progress_line(const StepMetrics& m) {
-  const std::string tensors =
-      m.tensor_peak_bytes > 0
-          ? " (tensors at most " + std::to_string(m.tensor_peak_bytes >> 20) + ")"
-          : "";
-  char text[320];
-  std::snprintf(text, sizeof text,
-                "step %ld/%ld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.1f samples/s  "
-                "%.0f MiB%s  %s left",
-                static_cast<long>(m.step), static_cast<long>(m.steps), m.report.loss,
-                m.report.grad_norm, m.report.lr, m.tokens_per_second, m.samples_per_second,
-                static_cast<double>(m.memory_bytes) / (1 << 20), tensors.c_str(),
-                clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
+  char text[400];
+  std::snprintf(
+      text, sizeof text,
+      "step %ld/%ld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.1f samples/s%s  "
+      "%.0f MiB%s  %s left",
+      static_cast<long>(m.step), static_cast<long>(m.steps), m.report.loss, m.report.grad_norm,
+      m.report.lr, m.tokens_per_second, m.samples_per_second, speed_of(m).c_str(),
+      static_cast<double>(m.memory_bytes) / (1 << 20), memory_of(m).c_str(),
+      clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
   return text;
 }
 
@@ -107,12 +122,19 @@ void MetricsFile::append(const StepMetrics& m) const {
                               {"skipped_steps", m.skipped_steps},
                               {"tokens_per_second", m.tokens_per_second},
                               {"samples_per_second", m.samples_per_second},
+                              {"model_tflops", m.model_tflops},
                               {"wait_seconds", m.wait_seconds},
                               {"own_seconds",
                                {{"mean", m.own_seconds.mean},
                                 {"slowest", m.own_seconds.slowest},
                                 {"slowest_rank", m.own_seconds.slowest_rank}}},
                               {"memory_bytes", m.memory_bytes}};
+  if (m.mfu > 0) line["mfu"] = m.mfu;
+  if (m.gpu_memory)
+    line["gpu_memory"] = {{"allocated_bytes", m.gpu_memory->allocated},
+                          {"reserved_bytes", m.gpu_memory->reserved},
+                          {"peak_allocated_bytes", m.gpu_memory->peak_allocated},
+                          {"peak_reserved_bytes", m.gpu_memory->peak_reserved}};
   if (m.tensor_peak_bytes > 0) line["tensor_peak_bytes"] = m.tensor_peak_bytes;
   if (!m.sent_bytes.empty()) line["sent_bytes"] = m.sent_bytes;
   append_line(line);

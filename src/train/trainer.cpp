@@ -158,6 +158,7 @@ StepReport Trainer::train_one(Loader& loader) {
   interval_.skipped += report.skipped;
   interval_.tokens += step.plan.tokens;
   interval_.samples += step.plan.samples;
+  interval_.model_flops += step.plan.model_flops;
   interval_.seconds += whole.seconds();
   interval_.own_seconds += whole.seconds() - (record().wait_seconds() - waited);
   seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
@@ -268,6 +269,9 @@ void Trainer::log_step(const StepReport& report, bool last) {
   metrics.tokens_per_second = static_cast<double>(interval_.tokens) / interval_.seconds;
   metrics.samples_per_second = static_cast<double>(interval_.samples) / interval_.seconds;
   metrics.seconds_per_step = interval_.seconds / static_cast<double>(interval_.steps);
+  const double tflops = interval_.model_flops / interval_.seconds / 1e12;
+  metrics.model_tflops = tflops / parts_.engine.plan().world_size();
+  if (parts_.peak_tflops > 0) metrics.mfu = tflops / parts_.peak_tflops;
   metrics.wait_seconds = interval_.wait_seconds / static_cast<double>(interval_.steps);
   for (const auto& [name, bytes] : interval_.sent)
     metrics.sent_bytes[name] = bytes / interval_.steps;
@@ -275,6 +279,7 @@ void Trainer::log_step(const StepReport& report, bool last) {
   steps_done_ += interval_.steps;
   metrics.memory_bytes = resident_bytes();
   metrics.tensor_peak_bytes = memory_.peak_bytes();
+  metrics.gpu_memory = memory_.take_device_memory(parts_.control);
   metrics.own_seconds = slow_ranks_.measure(interval_.own_seconds, interval_.steps);
   parts_.log.progress(progress_line(metrics), last);
   append_metrics(metrics);

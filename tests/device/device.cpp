@@ -85,6 +85,8 @@ void* Device::allocate(size_t bytes) {
     if (used_ > kMemory) throw std::bad_alloc();
   }
   allocations_.insert_or_assign(offset, Allocation{bytes, place});
+  allocated_ += static_cast<int64_t>(bytes);
+  peak_allocated_ = std::max(peak_allocated_, allocated_);
   std::memset(open_ + offset, 0xff, bytes);
   return guarded_ + offset;
 }
@@ -110,7 +112,18 @@ void Device::release(Allocations::iterator allocation) {
   if (allocation == allocations_.end() || !allocation->second.is_live)
     return fail("memory is freed that is not there");
   allocation->second.is_live = false;
+  allocated_ -= static_cast<int64_t>(allocation->second.bytes);
   free_places_[allocation->second.place].push(allocation->first);
+}
+
+MemoryCount Device::memory() const {
+  const std::lock_guard lock(mutex_);
+  return {allocated_, peak_allocated_, static_cast<int64_t>(used_)};
+}
+
+void Device::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  peak_allocated_ = allocated_;
 }
 
 Device::Allocations::iterator Device::find(const void* data) {

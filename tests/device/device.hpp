@@ -79,6 +79,11 @@ class Stream {
   std::thread thread_;
 };
 
+/// Bytes of the device: of what is allocated, and of all that was taken for it.
+struct MemoryCount {
+  int64_t allocated = 0, peak_allocated = 0, reserved = 0;
+};
+
 /// How often what was launched, by name.
 using Launches = std::map<std::string, int64_t>;
 
@@ -97,6 +102,9 @@ class Device {
   void free(void* data);
   /// As libtorch's allocator frees: whatever the computing stream does next may get this memory.
   void free_in_order(void* data);
+  MemoryCount memory() const;
+  /// The peak counts from here.
+  void reset_peak();
   /// Pinned memory of the host.
   void* allocate_pinned(size_t bytes);
   void free_pinned(void* data);
@@ -151,6 +159,7 @@ class Device {
   char* open_ = nullptr;     ///< the same memory
   size_t used_ = 0;
   Allocations allocations_;
+  int64_t allocated_ = 0, peak_allocated_ = 0;
   struct Pinned {
     size_t bytes;
     int stream = kHost;

@@ -3,6 +3,7 @@
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -19,7 +20,8 @@ const at::Device kDevice(kType, 0);
 
 // What libtorch asks of any device.
 
-class Allocator : public at::Allocator {
+/// Of blocks that are as large as what was asked for; what it reserves it never gives back.
+class Allocator : public c10::DeviceAllocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
     void* data = device().allocate(bytes);
@@ -31,6 +33,22 @@ class Allocator : public at::Allocator {
   void copy_data(void*, const void*, size_t) const override {
     throw std::logic_error("libtorch copies the stand-in device's memory by itself");
   }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const at::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    const MemoryCount count = device().memory();
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    for (auto* stat : {&stats.allocated_bytes[all], &stats.requested_bytes[all]}) {
+      stat->current = count.allocated;
+      stat->peak = count.peak_allocated;
+    }
+    stats.reserved_bytes[all].current = stats.reserved_bytes[all].peak = count.reserved;
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { device().reset_peak(); }
 };
 
 class PinnedAllocator : public at::Allocator {

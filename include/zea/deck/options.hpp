@@ -29,6 +29,7 @@ struct RunOptions {
   int64_t threads = 1;
   int64_t seed = 1;
   double watchdog_seconds = 600;
+  double peak_tflops = 0;
 
   template <class Visitor>
   void visit(Visitor&& key) {
@@ -60,6 +61,14 @@ struct RunOptions {
          "seconds that a run may stand still, nothing beginning or ending on any rank, before it "
          "is ended with a report of what every rank did last; 0: any time, for the start, too, "
          "which otherwise has 30 minutes before ranks are watched",
+         {},
+         0,
+         1e6});
+    key(peak_tflops,
+        {"peak_tflops",
+         "TFLOP/s that a rank's device has at most in the type that modules compute in, of which "
+         "the log and metrics.jsonl tell the share that a step takes (MFU); 0: by the data sheet "
+         "of GPUs that are known",
          {},
          0,
          1e6});

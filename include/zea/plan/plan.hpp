@@ -82,6 +82,8 @@ struct Plan {
 
   /// How this run deals and packs samples.
   StepPlanOptions step_plan_options() const;
+  /// Model FLOPs of a sample in a training step, by sample_cost().
+  SampleCosts flops_of_samples() const { return model_flops(model, images_both_ways()); }
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
                      const std::vector<SampleIndex>& index) const;
   /// How this rank and those that it shares microbatches with hold their tokens.

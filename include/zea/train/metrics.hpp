@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/io/event_file.hpp"
+#include "zea/parallel/device_memory.hpp"
 #include "zea/plan/units/collective_volume.hpp"
 #include "zea/train/train_step.hpp"
 #include "zea/watch/slow_ranks.hpp"
@@ -23,13 +25,16 @@ struct StepMetrics {
   StepReport report;
   double seconds = 0;  ///< since the run started
   double tokens_per_second = 0, samples_per_second = 0, seconds_per_step = 0;
+  double model_tflops = 0;        ///< model FLOPs (unit_flops.hpp) per second and rank, / 1e12
+  double mfu = 0;                 ///< as a share of what ranks can at most; 0: that is not known
   double wait_seconds = 0;        ///< per step, waiting for the loader
   OwnSeconds own_seconds;         ///< per step
   Traffic sent_bytes;             ///< by this rank per step, by group of ranks
   int64_t memory_bytes = 0;       ///< resident now
   int64_t tensor_peak_bytes = 0;  ///< the most that all tensors took so far; 0: not counted
-  int64_t bad_items = 0;          ///< masked since the last logged step
-  int64_t skipped_steps = 0;      ///< in which nothing was updated, since the last logged step
+  std::optional<DeviceMemory> gpu_memory;  ///< none on the host
+  int64_t bad_items = 0;                   ///< masked since the last logged step
+  int64_t skipped_steps = 0;  ///< in which nothing was updated, since the last logged step
 };
 
 /// A step whose update the guard left out, or at which it ended the run.

@@ -35,6 +35,7 @@ struct TrainerParts {
   const MetricsFile& metrics;
   TensorBytes& tensor_bytes;
   NarrowProducts products = NarrowProducts::Library;  ///< what multiplies bf16 here
+  double peak_tflops = 0;                             ///< of all ranks together; 0: not known
   std::string run_directory;
   std::string run_id;
   std::string deck;                      ///< resolved TOML, for checkpoints
@@ -54,6 +55,7 @@ class Trainer {
   struct Interval {
     double seconds = 0, wait_seconds = 0, own_seconds = 0;
     int64_t steps = 0, tokens = 0, samples = 0;
+    double model_flops = 0;
     int64_t bad_items = 0, skipped = 0;
     Traffic sent;
   };

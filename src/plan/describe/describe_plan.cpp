@@ -6,6 +6,7 @@
 #include "draw_ranks.hpp"
 #include "mebibytes.hpp"
 #include "plan/mesh/module_sharding.hpp"
+#include "zea/plan/describe/describe_flops.hpp"
 #include "zea/plan/describe/describe_gathering.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
@@ -162,7 +163,8 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
   text += describe_gathering(plan) + kept_feature_lines(plan);
-  text += memory_lines(plan, products) + describe_recomputation(plan) + describe_generation(plan);
+  text += memory_lines(plan, products) + describe_recomputation(plan) + describe_generation(plan) +
+          describe_flops(plan);
   if (plan.world_size() > 1)
     text +=
         "bytes that rank 0 sends in a step of one microbatch of full rows of text, by group of "

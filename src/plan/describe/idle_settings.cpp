@@ -99,12 +99,20 @@ void note_one_copy(const Plan& plan, std::vector<std::string>& notes) {
         "between them: there is no other to broadcast to, and every rank reads its own part");
 }
 
+void note_peak(const Plan& plan, std::vector<std::string>& notes) {
+  const RunOptions& run = plan.options.run;
+  if (run.peak_tflops > 0 && run.mode != RunMode::Train)
+    notes.push_back("run.peak_tflops has no effect with run.mode = \"" + run.mode +
+                    "\": MFU is told of steps that train");
+}
+
 }  // namespace
 
 std::vector<std::string> idle_settings(const Plan& plan) {
   std::vector<std::string> notes;
   for (const std::string& module : plan.model.modules()) note_prefetch(plan, module, notes);
   note_one_copy(plan, notes);
+  note_peak(plan, notes);
   return notes;
 }
 

@@ -88,7 +88,7 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
 
 }  // namespace
 
-MicrobatchSizes full_microbatch(const Plan& plan) {
+SampleIndex full_row(const Plan& plan) {
   SampleIndex row{.tokens = plan.options.data.row_tokens, .targets = plan.options.data.row_tokens};
   // Full of items: of every encoder in equal parts.
   const auto encoders = static_cast<int64_t>(plan.model.encoders.size());
@@ -100,8 +100,12 @@ MicrobatchSizes full_microbatch(const Plan& plan) {
     const int64_t items = std::max(most / features, std::min<int64_t>(1, row.tokens / features));
     row.items.add(plan.model.encoder_index(encoder.name), items, shape);
   }
-  return microbatch_sizes(plan.model,
-                          std::vector<SampleIndex>(plan.options.data.rows_per_microbatch, row));
+  return row;
+}
+
+MicrobatchSizes full_microbatch(const Plan& plan) {
+  return microbatch_sizes(
+      plan.model, std::vector<SampleIndex>(plan.options.data.rows_per_microbatch, full_row(plan)));
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "zea/plan/tokens/visibility.hpp"
+#include "zea/plan/units/unit_flops.hpp"
 
 namespace zea {
 namespace {
@@ -48,6 +49,21 @@ void add_unit(SampleCosts& costs, const ModelSpec& model, const UnitSpec& unit, 
   }
 }
 
+/// Without a cost so far.
+SampleCosts costs_of_items(const ModelSpec& model) {
+  SampleCosts costs{.token = 0, .items = std::vector<ItemCost>(model.encoders.size())};
+  for (size_t e = 0; e < costs.items.size(); ++e)
+    costs.items[e].usual_tokens = static_cast<double>(model.encoders[e].item_shape().tokens);
+  return costs;
+}
+
+/// Pairs of a feature and a later one of its image, or tile.
+void add_pairs_behind(ItemCost& item, const ItemShape& usual, double pair) {
+  const auto features = static_cast<double>(usual.tile_features());
+  item.usual += pair * static_cast<double>(usual.tiles) * features * (features - 1) / 2;
+  if (usual.tiles == 1) item.pairs += pair * features * features / 2;
+}
+
 /// What each unit really costs over what is estimated.
 std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
                            const std::vector<UnitCost>& known, int64_t tokens) {
@@ -77,9 +93,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
   const std::vector<double> scale = scales(model, mesh, known, tokens);
   std::vector<SampleCosts> all;
   for (const SharedRanks& set : sets_of_ranks(mesh)) {
-    SampleCosts costs{.token = 0, .items = std::vector<ItemCost>(model.encoders.size())};
-    for (size_t e = 0; e < costs.items.size(); ++e)
-      costs.items[e].usual_tokens = static_cast<double>(model.encoders[e].item_shape().tokens);
+    SampleCosts costs = costs_of_items(model);
     const double ranks = set.end - set.first;
     for (size_t u = 0; u < model.units.size(); ++u)
       if (std::count(set.modules.begin(), set.modules.end(), model.units[u].module) > 0)
@@ -88,6 +102,20 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
     all.push_back(costs);
   }
   return all;
+}
+
+SampleCosts model_flops(const ModelSpec& model, bool images_both_ways) {
+  SampleCosts flops = costs_of_items(model);
+  const std::vector<double> one = unit_flops(model, 1), two = unit_flops(model, 2);
+  for (size_t u = 0; u < model.units.size(); ++u)
+    add_unit(flops, model, model.units[u], one[u], two[u]);
+  if (!images_both_ways) return flops;
+  double pair = flops.pair;
+  for (const WindowCost& window : flops.windows) pair += window.pair;
+  for (size_t e = 0; e < flops.items.size(); ++e)
+    if (model.encoders[e].modality() == Modality::Image)
+      add_pairs_behind(flops.items[e], model.encoders[e].item_shape(), pair);
+  return flops;
 }
 
 double sample_cost(const SampleIndex& sample, const SampleCosts& costs) {

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 
-#include "plan/model/passing_ops.hpp"
-#include "zea/plan/tokens/visibility.hpp"
+#include "row_ops.hpp"
 
 namespace zea {
 namespace {
+
+using detail::times_the_tokens;
+using detail::UnitWork;
 
 constexpr int64_t kTrainedBytes = 16;  ///< parameter, gradient and two moments, in fp32
 constexpr int64_t kFrozenBytes = 4;
@@ -20,36 +22,15 @@ struct RowCount {
   int64_t rows = 0;
 };
 
-/// Counts multiplications of a unit's forward for `tokens` of text.
-class CostOps : public detail::PassingOps<CostOps, RowCount> {
+/// Counts multiplications of a unit's forward.
+class CostOps : public detail::RowOps<CostOps, RowCount> {
  public:
-  /// For so many tokens of text.
-  CostOps(const ModelSpec& model, const UnitSpec& unit, int64_t tokens)
-      : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
-    if (unit.encoder < 0) {
-      rows_ = feature_rows_ = tokens;
-      if (unit.kind == UnitKind::Block)
-        pairs_ = visible_pairs(tokens, model.attention(unit).window);
-      return;
-    }
-    // As many as fit into the text, one at least.
-    const ItemShape item = model.encoders[unit.encoder].item_shape();
-    count(std::max<int64_t>(1, item.features > 0 ? tokens / item.features : 0), item);
-  }
-  /// For an item of an encoder.
-  CostOps(const ModelSpec& model, const UnitSpec& unit, const ItemShape& item)
-      : PassingOps(unit), model_(model), hidden_(model.hidden(unit.module)) {
-    count(1, item);
-  }
+  CostOps(const ModelSpec& model, const UnitSpec& unit, const UnitWork& work)
+      : RowOps(model, unit, work), hidden_(model.hidden(unit.module)) {}
 
   double with_weights() const { return static_cast<double>(products_); }
   double with_attention() const { return attention_; }
 
-  RowCount input(size_t) { return {rows_}; }
-  RowCount source() {
-    if (unit_.kind == UnitKind::AudioEmbed) return {2 * rows_};
-    return {patches_};
-  }
   RowCount linear(RowCount x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
     multiply(x.rows, role + ".weight");
     multiply(x.rows, role + ".bias");
@@ -70,7 +51,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     return x;
   }
   RowCount attention(RowCount x, const BlockSpec& block) {
-    attention_ += 2.0 * pairs_ * static_cast<double>(block.heads.query * block.heads.dim);
+    attention_ += 2.0 * count_.pairs * static_cast<double>(block.heads.query * block.heads.dim);
     return x;
   }
   RowCount layer_scaled(RowCount x, const std::string& role) {
@@ -78,14 +59,11 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     return x;
   }
   RowCount norm(RowCount x, const std::string& role, const NormSpec&) { return linear(x, role); }
-  RowCount windows(RowCount x) { return {x.rows / 2}; }
-  RowCount image_tokens(RowCount) { return copied(rows_); }
-  RowCount vocabulary() { return copied(rows_); }
+  RowCount image_tokens(RowCount) { return copied(count_.tokens); }
+  RowCount vocabulary() { return copied(count_.tokens); }
   RowCount scaled(RowCount x, double) { return copied(x.rows); }
-  RowCount features() { return {feature_rows_}; }
-  RowCount shrunk(RowCount) { return copied(made_features_); }
+  RowCount shrunk(RowCount) { return copied(count_.features); }
   RowCount with_row_ends(RowCount x) { return copied(x.rows); }
-  RowCount side_by_side(RowCount x, int64_t count) { return {x.rows / count}; }
   RowCount merged(RowCount text, size_t) { return copied(text.rows); }
   RowCount loss(RowCount x) {
     multiply(x.rows, "vocabulary");
@@ -93,16 +71,6 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
   }
 
  private:
-  void count(int64_t items, const ItemShape& item) {
-    rows_ = items * item.tokens;
-    const EncoderSpec& encoder = model_.encoders[unit_.encoder];
-    if (encoder.modality() == Modality::Image)
-      patches_ = items * item.tiles * encoder.patches().patches_of(item);
-    feature_rows_ = items * item.projected();
-    made_features_ = items * item.features;
-    const int64_t window = unit_.kind == UnitKind::Block ? model_.attention(unit_).window : 0;
-    pairs_ = static_cast<double>(rows_ * item.most_seen(window));
-  }
   void multiply(int64_t rows, const std::string& role) {
     for (int param : model_.params_of(unit_, role))
       products_ += rows * num_elements(model_.params[param].shape);
@@ -112,12 +80,7 @@ class CostOps : public detail::PassingOps<CostOps, RowCount> {
     return {rows};
   }
 
-  const ModelSpec& model_;
   const int64_t hidden_;
-  int64_t rows_ = 0, patches_ = 0;
-  int64_t feature_rows_ = 0;  ///< those that become features, or of which these are put together
-  int64_t made_features_ = 0;
-  double pairs_ = 0;  ///< of a query and a key that it sees
   int64_t products_ = 0;
   double attention_ = 0;
 };
@@ -153,7 +116,8 @@ double trained_share(const ModelSpec& model, const UnitSpec& unit) {
 std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens) {
   std::vector<UnitCost> costs;
   for (const UnitSpec& unit : model.units)
-    costs.push_back(cost_of(model, unit, CostOps(model, unit, tokens)));
+    costs.push_back(
+        cost_of(model, unit, CostOps(model, unit, UnitWork::of_text(model, unit, tokens))));
   return costs;
 }
 
@@ -162,13 +126,8 @@ std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times) {
   for (size_t u = 0; u < costs.size(); ++u) {
     const UnitSpec& unit = model.units[u];
     if (unit.encoder < 0) continue;
-    ItemShape item = model.encoders[unit.encoder].item_shape();
-    item.tokens *= times;
-    item.features *= times;
-    item.row_ends *= times;
-    item.sources *= times;
-    if (item.tiles > 1) item.tiles *= times;
-    costs[u] = cost_of(model, unit, CostOps(model, unit, item));
+    const ItemShape item = times_the_tokens(model.encoders[unit.encoder].item_shape(), times);
+    costs[u] = cost_of(model, unit, CostOps(model, unit, {1, item}));
   }
   return costs;
 }

@@ -94,7 +94,8 @@ def of_zea(setting, case, folder, precision):
     seconds = statistics.median(rows / line["tokens_per_second"] for line in lines)
     mfu = [line["mfu"] for line in lines if line.get("mfu")]
     memory = max((line.get("gpu_memory", {}).get("peak_reserved_bytes", 0) for line in lines), default=0)
-    share = f"{100 * statistics.median(mfu):.1f} %" if mfu else "-"
+    tflops = statistics.median(line["model_tflops"] for line in lines)
+    share = f"{100 * statistics.median(mfu):.1f} %" if mfu else f"- ({tflops:.3g} TFLOP/s)"
     return [f"zea, {precision}", f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", share, gib(memory), busy(watch)], got
 
 

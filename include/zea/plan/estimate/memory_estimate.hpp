@@ -25,8 +25,10 @@ struct MemoryEstimate {
   int64_t total() const { return parameters + states + gradients + gathered + activations; }
 };
 
-/// The largest microbatch that the deck allows: full rows of one sample each, with as many items as
-/// fit and a target at every token.
+/// The fullest row that the deck allows: of one sample, with as many items as fit and a target at
+/// every token.
+SampleIndex full_row(const Plan& plan);
+/// The largest microbatch that the deck allows: of such rows.
 MicrobatchSizes full_microbatch(const Plan& plan);
 
 /// Of a rank, and of all that stand at its place, in a training step with these microbatches.

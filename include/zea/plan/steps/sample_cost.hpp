@@ -53,6 +53,12 @@ struct SampleCosts {
 std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
                                       const std::vector<UnitCost>& known = {}, int64_t tokens = 0);
 
+/// Model FLOPs (unit_flops.hpp) of a training step as costs, of all units; read by sample_cost().
+/// `images_both_ways`: the features of an image see all of it in the language model. Exact for
+/// samples of text; items count by their tokens, those of an encoder with windows as if each window
+/// were full.
+SampleCosts model_flops(const ModelSpec& model, bool images_both_ways);
+
 double sample_cost(const SampleIndex& sample, const SampleCosts& costs);
 
 }  // namespace zea

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What training takes of a device's memory: counted by its allocator, told as predicted, and as the
+// most of all ranks.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "device/device.hpp"
+#include "device/kernels.hpp"
+#include "device/torch_device.hpp"
+#include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_run.hpp"
+#include "zea/train/memory_watch.hpp"
+
+namespace zea::testing::test_device_memory {
+namespace {
+
+constexpr int64_t kMebibyte = 1 << 20;
+
+class DeviceMemoryOfTraining : public ::testing::Test {
+ protected:
+  void SetUp() override { have_kernels(true); }
+  void TearDown() override { have_kernels(false); }
+};
+
+/// Wide enough that alignment and padding do not count.
+TinyRunOptions run_of(const char* preset, const char* strategy) {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 3}));
+  config["text_config"]["hidden_size"] = 96;
+  config["text_config"]["intermediate_size"] = 256;
+  config["text_config"]["head_dim"] = 24;
+  config["vision_config"]["hidden_size"] = 64;
+  config["vision_config"]["intermediate_size"] = 192;
+  TinyRunOptions run;
+  run.config_json = config.dump();
+  run.deck.run.device = DeviceKind::Cuda;
+  run.deck.precision.preset = preset;
+  run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = strategy;
+  run.deck.data.row_tokens = 256;
+  run.deck.schedule = {.steps = 3, .global_batch = 24};
+  run.device = stand_in_device();
+  return run;
+}
+
+/// A run whose steps are watched.
+struct WatchedRun {
+  explicit WatchedRun(const TinyRunOptions& options)
+      : dataset(make_tiny_dataset(make_model_spec(options.config_json), 40, {1, 0, 2}, 5)),
+        run(world().communicator(), make_stand_in_collectives, dataset, options),
+        sampler(40, options.deck.schedule.global_batch, options.deck.run.seed,
+                options.deck.data.shuffle),
+        watch(bytes, run.engine(), dataset.index(), NarrowProducts::Library) {}
+
+  void train() {
+    const Plan& plan = run.engine().plan();
+    const int64_t step = run.position().step;
+    TinyResult result;
+    watch.begin_step();
+    run.train(1, result);
+    watch.end_step(plan.rank_step(plan.step_plan(step, sampler.global_batch(step), dataset.index()),
+                                  run.engine().world_rank()));
+  }
+
+  TensorBytes bytes;  // outlives all tensors
+  MemoryDataset dataset;
+  TinyRun run;
+  Sampler sampler;
+  MemoryWatch watch;
+};
+
+/// "counted 1.00 MiB", in bytes.
+double told(const std::string& summary, const std::string& what) {
+  const size_t at = summary.find(what + " ");
+  return at == std::string::npos ? 0 : std::stod(summary.substr(at + what.size() + 1)) * kMebibyte;
+}
+
+TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedAndCounted) {
+  for (const char* preset : {"fp32", "bf16"})
+    for (const char* strategy : {"full_shard", "no_shard"}) {
+      WatchedRun run(run_of(preset, strategy));
+      for (int step = 0; step < 3; ++step) run.train();
+      const std::string summary = run.watch.summary();
+      const double predicted = told(summary, "predicted"), counted = told(summary, "counted");
+      EXPECT_NEAR(counted, static_cast<double>(run.watch.peak_bytes()), 0.01 * kMebibyte);
+      EXPECT_NEAR(counted / predicted, 1, 0.1) << preset << ", " << strategy << ": " << summary;
+      EXPECT_EQ(summary.find("beside"), std::string::npos) << summary;
+    }
+}
+
+TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {
+  WatchedRun run(run_of("fp32", "no_shard"));
+  run.train();
+  const at::Tensor workspace =
+      at::empty({3 * kMebibyte}, at::dtype(at::kByte).device(stand_in_device()));
+  run.train();
+  const std::string summary = run.watch.summary();
+  EXPECT_EQ(told(summary, "beside"), 3 * kMebibyte) << summary;
+  EXPECT_NEAR(told(summary, "counted"), static_cast<double>(run.watch.peak_bytes() - 3 * kMebibyte),
+              0.01 * kMebibyte);
+}
+
+TEST_F(DeviceMemoryOfTraining, IsTheMostOfAllRanksSinceItWasTaken) {
+  WatchedRun run(run_of("fp32", "full_shard"));
+  run.train();
+  const int64_t peak = run.watch.peak_bytes();
+  const DeviceMemory first = run.watch.take_device_memory(run.run.control()).value();
+  EXPECT_GE(first.peak_allocated, peak);
+  EXPECT_LT(first.allocated, peak);
+  EXPECT_GE(first.peak_reserved, first.peak_allocated);
+  EXPECT_GE(first.reserved, first.allocated);
+
+  // At rest, but for what one rank has.
+  const auto of_one = [&] {
+    const int64_t bytes = run.run.engine().world_rank() == 1 ? 2 * kMebibyte : 0;
+    return at::empty({bytes}, at::dtype(at::kByte).device(stand_in_device()));
+  };
+  of_one();
+  const DeviceMemory after = run.watch.take_device_memory(run.run.control()).value();
+  EXPECT_EQ(after.peak_allocated - after.allocated, 2 * kMebibyte);
+  const DeviceMemory rest = run.watch.take_device_memory(run.run.control()).value();
+  EXPECT_EQ(rest.peak_allocated, rest.allocated);
+  const at::Tensor held = of_one();
+  EXPECT_EQ(run.watch.take_device_memory(run.run.control())->allocated,
+            rest.allocated + 2 * kMebibyte);
+}
+
+TEST_F(DeviceMemoryOfTraining, IsNoneOnTheHost) {
+  TinyRunOptions options = run_of("fp32", "no_shard");
+  options.device = at::kCPU;
+  options.deck.run.device = DeviceKind::Cpu;
+  EXPECT_FALSE(device_memory(at::kCPU));
+  TensorBytes bytes;
+  const MemoryDataset dataset =
+      make_tiny_dataset(make_model_spec(options.config_json), 40, {1, 0, 2}, 5);
+  TinyRun run(world().communicator(), make_mpi_collectives, dataset, options);
+  MemoryWatch watch(bytes, run.engine(), dataset.index(), NarrowProducts::Library);
+  EXPECT_FALSE(watch.take_device_memory(run.control()));
+}
+
+}  // namespace
+}  // namespace zea::testing::test_device_memory

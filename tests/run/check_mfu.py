@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics and log tell model FLOP/s, and MFU where the peak of the ranks' devices is known."""
+
+import zea_run as zr
+
+ROW_TOKENS = 12  # a text sample of zea_run's
+PEAK = 0.25  # TFLOP/s
+
+
+class Mfu(zr.ZeaTest):
+    def setUp(self):
+        super().setUp()
+        weights = zr.make_weights(self.folder / "weights.h5")
+        train = zr.make_dataset(self.folder / "train.h5", [zr.text_sample(i) for i in range(12)])
+        self.deck = zr.write_deck(self.folder, weights, train)
+
+    def train(self, ranks, *overrides):
+        directory = self.folder / f"ranks{ranks}"
+        keys = [f"data.row_tokens={ROW_TOKENS}", "schedule.steps=3", "schedule.global_batch=4", "log.every=1"]
+        result = zr.run_zea(ranks, ["-i", self.deck, "-d", directory, *keys, *overrides], directory)
+        self.assert_code(result, 0)
+        return result
+
+    def tflop_of_a_step(self, result, ranks):
+        """Of each step, from its rate and its time."""
+        return [
+            ranks * line["model_tflops"] * 4 / line["samples_per_second"] for line in zr.train_lines(result.directory)
+        ]
+
+    def test_is_of_the_peak_that_the_deck_gives(self):
+        result = self.train(2, f"run.peak_tflops={PEAK}")
+
+        lines = zr.train_lines(result.directory)
+        self.assertEqual(len(lines), 3)
+        for line in lines:
+            self.assertGreater(line["mfu"], 0)
+            self.assertAlmostEqual(line["mfu"], line["model_tflops"] / PEAK, delta=1e-9 * line["mfu"])
+        self.assertIn("MFU is of 0.5 TFLOP/s of 2 ranks (run.peak_tflops)", result.output)
+        self.assertRegex(result.output, r"step 3/3 .* TFLOP/s a rank, MFU \d+\.\d %")
+
+    def test_without_a_peak_there_are_model_flops_alone(self):
+        one, two = self.train(1), self.train(2)
+
+        self.assertNotIn("MFU", one.output)
+        self.assertNotIn("mfu", zr.train_lines(one.directory)[0])
+        self.assertRegex(one.output, r"step 3/3 .* TFLOP/s a rank")
+        # All samples are alike, and so are steps, on any number of ranks.
+        steps = [*self.tflop_of_a_step(one, 1), *self.tflop_of_a_step(two, 2)]
+        for step in steps:
+            self.assertAlmostEqual(step, steps[0], delta=1e-9 * steps[0])
+
+    def test_gpu_memory_is_told_of_gpus_alone(self):
+        self.assertNotIn("gpu_memory", zr.train_lines(self.train(1).directory)[0])
+
+
+if __name__ == "__main__":
+    zr.main()

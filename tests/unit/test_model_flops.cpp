@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model FLOPs of samples and steps against counts by hand, and the peak that MFU is a share of.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "support/made_up_models.hpp"
+#include "support/tiny_llava.hpp"
+#include "zea/plan/describe/describe_flops.hpp"
+#include "zea/plan/describe/idle_settings.hpp"
+#include "zea/plan/estimate/peak_tflops.hpp"
+#include "zea/plan/model/adapters.hpp"
+#include "zea/plan/plan.hpp"
+#include "zea/plan/units/unit_flops.hpp"
+
+namespace zea::testing::test_model_flops {
+namespace {
+
+// Of the tiny decoder: hidden 24, 4 query heads and 2 of keys and values of 6, intermediate 40,
+// 2 layers, 40 words.
+constexpr double kQueriesKeysValues = 24 * 24 + 2 * 24 * 12;
+constexpr double kRest = 24 * 24 + 3 * 24 * 40;
+constexpr double kLayers = 2 * (kQueriesKeysValues + kRest);
+constexpr double kVocabulary = 24 * 40;
+/// Of a pair in both layers: two products of 24, forward and twice in backward.
+constexpr double kPair = 2 * (2 + 4) * 2 * 24;
+
+// Of its tower in an image: 4 patches of 48 values, a class token, 2 of 3 layers with 2 heads of 8
+// and an intermediate of 24; then the projector's two matrices.
+constexpr double kTowerForward =
+    2 * (4 * 48 * 16 + 2 * 5 * (4 * 16 * 16 + 2 * 16 * 24)) + 2 * 2 * 2 * 5 * 5 * 16;
+constexpr double kProjectorOfFrozen = 4 * (4 * 16 * 24 + 6 * 24 * 24);
+
+std::string llama_config() {
+  return R"({"model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "head_dim": 6,
+             "vocab_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2})";
+}
+
+double flops(const ModelSpec& model, const SampleIndex& sample, bool images_both_ways = false) {
+  return sample_cost(sample, model_flops(model, images_both_ways));
+}
+
+ModelSpec frozen_tower() {
+  return make_model_spec(tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}});
+}
+
+TEST(ModelFlops, OfALlamaAreSixTimesItsWeightsAndItsVisiblePairs) {
+  const ModelSpec model = make_model_spec(llama_config());
+  EXPECT_DOUBLE_EQ(flops(model, {10, {}, 7}), 6 * 10 * kLayers + 6 * 7 * kVocabulary + 55 * kPair);
+}
+
+TEST(ModelFlops, HeedTheWindow) {
+  ModelSpec model = make_model_spec(llama_config());
+  model.decoder.block.attention.at(0).window = 3;
+  EXPECT_DOUBLE_EQ(flops(model, {10, {}, 0}), 6 * 10 * kLayers + (1 + 2 + 8 * 3) * kPair);
+}
+
+TEST(ModelFlops, OfAFrozenTowerAreItsForward) {
+  EXPECT_DOUBLE_EQ(
+      flops(frozen_tower(), {10, {1}, 3}),
+      kTowerForward + kProjectorOfFrozen + 6 * 10 * kLayers + 6 * 3 * kVocabulary + 55 * kPair);
+}
+
+TEST(ModelFlops, OfATowerWhoseFeaturesWereKeptAreNone) {
+  ModelSpec model = frozen_tower();
+  const double all = flops(model, {10, {2}, 3});
+  model.encoders[0].is_cached = true;
+  EXPECT_DOUBLE_EQ(flops(model, {10, {2}, 3}), all - 2 * kTowerForward);
+}
+
+TEST(ModelFlops, OfAFrozenModelBehindWhatTrainsLackWeightGradients) {
+  const ModelSpec model = make_model_spec(
+      tiny_llava_config(), {.encoders = {{"vision", {.encoder = false}}}, .llm = false});
+  EXPECT_DOUBLE_EQ(
+      flops(model, {10, {1}, 3}),
+      kTowerForward + kProjectorOfFrozen + 4 * 10 * kLayers + 4 * 3 * kVocabulary + 55 * kPair);
+}
+
+TEST(ModelFlops, OfAModelOfWhichNothingTrainsAreItsForward) {
+  const ModelSpec model = make_model_spec(llama_config(), {.llm = false, .all_frozen = true});
+  EXPECT_DOUBLE_EQ(flops(model, {10, {}, 7}),
+                   2 * 10 * kLayers + 2 * 7 * kVocabulary + 55 * kPair / 3);
+}
+
+/// Before the first adapter nothing trains: there are no gradients of inputs.
+TEST(ModelFlops, OfAdaptersAreTheirOwnAndGradientsOfInputs) {
+  const ModelSpec model =
+      make_model_spec(with_adapters(llama_config(), "llm", {.targets = {"q_proj"}, .rank = 3}));
+  constexpr double kMatrix = 3 * 24;
+  const double first = 2 * kQueriesKeysValues + 4 * kRest + 4 * kMatrix + 6 * kMatrix,
+               second = 4 * (kQueriesKeysValues + kRest) + 12 * kMatrix;
+  EXPECT_DOUBLE_EQ(flops(model, {10, {}, 7}),
+                   10 * (first + second) + 4 * 7 * kVocabulary + 55 * kPair);
+}
+
+TEST(ModelFlops, CountWhatAnImagesFeaturesSeeBehindThem) {
+  const ModelSpec model =
+      make_model_spec(tiny_llava_config({.image_size = 16, .siglip = true, .gemma3 = true}));
+  ASSERT_EQ(model.encoders[0].item_shape().features, 4);
+  const SampleIndex sample{20, {2}, 5};
+  EXPECT_NEAR(flops(model, sample, true), flops(model, sample) + 2 * (4 * 3 / 2) * kPair, 1e-3);
+}
+
+TEST(ModelFlops, OfItemsOfAnySizeFollowTheirTokens) {
+  ModelSpec model = make_model_spec(tiny_llava_config({.image_size = 24, .siglip = true}));
+  merge_images_of_any_size(model);
+  const int64_t usual = model.encoders[0].item_shape().tokens;
+  for (const int64_t times : {1, 3}) {
+    double all = 0;
+    const std::vector<double> units = unit_flops(model, times);
+    for (size_t u = 0; u < units.size(); ++u)
+      if (model.units[u].encoder >= 0) all += units[u];
+    ItemList items;
+    items.add(0, 1, {.tokens = times * usual});
+    EXPECT_NEAR(flops(model, {0, items, 0}), all, 1e-9 * all) << times;
+  }
+}
+
+Options deck() {
+  Options options;
+  options.data.row_tokens = 10;
+  options.schedule.global_batch = 4;
+  return options;
+}
+
+TEST(ModelFlops, OfAStepAreThoseOfItsSamplesOnEveryRank) {
+  const Plan plan = make_plan(deck(), tiny_llava_config(), 2);
+  const std::vector<SampleIndex> index{{10, {1}, 3}, {4, {}, 2}, {7, {1}, 1}, {5, {}, 5}};
+  const StepPlan step = plan.step_plan(0, {0, 1, 3, 3}, index);
+  const auto of = [&](size_t id) { return flops(plan.model, index[id]); };
+  EXPECT_DOUBLE_EQ(step.model_flops, of(0) + of(1) + of(3) + of(3));
+  for (const int rank : {0, 1})
+    EXPECT_EQ(plan.rank_step(step, rank).model_flops, step.model_flops) << rank;
+}
+
+TEST(ModelFlops, OfAStepArePartOfThePlansText) {
+  Options options = deck();
+  options.run.peak_tflops = 1e-6;
+  const Plan plan = make_plan(options, llama_config(), 2);
+  EXPECT_EQ(4 * flops(plan.model, {10, {}, 10}),
+            4 * (6 * 10 * (kLayers + kVocabulary) + 55 * kPair));
+  EXPECT_EQ(
+      describe_flops(plan),
+      "model FLOPs of a step of 4 full rows, a sample in each: 2.569e-06 TFLOP, on 2 ranks of "
+      "1e-06 TFLOP/s (run.peak_tflops) 3.211 s at an MFU of 40 %\n");
+  EXPECT_NE(describe(plan).find(describe_flops(plan)), std::string::npos);
+  options.run.peak_tflops = 0;
+  EXPECT_EQ(describe_flops(make_plan(options, llama_config(), 2)),
+            "model FLOPs of a step of 4 full rows, a sample in each: 2.569e-06 TFLOP\n");
+  options.run.mode = RunMode::Evaluate;
+  EXPECT_EQ(describe_flops(make_plan(options, llama_config(), 2)), "");
+  EXPECT_EQ(idle_settings(make_plan(options, llama_config(), 2)), std::vector<std::string>{});
+  options.run.peak_tflops = 989;
+  EXPECT_EQ(idle_settings(make_plan(options, llama_config(), 2)),
+            std::vector<std::string>{"run.peak_tflops has no effect with run.mode = \"evaluate\": "
+                                     "MFU is told of steps that train"});
+}
+
+TEST(PeakTflops, AreThoseOfDataSheetsByNameAndType) {
+  constexpr DType kBf16 = DType::BFloat16;
+  EXPECT_EQ(data_sheet_tflops("NVIDIA H100 80GB HBM3", kBf16), 989);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA H100 80GB HBM3", DType::Float32), 67);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA H100 80GB HBM3", DType::Float64), 0);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA H100 80GB HBM3 MIG 1g.10gb", kBf16), 0);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA H100 PCIe", kBf16), 756);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA H200", kBf16), 989);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA A100-SXM4-80GB", kBf16), 312);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA B200", kBf16), 2250);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA L40S", kBf16), 362);
+  EXPECT_EQ(data_sheet_tflops("NVIDIA L4", kBf16), 121);
+  EXPECT_EQ(data_sheet_tflops("Tesla V100-SXM2-16GB", kBf16), 0);
+  EXPECT_EQ(data_sheet_tflops("", kBf16), 0);
+}
+
+TEST(PeakTflops, AreTheDecksOrThoseOfTheTypeThatAllComputeIn) {
+  const std::string gpu = "NVIDIA H100 80GB HBM3";
+  Options options = deck();
+  options.run.device = DeviceKind::Cuda;
+  options.precision.preset = "bf16";
+  const auto peak = [&] { return peak_tflops(make_plan(options, tiny_llava_config(), 2), gpu); };
+  EXPECT_EQ(peak(), 989);
+  options.run.ranks_per_gpu = 2;
+  EXPECT_EQ(peak(), 0);
+  options.run.ranks_per_gpu = 1;
+  options.precisions["vision"].param_dtype = DTypeOption::Fp32;
+  EXPECT_EQ(peak(), 0);
+  options.run.peak_tflops = 400;
+  EXPECT_EQ(peak(), 400);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_model_flops
