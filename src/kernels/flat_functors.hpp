@@ -74,4 +74,23 @@ struct SquaresOfChunk {
   }
 };
 
+/// So many flat buffers have their chunks in one launch: as many as the 4 KiB that a launch takes
+/// as arguments can name.
+inline constexpr int kFlatsAtOnce = 32;
+
+/// A functor for each of several flat buffers, whose chunks count on from those of the one before.
+template <class OfChunk>
+struct ChunksOfFlats {
+  OfChunk flats[kFlatsAtOnce];
+  int64_t ends[kFlatsAtOnce];  ///< of their chunks
+  int count;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    int flat = 0;
+    while (item >= ends[flat]) ++flat;
+    flats[flat](lanes, flat == 0 ? item : item - ends[flat - 1]);
+  }
+};
+
 }  // namespace zea::detail

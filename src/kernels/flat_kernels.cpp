@@ -2,6 +2,8 @@
 #include "zea/kernels/flat_kernels.hpp"
 
 #include <cmath>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "flat_functors.hpp"
@@ -11,7 +13,7 @@ namespace zea {
 namespace {
 
 using detail::elements;
-using detail::run_items;
+using detail::run_items_on_host;
 using detail::runs_kernels;
 
 template <class T>
@@ -29,16 +31,69 @@ detail::AdamwConstants<T> constants_of(const AdamwUpdate& update) {
           .eps = of(update.eps)};
 }
 
+const at::Tensor& flat_of(const at::Tensor& flat) {
+  return flat;
+}
+
+const at::Tensor& flat_of(const AdamwRun& run) {
+  return run.parameter;
+}
+
+/// Calls visit(T{}, those) for those on the host, one at a time, and for all of one type on a
+/// device; others(one) for those of other types and devices.
+template <class One>
+void for_each_kind(const std::vector<One>& all, const auto& visit, const auto& others) {
+  std::map<std::pair<c10::DeviceIndex, at::ScalarType>, std::vector<One>> on_devices;
+  const auto visit_typed = [&](const std::vector<One>& some) {
+    if (flat_of(some[0]).scalar_type() == at::kDouble)
+      visit(double{}, some);
+    else
+      visit(float{}, some);
+  };
+  for (const One& one : all) {
+    const at::Tensor& flat = flat_of(one);
+    if (!runs_kernels(flat))
+      others(one);
+    else if (flat.is_cpu())
+      visit_typed({one});
+    else
+      on_devices[{flat.device().index(), flat.scalar_type()}].push_back(one);
+  }
+  for (const auto& [kind, some] : on_devices) visit_typed(some);
+}
+
+/// Runs the functors over the chunks of their flat buffers, which are where `where` is.
+template <class OfChunk>
+void run_flats(const at::Tensor& where, const std::vector<OfChunk>& flats) {
+  if (where.is_cpu()) {
+    for (const OfChunk& flat : flats)
+      run_items_on_host(flat, detail::num_chunks(flat.elements), kChunkElements);
+    return;
+  }
+  detail::ChunksOfFlats<OfChunk> batch{};
+  int64_t chunks = 0;
+  const auto launch = [&] {
+    if (chunks > 0) detail::launch_items(batch, chunks, kChunkElements, detail::stream_of(where));
+    batch.count = 0, chunks = 0;
+  };
+  for (const OfChunk& flat : flats) {
+    if (flat.elements == 0) continue;
+    chunks += detail::num_chunks(flat.elements);
+    batch.flats[batch.count] = flat;
+    batch.ends[batch.count++] = chunks;
+    if (batch.count == detail::kFlatsAtOnce) launch();
+  }
+  launch();
+}
+
 template <class T>
-void run_adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
-               const at::Tensor& exp_avg_sq, const AdamwUpdate& update) {
-  const detail::AdamwChunk<T> functor{.parameters = elements<T>(parameter),
-                                      .gradients = elements<T>(gradient),
-                                      .exp_avgs = elements<T>(exp_avg),
-                                      .exp_avg_sqs = elements<T>(exp_avg_sq),
-                                      .elements = parameter.numel(),
-                                      .constants = constants_of<T>(update)};
-  run_items(parameter, functor, detail::num_chunks(parameter.numel()), kChunkElements);
+detail::AdamwChunk<T> chunk_of(const AdamwRun& run) {
+  return {.parameters = elements<T>(run.parameter),
+          .gradients = elements<T>(run.gradient),
+          .exp_avgs = elements<T>(run.exp_avg),
+          .exp_avg_sqs = elements<T>(run.exp_avg_sq),
+          .elements = run.parameter.numel(),
+          .constants = constants_of<T>(run.update)};
 }
 
 template <class T>
@@ -62,35 +117,59 @@ double sum_of_squares_host(const at::Tensor& flat) {
   return sum;
 }
 
+/// On a device: a double of no dims there.
 template <class T>
-at::Tensor sum_of_squares_of(const at::Tensor& flat) {
-  const at::TensorOptions in_double = flat.options().dtype(at::kDouble);
-  if (flat.is_cpu()) return at::full({}, sum_of_squares_host<T>(flat), in_double);
-  const int64_t chunks = detail::num_chunks(flat.numel());
-  const at::Tensor sums = at::empty({chunks}, in_double);
-  const detail::SquaresOfChunk<T> functor{elements<T>(flat), elements<double>(sums), flat.numel()};
-  run_items(flat, functor, chunks, kChunkElements);
+at::Tensor sum_of_squares_there(const std::vector<at::Tensor>& flats) {
+  int64_t chunks = 0;
+  for (const at::Tensor& flat : flats) chunks += detail::num_chunks(flat.numel());
+  const at::Tensor sums = at::empty({chunks}, flats[0].options().dtype(at::kDouble));
+  std::vector<detail::SquaresOfChunk<T>> functors;
+  double* next = elements<double>(sums);
+  for (const at::Tensor& flat : flats) {
+    functors.push_back({elements<T>(flat), next, flat.numel()});
+    next += detail::num_chunks(flat.numel());
+  }
+  run_flats(flats[0], functors);
   return sums.sum();
 }
 
 }  // namespace
 
-void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
-           at::Tensor exp_avg_sq, const AdamwUpdate& update) {
-  ZEA_ASSERT(parameter.numel() == gradient.numel() && parameter.numel() == exp_avg.numel() &&
-             parameter.numel() == exp_avg_sq.numel());
-  if (!runs_kernels(parameter))
-    return adamw_reference(parameter, gradient, exp_avg, exp_avg_sq, update);
-  if (parameter.scalar_type() == at::kDouble)
-    run_adamw<double>(parameter, gradient, exp_avg, exp_avg_sq, update);
-  else
-    run_adamw<float>(parameter, gradient, exp_avg, exp_avg_sq, update);
+void adamw(const std::vector<AdamwRun>& runs) {
+  for (const AdamwRun& run : runs)
+    for (const at::Tensor& other : {run.gradient, run.exp_avg, run.exp_avg_sq})
+      ZEA_ASSERT(run.parameter.numel() == other.numel());
+  const auto update = [](auto zero, const std::vector<AdamwRun>& some) {
+    using T = decltype(zero);
+    std::vector<detail::AdamwChunk<T>> functors;
+    for (const AdamwRun& run : some) functors.push_back(chunk_of<T>(run));
+    run_flats(some[0].parameter, functors);
+  };
+  for_each_kind(runs, update, [](const AdamwRun& run) {
+    adamw_reference(run.parameter, run.gradient, run.exp_avg, run.exp_avg_sq, run.update);
+  });
 }
 
-at::Tensor sum_of_squares(const at::Tensor& flat) {
-  if (!runs_kernels(flat)) return sum_of_squares_reference(flat);
-  return flat.scalar_type() == at::kDouble ? sum_of_squares_of<double>(flat)
-                                           : sum_of_squares_of<float>(flat);
+void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
+           const at::Tensor& exp_avg_sq, const AdamwUpdate& update) {
+  adamw({{parameter, gradient, exp_avg, exp_avg_sq, update}});
+}
+
+double sum_of_squares(const std::vector<at::Tensor>& flats) {
+  double sum = 0;
+  std::vector<at::Tensor> elsewhere;  // all devices begin before one is waited for
+  const auto add = [&](auto zero, const std::vector<at::Tensor>& some) {
+    using T = decltype(zero);
+    if (some[0].is_cpu())
+      sum += sum_of_squares_host<T>(some[0]);
+    else
+      elsewhere.push_back(sum_of_squares_there<T>(some));
+  };
+  for_each_kind(flats, add, [&](const at::Tensor& flat) {
+    elsewhere.push_back(sum_of_squares_reference(flat));
+  });
+  for (const at::Tensor& part : elsewhere) sum += part.item<double>();
+  return sum;
 }
 
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,

@@ -22,14 +22,19 @@ ZEA_WIDE_CLONES void run_on_host(const Functor& functor, int64_t begin, int64_t 
   for (int64_t item = begin; item < end; ++item) own(HostLane{}, item);
 }
 
+template <class Functor>
+void run_items_on_host(const Functor& functor, int64_t items, int64_t item_elements) {
+  for_each_chunk(
+      items, [&](int64_t, int64_t begin, int64_t end) { run_on_host(functor, begin, end); },
+      rows_per_chunk(item_elements));
+}
+
 /// functor(lane, item) for all items, of about `item_elements` each.
 template <class Functor>
 void run_items(const at::Tensor& where, const Functor& functor, int64_t items,
                int64_t item_elements) {
-  if (!where.is_cpu()) return launch_items(functor, items, item_elements, stream_of(where));
-  for_each_chunk(
-      items, [&](int64_t, int64_t begin, int64_t end) { run_on_host(functor, begin, end); },
-      rows_per_chunk(item_elements));
+  if (where.is_cpu()) return run_items_on_host(functor, items, item_elements);
+  launch_items(functor, items, item_elements, stream_of(where));
 }
 
 }  // namespace zea::detail

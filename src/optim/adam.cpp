@@ -15,12 +15,24 @@ AdamwUpdate adamw_update(const OptimOptions& optim, const Update& update, bool d
           .step = update.step};
 }
 
-void update_adam(const OwnedRun& run, const OptimOptions& optim, const Update& update) {
-  adamw(run.master, run.gradient, run.states[0], run.states[1], adamw_update(optim, update, false));
+namespace {
+
+void update_all(const std::vector<OwnedRun>& runs, const OptimOptions& optim, bool decoupled) {
+  std::vector<AdamwRun> all;
+  for (const OwnedRun& run : runs)
+    all.push_back({run.master, run.gradient, run.states[0], run.states[1],
+                   adamw_update(optim, run.update, decoupled)});
+  adamw(all);
 }
 
-void update_adamw(const OwnedRun& run, const OptimOptions& optim, const Update& update) {
-  adamw(run.master, run.gradient, run.states[0], run.states[1], adamw_update(optim, update, true));
+}  // namespace
+
+void update_adam(const std::vector<OwnedRun>& runs, const OptimOptions& optim) {
+  update_all(runs, optim, false);
+}
+
+void update_adamw(const std::vector<OwnedRun>& runs, const OptimOptions& optim) {
+  update_all(runs, optim, true);
 }
 
 }  // namespace zea

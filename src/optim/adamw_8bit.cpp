@@ -6,11 +6,17 @@
 
 namespace zea {
 
-void update_adamw_8bit(const OwnedRun& run, const OptimOptions& optim, const Update& update) {
-  const std::vector<at::Tensor>& states = run.states;
-  if (states[0].numel() > 0) return update_adamw(run, optim, update);
-  blockwise_adamw(run.master, run.gradient, {states[2], states[3]}, {states[4], states[5]},
-                  adamw_update(optim, update, true));
+void update_adamw_8bit(const std::vector<OwnedRun>& runs, const OptimOptions& optim) {
+  std::vector<OwnedRun> without_blocks;
+  for (const OwnedRun& run : runs) {
+    const std::vector<at::Tensor>& states = run.states;
+    if (states[0].numel() > 0)
+      without_blocks.push_back(run);
+    else
+      blockwise_adamw(run.master, run.gradient, {states[2], states[3]}, {states[4], states[5]},
+                      adamw_update(optim, run.update, true));
+  }
+  update_adamw(without_blocks, optim);
 }
 
 }  // namespace zea

@@ -81,14 +81,12 @@ void Optimizer::add_counted(int buffer) {
 }
 
 double Optimizer::own_sum_of_squares(int64_t update) const {
-  at::Tensor sum;  // stays where the gradients are until all have been added
-  for (const Counted& run : counted_) {
-    if (update <= run.frozen_updates) continue;
-    const at::Tensor& gradient = engine_.buffers()[run.buffer]->gradient();
-    const at::Tensor squares = sum_of_squares(gradient.narrow(0, run.begin, run.elements));
-    sum = sum.defined() ? sum.add_(squares) : squares;
-  }
-  return sum.defined() ? sum.item<double>() : 0;
+  std::vector<at::Tensor> counted;
+  for (const Counted& run : counted_)
+    if (update > run.frozen_updates)
+      counted.push_back(
+          engine_.buffers()[run.buffer]->gradient().narrow(0, run.begin, run.elements));
+  return sum_of_squares(counted);
 }
 
 bool Optimizer::thaws_at(int64_t update) const {
@@ -101,7 +99,7 @@ int Optimizer::non_finite_buffer() const {
   const auto& buffers = engine_.buffers();
   for (size_t g = 0; g < buffers.size(); ++g)
     if (buffers[g] && buffers[g]->trainable() &&
-        !std::isfinite(sum_of_squares(buffers[g]->gradient()).item<double>()))
+        !std::isfinite(sum_of_squares({buffers[g]->gradient()})))
       return static_cast<int>(g);
   return -1;
 }
@@ -111,17 +109,19 @@ void Optimizer::step(const std::vector<bool>& buffers_with_gradient, Update upda
   const double lr = update.lr;
   const int64_t step = update.step;
   const Plan& plan = engine_.plan();
+  std::vector<OwnedRun> runs;
   for (const Cut& cut : cuts_) {
     if (!buffers_with_gradient[cut.buffer] || step <= cut.rule.frozen_updates) continue;
     const ShardedBuffer& buffer = *engine_.buffers()[cut.buffer];
     update.lr = lr * cut.rule.lr_factor;
     update.weight_decay = cut.rule.weight_decay;
     update.step = step - cut.rule.frozen_updates;
-    OwnedRun run{cut.run.of(buffer.master()), cut.run.of(buffer.gradient()), {}};
+    OwnedRun run{cut.run.of(buffer.master()), cut.run.of(buffer.gradient()), {}, update};
     for (size_t s = 0; s < cut.states.size(); ++s)
       run.states.push_back(cut.states[s].of(engine_.state(buffer, plan.optimizer.states[s].name)));
-    update_(run, plan.options.optim, update);
+    runs.push_back(std::move(run));
   }
+  update_(runs, plan.options.optim);
   for (auto& buffer : engine_.buffers())
     if (buffer && buffer->trainable()) buffer->publish();
 }

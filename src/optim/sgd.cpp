@@ -5,11 +5,14 @@
 
 namespace zea {
 
-void update_sgd(const OwnedRun& run, const OptimOptions& optim, const Update& update) {
-  at::Tensor buffer = run.states[0], master = run.master;
-  buffer.mul_(optim.momentum).add_(run.gradient, update.gradient_scale);
-  if (update.weight_decay != 0) buffer.add_(master, update.weight_decay);
-  master.add_(buffer, -update.lr);
+void update_sgd(const std::vector<OwnedRun>& runs, const OptimOptions& optim) {
+  for (const OwnedRun& run : runs) {
+    const Update& update = run.update;
+    const at::Tensor &buffer = run.states[0], &master = run.master;
+    buffer.mul_(optim.momentum).add_(run.gradient, update.gradient_scale);
+    if (update.weight_decay != 0) buffer.add_(master, update.weight_decay);
+    master.add_(buffer, -update.lr);
+  }
 }
 
 }  // namespace zea

@@ -75,7 +75,7 @@ TEST(Sgd, IsTorchs) {
                         .gradient_scale = 0.3,
                         .step = step};
 
-    update_sgd({master, gradient, {buffer}}, optim, update);
+    update_sgd({{master, gradient, {buffer}, update}}, optim);
 
     // torch.optim.SGD: the first step takes the gradient itself for its buffer.
     for (int64_t i = 0; i < size; ++i) {

@@ -83,9 +83,9 @@ TEST_F(FlatKernels, SumOfSquaresEqualsItsReferenceOnAnyNumberOfThreads) {
     for (int64_t elements : {0, 1, 9, 4096, 50001}) {
       const at::Tensor flat = random_flat(elements, type, 5);
       at::set_num_threads(1);
-      const double one = sum_of_squares(flat).item<double>();
+      const double one = sum_of_squares({flat});
       at::set_num_threads(2);
-      EXPECT_EQ(sum_of_squares(flat).item<double>(), one);
+      EXPECT_EQ(sum_of_squares({flat}), one);
       EXPECT_NEAR(one, sum_of_squares_reference(flat).item<double>(), 1e-10 * (1 + one));
     }
 }
@@ -96,7 +96,7 @@ TEST_F(FlatKernels, SumOfSquaresShowsWhatIsNotFinite) {
     for (int64_t place : {0, 4095, 5000}) {
       at::Tensor flat = random_flat(5001, at::kFloat, 6);
       flat[place] = value;
-      EXPECT_FALSE(std::isfinite(sum_of_squares(flat).item<double>()));
+      EXPECT_FALSE(std::isfinite(sum_of_squares({flat})));
     }
 }
 

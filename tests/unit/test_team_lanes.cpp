@@ -385,6 +385,35 @@ TEST_P(TeamLanes, FlatBuffers) {
   expect_close(sums.sum(), sum_of_squares_reference(g), 10);
 }
 
+/// Of a part of a chunk, of several chunks, and of as many buffers as a launch takes.
+TEST_P(TeamLanes, SeveralFlatBuffers) {
+  if (type() == at::kBFloat16) return;
+  std::vector<at::Tensor> flats;
+  for (int i = 0; i < kFlatsAtOnce; ++i)
+    flats.push_back(random({i % 3 == 0 ? 5 : 2 * kChunkElements + i}));
+  const auto sums_of = [&]<class T>(T) {
+    ChunksOfFlats<SquaresOfChunk<T>> all{};
+    int64_t chunks = 0;
+    for (const at::Tensor& flat : flats) chunks += num_chunks(flat.numel());
+    const at::Tensor sums = at::full({chunks}, -1, at::kDouble);
+    double* next = elements<double>(sums);
+    for (const at::Tensor& flat : flats) {
+      all.flats[all.count] = {elements<T>(flat), next, flat.numel()};
+      next += num_chunks(flat.numel());
+      all.ends[all.count++] = next - elements<double>(sums);
+    }
+    run(all, chunks);
+    return sums;
+  };
+  const at::Tensor sums = type() == at::kDouble ? sums_of(double{}) : sums_of(float{});
+  int64_t first = 0;
+  for (const at::Tensor& flat : flats) {
+    const int64_t chunks = num_chunks(flat.numel());
+    expect_close(sums.narrow(0, first, chunks).sum(), sum_of_squares_reference(flat), 10);
+    first += chunks;
+  }
+}
+
 TEST_P(TeamLanes, KokkosOnTheHostIsOneLane) {
   if (!is_by_kokkos()) return;
   const int64_t rows = 9, columns = 37;

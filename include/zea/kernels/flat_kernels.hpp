@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <vector>
 
 namespace zea {
 
@@ -35,14 +36,21 @@ struct AdamwUpdate {
   int64_t step = 1;           ///< counts from 1
 };
 
-/// Updates `parameter` and the moments in place; all are 1-d, contiguous, of one type (fp32 or
-/// fp64) and length.
-void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
-           at::Tensor exp_avg_sq, const AdamwUpdate& update);
+/// What an update changes, and by what: 1-d, contiguous, of one type (fp32 or fp64) and length.
+struct AdamwRun {
+  at::Tensor parameter, gradient, exp_avg, exp_avg_sq;
+  AdamwUpdate update;
+};
 
-/// The sum of squares, a double of no dims where `flat` is: a device is not waited for. Independent
-/// of the number of threads; not finite if any element is not.
-at::Tensor sum_of_squares(const at::Tensor& flat);
+/// Updates parameters and moments in place; on a device all of one type in a launch, or as few as
+/// can name them.
+void adamw(const std::vector<AdamwRun>& runs);
+void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
+           const at::Tensor& exp_avg_sq, const AdamwUpdate& update);
+
+/// The sum of squares of all, likewise; waits for the devices that they are on. Independent of the
+/// number of threads; not finite if any element is not.
+double sum_of_squares(const std::vector<at::Tensor>& flats);
 
 /// The same by libtorch's operations: what the kernels are tested against, and what other devices
 /// and types use.

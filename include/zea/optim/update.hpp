@@ -12,12 +12,6 @@
 
 namespace zea {
 
-/// A run of a shard whose parameters have one rule: 1-d, contiguous, of one length.
-struct OwnedRun {
-  at::Tensor master, gradient;
-  std::vector<at::Tensor> states;  ///< as OptimizerSpec lists them; of no elements: none is kept
-};
-
 struct Update {
   double lr = 0;
   double weight_decay = 0;
@@ -25,14 +19,21 @@ struct Update {
   int64_t step = 1;           ///< counts from 1
 };
 
-/// Changes master and states in place.
-using UpdateFunction = void (*)(const OwnedRun&, const OptimOptions&, const Update&);
+/// A run of a shard whose parameters have one rule: 1-d, contiguous, of one length.
+struct OwnedRun {
+  at::Tensor master, gradient;
+  std::vector<at::Tensor> states;  ///< as OptimizerSpec lists them; of no elements: none is kept
+  Update update;
+};
+
+/// Changes masters and states of all runs of a rank in place.
+using UpdateFunction = void (*)(const std::vector<OwnedRun>&, const OptimOptions&);
 
 AdamwUpdate adamw_update(const OptimOptions& optim, const Update& update, bool decoupled);
 
-void update_adamw(const OwnedRun& run, const OptimOptions& optim, const Update& update);
-void update_adamw_8bit(const OwnedRun& run, const OptimOptions& optim, const Update& update);
-void update_adam(const OwnedRun& run, const OptimOptions& optim, const Update& update);
-void update_sgd(const OwnedRun& run, const OptimOptions& optim, const Update& update);
+void update_adamw(const std::vector<OwnedRun>& runs, const OptimOptions& optim);
+void update_adamw_8bit(const std::vector<OwnedRun>& runs, const OptimOptions& optim);
+void update_adam(const std::vector<OwnedRun>& runs, const OptimOptions& optim);
+void update_sgd(const std::vector<OwnedRun>& runs, const OptimOptions& optim);
 
 }  // namespace zea

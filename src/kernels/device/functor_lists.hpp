@@ -28,8 +28,8 @@
       visit(LogitRowGradient<double>) visit(LogitRowGradient<float>) visit(LogitRowGradient<Bf16>)
 
 #define ZEA_FOR_FLAT_FUNCTORS(visit)                                               \
-  visit(AdamwChunk<double>) visit(AdamwChunk<float>) visit(SquaresOfChunk<double>) \
-      visit(SquaresOfChunk<float>)
+  visit(ChunksOfFlats<AdamwChunk<double>>) visit(ChunksOfFlats<AdamwChunk<float>>) \
+      visit(ChunksOfFlats<SquaresOfChunk<double>>) visit(ChunksOfFlats<SquaresOfChunk<float>>)
 
 // Variadic: a functor of two types has a comma.
 #define ZEA_INSTANTIATE_LAUNCH(...) \
