@@ -9,6 +9,7 @@
 #include "zea/plan/describe/describe_flops.hpp"
 #include "zea/plan/describe/describe_gathering.hpp"
 #include "zea/plan/describe/describe_pipeline.hpp"
+#include "zea/plan/describe/describe_reductions.hpp"
 #include "zea/plan/describe/idle_settings.hpp"
 #include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/kept_keys.hpp"
@@ -162,7 +163,7 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
-  text += describe_gathering(plan) + kept_feature_lines(plan);
+  text += describe_gathering(plan) + describe_reductions(plan) + kept_feature_lines(plan);
   text += memory_lines(plan, products) + describe_recomputation(plan) + describe_generation(plan) +
           describe_flops(plan);
   if (plan.world_size() > 1)

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What gradients lose, and a run gains, that ranks sum in less than their masters' type.
+#pragma once
+
+#include <string>
+
+#include "zea/plan/plan.hpp"
+
+namespace zea {
+
+/// A line for each module with such a precision.<name>.reduce_dtype; empty where nothing is summed
+/// between ranks, or all of it exactly.
+std::string describe_reductions(const Plan& plan);
+
+}  // namespace zea

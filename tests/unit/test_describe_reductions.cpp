@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of gradients that ranks sum in bf16.
+#include "zea/plan/describe/describe_reductions.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/tiny_llava.hpp"
+
+namespace zea::test_describe_reductions {
+namespace {
+
+std::string text_of(DTypeOption reduce, int ranks, bool trains = true) {
+  Options options;
+  options.run.mode = trains ? "train" : "evaluate";
+  options.data.row_tokens = 16;
+  options.precision.preset = PrecisionPreset::Bf16;
+  options.precisions["llm"].reduce_dtype = reduce;
+  return describe_reductions(make_plan(options, testing::tiny_llava_config(), ranks));
+}
+
+TEST(DescribeReductions, NamesTheModuleWithBytesAndRounding) {
+  const std::string text = text_of(DTypeOption::Bf16, 2);
+  EXPECT_TRUE(text.starts_with("gradients summed between ranks\n  llm: in bf16")) << text;
+  EXPECT_NE(text.find("MiB less sent a step than in fp32"), std::string::npos) << text;
+  EXPECT_EQ(text.find("vision"), std::string::npos) << text;
+}
+
+TEST(DescribeReductions, SaysNothingWhereSumsAreExactOrNoneAreSent) {
+  EXPECT_EQ(text_of(DTypeOption::Preset, 2), "");
+  EXPECT_EQ(text_of(DTypeOption::Fp32, 2), "");
+  EXPECT_EQ(text_of(DTypeOption::Bf16, 1), "");
+  EXPECT_EQ(text_of(DTypeOption::Bf16, 2, false), "");
+}
+
+}  // namespace
+}  // namespace zea::test_describe_reductions
