@@ -8,7 +8,7 @@
 # videos (Qwen2-VL to Qwen3-VL), start from its folder, or from IMAGES=.
 # RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
 # resized; 0: as the family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames
-# of a video) and MAX_FRAMES=768 (that are taken of a video) may be set.
+# of a video) and MAX_FRAMES= (that are taken of a video; 0: as MODEL says) may be set.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 == -* ]]; then
   sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,12p' >&2
@@ -25,7 +25,7 @@ ranks=${RANKS:-1}
 max_pixels=${MAX_PIXELS:-0}
 max_tiles=${MAX_TILES:-0}
 video_max_pixels=${VIDEO_MAX_PIXELS:-0}
-max_frames=${MAX_FRAMES:-768}
+max_frames=${MAX_FRAMES:-0}
 read -ra mpirun <<<"${MPIRUN:-mpirun --oversubscribe --bind-to none}"
 if [ "$(id -u)" -eq 0 ] && [ -z "${MPIRUN:-}" ]; then mpirun+=(--allow-run-as-root); fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=passive
@@ -65,6 +65,7 @@ row_tokens = ${ROW_TOKENS:-2048}
 resized_max_pixels = $max_pixels
 max_tiles = $max_tiles
 video_max_pixels = $video_max_pixels
+max_frames = $max_frames
 
 [precision]
 preset = "bf16"

@@ -82,6 +82,10 @@ TILES_IN_TEXT = ("idefics3", "smolvlm")
 LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 
 
+# Most frames of a video where no directory says it.
+USUAL_FRAMES = 768
+
+
 class ModelDirectory:
     """Ids of placeholders by modality, those that the model has not being absent."""
 
@@ -95,6 +99,7 @@ class ModelDirectory:
         self.family = self.config.get("model_type")
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
+        self.most_frames = self.video_processor.get("max_frames", USUAL_FRAMES)
         self.placeholders = {}
         if "vision_config" in self.config:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)

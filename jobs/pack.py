@@ -38,7 +38,7 @@ import sys
 from pathlib import Path
 
 from dataset_writer import DatasetWriter
-from model_directory import ModelDirectory, vicuna_turns
+from model_directory import USUAL_FRAMES, ModelDirectory, vicuna_turns
 from packing.chat_template import ChatTemplate, read_template, special_tokens
 from packing.media import Media
 from packing.parts import Parts, fingerprint
@@ -168,8 +168,8 @@ def add_item_options(parser):
     add("--sounds", type=Path, help="folder that the audio paths start from")
     add("--videos", type=Path, help="folder that the video paths start from")
     add("--fps", type=float, default=2, help="frames of a video that are a second")
-    help_of_frames = "of a longer video as many are taken, evenly spread: data.max_frames of the deck"
-    add("--max-frames", type=int, default=768, help=help_of_frames)
+    help_of_frames = "of a longer video as many are taken, evenly spread: data.max_frames of the deck (0: as --model says)"
+    add("--max-frames", type=int, default=0, help=help_of_frames)
     add("--max-seconds", type=float, default=0, help="what of a video comes later is left out (0: nothing)")
     help_of_pixels = "with --model: data.video_max_pixels of the deck (0: that of the family)"
     add("--video-max-pixels", type=int, default=0, help=help_of_pixels)
@@ -189,13 +189,15 @@ def parse_arguments():
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core")
     parser.add_argument("--part-entries", type=int, default=1024, help="entries of a part, which is kept when it is whole")
     arguments = parser.parse_args()
-    if arguments.max_frames < 1 or not 0 < arguments.fps <= 1000:
-        parser.error("--max-frames is 1 or more, --fps above 0 and up to 1000")
+    if arguments.max_frames < 0 or not 0 < arguments.fps <= 1000:
+        parser.error("--max-frames is 0 or more, --fps above 0 and up to 1000")
     for name in ("max_image_pixels", "max_item_mib", "processes", "part_entries"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is 1 or more")
     if (arguments.model is None) == (arguments.tokenizer is None):
         parser.error("give --model, or --tokenizer and the options of tokens")
+    if arguments.max_frames == 0:
+        arguments.max_frames = ModelDirectory(arguments.model).most_frames if arguments.model else USUAL_FRAMES
     return arguments
 
 

@@ -184,6 +184,18 @@ class Llava(InFolder):
         begin = tokens.index(4)
         self.assertEqual((tokens[begin - 1], tokens[begin + 3 * 65 * 97]), (2, 3))
 
+    def test_frames_are_as_many_as_the_directory_allows(self):
+        model = self.qwen2_vl()
+        (model / "video_preprocessor_config.json").write_text(json.dumps({"max_frames": 4}))
+        frames(self.folder / "videos/a", 9)
+        talk = {**entry(["<video> what?", "b"]), "video": "a", "fps": 4}
+        for options, count in (((), 4), (("--max-frames", 3), 3)):
+            result = self.pack_videos(model, talk, *options)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with h5py.File(self.folder / "out.h5") as file:
+                self.assertEqual(file["item_frames"][...].tolist(), [count, *[-1] * (count - 1)])
+            (self.folder / "out.h5").unlink()
+
     def test_faults_of_videos_are_named(self):
         model = self.qwen2_vl()
         frames(self.folder / "videos/a", 3)
