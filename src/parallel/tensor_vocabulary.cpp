@@ -8,15 +8,16 @@
 namespace zea::detail {
 namespace {
 
-/// Where `ids` are among the vocabulary here: rows of `ids`, and the indices in the range.
+/// Which of `ids` are of other ranks' vocabulary, (ids, 1), and a row of the table for each: its
+/// own or, of those, any. How many they are is not asked: the host would wait for the device.
 struct OwnIds {
-  Tensor rows, indices;
+  Tensor are_away, rows;
 };
 
-OwnIds own_ids(const Tensor& ids, const VocabularyRange& range) {
+OwnIds own_ids(const Tensor& ids, const VocabularyRange& range, int64_t table_rows) {
   const Tensor indices = ids.sub(range.begin);
-  const Tensor rows = indices.ge(0).logical_and_(indices.lt(range.count)).nonzero().squeeze(1);
-  return {rows, indices.index_select(0, rows)};
+  return {indices.lt(0).logical_or_(indices.ge(range.count)).unsqueeze(1),
+          indices.remainder(table_rows)};
 }
 
 struct EmbeddingFunction : Function<EmbeddingFunction> {
@@ -25,20 +26,21 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
     (void)anchor;
     remember(ctx, {weight});
     remember_rows(ctx, *rows);
-    const OwnIds own = own_ids(ids, vocabulary_range(rows->tp(), *weight, vocabulary));
-    ctx->save_for_backward({own.rows, own.indices});
     const Tensor& table = weight->value();
-    Tensor found = rows->partial(ids.size(0), table.size(1), table.options()).zero_();
-    found.index_copy_(0, own.rows, table.index_select(0, own.indices));
+    const OwnIds own =
+        own_ids(ids, vocabulary_range(rows->tp(), *weight, vocabulary), table.size(0));
+    ctx->save_for_backward({own.are_away, own.rows});
+    Tensor found = rows->partial(ids.size(0), table.size(1), table.options());
+    at::index_select_out(found, table, 0, own.rows).masked_fill_(own.are_away, 0);
     return rows->sum(found).take();
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const Tensors saved = ctx->get_saved_variables();
     const OwnIds own{saved[0], saved[1]};
-    const Tensor dy = recall_rows(ctx).gather(outputs[0]).take();
+    const Tensor dy = recall_rows(ctx).gather(outputs[0]).take().masked_fill(own.are_away, 0);
     Tensor& gradient = recall(ctx, 0)->gradient();
-    gradient.index_add_(0, own.indices, dy.index_select(0, own.rows).to(gradient.scalar_type()));
+    gradient.index_add_(0, own.rows, dy.to(gradient.scalar_type()));
     return {{}, {}, {}, {}, {}};
   }
 };
