@@ -35,6 +35,15 @@ struct TokenPlaces {
 TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
                       const ModelSpec& model);
 
+/// The same where units read it on the host.
+inline MicrobatchOptions on_host(MicrobatchOptions options) {
+  options.device = at::kCPU;
+  return options;
+}
+/// make_microbatch of options that are `on_host`.
+Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                        const MicrobatchOptions& options);
+
 /// Where the language model's tokens lie.
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
