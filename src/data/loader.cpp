@@ -251,55 +251,13 @@ Loader::Loader(const Dataset& dataset, LoaderOptions options,
     : dataset_(dataset),
       options_(std::move(options)),
       plan_step_(std::move(plan_step)),
-      first_step_(first_step),
-      end_step_(end_step),
-      prefetch_(static_cast<size_t>(std::max<int64_t>(prefetch, 1))),
-      thread_([this](std::stop_token stop) { run(std::move(stop)); }) {}
+      steps_([this](int64_t step, const std::stop_token& stop) { return load_step(step, stop); },
+             first_step, end_step, prefetch) {}
 
-Loader::~Loader() {
-  thread_.request_stop();  // wakes the thread when it waits for room
-  thread_.join();
-}
-
-LoadedStep Loader::next() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !ready_.empty() || finished_; });
-  if (ready_.empty() && error_) std::rethrow_exception(error_);
-  ZEA_ASSERT(!ready_.empty());  // next() was called more than end_step - first_step times
-  LoadedStep loaded = std::move(ready_.front());
-  ready_.pop_front();
-  changed_.notify_all();
-  return loaded;
-}
-
-void Loader::run(std::stop_token stop) {
-  std::exception_ptr error;
-  try {
-    for (int64_t step = first_step_; step < end_step_; ++step)
-      if (!put(load_step(step, stop), stop)) break;
-  } catch (...) {
-    error = std::current_exception();
-  }
-  std::lock_guard lock(mutex_);
-  error_ = error;
-  finished_ = true;
-  changed_.notify_all();
-}
-
-LoadedStep Loader::load_step(int64_t step, std::stop_token stop) const {
+LoadedStep Loader::load_step(int64_t step, const std::stop_token& stop) const {
   LoadedStep loaded{.plan = plan_step_(step)};
   loaded.microbatches = load_until(dataset_, options_, loaded.plan.microbatches, stop);
   return loaded;
-}
-
-/// Waits for room; false when the loader is being destroyed.
-bool Loader::put(LoadedStep loaded, std::stop_token stop) {
-  std::unique_lock lock(mutex_);
-  const bool room = changed_.wait(lock, stop, [this] { return ready_.size() < prefetch_; });
-  if (!room || stop.stop_requested()) return false;
-  ready_.push_back(std::move(loaded));
-  changed_.notify_all();
-  return true;
 }
 
 }  // namespace zea

@@ -5,18 +5,14 @@
 // functions.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "zea/core/ahead.hpp"
 #include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/feature_cache.hpp"
@@ -92,36 +88,22 @@ class Loader {
  public:
   /// Starts to prepare steps [first_step, end_step), at most `prefetch` ahead. `plan_step` is
   /// called once for each, in order, in the loader's own thread and must not share state with
-  /// others; `dataset` must outlive the loader.
+  /// others; `dataset` must outlive the loader. Its end stops the threads after the items in work.
   Loader(const Dataset& dataset, LoaderOptions options,
          std::function<RankStep(int64_t step)> plan_step, int64_t first_step, int64_t end_step,
          int64_t prefetch);
-  ~Loader();  ///< Stops the threads after the items in work.
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
 
   /// The next step; waits for it. Throws what the thread threw, when its step is reached and from
   /// then on.
-  LoadedStep next();
+  LoadedStep next() { return steps_.next(); }
 
  private:
-  void run(std::stop_token stop);
-  LoadedStep load_step(int64_t step, std::stop_token stop) const;
-  bool put(LoadedStep loaded, std::stop_token stop);
+  LoadedStep load_step(int64_t step, const std::stop_token& stop) const;
 
   const Dataset& dataset_;
   const LoaderOptions options_;
   const std::function<RankStep(int64_t)> plan_step_;
-  const int64_t first_step_;
-  const int64_t end_step_;
-  const size_t prefetch_;
-
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<LoadedStep> ready_;  ///< guarded by mutex_
-  std::exception_ptr error_;      ///< guarded by mutex_
-  bool finished_ = false;         ///< guarded by mutex_
-  std::jthread thread_;           ///< last: it uses all of the above
+  Ahead<LoadedStep> steps_;  ///< last: its thread uses all of the above
 };
 
 }  // namespace zea
