@@ -169,5 +169,15 @@ TEST(ItemsTaken, WhereBadItemsAreMaskedAllRanksKnowThemAndHaveTheirOwnValues) {
   }
 }
 
+TEST(DecodingThreads, AreTheCoresThatComputingLeaves) {
+  Options options;
+  options.run.threads = 2;
+  const struct {
+    double cores;
+    int threads;
+  } rows[] = {{0.25, 1}, {1, 1}, {2, 1}, {3, 1}, {3.5, 1}, {4, 2}, {6, 4}, {24, 4}};
+  for (const auto& [cores, threads] : rows) EXPECT_EQ(threads_on(cores, options), threads) << cores;
+}
+
 }  // namespace
 }  // namespace zea::testing::test_items_taken
