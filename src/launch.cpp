@@ -13,6 +13,7 @@
 #include "start.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/load_weights.hpp"
+#include "zea/comm/node_cores.hpp"
 #include "zea/comm/node_memory.hpp"
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/printable.hpp"
@@ -249,14 +250,23 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log&
   return {};
 }
 
+/// How this rank loads samples. Collective.
+LoaderOptions loading_here(const Plan& plan, WatchedRanks& ranks, const World& world) {
+  const ActionRecord::Action action(ranks.record, "count the cores");
+  LoaderOptions loading = loading_on(plan, ranks.ranks.rank());
+  if (plan.options.data.decoding_threads == 0 && !plan.model.encoders.empty())
+    loading.threads = threads_on(cores_per_rank(world), plan.options);
+  return loading;
+}
+
 /// What of the data set is computed once.
 FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& engine,
-                            const Dataset& train, Log& log) {
+                            const Dataset& train, const LoaderOptions& loading, Log& log) {
   const ActionRecord::Action action(ranks.record, "cache features");
   return cache_features({.engine = engine,
                          .control = *ranks.control,
                          .train = train,
-                         .loading = loading_on(engine.plan(), engine.world_rank()),
+                         .loading = loading,
                          .weights = start.checkpoint
                                         ? static_cast<const WeightsSource&>(*start.checkpoint)
                                         : static_cast<const WeightsSource&>(*start.weights),
@@ -302,13 +312,14 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   Engine engine(plan, mesh, device);
   if (const std::string note = mesh.note(); !note.empty()) log.warn(note);
   const TrainPosition position = load(start, ranks, engine, log);
+  const LoaderOptions loading = loading_here(plan, ranks, world);
   if (!trains) {
-    evaluate_and_report(engine, *ranks.control, *data.eval, loading_on(plan, mesh.rank()), log,
-                        metrics, {.step = position.step, .directory = start.directory});
+    evaluate_and_report(engine, *ranks.control, *data.eval, loading, log, metrics,
+                        {.step = position.step, .directory = start.directory});
     return ExitCode::Done;
   }
 
-  const FeatureCaches features = keep_features(start, ranks, engine, *data.train, log);
+  const FeatureCaches features = keep_features(start, ranks, engine, *data.train, loading, log);
   if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
@@ -318,7 +329,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .control = *ranks.control,
               .train = *data.train,
               .eval = data.eval.get(),
-              .loading = loading_on(plan, mesh.rank()),
+              .loading = loading,
               .features = features,
               .stop = *stop,
               .log = log,

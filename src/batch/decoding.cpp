@@ -84,18 +84,14 @@ TokenPlaces places_of_next(const std::vector<NextToken>& next, const KeptKeys& k
   return of;
 }
 
-}  // namespace
-
-Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
-                                  const MicrobatchOptions& options, int64_t more, KeptKeys& keys) {
-  Microbatch out = make_microbatch(loaded, model, options);
-  keys.samples.assign(loaded.samples.size(), {});
-  if (!options.replica.has(options.replica.rank, kDecoder)) return out;
+/// Gives the keys of the prompts' tokens rows of a cache that has room for `more` of each sample.
+void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptions& options,
+                  int64_t more, KeptKeys& keys) {
   const std::vector<TokenPosition> ahead = turned_ahead(out, model);
   const std::vector<TokenRuns> owned = text_layout(out.words, model, options).owned();
   const TokenRuns& own = owned[cp_rank(options)];
   const std::vector<Segment> segments = segments_of(out.words);
-  ZEA_ASSERT(segments.size() == loaded.samples.size());
+  ZEA_ASSERT(segments.size() == keys.samples.size());
   Ids rows;
   int64_t next_row = 0;
   for (size_t s = 0; s < segments.size(); ++s) {
@@ -111,8 +107,18 @@ Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpe
     next_row += more;
   }
   keys.cache = std::make_shared<KeyCache>(next_row);
-  out.cached = {.cache = keys.cache, .rows = index_tensor(rows, options.device), .cp_tokens = {}};
-  return out;
+  out.cached = {.cache = keys.cache, .rows = index_tensor(rows, at::kCPU), .cp_tokens = {}};
+}
+
+}  // namespace
+
+Microbatch make_prompt_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                                  const MicrobatchOptions& options, int64_t more, KeptKeys& keys) {
+  Microbatch out = make_on_host(loaded, model, on_host(options));
+  keys.samples.assign(loaded.samples.size(), {});
+  if (options.replica.has(options.replica.rank, kDecoder))
+    keep_prompts(out, model, options, more, keys);
+  return move_to(options.device, pack(std::move(out), options.device));
 }
 
 Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelSpec& model,
@@ -124,7 +130,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
   if (options.replica.has(options.replica.rank, kDecoder)) {
     const TokenLayout layout = text_layout(host.words, model, options);
     const std::vector<TokenRuns>& owned = layout.owned();
-    fill_text_at(out, host, places_of_next(next, keys), layout, model, options);
+    fill_text_at(out, host, places_of_next(next, keys), layout, model, on_host(options));
     for (int64_t& sample : out.samples) sample = next[sample].sample;
     out.cached = {.cache = keys.cache, .rows = {}, .is_prompt = false, .cp_tokens = {}};
     Ids rows;
@@ -134,14 +140,14 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
         rows.push_back(sample.first_row + std::ssize(sample.places));
         sample.places.push_back(next[token].place);
       }
-    out.cached->rows = index_tensor(rows, options.device);
+    out.cached->rows = index_tensor(rows, at::kCPU);
     for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
     for (size_t way = 0; way < out.text_attention.size(); ++way)
       out.text_attention[way].slices =
           seen_keys(next, owned, keys, model.decoder.block.attention[way].window);
   }
   out.words = std::move(host.words);
-  return out;
+  return move_to(options.device, pack(std::move(out), options.device));
 }
 
 bool turns_anew(const ModelSpec& model, int64_t before, int64_t after) {

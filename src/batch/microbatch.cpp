@@ -118,6 +118,16 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
 
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options) {
+  return move_to(options.device, make_packed_microbatch(loaded, model, options));
+}
+
+PackedMicrobatch make_packed_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                                        const MicrobatchOptions& options) {
+  return pack(make_on_host(loaded, model, on_host(options)), options.device);
+}
+
+Microbatch detail::make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                                const MicrobatchOptions& options) {
   HostTokens host;
   host.placeholders.resize(model.encoders.size());
   for (size_t s = 0; s < loaded.samples.size(); ++s)

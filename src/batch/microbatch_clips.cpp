@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "microbatch_parts.hpp"
+#include "zea/core/error.hpp"
 #include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
@@ -13,19 +14,23 @@ namespace {
 /// Of the second convolution: row p sees columns 2p - 1, 2p and 2p + 1 of the first.
 constexpr int64_t kWidth = 3, kStride = 2;
 
-/// The columns, numbered through all clips, that rows see, ascending; and for each row the indices
-/// of its columns among these.
+/// The columns, numbered through the clips held, that rows see, ascending; and for each row the
+/// indices of its columns among these.
 struct SeenColumns {
   Ids columns, indices;
 };
 
-SeenColumns seen_columns(const TokenRuns& here, const ItemRow& row, const MelInput& input) {
+SeenColumns seen_columns(const OwnItems& own, const MelInput& input) {
   SeenColumns seen;
-  for (const TokenRange& run : here)
+  const auto place = [&](int64_t token) {
+    const auto item = static_cast<int64_t>(own.row.item_of(token));
+    return std::ranges::lower_bound(own.held, item) - own.held.begin();
+  };
+  for (const TokenRange& run : own.here)
     for (int64_t token = run.begin; token < run.end; ++token)
       for (int64_t k = 0; k < kWidth; ++k) {
-        const int64_t first = static_cast<int64_t>(row.item_of(token)) * input.columns();
-        const int64_t column = first + kStride * row.position(token) + k - 1;
+        const int64_t first = place(token) * input.columns();
+        const int64_t column = first + kStride * own.row.position(token) + k - 1;
         if (column < first || column >= first + input.columns()) {
           seen.indices.push_back(-1);
           continue;
@@ -51,19 +56,16 @@ at::Tensor with_neighbours(const at::Tensor& mels, const Ids& columns) {
   return unfolded.index({clips, all - clips * mels.size(2)}).reshape({-1, bins * kWidth});
 }
 
-at::Tensor mels_of(const OwnItems& own, const MelInput& input) {
-  const at::Tensor all = at::from_blob(
-      const_cast<float*>(own.values.data()),
-      {static_cast<int64_t>(own.all.size()), input.mel_bins, input.columns()}, at::kFloat);
-  if (own.items.size() == own.all.size()) return all;
-  return all.index_select(0, index_tensor(own.items, at::kCPU));
-}
-
 }  // namespace
 
-void fill_clips(EncoderPart& part, const OwnItems& own, const MelInput& input) {
-  const SeenColumns seen = seen_columns(own.here, own.row, input);
-  part.columns = with_neighbours(mels_of(own, input), seen.columns).to(own.dtype).to(own.device);
+void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
+                const MelInput& input) {
+  const at::Tensor mels =
+      at::from_blob(const_cast<float*>(values.data()),
+                    {std::ssize(own.held), input.mel_bins, input.columns()}, at::kFloat);
+  ZEA_ASSERT(mels.numel() == std::ssize(values));  // the loader took the same items
+  const SeenColumns seen = seen_columns(own, input);
+  part.columns = with_neighbours(mels, seen.columns).to(own.dtype).to(own.device);
   part.windows = index_tensor(seen.indices, own.device).view({-1, kWidth});
 }
 

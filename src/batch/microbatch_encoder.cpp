@@ -223,7 +223,8 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   const at::ScalarType dtype = e < dtypes.size() ? dtypes[e] : options.dtype;
   const ItemRow& row = rows[coordinate.dp_module];
   const TokenRuns here = row.layout().held(coordinate.cp, coordinate.tp);
-  const OwnItems own{loaded.values[e], all, items, row, here, dtype, options.device};
+  const Ids held = row.items_of(here);
+  const OwnItems own{row, here, held, dtype, options.device};
   fill_rows_here(part, row, here, spec, dtype, options);
   fill_item_keys(part, host, row, items, model, encoder, options);
   if (const auto kept = loaded.states.find(encoder); kept != loaded.states.end()) {
@@ -233,9 +234,9 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   fill_attention(part, row, here, spec, dtype, options);
   if (coordinate.pp > 0) return;  // the first stage reads the items
   if (spec.modality() == Modality::Audio)
-    fill_clips(part, own, spec.mels());
+    fill_clips(part, loaded.values[e], own, spec.mels());
   else
-    fill_images(part, own, spec.patches());
+    fill_images(part, loaded.values[e], own, spec.patches());
 }
 
 }  // namespace zea::detail

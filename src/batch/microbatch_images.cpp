@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "microbatch_parts.hpp"
+#include "zea/core/error.hpp"
 #include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
@@ -24,37 +25,30 @@ at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, in
       .reshape({-1, input.values()});
 }
 
-/// Of the images that this rank encodes, one after the other.
-at::Tensor own_patches(const OwnItems& own, const PatchInput& input) {
-  const int64_t patch = input.patch_size;
-  float* const values = const_cast<float*>(own.values.data());
-  const auto shown_in_patch = [](const ItemShape& shape) { return shape.pictures() / shape.tiles; };
-  const auto images = [&](int64_t first, int64_t count, const ItemShape& shape) {
-    const int64_t high = input.patches_of(shape) / shape.width;
-    return at::from_blob(
-        values + first,
-        {count * shape.pictures(), input.channels, high * patch, shape.width * patch}, at::kFloat);
-  };
-  const auto is_like_first = [&](const ItemShape& shape) { return shape == own.all.front(); };
-  if (std::ranges::all_of(own.all, is_like_first)) {
-    const auto count = static_cast<int64_t>(own.all.size());
-    const ItemShape& shape = own.all.front();
-    const at::Tensor all = images(0, count, shape);
-    const bool is_all = own.items.size() == own.all.size();
-    if (is_all) return extract_patches(all, input, shown_in_patch(shape));
-    const at::Tensor by_item = all.unflatten(0, {count, shape.pictures()});
-    return extract_patches(by_item.index_select(0, index_tensor(own.items, at::kCPU)).flatten(0, 1),
-                           input, shown_in_patch(shape));
-  }
-  std::vector<at::Tensor> patches;
+/// Of the images held, one after the other.
+at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
+                        const PatchInput& input) {
   int64_t first = 0;
-  for (size_t item = 0; item < own.all.size(); ++item) {
-    const at::Tensor image = images(first, 1, own.all[item]);
-    first += image.numel();
-    if (std::ranges::binary_search(own.items, static_cast<int64_t>(item)))
-      patches.push_back(extract_patches(image, input, shown_in_patch(own.all[item])));
+  const auto patches_of = [&](int64_t count, const ItemShape& shape) {
+    const int64_t high = input.patches_of(shape) / shape.width, patch = input.patch_size;
+    const at::Tensor images = at::from_blob(
+        const_cast<float*>(values.data()) + first,
+        {count * shape.pictures(), input.channels, high * patch, shape.width * patch}, at::kFloat);
+    first += images.numel();
+    return extract_patches(images, input, shape.pictures() / shape.tiles);
+  };
+  std::vector<at::Tensor> patches;
+  for (auto item = own.held.begin(); item != own.held.end();) {
+    const ItemShape& shape = own.row.shape(static_cast<size_t>(*item));
+    const auto next = std::find_if(item, own.held.end(), [&](int64_t other) {
+      return own.row.shape(static_cast<size_t>(other)) != shape;
+    });
+    patches.push_back(patches_of(next - item, shape));
+    item = next;
   }
-  return at::cat(patches);
+  ZEA_ASSERT(first == std::ssize(values));  // the loader took the same items
+  if (patches.empty()) return at::empty({0, input.values()}, at::kFloat);
+  return patches.size() == 1 ? patches.front() : at::cat(patches);
 }
 
 /// The place of a token's patch where squares of them lie by rows.
@@ -63,13 +57,13 @@ int64_t patch_by_rows(int64_t patch, const ItemShape& image) {
   return image.feature_of(patch) * image.merge + patch % image.merge;
 }
 
-/// Of each image that this rank encodes, where its patches begin among theirs.
+/// Of each image that is held, where its patches begin among theirs.
 Ids first_patches(const OwnItems& own, const PatchInput& input) {
-  Ids firsts;
+  Ids firsts(own.row.shapes().size(), -1);
   int64_t first = 0;
-  for (const int64_t item : own.items) {
-    const ItemShape& shape = own.all[static_cast<size_t>(item)];
-    firsts.push_back(first);
+  for (const int64_t item : own.held) {
+    const ItemShape& shape = own.row.shape(static_cast<size_t>(item));
+    firsts[static_cast<size_t>(item)] = first;
     first += shape.tiles * input.patches_of(shape);
   }
   return firsts;
@@ -77,8 +71,9 @@ Ids first_patches(const OwnItems& own, const PatchInput& input) {
 
 }  // namespace
 
-void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input) {
-  const at::Tensor patches = own_patches(own, input);
+void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
+                 const PatchInput& input) {
+  const at::Tensor patches = held_patches(values, own, input);
   const Ids firsts = first_patches(own, input);
   Ids patch_rows, chosen;
   int64_t row = 0;

@@ -35,6 +35,15 @@ struct TokenPlaces {
 TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
                       const ModelSpec& model);
 
+/// The same where units read it on the host.
+inline MicrobatchOptions on_host(MicrobatchOptions options) {
+  options.device = at::kCPU;
+  return options;
+}
+/// make_microbatch of options that are `on_host`.
+Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                        const MicrobatchOptions& options);
+
 /// Where the language model's tokens lie.
 TokenLayout text_layout(const std::vector<MaskWord>& words, const ModelSpec& model,
                         const MicrobatchOptions& options);
@@ -57,17 +66,18 @@ void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& pl
                   const MicrobatchOptions& options);
 /// What an encoder is given that this rank encodes.
 struct OwnItems {
-  const std::vector<float>& values;   ///< of all items of the encoder in the microbatch
-  const std::vector<ItemShape>& all;  ///< each of them
-  const Ids& items;                   ///< by number among these: those that this rank encodes
-  const ItemRow& row;                 ///< of these
-  const TokenRuns& here;              ///< of their tokens those that it holds
+  const ItemRow& row;     ///< of the items that it encodes, with others or alone
+  const TokenRuns& here;  ///< of their tokens those that it holds
+  const Ids& held;        ///< by number in the row: the items that these are of
   at::ScalarType dtype;
   at::Device device;
 };
-void fill_images(EncoderPart& part, const OwnItems& own, const PatchInput& input);
-void fill_clips(EncoderPart& part, const OwnItems& own, const MelInput& input);
-/// The rows here of so many `kept` states, those of all items (OwnItems::values is not read).
+/// `values`: of the items held, one after the other.
+void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
+                 const PatchInput& input);
+void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
+                const MelInput& input);
+/// The rows here of so many states, `kept` of the items held.
 void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnItems& own,
                  int64_t states);
 

@@ -30,16 +30,20 @@ int64_t row_of(const Ids& firsts, const Ids& items, const ItemRow& row, int64_t 
 
 void detail::fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnItems& own,
                          int64_t states) {
-  const Ids firsts = first_rows(own.all);
-  Ids rows;
+  Ids firsts(own.row.shapes().size(), -1), rows;
+  int64_t all = 0;
+  for (const int64_t item : own.held) {
+    firsts[static_cast<size_t>(item)] = all;
+    all += own.row.shape(static_cast<size_t>(item)).tokens;
+  }
   for (const TokenRange& run : own.here)
     for (int64_t token = run.begin; token < run.end; ++token)
-      rows.push_back(row_of(firsts, own.items, own.row, token));
+      rows.push_back(firsts[own.row.item_of(token)] + own.row.position(token));
   const auto elements = static_cast<int64_t>(kept.size() / c10::elementSize(own.dtype));
-  const int64_t width = elements / (firsts.back() * states);
-  ZEA_ASSERT(width * firsts.back() * states == elements);
+  const int64_t width = all > 0 ? elements / (all * states) : 0;
+  ZEA_ASSERT(width * all * states == elements);  // the loader took the same items
   const at::Tensor here =
-      at::from_blob(const_cast<uint8_t*>(kept.data()), {firsts.back(), states, width}, own.dtype)
+      at::from_blob(const_cast<uint8_t*>(kept.data()), {all, states, width}, own.dtype)
           .index_select(0, index_tensor(rows, at::kCPU))
           .to(own.device);
   for (int64_t state = 0; state < states; ++state)

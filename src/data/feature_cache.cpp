@@ -105,6 +105,12 @@ int64_t FeatureCache::bytes_of(const ItemList& items) const {
   return tokens_of(items.shapes(format_.encoder, format_.spec)) * row_bytes(format_);
 }
 
+int64_t FeatureCache::bytes_of(const Item& item) const {
+  const int64_t tokens =
+      item.shape.tokens > 0 ? item.shape.tokens : format_.spec.item_shape().tokens;
+  return tokens * row_bytes(format_);
+}
+
 bool FeatureCache::has(size_t part) const {
   if (parts_[part].items == 0) return true;
   if (!std::filesystem::exists(path(part))) return false;
@@ -208,9 +214,7 @@ void FeatureWriter::add(const Sample& sample, const std::vector<int64_t>& bad,
   for (size_t number = 0; number < sample.items.size(); ++number) {
     const Item& item = sample.items[number];
     if (item.kind != format.encoder) continue;
-    const int64_t rows =
-        item.shape.tokens > 0 ? item.shape.tokens : format.spec.item_shape().tokens;
-    const int64_t bytes = rows * row_bytes(format);
+    const int64_t bytes = target_->cache.bytes_of(item), rows = bytes / row_bytes(format);
     target_->item_hashes.push_back(hash_of(item));
     target_->feature_hashes.push_back(hash_number(features, bytes));
     target_->bad.push_back(std::ranges::count(bad, static_cast<int64_t>(number)) > 0);

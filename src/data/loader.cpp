@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading, decoding and preprocessing of microbatches, in the calling thread or, with the plans of
-// their steps, some steps ahead in one of its own.
+// Reading, decoding and preprocessing of microbatches, in the calling thread and its helpers or,
+// with the plans of their steps, some steps ahead in one of its own.
 #include "zea/data/loader.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "decode.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/parallel_for.hpp"
 
 namespace zea {
 namespace {
@@ -81,23 +83,6 @@ void decode_item(const Item& item, const LoaderOptions& options, float* target) 
     preprocess_image(image, decoding.image, decoding.size_of(item.shape), target);
 }
 
-/// Puts item `number` of `sample` into `target`, which is zero before and stays so when the item is
-/// bad.
-void load_item(const Dataset& dataset, const LoaderOptions& options, Sample& sample, size_t number,
-               float* target, std::vector<BadItem>& bad) {
-  const Item& item = sample.items[number];
-  try {
-    decode_item(item, options, target);
-  } catch (const DataError& fault) {
-    if (!options.mask_bad_items)
-      throw DataError(dataset.describe() + ": sample " + std::to_string(sample.id) + ": " +
-                      item_name(item) + " " + std::to_string(number) + ": " + fault.what() +
-                      "; repair the data set, or set data.bad_items = \"mask\"");
-    std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{0});
-    bad.push_back({sample.id, static_cast<int64_t>(number), fault.what()});
-  }
-}
-
 void check_encoders(const Dataset& dataset, const LoaderOptions& options,
                     const std::vector<Sample>& samples) {
   for (const Sample& sample : samples)
@@ -109,78 +94,116 @@ void check_encoders(const Dataset& dataset, const LoaderOptions& options,
                              : "images, but the model has no vision encoder"));
 }
 
-std::vector<std::vector<float>> zeros_for(const std::vector<Sample>& samples,
-                                          const LoaderOptions& options) {
-  std::vector<size_t> counts(options.encoders.size(), 0);
-  for (const Sample& sample : samples)
-    for (const Item& item : sample.items) {
-      const auto kind = static_cast<size_t>(item.kind);
+void release_bytes(Item& item) {
+  std::vector<uint8_t>().swap(item.bytes);
+}
+
+/// An item that this rank takes, or of which it must know whether it is bad.
+struct ItemWork {
+  LoadedMicrobatch* in;
+  size_t sample, number;
+  std::optional<size_t> begin;  ///< where it goes among its encoder's values, or bytes of states
+  std::optional<std::string> fault = {};
+
+  Item& item() const { return in->samples[sample].items[number]; }
+};
+
+/// Lists items of a microbatch in the order of samples, and makes room for what this rank takes.
+void list_work(LoadedMicrobatch& loaded, const LoaderOptions& options,
+               std::vector<ItemWork>& work) {
+  const size_t encoders = options.encoders.size();
+  std::vector<std::vector<int64_t>> taken(encoders);
+  std::vector<int64_t> seen(encoders, 0);
+  std::vector<size_t> room(encoders, 0);
+  for (size_t kind = 0; kind < encoders; ++kind)
+    if (options.encoders[kind].taken) taken[kind] = options.encoders[kind].taken(loaded.items);
+  for (size_t s = 0; s < loaded.samples.size(); ++s)
+    for (size_t number = 0; number < loaded.samples[s].items.size(); ++number) {
+      ItemWork item{&loaded, s, number, {}};
+      const auto kind = static_cast<size_t>(item.item().kind);
       const ItemDecoding& decoding = options.encoders[kind];
-      if (decoding.is_wanted && !decoding.kept) counts[kind] += decoding.values(item.shape);
-    }
-  std::vector<std::vector<float>> values;
-  for (const size_t count : counts) values.emplace_back(count, 0.0f);
-  return values;
-}
-
-/// Room for the features of all items of each encoder that has them.
-std::map<int, std::vector<uint8_t>> states_for(const LoaderOptions& options,
-                                               const ItemList& items) {
-  std::map<int, std::vector<uint8_t>> states;
-  for (size_t kind = 0; kind < options.encoders.size(); ++kind) {
-    const ItemDecoding& decoding = options.encoders[kind];
-    if (!decoding.kept) continue;
-    const auto encoder = static_cast<int>(kind);
-    std::vector<uint8_t>& bytes = states[encoder];
-    if (decoding.is_wanted) bytes.resize(static_cast<size_t>(decoding.kept->bytes_of(items)));
-  }
-  return states;
-}
-
-/// Puts the kept features of item `number` of `sample` where `target` points, if this rank wants
-/// them. An item that did not decode when they were made is bad here, too.
-void read_kept(const LoaderOptions& options, Sample& sample, size_t number, uint8_t*& target,
-               std::vector<BadItem>& bad) {
-  const Item& item = sample.items[number];
-  const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
-  if (!decoding.is_wanted && !options.mask_bad_items) return;
-  const KeptItem kept = decoding.kept->read(sample, number, decoding.is_wanted ? target : nullptr);
-  if (decoding.is_wanted) target += kept.bytes;
-  if (!kept.is_bad) return;
-  std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{0});
-  bad.push_back(
-      {sample.id, static_cast<int64_t>(number), "did not decode when its features were computed"});
-}
-
-LoadedMicrobatch load_until(const Dataset& dataset, const LoaderOptions& options,
-                            const std::vector<int64_t>& ids, const std::stop_token& stop) {
-  LoadedMicrobatch loaded;
-  for (int64_t id : ids) {
-    if (stop.stop_requested()) return loaded;
-    loaded.samples.push_back(dataset.read(id));
-    loaded.items += list_items(loaded.samples.back().items);
-  }
-  check_encoders(dataset, options, loaded.samples);
-  loaded.values = zeros_for(loaded.samples, options);
-  std::vector<float*> targets;
-  for (std::vector<float>& values : loaded.values) targets.push_back(values.data());
-  loaded.states = states_for(options, loaded.items);
-  std::map<int, uint8_t*> kept;
-  for (auto& [kind, bytes] : loaded.states) kept[kind] = bytes.data();
-  for (Sample& sample : loaded.samples) {
-    for (size_t number = 0; number < sample.items.size(); ++number) {
-      if (stop.stop_requested()) return loaded;
-      const auto kind = static_cast<size_t>(sample.items[number].kind);
-      if (options.encoders[kind].kept) {
-        read_kept(options, sample, number, kept.at(sample.items[number].kind), loaded.bad);
-      } else if (options.encoders[kind].is_wanted) {
-        load_item(dataset, options, sample, number, targets[kind], loaded.bad);
-        targets[kind] += options.encoders[kind].values(sample.items[number].shape);
+      const int64_t index = seen[kind]++;
+      if (!decoding.taken || std::ranges::binary_search(taken[kind], index)) {
+        item.begin = room[kind];
+        room[kind] += decoding.kept ? static_cast<size_t>(decoding.kept->bytes_of(item.item()))
+                                    : decoding.values(item.item().shape);
       }
-      std::vector<uint8_t>().swap(sample.items[number].bytes);
+      if (item.begin || options.mask_bad_items)
+        work.push_back(item);
+      else
+        release_bytes(item.item());
     }
+  for (size_t kind = 0; kind < encoders; ++kind) {
+    const bool is_kept = options.encoders[kind].kept != nullptr;
+    loaded.values.emplace_back(is_kept ? 0 : room[kind], 0.0f);
+    if (is_kept) loaded.states[static_cast<int>(kind)].resize(room[kind]);
   }
-  return loaded;
+}
+
+/// Puts an item into its place, which is zero where it is bad.
+void load_decoded(const Dataset& dataset, const LoaderOptions& options, ItemWork& work) {
+  const Item& item = work.item();
+  const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
+  const size_t size = decoding.values(item.shape);
+  std::vector<float> unused(work.begin ? 0 : size);
+  float* const target = work.begin
+                            ? work.in->values[static_cast<size_t>(item.kind)].data() + *work.begin
+                            : unused.data();
+  try {
+    decode_item(item, options, target);
+  } catch (const DataError& fault) {
+    if (!options.mask_bad_items)
+      throw DataError(dataset.describe() + ": sample " +
+                      std::to_string(work.in->samples[work.sample].id) + ": " + item_name(item) +
+                      " " + std::to_string(work.number) + ": " + fault.what() +
+                      "; repair the data set, or set data.bad_items = \"mask\"");
+    std::fill_n(target, size, 0.0f);
+    work.fault = fault.what();
+  }
+}
+
+/// Reads what was kept of an item. One that did not decode when that was made is bad here, too.
+void read_kept(const FeatureCache& kept, ItemWork& work) {
+  const Sample& sample = work.in->samples[work.sample];
+  uint8_t* const target =
+      work.begin ? work.in->states.at(work.item().kind).data() + *work.begin : nullptr;
+  if (kept.read(sample, work.number, target).is_bad)
+    work.fault = "did not decode when its features were computed";
+}
+
+/// Reads these microbatches, and decodes the items of all of them together. What it returns is of
+/// no use once `stop` was requested.
+std::vector<LoadedMicrobatch> load_until(const Dataset& dataset, const LoaderOptions& options,
+                                         const std::vector<MicrobatchPlan>& plans,
+                                         const std::stop_token& stop) {
+  std::vector<LoadedMicrobatch> all(plans.size());
+  std::vector<ItemWork> works;
+  for (size_t m = 0; m < plans.size(); ++m) {
+    for (const int64_t id : plans[m].samples) {
+      if (stop.stop_requested()) return all;
+      all[m].samples.push_back(dataset.read(id));
+      all[m].items += list_items(all[m].samples.back().items);
+    }
+    check_encoders(dataset, options, all[m].samples);
+    list_work(all[m], options, works);
+  }
+  parallel_for(options.threads, works.size(), [&](int, size_t number) {
+    if (stop.stop_requested()) return;
+    ItemWork& work = works[number];
+    const auto& kept = options.encoders[static_cast<size_t>(work.item().kind)].kept;
+    if (kept)
+      read_kept(*kept, work);
+    else
+      load_decoded(dataset, options, work);
+    release_bytes(work.item());
+  });
+  for (const ItemWork& work : works) {
+    if (!work.fault) continue;
+    Sample& sample = work.in->samples[work.sample];
+    std::ranges::fill(sample.loss_mask, uint8_t{0});
+    work.in->bad.push_back({sample.id, static_cast<int64_t>(work.number), *work.fault});
+  }
+  return all;
 }
 
 }  // namespace
@@ -217,7 +240,9 @@ size_t ItemDecoding::values(const ItemShape& shape) const {
 
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,
                                  const std::vector<int64_t>& ids) {
-  return load_until(dataset, options, ids, std::stop_token());
+  MicrobatchPlan plan;
+  plan.samples = ids;
+  return std::move(load_until(dataset, options, {plan}, std::stop_token()).front());
 }
 
 Loader::Loader(const Dataset& dataset, LoaderOptions options,
@@ -226,56 +251,13 @@ Loader::Loader(const Dataset& dataset, LoaderOptions options,
     : dataset_(dataset),
       options_(std::move(options)),
       plan_step_(std::move(plan_step)),
-      first_step_(first_step),
-      end_step_(end_step),
-      prefetch_(static_cast<size_t>(std::max<int64_t>(prefetch, 1))),
-      thread_([this](std::stop_token stop) { run(std::move(stop)); }) {}
+      steps_([this](int64_t step, const std::stop_token& stop) { return load_step(step, stop); },
+             first_step, end_step, prefetch) {}
 
-Loader::~Loader() {
-  thread_.request_stop();  // wakes the thread when it waits for room
-  thread_.join();
-}
-
-LoadedStep Loader::next() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !ready_.empty() || finished_; });
-  if (ready_.empty() && error_) std::rethrow_exception(error_);
-  ZEA_ASSERT(!ready_.empty());  // next() was called more than end_step - first_step times
-  LoadedStep loaded = std::move(ready_.front());
-  ready_.pop_front();
-  changed_.notify_all();
-  return loaded;
-}
-
-void Loader::run(std::stop_token stop) {
-  std::exception_ptr error;
-  try {
-    for (int64_t step = first_step_; step < end_step_; ++step)
-      if (!put(load_step(step, stop), stop)) break;
-  } catch (...) {
-    error = std::current_exception();
-  }
-  std::lock_guard lock(mutex_);
-  error_ = error;
-  finished_ = true;
-  changed_.notify_all();
-}
-
-LoadedStep Loader::load_step(int64_t step, std::stop_token stop) const {
+LoadedStep Loader::load_step(int64_t step, const std::stop_token& stop) const {
   LoadedStep loaded{.plan = plan_step_(step)};
-  for (const MicrobatchPlan& microbatch : loaded.plan.microbatches)
-    loaded.microbatches.push_back(load_until(dataset_, options_, microbatch.samples, stop));
+  loaded.microbatches = load_until(dataset_, options_, loaded.plan.microbatches, stop);
   return loaded;
-}
-
-/// Waits for room; false when the loader is being destroyed.
-bool Loader::put(LoadedStep loaded, std::stop_token stop) {
-  std::unique_lock lock(mutex_);
-  const bool room = changed_.wait(lock, stop, [this] { return ready_.size() < prefetch_; });
-  if (!room || stop.stop_requested()) return false;
-  ready_.push_back(std::move(loaded));
-  changed_.notify_all();
-  return true;
 }
 
 }  // namespace zea

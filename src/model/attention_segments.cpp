@@ -60,6 +60,12 @@ const at::Tensor& AttentionSegments::bounds() const {
   return bounds_ = at::tensor(bounds, at::kInt).to(device_);
 }
 
+at::Tensor& AttentionSegments::bounds_on(at::Device device) {
+  bounds();
+  device_ = device;
+  return bounds_;
+}
+
 std::vector<AttentionSlice> AttentionSegments::slices() const {
   const SliceMask mask = is_causal_ ? SliceMask::Causal : SliceMask::None;
   std::vector<AttentionSlice> slices;

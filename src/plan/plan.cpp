@@ -143,6 +143,13 @@ void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec
                ") has no encoder of videos; leave it out");
 }
 
+void check_decoding(Faults& faults, const DataOptions& data, const ModelSpec& model) {
+  if (data.decoding_threads > 0 && model.encoders.empty())
+    faults.add("data.decoding_threads = " + std::to_string(data.decoding_threads) +
+               ", but the model (" + model.family +
+               ") has no encoder, so there is nothing to decode; leave it out");
+}
+
 /// Features that are put together of several need all rows of their image.
 void check_shrunk(Faults& faults, const Options& options, const ModelSpec& model) {
   for (const EncoderSpec& encoder : model.encoders) {
@@ -186,6 +193,7 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
   check_image_limits(faults, options.data, model);
+  check_decoding(faults, options.data, model);
   check_scores(faults, options, model);
   check_shrunk(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Version.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -11,6 +10,7 @@
 #include <sstream>
 
 #include "rank_facts.hpp"
+#include "zea/comm/node_cores.hpp"
 #include "zea/comm/world.hpp"
 #include "zea/core/host_name.hpp"
 #include "zea/io/manifest.hpp"
@@ -60,15 +60,6 @@ std::string hash_of_program() {
 std::string kernel_release() {
   utsname names{};
   return uname(&names) == 0 ? names.release : "unknown";
-}
-
-std::vector<int> own_cores() {
-  cpu_set_t own;
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof own, &own) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &own)) cores.push_back(core);
-  return cores;
 }
 
 int64_t limit_of(__rlimit_resource resource) {

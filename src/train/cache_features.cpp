@@ -11,6 +11,7 @@
 #include "zea/core/stopwatch.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/parallel/exchange_rows.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace zea {
 namespace {
@@ -243,7 +244,9 @@ LoaderOptions with_features(LoaderOptions loading, const FeatureCaches& caches, 
   for (size_t e = 0; e < caches.size(); ++e) {
     if (!caches[e]) continue;
     loading.encoders[e].kept = caches[e];
-    loading.encoders[e].is_wanted = replica.has_features(replica.rank, plan.model.encoders[e].name);
+    loading.encoders[e].taken =
+        taken_on(plan, world_rank, static_cast<int>(e),
+                 replica.has_features(replica.rank, plan.model.encoders[e].name));
   }
   return loading;
 }

@@ -98,9 +98,10 @@ ExitCode Trainer::run() {
   const LoaderOptions loading = with_features(parts_.loading, parts_.features, parts_.engine.plan(),
                                               parts_.engine.world_rank());
   Loader loader(parts_.train, loading, plan_step, position_.step, steps, options_.data.prefetch);
+  MadeSteps made(loader, parts_.engine, position_.step, steps);
 
   try {
-    const ExitCode code = train(loader);
+    const ExitCode code = train(made);
     log_summary();
     return code;
   } catch (const NonFiniteError&) {
@@ -112,10 +113,10 @@ ExitCode Trainer::run() {
   }
 }
 
-ExitCode Trainer::train(Loader& loader) {
+ExitCode Trainer::train(MadeSteps& source) {
   const int64_t steps = options_.schedule.steps;
   while (position_.step < steps) {
-    const StepReport report = train_one(loader);
+    const StepReport report = train_one(source);
     const bool leaves = report.flags.leave > 0, last = position_.step == steps;
     if (report.flags.save > 0) parts_.stop.serve_save();
     if (report.flags.writing == 0) advance_save();
@@ -140,14 +141,15 @@ ExitCode Trainer::train(Loader& loader) {
   return ExitCode::Done;
 }
 
-StepReport Trainer::train_one(Loader& loader) {
+StepReport Trainer::train_one(MadeSteps& source) {
   if (traces()) begin_trace();
   const Stopwatch whole;
   const double waited = record().wait_seconds();
   record().begin_step(position_.step + 1);
-  const LoadedStep step = load(loader);
+  MadeStep made = load(source);
+  const LoadedStep& step = made.loaded;
   if (const auto line = memory_.predict(step.plan, parts_.control)) parts_.log.info(*line);
-  const StepReport report = run_step(step);
+  const StepReport report = run_step(source, made);
   if (traces()) end_trace();
   ++position_.step;
   position_.samples += step.plan.samples;
@@ -165,22 +167,23 @@ StepReport Trainer::train_one(Loader& loader) {
   return report;
 }
 
-StepReport Trainer::run_step(const LoadedStep& step) {
+StepReport Trainer::run_step(const MadeSteps& source, MadeStep& made) {
+  const LoadedStep& step = made.loaded;
   std::vector<Microbatch> microbatches;
   int64_t bad_items = 0;
   std::string bad_lines;
   memory_.begin_step();
   // All ranks of a replica load the same samples; one of them tells what is bad.
   const bool reports = parts_.engine.mesh().replica().rank() == 0;
-  for (const LoadedMicrobatch& part : step.microbatches) {
+  for (size_t m = 0; m < step.microbatches.size(); ++m) {
     const ActionRecord::Action action(record(), "make microbatch");
+    const LoadedMicrobatch& part = step.microbatches[m];
     for (const BadItem& bad : part.bad)
       if (reports)
         bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
                      " is masked: " + bad.fault + "\n";
     if (reports) bad_items += static_cast<int64_t>(part.bad.size());
-    microbatches.push_back(make_microbatch(part, parts_.engine.plan().model,
-                                           parts_.engine.microbatch_options(step.plan.step)));
+    microbatches.push_back(source.take(made, m));
   }
   StepFlags asked =
       parts_.stop.poll(2 * (seconds_per_step_ + seconds_per_save_) + seconds_per_evaluation_);
@@ -194,12 +197,12 @@ StepReport Trainer::run_step(const LoadedStep& step) {
   return report;
 }
 
-LoadedStep Trainer::load(Loader& loader) {
+MadeStep Trainer::load(MadeSteps& source) {
   const ActionRecord::Action action(record(), "load");
   const Stopwatch waiting;
-  LoadedStep loaded = loader.next();
+  MadeStep made = source.next();
   interval_.wait_seconds += waiting.seconds();
-  return loaded;
+  return made;
 }
 
 /// All ranks are here at the same time, which is 0 in the trace.

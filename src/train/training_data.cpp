@@ -6,6 +6,7 @@
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/error.hpp"
 #include "zea/data/joined_dataset.hpp"
+#include "zea/plan/tokens/item_row.hpp"
 
 namespace zea {
 namespace {
@@ -70,16 +71,34 @@ LoaderOptions loading_of(const Plan& plan) {
   }
   loading.max_clip_seconds = data.max_clip_seconds;
   loading.mask_bad_items = data.bad_items == BadItems::Mask;
+  loading.threads = static_cast<int>(std::max<int64_t>(1, data.decoding_threads));
   return loading;
+}
+
+int threads_on(double cores_per_rank, const Options& options) {
+  constexpr double kMost = 4;  // more are for the deck to ask for
+  const double idle = cores_per_rank - static_cast<double>(options.run.threads);
+  return static_cast<int>(std::clamp(idle, 1.0, kMost));
+}
+
+ItemsTaken taken_on(const Plan& plan, int world_rank, int encoder, bool takes_any) {
+  if (!takes_any) return [](const ItemList&) { return std::vector<int64_t>(); };
+  return [&model = plan.model, encoder,
+          replica = plan.replica_layout(world_rank)](const ItemList& items) {
+    if (items.of(encoder) == 0) return std::vector<int64_t>();
+    const std::vector<ItemShape> all =
+        items.shapes(encoder, model.encoders[static_cast<size_t>(encoder)]);
+    return items_held(all, model, encoder, replica);
+  };
 }
 
 LoaderOptions loading_on(const Plan& plan, int world_rank) {
   LoaderOptions loading = loading_of(plan);
   for (size_t i = 0; i < loading.encoders.size(); ++i) {
     const std::string& encoder = plan.model.encoders[i].name;
-    loading.encoders[i].is_wanted =
-        loading.mask_bad_items ||
-        (plan.mesh.has(world_rank, encoder) && plan.mesh.coordinate(world_rank, encoder).pp == 0);
+    const bool is_first =
+        plan.mesh.has(world_rank, encoder) && plan.mesh.coordinate(world_rank, encoder).pp == 0;
+    loading.encoders[i].taken = taken_on(plan, world_rank, static_cast<int>(i), is_first);
   }
   return loading;
 }

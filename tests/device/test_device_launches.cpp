@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <thread>
 
 #include "device/device.hpp"
 #include "device/kernels.hpp"
@@ -11,6 +12,8 @@
 #include "support/bf16_bounds.hpp"
 #include "support/compared_run.hpp"
 #include "support/mpi_main.hpp"
+#include "zea/batch/make_microbatch.hpp"
+#include "zea/train/training_data.hpp"
 
 namespace zea::testing::test_device_launches {
 namespace {
@@ -108,6 +111,36 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
     EXPECT_EQ(sum_of(one), forward) << samples << " samples: " << text_of(one);
     EXPECT_EQ(sum_of(all), step) << samples << " samples: " << text_of(all);
   }
+}
+
+/// Made by another thread, which does nothing on the device, and then moved.
+TEST(MovedMicrobatch, IsOneCopyForWhichTheHostDoesNotWait) {
+  const TinyRunOptions run = run_with({.kv_heads = 1}, "fp32");
+  const Plan plan = plan_of(run, 1);
+  const LoadedMicrobatch loaded = load_microbatch(dataset_of(run), loading_on(plan, 0), {0, 2});
+  MicrobatchOptions options;
+  const Microbatch expected = make_microbatch(loaded, plan.model, options);
+  options.device = run.device;
+  device().take_launches();
+  PackedMicrobatch packed;
+  std::thread([&] { packed = make_packed_microbatch(loaded, plan.model, options); }).join();
+  EXPECT_EQ(device().take_launches(), Launches());
+  EXPECT_TRUE(packed.block.is_pinned());
+  const Microbatch got = move_to(run.device, std::move(packed));
+  EXPECT_EQ(device().take_launches(), (Launches{{"copy", 1}}));
+
+  const auto expect_same = [&](const at::Tensor& tensor, const at::Tensor& on_host) {
+    ASSERT_GT(on_host.numel(), 0);
+    EXPECT_EQ(tensor.device(), run.device);
+    EXPECT_TRUE(tensor.cpu().equal(on_host));
+  };
+  expect_same(got.token_ids, expected.token_ids);
+  expect_same(got.target_ids, expected.target_ids);
+  expect_same(got.text_attention[0].rotary_sines, expected.text_attention[0].rotary_sines);
+  expect_same(got.text_attention[0].segments.bounds(),
+              expected.text_attention[0].segments.bounds());
+  expect_same(got.encoders[0].patches, expected.encoders[0].patches);
+  expect_same(got.encoders[0].placeholder_rows, expected.encoders[0].placeholder_rows);
 }
 
 }  // namespace

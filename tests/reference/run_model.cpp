@@ -59,7 +59,8 @@ Step make_step(const Engine& engine, const Dataset& dataset) {
   step.targets = targets_between(load_microbatch(dataset, loading_of(plan), ids).samples, 0,
                                  std::numeric_limits<int64_t>::max());
   for (const MicrobatchPlan& part : step.plan.replicas.at(plan.replica_of(engine.world_rank()))) {
-    step.loaded.push_back(load_microbatch(dataset, loading_of(plan), part.samples));
+    step.loaded.push_back(
+        load_microbatch(dataset, loading_on(plan, engine.world_rank()), part.samples));
     step.microbatches.push_back(
         make_microbatch(step.loaded.back(), plan.model, engine.microbatch_options()));
   }

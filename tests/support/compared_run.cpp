@@ -83,8 +83,8 @@ std::string predictions_on(const Communicator& ranks, const MakeCollectives& mak
                            const EvaluateOptions& evaluation) {
   const MemoryDataset dataset = named_tokens(plain);
   TinyRun run(ranks, make, dataset, options);
-  return evaluate(run.engine(), run.control(), dataset, loading_of(run.engine().plan()), evaluation)
-      .predictions_jsonl;
+  const LoaderOptions loading = loading_on(run.engine().plan(), run.engine().world_rank());
+  return evaluate(run.engine(), run.control(), dataset, loading, evaluation).predictions_jsonl;
 }
 
 Trial make_trial(const std::string& name, size_t layout, int ranks, bool is_strict) {

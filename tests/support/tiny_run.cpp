@@ -12,6 +12,7 @@
 #include "zea/data/sampler.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
+#include "zea/train/made_steps.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace zea::testing {
@@ -70,16 +71,19 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
   const TensorBytes step_tensors;
   const LoaderOptions loading = with_features(this->loading(), features_, plan_, mesh_.rank());
   TrainStep train_step(engine_, *optimizer_, *control_);
-  for (const int64_t end = position_.step + steps; position_.step < end; ++position_.step) {
-    const RankStep step = plan_.rank_step(
-        plan_.step_plan(position_.step, sampler_.global_batch(position_.step), dataset_.index()),
-        mesh_.rank());
+  const int64_t end = position_.step + steps;
+  const auto plan_step = [this, sampler = sampler_](int64_t step) mutable {
+    return plan_.rank_step(plan_.step_plan(step, sampler.global_batch(step), dataset_.index()),
+                           mesh_.rank());
+  };
+  Loader loader(dataset_, loading, plan_step, position_.step, end, 2);
+  MadeSteps made_steps(loader, engine_, position_.step, end);
+  for (; position_.step < end; ++position_.step) {
+    MadeStep made = made_steps.next();
     std::vector<Microbatch> microbatches;
-    for (const MicrobatchPlan& part : step.microbatches)
-      microbatches.push_back(make_microbatch(load_microbatch(dataset_, loading, part.samples),
-                                             plan_.model,
-                                             engine_.microbatch_options(position_.step)));
-    const StepReport report = train_step.run(step, microbatches, 0, {}, position_);
+    for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
+      microbatches.push_back(made_steps.take(made, m));
+    const StepReport report = train_step.run(made.loaded.plan, microbatches, 0, {}, position_);
     result.losses.push_back(report.loss);
     result.grad_norms.push_back(report.grad_norm);
   }

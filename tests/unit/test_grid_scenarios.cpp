@@ -71,16 +71,16 @@ class Facts {
   }
 
   int64_t look_at(const MicrobatchPlan& part, int replica) {
-    const LoadedMicrobatch loaded = load_microbatch(dataset_, loading_of(plan_), part.samples);
-    note(loaded.samples.size() > 1, Fact::SeveralSamplesInARow);
-    if (loaded.samples.empty()) return loaded.items.of(0);
+    note(part.samples.size() > 1, Fact::SeveralSamplesInARow);
+    if (part.samples.empty()) return 0;
     const int ranks = plan_.mesh.ranks_per_replica();
     std::map<int, int64_t> tokens;  // of each cp rank
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
       MicrobatchOptions options{.dtype = at::kDouble};
       options.images_both_ways = plan_.images_both_ways();
       options.replica = plan_.replica_layout(rank);
-      const Microbatch made = make_microbatch(loaded, plan_.model, options);
+      const Microbatch made = make_microbatch(
+          load_microbatch(dataset_, loading_on(plan_, rank), part.samples), plan_.model, options);
       look_at(made);
       look_at_images(made, options);
       tokens[plan_.mesh.coordinate(rank, "llm").cp] = made.token_ids.numel();
@@ -89,7 +89,7 @@ class Facts {
         std::minmax_element(tokens.begin(), tokens.end(),
                             [](const auto& a, const auto& b) { return a.second < b.second; });
     note(most->second - least->second >= 2, Fact::UnequalTokens);
-    return loaded.items.of(0);
+    return part.items.of(0);
   }
 
   void look_at(const Microbatch& made) {

@@ -10,50 +10,18 @@
 #include <random>
 
 #include <gtest/gtest.h>
-#include <jpeglib.h>
 #include <png.h>
 
+#include "support/jpeg_picture.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea::test_image {
 namespace {
 
+using testing::encode_jpeg;
+using testing::make_picture;
+
 constexpr int64_t kMaxPixels = 1000000;
-
-/// A gradient with noise, so that encoded data is spread over the whole file.
-Image make_picture(int64_t height, int64_t width) {
-  Image image{height, width, std::vector<uint8_t>(static_cast<size_t>(3 * height * width))};
-  std::mt19937 random(1);
-  for (size_t i = 0; i < image.pixels.size(); ++i)
-    image.pixels[i] = static_cast<uint8_t>(i / 40 + random() % 64);
-  return image;
-}
-
-std::vector<uint8_t> encode_jpeg(const Image& image, bool progressive) {
-  jpeg_compress_struct info{};
-  jpeg_error_mgr errors{};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  unsigned char* buffer = nullptr;
-  unsigned long bytes = 0;
-  jpeg_mem_dest(&info, &buffer, &bytes);
-  info.image_width = static_cast<JDIMENSION>(image.width);
-  info.image_height = static_cast<JDIMENSION>(image.height);
-  info.input_components = 3;
-  info.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&info);
-  if (progressive) jpeg_simple_progression(&info);
-  jpeg_start_compress(&info, TRUE);
-  while (info.next_scanline < info.image_height) {
-    auto* row = const_cast<uint8_t*>(image.pixels.data()) + 3 * image.width * info.next_scanline;
-    jpeg_write_scanlines(&info, &row, 1);
-  }
-  jpeg_finish_compress(&info);
-  std::vector<uint8_t> result(buffer, buffer + bytes);
-  jpeg_destroy_compress(&info);
-  std::free(buffer);
-  return result;
-}
 
 std::vector<uint8_t> encode_png(const Image& image) {
   png_image png{};

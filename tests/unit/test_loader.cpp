@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
 
+#include "support/jpeg_picture.hpp"
 #include "support/memory_dataset.hpp"
 #include "zea/core/error.hpp"
 
@@ -183,6 +185,98 @@ TEST(LoadMicrobatch, AMaskedBadItemIsZerosAndItsSampleHasNoTargets) {
   EXPECT_EQ(count_targets(loaded.samples[1].loss_mask), 2);
 }
 
+/// Samples of a picture and a clip each, as files of several sizes hold them.
+MemoryDataset mixed_samples(int count, const std::vector<int>& bad = {}) {
+  std::vector<Sample> samples;
+  for (int i = 0; i < count; ++i) {
+    Sample sample = spoken_samples().read(0);
+    sample.items[0] = Item{testing::encode_jpeg(
+        testing::make_picture(20 + 7 * (i % 5), 31, static_cast<unsigned>(i)))};
+    sample.items[1].bytes[0] = static_cast<uint8_t>(i);
+    if (std::ranges::count(bad, i) > 0) sample.items[0].bytes.resize(3);
+    samples.push_back(sample);
+  }
+  return MemoryDataset(samples, kImage, {}, {}, "mixed", kSound);
+}
+
+LoaderOptions mixed_options(int threads, bool mask = false) {
+  LoaderOptions options = audio_options();
+  options.encoders[0].image = {16, {0.4, 0.5, 0.6}, {0.2, 0.3, 0.4}, 10000};
+  options.mask_bad_items = mask;
+  options.threads = threads;
+  return options;
+}
+
+std::vector<int64_t> first_ids(int count) {
+  std::vector<int64_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), int64_t{0});
+  return ids;
+}
+
+TEST(LoadMicrobatch, AnyNumberOfThreadsMakesTheSameBits) {
+  const MemoryDataset data = mixed_samples(23);
+  const LoadedMicrobatch expected = load_microbatch(data, mixed_options(1), first_ids(23));
+  ASSERT_EQ(expected.values[0].size(), 23u * 3 * 16 * 16);
+  ASSERT_NE(expected.values[0].front(), expected.values[0].back());
+  for (const int threads : {2, 5})
+    EXPECT_EQ(load_microbatch(data, mixed_options(threads), first_ids(23)).values, expected.values);
+}
+
+TEST(LoadMicrobatch, OfSeveralBadItemsTheFirstIsNamed) {
+  const MemoryDataset data = mixed_samples(12, {3, 4, 11});
+  for (const int threads : {1, 2, 5})
+    for (int time = 0; time < 20; ++time)
+      EXPECT_EQ(fault_of([&] {
+                  load_microbatch(data, mixed_options(threads), first_ids(12));
+                }).find("mixed: sample 3: image 0: "),
+                0u);
+}
+
+TEST(LoadMicrobatch, MaskedItemsAreToldInTheirOrderByAnyNumberOfThreads) {
+  const MemoryDataset data = mixed_samples(12, {3, 4, 11});
+  for (const int threads : {1, 2, 5}) {
+    const LoadedMicrobatch loaded =
+        load_microbatch(data, mixed_options(threads, true), first_ids(12));
+    ASSERT_EQ(loaded.bad.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(loaded.bad[i].sample, (std::vector{3, 4, 11}[i]));
+    for (size_t s = 0; s < 12; ++s) {
+      const bool is_bad = s == 3 || s == 4 || s == 11;
+      EXPECT_EQ(count_targets(loaded.samples[s].loss_mask), is_bad ? 0 : 1);
+      const auto* first = loaded.values[0].data() + s * 3 * 16 * 16;
+      EXPECT_EQ(std::count(first, first + 3 * 16 * 16, 0.0f) == 3 * 16 * 16, is_bad);
+    }
+  }
+}
+
+/// Of every four images the last.
+std::vector<int64_t> every_fourth(const ItemList& items) {
+  std::vector<int64_t> taken;
+  for (int64_t item = 3; item < items.of(0); item += 4) taken.push_back(item);
+  return taken;
+}
+
+TEST(LoadMicrobatch, OnlyWhatARankTakesIsDecoded) {
+  const MemoryDataset data = mixed_samples(12, {2, 5});
+  LoaderOptions options = mixed_options(2);
+  options.encoders[0].taken = every_fourth;
+  const LoadedMicrobatch loaded = load_microbatch(data, options, first_ids(12));
+  EXPECT_EQ(loaded.items, (ItemList{12, 12}));
+  EXPECT_EQ(loaded.values[1].size(), 12u * 4 * 6);
+  EXPECT_EQ(loaded.values[0], load_microbatch(data, mixed_options(1), {3, 7, 11}).values[0]);
+  for (const Sample& sample : loaded.samples) EXPECT_TRUE(sample.items[0].bytes.empty());
+}
+
+TEST(LoadMicrobatch, ARankThatMasksKnowsAlsoOfTheItemsOfOthers) {
+  const MemoryDataset data = mixed_samples(12, {2, 5, 7});
+  LoaderOptions options = mixed_options(3, true);
+  options.encoders[0].taken = every_fourth;
+  const LoadedMicrobatch loaded = load_microbatch(data, options, first_ids(12));
+  ASSERT_EQ(loaded.bad.size(), 3u);
+  EXPECT_EQ(loaded.values[0], load_microbatch(data, mixed_options(1, true), {3, 7, 11}).values[0]);
+  for (size_t s = 0; s < 12; ++s)
+    EXPECT_EQ(count_targets(loaded.samples[s].loss_mask), s == 2 || s == 5 || s == 7 ? 0 : 1);
+}
+
 TEST(Loader, GivesEveryStepOnceAndInOrder) {
   const MemoryDataset data(make_samples(20), kImage);
   Loader loader(
@@ -262,6 +356,23 @@ TEST(Loader, StopsAtOnceWhereverItIs) {
     Loader loader(data, options_of(false), one_sample_per_step, 0, 50, 1 + i % 3);
 
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+TEST(Loader, StopsWhileItsThreadsDecode) {
+  const MemoryDataset data = mixed_samples(40);
+  for (const int threads : {1, 2, 5})
+    for (int time = 0; time < 10; ++time) {
+      std::atomic<bool> is_planned = false;
+      const Loader loader(
+          data, mixed_options(threads),
+          [&](int64_t step) {
+            is_planned = true;
+            return step_of(step, std::vector<std::vector<int64_t>>(50, first_ids(40)));
+          },
+          0, 1000, 2);
+      while (!is_planned) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(time));
+    }
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "zea/batch/packed_microbatch.hpp"
 #include "zea/data/loader.hpp"
-#include "zea/model/microbatch.hpp"
 #include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/tokens/token_layout.hpp"
 
@@ -29,5 +29,9 @@ struct MicrobatchOptions {
 /// position lies beyond the model's.
 Microbatch make_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
                            const MicrobatchOptions& options);
+
+/// The same, not yet on the device: any thread may make it. On the host it may refer to `loaded`.
+PackedMicrobatch make_packed_microbatch(const LoadedMicrobatch& loaded, const ModelSpec& model,
+                                        const MicrobatchOptions& options);
 
 }  // namespace zea

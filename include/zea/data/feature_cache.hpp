@@ -50,6 +50,7 @@ class FeatureCache {
   std::string path(size_t part) const;
   int64_t bytes() const;                          ///< of all features
   int64_t bytes_of(const ItemList& items) const;  ///< of those of these
+  int64_t bytes_of(const Item& item) const;
   /// Whether a part lies there whole, with this fingerprint. A part without items needs no file.
   bool has(size_t part) const;
   /// Copies the features of item `number` of `sample`, which is one of this encoder, to `target`,

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // From sample ids to tensors' contents: reads, decodes and preprocesses a microbatch, and a
-// background thread that does so some steps ahead. Which samples belong to a step is the plan's
-// business and comes in as a function.
+// background thread that does so some steps ahead, helped by others in decoding. Which samples
+// belong to a step, and which of their items a rank takes, is the plan's business and comes in as
+// functions.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "zea/core/ahead.hpp"
 #include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/feature_cache.hpp"
@@ -34,13 +31,14 @@ struct BadItem {
 struct LoadedMicrobatch {
   std::vector<Sample>
       samples;  ///< in the order of their ids' list; their items' bytes are released
-  /// What the items of each encoder hold, in the order of samples, then items, one after the other:
-  /// (3, height, width) of an image or of each frame of a video, (mel_bins, columns) of a clip.
+  /// What the items of each encoder hold that this rank takes, in the order of samples, then items,
+  /// one after the other: (3, height, width) of an image or of each frame of a video, (mel_bins,
+  /// columns) of a clip.
   std::vector<std::vector<float>> values;
-  /// Of encoders whose features were kept, in place of these: what their blocks made of all items,
-  /// one after the other, in their compute type; empty where this rank does not want them.
+  /// Of encoders whose features were kept, in place of these: what their blocks made of the same
+  /// items, one after the other, in their compute type.
   std::map<int, std::vector<uint8_t>> states = {};
-  ItemList items;
+  ItemList items;  ///< of all samples
   std::vector<BadItem> bad;
 };
 
@@ -50,14 +48,18 @@ struct LoadedStep {
   std::vector<LoadedMicrobatch> microbatches = {};
 };
 
+/// Chooses among the items of a microbatch: those that a rank takes of one encoder, by number among
+/// the encoder's, ascending. Called in the loader's thread.
+using ItemsTaken = std::function<std::vector<int64_t>(const ItemList& items)>;
+
 /// How the items of an encoder are decoded.
 struct ItemDecoding {
   ImageOptions image = {};
   std::shared_ptr<const LogMel> mel = nullptr;  ///< of clips of sound; null: these are images
   /// Where features of these items were kept, which are read in their place; null: nowhere.
   std::shared_ptr<const FeatureCache> kept = nullptr;
-  /// Whether this rank needs what items hold, or their features, not only how many there are.
-  bool is_wanted = true;
+  /// Which of them this rank takes; null: all.
+  ItemsTaken taken = nullptr;
 
   /// What an image of that shape, or a tile, is resized to, and how many values an item has.
   ImageSize size_of(const ItemShape& shape) const;
@@ -70,13 +72,15 @@ ItemDecoding decoding_of(const EncoderSpec& encoder);
 struct LoaderOptions {
   std::vector<ItemDecoding> encoders;  ///< by the kind of their items
   /// A bad item becomes zeros, and all labels of its sample are masked; otherwise it is a
-  /// DataError.
+  /// DataError. To know of them all, a rank decodes also the items that it does not take.
   bool mask_bad_items = false;
   int64_t max_clip_seconds = 3600;  ///< a longer clip is bad
+  int threads = 1;                  ///< that decode items at once
 };
 
-/// Loads the samples `ids` in the calling thread. Throws DataError naming data set, sample, item
-/// and fault.
+/// Loads the samples `ids`; the calling thread is one of those that decode. The result does not
+/// depend on how many they are. Throws DataError naming data set, sample, item and fault, of
+/// several bad items the first.
 LoadedMicrobatch load_microbatch(const Dataset& dataset, const LoaderOptions& options,
                                  const std::vector<int64_t>& ids);
 
@@ -84,36 +88,22 @@ class Loader {
  public:
   /// Starts to prepare steps [first_step, end_step), at most `prefetch` ahead. `plan_step` is
   /// called once for each, in order, in the loader's own thread and must not share state with
-  /// others; `dataset` must outlive the loader.
+  /// others; `dataset` must outlive the loader. Its end stops the threads after the items in work.
   Loader(const Dataset& dataset, LoaderOptions options,
          std::function<RankStep(int64_t step)> plan_step, int64_t first_step, int64_t end_step,
          int64_t prefetch);
-  ~Loader();  ///< Stops the thread after the item in work.
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
 
   /// The next step; waits for it. Throws what the thread threw, when its step is reached and from
   /// then on.
-  LoadedStep next();
+  LoadedStep next() { return steps_.next(); }
 
  private:
-  void run(std::stop_token stop);
-  LoadedStep load_step(int64_t step, std::stop_token stop) const;
-  bool put(LoadedStep loaded, std::stop_token stop);
+  LoadedStep load_step(int64_t step, const std::stop_token& stop) const;
 
   const Dataset& dataset_;
   const LoaderOptions options_;
   const std::function<RankStep(int64_t)> plan_step_;
-  const int64_t first_step_;
-  const int64_t end_step_;
-  const size_t prefetch_;
-
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<LoadedStep> ready_;  ///< guarded by mutex_
-  std::exception_ptr error_;      ///< guarded by mutex_
-  bool finished_ = false;         ///< guarded by mutex_
-  std::jthread thread_;           ///< last: it uses all of the above
+  Ahead<LoadedStep> steps_;  ///< last: its thread uses all of the above
 };
 
 }  // namespace zea

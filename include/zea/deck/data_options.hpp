@@ -28,6 +28,7 @@ struct DataOptions {
   int64_t max_image_pixels = 100000000;
   int64_t max_clip_seconds = 3600;
   int64_t prefetch = 2;
+  int64_t decoding_threads = 0;
   std::string cache_features;
 
   template <class Visitor>
@@ -116,6 +117,13 @@ struct DataOptions {
          1,
          1e6});
     key(prefetch, {"prefetch", "steps that the loader thread prepares ahead", {}, 1, 64});
+    key(decoding_threads,
+        {"decoding_threads",
+         "threads of a rank that decode items; 0: as many as its node has cores for each rank "
+         "beyond run.threads, from 1 to 4",
+         {},
+         0,
+         256});
     key(cache_features,
         {"cache_features",
          "folder that keeps what frozen encoders make of data.train: computed before the first "

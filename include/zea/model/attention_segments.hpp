@@ -36,6 +36,8 @@ class AttentionSegments {
   bool tile(int64_t tokens) const;
   /// Where each begins, and where the last ends; they tile. (segments + 1) int32 on the device.
   const at::Tensor& bounds() const;
+  /// The same, made now, for the caller to move to `device`, where all that is made later is.
+  at::Tensor& bounds_on(at::Device device);
   /// Each as a slice.
   std::vector<AttentionSlice> slices() const;
   /// A call for each: causal ones may be padded on the right, others are not.

@@ -13,6 +13,7 @@
 #include "zea/io/manifest.hpp"
 #include "zea/train/cache_features.hpp"
 #include "zea/train/evaluate.hpp"
+#include "zea/train/made_steps.hpp"
 #include "zea/train/memory_watch.hpp"
 #include "zea/train/metrics.hpp"
 #include "zea/train/stop_request.hpp"
@@ -60,9 +61,9 @@ class Trainer {
     Traffic sent;
   };
 
-  StepReport train_one(Loader& loader);
-  StepReport run_step(const LoadedStep& step);
-  LoadedStep load(Loader& loader);
+  StepReport train_one(MadeSteps& source);
+  StepReport run_step(const MadeSteps& source, MadeStep& made);
+  MadeStep load(MadeSteps& source);
   ActionRecord& record() { return parts_.engine.mesh().record(); }
   bool traces() const { return position_.step + 1 == options_.log.trace_step; }
   void begin_trace();
@@ -75,7 +76,7 @@ class Trainer {
   void log_step(const StepReport& report, bool last);
   void log_summary() const;
   void run_evaluation();
-  ExitCode train(Loader& loader);
+  ExitCode train(MadeSteps& source);
   void save(bool must);
   void advance_save();
   void finish_save(bool must);

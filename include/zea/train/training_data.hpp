@@ -13,10 +13,15 @@
 
 namespace zea {
 
-/// How samples are loaded for the plan's model.
+/// How samples are loaded for the plan's model, whole microbatches, by data.decoding_threads or,
+/// where these are 0, by one thread.
 LoaderOptions loading_of(const Plan& plan);
-/// The same on one rank: items of encoders whose first stage stands on other ranks are not decoded,
-/// unless bad ones are masked, which all ranks have to know.
+/// What data.decoding_threads = 0 stands for where a rank has so many cores.
+int threads_on(double cores_per_rank, const Options& options);
+/// What a rank takes of an encoder's items: all that it holds tokens of, or nothing.
+ItemsTaken taken_on(const Plan& plan, int world_rank, int encoder, bool takes_any);
+/// The same on one rank, which takes the items that the first stages of encoders are given there.
+/// The plan must outlive it.
 LoaderOptions loading_on(const Plan& plan, int world_rank);
 
 /// Null where `path` is empty. Throws DataError, on all ranks, naming the sample that the model or

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
+#include "zea/plan/tokens/deal.hpp"
 
 namespace zea {
 namespace {
@@ -85,6 +86,20 @@ size_t ItemRow::item_of(int64_t token) const {
   return static_cast<size_t>(std::ranges::upper_bound(starts_, token) - starts_.begin()) - 1;
 }
 
+std::vector<int64_t> ItemRow::items_of(const TokenRuns& runs) const {
+  std::vector<bool> is_there(shapes_.size(), false);
+  for (const TokenRange& run : runs)
+    for (int64_t token = run.begin; token < run.end;) {
+      const size_t item = item_of(token);
+      is_there[item] = true;
+      token = starts_[item] + shapes_[item].tokens;
+    }
+  std::vector<int64_t> items;
+  for (size_t item = 0; item < is_there.size(); ++item)
+    if (is_there[item]) items.push_back(static_cast<int64_t>(item));
+  return items;
+}
+
 TokenRuns ItemRow::features(const TokenRuns& runs) const {
   std::vector<int64_t> made;
   for (const TokenRange& run : runs)
@@ -92,6 +107,20 @@ TokenRuns ItemRow::features(const TokenRuns& runs) const {
       if (feature(token) >= 0) made.push_back(feature(token));
   std::ranges::sort(made);
   return numbered({{0, std::ssize(made)}}, [&](int64_t i) { return made[i]; });
+}
+
+std::vector<int64_t> items_held(const std::vector<ItemShape>& all, const ModelSpec& model,
+                                int encoder, const ReplicaLayout& replica) {
+  const std::string& name = model.encoders[static_cast<size_t>(encoder)].name;
+  if (!replica.has(replica.rank, name)) return {};
+  const Coordinate coordinate = replica.coordinate(replica.rank, name);
+  const std::vector<int64_t> dealt = deal_items(
+      all, model, encoder, replica.grid(name).dp_module)[static_cast<size_t>(coordinate.dp_module)];
+  const ItemRow row(all, dealt, name, replica);
+  std::vector<int64_t> held;
+  for (const int64_t item : row.items_of(row.layout().held(coordinate.cp, coordinate.tp)))
+    held.push_back(dealt[static_cast<size_t>(item)]);
+  return held;
 }
 
 }  // namespace zea

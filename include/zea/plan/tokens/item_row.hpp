@@ -41,6 +41,8 @@ class ItemRow {
   size_t item_of(int64_t token) const;
   const ItemShape& shape(size_t item) const { return shapes_[item]; }
   const std::vector<ItemShape>& shapes() const { return shapes_; }
+  /// The items here, ascending, that the tokens of `runs` are of.
+  std::vector<int64_t> items_of(const TokenRuns& runs) const;
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
   int64_t feature(int64_t token) const { return features_[token]; }
   /// Those that the tokens of `runs` become, ascending: along these they may fall.
@@ -52,6 +54,12 @@ class ItemRow {
   std::vector<int64_t> features_;  ///< of each token
   TokenLayout layout_;
 };
+
+/// The items of an encoder in a microbatch, by number among `all` of them, ascending, of which this
+/// rank of the replica holds tokens: only these are decoded for it. Empty where it has no part of
+/// the encoder.
+std::vector<int64_t> items_held(const std::vector<ItemShape>& all, const ModelSpec& model,
+                                int encoder, const ReplicaLayout& replica);
 
 /// The numbers of 0 or more that `number` gives the tokens of `runs`, each once; they do not fall
 /// along the tokens.

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A microbatch on its way to the device: made on the host, all that units read of it in one block
+// of pinned memory, so that one copy moves it, for which the host does not wait.
+#pragma once
+
+#include "zea/model/microbatch.hpp"
+
+namespace zea {
+
+struct PackedMicrobatch {
+  Microbatch made;   ///< its tensors lie in the block, where that is there
+  at::Tensor block;  ///< bytes in pinned memory; undefined where units read `made` as it is
+};
+
+/// Packs what was made on the host for `device`; nothing happens there. Any thread may.
+PackedMicrobatch pack(Microbatch made, at::Device device);
+
+/// Starts the copy to the device, before what is computed there from now on.
+Microbatch move_to(at::Device device, PackedMicrobatch packed);
+
+}  // namespace zea

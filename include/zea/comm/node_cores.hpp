@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processor cores of a node and the ranks that share them, however a launcher binds these.
+#pragma once
+
+#include <vector>
+
+namespace zea {
+
+class World;
+
+/// That this process may run on, ascending; empty where the system does not tell.
+std::vector<int> own_cores();
+
+/// Cores that any rank of this node may run on, over its ranks. Collective over all ranks.
+double cores_per_rank(const World& world);
+
+}  // namespace zea

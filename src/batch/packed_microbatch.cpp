@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/batch/packed_microbatch.hpp"
+
+#include <utility>
+
+namespace zea {
+namespace {
+
+/// The tensors of a microbatch that is to be on `device`.
+class PackedTensors {
+ public:
+  PackedTensors(Microbatch& made, at::Device device) : device_(device) {
+    for (at::Tensor* tensor :
+         {&made.token_ids, &made.positions, &made.target_rows, &made.target_ids, &made.last_rows})
+      add(*tensor);
+    for (TokenAttention& attention : made.text_attention) add(attention);
+    add(made.text_keys);
+    if (made.cached) add(made.cached->rows);
+    for (EncoderPart& part : made.encoders) add(part);
+  }
+
+  const std::vector<at::Tensor*>& list() const { return list_; }
+
+ private:
+  void add(at::Tensor& tensor) {
+    if (tensor.defined()) list_.push_back(&tensor);
+  }
+  void add(RowKeys& keys) {
+    add(keys.here);
+    add(keys.of_cp);
+  }
+  void add(RowTransfer& transfer) {
+    add(transfer.sent_rows);
+    add(transfer.received_rows);
+  }
+  void add(TokenAttention& attention) {
+    add(attention.rotary_cosines);
+    add(attention.rotary_sines);
+    if (!attention.segments.empty()) add(attention.segments.bounds_on(device_));
+  }
+  void add(EncoderPart& part) {
+    for (at::Tensor* tensor :
+         {&part.positions, &part.corners, &part.corner_shares, &part.feature_rows,
+          &part.feature_corners, &part.feature_shares_of, &part.row_ends, &part.placeholder_rows,
+          &part.patches, &part.patch_rows, &part.columns, &part.windows})
+      add(*tensor);
+    for (TokenAttention& attention : part.attention) add(attention);
+    add(part.keys);
+    add(part.feature_keys);
+    add(part.features);
+    add(part.feature_gradients);
+    for (at::Tensor& states : part.states) add(states);
+  }
+
+  const at::Device device_;
+  std::vector<at::Tensor*> list_;
+};
+
+/// Where a tensor begins in the block: as kernels want memory that is their own to begin.
+constexpr int64_t kAlignment = 256;
+
+int64_t end_of(int64_t begin, const at::Tensor& tensor) {
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  return begin + (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// A tensor like `like` in the bytes of the block, which it keeps, from `begin` on.
+at::Tensor part_of(const at::Tensor& block, int64_t begin, const at::Tensor& like) {
+  return at::from_blob(
+      static_cast<uint8_t*>(block.data_ptr()) + begin, like.sizes(), [block](void*) {},
+      like.options().device(block.device()), block.device());
+}
+
+}  // namespace
+
+PackedMicrobatch pack(Microbatch made, at::Device device) {
+  PackedMicrobatch packed{std::move(made), {}};
+  if (device.is_cpu()) return packed;
+  const PackedTensors tensors(packed.made, at::kCPU);
+  int64_t bytes = 0;
+  for (const at::Tensor* tensor : tensors.list()) bytes = end_of(bytes, *tensor);
+  packed.block = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  int64_t begin = 0;
+  for (at::Tensor* tensor : tensors.list()) {
+    const at::Tensor there = part_of(packed.block, begin, *tensor);
+    there.copy_(*tensor);
+    begin = end_of(begin, *tensor);
+    *tensor = there;
+  }
+  return packed;
+}
+
+Microbatch move_to(at::Device device, PackedMicrobatch packed) {
+  if (!packed.block.defined()) return std::move(packed.made);
+  const at::Tensor block = packed.block.to(device, /*non_blocking=*/true);
+  const PackedTensors tensors(packed.made, device);
+  int64_t begin = 0;
+  for (at::Tensor* tensor : tensors.list()) {
+    const at::Tensor there = part_of(block, begin, *tensor);
+    begin = end_of(begin, *tensor);
+    *tensor = there;
+  }
+  return std::move(packed.made);
+}
+
+}  // namespace zea

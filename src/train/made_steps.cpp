@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/made_steps.hpp"
+
+#include <utility>
+
+#include "zea/batch/make_microbatch.hpp"
+
+namespace zea {
+
+MadeSteps::MadeSteps(Loader& loader, const Engine& engine, int64_t first_step, int64_t end_step)
+    : loader_(loader), engine_(engine), device_(engine.microbatch_options().device) {
+  if (device_.is_cpu()) return;
+  const auto make_all = [this](int64_t, const std::stop_token&) {
+    MadeStep made{loader_.next()};
+    for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
+      made.microbatches.push_back(make(made.loaded, m));
+    return made;
+  };
+  ahead_.emplace(make_all, first_step, end_step, 1);
+}
+
+MadeStep MadeSteps::next() {
+  return ahead_ ? ahead_->next() : MadeStep{loader_.next()};
+}
+
+Microbatch MadeSteps::take(MadeStep& step, size_t number) const {
+  return move_to(device_,
+                 ahead_ ? std::move(step.microbatches[number]) : make(step.loaded, number));
+}
+
+PackedMicrobatch MadeSteps::make(const LoadedStep& loaded, size_t number) const {
+  return make_packed_microbatch(loaded.microbatches[number], engine_.plan().model,
+                                engine_.microbatch_options(loaded.plan.step));
+}
+
+}  // namespace zea
