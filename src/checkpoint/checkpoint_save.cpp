@@ -36,16 +36,6 @@ std::string describe_link_error(int error_number) {
   return std::string("link failed: ") + std::strerror(error_number);
 }
 
-/// What the device was told to do with the shards is done on return: the writing thread, which
-/// has a queue of its own there, sees its results.
-void wait_for_device(const std::vector<OwnPiece>& pieces) {
-  for (const OwnPiece& piece : pieces) {
-    if (piece.values.is_cpu()) continue;
-    piece.values.narrow(0, 0, 1).to(at::kCPU);
-    return;
-  }
-}
-
 }  // namespace
 
 CheckpointSave::CheckpointSave(Engine& engine, Collectives& control, SaveMemory& memory,
@@ -97,7 +87,6 @@ void CheckpointSave::prepare() {
 void CheckpointSave::start_shard() {
   std::vector<OwnPiece> pieces = own_pieces(engine_);
   if (link_frozen()) std::erase_if(pieces, [](const OwnPiece& piece) { return !piece.changes; });
-  wait_for_device(pieces);
   shard_ = std::make_unique<ShardSave>(
       ShardSaveRequest{.directory = unfinished_,
                        .file = shard_file_name(control_.rank()),

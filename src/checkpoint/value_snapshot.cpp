@@ -51,7 +51,10 @@ class ValueSnapshot::Busy {
 
 ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory)
     : pieces_(std::move(pieces)), block_bytes_(block_bytes), offsets_{0}, memory_(memory) {
-  for (const OwnPiece& piece : pieces_) offsets_.push_back(offsets_.back() + piece.bytes());
+  for (const OwnPiece& piece : pieces_) {
+    offsets_.push_back(offsets_.back() + piece.bytes());
+    if (!piece.values.is_cpu() && !device_reads_) device_reads_.emplace(piece.values.device());
+  }
   claimed_ = offsets_.back();
   place_pieces();
 }
@@ -198,18 +201,18 @@ ValueSnapshot::Range ValueSnapshot::last_block() const {
 }
 
 /// Bytes of one piece.
-void ValueSnapshot::copy_live(size_t piece, Range range, char* target) const {
+void ValueSnapshot::copy_live(size_t piece, Range range, char* target) {
   const at::Tensor& values = pieces_[piece].values;
   const int64_t first = range.begin - offsets_[piece], count = range.end - range.begin;
   if (values.is_cpu())
     std::memcpy(target, static_cast<const char*>(values.const_data_ptr()) + first,
                 static_cast<size_t>(count));
   else
-    at::from_blob(target, {count}, at::kByte).copy_(values.view(at::kByte).narrow(0, first, count));
+    device_reads_->read(values, first, count, target);
 }
 
 /// What changes of a range; returns its bytes.
-int64_t ValueSnapshot::copy_to_memory(Range range) const {
+int64_t ValueSnapshot::copy_to_memory(Range range) {
   int64_t bytes = 0;
   while (!range.empty()) {
     const size_t piece = piece_at(range.begin);
@@ -231,8 +234,8 @@ int64_t ValueSnapshot::copy_to_memory(Range range) const {
 }
 
 /// By the threads that training has: it waits. A device's copies are one after the other anyway.
-int64_t ValueSnapshot::copy_by_threads(Range range) const {
-  if (!pieces_.front().values.is_cpu()) return copy_to_memory(range);
+int64_t ValueSnapshot::copy_by_threads(Range range) {
+  if (device_reads_) return copy_to_memory(range);
   std::atomic<int64_t> bytes = 0;
   at::parallel_for(range.begin, range.end, kShareBytes, [&](int64_t begin, int64_t end) {
     bytes += copy_to_memory({begin, end});

@@ -8,9 +8,11 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
+#include "device_reads.hpp"
 #include "held_boxes.hpp"
 #include "zea/io/page_memory.hpp"
 
@@ -25,7 +27,9 @@ class ValueSnapshot {
     const char* data = nullptr;  ///< until give_back()
   };
 
-  /// Blocks hold whole elements. `memory` is made or replaced where it is too small for the copies.
+  /// Of values as they are when this thread's work on their device is done, which is not waited
+  /// for. Blocks hold whole elements. `memory` is made or replaced where it is too small for the
+  /// copies.
   ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory);
 
   /// The next part in order, of at most so many bytes (whole blocks), which lies in `buffer` where
@@ -63,11 +67,12 @@ class ValueSnapshot {
   Range last_block() const;
   void pass_what_never_changes();
   void reserve();
-  void copy_live(size_t piece, Range range, char* target) const;
-  int64_t copy_to_memory(Range range) const;
-  int64_t copy_by_threads(Range range) const;
+  void copy_live(size_t piece, Range range, char* target);
+  int64_t copy_to_memory(Range range);
+  int64_t copy_by_threads(Range range);
 
   std::vector<OwnPiece> pieces_;
+  std::optional<DeviceReads> device_reads_;  ///< of those that are not on the host
   int64_t block_bytes_;
   std::vector<int64_t> offsets_;  ///< first byte of each piece in the order of all; and the end
   std::vector<int64_t> places_;   ///< in the memory, of each piece; and the end

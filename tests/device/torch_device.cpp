@@ -62,6 +62,38 @@ class PinnedAllocator : public at::Allocator {
   }
 };
 
+/// The computing stream, 0, and those that libtorch was given beside it, by id.
+class Streams {
+ public:
+  Stream& of(at::StreamId id) {
+    const std::lock_guard lock(mutex_);
+    return id == 0 ? device().compute() : *beside_[static_cast<size_t>(id) - 1];
+  }
+  at::StreamId make() {
+    const std::lock_guard lock(mutex_);
+    beside_.push_back(device().make_stream());
+    return std::ssize(beside_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Stream>> beside_;
+};
+
+Streams& streams() {
+  static Streams* all = new Streams;  // they outlive whatever ends with the program
+  return *all;
+}
+
+thread_local at::StreamId current_id = 0;
+
+/// What operations of this thread are put into.
+Stream& current() {
+  return streams().of(current_id);
+}
+
+using Event = std::shared_ptr<Mark>;
+
 class Guard : public c10::impl::DeviceGuardImplInterface {
  public:
   at::DeviceType type() const override { return kType; }
@@ -69,12 +101,38 @@ class Guard : public c10::impl::DeviceGuardImplInterface {
   at::Device getDevice() const override { return kDevice; }
   void setDevice(at::Device) const override {}
   void uncheckedSetDevice(at::Device) const noexcept override {}
-  at::Stream getStream(at::Device) const override {
-    return at::Stream(at::Stream::DEFAULT, kDevice);
+  at::Stream getStream(at::Device) const override { return stream_of(current_id); }
+  at::Stream getStreamFromGlobalPool(at::Device, bool) const override {
+    return stream_of(streams().make());
   }
-  void* getStreamNativeHandle(const at::Stream) const override { return nullptr; }
-  at::Stream exchangeStream(at::Stream stream) const override { return stream; }
+  void* getStreamNativeHandle(const at::Stream stream) const override {
+    return stream.id() == 0 ? nullptr : &streams().of(stream.id());
+  }
+  at::Stream exchangeStream(at::Stream stream) const override {
+    return stream_of(std::exchange(current_id, stream.id()));
+  }
+  void record(void** event, const at::Stream& stream, const at::DeviceIndex,
+              const c10::EventFlag) const override {
+    destroyEvent(*event, 0);
+    *event = new Event(device().record(streams().of(stream.id())));
+  }
+  void block(void* event, const at::Stream& stream) const override {
+    device().wait(streams().of(stream.id()), *static_cast<Event*>(event));
+  }
+  void synchronizeEvent(void* event) const override {
+    const Event& mark = *static_cast<Event*>(event);
+    mark->wait();
+    device().host_sees(mark->seen);
+  }
+  void destroyEvent(void* event, const at::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
   at::DeviceIndex deviceCount() const noexcept override { return 1; }
+
+ private:
+  static at::Stream stream_of(at::StreamId id) {
+    return at::Stream(at::Stream::UNSAFE, kDevice, id);
+  }
 };
 
 PinnedAllocator pinned_allocator;
@@ -109,19 +167,19 @@ void count_launch(const std::string& operation) {
   if (!operations_of_one) device().count_launch(operation);
 }
 
-/// For one operation that is run now, after what the computing stream has been given.
+/// For one operation that is run now, after what its thread's stream has been given.
 class Opened {
  public:
   explicit Opened(const std::string& operation) : operation_(operation) {
-    device().begin(device().compute());
-    device().compute().drain();
+    device().begin(stream_);
+    stream_.drain();
   }
 
   at::Tensor open(const at::Tensor& tensor, bool writes) {
     if (!tensor.defined() || tensor.device().type() != kType) return tensor;
     if (tensor.numel() == 0) return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     const void* data = tensor.const_data_ptr();
-    device().uses(device().compute(), data, span_of(tensor), writes, operation_);
+    device().uses(stream_, data, span_of(tensor), writes, operation_);
     inputs_.push_back(tensor);
     return at::from_blob(device().open(data), tensor.sizes(), tensor.strides(),
                          tensor.options().device(at::kCPU).requires_grad(false));
@@ -165,6 +223,7 @@ class Opened {
     return view;
   }
 
+  Stream& stream_ = current();
   std::string operation_;
   std::vector<at::Tensor> inputs_;
 };
@@ -283,9 +342,9 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
   if (!host.is_cpu()) return target;
   const bool goes_on = non_blocking && device().is_pinned(host.const_data_ptr());
   if (goes_on)
-    device().hold(host.const_data_ptr(), device().compute(), target.is_cpu());
+    device().hold(host.const_data_ptr(), current(), target.is_cpu());
   else
-    device().host_sees(device().compute().clock());
+    device().host_sees(current().clock());
   return target;
 }
 
@@ -293,7 +352,7 @@ at::Scalar local_scalar(const at::Tensor& self) {
   count_launch("item");
   Opened open("item");
   const at::Scalar value = open.open(self, false).item();
-  device().host_sees(device().compute().clock());
+  device().host_sees(current().clock());
   return value;
 }
 
