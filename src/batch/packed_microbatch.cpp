@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/batch/packed_microbatch.hpp"
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <utility>
 
 namespace zea {
@@ -71,6 +75,21 @@ at::Tensor part_of(const at::Tensor& block, int64_t begin, const at::Tensor& lik
       like.options().device(block.device()), block.device());
 }
 
+/// Its memory is of the stream that copies, so nothing that is computed has to end first, and goes
+/// back there when what uses it from now on is done.
+at::Tensor moved(const at::Tensor& block, at::Device device,
+                 const std::optional<c10::Stream>& copies) {
+  if (!copies) return block.to(device, /*non_blocking=*/true);
+  const c10::Stream computes = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  const c10::StreamGuard guard(*copies);
+  at::Tensor there = block.to(device, /*non_blocking=*/true);
+  c10::Event copied(device.type());
+  copied.record(*copies);
+  copied.block(computes);
+  there.record_stream(computes);
+  return there;
+}
+
 }  // namespace
 
 PackedMicrobatch pack(Microbatch made, at::Device device) {
@@ -90,9 +109,9 @@ PackedMicrobatch pack(Microbatch made, at::Device device) {
   return packed;
 }
 
-Microbatch move_to(at::Device device, PackedMicrobatch packed) {
+Microbatch move_to(at::Device device, PackedMicrobatch packed, std::optional<c10::Stream> copies) {
   if (!packed.block.defined()) return std::move(packed.made);
-  const at::Tensor block = packed.block.to(device, /*non_blocking=*/true);
+  const at::Tensor block = moved(packed.block, device, copies);
   const PackedTensors tensors(packed.made, device);
   int64_t begin = 0;
   for (at::Tensor* tensor : tensors.list()) {

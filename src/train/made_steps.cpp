@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/made_steps.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <utility>
 
 #include "zea/batch/make_microbatch.hpp"
@@ -10,6 +12,7 @@ namespace zea {
 MadeSteps::MadeSteps(Loader& loader, const Engine& engine, int64_t first_step, int64_t end_step)
     : loader_(loader), engine_(engine), device_(engine.microbatch_options().device) {
   if (device_.is_cpu()) return;
+  copies_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
   const auto make_all = [this](int64_t, const std::stop_token&) {
     MadeStep made{loader_.next()};
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
@@ -24,8 +27,8 @@ MadeStep MadeSteps::next() {
 }
 
 Microbatch MadeSteps::take(MadeStep& step, size_t number) const {
-  return move_to(device_,
-                 ahead_ ? std::move(step.microbatches[number]) : make(step.loaded, number));
+  return move_to(device_, ahead_ ? std::move(step.microbatches[number]) : make(step.loaded, number),
+                 copies_);
 }
 
 PackedMicrobatch MadeSteps::make(const LoadedStep& loaded, size_t number) const {

@@ -98,12 +98,13 @@ void Device::free(void* data) {
   release(find(data));
 }
 
-void Device::free_in_order(void* data) {
+void Device::free_in_order(void* data, Stream& owner, const std::vector<Stream*>& users) {
   const std::lock_guard lock(mutex_);
   const auto allocation = find(data);
   if (allocation != allocations_.end() && allocation->second.is_live) {
-    begin(*compute_);
-    uses(*compute_, data, allocation->second.bytes, true, "the next owner of freed memory");
+    begin(owner);
+    for (Stream* user : users) owner.clock().merge(user->clock());
+    uses(owner, data, allocation->second.bytes, true, "the next owner of freed memory");
   }
   release(allocation);
 }

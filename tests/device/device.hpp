@@ -100,8 +100,9 @@ class Device {
   void* allocate(size_t bytes);
   /// As CUDA's runtime frees: after all that is under way.
   void free(void* data);
-  /// As libtorch's allocator frees: whatever the computing stream does next may get this memory.
-  void free_in_order(void* data);
+  /// As libtorch's allocator frees: whatever `owner`, the stream that the memory was allocated in,
+  /// does next may get it, after what `users` were given.
+  void free_in_order(void* data, Stream& owner, const std::vector<Stream*>& users = {});
   MemoryCount memory() const;
   /// The peak counts from here.
   void reset_peak();

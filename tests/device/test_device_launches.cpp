@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training with zea's own kernels on the stand-in device, and how many launches a decoder's layer
 // takes there: the next layer's, since all else is the same.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -141,6 +142,28 @@ TEST(MovedMicrobatch, IsOneCopyForWhichTheHostDoesNotWait) {
               expected.text_attention[0].segments.bounds());
   expect_same(got.encoders[0].patches, expected.encoders[0].patches);
   expect_same(got.encoders[0].placeholder_rows, expected.encoders[0].placeholder_rows);
+}
+
+/// And its memory goes to the next one behind what the device still computes with it.
+TEST(MovedMicrobatch, GoesBesideWhatTheDeviceComputes) {
+  const TinyRunOptions run = run_with({.kv_heads = 1}, "fp32");
+  const Plan plan = plan_of(run, 1);
+  const LoadedMicrobatch loaded = load_microbatch(dataset_of(run), loading_on(plan, 0), {0, 2});
+  MicrobatchOptions options;
+  const at::Tensor expected = make_microbatch(loaded, plan.model, options).token_ids;
+  options.device = run.device;
+  PackedMicrobatch packed = make_packed_microbatch(loaded, plan.model, options);
+  const c10::impl::VirtualGuardImpl place(run.device.type());
+  Mark is_over;
+  device().compute().push([&] { is_over.wait(); });
+  const int64_t held = device().times_held();
+  std::optional<Microbatch> got =
+      move_to(run.device, std::move(packed), place.getStreamFromGlobalPool(run.device));
+  EXPECT_EQ(device().times_held() - held, 1);  // the copy from pinned memory is on its way
+  is_over.reach();
+  const at::Tensor more = got->token_ids.add(1);
+  got.reset();
+  EXPECT_TRUE(more.cpu().equal(expected.add(1)));
 }
 
 }  // namespace

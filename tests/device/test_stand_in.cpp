@@ -138,7 +138,7 @@ TEST(StandIn, FindsMemoryFreedWhileAnotherStreamUsesIt) {
   void* data = device().allocate(64);
   cudaStream_t other = new_stream();
   cudaMemcpyAsync(data, "x", 1, cudaMemcpyHostToDevice, other);
-  device().free_in_order(data);
+  device().free_in_order(data, device().compute());
   expect_fault("the next owner of freed memory in stream 0 writes");
   cudaStreamDestroy(other);
 }

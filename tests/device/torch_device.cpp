@@ -7,6 +7,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <set>
+
 #include "device/device.hpp"
 #include "zea/core/error.hpp"
 
@@ -19,48 +21,6 @@ constexpr auto kType = at::DeviceType::PrivateUse1;
 const at::Device kDevice(kType, 0);
 
 // What libtorch asks of any device.
-
-/// Of blocks that are as large as what was asked for; what it reserves it never gives back.
-class Allocator : public c10::DeviceAllocator {
- public:
-  at::DataPtr allocate(size_t bytes) override {
-    void* data = device().allocate(bytes);
-    return {data, data, [](void* freed) { device().free_in_order(freed); }, kDevice};
-  }
-  at::DeleterFnPtr raw_deleter() const override {
-    return [](void* freed) { device().free_in_order(freed); };
-  }
-  void copy_data(void*, const void*, size_t) const override {
-    throw std::logic_error("libtorch copies the stand-in device's memory by itself");
-  }
-  bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
-  void recordStream(const at::DataPtr&, c10::Stream) override {}
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
-    const MemoryCount count = device().memory();
-    c10::CachingDeviceAllocator::DeviceStats stats;
-    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    for (auto* stat : {&stats.allocated_bytes[all], &stats.requested_bytes[all]}) {
-      stat->current = count.allocated;
-      stat->peak = count.peak_allocated;
-    }
-    stats.reserved_bytes[all].current = stats.reserved_bytes[all].peak = count.reserved;
-    return stats;
-  }
-  void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override { device().reset_peak(); }
-};
-
-class PinnedAllocator : public at::Allocator {
- public:
-  at::DataPtr allocate(size_t bytes) override {
-    void* data = device().allocate_pinned(bytes);
-    return {data, data, [](void* freed) { device().free_pinned(freed); }, at::kCPU};
-  }
-  void copy_data(void* target, const void* source, size_t bytes) const override {
-    std::memcpy(target, source, bytes);
-  }
-};
 
 /// The computing stream, 0, and those that libtorch was given beside it, by id.
 class Streams {
@@ -91,6 +51,91 @@ thread_local at::StreamId current_id = 0;
 Stream& current() {
   return streams().of(current_id);
 }
+
+/// Memory of streams beside the computing one.
+class Owners {
+ public:
+  struct Block {
+    at::StreamId stream;
+    std::set<at::StreamId> users = {};  ///< other streams, which its next owner waits for
+  };
+  using Blocks = std::map<void*, Block>;
+
+  void add(void* data, at::StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    blocks_.insert_or_assign(data, Block{stream});
+  }
+  void note(void* data, at::StreamId user) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = blocks_.find(data); found != blocks_.end())
+      found->second.users.insert(user);
+  }
+  /// Empty: it is the computing stream's.
+  Blocks::node_type take(void* data) {
+    const std::lock_guard lock(mutex_);
+    return blocks_.extract(data);
+  }
+
+ private:
+  std::mutex mutex_;
+  Blocks blocks_;
+};
+
+Owners& owners() {
+  static Owners* all = new Owners;  // they outlive whatever ends with the program
+  return *all;
+}
+
+/// Of blocks that are as large as what was asked for; what it reserves it never gives back.
+class Allocator : public c10::DeviceAllocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    void* data = device().allocate(bytes);
+    if (current_id != 0) owners().add(data, current_id);
+    return {data, data, raw_deleter(), kDevice};
+  }
+  at::DeleterFnPtr raw_deleter() const override {
+    return [](void* freed) {
+      const Owners::Blocks::node_type block = owners().take(freed);
+      if (block.empty()) return device().free_in_order(freed, device().compute());
+      std::vector<Stream*> users;
+      for (const at::StreamId id : block.mapped().users) users.push_back(&streams().of(id));
+      device().free_in_order(freed, streams().of(block.mapped().stream), users);
+    };
+  }
+  void copy_data(void*, const void*, size_t) const override {
+    throw std::logic_error("libtorch copies the stand-in device's memory by itself");
+  }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const at::DataPtr& data, c10::Stream stream) override {
+    owners().note(data.get(), stream.id());
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    const MemoryCount count = device().memory();
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    for (auto* stat : {&stats.allocated_bytes[all], &stats.requested_bytes[all]}) {
+      stat->current = count.allocated;
+      stat->peak = count.peak_allocated;
+    }
+    stats.reserved_bytes[all].current = stats.reserved_bytes[all].peak = count.reserved;
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { device().reset_peak(); }
+};
+
+class PinnedAllocator : public at::Allocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    void* data = device().allocate_pinned(bytes);
+    return {data, data, [](void* freed) { device().free_pinned(freed); }, at::kCPU};
+  }
+  void copy_data(void* target, const void* source, size_t bytes) const override {
+    std::memcpy(target, source, bytes);
+  }
+};
 
 using Event = std::shared_ptr<Mark>;
 
@@ -356,6 +401,10 @@ at::Scalar local_scalar(const at::Tensor& self) {
   return value;
 }
 
+void record_stream(at::Tensor& self, at::Stream stream) {
+  allocator.recordStream(self.storage().data_ptr(), stream);
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
@@ -368,6 +417,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_reshape_alias", &reshape_alias);
   m.impl("_copy_from", &copy_from);
   m.impl("_local_scalar_dense", &local_scalar);
+  m.impl("record_stream", &record_stream);
 }
 
 const c10::impl::DeviceGuardImplRegistrar registrar(kType, new Guard);

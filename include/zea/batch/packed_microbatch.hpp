@@ -3,6 +3,8 @@
 // of pinned memory, so that one copy moves it, for which the host does not wait.
 #pragma once
 
+#include <optional>
+
 #include "zea/model/microbatch.hpp"
 
 namespace zea {
@@ -15,7 +17,9 @@ struct PackedMicrobatch {
 /// Packs what was made on the host for `device`; nothing happens there. Any thread may.
 PackedMicrobatch pack(Microbatch made, at::Device device);
 
-/// Starts the copy to the device, before what is computed there from now on.
-Microbatch move_to(at::Device device, PackedMicrobatch packed);
+/// Starts the copy to the device, before what is computed there from now on: in `copies`, beside
+/// what it was given before, or in the stream that computes.
+Microbatch move_to(at::Device device, PackedMicrobatch packed,
+                   std::optional<c10::Stream> copies = {});
 
 }  // namespace zea

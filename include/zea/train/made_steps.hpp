@@ -35,6 +35,7 @@ class MadeSteps {
   Loader& loader_;
   const Engine& engine_;
   const at::Device device_;
+  std::optional<c10::Stream> copies_;     ///< to the device
   std::optional<Ahead<MadeStep>> ahead_;  ///< last: its thread uses all of the above
 };
 
