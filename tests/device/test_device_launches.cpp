@@ -13,6 +13,7 @@
 #include "support/bf16_bounds.hpp"
 #include "support/compared_run.hpp"
 #include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
 #include "zea/batch/make_microbatch.hpp"
 #include "zea/train/training_data.hpp"
 

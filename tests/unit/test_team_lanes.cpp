@@ -16,6 +16,7 @@
 #include "kernels/flat_functors.hpp"
 #include "kernels/gelu_functors.hpp"
 #include "kernels/head_norm_functors.hpp"
+#include "kernels/launch.hpp"
 #include "kernels/logit_functors.hpp"
 #include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
