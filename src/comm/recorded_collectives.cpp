@@ -33,41 +33,41 @@ std::string describe_call(const CollectiveCall& call, const AwaitedPeers& peers)
 /// Ends the call in the record when the real work ends, whoever finds out.
 class RecordedWork : public Pending::Work {
  public:
-  RecordedWork(Pending real, ActionRecord& record, ActionRecord::Call call, AwaitedPeers peers)
+  RecordedWork(std::unique_ptr<Pending::Work> real, ActionRecord& record, ActionRecord::Call call,
+               AwaitedPeers peers)
       : real_(std::move(real)), record_(record), call_(std::move(call)), peers_(std::move(peers)) {}
 
   ~RecordedWork() override {
-    if (is_done_) return;
+    if (!real_) return;
     const ActionRecord::Wait wait(record_, call_, peers_);
-    real_ = Pending();  // finishes it, or gives it up
-    end();
-  }
-
-  void wait() override {
-    if (is_done_) return real_.wait();
-    {
-      const ActionRecord::Wait wait(record_, call_, peers_);
-      real_.wait();
-    }
-    end();
-  }
-
-  bool test() override {
-    if (!is_done_ && real_.test()) end();
-    return is_done_;
-  }
-
- private:
-  void end() {
-    is_done_ = true;
+    real_.reset();  // finishes it, or gives it up
     record_.end_call(call_);
   }
 
-  Pending real_;
+  void wait() override {
+    if (!real_) return;
+    {
+      const ActionRecord::Wait wait(record_, call_, peers_);
+      real_->wait();
+    }
+    if (!test())
+      record_.leave_to_device(std::move(call_), std::move(peers_),
+                              [real = std::move(real_)] { return real->test(); });
+  }
+
+  bool test() override {
+    if (!real_) return true;
+    if (!real_->test()) return false;
+    real_.reset();
+    record_.end_call(call_);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Pending::Work> real_;  ///< null: it has finished, or the device finishes it
   ActionRecord& record_;
   ActionRecord::Call call_;
   AwaitedPeers peers_;
-  bool is_done_ = false;
 };
 
 class RecordedCollectives : public WrappedCollectives {
@@ -79,6 +79,8 @@ class RecordedCollectives : public WrappedCollectives {
         world_ranks_(world_ranks),
         group_(record.add_group(describe_group(name, world_ranks))) {}
 
+  ~RecordedCollectives() override { record_.forget_device_calls(group_); }
+
   Pending start(const CollectiveCall& call) override {
     if (call.kind == CallKind::Barrier) {
       record_whole(call_name(call.kind), [&] { inner_.start(call).wait(); });
@@ -86,10 +88,14 @@ class RecordedCollectives : public WrappedCollectives {
     }
     AwaitedPeers peers = peers_of(call);
     ActionRecord::Call entry = record_.begin_call(group_, describe_call(call, peers));
-    Pending real = [&] {
+    std::unique_ptr<Pending::Work> real = [&] {
       const ActionRecord::Wait wait(record_, entry, peers, "start ");
-      return inner_.start(call);
+      return inner_.start(call).take();
     }();
+    if (!real) {
+      record_.end_call(entry);
+      return {};
+    }
     return Pending(std::make_unique<RecordedWork>(std::move(real), record_, std::move(entry),
                                                   std::move(peers)));
   }

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "record_memory.hpp"
+#include "zea/core/error.hpp"
 
 namespace zea {
 namespace {
@@ -43,6 +45,14 @@ void RecordedText<Words>::write(std::string_view text) {
     words[i].store(word, kRelaxed);
     if (bytes[(i + 1) * sizeof word - 1] == '\0') break;  // the text ends here
   }
+}
+
+void RecordedAwaited::write(const ActionRecord::Call& call, const AwaitedPeers& awaited) {
+  const auto count = std::min<size_t>(awaited.world_ranks.size(), kPeers);
+  for (size_t i = 0; i < count; ++i) peers[i].store(awaited.world_ranks[i], kRelaxed);
+  num_peers.store(static_cast<int64_t>(count), kRelaxed);
+  for_call.store(call.number, kRelaxed);
+  in_group.store(call.group + 1, kRelease);
 }
 
 size_t ActionRecord::memory_bytes() {
@@ -80,19 +90,14 @@ ActionRecord::Wait::Wait(ActionRecord& record, const Call& call, const AwaitedPe
     : record_(record) {
   span_.begin = clock_nanoseconds();
   span_.name = verb + call.span.name;
-  Memory& memory = record.memory_;
-  const auto num_peers = std::min<size_t>(peers.world_ranks.size(), kPeers);
-  for (size_t i = 0; i < num_peers; ++i) memory.peers[i].store(peers.world_ranks[i], kRelaxed);
-  memory.num_peers.store(static_cast<int64_t>(num_peers), kRelaxed);
-  memory.waits_for_call.store(call.number, kRelaxed);
-  memory.waits_in_group.store(call.group + 1, kRelease);
+  record.memory_.host_awaits.write(call, peers);
   record.open(span_.name, span_.begin);
 }
 
 ActionRecord::Wait::~Wait() {
   span_.end = clock_nanoseconds();
   record_.waited_ += span_.end - span_.begin;
-  record_.memory_.waits_in_group.store(0, kRelease);
+  record_.memory_.host_awaits.clear();
   record_.close();
   record_.keep(std::move(span_));
 }
@@ -128,11 +133,68 @@ ActionRecord::Call ActionRecord::begin_call(int group, std::string_view what) {
 }
 
 void ActionRecord::end_call(Call& call) {
+  write_end(call);
+  keep(std::move(call.span));
+}
+
+void ActionRecord::write_end(Call& call) {
   call.span.end = clock_nanoseconds();
   if (memory_.num_calls.load(kRelaxed) - call.index <= kRecordedActions)
     memory_.calls[call.index % kRecordedActions].end.store(call.span.end, kRelaxed);
   moved();
-  keep(std::move(call.span));
+}
+
+void ActionRecord::leave_to_device(Call call, AwaitedPeers peers, HasEnded has_ended) {
+  const std::lock_guard lock(device_mutex_);
+  std::deque<DeviceCall>& of_group = device_calls_[call.group];
+  of_group.push_back({std::move(call), std::move(peers), std::move(has_ended)});
+  // Nobody else may ever look. Each of a group ends after those before it, so this asks but once
+  // more than calls have ended.
+  end_device_calls(of_group);
+  tell_device_wait();
+}
+
+void ActionRecord::look_at_device() {
+  const std::lock_guard lock(device_mutex_);
+  for (auto& [group, calls] : device_calls_) end_device_calls(calls);
+  tell_device_wait();
+}
+
+void ActionRecord::forget_device_calls(int group) {
+  const std::lock_guard lock(device_mutex_);
+  device_calls_.erase(group);
+  tell_device_wait();
+}
+
+void ActionRecord::end_device_calls(std::deque<DeviceCall>& of_group) {
+  const auto has_ended = [](const DeviceCall& left) {
+    try {
+      return left.has_ended();
+    } catch (const CommError& error) {
+      throw CommError("the device has not done " + left.call.span.name + ": " + error.what());
+    }
+  };
+  while (!of_group.empty() && has_ended(of_group.front())) {
+    Call& call = of_group.front().call;
+    write_end(call);
+    if (is_tracing_) device_trace_.push_back(std::move(call.span));
+    of_group.pop_front();
+  }
+}
+
+/// What a device stands at is what it was given first.
+void ActionRecord::tell_device_wait() {
+  const DeviceCall* first = nullptr;
+  for (const auto& [group, calls] : device_calls_)
+    if (!calls.empty() && (!first || calls.front().call.index < first->call.index))
+      first = &calls.front();
+  if (first == nullptr) {
+    if (memory_.on_device.begin.load(kRelaxed) == 0) return;
+    memory_.device_awaits.clear();
+    return write_line(memory_.on_device, "", 0, 0);
+  }
+  memory_.device_awaits.write(first->call, first->peers);
+  write_line(memory_.on_device, first->call.span.name, first->call.span.begin, 0);
 }
 
 void ActionRecord::moved() {
@@ -149,12 +211,16 @@ void ActionRecord::leave() {
 }
 
 void ActionRecord::start_trace() {
+  const std::lock_guard lock(device_mutex_);
   trace_.clear();
+  device_trace_.clear();
   is_tracing_ = true;
 }
 
 std::vector<TraceSpan> ActionRecord::take_trace() {
+  const std::lock_guard lock(device_mutex_);
   is_tracing_ = false;
+  std::move(device_trace_.begin(), device_trace_.end(), std::back_inserter(trace_));
   return std::move(trace_);
 }
 

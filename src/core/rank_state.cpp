@@ -54,13 +54,25 @@ struct RankStateReader {
     return *reinterpret_cast<const Memory*>(bytes);
   }
 
-  static std::optional<RecordedWait> waits(const Memory& memory) {
-    const int64_t group = memory.waits_in_group.load(kAcquire) - 1;
+  static std::optional<RecordedWait> read(const Memory& memory, const RecordedAwaited& awaits) {
+    const int64_t group = awaits.in_group.load(kAcquire) - 1;
     if (group < 0 || group >= kGroups) return std::nullopt;
-    RecordedWait wait{memory.groups[group].name.read(), memory.waits_for_call.load(kRelaxed), {}};
-    const int64_t peers = std::min<int64_t>(memory.num_peers.load(kRelaxed), kPeers);
-    for (int64_t i = 0; i < peers; ++i) wait.peers.push_back(memory.peers[i].load(kRelaxed));
+    RecordedWait wait{memory.groups[group].name.read(), awaits.for_call.load(kRelaxed), {}};
+    const int64_t peers = std::min<int64_t>(awaits.num_peers.load(kRelaxed), kPeers);
+    for (int64_t i = 0; i < peers; ++i) wait.peers.push_back(awaits.peers[i].load(kRelaxed));
     return wait;
+  }
+
+  /// A host that waits for nobody may wait for its device.
+  static std::optional<RecordedWait> waits(const Memory& memory) {
+    const std::optional<RecordedWait> host = read(memory, memory.host_awaits);
+    return host ? host : read(memory, memory.device_awaits);
+  }
+
+  static std::optional<RecordedSpan> on_device(const Memory& memory) {
+    RecordedSpan span;
+    if (!read_line(memory.on_device, span) || span.name.empty()) return std::nullopt;
+    return span;
   }
 
   static RankState read(const Memory& memory) {
@@ -72,7 +84,8 @@ struct RankStateReader {
                     .heartbeat = memory.heartbeat.load(kRelaxed),
                     .actions = read_ring(memory.actions, memory.num_actions.load(kAcquire)),
                     .calls = read_ring(memory.calls, memory.num_calls.load(kAcquire)),
-                    .waits = waits(memory)};
+                    .waits = waits(memory),
+                    .on_device = on_device(memory)};
     const int64_t depth = std::min<int64_t>(memory.depth.load(kAcquire), kOpenActions);
     for (int64_t i = 0; i < depth; ++i)
       if (RecordedSpan span; read_line(memory.open[i], span)) state.open.push_back(std::move(span));

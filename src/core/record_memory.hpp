@@ -39,14 +39,23 @@ struct RecordedGroup {
   RecordedText<10> name;
 };
 
+/// For what a rank waits.
+struct RecordedAwaited {
+  std::atomic<int64_t> in_group;  ///< 1 + the group; 0: for nothing
+  std::atomic<int64_t> for_call, num_peers;
+  std::array<std::atomic<int32_t>, kPeers> peers;
+
+  void write(const ActionRecord::Call& call, const AwaitedPeers& awaited);
+  void clear() { in_group.store(0, std::memory_order_release); }
+};
+
 struct ActionRecord::Memory {
   std::atomic<int64_t> process, left, step, moves, moved_at, heartbeat;
   std::atomic<int64_t> depth;  ///< of open actions; may exceed kOpenActions
   std::atomic<int64_t> num_actions, num_calls, num_groups;
-  std::atomic<int64_t> waits_in_group;  ///< 1 + the group; 0: does not wait
-  std::atomic<int64_t> waits_for_call, num_peers;
-  std::array<std::atomic<int32_t>, kPeers> peers;
+  RecordedAwaited host_awaits, device_awaits;
   std::array<RecordedLine, kOpenActions> open;
+  RecordedLine on_device;  ///< what device_awaits is; nothing where it has no name
   std::array<RecordedLine, kRecordedActions> actions, calls;
   std::array<RecordedGroup, kGroups> groups;
 };

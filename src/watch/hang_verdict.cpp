@@ -107,7 +107,9 @@ class Judge {
     if (text.empty()) text = report.current();
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, " (for %.1f s)", report.current_seconds());
-    return text + seconds;
+    text += seconds;
+    if (report.state.on_device) text += ", its device in " + report.state.on_device->name;
+    return text;
   }
 
   std::string describe(int rank) const {

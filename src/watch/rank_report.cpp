@@ -42,6 +42,7 @@ Json to_json(const RankReport& report) {
             {"actions", to_json(state.actions)},
             {"calls", to_json(state.calls)},
             {"calls_of_group", state.calls_of_group}};
+  if (state.on_device) json["on_device"] = to_json(std::vector{*state.on_device});
   if (state.waits) json["waits"] = {state.waits->group, state.waits->call, state.waits->peers};
   return json;
 }
@@ -59,6 +60,8 @@ RankReport report_from(const Json& json) {
   state.actions = spans_from(json.at("actions"));
   state.calls = spans_from(json.at("calls"));
   state.calls_of_group = json.at("calls_of_group").get<std::map<std::string, int64_t>>();
+  if (const auto on_device = json.find("on_device"); on_device != json.end())
+    state.on_device = spans_from(*on_device).at(0);
   if (const auto waits = json.find("waits"); waits != json.end())
     state.waits = {waits->at(0).get<std::string>(), waits->at(1).get<int64_t>(),
                    waits->at(2).get<std::vector<int>>()};

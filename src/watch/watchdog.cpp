@@ -106,6 +106,7 @@ void Watchdog::watch() {
 /// Whether the run was given up.
 bool Watchdog::tick(double seconds) {
   record_.beat();
+  if (gives_up_device(seconds)) return true;
   const int64_t moves = moves_of(memory_);
   const bool moved = moves != moves_, was_still = still_ >= options_.deadline_seconds / 2;
   moves_ = moves;
@@ -126,6 +127,21 @@ bool Watchdog::tick(double seconds) {
   if (exchanges && !has_looked_ && overdue_ < kLookSeconds) return false;
   tell();
   return true;
+}
+
+/// A host that waits for its device is not told by it that a communication failed. One that is
+/// not in such a wait throws by itself, and has this long to do so.
+bool Watchdog::gives_up_device(double seconds) {
+  try {
+    record_.look_at_device();
+    device_failed_ = 0;
+  } catch (const CommError& error) {
+    device_failed_ += seconds;
+    if (device_failed_ < frozen_seconds_) return false;
+    options_.give_up("rank " + std::to_string(memory_.own_rank()) + ": " + error.what());
+    return true;
+  }
+  return false;
 }
 
 /// One rank of a node speaks for it: the lowest whose threads run.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "zea/core/error.hpp"
 #include "zea/core/rank_state.hpp"
 
 namespace zea::test_action_record {
@@ -87,6 +88,54 @@ TEST_F(ActionRecordTest, WaitsNameThePeer) {
   const ActionRecord::Wait wait(record_, call, {{3}});
 
   EXPECT_EQ(state().waits->peers, std::vector<int>{3});
+}
+
+TEST_F(ActionRecordTest, ACallLeftToTheDeviceEndsWhenTheDeviceHasDoneIt) {
+  const int tp = record_.add_group("tp"), link = record_.add_group("link");
+  int done_of_tp = 0;
+  bool is_link_done = false;
+  const auto leave = [&](int group, const char* what, AwaitedPeers peers, auto has_ended) {
+    record_.leave_to_device(record_.begin_call(group, what), std::move(peers), has_ended);
+  };
+  record_.start_trace();
+  leave(tp, "all_reduce", {}, [&] { return done_of_tp >= 1; });
+  leave(tp, "all_gather", {}, [&] { return done_of_tp >= 2; });
+  leave(link, "recv from rank 3", {{3}}, [&] { return is_link_done; });
+
+  EXPECT_EQ(state().on_device->name, "all_reduce #1 of tp");
+  EXPECT_EQ(state().waits->group, "tp");
+  EXPECT_EQ(state().waits->call, 1);
+  record_.look_at_device();
+  const int64_t moves = state().moves;
+  done_of_tp = 2;
+  record_.look_at_device();
+
+  EXPECT_EQ(state().moves, moves + 2);
+  EXPECT_EQ(state().on_device->name, "recv from rank 3 #1 of link");
+  EXPECT_EQ(state().waits->peers, std::vector<int>{3});
+  EXPECT_NE(state().calls[1].end, 0);
+  EXPECT_EQ(state().calls[2].end, 0);
+  is_link_done = true;
+  record_.look_at_device();
+
+  EXPECT_FALSE(state().on_device);
+  EXPECT_FALSE(state().waits);
+  EXPECT_EQ(record_.take_trace().size(), 3u);
+}
+
+TEST_F(ActionRecordTest, WhatBecameOfADevicesCallIsToldByItsName) {
+  const int tp = record_.add_group("tp");
+  const auto fails = []() -> bool { throw CommError("a cable"); };
+  try {
+    record_.leave_to_device(record_.begin_call(tp, "all_reduce"), {}, fails);
+    FAIL() << "nothing was thrown";
+  } catch (const CommError& error) {
+    EXPECT_STREQ(error.what(), "the device has not done all_reduce #1 of tp: a cable");
+  }
+  EXPECT_THROW(record_.look_at_device(), CommError);
+  record_.forget_device_calls(tp);
+  record_.look_at_device();
+  EXPECT_FALSE(state().on_device);
 }
 
 TEST_F(ActionRecordTest, EverythingThatBeginsOrEndsIsAMove) {

@@ -55,6 +55,22 @@ TEST(HangVerdict, ARankThatHasNotMadeTheCallIsBehind) {
       << verdict.text;
 }
 
+TEST(HangVerdict, TellsWhatADeviceWaitsFor) {
+  RankReports reports;
+  reports[0] = report_of("read the loss", {{"fsdp", 7}});
+  reports[0].state.waits = {"fsdp", 7, {}};
+  reports[0].state.on_device = {"all_gather 8 float32 #7 of fsdp", kNow - 30 * kSecond, 0};
+  reports[1] = report_of("load", {{"fsdp", 6}});
+
+  const HangVerdict verdict = judge_hang(reports_from_json(reports_to_json(reports)), 2, 3);
+
+  EXPECT_EQ(verdict.behind, std::vector<int>{1});
+  EXPECT_TRUE(says(verdict,
+                   "rank 0 in read the loss (for 20.0 s), its device in all_gather 8 float32 #7 of "
+                   "fsdp"))
+      << verdict.text;
+}
+
 TEST(HangVerdict, OnlyTheRankAtTheEndOfAChainIsBehind) {
   RankReports reports;
   reports[0] = waiting("a", 5, {{"a", 5}});

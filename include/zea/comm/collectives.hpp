@@ -27,7 +27,8 @@ class Pending {
     /// Host: returns when buffers may be used. Device: orders the compute stream after the
     /// communication.
     virtual void wait() = 0;
-    /// Lets the communication progress; true when it has finished and buffers may be used.
+    /// Lets the communication progress; true when it has finished and buffers may be used. May be
+    /// asked after wait(), too, which on a device ends before it has finished.
     virtual bool test() = 0;
   };
 
@@ -36,6 +37,8 @@ class Pending {
 
   void wait();
   bool test();
+  /// For whoever stands before it; null where nothing is under way.
+  std::unique_ptr<Work> take() { return std::move(work_); }
 
  private:
   std::unique_ptr<Work> work_;

@@ -23,6 +23,7 @@ class NodeMemory {
   const std::vector<int>& ranks() const { return ranks_; }
   std::byte* of(size_t index) const { return memory_[index]; }
   std::byte* own() const { return memory_[own_]; }
+  int own_rank() const { return ranks_[own_]; }
   /// The lowest world rank of every node, ascending: nodes are called by it.
   const std::vector<int>& nodes() const { return nodes_; }
 

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank is doing and did last: its latest actions and communications with their times, in a
 // piece of memory that a watchdog, or another process that maps it, may read at any moment, however
-// this rank hangs. Written by one thread at a time; nothing here waits for anything.
+// this rank hangs. Written by one thread at a time, but where any may; nothing here waits for
+// anything. What the host has left to a device stands in it until the device has done it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,6 +88,17 @@ class ActionRecord {
   int add_group(std::string_view name);
   Call begin_call(int group, std::string_view what);
   void end_call(Call& call);
+  /// Whether a call has ended on the device, the calls of its group before it having ended; throws
+  /// what became of it. Asked by one thread at a time.
+  using HasEnded = std::function<bool()>;
+  /// The host goes on while its device has yet to: the call ends when that says so. Throws as
+  /// look_at_device() does.
+  void leave_to_device(Call call, AwaitedPeers peers, HasEnded has_ended);
+  /// Ends the calls that the device has ended. Any thread may call this. Throws CommError, with the
+  /// name of a call, where one ends no more.
+  void look_at_device();
+  /// The communicator of a group goes, and with it what was left to the device.
+  void forget_device_calls(int group);
   /// Something went on within an action that takes long. Any thread may call this.
   void moved();
   /// The rank's threads run. Any thread may call this, too.
@@ -100,17 +117,31 @@ class ActionRecord {
   struct Memory;
   friend struct RankStateReader;
 
+  /// What was left to the device; a group's are in the order of their calls.
+  struct DeviceCall {
+    Call call;
+    AwaitedPeers peers;
+    HasEnded has_ended;
+  };
+  using DeviceCalls = std::map<int, std::deque<DeviceCall>>;  ///< of each group
+
   void open(std::string_view name, int64_t now);
   void close();
   void keep(TraceSpan&& span);
+  void write_end(Call& call);
+  void end_device_calls(std::deque<DeviceCall>& of_group);
+  void tell_device_wait();
 
   std::unique_ptr<std::byte[]> own_;
   Memory& memory_;
   std::vector<int64_t> calls_of_group_;
   std::vector<std::string> group_names_;
   int64_t waited_ = 0;
-  bool is_tracing_ = false;
+  std::atomic<bool> is_tracing_ = false;
   std::vector<TraceSpan> trace_;
+  std::mutex device_mutex_;  ///< of what follows
+  DeviceCalls device_calls_;
+  std::vector<TraceSpan> device_trace_;
 };
 
 }  // namespace zea

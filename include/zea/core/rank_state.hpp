@@ -37,6 +37,7 @@ struct RankState {
   std::vector<RecordedSpan> calls;      ///< oldest first
   std::map<std::string, int64_t> calls_of_group = {};
   std::optional<RecordedWait> waits;
+  std::optional<RecordedSpan> on_device;  ///< the first call that its device has not done
 };
 
 RankState read_rank_state(const std::byte* memory);

@@ -2,8 +2,8 @@
 // Ends a run that stands still. A thread of every rank reads the action records of its node; where
 // several nodes take part they tell each other through files in the run directory, so nothing
 // here communicates, and a rank that is stopped is seen by the others. As long as anything begins
-// or ends on any rank, the run is slow, not hung. Files are left to a thread beside this one: a
-// file system that hangs is one of the reasons why a run does.
+// or ends on any rank, or on its device, the run is slow, not hung. Files are left to a thread
+// beside this one: a file system that hangs is one of the reasons why a run does.
 #pragma once
 
 #include <atomic>
@@ -53,6 +53,7 @@ class Watchdog {
  private:
   void watch();
   bool tick(double seconds);
+  bool gives_up_device(double seconds);
   bool speaks() const;
   int own_node() const { return memory_.ranks().front(); }
   bool is_first_of_node() const { return memory_.own() == memory_.of(0); }
@@ -73,9 +74,10 @@ class Watchdog {
   std::atomic<bool> uses_directory_ = false;
 
   // Of the thread that watches.
-  int64_t moves_ = -1;  ///< of this node's ranks
-  double still_ = 0;    ///< seconds since anything moved
-  double overdue_ = 0;  ///< seconds since the deadline has passed
+  int64_t moves_ = -1;        ///< of this node's ranks
+  double still_ = 0;          ///< seconds since anything moved
+  double device_failed_ = 0;  ///< seconds since a communication on this rank's device failed
+  double overdue_ = 0;        ///< seconds since the deadline has passed
   double since_publish_ = 0, since_look_ = 0;
   double last_span_ = 0;            ///< seconds from the look before the last to the last
   int64_t published_ = 0;           ///< how often

@@ -78,6 +78,7 @@ class NcclWork : public Pending::Work {
   }
 
   bool test() override {
+    nccl_->use_device();
     nccl_->check_async();
     const cudaError_t state = cudaEventQuery(done_);
     if (state == cudaErrorNotReady) return false;

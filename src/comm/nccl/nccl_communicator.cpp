@@ -99,6 +99,7 @@ LaunchVersions launch_versions() {
 
 NcclCommunicator::NcclCommunicator(const Communicator& communicator) {
   const ncclUniqueId id = agree_on_id(with_devices(communicator));
+  check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   check_nccl(
       ncclCommInitRankConfig(&handle_, communicator.size(), id, communicator.rank(), &config),

@@ -65,8 +65,11 @@ class NcclCommunicator {
   CudaEvents& events() { return events_; }
   /// Throws what a peer or the network did to calls under way.
   void check_async() const;
+  /// Lets the calling thread, which may be any, ask CUDA of this communicator's device.
+  void use_device() const { check_cuda(cudaSetDevice(device_), "cudaSetDevice"); }
 
  private:
+  int device_ = 0;
   CudaStream stream_;
   CudaEvents events_;
   ncclComm_t handle_ = nullptr;
