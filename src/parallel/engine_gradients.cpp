@@ -51,6 +51,8 @@ void Engine::finish_reductions() {
   finish_reduce_shard();
   for (int buffer : reducing_replicas_) buffers_[buffer]->finish_reduce_replicas();
   reducing_replicas_.clear();
+  for (const auto& buffer : buffers_)
+    if (buffer) buffer->finish_gradient();
 }
 
 }  // namespace zea

@@ -39,6 +39,8 @@ void Engine::build_slots() {
   gathered_slots_ = std::make_unique<Slots>(slots.gathered, ledger_, nullptr, device_);
   gradient_slots_ = std::make_unique<Slots>(slots.gradients, ledger_, shard_group, device_);
   wire_slots_ = std::make_unique<Slots>(slots.wire, ledger_, shard_group, device_);
+  if (!device_.is_cpu() && std::ranges::any_of(plan_.shardings, &Sharding::pins_memory))
+    host_copies_.emplace(device_);
 }
 
 void Engine::build_buffers() {
@@ -54,6 +56,7 @@ void Engine::build_buffers() {
                                  .wire = *wire_slots_,
                                  .ledger = ledger_,
                                  .device = device_};
+    if (sharding.pins_memory && host_copies_) context.copies = &*host_copies_;
     if (sharding.shards > 1) context.shard_group = &mesh_.along(module, sharding.sharded_over);
     if (sharding.subgroup > 0) context.shard_subgroup = &mesh_.shard_subgroup(module);
     if (sharding.replicas > 1) context.replicas = &mesh_.along(module, sharding.summed_over);

@@ -101,6 +101,7 @@ void ShardedBuffer::publish() {
 }
 
 void ShardedBuffer::zero_gradient() {
+  finish_gradient();
   if (layout_.trainable) gradient_.tensor().zero_();
   gradient_is_zero_ = true;
 }
@@ -122,12 +123,27 @@ void ShardedBuffer::set_gradients(const at::Tensor& flat) {
 void ShardedBuffer::gather(Collectives* from, const at::Tensor& own, const Counts& counts) {
   ZEA_ASSERT(gathers() && !gathered_.defined());
   gathered_ = context_.gathered.take(index_, layout_.padded(shards_), own.scalar_type());
-  if (from == nullptr) {
-    gathered_.copy_(own, pins_memory_);
-    return;
-  }
-  sent_ = own.to(context_.device, pins_memory_);
-  unsharding_ = from->all_gather(sent_.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
+  // Its memory is the computing stream's, which comes behind the gathering before it gives it up.
+  const bool is_there = own.device().type() == context_.device.type();
+  if (from) sent_ = is_there ? own : at::empty(own.sizes(), own.options().device(context_.device));
+  const auto start = [&] {
+    at::Tensor& there = from ? sent_ : gathered_;
+    if (!there.is_same(own)) there.copy_(own, pins_memory_);
+    if (!from) return;
+    unsharding_ =
+        from->all_gather(sent_.data_ptr(), gathered_.data_ptr(), counts, precision_.param);
+  };
+  if (!is_there && context_.copies)
+    fetched_ = launch_beside(context_.copies->to_device, start);
+  else
+    start();
+}
+
+void ShardedBuffer::finish_gather() {
+  if (fetched_) fetched_->block(current_stream(context_.device));
+  fetched_.reset();
+  unsharding_.wait();
+  sent_.reset();
 }
 
 void ShardedBuffer::start_unshard() {
@@ -142,22 +158,20 @@ void ShardedBuffer::start_unshard_from_subgroup() {
 void ShardedBuffer::wait_unshard() {
   if (!gathers()) return;
   ZEA_ASSERT(gathered_.defined());
-  unsharding_.wait();
-  sent_.reset();
+  finish_gather();
   set_values(gathered_);
 }
 
 void ShardedBuffer::reshard() {
   ZEA_ASSERT(gathers() && gathered_.defined());
-  unsharding_.wait();
-  sent_.reset();
+  finish_gather();
   set_values({});
   gathered_.reset();
   context_.gathered.give_back(index_);
 }
 
 void ShardedBuffer::reshard_to_subgroup() {
-  unsharding_.wait();
+  finish_gather();
   const int64_t elements = subgroup_counts_[0];
   between_.tensor().copy_(
       gathered_.narrow(0, context_.shard_subgroup->rank() * elements, elements));
@@ -195,16 +209,36 @@ void ShardedBuffer::start_reduce_shard() {
 void ShardedBuffer::finish_reduce_shard() {
   reducing_.wait();
   const at::Tensor own = context_.shard_group ? received_.tensor() : open_gradient_;
-  if (own.defined()) gradient_.tensor().add_(own.to(gradient_.tensor().device()));
+  if (own.defined()) add_to_gradient(own);
   received_.release();
   gradient_is_zero_ = false;
   if (wire_.defined()) context_.wire.give_back(index_);
   wire_.reset();
   open_gradient_.reset();
-  context_.gradients.give_back(index_);
+  context_.gradients.give_back(index_, gradient_copied_);
+}
+
+void ShardedBuffer::add_to_gradient(const at::Tensor& own) {
+  if (context_.copies && gradient_is_zero_) return copy_to_gradient(own);
+  finish_gradient();
+  gradient_.tensor().add_(own.to(gradient_.tensor().device()));
+}
+
+void ShardedBuffer::copy_to_gradient(const at::Tensor& from) {
+  const at::Tensor& gradient = gradient_.tensor();
+  const auto copy = [&] { gradient.copy_(from.to(gradient.scalar_type()), pins_memory_); };
+  if (!context_.copies) return copy();
+  gradient_copied_ = std::make_shared<c10::Event>(launch_beside(context_.copies->to_host, copy));
+  from.record_stream(context_.copies->to_host);
+}
+
+void ShardedBuffer::finish_gradient() {
+  if (gradient_copied_) gradient_copied_->synchronize();
+  gradient_copied_.reset();
 }
 
 void ShardedBuffer::start_reduce_replicas() {
+  finish_gradient();
   const at::Tensor& sent =
       own_wire_.defined() ? own_wire_.tensor().copy_(gradient_.tensor()) : gradient_.tensor();
   replicating_ = context_.replicas->all_reduce(sent.data_ptr(), sent.numel(), precision_.reduce,
@@ -213,7 +247,7 @@ void ShardedBuffer::start_reduce_replicas() {
 
 void ShardedBuffer::finish_reduce_replicas() {
   replicating_.wait();
-  if (own_wire_.defined()) gradient_.tensor().copy_(own_wire_.tensor());
+  if (own_wire_.defined()) copy_to_gradient(own_wire_.tensor());
 }
 
 void ShardedBuffer::progress() {

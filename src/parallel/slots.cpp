@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "zea/core/error.hpp"
+#include "zea/parallel/host_copies.hpp"
 
 namespace zea {
 
 Slots::Slots(const SlotPlan& plan, Ledger& ledger, Collectives* reach, at::Device device)
-    : plan_(plan), holders_(plan.bytes.size(), -1) {
+    : plan_(plan), holders_(plan.bytes.size(), -1), read_(plan.bytes.size()) {
   for (int64_t bytes : plan.bytes)
     memory_.push_back(allocate_buffer(ledger, reach, bytes, at::kByte, device));
 }
@@ -17,15 +18,19 @@ at::Tensor Slots::take(int buffer, int64_t elements, at::ScalarType dtype) {
   const int slot = plan_.slot_of_buffer[buffer];
   ZEA_ASSERT(slot >= 0 && holders_[slot] == -1);
   holders_[slot] = buffer;
+  if (const auto read = std::exchange(read_[slot], nullptr))
+    read->block(current_stream(memory_[slot].tensor().device()));
   const auto bytes = elements * static_cast<int64_t>(c10::elementSize(dtype));
   return memory_[slot].tensor().narrow(0, 0, bytes).view(dtype);
 }
 
-void Slots::give_back(int buffer) {
+void Slots::give_back(int buffer, std::shared_ptr<c10::Event> read) {
   const int slot = plan_.slot_of_buffer[buffer];
   ZEA_ASSERT(holders_[slot] == buffer);
   holders_[slot] = -1;
+  read_[slot] = std::move(read);
 #ifndef NDEBUG
+  if (read_[slot]) return;
   memory_[slot].tensor().fill_(0xff);  // NaN in every type: a read after this is a bug that shows
 #endif
 }

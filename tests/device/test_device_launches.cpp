@@ -15,6 +15,7 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/batch/make_microbatch.hpp"
+#include "zea/plan/schedule/schedule.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace zea::testing::test_device_launches {
@@ -113,6 +114,32 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
     EXPECT_EQ(sum_of(one), forward) << samples << " samples: " << text_of(one);
     EXPECT_EQ(sum_of(all), step) << samples << " samples: " << text_of(all);
   }
+}
+
+/// Values to the device ahead of need and gradients to the host, each once: nothing that is
+/// offloaded is copied in the stream that computes.
+TEST_F(DeviceLaunches, OffloadedShardsAreCopiedBesideWhatTheDeviceComputes) {
+  const auto launches = [](bool offloads) {
+    TinyRunOptions run = run_with({.layers = 3}, "fp32");
+    run.deck.schedule = {.steps = 1, .global_batch = 1};
+    for (const char* module : {"vision", "llm"}) run.deck.meshes[module].strategy = "full_shard";
+    run.adjust = [offloads](Plan& plan) {
+      for (Sharding& sharding : plan.shardings) sharding.offloads = sharding.pins_memory = offloads;
+      plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
+    };
+    const MemoryDataset dataset = make_tiny_dataset(make_model_spec(run.config_json), 1, {0}, 5);
+    TinyRun training(world().communicator(), make_stand_in_collectives, dataset, run);
+    device().take_launches();
+    TinyResult result;
+    training.train(1, result);
+    return device().take_launches();
+  };
+  Launches here = launches(false), offloaded = launches(true);
+  EXPECT_EQ(offloaded["copy"], here["copy"]);
+  // Embedding, layers and head for forward; all but the head, which is still there, for backward.
+  const int64_t values = 5 + 4, gradients = 5;
+  EXPECT_EQ(offloaded["copy beside"] - here["copy beside"], values + gradients);
+  EXPECT_LT(offloaded["item"], here["item"]) << "the host has the gradients' squares";
 }
 
 /// Made by another thread, which does nothing on the device, and then moved.

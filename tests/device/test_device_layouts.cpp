@@ -42,21 +42,31 @@ TEST(DeviceLayouts, PipelinesEqualOneRankOfTheHost) {
   expect_same(sampled_pipelines(stride(12)));
 }
 
-/// Sharded state on the host, pinned or not, copied to the device for each use.
+/// Sharded state on the host, copied to the device for each use: over ranks, replicas and alone;
+/// gradients that come to the host once a step or for every microbatch.
 TEST(DeviceLayouts, OffloadedStateEqualsOneRankOfTheHost) {
-  const Grid grid{{2, 1}, "full_shard", 2};
-  const int64_t held = device().times_held();
-  for (const bool pins : {false, true})
-    expect_same({grid_layout(grid_scenarios().front(), grid)}, [pins](TinyRunOptions& options) {
+  const struct {
+    Grid grid;
+    bool pins, accumulates;
+  } tried[] = {{{{2, 1}, "full_shard", 2}, false, false},
+               {{{2, 1}, "full_shard", 2}, true, true},
+               {{{1, 2}, "hybrid_shard", 2}, true, false},
+               {{{1, 1}, "full_shard", 1}, true, true},
+               {{{1, 1}, "full_shard", 1}, true, false}};
+  for (const auto& [grid, pins, accumulates] : tried) {
+    const auto prepare = [pins, accumulates](TinyRunOptions& options) {
+      for (const char* module : {"vision", "llm"})
+        options.deck.meshes[module].sync_grad_accum = AutoOption::of(!accumulates);
       options.adjust = [pins](Plan& plan) {
         for (Sharding& sharding : plan.shardings) {
           sharding.offloads = true;
           sharding.pins_memory = pins;
         }
+        plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
       };
-    });
-  EXPECT_TRUE(world().rank() >= grid.ranks() || device().times_held() > held)
-      << "no copy went on by itself";
+    };
+    expect_same({grid_layout(grid_scenarios().front(), grid)}, prepare);
+  }
 }
 
 /// Whoever runs communicators one after the other, in the order of the program, gets to the end: on

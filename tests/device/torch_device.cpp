@@ -52,7 +52,7 @@ Stream& current() {
   return streams().of(current_id);
 }
 
-/// Memory of streams beside the computing one.
+/// Memory that a stream beside the computing one owns or uses.
 class Owners {
  public:
   struct Block {
@@ -67,10 +67,9 @@ class Owners {
   }
   void note(void* data, at::StreamId user) {
     const std::lock_guard lock(mutex_);
-    if (const auto found = blocks_.find(data); found != blocks_.end())
-      found->second.users.insert(user);
+    blocks_.try_emplace(data, Block{0}).first->second.users.insert(user);
   }
-  /// Empty: it is the computing stream's.
+  /// Empty: it is the computing stream's alone.
   Blocks::node_type take(void* data) {
     const std::lock_guard lock(mutex_);
     return blocks_.extract(data);
@@ -379,7 +378,7 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes,
 /// Between the device and the host, and on the device. The host waits for its end, but where it
 /// asks not to and its memory is pinned.
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
-  count_launch("copy");
+  count_launch(current_id == 0 ? "copy" : "copy beside");
   Opened open("copy");
   const at::Tensor source = open.open(self, false);
   open.open(target, true).copy_(source);
@@ -446,7 +445,8 @@ at::Device stand_in_device() {
 
 std::unique_ptr<Collectives> make_stand_in_collectives(const Communicator& communicator) {
   if (communicator.size() == 1) return make_mpi_collectives(communicator);
-  return make_nccl_collectives(communicator, []() -> void* { return nullptr; });
+  return make_nccl_collectives(communicator,
+                               []() -> void* { return current_id == 0 ? nullptr : &current(); });
 }
 
 }  // namespace zea::testing

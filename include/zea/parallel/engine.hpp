@@ -110,6 +110,7 @@ class Engine {
   RunUnit run_unit_;
   Ledger ledger_;
   std::unique_ptr<Slots> gathered_slots_, gradient_slots_, wire_slots_;
+  std::optional<HostCopies> host_copies_;  ///< where shards are offloaded to pinned memory
   std::vector<std::unique_ptr<ShardedBuffer>> buffers_;
   std::vector<std::vector<Buffer>> states_;  ///< of each buffer, as OptimizerSpec lists them
   std::vector<std::vector<int>> unit_buffers_;

@@ -5,10 +5,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "zea/comm/collectives.hpp"
 #include "zea/model/parameter.hpp"
+#include "zea/parallel/host_copies.hpp"
 #include "zea/parallel/slots.hpp"
 #include "zea/parallel/torch_dtype.hpp"
 #include "zea/plan/plan.hpp"
@@ -25,6 +27,7 @@ struct ShardedBufferContext {
   Slots& wire;
   Ledger& ledger;
   at::Device device;
+  HostCopies* copies = nullptr;  ///< of an offloaded shard in pinned memory
 };
 
 class ShardedBuffer {
@@ -71,6 +74,8 @@ class ShardedBuffer {
   void finish_reduce_shard();
   void start_reduce_replicas();
   void finish_reduce_replicas();
+  /// An offloaded gradient may still be on its way from the device: returns when it has come.
+  void finish_gradient();
   /// Lets communication under way progress.
   void progress();
 
@@ -85,6 +90,10 @@ class ShardedBuffer {
   Buffer on_device(int64_t elements, at::ScalarType type, Collectives* reach);
   /// From a group of one where `from` is null.
   void gather(Collectives* from, const at::Tensor& own, const Counts& counts);
+  void finish_gather();
+  void add_to_gradient(const at::Tensor& own);
+  /// In place of it; where the shard is offloaded to pinned memory nobody waits.
+  void copy_to_gradient(const at::Tensor& from);
   void set_values(const at::Tensor& flat);
   void set_gradients(const at::Tensor& flat);
   bool gathers() const { return shards_ > 1 || offloads_; }
@@ -108,6 +117,8 @@ class ShardedBuffer {
   Buffer own_wire_;   ///< the gradient as it travels between replicas, where that differs
   at::Tensor gathered_, open_gradient_, wire_;
   at::Tensor sent_;  ///< of an offloaded shard, on the device while it is gathered
+  std::optional<c10::Event> fetched_;  ///< `sent_`, or what a group of one gathers, has come
+  std::shared_ptr<c10::Event> gradient_copied_;  ///< to the host
   Buffer received_;
   bool gradient_is_zero_ = true;  ///< nothing was added to it in this step
   Counts counts_, subgroup_counts_;

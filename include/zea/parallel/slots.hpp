@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 
 #include "zea/comm/collectives.hpp"
 #include "zea/plan/schedule/schedule.hpp"
@@ -71,14 +73,16 @@ class Slots {
 
   /// The slot of `buffer`, which nobody else may have: (elements) of whatever was there.
   at::Tensor take(int buffer, int64_t elements, at::ScalarType dtype);
-  void give_back(int buffer);
+  /// On a device the next one to have it comes behind `read`, where not null.
+  void give_back(int buffer, std::shared_ptr<c10::Event> read = nullptr);
   /// The buffer that has the slot of `buffer`; -1: none.
   int holder(int buffer) const { return holders_[plan_.slot_of_buffer[buffer]]; }
 
  private:
   const SlotPlan& plan_;
-  std::vector<Buffer> memory_;  ///< of each slot, in bytes
-  std::vector<int> holders_;    ///< of each slot
+  std::vector<Buffer> memory_;                     ///< of each slot, in bytes
+  std::vector<int> holders_;                       ///< of each slot
+  std::vector<std::shared_ptr<c10::Event>> read_;  ///< what was in each slot until then
 };
 
 }  // namespace zea
