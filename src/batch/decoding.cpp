@@ -144,7 +144,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
     for (const TokenRuns& runs : owned) out.cached->cp_tokens.push_back(count_tokens(runs));
     for (size_t way = 0; way < out.text_attention.size(); ++way)
       out.text_attention[way].slices =
-          seen_keys(next, owned, keys, model.decoder.block.attention[way].window);
+          SliceList(seen_keys(next, owned, keys, model.decoder.block.attention[way].window));
   }
   out.words = std::move(host.words);
   return move_to(options.device, pack(std::move(out), options.device));

@@ -166,8 +166,8 @@ void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here
     TokenAttention& attention = part.attention.emplace_back();
     const bool in_windows = way.window > 0;
     if (context.ranks > 1)
-      attention.context =
-          make_context_plan(row.visible(in_windows), layout.owned(), context, cp_rank);
+      attention.context.emplace(
+          make_context_plan(row.visible(in_windows), layout.owned(), context, cp_rank));
     else
       attention.segments = {row.segments(in_windows), false, options.device};
   }

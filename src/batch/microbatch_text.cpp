@@ -51,9 +51,9 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
   const auto row = [&] { return visible_text(host.words, options.images_both_ways, window); };
   const ContextOptions context = options.replica.sharding(kDecoder).context;
   if (context.ranks > 1)
-    attention.context = make_context_plan(row(), layout.owned(), context, cp_rank);
+    attention.context.emplace(make_context_plan(row(), layout.owned(), context, cp_rank));
   else if (window > 0 || (options.images_both_ways && std::ranges::any_of(host.words, is_image)))
-    attention.slices = attention_slices(row(), layout.owned()[0], layout.owned()[0]);
+    attention.slices = SliceList(attention_slices(row(), layout.owned()[0], layout.owned()[0]));
   else
     attention.segments = {segments_of(host.words), true, options.device};
   return attention;

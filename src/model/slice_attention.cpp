@@ -8,7 +8,7 @@
 
 #include "stacked_slices.hpp"
 #include "zea/core/error.hpp"
-#include "zea/kernels/tiled_attention.hpp"
+#include "zea/kernels/attention_merge.hpp"
 #include "zea/model/parameter_function.hpp"
 #include "zea/model/saved_scores.hpp"
 
@@ -21,35 +21,22 @@ using namespace detail;
 // By the library's kernels for dense attention, a stack of slices a call: for devices, and for
 // types that our own kernels do not take.
 
-/// Adds `part`, attention of the same queries over further keys, in place.
-void merge(const AttentionSums& sums, const AttentionSums& part) {
-  const Tensor lse = at::logaddexp(sums.lse, part.lse);
-  sums.out.mul_(at::exp(sums.lse - lse).unsqueeze(-1));
-  sums.out.addcmul_(part.out, at::exp(part.lse - lse).unsqueeze(-1));
-  sums.lse.copy_(lse);
-}
-
 /// Adds the keys of `slices` to `sums`.
 void add_library_attention(const AttentionSums& sums, const AttentionInputs& in,
-                           const std::vector<AttentionSlice>& slices) {
-  for (const SliceStack& stack : stack_slices(slices)) {
-    const StackedSlices stacked(stack, in.q.size(1), in.k.size(1), in.q.device());
-    const FlashOutputs outputs = flash_forward(stacked.gather(in));
-    const AttentionSums rows{stacked.take_queries(sums.out), stacked.take_queries(sums.lse)};
-    merge(rows, {stacked.real_queries(outputs.out),
-                 stacked.real_queries(outputs.lse.unsqueeze(-1)).squeeze(-1)});
-    stacked.put_queries(rows.out, sums.out);
-    stacked.put_queries(rows.lse, sums.lse);
+                           const SliceList& slices) {
+  for (const SliceStack& stack : slices.stacks(in.q.device())) {
+    const StackedSlices stacked(stack, in.q.size(1), in.k.size(1));
+    const FlashOutputs outputs = flash_forward(stacked.gather(in));  // its inputs are gone by now
+    merge_attention(sums, stacked.part_of(outputs));
   }
 }
 
 /// Adds the gradients through `slices`, given the sums over all keys that the queries see.
 void add_library_gradients(const AttentionGradients& gradients, const AttentionInputs& in,
-                           const Tensor& dout, const AttentionSums& sums,
-                           const std::vector<AttentionSlice>& slices) {
+                           const Tensor& dout, const AttentionSums& sums, const SliceList& slices) {
   const Tensor lse = sums.lse.unsqueeze(-1);
-  for (const SliceStack& stack : stack_slices(slices)) {
-    const StackedSlices stacked(stack, in.q.size(1), in.k.size(1), in.q.device());
+  for (const SliceStack& stack : slices.stacks(in.q.device())) {
+    const StackedSlices stacked(stack, in.q.size(1), in.k.size(1));
     // Of padding: no gradient, and a weight of exp(score - inf) = 0 for every key.
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const auto [dq, dk, dv] = flash_backward(
@@ -83,15 +70,15 @@ Tensor no_keys(const Tensor& q) {
 }
 
 struct SliceAttentionFunction : Function<SliceAttentionFunction> {
-  static Tensor forward(Context* ctx, const Tensor& qkv, const std::vector<AttentionSlice>* slices,
-                        int64_t heads, int64_t kv_heads, const ScoreSpec& scores) {
+  static Tensor forward(Context* ctx, const Tensor& qkv, const SliceList* slices, int64_t heads,
+                        int64_t kv_heads, const ScoreSpec& scores) {
     const AttentionInputs in = split_heads(qkv, heads, kv_heads, scores);
     AttentionSums sums{{}, no_keys(in.q)};
     Tensor y;
     if (takes_tiled_attention(qkv)) {
       y = at::zeros({qkv.size(0), heads * qkv.size(2)}, qkv.options());
       sums.out = y.view({-1, heads, qkv.size(2)});
-      tiled_attention_forward(in, *slices, sums, AttentionResult::Written);
+      tiled_attention_forward(in, slices->slices(), sums, AttentionResult::Written);
     } else {
       sums.out = at::zeros(in.q.sizes(), sums.lse.options());
       add_library_attention(sums, in, *slices);
@@ -105,8 +92,7 @@ struct SliceAttentionFunction : Function<SliceAttentionFunction> {
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
-    const auto& slices =
-        *reinterpret_cast<const std::vector<AttentionSlice>*>(ctx->saved_data.at("slices").toInt());
+    const auto& slices = *reinterpret_cast<const SliceList*>(ctx->saved_data.at("slices").toInt());
     const int64_t kv_heads = ctx->saved_data.at("kv_heads").toInt();
     const Tensors saved = ctx->get_saved_variables();
     const Tensor &qkv = saved[0], &lse = saved[2];
@@ -120,7 +106,8 @@ struct SliceAttentionFunction : Function<SliceAttentionFunction> {
     const AttentionInputs parts = split_heads(dqkv, heads, kv_heads);
     const AttentionGradients gradients{parts.q, parts.k, parts.v};
     if (is_tiled)
-      tiled_attention_backward(in, dout, sums, slices, gradients, AttentionResult::Written);
+      tiled_attention_backward(in, dout, sums, slices.slices(), gradients,
+                               AttentionResult::Written);
     else
       add_library_gradients(gradients, in, dout, sums, slices);
     return {dqkv.to(qkv.scalar_type()), {}, {}, {}, {}};
@@ -134,19 +121,18 @@ AttentionSums no_attention(const Tensor& q) {
   return {at::zeros(q.sizes(), lse.options()), lse};
 }
 
-void add_attention(const AttentionSums& sums, const AttentionInputs& in,
-                   const std::vector<AttentionSlice>& slices) {
+void add_attention(const AttentionSums& sums, const AttentionInputs& in, const SliceList& slices) {
   if (takes_tiled_attention(in.q))
-    tiled_attention_forward(in, slices, sums, AttentionResult::Added);
+    tiled_attention_forward(in, slices.slices(), sums, AttentionResult::Added);
   else
     add_library_attention(sums, in, slices);
 }
 
 void add_attention_gradients(const AttentionGradients& gradients, const AttentionInputs& in,
                              const Tensor& dout, const AttentionSums& sums,
-                             const std::vector<AttentionSlice>& slices) {
+                             const SliceList& slices) {
   if (takes_tiled_attention(in.q))
-    tiled_attention_backward(in, dout, sums, slices, gradients, AttentionResult::Added);
+    tiled_attention_backward(in, dout, sums, slices.slices(), gradients, AttentionResult::Added);
   else
     add_library_gradients(gradients, in, dout, sums, slices);
 }
@@ -164,7 +150,7 @@ AttentionSums attend_by_group(const Tensor& q, const Tensor& kv, std::vector<Att
   if (!slices.empty())
     add_attention(sums,
                   {grouped, kv.narrow(1, 0, kv_heads), kv.narrow(1, kv_heads, kv_heads), scores},
-                  slices);
+                  SliceList(std::move(slices)));
   const auto by_head = [&](const Tensor& x) {
     return x.unflatten(0, {q.size(0), group}).transpose(1, 2).flatten(1, 2);
   };
@@ -181,9 +167,9 @@ AttentionSums unwritten_wide_sums(const Tensor& q) {
 }
 
 void write_attention(const AttentionSums& sums, const AttentionInputs& in,
-                     const std::vector<AttentionSlice>& slices) {
+                     const SliceList& slices) {
   if (takes_tiled_attention(in.q))
-    return tiled_attention_forward(in, slices, sums, AttentionResult::Written);
+    return tiled_attention_forward(in, slices.slices(), sums, AttentionResult::Written);
   const bool is_wide = sums.out.scalar_type() == wide_type(sums.out);
   const AttentionSums wide = is_wide ? sums : unwritten_wide_sums(in.q);
   wide.out.zero_();
@@ -196,9 +182,10 @@ void write_attention(const AttentionSums& sums, const AttentionInputs& in,
 
 void write_attention_gradients(const AttentionGradients& gradients, const AttentionInputs& in,
                                const Tensor& dout, const AttentionSums& sums,
-                               const std::vector<AttentionSlice>& slices) {
+                               const SliceList& slices) {
   if (takes_tiled_attention(in.q))
-    return tiled_attention_backward(in, dout, sums, slices, gradients, AttentionResult::Written);
+    return tiled_attention_backward(in, dout, sums, slices.slices(), gradients,
+                                    AttentionResult::Written);
   const auto zeros = [](const Tensor& x) {
     return x.scalar_type() == wide_type(x) ? x.zero_() : at::zeros(x.sizes(), wide_options(x));
   };
@@ -210,8 +197,8 @@ void write_attention_gradients(const AttentionGradients& gradients, const Attent
   gradients.dv.copy_(wide.dv);
 }
 
-Tensor slice_attention(const Tensor& qkv, const std::vector<AttentionSlice>& slices, int64_t heads,
-                       int64_t kv_heads, const ScoreSpec& scores) {
+Tensor slice_attention(const Tensor& qkv, const SliceList& slices, int64_t heads, int64_t kv_heads,
+                       const ScoreSpec& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
   return SliceAttentionFunction::apply(qkv, &slices, heads, kv_heads, scores);
 }

@@ -16,19 +16,19 @@ using namespace detail;
 
 /// What forward and backward of one call share.
 struct ContextCall {
-  const ContextPlan* plan;
+  const ContextPart* part;
   int64_t heads, kv_heads;
   Collectives* inner;
   Collectives* outer;
   ScoreSpec scores;
 
-  HeadExchange head_exchange() const { return {*plan, heads, kv_heads, inner}; }
+  HeadExchange head_exchange() const { return {*part, heads, kv_heads, inner}; }
   bool is_alone() const { return !outer || outer->size() == 1; }
-  bool passes_keys() const { return !is_alone() && plan->exchange == KeyExchange::Ring; }
+  bool passes_keys() const { return !is_alone() && part->plan.exchange == KeyExchange::Ring; }
 };
 
 void save(Context* ctx, const ContextCall& call) {
-  ctx->saved_data["plan"] = reinterpret_cast<int64_t>(call.plan);
+  ctx->saved_data["part"] = reinterpret_cast<int64_t>(call.part);
   ctx->saved_data["heads"] = call.heads;
   ctx->saved_data["kv_heads"] = call.kv_heads;
   ctx->saved_data["inner"] = reinterpret_cast<int64_t>(call.inner);
@@ -38,7 +38,7 @@ void save(Context* ctx, const ContextCall& call) {
 
 ContextCall saved_call(Context* ctx) {
   const auto saved = [&](const char* name) { return ctx->saved_data.at(name).toInt(); };
-  return {reinterpret_cast<const ContextPlan*>(saved("plan")),
+  return {reinterpret_cast<const ContextPart*>(saved("part")),
           saved("heads"),
           saved("kv_heads"),
           reinterpret_cast<Collectives*>(saved("inner")),
@@ -52,23 +52,23 @@ GroupInputs inputs_of(const ContextCall& call, const Tensor& qkv, int64_t heads)
 }
 
 AttentionSums attend(const ContextCall& call, const GroupInputs& in) {
-  if (call.passes_keys()) return PassedKeys(*call.plan, *call.outer).attend(in);
-  if (!call.is_alone()) return GatheredKeys(*call.plan, *call.outer).attend(in);
+  if (call.passes_keys()) return PassedKeys(*call.part, *call.outer).attend(in);
+  if (!call.is_alone()) return GatheredKeys(*call.part, *call.outer).attend(in);
   const AttentionSums sums = unwritten_sums(in.q);
-  write_attention(sums, with_keys(in.q, in.kv, in.scores), call.plan->slices.at(0));
+  write_attention(sums, with_keys(in.q, in.kv, in.scores), call.part->slices.at(0));
   return sums;
 }
 
 void write_gradients(const ContextCall& call, const GroupGradients& gradients,
                      const GroupInputs& in, const Tensor& dout, const AttentionSums& sums) {
   if (call.passes_keys())
-    PassedKeys(*call.plan, *call.outer).write_gradients(gradients, in, dout, sums);
+    PassedKeys(*call.part, *call.outer).write_gradients(gradients, in, dout, sums);
   else if (!call.is_alone())
-    GatheredKeys(*call.plan, *call.outer).write_gradients(gradients, in, dout, sums);
+    GatheredKeys(*call.part, *call.outer).write_gradients(gradients, in, dout, sums);
   else
     write_attention_gradients(with_keys(gradients, gradients.dkv),
                               with_keys(in.q, in.kv, in.scores), dout, sums,
-                              call.plan->slices.at(0));
+                              call.part->slices.at(0));
 }
 
 struct ContextAttentionFunction : Function<ContextAttentionFunction> {
@@ -102,12 +102,12 @@ struct ContextAttentionFunction : Function<ContextAttentionFunction> {
 
 }  // namespace
 
-at::Tensor context_attention(const at::Tensor& qkv, const ContextPlan& plan, int64_t heads,
+at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int64_t heads,
                              int64_t kv_heads, Collectives* inner, Collectives* outer,
                              const ScoreSpec& scores) {
   ZEA_ASSERT(qkv.size(1) == heads + 2 * kv_heads && heads % kv_heads == 0);
   return ContextAttentionFunction::apply(qkv,
-                                         ContextCall{&plan, heads, kv_heads, inner, outer, scores});
+                                         ContextCall{&part, heads, kv_heads, inner, outer, scores});
 }
 
 }  // namespace zea

@@ -8,7 +8,6 @@
 
 #include "member_rows.hpp"
 #include "zea/core/error.hpp"
-#include "zea/model/index_tensor.hpp"
 
 namespace zea::detail {
 namespace {
@@ -21,9 +20,9 @@ int64_t size_of(const Collectives* group) {
 
 }  // namespace
 
-HeadExchange::HeadExchange(const ContextPlan& plan, int64_t heads, int64_t kv_heads,
+HeadExchange::HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads,
                            Collectives* inner)
-    : plan_(plan),
+    : part_(part),
       inner_(size_of(inner) > 1 ? inner : nullptr),
       all_heads_(heads),
       all_kv_heads_(kv_heads),
@@ -31,7 +30,7 @@ HeadExchange::HeadExchange(const ContextPlan& plan, int64_t heads, int64_t kv_he
       kv_heads_(std::max<int64_t>(kv_heads / size_of(inner), 1)) {
   if (!inner_) return;
   const int64_t members = inner_->size();
-  ZEA_ASSERT(static_cast<int64_t>(plan.inner_tokens.size()) == members);
+  ZEA_ASSERT(static_cast<int64_t>(part.plan.inner_tokens.size()) == members);
   ZEA_ASSERT(heads % members == 0 && (kv_heads % members == 0 || members % kv_heads == 0));
 }
 
@@ -44,7 +43,7 @@ std::array<HeadExchange::HeadRun, 3> HeadExchange::runs_of(int64_t member) const
 
 // What stays here is written where it belongs.
 Tensor HeadExchange::to_heads(const Tensor& like, int64_t heads, const OfMember& write) const {
-  const Counts& rows = plan_.inner_tokens;
+  const Counts& rows = part_.plan.inner_tokens;
   const int64_t tokens = std::accumulate(rows.begin(), rows.end(), int64_t{0}), own = like.size(0);
   ZEA_ASSERT(own == rows[inner_->rank()]);
   const Tensor received = at::empty({tokens, heads, like.size(2)}, like.options());
@@ -55,15 +54,15 @@ Tensor HeadExchange::to_heads(const Tensor& like, int64_t heads, const OfMember&
       inner_->exchange(parts_of_others(sent, *inner_), rows_of_others(received, rows, *inner_));
   write(inner_->rank(), rows_of_member(received, rows, inner_->rank()));
   pending.wait();
-  if (plan_.inner_order.empty()) return received;
-  return received.index_select(0, index_tensor(plan_.inner_order, like.device()));
+  if (part_.inner_order.empty()) return received;
+  return received.index_select(0, part_.inner_order.on(like.device()));
 }
 
 void HeadExchange::to_tokens(const Tensor& x, const OfMember& read) const {
-  const Counts& rows = plan_.inner_tokens;
+  const Counts& rows = part_.plan.inner_tokens;
   Tensor sent = x.contiguous();
-  if (!plan_.inner_order.empty())
-    sent = at::empty_like(sent).index_copy_(0, index_tensor(plan_.inner_order, x.device()), sent);
+  if (!part_.inner_order.empty())
+    sent = at::empty_like(sent).index_copy_(0, part_.inner_order.on(x.device()), sent);
   const Tensor received =
       at::empty({inner_->size(), rows[inner_->rank()], x.size(1), x.size(2)}, x.options());
   Pending pending =
@@ -87,9 +86,9 @@ Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
   // A KV head that several members used has a gradient from each.
   const bool is_shared = kv_heads_ * inner_->size() > all_kv_heads_;
   const auto type = is_shared ? at::toOpMathType(dqkv.scalar_type()) : dqkv.scalar_type();
-  const Tensor all =
-      at::empty({plan_.inner_tokens[inner_->rank()], all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
-                dqkv.options().dtype(type));
+  const Tensor all = at::empty(
+      {part_.plan.inner_tokens[inner_->rank()], all_heads_ + 2 * all_kv_heads_, dqkv.size(2)},
+      dqkv.options().dtype(type));
   if (is_shared) all.narrow(1, all_heads_, 2 * all_kv_heads_).zero_();
   to_tokens(dqkv, [&](int64_t member, const Tensor& part) {
     for (const HeadRun& run : runs_of(member)) {
@@ -107,7 +106,7 @@ Tensor HeadExchange::inputs_to_tokens(const Tensor& dqkv) const {
 Tensor HeadExchange::outputs_to_tokens(const Tensor& out) const {
   if (!inner_) return out;
   const Tensor all =
-      at::empty({plan_.inner_tokens[inner_->rank()], all_heads_, out.size(2)}, out.options());
+      at::empty({part_.plan.inner_tokens[inner_->rank()], all_heads_, out.size(2)}, out.options());
   to_tokens(out, [&](int64_t member, const Tensor& part) {
     all.narrow(1, member * heads_, heads_).copy_(part);
   });

@@ -9,14 +9,14 @@
 #include <functional>
 
 #include "zea/comm/collectives.hpp"
-#include "zea/plan/tokens/context_plan.hpp"
+#include "zea/model/context_part.hpp"
 
 namespace zea::detail {
 
 class HeadExchange {
  public:
   /// `inner` null: a group of one, where everything stays as it is.
-  HeadExchange(const ContextPlan& plan, int64_t heads, int64_t kv_heads, Collectives* inner);
+  HeadExchange(const ContextPart& part, int64_t heads, int64_t kv_heads, Collectives* inner);
 
   /// Heads of this member.
   int64_t heads() const { return heads_; }
@@ -45,7 +45,7 @@ class HeadExchange {
   /// x (group's tokens, heads, dim) -> parts.
   void to_tokens(const at::Tensor& x, const OfMember& read) const;
 
-  const ContextPlan& plan_;
+  const ContextPart& part_;
   Collectives* inner_;
   int64_t all_heads_, all_kv_heads_;  ///< of qkv
   int64_t heads_, kv_heads_;

@@ -48,7 +48,7 @@ AttentionGradients with_keys(const GroupGradients& gradients, const Tensor& dkv)
 
 int64_t GatheredKeys::heads_at_once(const Tensor& kv) const {
   const int64_t tokens =
-      std::accumulate(plan_.outer_tokens.begin(), plan_.outer_tokens.end(), int64_t{0});
+      std::accumulate(part_.plan.outer_tokens.begin(), part_.plan.outer_tokens.end(), int64_t{0});
   const int64_t all = kv.size(1) / 2, elements = tokens * kv.size(1) * kv.size(2);
   const int64_t least = kv.is_cpu() ? kLeastGatheredOnHost : kLeastGathered;
   for (int64_t parts = kMostParts; parts > 1; --parts)
@@ -58,32 +58,32 @@ int64_t GatheredKeys::heads_at_once(const Tensor& kv) const {
 
 TravellingTensor GatheredKeys::gather(const Tensor& kv, int64_t first, int64_t heads) const {
   const int64_t tokens =
-      std::accumulate(plan_.outer_tokens.begin(), plan_.outer_tokens.end(), int64_t{0});
+      std::accumulate(part_.plan.outer_tokens.begin(), part_.plan.outer_tokens.end(), int64_t{0});
   const Tensor all = at::empty({tokens, 2 * heads, kv.size(2)}, kv.options());
-  const Tensor own = rows_of_member(all, plan_.outer_tokens, outer_.rank());
+  const Tensor own = rows_of_member(all, part_.plan.outer_tokens, outer_.rank());
   own.unflatten(1, {2, heads}).copy_(some_heads(kv, first, heads));
   if (!kv.is_cpu())
-    return {
-        all, all,
-        outer_.all_gather(own.const_data_ptr(), all.mutable_data_ptr(),
-                          elements_of(plan_.outer_tokens, 2 * heads * kv.size(2)), dtype_of(all))};
-  Pending received = outer_.exchange({}, rows_of_others(all, plan_.outer_tokens, outer_));
+    return {all, all,
+            outer_.all_gather(own.const_data_ptr(), all.mutable_data_ptr(),
+                              elements_of(part_.plan.outer_tokens, 2 * heads * kv.size(2)),
+                              dtype_of(all))};
+  Pending received = outer_.exchange({}, rows_of_others(all, part_.plan.outer_tokens, outer_));
   const Tensor for_each = own.expand({outer_.size(), -1, -1, -1});
   return {all, all, std::move(received), outer_.exchange(parts_of_others(for_each, outer_), {})};
 }
 
 TravellingTensor GatheredKeys::return_gradient(Tensor dkv) const {
-  const Tensor own = rows_of_member(dkv, plan_.outer_tokens, outer_.rank());
+  const Tensor own = rows_of_member(dkv, part_.plan.outer_tokens, outer_.rank());
   if (!dkv.is_cpu()) {
     Tensor sum = at::empty_like(own);
     Pending pending = outer_.reduce_scatter(
         dkv.const_data_ptr(), sum.mutable_data_ptr(),
-        elements_of(plan_.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
+        elements_of(part_.plan.outer_tokens, dkv.size(1) * dkv.size(2)), dtype_of(dkv));
     return {std::move(dkv), sum.unsqueeze(0), std::move(pending)};
   }
   Tensor parts = at::empty({outer_.size(), own.size(0), own.size(1), own.size(2)}, own.options());
   Pending received = outer_.exchange({}, parts_of_others(parts, outer_));
-  Pending sent = outer_.exchange(rows_of_others(dkv, plan_.outer_tokens, outer_), {});
+  Pending sent = outer_.exchange(rows_of_others(dkv, part_.plan.outer_tokens, outer_), {});
   parts[outer_.rank()].copy_(own);
   return {std::move(dkv), std::move(parts), std::move(received), std::move(sent)};
 }
@@ -99,7 +99,7 @@ AttentionSums GatheredKeys::attend(const GroupInputs& in) const {
     if (first + heads < all) coming = gather(in.kv, first + heads, heads);
     const auto part = [&](const Tensor& x) { return their_queries(x, first, heads, all); };
     write_attention({part(sums.out), part(sums.lse)}, with_keys(part(in.q), kv, in.scores),
-                    plan_.slices.at(0));
+                    part_.slices.at(0));
   }
   before.finish();
   return sums;
@@ -123,7 +123,7 @@ void GatheredKeys::write_gradients(const GroupGradients& gradients, const GroupI
     Tensor dkv = at::zeros(kv.sizes(), kv.options());
     write_attention_gradients(with_keys({part(gradients.dq), {}}, dkv),
                               with_keys(part(in.q), kv, in.scores), part(dout),
-                              {part(sums.out), part(sums.lse)}, plan_.slices.at(0));
+                              {part(sums.out), part(sums.lse)}, part_.slices.at(0));
     if (first > 0) finish(first - heads);
     returning = return_gradient(std::move(dkv));
   }
@@ -134,9 +134,9 @@ void GatheredKeys::write_gradients(const GroupGradients& gradients, const GroupI
 TravellingTensor PassedKeys::pass(const Tensor& here, int hop) const {
   const int next = (outer_.rank() + 1) % outer_.size();
   const int before = (outer_.rank() - 1 + outer_.size()) % outer_.size();
-  ZEA_ASSERT(here.is_contiguous() && here.size(0) == plan_.outer_tokens[owner(hop)]);
-  Tensor coming =
-      at::empty({plan_.outer_tokens[owner(hop + 1)], here.size(1), here.size(2)}, here.options());
+  ZEA_ASSERT(here.is_contiguous() && here.size(0) == part_.plan.outer_tokens[owner(hop)]);
+  Tensor coming = at::empty({part_.plan.outer_tokens[owner(hop + 1)], here.size(1), here.size(2)},
+                            here.options());
   std::vector<Message> sends, receives;
   if (here.numel() > 0)
     sends.push_back({here.mutable_data_ptr(), here.numel(), dtype_of(here), next});
@@ -156,7 +156,7 @@ AttentionSums PassedKeys::attend(const GroupInputs& in) const {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const auto attend = hop == 0 ? write_attention : add_attention;  // each query sees itself
-    attend(sums, with_keys(in.q, kv, in.scores), plan_.slices.at(owner(hop)));
+    attend(sums, with_keys(in.q, kv, in.scores), part_.slices.at(owner(hop)));
     before.finish();
     if (!is_last(hop)) kv = coming.arrive();
     before = std::move(coming);
@@ -168,14 +168,14 @@ void PassedKeys::write_gradients(const GroupGradients& gradients, const GroupInp
                                  const Tensor& dout, const AttentionSums& sums) const {
   TravellingTensor before = pass(in.kv, 0), behind, behind_before;
   write_attention_gradients(with_keys(gradients, gradients.dkv), with_keys(in.q, in.kv, in.scores),
-                            dout, sums, plan_.slices.at(owner(0)));
+                            dout, sums, part_.slices.at(owner(0)));
   Tensor kv = before.arrive();
   for (int hop = 1; hop < outer_.size(); ++hop) {
     TravellingTensor coming;
     if (!is_last(hop)) coming = pass(kv, hop);
     const Tensor dkv = new_gradient(kv, gradients.dq);
     add_attention_gradients(with_keys(gradients, dkv), with_keys(in.q, kv, in.scores), dout, sums,
-                            plan_.slices.at(owner(hop)));
+                            part_.slices.at(owner(hop)));
     before.finish();
     behind_before.finish();
     if (hop > 1) dkv.add_(behind.arrive());

@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 
 #include "zea/comm/collectives.hpp"
+#include "zea/model/context_part.hpp"
 #include "zea/model/slice_attention.hpp"
-#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea::detail {
 
@@ -62,7 +62,7 @@ class TravellingTensor {
 /// waits for nobody's fetching; on devices these are collectives.
 class GatheredKeys {
  public:
-  GatheredKeys(const ContextPlan& plan, Collectives& outer) : plan_(plan), outer_(outer) {}
+  GatheredKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
 
   AttentionSums attend(const GroupInputs& in) const;
   void write_gradients(const GroupGradients& gradients, const GroupInputs& in,
@@ -76,7 +76,7 @@ class GatheredKeys {
   /// dkv of all tokens goes to its owners; what comes, (parts, own tokens, ...), adds up.
   TravellingTensor return_gradient(at::Tensor dkv) const;
 
-  const ContextPlan& plan_;
+  const ContextPart& part_;
   Collectives& outer_;
 };
 
@@ -85,7 +85,7 @@ class GatheredKeys {
 /// hops of unequal work even out over a call.
 class PassedKeys {
  public:
-  PassedKeys(const ContextPlan& plan, Collectives& outer) : plan_(plan), outer_(outer) {}
+  PassedKeys(const ContextPart& part, Collectives& outer) : part_(part), outer_(outer) {}
 
   AttentionSums attend(const GroupInputs& in) const;
   /// The gradients of other members' keys travel behind the keys, and arrive at their owner last.
@@ -99,7 +99,7 @@ class PassedKeys {
   /// What is here at `hop` goes to the next member; what comes is the next hop's.
   TravellingTensor pass(const at::Tensor& here, int hop) const;
 
-  const ContextPlan& plan_;
+  const ContextPart& part_;
   Collectives& outer_;
 };
 

@@ -90,13 +90,12 @@ Words causal_row(int64_t tokens) {
   return Words(tokens, make_mask_word(0, kModalityText, 0));
 }
 
-std::vector<AttentionSlice> all_slices(const Visibility& row) {
+SliceList all_slices(const Visibility& row) {
   const std::vector<TokenRange> all{{0, row.tokens()}};
-  return attention_slices(row, all, all);
+  return SliceList(attention_slices(row, all, all));
 }
 
-void train(const Tensor& qkv, const Tensor& dy, const std::vector<AttentionSlice>& slices,
-           int64_t heads) {
+void train(const Tensor& qkv, const Tensor& dy, const SliceList& slices, int64_t heads) {
   const Tensor input = qkv.detach().requires_grad_();
   torch::autograd::grad({slice_attention(input, slices, heads, heads)}, {input}, {dy});
 }
@@ -215,7 +214,7 @@ double mean(const std::vector<double>& values) {
 /// Attention of a rank's tokens to all keys.
 double attention_time(const Visibility& row, const std::vector<TokenRange>& runs, const Tensor& k,
                       const Tensor& v) {
-  const auto slices = attention_slices(row, runs, {{0, row.tokens()}});
+  const SliceList slices(attention_slices(row, runs, {{0, row.tokens()}}));
   int64_t tokens = 0;
   for (const TokenRange& run : runs) tokens += run.length();
   const AttentionInputs in{at::randn({tokens, kHeads, kDim}), k, v};

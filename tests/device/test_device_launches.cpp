@@ -68,13 +68,15 @@ TEST_F(DeviceLaunches, Bf16IsWithinItsOwnError) {
   expect_near_in_bf16(got.grad_norms, host.grad_norms, exact.grad_norms);
 }
 
-/// One row of text: one sample that fills it, or several.
-Launches launches_of(int64_t layers, int64_t samples, bool trains) {
+/// One row: of text, one sample that fills it or several; or of one image and text, where the image
+/// is seen both ways.
+Launches launches_of(int64_t layers, int64_t samples, int images, bool trains) {
   TinyRunOptions run = run_with({.layers = layers, .head_dim = 8}, "bf16");
   run.deck.schedule = {.steps = 1, .global_batch = samples};
   run.deck.data.row_tokens = 64;
+  if (images > 0) run.deck.llm.image_attention = "bidirectional";
   const MemoryDataset dataset =
-      make_tiny_dataset(make_model_spec(run.config_json), samples, {0}, 5);
+      make_tiny_dataset(make_model_spec(run.config_json), samples, {images}, 5);
   TinyRun training(world().communicator(), make_stand_in_collectives, dataset, run);
   device().take_launches();
   TinyResult result;
@@ -86,9 +88,9 @@ Launches launches_of(int64_t layers, int64_t samples, bool trains) {
 }
 
 /// Of one decoder layer.
-Launches launches_of_a_layer(int64_t samples, bool trains) {
-  Launches more = launches_of(3, samples, trains);
-  for (const auto& [name, count] : launches_of(2, samples, trains)) more[name] -= count;
+Launches launches_of_a_layer(int64_t samples, int images, bool trains) {
+  Launches more = launches_of(3, samples, images, trains);
+  for (const auto& [name, count] : launches_of(2, samples, images, trains)) more[name] -= count;
   std::erase_if(more, [](const auto& one) { return one.second == 0; });
   return more;
 }
@@ -107,12 +109,16 @@ std::string text_of(const Launches& launches) {
 
 /// What tests/README.md says.
 TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
-  const struct { int64_t samples, forward, step; } rows[] = {{1, 10, 32}, {3, 10, 32}};
-  for (const auto& [samples, forward, step] : rows) {
-    const Launches one = launches_of_a_layer(samples, false),
-                   all = launches_of_a_layer(samples, true);
-    EXPECT_EQ(sum_of(one), forward) << samples << " samples: " << text_of(one);
-    EXPECT_EQ(sum_of(all), step) << samples << " samples: " << text_of(all);
+  const struct {
+    int64_t samples, images, forward, step;
+  } rows[] = {{1, 0, 10, 32}, {3, 0, 10, 32}, {1, 1, 26, 107}};
+  for (const auto& [samples, images, forward, step] : rows) {
+    const Launches one = launches_of_a_layer(samples, images, false),
+                   all = launches_of_a_layer(samples, images, true);
+    const std::string row =
+        std::to_string(samples) + " samples, " + std::to_string(images) + " images each: ";
+    EXPECT_EQ(sum_of(one), forward) << row << text_of(one);
+    EXPECT_EQ(sum_of(all), step) << row << text_of(all);
   }
 }
 

@@ -16,6 +16,11 @@ double scale_of(const at::Tensor& q, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
 }
 
+/// Scores and their logarithms of sums are fp32 where the rest is narrower.
+at::Tensor widened(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+}
+
 /// (batch, heads, queries, keys), biased and masked.
 at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k,
                      const std::optional<at::Tensor>& bias, bool is_causal, double scale) {
@@ -32,9 +37,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     std::optional<double> scale) {
   TORCH_CHECK(dropout == 0);
   const OneLaunch one("attention");
-  const at::Tensor scores = scores_of(q, k, bias, is_causal, scale_of(q, scale));
+  const at::Tensor scores = scores_of(widened(q), widened(k), bias, is_causal, scale_of(q, scale));
   const at::Tensor lse = at::logsumexp(scores, {-1});
-  const at::Tensor out = at::matmul(at::exp(scores - lse.unsqueeze(-1)), v);
+  const at::Tensor out =
+      at::matmul(at::exp(scores - lse.unsqueeze(-1)), widened(v)).to(q.scalar_type());
   const int64_t missing = (kRows - q.size(2) % kRows) % kRows;
   const at::Tensor unused = at::zeros({}, q.options().dtype(at::kLong));
   return {out, at::constant_pad_nd(lse, {0, missing}, std::numeric_limits<double>::infinity()),
@@ -47,13 +53,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     const at::Tensor&, double, std::array<bool, 4>, bool is_causal, std::optional<double> scale) {
   const OneLaunch one("attention backward");
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
+  TORCH_CHECK(lse.scalar_type() == widened(q).scalar_type());
   const double by = scale_of(q, scale);
-  const at::Tensor scores = scores_of(q, k, bias, is_causal, by);
+  const at::Tensor queries = widened(q), keys = widened(k), d = widened(dout);
+  const at::Tensor scores = scores_of(queries, keys, bias, is_causal, by);
   const at::Tensor p = at::exp(scores - lse.narrow(2, 0, q.size(2)).unsqueeze(-1));
-  const at::Tensor delta = (dout * out).sum(-1, true);
-  const at::Tensor ds = p * (at::matmul(dout, v.transpose(2, 3)) - delta);
-  return {at::matmul(ds, k) * by, at::matmul(ds.transpose(2, 3), q) * by,
-          at::matmul(p.transpose(2, 3), dout), at::Tensor()};
+  const at::Tensor delta = (d * widened(out)).sum(-1, true);
+  const at::Tensor ds = p * (at::matmul(d, widened(v).transpose(2, 3)) - delta);
+  const auto narrow = [&](const at::Tensor& x) { return x.to(q.scalar_type()); };
+  return {narrow(at::matmul(ds, keys) * by), narrow(at::matmul(ds.transpose(2, 3), queries) * by),
+          narrow(at::matmul(p.transpose(2, 3), d)), at::Tensor()};
 }
 
 // Over rows of segments: (tokens, heads, dim), bounds of segments as int32 on the device.

@@ -130,12 +130,12 @@ struct Reference {
 void expect_own_rows(const Reference& reference, const Row& row, const Heads& heads,
                      const ContextOptions& options, const Owned& owned, const CpGroup& group,
                      at::ScalarType type = at::kDouble, double tolerance = kTolerance) {
-  const ContextPlan plan = make_context_plan(row.visible, owned, options, group.rank());
+  const ContextPart part(make_context_plan(row.visible, owned, options, group.rank()));
   const Tensor own = rows_of(owned[group.rank()]);
   const auto mine = [&](const Tensor& x) { return x.detach().index_select(0, own); };
 
   const Tensor qkv = mine(reference.qkv).to(type).requires_grad_();
-  const Tensor y = context_attention(qkv, plan, heads.query, heads.key_value, group.inner(),
+  const Tensor y = context_attention(qkv, part, heads.query, heads.key_value, group.inner(),
                                      group.outer(), row.scores);
   const Tensor dqkv = torch::autograd::grad({y}, {qkv}, {mine(reference.dy).to(type)})[0];
 

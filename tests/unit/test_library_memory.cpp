@@ -96,7 +96,7 @@ TEST_F(LibraryMemory, GatheredContextSumsInWideCopies) {
     const AttentionSums sums = unwritten_sums(in.q);
     const AttentionGradients gradients{at::empty_like(in.q), at::empty_like(in.k),
                                        at::empty_like(in.v)};
-    const std::vector<AttentionSlice> slices{{0, own, 0, all, SliceMask::None}};
+    const SliceList slices({{0, own, 0, all, SliceMask::None}});
     const at::Tensor dout = halves({own, kHeads, dim});
 
     const int64_t forward = peak_of([&] { write_attention(sums, in, slices); });

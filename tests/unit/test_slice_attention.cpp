@@ -38,9 +38,9 @@ std::pair<Tensor, Tensor> run(const Tensor& qkv, const Tensor& dy, const Attend&
   return {y.detach(), torch::autograd::grad({y}, {input}, {dy})[0]};
 }
 
-std::vector<AttentionSlice> all_slices(const Visibility& row) {
+SliceList all_slices(const Visibility& row) {
   const std::vector<TokenRange> all{{0, row.tokens()}};
-  return attention_slices(row, all, all);
+  return SliceList(attention_slices(row, all, all));
 }
 
 void expect_as_dense(const Visibility& row, const Shape& shape, at::ScalarType type,
@@ -146,7 +146,8 @@ TEST(SliceAttention, MergesKeysThatComeInParts) {
   AttentionSums sums = no_attention(in.q);
   for (const TokenRange& keys : {TokenRange{50, 90}, TokenRange{0, 20}, TokenRange{20, 50}}) {
     const auto part = [&](const Tensor& x) { return x.narrow(0, keys.begin, keys.length()); };
-    add_attention(sums, {in.q, part(in.k), part(in.v)}, attention_slices(row, all, {keys}));
+    add_attention(sums, {in.q, part(in.k), part(in.v)},
+                  SliceList(attention_slices(row, all, {keys})));
   }
 
   EXPECT_LE(relative_difference(sums.out.flatten(1), dense_attention(qkv, row, 4, 2)), 1e-14);
@@ -157,7 +158,7 @@ TEST(SliceAttention, OfQueriesThatHaveSeenNoKeyIsNothingYet) {
   const AttentionInputs in{qkv.narrow(1, 0, 2), qkv.narrow(1, 2, 2), qkv.narrow(1, 4, 2)};
 
   AttentionSums sums = no_attention(in.q);
-  add_attention(sums, in, {{4, 4, 4, 4, SliceMask::Causal}});
+  add_attention(sums, in, SliceList({{4, 4, 4, 4, SliceMask::Causal}}));
 
   EXPECT_TRUE(at::equal(sums.out.narrow(0, 0, 4), at::zeros({4, 2, 8}, at::kDouble)));
   EXPECT_EQ(sums.lse.narrow(0, 0, 4).max().item<double>(), -INFINITY);
@@ -165,7 +166,7 @@ TEST(SliceAttention, OfQueriesThatHaveSeenNoKeyIsNothingYet) {
 }
 
 TEST(SliceAttention, OfNoTokensIsEmpty) {
-  const std::vector<AttentionSlice> none;
+  const SliceList none;
   const auto [y, dqkv] = run(at::zeros({0, 8, 4}, at::kDouble), at::zeros({0, 16}, at::kDouble),
                              [&](const Tensor& x) { return slice_attention(x, none, 4, 2); });
 

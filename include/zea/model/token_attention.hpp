@@ -4,10 +4,9 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
+#include "zea/model/context_part.hpp"
 #include "zea/model/functions.hpp"
-#include "zea/plan/tokens/context_plan.hpp"
 
 namespace zea {
 
@@ -17,9 +16,9 @@ struct TokenAttention {
   /// Where all tokens are here and segments are plain.
   AttentionSegments segments;
   /// Else, where all tokens are here: the tiles that are visible.
-  std::vector<AttentionSlice> slices;
+  SliceList slices;
   /// Else: this rank's part among the cp ranks that the tokens are dealt to.
-  std::optional<ContextPlan> context;
+  std::optional<ContextPart> context;
 };
 
 }  // namespace zea

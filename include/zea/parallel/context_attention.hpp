@@ -8,15 +8,15 @@
 #include <ATen/ATen.h>
 
 #include "zea/comm/collectives.hpp"
-#include "zea/plan/tokens/context_plan.hpp"
+#include "zea/model/context_part.hpp"
 
 namespace zea {
 
 /// qkv (tokens of this rank, heads + 2 kv_heads, head_dim) -> (tokens, heads * head_dim); a rank
 /// may have no token. Collective over both groups (null: a group of one), and so is its backward;
-/// plan and groups outlive the graph. The inner group's size divides `heads`, and divides kv_heads
+/// part and groups outlive the graph. The inner group's size divides `heads`, and divides kv_heads
 /// or is a multiple of it: then neighbours share a KV head, whose gradient is summed.
-at::Tensor context_attention(const at::Tensor& qkv, const ContextPlan& plan, int64_t heads,
+at::Tensor context_attention(const at::Tensor& qkv, const ContextPart& part, int64_t heads,
                              int64_t kv_heads, Collectives* inner, Collectives* outer,
                              const ScoreSpec& scores = {});
 
