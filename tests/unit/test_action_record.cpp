@@ -138,6 +138,29 @@ TEST_F(ActionRecordTest, WhatBecameOfADevicesCallIsToldByItsName) {
   EXPECT_FALSE(state().on_device);
 }
 
+TEST_F(ActionRecordTest, AnotherThreadMayLookAtTheDevice) {
+  constexpr int kCalls = 2000;
+  const int tp = record_.add_group("tp");
+  std::atomic<int> done = 0;
+  std::atomic<bool> is_over = false;
+  std::thread watchdog([&] {
+    while (!is_over) record_.look_at_device();
+  });
+  record_.start_trace();
+  for (int i = 1; i <= kCalls; ++i) {
+    record_.leave_to_device(record_.begin_call(tp, "all_reduce"), {},
+                            [&done, i] { return done >= i; });
+    if (i % 3 == 0) done = i;
+  }
+  done = kCalls;
+  is_over = true;
+  watchdog.join();
+  record_.look_at_device();
+
+  EXPECT_FALSE(state().on_device);
+  EXPECT_EQ(record_.take_trace().size(), static_cast<size_t>(kCalls));
+}
+
 TEST_F(ActionRecordTest, EverythingThatBeginsOrEndsIsAMove) {
   const auto moves = [&] { return read_moves(memory_.data()); };
   int64_t before = moves();
