@@ -107,8 +107,9 @@ class Media:
             )
 
     def converted(self, data, label):
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
 
+        neither = f"{label} is neither JPEG nor PNG, nor {', '.join(CONVERTED)} that can be read"
         try:
             with Image.open(io.BytesIO(data), formats=CONVERTED) as image:
                 self.check_pixels((image.height, image.width), label)
@@ -117,9 +118,10 @@ class Media:
                 image.convert("RGB").save(out, "PNG")
         except EntryFault:
             raise
+        except UnidentifiedImageError:  # which names an address in memory, another each time
+            raise EntryFault("unreadable", neither) from None
         except Exception as fault:  # damaged files make Pillow throw what they like
-            kinds = ", ".join(CONVERTED)
-            raise EntryFault("unreadable", f"{label} is neither JPEG nor PNG, nor {kinds} that can be read: {fault}") from None
+            raise EntryFault("unreadable", f"{neither}: {fault}") from None
         return out.getvalue()
 
     def video(self, path, value):

@@ -152,10 +152,10 @@ std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& pl
 std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control) {
   std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control);
   if (!dataset || !generates(plan)) return dataset;
-  if (!plan.options.eval.stop_texts.empty() && dataset->token_bytes().empty())
+  if (dataset->token_bytes().empty())
     throw DataError(dataset->describe() +
-                    " does not say what text its tokens are, which eval.stop_texts asks for; pack "
-                    "it with token_bytes, or name eval.stop_tokens");
+                    " does not say what text its tokens are, so what eval.generate_tokens asks for "
+                    "could not be written; pack it with token_bytes");
   if (!plan.model.decoder.limits_positions()) return dataset;
   const auto samples = static_cast<int64_t>(dataset->index().size());
   const int64_t asked = plan.options.eval.samples;

@@ -231,6 +231,7 @@ class Formats(InFolder):
             examples = dropped[kind]["examples"] if kind else []
             found = next((text for text in examples if f"in.jsonl:{number}: " in text), "")
             self.assertIn(part or "", found, (number, kind))
+            self.assertNotIn(" at 0x", found)  # so that a second report is the same
         self.assertEqual(sum(found["count"] for found in dropped.values()), len(lines) - 1)
 
     def test_faults_of_sources_are_named(self):

@@ -108,7 +108,8 @@ class BadInput(zr.ZeaTest):
         self.assertEqual(list(directory.glob("checkpoints/*")), [])
 
     def refuse_samples(self, words, samples, **more):
-        train = zr.make_dataset(self.folder / "bad.h5", [*zr.mixed_samples(3), *samples])
+        bad = [*zr.mixed_samples(3), *samples]
+        train = zr.make_dataset(self.folder / "bad.h5", bad, token_bytes=None)  # which bounds ids, too
         self.refuse(3, words, train=train, **more)
 
     def refuse_weights(self, words, edit, tensor=A_TENSOR, code=4):

@@ -52,11 +52,10 @@ class Evaluate(zr.ZeaTest):
 
     def test_generation(self):
         weights = zr.make_weights(self.folder / "weights.h5")
-        names = [f"{token} ".encode() for token in range(zr.VOCABULARY)]
         samples = list(zr.mixed_samples(6))
         tokens, mask, *rest = samples[4]
         samples[4] = (tokens, [0] * len(mask), *rest)
-        data = zr.make_dataset(self.folder / "data.h5", samples, token_bytes=names)
+        data = zr.make_dataset(self.folder / "data.h5", samples)
         deck = zr.write_deck(self.folder, weights, data)
         ten = "eval.generate_tokens=10"
 
@@ -75,6 +74,12 @@ class Evaluate(zr.ZeaTest):
         self.assertEqual(stopped[longest].split(), words[: words.index(token)])
         cut, _ = self.generate(deck, "cut", ten, f'eval.stop_texts=["{token} "]')
         self.assertEqual(cut[longest], said[longest][: said[longest].index(f"{token} ")])
+
+        wordless = zr.make_dataset(self.folder / "wordless.h5", samples, token_bytes=None)
+        keys = ['run.mode="generate"', f'data.eval="{wordless}"', ten]
+        refused = zr.run_zea(2, ["-i", deck, "-d", self.folder / "wordless", *keys])
+        self.assert_code(refused, 3)
+        self.assertIn("does not say what text its tokens are", refused.output)
 
         drawn, _ = self.generate(deck, "drawn", ten, "eval.temperature=3")
         self.assertNotEqual(drawn, said)

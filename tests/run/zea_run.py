@@ -89,7 +89,9 @@ def text_sample(seed, text_tokens=10, learnt=1):
 
 
 def make_dataset(path, samples, **names):
-    with DatasetWriter(path, IMAGE_TOKEN, **names) as writer:
+    """Where `names` say nothing else, the text of a token is its number."""
+    texts = [f"{token} ".encode() for token in range(VOCABULARY)]
+    with DatasetWriter(path, IMAGE_TOKEN, **{"token_bytes": texts, **names}) as writer:
         for sample in samples:
             writer.add(*sample)
     return path

@@ -106,6 +106,28 @@ void note_peak(const Plan& plan, std::vector<std::string>& notes) {
                     "\": MFU is told of steps that train");
 }
 
+/// Of images and sound, in a model that takes none.
+void note_items(const Plan& plan, std::vector<std::string>& notes) {
+  const DataOptions &data = plan.options.data, defaults;
+  const ModelSpec& model = plan.model;
+  const auto add = [&](bool is_set, const std::string& key, const std::string& lacks) {
+    if (is_set)
+      notes.push_back("data." + key + " has no effect: the model (" + model.family +
+                      ") has no encoder" + lacks);
+  };
+  const bool has_images = std::ranges::any_of(model.encoders, [](const EncoderSpec& encoder) {
+    return encoder.modality() == Modality::Image;
+  });
+  if (!has_images) {
+    add(!data.image_mean.empty(), "image_mean", " of images");
+    add(!data.image_std.empty(), "image_std", " of images");
+    add(data.max_image_pixels != defaults.max_image_pixels, "max_image_pixels", " of images");
+  }
+  if (!model.encoders.empty()) return;
+  add(data.max_clip_seconds != defaults.max_clip_seconds, "max_clip_seconds", "");
+  add(data.bad_items != defaults.bad_items, "bad_items = \"" + data.bad_items + "\"", "");
+}
+
 }  // namespace
 
 std::vector<std::string> idle_settings(const Plan& plan) {
@@ -113,6 +135,7 @@ std::vector<std::string> idle_settings(const Plan& plan) {
   for (const std::string& module : plan.model.modules()) note_prefetch(plan, module, notes);
   note_one_copy(plan, notes);
   note_peak(plan, notes);
+  note_items(plan, notes);
   return notes;
 }
 

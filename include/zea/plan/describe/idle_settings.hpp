@@ -9,7 +9,8 @@
 
 namespace zea {
 
-/// A note on each setting of prefetching, or of reading weights, that has no effect in `plan`.
+/// A note on each setting of prefetching, of reading weights, or of images and sound, that has no
+/// effect in `plan`.
 std::vector<std::string> idle_settings(const Plan& plan);
 
 }  // namespace zea
