@@ -64,6 +64,8 @@ class Media:
         """Inside the folder of its modality, also where links lead."""
         if not isinstance(source, str):
             raise EntryFault("unreadable", f"{modality} inside cannot be read: it is neither bytes nor a path")
+        if not source.strip("./ "):
+            raise EntryFault("unreadable", f"{modality} has an empty path")
         if re.match(r"[a-z]+://", source):
             raise EntryFault("unreadable", f"{modality} {source[:80]} is not on this machine; fetch it, and name its file")
         path, root = PurePosixPath(source), self.roots[modality]

@@ -171,15 +171,18 @@ void DeckReader::read_override(const std::string& text) {
                      std::holds_alternative<AnyChoice*>(key->member) ||
                      (std::holds_alternative<DataSources*>(key->member) && value[0] != '['));
   if (is_text) return read_value(*key, toml::value<std::string>(value));
+  const bool is_number =
+      !value.empty() && value.find_first_not_of("+-0123456789_.eE") == std::string::npos;
   try {
     const toml::table table = toml::parse("value = " + value);
     if (table.size() == 1) return read_value(*key, *table.get("value"));
   } catch (const toml::parse_error&) {
-    if (!is_quoted && value.find_first_of("[{") != 0)
+    if (!is_quoted && !is_number && value.find_first_of("[{") != 0)
       return read_value(*key, toml::value<std::string>(value));
   }
   suspects_.insert(path);
-  fault_at({}, path + ": " + shown(value) + " is not a TOML value");
+  fault_at({}, path + ": " + shown(value) +
+                   (is_number ? " is not a number that TOML takes" : " is not a TOML value"));
 }
 
 void DeckReader::read_table(const toml::table& table, const std::string& section) {

@@ -58,6 +58,7 @@ std::string position_text(const TrainPosition& position) {
                               {"samples", position.samples},
                               {"tokens", position.tokens},
                               {"target_tokens", position.target_tokens}};
+  if (position.data_samples > 0) json["data_samples"] = position.data_samples;
   if (const StepHistory& history = position.history; history != StepHistory())
     json["history"] = {{"losses", history.losses},
                        {"grad_norms", history.grad_norms},
@@ -146,7 +147,8 @@ TrainPosition parse_position(const Json& value, const std::string& where) {
           count("samples"),
           count("tokens"),
           count("target_tokens"),
-          value.contains("history") ? parse_history(value["history"], where) : StepHistory()};
+          value.contains("history") ? parse_history(value["history"], where) : StepHistory(),
+          value.contains("data_samples") ? count("data_samples") : 0};
 }
 
 /// Bytes of a tensor of this shape; throws when they go beyond 2^62.

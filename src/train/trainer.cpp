@@ -84,7 +84,23 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       memory_(parts.tensor_bytes, parts.engine, parts.train.index(), parts.products),
       slow_ranks_(parts.control, work_of(parts.engine)),
       position_(start) {
-  if (parts.resumed) writer_.goes_on_from(*parts.resumed);
+  position_.data_samples = std::ssize(parts.train.index());
+  if (!parts.resumed) return;
+  writer_.goes_on_from(*parts.resumed);
+  warn_of_resumed(start);
+}
+
+/// What may be meant, and may be a mistake.
+void Trainer::warn_of_resumed(const TrainPosition& start) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  if (start.data_samples > 0 && start.data_samples != position_.data_samples)
+    parts_.log.warn(parts_.train.describe() + " has " + text(position_.data_samples) +
+                    " samples, where the run that is resumed had " + text(start.data_samples) +
+                    ": its position, sample " + text(start.samples) +
+                    ", is another in their order, so some may come twice and some not at all");
+  if (const int64_t steps = options_.schedule.steps; start.step >= steps)
+    parts_.log.warn("nothing is left to train: step " + text(start.step) +
+                    " is done, and schedule.steps = " + text(steps));
 }
 
 ExitCode Trainer::run() {

@@ -272,6 +272,7 @@ class Llava(InFolder):
         good = entry(["hello", "you"])
         for fault, part in [
             (entry(["<image>", "x"], "gone.jpg"), "image gone.jpg cannot be read"),
+            (entry(["<image>", "x"], ""), "image has an empty path"),
             (entry(["<image>", "x"], "../secret.jpg"), "image ../secret.jpg lies outside"),
             (entry(["<image>", "x"], str(self.folder / "secret.jpg")), "lies outside"),
             (entry(["<image>", "x"], "c.gif"), "is neither JPEG nor PNG"),

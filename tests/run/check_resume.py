@@ -67,6 +67,23 @@ class Resume(zr.ZeaTest):
         ends = [zr.read_checkpoint(zr.checkpoints(run)[-1]) for run in (whole, rest)]
         self.assert_same_arrays(*ends)
 
+    def test_what_may_be_a_mistake_is_told(self):
+        """A longer data set, whose samples come in another order, and steps that are done already."""
+        train = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(10))
+        deck = zr.write_deck(
+            self.folder, zr.make_weights(self.folder / "weights.h5"), train, schedule=["steps = 2"]
+        )
+        run, longer = self.folder / "run", self.folder / "longer"
+        self.assert_code(zr.run_zea(1, ["-i", deck, "-d", run], run), 0)
+        more = zr.make_dataset(self.folder / "more.h5", zr.mixed_samples(12))
+        went_on = zr.run_zea(1, ["-r", run, "-d", longer, f"data.train={more}", "schedule.steps=3"], longer)
+        self.assert_code(went_on, 0)
+        self.assertIn("has 12 samples, where the run that is resumed had 10: its position, sample", went_on.output)
+        again = zr.run_zea(1, ["-r", run, "schedule.steps=1", "optim.warmup_steps=0"], run)
+        self.assert_code(again, 0)
+        self.assertIn("nothing is left to train: step 2 is done, and schedule.steps = 1", again.output)
+        self.assertNotIn("where the run that is resumed had", again.output)
+
     def test_fp32(self):
         self.check_bitwise("fp32")
 

@@ -117,6 +117,7 @@ TEST(ChooseRecomputation, RefusesALimitThatCannotBeMet) {
             std::string::npos);
   options.mesh.rank_memory_mib = 0.01;
   EXPECT_NE(refusal(options).find("with every unit computed again in backward"), std::string::npos);
+  EXPECT_TRUE(refusal(options).starts_with("mesh.rank_memory_mib = 0.01: a rank of place"));
   options.model.activation_checkpointing = AutoOption::of_count(0);
   EXPECT_NE(refusal(options).find("set model.activation_checkpointing = \"auto\""),
             std::string::npos);

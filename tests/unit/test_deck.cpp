@@ -404,6 +404,8 @@ TEST(Deck, OverridesReplaceAndAreNamedInFaults) {
        "optim.lr = \"fast\" is a string; it must be a number (override optim.lr=fast)"},
       {"optim.lr=", "optim.lr = \"\" is a string; it must be a number"},
       {"optim.betas=[1,", "optim.betas: [1, is not a TOML value"},
+      {"schedule.steps=99999999999999999999",
+       "schedule.steps: 99999999999999999999 is not a number that TOML takes"},
       {"run.directory=\"a", "run.directory: \"a is not a TOML value"},
       {"log.every=1\nx=2", "log.every: 1?x=2 is not a TOML value"},
       {"=3", "is not a key"},

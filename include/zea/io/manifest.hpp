@@ -72,6 +72,7 @@ struct TrainPosition {
   int64_t tokens = 0;          ///< tokens that went through the language model
   int64_t target_tokens = 0;
   StepHistory history = {};  ///< empty in files of runs without a guard
+  int64_t data_samples = 0;  ///< of the data set; 0 in files that do not say it
 
   bool operator==(const TrainPosition&) const = default;
 };

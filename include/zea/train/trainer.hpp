@@ -76,6 +76,7 @@ class Trainer {
   void log_step(const StepReport& report, bool last);
   void log_summary() const;
   void run_evaluation();
+  void warn_of_resumed(const TrainPosition& start);
   ExitCode train(MadeSteps& source);
   void save(bool must);
   void advance_save();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <functional>
 
 #include "zea/core/error.hpp"
@@ -103,13 +104,15 @@ std::string mebibytes(int64_t bytes) {
 }
 
 [[noreturn]] void refuse(const Plan& plan, size_t place, int64_t least, bool may_choose) {
-  throw PlanError(
-      "mesh.rank_memory_mib = " + std::to_string(std::llround(plan.options.mesh.rank_memory_mib)) +
-      ": a rank of place " + plan.pipeline.places[place].name + " needs " + mebibytes(least) +
-      " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
-      "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
-      (may_choose ? "" : ", set model.activation_checkpointing = \"auto\"") +
-      ", or raise the limit");
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g", plan.options.mesh.rank_memory_mib);
+  throw PlanError("mesh.rank_memory_mib = " + std::string(limit) + ": a rank of place " +
+                  plan.pipeline.places[place].name + " needs " + mebibytes(least) +
+                  " by the estimate" +
+                  (may_choose ? ", with every unit computed again in backward" : "") +
+                  "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
+                  (may_choose ? "" : ", set model.activation_checkpointing = \"auto\"") +
+                  ", or raise the limit");
 }
 
 }  // namespace
