@@ -27,7 +27,7 @@ bool is_on_host() {
   return asked != nullptr && std::string(asked) == "cpu";
 }
 
-/// Of fp32 relative to fp64, after five steps of AdamW, which divides by what is near zero.
+/// Of fp32 relative to fp64, after a few steps of AdamW, which divides by what is near zero.
 constexpr double kSameLoss = 1e-4;
 /// Of a gradient, relative to the largest element of its tensor; and to that of all tensors, for
 /// those that would be zero but for rounding.

@@ -33,6 +33,7 @@ except ImportError as error:
 from transformers_models import (
     TEXT,
     VOCABULARY,
+    ModelRuns,
     check_gradients,
     datasets,
     file_name,
@@ -43,6 +44,7 @@ from transformers_models import (
 )
 
 RUN_MODEL, ZEA, CONSOLIDATE, JOBS = sys.argv[1:5]
+MODEL_RUNS = ModelRuns(RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
 
@@ -150,7 +152,7 @@ class Adapters(unittest.TestCase):
         state = self.folder / "state.h5"
         run(CONSOLIDATE, "--optimizer", run_directory, state)
         frozen = [key for key in keys if "train" in key]
-        run(RUN_MODEL, deck, self.folder / "out.h5", f"model.weights={state}", *frozen)
+        MODEL_RUNS.run(1, deck, self.folder / "out.h5", f"model.weights={state}", *frozen)
         with h5py.File(self.folder / "out.h5") as out:
             rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
             self.check_logits(logits, dict(zip(rows, out["logits"][...])))

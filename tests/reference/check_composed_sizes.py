@@ -40,6 +40,7 @@ except ImportError as error:
     sys.exit(77)
 
 from transformers_models import (
+    ModelRuns,
     TEXT,
     VOCABULARY,
     check_gradients,
@@ -52,6 +53,7 @@ from transformers_models import (
 )
 
 ZEA, CONSOLIDATE, RUN_MODEL, JOBS, MPIRUN = sys.argv[1:6]
+MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
 
@@ -214,9 +216,8 @@ class ComposedSizes(unittest.TestCase):
         )
 
     def run_step(self, family, ranks=1, keys=()):
-        launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
         (self.folder / "out.h5").unlink(missing_ok=True)
-        run(*launcher, RUN_MODEL, self.folder / "whole.toml", self.folder / "out.h5", *family.keys, *keys)
+        MODEL_RUNS.run(ranks, self.folder / "whole.toml", self.folder / "out.h5", *family.keys, *keys)
         with h5py.File(self.folder / "out.h5") as file:
             rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
             logits = dict(zip(rows, file["logits"][...]))

@@ -3,13 +3,20 @@
 // reference can compare: the logits of every target row and which token of which sample each
 // belongs to, the loss, and the gradient of every parameter that has one. Fails where the logits
 // are others than decoding has: prompts, then a token of each sample at a time with kept keys.
-//   run_model DECK OUT [section.key=value ...]
+// Libraries and ranks start once for all runs: each is a line of the standard input, its fields
+// parted by tabs, which is answered by a line "done". The first that fails ends the program.
+//   run_model          RANKS DECK OUT [section.key=value ...]
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdio>
+#include <iostream>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <sstream>
+#include <thread>
 
 #include "checkpoint/held_boxes.hpp"
 #include "zea/batch/decoding.hpp"
@@ -267,26 +274,26 @@ void write_gradients(H5File* out, Engine& engine, Collectives& all,
   }
 }
 
-void run_model(const World& world, const Options& options, const std::string& path) {
+/// Collective over `ranks`.
+void run_model(const Communicator& ranks, const Options& options, const std::string& path) {
   const auto weights = open_weights_file(options.model.weights);
-  const Plan plan = make_plan(options, weights->config_json(), world.size());
+  const Plan plan = make_plan(options, weights->config_json(), ranks.size());
   const auto dataset =
       open_dataset(options.data.train.sets.at(0).path, kHeldBytes, {}, item_kinds(plan.model));
-  const KernelRuntime kernels;
-  Mesh mesh(world.communicator(), plan.mesh, make_mpi_collectives);
+  Mesh mesh(ranks, plan.mesh, make_mpi_collectives);
   Engine engine(plan, mesh, at::kCPU);
   load_weights(engine, *weights);
 
   const Step step = make_step(engine, *dataset);
-  const Schedule schedule = plan.rank_step(step.plan, world.rank()).schedule;
+  const Schedule schedule = plan.rank_step(step.plan, ranks.rank()).schedule;
   for (auto& buffer : engine.buffers())
     if (buffer) buffer->zero_gradient();
   const double loss = engine.run(schedule.actions, step.microbatches).loss_sum;
   HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
 
-  const auto all = make_mpi_collectives(world.communicator());
+  const auto all = make_mpi_collectives(ranks);
   std::optional<H5File> file;
-  if (world.rank() == 0) file = H5File::create(path);
+  if (ranks.rank() == 0) file = H5File::create(path);
   H5File* out = file ? &*file : nullptr;
   const double targets = static_cast<double>(step.plan.targets);
   write(out, "loss", {1}, summed(*all, at::full({1}, loss / targets, at::kDouble)));
@@ -298,16 +305,45 @@ void run_model(const World& world, const Options& options, const std::string& pa
   out->close_and_sync();
 }
 
+/// The next line of rank 0's standard input, on all ranks; empty at its end. Who waits for it
+/// leaves the cores to others.
+std::string next_line(const Communicator& all) {
+  std::array<char, 8192> text{};
+  if (std::string line; all.rank() == 0 && std::getline(std::cin, line)) {
+    ZEA_ASSERT(line.size() < text.size());
+    std::ranges::copy(line, text.begin());
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibcast(text.data(), text.size(), MPI_CHAR, 0, all.handle(), &request),
+            "MPI_Ibcast");
+  for (int done = 0; !done; check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return text.data();
+}
+
+void run_line(const Communicator& all, const std::string& line) {
+  std::vector<std::string> fields;
+  std::istringstream stream(line);
+  for (std::string field; std::getline(stream, field, '\t');) fields.push_back(field);
+  ZEA_ASSERT(fields.size() >= 3);
+  const bool takes_part = all.rank() < std::stoi(fields[0]);
+  const Communicator ranks = all.split(takes_part ? 0 : Communicator::kNoColor, "ranks of a run");
+  if (takes_part)
+    run_model(ranks, read_deck(fields[1], {fields.begin() + 3, fields.end()}), fields[2]);
+  if (all.rank() == 0) std::cout << "done" << std::endl;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return static_cast<int>(ExitCode::Usage);
-  World world(&argc, &argv);
+  const World world(&argc, &argv);
+  const KernelRuntime kernels;
   try {
-    run_model(world, read_deck(argv[1], {argv + 3, argv + argc}), argv[2]);
+    const Communicator all = world.communicator();
+    for (std::string line; !(line = next_line(all)).empty();) run_line(all, line);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return static_cast<int>(error.code());
+    world.abort(static_cast<int>(error.code()));
   }
   return 0;
 }

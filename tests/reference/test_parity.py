@@ -34,6 +34,7 @@ except ImportError as error:
 from parity_cases import CASES, PATCHES, VOCABULARY
 from tower_cases import EXTRA_TOKENS, TOWER_CASES
 from transformers_models import (
+    ModelRuns,
     check_gradients,
     datasets,
     divergence,
@@ -45,6 +46,7 @@ from transformers_models import (
 )
 
 RUN_MODEL, IMPORT, ZEA, JOBS, MPIRUN = sys.argv[1:6]
+MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
 
@@ -222,9 +224,7 @@ class Parity(unittest.TestCase):
             )
         frozen = [FROZEN[module][1] for module in case.get("frozen", [])]
         overrides = [*case.get("deck", []), *frozen, *overrides]
-        ranks = case.get("ranks", 1)
-        launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
-        run(*launcher, RUN_MODEL, self.folder / "deck.toml", self.folder / name, *overrides)
+        MODEL_RUNS.run(case.get("ranks", 1), self.folder / "deck.toml", self.folder / name, *overrides)
         with h5py.File(self.folder / name) as out:
             rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
             logits = dict(zip(rows, out["logits"][...]))

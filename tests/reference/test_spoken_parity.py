@@ -40,9 +40,10 @@ except ImportError as error:
 
 import subprocess
 
-from transformers_models import file_name, normalised, perturbed, reference, run
+from transformers_models import ModelRuns, file_name, normalised, perturbed, reference, run
 
 RUN_MODEL, IMPORT, CONSOLIDATE, EXTRACT, JOBS, MPIRUN = sys.argv[1:7]
+MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 2, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import Clip, DatasetWriter  # noqa: E402
 
@@ -357,10 +358,8 @@ class SpokenParity(unittest.TestCase):
         )
 
     def run_zea(self, case):
-        ranks = case.get("ranks", 1)
-        launcher = [*shlex.split(MPIRUN), "-n", ranks] if ranks > 1 else []
         out = self.folder / "out.h5"
-        run(*launcher, RUN_MODEL, self.folder / "deck.toml", out, *case.get("deck", []))
+        MODEL_RUNS.run(case.get("ranks", 1), self.folder / "deck.toml", out, *case.get("deck", []))
         with h5py.File(out) as file:
             rows = zip(file["sample"][...].tolist(), file["position"][...].tolist())
             gradients = {}

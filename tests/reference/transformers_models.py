@@ -4,6 +4,8 @@ program, and what is to be equal of what it wrote."""
 
 import os
 import subprocess
+import tempfile
+import unittest
 
 # Of the language models in tiny composites.
 VOCABULARY = 96
@@ -61,12 +63,47 @@ def resized(image, height, width, resample=None):
     return columns.resize((width, height), resample)
 
 
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
+
 def run(*command):
     """Runs a program, which must succeed; returns what it printed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, f"{command}: {done.returncode}: {done.stderr}{done.stdout}"
     return done.stdout
+
+
+class ModelRuns:
+    """Runs of run_model, by one process that the first of them starts: `command`, with mpirun where it has ranks."""
+
+    def __init__(self, *command):
+        self.command, self.process = [*map(str, command)], None
+        unittest.addModuleCleanup(self.end)
+
+    def start(self):
+        self.errors = tempfile.TemporaryFile("w+")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors}
+        self.process = subprocess.Popen(self.command, text=True, env=ENVIRONMENT, **pipes)
+
+    def end(self):
+        """Throws what the process said where it failed."""
+        if not self.process:
+            return
+        with self.errors, self.process as process:
+            self.process = None
+            process.communicate()
+            self.errors.seek(0)
+            said = self.errors.read()
+        assert process.returncode == 0, f"{process.returncode}: {said}"
+
+    def run(self, ranks, deck, out, *keys):
+        """On so many ranks. One that fails ends the process; the next has another."""
+        if not self.process:
+            self.start()
+        print(ranks, deck, out, *keys, sep="\t", file=self.process.stdin, flush=True)
+        if self.process.stdout.readline() != "done\n":
+            self.end()
+            raise AssertionError(f"{self.command} ends before it has run {deck} {keys} on {ranks} ranks")
 
 
 def normalised(pixels, mean, std):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole quickstart, small: 100 steps on 6,400 pictures, 64 held-out ones decoded; then once more, which must skip
+# The whole quickstart, small: 60 steps on 3,840 pictures, 64 held-out ones decoded; then once more, which must skip
 # what is done; and adapters for another task on its model.
 #   check_quickstart.sh PRESET
 set -euo pipefail
@@ -8,8 +8,8 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 quickstart() {
-  PRESET=$1 OUT=$out/quickstart LIMIT=6400 jobs/quickstart.sh schedule.steps=100 optim.warmup_steps=10 \
-    eval.every=50 eval.samples=64 checkpoint.every=60
+  PRESET=$1 OUT=$out/quickstart LIMIT=3840 jobs/quickstart.sh schedule.steps=60 optim.warmup_steps=10 \
+    eval.every=30 eval.samples=64 checkpoint.every=40
 }
 fail() {
   echo "check_quickstart: $1" >&2
@@ -19,10 +19,10 @@ fail() {
 quickstart "$1" >"$out/first.txt" 2>&1 || { cat "$out/first.txt"; fail "the first run failed"; }
 for file in train.h5 test.h5 weights.h5 trained.h5 trained_hf/config.json trained_hf/model.safetensors \
   metrics.png contact_sheet.png run/deck.used.toml run/log.txt \
-  run/checkpoints/step-00000100/manifest.json eval/predictions.jsonl; do
+  run/checkpoints/step-00000060/manifest.json eval/predictions.jsonl; do
   [ -s "$out/quickstart/$file" ] || fail "$file is missing"
 done
-[ "$(grep -c '"kind":"train"' "$out/quickstart/run/metrics.jsonl")" -eq 10 ] || fail "metrics.jsonl lacks steps"
+[ "$(grep -c '"kind":"train"' "$out/quickstart/run/metrics.jsonl")" -eq 6 ] || fail "metrics.jsonl lacks steps"
 .venv/bin/python - "$out/quickstart" <<'END'
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1] + "/run/metrics.jsonl")]

@@ -36,7 +36,7 @@ std::vector<Grid> grids_for(const GridScenario& scenario, bool all);
 /// The samples of a scenario, or others like them.
 MemoryDataset dataset_of(const GridScenario& scenario, const Grid& grid, uint64_t others = 0);
 
-/// Five steps in fp64 on `grid`.
+/// Three steps in fp64 on `grid`.
 TinyRunOptions run_of(const GridScenario& scenario, const Grid& grid);
 
 /// One rank, with the heads that `grid` wants.

@@ -4,7 +4,7 @@
 namespace zea::testing {
 namespace {
 
-constexpr int64_t kSamples = 20, kSteps = 5;
+constexpr int64_t kSamples = 20, kSteps = 3;
 
 }  // namespace
 

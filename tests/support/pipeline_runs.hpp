@@ -10,7 +10,7 @@ namespace zea::testing {
 /// Twenty samples of its model; `others` gives other ones.
 MemoryDataset dataset_of(const PipelineLayout& layout, uint64_t others = 0);
 
-/// Five steps of `deck`, which the layout outlives.
+/// Three steps of `deck`, which the layout outlives.
 TinyRunOptions run_of(const PipelineLayout& layout, const Options& deck);
 
 ComparedResult run_on_one_rank(const Communicator& alone, const PipelineLayout& layout);

@@ -398,7 +398,7 @@ void remake(const PipelineLayout& layout, ModelSpec& model) {
 Options deck_of_one_rank(const PipelineLayout& layout) {
   Options deck;
   deck.precision.preset = "fp64";
-  deck.schedule.steps = 5;
+  deck.schedule.steps = 3;
   OptimOptions& optim = deck.optim;
   optim.lr = 1e-2;
   optim.warmup_steps = 2;

@@ -90,7 +90,7 @@ std::string config_of(const PipelineLayout& layout);
 /// Makes of the model of its config.json that of the layout.
 void remake(const PipelineLayout& layout, ModelSpec& model);
 
-/// The deck of five steps in fp64, without its mesh: what one rank runs.
+/// The deck of three steps in fp64, without its mesh: what one rank runs.
 Options deck_of_one_rank(const PipelineLayout& layout);
 /// With its mesh.
 Options deck_of(const PipelineLayout& layout);

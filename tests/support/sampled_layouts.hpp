@@ -19,7 +19,7 @@ struct SampledLayout {
   };
   std::string name;
   int ranks;
-  std::function<Run()> run, one_rank;  ///< five steps in fp64
+  std::function<Run()> run, one_rank;  ///< a few steps in fp64
 };
 
 SampledLayout grid_layout(const GridScenario& scenario, const Grid& grid);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scenarios of the grids are what they say they are: on paper, every rank's part of every
-// microbatch of their five steps, on the very grids that they are tried on.
+// microbatch of their three steps, on the very grids that they are tried on.
 #include "support/grid_scenarios.hpp"
 #include "zea/batch/make_microbatch.hpp"
 
