@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/train_step.hpp"
 
+#include <bit>
 #include <cmath>
 
 #include "zea/core/error.hpp"
@@ -41,48 +42,63 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
     holder_sums_.run(step.schedule.has_gradient);
   }
 
-  double targets = 0;
+  StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
   for (const Microbatch& microbatch : microbatches)
-    if (microbatch.counts) targets += static_cast<double>(microbatch.targets);
-  double sum_of_squares = 0;
+    if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
+  return run_on_host(step, own, walk, position);
+}
+
+StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const WalkResult& walk,
+                                  TrainPosition& position) {
+  ActionRecord& record = engine_.mesh().record();
+  sums.loss = walk.loss_sum();
   {
     const ActionRecord::Action action(record, "sum squares of gradients");
-    sum_of_squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
+    sums.squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
   }
-  double sums[] = {walk.loss_sum, targets,     sum_of_squares, static_cast<double>(bad_items),
-                   flags.save,    flags.leave, flags.writing};
   {
     const ActionRecord::Action action(record, "control all-reduce");
-    control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
+    auto values = std::bit_cast<StepSumValues>(sums);
+    control_.all_reduce(values.data(), std::ssize(values), DType::Float64, ReduceOp::Sum).wait();
+    sums = std::bit_cast<StepSums>(values);
   }
+  StepReport report = settle(sums, step.step + 1, position);
+  if (report.skipped) return report;
+  const double clip_norm = engine_.plan().options.optim.clip_norm;
+  update(step, {.lr = report.lr,
+                .gradient_scale = clip_factor(clip_norm, report.grad_norm) / sums.targets,
+                .step = position.optimizer_step});
+  return report;
+}
 
-  StepReport report;
-  report.targets = static_cast<int64_t>(sums[1]);
-  report.bad_items = static_cast<int64_t>(sums[3]);
-  report.flags = {sums[4], sums[5], sums[6]};
+/// What comes of a step: from sums of all ranks alone.
+StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& position) const {
+  StepReport report{.step = step,
+                    .targets = static_cast<int64_t>(sums.targets),
+                    .bad_items = static_cast<int64_t>(sums.bad_items),
+                    .flags = sums.flags};
   report.skipped = report.targets == 0;
   if (report.skipped) return report;
-  report.loss = sums[0] / sums[1];
-  report.grad_norm = std::sqrt(sums[2]) / sums[1];
+  report.loss = sums.loss / sums.targets;
+  report.grad_norm = std::sqrt(sums.squares) / sums.targets;
   const Options& options = engine_.plan().options;
-  report.lr = learning_rate(options.optim, step.step + 1, options.schedule.steps);
+  report.lr = learning_rate(options.optim, step, options.schedule.steps);
   // What the norm is of changes: the window begins anew.
   if (optimizer_.thaws_at(position.optimizer_step + 1))
     position.history.losses = position.history.grad_norms = {};
-  judge(report, step.step, position.history);
-  if (report.skipped) return report;
+  judge(report, position.history);
+  if (!report.skipped) ++position.optimizer_step;
+  return report;
+}
 
-  const Update update{
-      .lr = report.lr,
-      .gradient_scale = clip_factor(options.optim.clip_norm, report.grad_norm) / sums[1],
-      .step = ++position.optimizer_step};
+void TrainStep::update(const RankStep& step, const Update& update) {
+  ActionRecord& record = engine_.mesh().record();
   if (before_update_) {
     const ActionRecord::Action action(record, "keep values for the checkpoint");
     before_update_();
   }
   const ActionRecord::Action action(record, "optimizer");
   optimizer_.step(step.schedule.has_gradient, update);
-  return report;
 }
 
 /// What is not finite, and where; empty: all is. Collective where something is not.
@@ -100,7 +116,7 @@ std::string TrainStep::find_non_finite(const StepReport& report) const {
 }
 
 /// Skips a step that must not change the model, or stops the run: from sums of all ranks alone.
-void TrainStep::judge(StepReport& report, int64_t step, StepHistory& history) const {
+void TrainStep::judge(StepReport& report, StepHistory& history) const {
   const OptimOptions& optim = engine_.plan().options.optim;
   const std::string not_finite = find_non_finite(report);
   report.fault =
@@ -110,7 +126,7 @@ void TrainStep::judge(StepReport& report, int64_t step, StepHistory& history) co
   const bool is_one_too_many = history.skipped_in_a_row == optim.max_skips;
   if (stops || is_one_too_many)
     throw NonFiniteError(
-        "step " + std::to_string(step + 1) + ": " + report.fault + "; nothing was updated; " +
+        "step " + std::to_string(report.step) + ": " + report.fault + "; nothing was updated; " +
         (stops ? ""
                : std::to_string(optim.max_skips) + " steps in a row were skipped before it "
                                                    "(optim.max_skips); ") +

@@ -9,25 +9,20 @@
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/holder_sums.hpp"
 #include "zea/train/step_guard.hpp"
+#include "zea/train/step_sums.hpp"
 
 namespace zea {
 
-/// What ranks tell each other once per step, besides gradients: sums over ranks.
-struct StepFlags {
-  double save = 0;     ///< ranks that were asked to write a checkpoint
-  double leave = 0;    ///< ranks that were asked to write a checkpoint and leave
-  double writing = 0;  ///< ranks whose file of a checkpoint is still being written
-};
-
 struct StepReport {
+  int64_t step = 0;      ///< counts from 1
   double loss = 0;       ///< mean over the targets of the global batch
   double grad_norm = 0;  ///< of the mean's gradient, before clipping
   double lr = 0;
   int64_t targets = 0;  ///< with bad items' samples left out
   int64_t bad_items = 0;
-  bool skipped = false;  ///< nothing was updated: no target in the global batch, or a fault
-  std::string fault;     ///< for which the guard skipped it; empty: none
-  StepFlags flags;       ///< over all ranks
+  bool skipped = false;    ///< nothing was updated: no target in the global batch, or a fault
+  std::string fault = {};  ///< for which the guard skipped it; empty: none
+  StepFlags flags = {};    ///< over all ranks
 };
 
 class TrainStep {
@@ -44,8 +39,12 @@ class TrainStep {
                  int64_t bad_items, const StepFlags& flags, TrainPosition& position);
 
  private:
+  StepReport run_on_host(const RankStep& step, StepSums sums, const WalkResult& walk,
+                         TrainPosition& position);
+  StepReport settle(const StepSums& sums, int64_t step, TrainPosition& position) const;
+  void update(const RankStep& step, const Update& update);
   std::string find_non_finite(const StepReport& report) const;
-  void judge(StepReport& report, int64_t step, StepHistory& history) const;
+  void judge(StepReport& report, StepHistory& history) const;
 
   Engine& engine_;
   HolderSums holder_sums_;
