@@ -3,15 +3,13 @@
 
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "zea/core/error.hpp"
 #include "zea/optim/learning_rate.hpp"
 
 namespace zea {
 namespace {
-
-// As torch.nn.utils.clip_grad_norm_ guards its division.
-constexpr double kClipEps = 1e-6;
 
 double clip_factor(double clip_norm, double norm) {
   return clip_norm > 0 ? std::min(1.0, clip_norm / (norm + kClipEps)) : 1.0;
@@ -26,10 +24,17 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
                    engine.microbatch_options().device),
       optimizer_(optimizer),
       control_(control),
-      before_update_(std::move(before_update)) {}
+      before_update_(std::move(before_update)) {
+  const at::Device device = engine.microbatch_options().device;
+  const Plan& plan = engine.plan();
+  if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
+    device_sums_.emplace(engine.mesh().world(), device, plan.options.optim.clip_norm);
+}
 
-StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                          int64_t bad_items, const StepFlags& flags, TrainPosition& position) {
+std::vector<StepReport> TrainStep::run(const RankStep& step,
+                                       const std::vector<Microbatch>& microbatches,
+                                       int64_t bad_items, const StepFlags& flags,
+                                       TrainPosition& position) {
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
@@ -45,7 +50,35 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
   StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
   for (const Microbatch& microbatch : microbatches)
     if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
-  return run_on_host(step, own, walk, position);
+  if (!device_sums_) return {run_on_host(step, own, walk, position)};
+  // Long made while the device still has this one's walk to do; its updates are counted exactly.
+  const std::optional<StepReport> before = finish(position);
+  run_on_device(step, own, walk, position);
+  return before ? std::vector{*before} : std::vector<StepReport>();
+}
+
+void TrainStep::run_on_device(const RankStep& step, const StepSums& own, const WalkResult& walk,
+                              const TrainPosition& position) {
+  {
+    const ActionRecord::Action action(engine_.mesh().record(), "sums of the step on the device");
+    squares_ = optimizer_.own_squares(position.optimizer_step + 1);
+    device_sums_->start(own, walk.loss, squares_.sum());
+  }
+  under_way_ = step.step + 1;
+  const Options& options = engine_.plan().options;
+  update(step, {.lr = learning_rate(options.optim, *under_way_, options.schedule.steps),
+                .scale_there = device_sums_->scale(),
+                .step = position.optimizer_step + 1});
+}
+
+std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
+  if (!under_way_) return std::nullopt;
+  StepSums sums;
+  {
+    const ActionRecord::Action action(engine_.mesh().record(), "read the sums of a step");
+    sums = device_sums_->read();
+  }
+  return settle(sums, *std::exchange(under_way_, std::nullopt), position);
 }
 
 StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const WalkResult& walk,
@@ -72,7 +105,8 @@ StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const Wal
 }
 
 /// What comes of a step: from sums of all ranks alone.
-StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& position) const {
+StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& position) {
+  judged_step_ = step;
   StepReport report{.step = step,
                     .targets = static_cast<int64_t>(sums.targets),
                     .bad_items = static_cast<int64_t>(sums.bad_items),
@@ -86,7 +120,8 @@ StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& 
   // What the norm is of changes: the window begins anew.
   if (optimizer_.thaws_at(position.optimizer_step + 1))
     position.history.losses = position.history.grad_norms = {};
-  judge(report, position.history);
+  judge(report, position);
+  report.skipped_in_a_row = position.history.skipped_in_a_row;
   if (!report.skipped) ++position.optimizer_step;
   return report;
 }
@@ -102,11 +137,13 @@ void TrainStep::update(const RankStep& step, const Update& update) {
 }
 
 /// What is not finite, and where; empty: all is. Collective where something is not.
-std::string TrainStep::find_non_finite(const StepReport& report) const {
+std::string TrainStep::find_non_finite(const StepReport& report, int64_t update) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return "";
   // Of any rank: not every one has every buffer.
   const auto num_buffers = static_cast<int64_t>(engine_.plan().buffers.size());
-  const int own = optimizer_.non_finite_buffer();
+  // The gradients that the device has judged are gone.
+  const int own = squares_.defined() ? optimizer_.non_finite_buffer(squares_, update)
+                                     : optimizer_.non_finite_buffer();
   int64_t first = own < 0 ? num_buffers : own;
   control_.all_reduce(&first, 1, DType::Int64, ReduceOp::Min).wait();
   const std::string buffer =
@@ -116,9 +153,10 @@ std::string TrainStep::find_non_finite(const StepReport& report) const {
 }
 
 /// Skips a step that must not change the model, or stops the run: from sums of all ranks alone.
-void TrainStep::judge(StepReport& report, StepHistory& history) const {
+void TrainStep::judge(StepReport& report, TrainPosition& position) const {
+  StepHistory& history = position.history;
   const OptimOptions& optim = engine_.plan().options.optim;
-  const std::string not_finite = find_non_finite(report);
+  const std::string not_finite = find_non_finite(report, position.optimizer_step + 1);
   report.fault =
       not_finite.empty() ? find_spike(optim, history, report.loss, report.grad_norm) : not_finite;
   if (report.fault.empty()) return accept(optim, report.loss, report.grad_norm, history);

@@ -21,6 +21,9 @@ struct StepSums {
   StepFlags flags = {};
 };
 
+/// As torch.nn.utils.clip_grad_norm_ guards its division.
+inline constexpr double kClipEps = 1e-6;
+
 /// As they travel.
 using StepSumValues = std::array<double, sizeof(StepSums) / sizeof(double)>;
 
