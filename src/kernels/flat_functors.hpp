@@ -24,13 +24,16 @@ struct AdamwChunk {
   T *exp_avgs, *exp_avg_sqs;
   int64_t elements;
   AdamwConstants<T> constants;
+  const double* scale_there = nullptr;  ///< as AdamwUpdate's
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const Chunk chunk(item, elements);
     T *p = parameters + chunk.begin, *m = exp_avgs + chunk.begin, *v = exp_avg_sqs + chunk.begin;
     const T* g = gradients + chunk.begin;
-    const AdamwConstants<T> c = constants;
+    if (scale_there && !(*scale_there >= 0)) return;
+    AdamwConstants<T> c = constants;
+    if (scale_there) c.scale = static_cast<T>(*scale_there);
     lanes.each(
         chunk.count,
         [=](int64_t i) ZEA_INLINE_LAMBDA {

@@ -93,7 +93,8 @@ detail::AdamwChunk<T> chunk_of(const AdamwRun& run) {
           .exp_avgs = elements<T>(run.exp_avg),
           .exp_avg_sqs = elements<T>(run.exp_avg_sq),
           .elements = run.parameter.numel(),
-          .constants = constants_of<T>(run.update)};
+          .constants = constants_of<T>(run.update),
+          .scale_there = run.update.scale_there};
 }
 
 template <class T>
@@ -117,9 +118,8 @@ double sum_of_squares_host(const at::Tensor& flat) {
   return sum;
 }
 
-/// On a device: a double of no dims there.
 template <class T>
-at::Tensor sum_of_squares_there(const std::vector<at::Tensor>& flats) {
+at::Tensor chunk_squares_of(const std::vector<at::Tensor>& flats) {
   int64_t chunks = 0;
   for (const at::Tensor& flat : flats) chunks += detail::num_chunks(flat.numel());
   const at::Tensor sums = at::empty({chunks}, flats[0].options().dtype(at::kDouble));
@@ -130,7 +130,7 @@ at::Tensor sum_of_squares_there(const std::vector<at::Tensor>& flats) {
     next += detail::num_chunks(flat.numel());
   }
   run_flats(flats[0], functors);
-  return sums.sum();
+  return sums;
 }
 
 }  // namespace
@@ -155,6 +155,15 @@ void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Te
   adamw({{parameter, gradient, exp_avg, exp_avg_sq, update}});
 }
 
+bool has_flat_kernels(at::Device device) {
+  return device.is_cpu() || detail::has_device_kernels();
+}
+
+at::Tensor chunk_squares(const std::vector<at::Tensor>& flats) {
+  return flats.at(0).scalar_type() == at::kDouble ? chunk_squares_of<double>(flats)
+                                                  : chunk_squares_of<float>(flats);
+}
+
 double sum_of_squares(const std::vector<at::Tensor>& flats) {
   double sum = 0;
   std::vector<at::Tensor> elsewhere;  // all devices begin before one is waited for
@@ -163,7 +172,7 @@ double sum_of_squares(const std::vector<at::Tensor>& flats) {
     if (some[0].is_cpu())
       sum += sum_of_squares_host<T>(some[0]);
     else
-      elsewhere.push_back(sum_of_squares_there<T>(some));
+      elsewhere.push_back(chunk_squares_of<T>(some).sum());
   };
   for_each_kind(flats, add, [&](const at::Tensor& flat) {
     elsewhere.push_back(sum_of_squares_reference(flat));
@@ -174,6 +183,7 @@ double sum_of_squares(const std::vector<at::Tensor>& flats) {
 
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
                      at::Tensor exp_avg_sq, const AdamwUpdate& update) {
+  ZEA_ASSERT(update.scale_there == nullptr);
   const double step = static_cast<double>(update.step);
   at::Tensor scaled = gradient * update.gradient_scale;
   if (!update.decoupled) scaled.add_(parameter, update.weight_decay);

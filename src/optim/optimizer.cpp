@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "zea/core/kernel_sizes.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 
 namespace zea {
@@ -80,13 +81,24 @@ void Optimizer::add_counted(int buffer) {
   count_to(own.end);
 }
 
-double Optimizer::own_sum_of_squares(int64_t update) const {
+std::vector<at::Tensor> Optimizer::counted_gradients(int64_t update) const {
   std::vector<at::Tensor> counted;
   for (const Counted& run : counted_)
     if (update > run.frozen_updates)
       counted.push_back(
           engine_.buffers()[run.buffer]->gradient().narrow(0, run.begin, run.elements));
-  return sum_of_squares(counted);
+  return counted;
+}
+
+double Optimizer::own_sum_of_squares(int64_t update) const {
+  return sum_of_squares(counted_gradients(update));
+}
+
+at::Tensor Optimizer::own_squares(int64_t update) const {
+  const std::vector<at::Tensor> counted = counted_gradients(update);
+  const auto nothing = at::TensorOptions().dtype(at::kDouble);
+  return counted.empty() ? at::empty({0}, nothing.device(engine_.microbatch_options().device))
+                         : chunk_squares(counted);
 }
 
 bool Optimizer::thaws_at(int64_t update) const {
@@ -101,6 +113,18 @@ int Optimizer::non_finite_buffer() const {
     if (buffers[g] && buffers[g]->trainable() &&
         !std::isfinite(sum_of_squares({buffers[g]->gradient()})))
       return static_cast<int>(g);
+  return -1;
+}
+
+int Optimizer::non_finite_buffer(const at::Tensor& squares, int64_t update) const {
+  const at::Tensor sums = squares.cpu();
+  int64_t first = 0;
+  for (const Counted& run : counted_) {
+    if (update <= run.frozen_updates) continue;
+    const int64_t chunks = (run.elements + kChunkElements - 1) / kChunkElements;
+    if (!std::isfinite(sums.narrow(0, first, chunks).sum().item<double>())) return run.buffer;
+    first += chunks;
+  }
   return -1;
 }
 

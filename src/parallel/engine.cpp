@@ -17,7 +17,6 @@ WalkResult Engine::run(const std::vector<Action>& actions,
     return action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardInput;
   });
   result_ = {};
-  loss_sum_.reset();
   result_.outputs.resize(microbatches.size());
   for (const Action& action : actions) {
     const ActionRecord::Action recorded(mesh_.record(),
@@ -39,7 +38,6 @@ WalkResult Engine::run(const std::vector<Action>& actions,
     if (kept.value.defined()) result_.unread[key] = kept.value;
   kept_.clear();
   arrived_.clear();
-  if (loss_sum_.defined()) result_.loss_sum = loss_sum_.item<double>();
   return std::move(result_);
 }
 

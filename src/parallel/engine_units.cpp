@@ -43,11 +43,11 @@ void Engine::forward(int unit, int microbatch) {
   kept_[{unit, microbatch}] = std::move(kept);
 }
 
-/// On the device that has it, which is waited for once a walk; of tp ranks, the first one's counts.
+/// Stays on the device that has it; of tp ranks, the first one's counts.
 void Engine::add_loss(int unit, const at::Tensor& loss) {
   if (plan_.mesh.coordinate(world_rank_, plan_.model.units[unit].module).tp != 0) return;
   const at::Tensor in_double = loss.to(at::kDouble);
-  loss_sum_ = loss_sum_.defined() ? loss_sum_ + in_double : in_double;
+  result_.loss = result_.loss.defined() ? result_.loss + in_double : in_double;
 }
 
 void Engine::backward(int unit, int microbatch, bool puts_off_weights) {

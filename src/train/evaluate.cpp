@@ -95,7 +95,7 @@ class Evaluator {
       const Microbatch& made = microbatches.back();
       if (made.counts) targets_ += static_cast<double>(made.targets);
     }
-    loss_sum_ += engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss).loss_sum;
+    loss_sum_ += engine_.run(step.schedule.actions, microbatches, HeadOutput::Loss).loss_sum();
   }
 
   /// A plan in which each sample has room for its prompt and all that may be generated.

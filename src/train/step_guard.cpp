@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/step_guard.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace zea {
@@ -38,6 +39,18 @@ std::string find_spike(const OptimOptions& optim, const StepHistory& history, do
   return of_loss.empty() ? describe_spike("the gradient's norm", history.grad_norms,
                                           optim.spike_deviations, grad_norm)
                          : of_loss;
+}
+
+bool is_judged_on_device(const Plan& plan, bool has_kernels) {
+  const bool reads_scale = plan.optimizer.name == "adamw" || plan.optimizer.name == "adam";
+  const bool offloads = std::ranges::any_of(plan.shardings, &Sharding::offloads);
+  return has_kernels && reads_scale && !offloads && plan.options.optim.spike_deviations == 0;
+}
+
+bool is_asked_for_at_once(const Options& options, int64_t step) {
+  const auto is_due = [&](int64_t every) { return every > 0 && step % every == 0; };
+  return is_due(options.checkpoint.every) || is_due(options.eval.every) ||
+         step == options.schedule.steps;
 }
 
 void accept(const OptimOptions& optim, double loss, double grad_norm, StepHistory& history) {

@@ -72,7 +72,7 @@ StepFlags StopRequest::poll(double seconds_to_save) {
   flags.leave = leave_signals.exchange(0);
   const std::filesystem::path directory(directory_);
   if (is_root_) flags.save += take_file(directory / "SAVE");
-  has_asked_ = flags.save > 0;
+  has_asked_ |= flags.save > 0;
   if (!is_root_) return flags;
   flags.leave += take_file(directory / "STOP");
   if (wall_seconds_ > 0) flags.leave += elapsed_seconds() + seconds_to_save > wall_seconds_;
@@ -80,7 +80,8 @@ StepFlags StopRequest::poll(double seconds_to_save) {
 }
 
 void StopRequest::serve_save(double spread_seconds) {
-  const bool was_asked = save_signals.exchange(0) > 0 || has_asked_;
+  const int signals = save_signals.exchange(0);
+  const bool was_asked = std::exchange(has_asked_, false) || signals > 0;
   on_its_way_until_ =
       was_asked ? 0 : clock_nanoseconds() + static_cast<int64_t>(1e9 * spread_seconds);
 }

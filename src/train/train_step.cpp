@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/train_step.hpp"
 
+#include <bit>
 #include <cmath>
+#include <utility>
 
 #include "zea/core/error.hpp"
 #include "zea/optim/learning_rate.hpp"
 
 namespace zea {
 namespace {
-
-// As torch.nn.utils.clip_grad_norm_ guards its division.
-constexpr double kClipEps = 1e-6;
 
 double clip_factor(double clip_norm, double norm) {
   return clip_norm > 0 ? std::min(1.0, clip_norm / (norm + kClipEps)) : 1.0;
@@ -25,10 +24,17 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
                    engine.microbatch_options().device),
       optimizer_(optimizer),
       control_(control),
-      before_update_(std::move(before_update)) {}
+      before_update_(std::move(before_update)) {
+  const at::Device device = engine.microbatch_options().device;
+  const Plan& plan = engine.plan();
+  if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
+    device_sums_.emplace(engine.mesh().world(), device, plan.options.optim.clip_norm);
+}
 
-StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                          int64_t bad_items, const StepFlags& flags, TrainPosition& position) {
+std::vector<StepReport> TrainStep::run(const RankStep& step,
+                                       const std::vector<Microbatch>& microbatches,
+                                       int64_t bad_items, const StepFlags& flags,
+                                       TrainPosition& position) {
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
@@ -41,56 +47,103 @@ StepReport TrainStep::run(const RankStep& step, const std::vector<Microbatch>& m
     holder_sums_.run(step.schedule.has_gradient);
   }
 
-  double targets = 0;
+  StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
   for (const Microbatch& microbatch : microbatches)
-    if (microbatch.counts) targets += static_cast<double>(microbatch.targets);
-  double sum_of_squares = 0;
+    if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
+  if (!device_sums_) return {run_on_host(step, own, walk, position)};
+  // Long made while the device still has this one's walk to do; its updates are counted exactly.
+  const std::optional<StepReport> before = finish(position);
+  run_on_device(step, own, walk, position);
+  return before ? std::vector{*before} : std::vector<StepReport>();
+}
+
+void TrainStep::run_on_device(const RankStep& step, const StepSums& own, const WalkResult& walk,
+                              const TrainPosition& position) {
+  {
+    const ActionRecord::Action action(engine_.mesh().record(), "sums of the step on the device");
+    squares_ = optimizer_.own_squares(position.optimizer_step + 1);
+    device_sums_->start(own, walk.loss, squares_.sum());
+  }
+  under_way_ = step.step + 1;
+  const Options& options = engine_.plan().options;
+  update(step, {.lr = learning_rate(options.optim, *under_way_, options.schedule.steps),
+                .scale_there = device_sums_->scale(),
+                .step = position.optimizer_step + 1});
+}
+
+std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
+  if (!under_way_) return std::nullopt;
+  StepSums sums;
+  {
+    const ActionRecord::Action action(engine_.mesh().record(), "read the sums of a step");
+    sums = device_sums_->read();
+  }
+  return settle(sums, *std::exchange(under_way_, std::nullopt), position);
+}
+
+StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const WalkResult& walk,
+                                  TrainPosition& position) {
+  ActionRecord& record = engine_.mesh().record();
+  sums.loss = walk.loss_sum();
   {
     const ActionRecord::Action action(record, "sum squares of gradients");
-    sum_of_squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
+    sums.squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);
   }
-  double sums[] = {walk.loss_sum, targets,     sum_of_squares, static_cast<double>(bad_items),
-                   flags.save,    flags.leave, flags.writing};
   {
     const ActionRecord::Action action(record, "control all-reduce");
-    control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
+    auto values = std::bit_cast<StepSumValues>(sums);
+    control_.all_reduce(values.data(), std::ssize(values), DType::Float64, ReduceOp::Sum).wait();
+    sums = std::bit_cast<StepSums>(values);
   }
+  StepReport report = settle(sums, step.step + 1, position);
+  if (report.skipped) return report;
+  const double clip_norm = engine_.plan().options.optim.clip_norm;
+  update(step, {.lr = report.lr,
+                .gradient_scale = clip_factor(clip_norm, report.grad_norm) / sums.targets,
+                .step = position.optimizer_step});
+  return report;
+}
 
-  StepReport report;
-  report.targets = static_cast<int64_t>(sums[1]);
-  report.bad_items = static_cast<int64_t>(sums[3]);
-  report.flags = {sums[4], sums[5], sums[6]};
+/// What comes of a step: from sums of all ranks alone.
+StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& position) {
+  judged_step_ = step;
+  StepReport report{.step = step,
+                    .targets = static_cast<int64_t>(sums.targets),
+                    .bad_items = static_cast<int64_t>(sums.bad_items),
+                    .flags = sums.flags};
   report.skipped = report.targets == 0;
   if (report.skipped) return report;
-  report.loss = sums[0] / sums[1];
-  report.grad_norm = std::sqrt(sums[2]) / sums[1];
+  report.loss = sums.loss / sums.targets;
+  report.grad_norm = std::sqrt(sums.squares) / sums.targets;
   const Options& options = engine_.plan().options;
-  report.lr = learning_rate(options.optim, step.step + 1, options.schedule.steps);
+  report.lr = learning_rate(options.optim, step, options.schedule.steps);
   // What the norm is of changes: the window begins anew.
   if (optimizer_.thaws_at(position.optimizer_step + 1))
     position.history.losses = position.history.grad_norms = {};
-  judge(report, step.step, position.history);
-  if (report.skipped) return report;
+  judge(report, position);
+  report.skipped_in_a_row = position.history.skipped_in_a_row;
+  if (!report.skipped) ++position.optimizer_step;
+  return report;
+}
 
-  const Update update{
-      .lr = report.lr,
-      .gradient_scale = clip_factor(options.optim.clip_norm, report.grad_norm) / sums[1],
-      .step = ++position.optimizer_step};
+void TrainStep::update(const RankStep& step, const Update& update) {
+  ActionRecord& record = engine_.mesh().record();
   if (before_update_) {
     const ActionRecord::Action action(record, "keep values for the checkpoint");
     before_update_();
   }
   const ActionRecord::Action action(record, "optimizer");
   optimizer_.step(step.schedule.has_gradient, update);
-  return report;
 }
 
 /// What is not finite, and where; empty: all is. Collective where something is not.
-std::string TrainStep::find_non_finite(const StepReport& report) const {
+std::string TrainStep::find_non_finite(const StepReport& report, int64_t update) const {
   if (std::isfinite(report.loss) && std::isfinite(report.grad_norm)) return "";
   // Of any rank: not every one has every buffer.
   const auto num_buffers = static_cast<int64_t>(engine_.plan().buffers.size());
-  const int own = optimizer_.non_finite_buffer();
+  // The gradients that the device has judged are gone.
+  const int own = squares_.defined() ? optimizer_.non_finite_buffer(squares_, update)
+                                     : optimizer_.non_finite_buffer();
   int64_t first = own < 0 ? num_buffers : own;
   control_.all_reduce(&first, 1, DType::Int64, ReduceOp::Min).wait();
   const std::string buffer =
@@ -100,9 +153,10 @@ std::string TrainStep::find_non_finite(const StepReport& report) const {
 }
 
 /// Skips a step that must not change the model, or stops the run: from sums of all ranks alone.
-void TrainStep::judge(StepReport& report, int64_t step, StepHistory& history) const {
+void TrainStep::judge(StepReport& report, TrainPosition& position) const {
+  StepHistory& history = position.history;
   const OptimOptions& optim = engine_.plan().options.optim;
-  const std::string not_finite = find_non_finite(report);
+  const std::string not_finite = find_non_finite(report, position.optimizer_step + 1);
   report.fault =
       not_finite.empty() ? find_spike(optim, history, report.loss, report.grad_norm) : not_finite;
   if (report.fault.empty()) return accept(optim, report.loss, report.grad_norm, history);
@@ -110,7 +164,7 @@ void TrainStep::judge(StepReport& report, int64_t step, StepHistory& history) co
   const bool is_one_too_many = history.skipped_in_a_row == optim.max_skips;
   if (stops || is_one_too_many)
     throw NonFiniteError(
-        "step " + std::to_string(step + 1) + ": " + report.fault + "; nothing was updated; " +
+        "step " + std::to_string(report.step) + ": " + report.fault + "; nothing was updated; " +
         (stops ? ""
                : std::to_string(optim.max_skips) + " steps in a row were skipped before it "
                                                    "(optim.max_skips); ") +

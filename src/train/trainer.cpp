@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/trainer.hpp"
 
+#include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/host_name.hpp"
@@ -121,8 +123,9 @@ ExitCode Trainer::run() {
     log_summary();
     return code;
   } catch (const NonFiniteError&) {
-    parts_.log.warn("samples of step " + std::to_string(position_.step + 1) + ": " +
-                    list_samples(samples_of_step()));
+    const int64_t step = step_.judged_step();
+    parts_.log.warn("samples of step " + std::to_string(step) + ": " +
+                    list_samples(samples_of_step(step)));
     // Thrown by all ranks, before anything was updated: the save under way is sound.
     finish_save(false);
     throw;
@@ -132,13 +135,20 @@ ExitCode Trainer::run() {
 ExitCode Trainer::train(MadeSteps& source) {
   const int64_t steps = options_.schedule.steps;
   while (position_.step < steps) {
-    const StepReport report = train_one(source);
-    const bool leaves = report.flags.leave > 0, last = position_.step == steps;
-    if (report.flags.save > 0) parts_.stop.serve_save();
-    if (report.flags.writing == 0) advance_save();
-    if (is_due(options_.log.every) || last || leaves) log_step(report, last || leaves);
+    const std::vector<StepReport> known = train_one(source);
+    const auto any = [&](double StepFlags::*flag) {
+      return std::ranges::any_of(known, [&](const auto& one) { return one.flags.*flag > 0; });
+    };
+    const bool saves = any(&StepFlags::save), leaves = any(&StepFlags::leave);
+    const bool last = position_.step == steps;
+    if (saves) parts_.stop.serve_save();
+    if (!known.empty() && known.back().step > advanced_step_ && known.back().flags.writing == 0)
+      advance_save();
+    if (!known.empty() && known.back().step == position_.step &&
+        (is_due(options_.log.every) || last || leaves))
+      log_step(known.back(), last || leaves);
     // Saved first: a fault of the held-out data must not cost the training.
-    if (is_due(options_.checkpoint.every) || report.flags.save > 0 || leaves ||
+    if (is_due(options_.checkpoint.every) || saves || leaves ||
         (last && options_.checkpoint.at_end))
       save(leaves || last);
     if (evaluation_is_due(last) && (last || !leaves)) {
@@ -157,7 +167,8 @@ ExitCode Trainer::train(MadeSteps& source) {
   return ExitCode::Done;
 }
 
-StepReport Trainer::train_one(MadeSteps& source) {
+/// What has become known of steps: of the new one last, if of that.
+std::vector<StepReport> Trainer::train_one(MadeSteps& source) {
   if (traces()) begin_trace();
   const Stopwatch whole;
   const double waited = record().wait_seconds();
@@ -165,29 +176,40 @@ StepReport Trainer::train_one(MadeSteps& source) {
   MadeStep made = load(source);
   const LoadedStep& step = made.loaded;
   if (const auto line = memory_.predict(step.plan, parts_.control)) parts_.log.info(*line);
-  const StepReport report = run_step(source, made);
+  const Traffic sent_before = parts_.engine.mesh().traffic();
+  std::vector<StepReport> known = run_step(source, made);
   if (traces()) end_trace();
+  for (const StepReport& report : known) {
+    take(report);
+    // Known a step late: its line goes before the new step is counted.
+    if (report.step == position_.step && is_due(options_.log.every)) log_step(report, false);
+  }
   ++position_.step;
   position_.samples += step.plan.samples;
   position_.tokens += step.plan.tokens;
-  position_.target_tokens += report.targets;
   ++interval_.steps;
-  interval_.bad_items += report.bad_items;
-  interval_.skipped += report.skipped;
+  add_traffic(interval_.sent, traffic_between(sent_before, parts_.engine.mesh().traffic()));
   interval_.tokens += step.plan.tokens;
   interval_.samples += step.plan.samples;
   interval_.model_flops += step.plan.model_flops;
   interval_.seconds += whole.seconds();
   interval_.own_seconds += whole.seconds() - (record().wait_seconds() - waited);
   seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
-  return report;
+  return known;
 }
 
-StepReport Trainer::run_step(const MadeSteps& source, MadeStep& made) {
+void Trainer::take(const StepReport& report) {
+  position_.target_tokens += report.targets;
+  interval_.bad_items += report.bad_items;
+  interval_.skipped += report.skipped;
+  if (report.bad_items > 0) warn_of_bad_items();
+  if (report.skipped) report_skip(report);
+}
+
+std::vector<StepReport> Trainer::run_step(const MadeSteps& source, MadeStep& made) {
   const LoadedStep& step = made.loaded;
   std::vector<Microbatch> microbatches;
   int64_t bad_items = 0;
-  std::string bad_lines;
   memory_.begin_step();
   // All ranks of a replica load the same samples; one of them tells what is bad.
   const bool reports = parts_.engine.mesh().replica().rank() == 0;
@@ -196,21 +218,23 @@ StepReport Trainer::run_step(const MadeSteps& source, MadeStep& made) {
     const LoadedMicrobatch& part = step.microbatches[m];
     for (const BadItem& bad : part.bad)
       if (reports)
-        bad_lines += "sample " + std::to_string(bad.sample) + ", item " + std::to_string(bad.item) +
-                     " is masked: " + bad.fault + "\n";
+        bad_lines_ += "sample " + std::to_string(bad.sample) + ", item " +
+                      std::to_string(bad.item) + " is masked: " + bad.fault + "\n";
     if (reports) bad_items += static_cast<int64_t>(part.bad.size());
     microbatches.push_back(source.take(made, m));
   }
-  StepFlags asked =
-      parts_.stop.poll(2 * (seconds_per_step_ + seconds_per_save_) + seconds_per_evaluation_);
+  const int steps_to_go = step_.is_judged_on_device() ? 2 : 1;  // until all have heard
+  StepFlags asked = parts_.stop.poll(2 * (steps_to_go * seconds_per_step_ + seconds_per_save_) +
+                                     seconds_per_evaluation_);
   asked.writing = writer_.is_writing();
-  const Traffic sent_before = parts_.engine.mesh().traffic();
-  const StepReport report = step_.run(step.plan, microbatches, bad_items, asked, position_);
-  add_traffic(interval_.sent, traffic_between(sent_before, parts_.engine.mesh().traffic()));
+  std::vector<StepReport> known = step_.run(step.plan, microbatches, bad_items, asked, position_);
+  const bool stops = std::ranges::any_of(known, [](const StepReport& report) {
+    return report.flags.save > 0 || report.flags.leave > 0;
+  });
+  if (stops || is_asked_for_at_once(options_, position_.step + 1))
+    if (const auto own = step_.finish(position_)) known.push_back(*own);
   memory_.end_step(step.plan);
-  if (report.bad_items > 0) warn_of_bad_items(bad_lines);
-  if (report.skipped) report_skip(report);
-  return report;
+  return known;
 }
 
 MadeStep Trainer::load(MadeSteps& source) {
@@ -244,24 +268,25 @@ void Trainer::end_trace() {
                   parts_.run_directory + "/trace");
 }
 
-/// Names the items that any rank has masked in this step.
-void Trainer::warn_of_bad_items(const std::string& own_lines) {
-  std::istringstream all(gather_text(parts_.control, own_lines));
+/// Names the items that any rank has masked since the last call.
+void Trainer::warn_of_bad_items() {
+  std::istringstream all(gather_text(parts_.control, std::exchange(bad_lines_, "")));
   for (std::string line; std::getline(all, line);) parts_.log.warn(line);
 }
 
-std::vector<int64_t> Trainer::samples_of_step() const {
-  return make_sampler(options_, parts_.train).global_batch(position_.step);
+/// Steps count from 1.
+std::vector<int64_t> Trainer::samples_of_step(int64_t step) const {
+  return make_sampler(options_, parts_.train).global_batch(step - 1);
 }
 
 void Trainer::report_skip(const StepReport& report) {
-  const std::string step = "step " + std::to_string(position_.step + 1) + ": ";
+  const std::string step = "step " + std::to_string(report.step) + ": ";
   if (report.fault.empty())
     return parts_.log.warn(step + "the global batch has no target token, so nothing was updated");
-  const SkipMetrics skip{.step = position_.step + 1,
+  const SkipMetrics skip{.step = report.step,
                          .report = report,
-                         .in_a_row = position_.history.skipped_in_a_row,
-                         .samples = samples_of_step()};
+                         .in_a_row = report.skipped_in_a_row,
+                         .samples = samples_of_step(report.step)};
   parts_.log.warn(step + report.fault + "; nothing was updated (" + std::to_string(skip.in_a_row) +
                   " in a row of at most " + std::to_string(options_.optim.max_skips) +
                   "); samples " + list_samples(skip.samples));
@@ -279,7 +304,7 @@ bool Trainer::is_due(int64_t every) const {
 void Trainer::log_step(const StepReport& report, bool last) {
   const ActionRecord::Action action(record(), "log");
   StepMetrics metrics;
-  metrics.step = position_.step;
+  metrics.step = report.step;
   metrics.steps = options_.schedule.steps;
   metrics.report = report;
   metrics.bad_items = interval_.bad_items;
@@ -360,6 +385,7 @@ void Trainer::save(bool must) {
 /// No rank is busy with the save that is under way, if one is.
 void Trainer::advance_save() {
   if (!writer_.is_under_way()) return;
+  advanced_step_ = position_.step;
   bool has_more = false;
   try_to_save(false, [&] { has_more = writer_.advance(); });
   if (!has_more) finish_save(false);

@@ -79,7 +79,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   Stream& stream = stream_of(handle);
   stream.drain();
-  device().host_sees(stream.clock());
+  device().host_awaits(stream.clock());
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int) {

@@ -198,6 +198,12 @@ void Device::host_sees(const Clock& clock) {
   }
 }
 
+void Device::host_awaits(const Clock& clock) {
+  const std::lock_guard lock(mutex_);
+  ++awaited_;
+  host_sees(clock);
+}
+
 void* Device::allocate_pinned(size_t bytes) {
   const std::lock_guard lock(mutex_);
   const size_t pages = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;

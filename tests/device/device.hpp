@@ -130,6 +130,9 @@ class Device {
   void wait(Stream& stream, const std::shared_ptr<Mark>& mark);
   /// The host has seen this.
   void host_sees(const Clock& clock);
+  /// It has, having waited for it.
+  void host_awaits(const Clock& clock);
+  int64_t times_awaited() const { return awaited_; }
 
   /// While it lasts the device's pointers are good on any thread of the host; see OpenMemory.
   void open_to_host(bool do_so);
@@ -172,7 +175,7 @@ class Device {
   int streams_ = 0;
   bool takes_turns_ = false;
   Turns turns_;
-  int64_t held_ = 0;
+  int64_t held_ = 0, awaited_ = 0;
   Launches launches_;
   std::vector<std::string> faults_;
   std::unique_ptr<Stream> compute_;

@@ -166,7 +166,7 @@ class Guard : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     const Event& mark = *static_cast<Event*>(event);
     mark->wait();
-    device().host_sees(mark->seen);
+    device().host_awaits(mark->seen);
   }
   void destroyEvent(void* event, const at::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
@@ -388,7 +388,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
   if (goes_on)
     device().hold(host.const_data_ptr(), current(), target.is_cpu());
   else
-    device().host_sees(current().clock());
+    device().host_awaits(current().clock());
   return target;
 }
 
@@ -396,7 +396,7 @@ at::Scalar local_scalar(const at::Tensor& self) {
   count_launch("item");
   Opened open("item");
   const at::Scalar value = open.open(self, false).item();
-  device().host_sees(current().clock());
+  device().host_awaits(current().clock());
   return value;
 }
 

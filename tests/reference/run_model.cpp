@@ -288,7 +288,7 @@ void run_model(const Communicator& ranks, const Options& options, const std::str
   const Schedule schedule = plan.rank_step(step.plan, ranks.rank()).schedule;
   for (auto& buffer : engine.buffers())
     if (buffer) buffer->zero_gradient();
-  const double loss = engine.run(schedule.actions, step.microbatches).loss_sum;
+  const double loss = engine.run(schedule.actions, step.microbatches).loss_sum();
   HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
 
   const auto all = make_mpi_collectives(ranks);

@@ -76,6 +76,10 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
     return plan_.rank_step(plan_.step_plan(step, sampler.global_batch(step), dataset_.index()),
                            mesh_.rank());
   };
+  const auto note = [&](const StepReport& report) {
+    result.losses.push_back(report.loss);
+    result.grad_norms.push_back(report.grad_norm);
+  };
   Loader loader(dataset_, loading, plan_step, position_.step, end, 2);
   MadeSteps made_steps(loader, engine_, position_.step, end);
   for (; position_.step < end; ++position_.step) {
@@ -83,10 +87,11 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
     std::vector<Microbatch> microbatches;
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
       microbatches.push_back(made_steps.take(made, m));
-    const StepReport report = train_step.run(made.loaded.plan, microbatches, 0, {}, position_);
-    result.losses.push_back(report.loss);
-    result.grad_norms.push_back(report.grad_norm);
+    for (const StepReport& report :
+         train_step.run(made.loaded.plan, microbatches, 0, {}, position_))
+      note(report);
   }
+  if (const std::optional<StepReport> report = train_step.finish(position_)) note(*report);
   result.peak_bytes = engine_.ledger().peak_bytes();
   result.tensor_peak_bytes = standing + step_tensors.peak();
 }

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "zea/core/kernel_sizes.hpp"
+
 namespace zea::test_flat_kernels {
 namespace {
 
@@ -61,6 +63,27 @@ TEST_F(FlatKernels, AdamAddsTheDecayToTheGradient) {
   EXPECT_NEAR(p[1].item<double>(), -1.9, 1e-12);
 }
 
+TEST_F(FlatKernels, AdamwTakesTheScaleFromWhereItLies) {
+  const at::Tensor g = random_flat(5000, at::kFloat, 4);
+  at::Tensor p = random_flat(5000, at::kFloat, 1), m = at::zeros_like(p), v = at::zeros_like(p);
+  at::Tensor p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
+  AdamwUpdate update{.lr = 1e-2, .gradient_scale = 0.3};
+  adamw(p2, g, m2, v2, update);
+  double scale = std::numeric_limits<double>::quiet_NaN();
+  update.gradient_scale = 1;
+  update.scale_there = &scale;
+  const at::Tensor before = p.clone();
+  adamw(p, g, m, v, update);
+  EXPECT_TRUE(at::equal(p, before));
+  EXPECT_TRUE(at::equal(m, at::zeros_like(m)));
+  EXPECT_TRUE(at::equal(v, at::zeros_like(v)));
+  scale = 0.3;
+  adamw(p, g, m, v, update);
+  EXPECT_TRUE(at::equal(p, p2));
+  EXPECT_TRUE(at::equal(m, m2));
+  EXPECT_TRUE(at::equal(v, v2));
+}
+
 TEST_F(FlatKernels, AdamwOfCutsIsBitwiseThatOfTheWhole) {
   const int64_t elements = 10007, cut = 3333;
   const at::Tensor g = random_flat(elements, at::kFloat, 4);
@@ -88,6 +111,16 @@ TEST_F(FlatKernels, SumOfSquaresEqualsItsReferenceOnAnyNumberOfThreads) {
       EXPECT_EQ(sum_of_squares({flat}), one);
       EXPECT_NEAR(one, sum_of_squares_reference(flat).item<double>(), 1e-10 * (1 + one));
     }
+}
+
+TEST_F(FlatKernels, ChunkSquaresAreInTheOrderOfTheFlats) {
+  const at::Tensor a = random_flat(kChunkElements + 3, at::kDouble, 1),
+                   b = random_flat(7, at::kDouble, 2);
+  const at::Tensor sums = chunk_squares({a, b});
+  ASSERT_EQ(sums.numel(), 3);
+  const at::Tensor of[] = {a.narrow(0, 0, kChunkElements), a.narrow(0, kChunkElements, 3), b};
+  for (int i = 0; i < 3; ++i)
+    EXPECT_NEAR(sums[i].item<double>(), sum_of_squares_reference(of[i]).item<double>(), 1e-9);
 }
 
 TEST_F(FlatKernels, SumOfSquaresShowsWhatIsNotFinite) {

@@ -25,6 +25,34 @@ OptimOptions guarded() {
   return optim;
 }
 
+TEST(StepGuard, LeavesToTheDeviceWhatItCanJudge) {
+  Plan plan;
+  plan.shardings.resize(2);
+  for (const char* kind : {"adamw", "adam", "sgd", "muon", "adamw_8bit"}) {
+    plan.optimizer.name = kind;
+    const std::string name = kind;
+    EXPECT_EQ(is_judged_on_device(plan, true), name == "adamw" || name == "adam") << kind;
+  }
+  plan.optimizer.name = "adamw";
+  EXPECT_FALSE(is_judged_on_device(plan, false)) << "the host, or libtorch's operations";
+  plan.shardings[1].offloads = true;
+  EXPECT_FALSE(is_judged_on_device(plan, true));
+  plan.shardings[1].offloads = false;
+  plan.options.optim.spike_deviations = 4;
+  EXPECT_FALSE(is_judged_on_device(plan, true));
+}
+
+TEST(StepGuard, KnowsWhatIsAskedForAtOnce) {
+  Options options;
+  options.schedule.steps = 11;
+  options.checkpoint.every = 4;
+  options.eval.every = 6;
+  std::vector<int64_t> asked;
+  for (int64_t step = 1; step <= 11; ++step)
+    if (is_asked_for_at_once(options, step)) asked.push_back(step);
+  EXPECT_EQ(asked, (std::vector<int64_t>{4, 6, 8, 11}));
+}
+
 TEST(StepGuard, FindsWhatLiesBeyondItsDeviations) {
   const OptimOptions optim = guarded();
   const StepHistory history = full_window(optim);

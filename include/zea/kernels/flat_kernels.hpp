@@ -33,7 +33,10 @@ struct AdamwUpdate {
   double weight_decay = 0;
   bool decoupled = true;      ///< AdamW; false: Adam
   double gradient_scale = 1;  ///< the gradient is multiplied by it: clipping and 1/N
-  int64_t step = 1;           ///< counts from 1
+  /// Where the parameter lies: in place of gradient_scale, read by the kernel. NaN: it changes
+  /// nothing. Without kernels there (has_flat_kernels()) it must be null.
+  const double* scale_there = nullptr;
+  int64_t step = 1;  ///< counts from 1
 };
 
 /// What an update changes, and by what: 1-d, contiguous, of one type (fp32 or fp64) and length.
@@ -47,6 +50,13 @@ struct AdamwRun {
 void adamw(const std::vector<AdamwRun>& runs);
 void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
            const at::Tensor& exp_avg_sq, const AdamwUpdate& update);
+
+/// Whether flat buffers on `device` are for these kernels, and not for libtorch's operations.
+bool has_flat_kernels(at::Device device);
+
+/// (chunk) fp64 sums of squares of all flats' chunks of kChunkElements, in order, where they are.
+/// They are on one device that has kernels, and of one type. Does not wait for it.
+at::Tensor chunk_squares(const std::vector<at::Tensor>& flats);
 
 /// The sum of squares of all, likewise; waits for the devices that they are on. Independent of the
 /// number of threads; not finite if any element is not.

@@ -20,6 +20,9 @@ class Optimizer {
   /// 1) takes: each element is counted by one rank, those of frozen parameters by none.
   double own_sum_of_squares(int64_t update) const;
 
+  /// The same in parts, where the gradients are (chunk_squares()): does not wait for the device.
+  at::Tensor own_squares(int64_t update) const;
+
   /// Updates the buffers that have a gradient in this step; the plan's rules give each
   /// parameter its factor of `update.lr` and its weight decay, and the updates it is frozen for:
   /// its own count of steps begins after them.
@@ -30,6 +33,8 @@ class Optimizer {
 
   /// The first buffer of this rank whose gradient is not finite; -1 when all are.
   int non_finite_buffer() const;
+  /// The same by what own_squares(update) gave.
+  int non_finite_buffer(const at::Tensor& squares, int64_t update) const;
 
  private:
   /// Elements of a shard, or of what is kept of a state beside it.
@@ -56,6 +61,7 @@ class Optimizer {
 
   void add_cuts(int buffer);
   void add_counted(int buffer);
+  std::vector<at::Tensor> counted_gradients(int64_t update) const;
 
   Engine& engine_;
   UpdateFunction update_;     ///< of all but Muon's matrices

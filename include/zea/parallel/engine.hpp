@@ -20,10 +20,14 @@
 namespace zea {
 
 struct WalkResult {
-  double loss_sum = 0;              ///< over this rank's targets
+  /// fp64, over this rank's targets, where the head computed it; undefined where no head runs.
+  at::Tensor loss;
   std::vector<at::Tensor> outputs;  ///< of the head per microbatch, when it computes logits
   /// By unit and microbatch: what some unit would have read that had no work in the walk.
   std::map<std::pair<int, int>, at::Tensor> unread;
+
+  /// Waits for the device that has it; 0 where no head runs.
+  double loss_sum() const { return loss.defined() ? loss.item<double>() : 0; }
 };
 
 class Engine {
@@ -131,7 +135,6 @@ class Engine {
   std::optional<int> reducing_shard_;
   std::vector<int> reducing_replicas_;
   WalkResult result_;
-  at::Tensor loss_sum_;  ///< of the microbatches so far; undefined before the first
 };
 
 /// The types that the encoders of a plan's model compute in.

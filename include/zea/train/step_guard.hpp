@@ -8,6 +8,7 @@
 
 #include "zea/deck/options.hpp"
 #include "zea/io/manifest.hpp"
+#include "zea/plan/plan.hpp"
 
 namespace zea {
 
@@ -15,6 +16,16 @@ namespace zea {
 /// the population) of it, as words; empty: nothing, or the window is not full yet.
 std::string find_spike(const OptimOptions& optim, const StepHistory& history, double loss,
                        double grad_norm);
+
+/// Whether a device may judge the steps of a run by itself: updates are launched behind the
+/// gradients, and the host hears a step later what came of them. So it is on a device with kernels
+/// that read their scale there (`has_kernels`), of AdamW and Adam, whose states lie there too, and
+/// where nothing but finite or not is asked: a spike is found in a window that the host keeps.
+bool is_judged_on_device(const Plan& plan, bool has_kernels);
+
+/// Whether what came of step `step` (they count from 1) is asked for before the next one begins: by
+/// a checkpoint, an evaluation or the end.
+bool is_asked_for_at_once(const Options& options, int64_t step);
 
 /// Puts an accepted step into the window, which keeps the last optim.spike_window.
 void accept(const OptimOptions& optim, double loss, double grad_norm, StepHistory& history);

@@ -25,8 +25,8 @@ class StopRequest {
   /// What this rank was asked for since the last call. `seconds_to_save` is how long one more step
   /// and a checkpoint may take: the run leaves while that much is left.
   StepFlags poll(double seconds_to_save);
-  /// Ranks have agreed to save what this step made. That is what this rank was asked for since the
-  /// last poll as well; and if it was asked for nothing so far, the signal that others had may come
+  /// Ranks have agreed to save what this step made. That is what this rank was asked for until now
+  /// as well; and if it was asked for nothing so far, the signal that others had may come
   /// for another `spread_seconds`.
   void serve_save(double spread_seconds = 1);
   double elapsed_seconds() const;
@@ -38,7 +38,7 @@ class StopRequest {
   bool is_root_;
   double wall_seconds_;
   std::chrono::steady_clock::time_point start_;
-  bool has_asked_ = false;        ///< for a checkpoint, at the last poll
+  bool has_asked_ = false;        ///< for a checkpoint, and it was not served yet
   int64_t on_its_way_until_ = 0;  ///< clock_nanoseconds(): for a signal that others have had
 };
 

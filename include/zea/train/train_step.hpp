@@ -3,31 +3,28 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "zea/optim/optimizer.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/holder_sums.hpp"
+#include "zea/train/device_step_sums.hpp"
 #include "zea/train/step_guard.hpp"
 
 namespace zea {
 
-/// What ranks tell each other once per step, besides gradients: sums over ranks.
-struct StepFlags {
-  double save = 0;     ///< ranks that were asked to write a checkpoint
-  double leave = 0;    ///< ranks that were asked to write a checkpoint and leave
-  double writing = 0;  ///< ranks whose file of a checkpoint is still being written
-};
-
 struct StepReport {
+  int64_t step = 0;      ///< counts from 1
   double loss = 0;       ///< mean over the targets of the global batch
   double grad_norm = 0;  ///< of the mean's gradient, before clipping
   double lr = 0;
   int64_t targets = 0;  ///< with bad items' samples left out
   int64_t bad_items = 0;
-  bool skipped = false;  ///< nothing was updated: no target in the global batch, or a fault
-  std::string fault;     ///< for which the guard skipped it; empty: none
-  StepFlags flags;       ///< over all ranks
+  bool skipped = false;          ///< nothing was updated: no target in the global batch, or a fault
+  std::string fault = {};        ///< for which the guard skipped it; empty: none
+  int64_t skipped_in_a_row = 0;  ///< by the guard, with this step
+  StepFlags flags = {};          ///< over all ranks
 };
 
 class TrainStep {
@@ -39,19 +36,37 @@ class TrainStep {
 
   /// Runs `step` on this rank's microbatches. The optimizer's step and the guard's history in
   /// `position` go on; a step that is skipped advances neither the optimizer's step nor its states.
-  /// Collective. Throws NonFiniteError, on all ranks, before anything is updated.
-  StepReport run(const RankStep& step, const std::vector<Microbatch>& microbatches,
-                 int64_t bad_items, const StepFlags& flags, TrainPosition& position);
+  /// Collective. Gives what has become known of steps: what came of this one, or, where the device
+  /// judges (is_judged_on_device()), of the one before, unless finish() gave that. Throws
+  /// NonFiniteError, on all ranks, before anything is updated, by this step or by that one.
+  std::vector<StepReport> run(const RankStep& step, const std::vector<Microbatch>& microbatches,
+                              int64_t bad_items, const StepFlags& flags, TrainPosition& position);
+  /// What came of the last step where run() did not say; waits for it. Collective, as run().
+  std::optional<StepReport> finish(TrainPosition& position);
+
+  bool is_judged_on_device() const { return device_sums_.has_value(); }
+  /// The last one that was judged; they count from 1.
+  int64_t judged_step() const { return judged_step_; }
 
  private:
-  std::string find_non_finite(const StepReport& report) const;
-  void judge(StepReport& report, int64_t step, StepHistory& history) const;
+  void run_on_device(const RankStep& step, const StepSums& own, const WalkResult& walk,
+                     const TrainPosition& position);
+  StepReport run_on_host(const RankStep& step, StepSums sums, const WalkResult& walk,
+                         TrainPosition& position);
+  StepReport settle(const StepSums& sums, int64_t step, TrainPosition& position);
+  void update(const RankStep& step, const Update& update);
+  std::string find_non_finite(const StepReport& report, int64_t update) const;
+  void judge(StepReport& report, TrainPosition& position) const;
 
   Engine& engine_;
   HolderSums holder_sums_;
   Optimizer& optimizer_;
   Collectives& control_;
   std::function<void()> before_update_;
+  std::optional<DeviceStepSums> device_sums_;
+  std::optional<int64_t> under_way_;  ///< the step that it judges, of which nothing was heard yet
+  int64_t judged_step_ = 0;
+  at::Tensor squares_;  ///< of that one: Optimizer::own_squares()
 };
 
 }  // namespace zea

@@ -61,8 +61,9 @@ class Trainer {
     Traffic sent;
   };
 
-  StepReport train_one(MadeSteps& source);
-  StepReport run_step(const MadeSteps& source, MadeStep& made);
+  std::vector<StepReport> train_one(MadeSteps& source);
+  std::vector<StepReport> run_step(const MadeSteps& source, MadeStep& made);
+  void take(const StepReport& report);
   MadeStep load(MadeSteps& source);
   ActionRecord& record() { return parts_.engine.mesh().record(); }
   bool traces() const { return position_.step + 1 == options_.log.trace_step; }
@@ -70,9 +71,9 @@ class Trainer {
   void end_trace();
   bool is_due(int64_t every) const;
   bool evaluation_is_due(bool last) const;
-  void warn_of_bad_items(const std::string& own_lines);
+  void warn_of_bad_items();
   void report_skip(const StepReport& report);
-  std::vector<int64_t> samples_of_step() const;
+  std::vector<int64_t> samples_of_step(int64_t step) const;
   void log_step(const StepReport& report, bool last);
   void log_summary() const;
   void run_evaluation();
@@ -95,12 +96,15 @@ class Trainer {
   int64_t trace_origin_ = 0;
   TrainPosition position_;
   Interval interval_;
-  Traffic sent_;  ///< by this rank in the steps of this run
+  std::string bad_lines_;  ///< of this rank's bad items that no report has counted yet
+  Traffic sent_;           ///< by this rank in the steps of this run
   int64_t steps_done_ = 0;
   double seconds_per_step_ = 0;  ///< moving averages: how long one more step and a checkpoint take
   double seconds_per_save_ = 0;
   double seconds_per_evaluation_ = 0;
   int64_t saved_step_ = -1;  ///< of the last save, which may still be under way
+  /// The last step before that save went on: what was told until then of its files is old.
+  int64_t advanced_step_ = -1;
 };
 
 }  // namespace zea

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that the device judges: launched without a wait, heard of a step later, and the same bits
+// as of those that the host judges on the same device; also with a step that is not finite, and
+// where a run goes on behind it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "device/device.hpp"
+#include "device/kernels.hpp"
+#include "device/torch_device.hpp"
+#include "support/files.hpp"
+#include "support/grid_scenarios.hpp"
+#include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
+#include "support/tiny_run.hpp"
+#include "zea/batch/make_microbatch.hpp"
+#include "zea/checkpoint/checkpoint_writer.hpp"
+#include "zea/checkpoint/load_weights.hpp"
+#include "zea/train/training_data.hpp"
+
+namespace zea::testing::test_device_steps {
+namespace {
+
+constexpr int64_t kSteps = 6, kFault = 3;
+
+class DeviceSteps : public ::testing::Test {
+ protected:
+  void SetUp() override { have_kernels(true); }
+  void TearDown() override { have_kernels(false); }
+};
+
+const GridScenario& scenario() {
+  return grid_scenarios().front();
+}
+
+Grid grid() {
+  const Grid both{{1, 1}, "full_shard", 2};
+  return world().communicator().size() == 1 ? one_rank_like(both) : both;
+}
+
+/// Of so many losses from here on the last is not finite; 0: all are.
+int64_t g_losses_until_fault = 0;
+
+UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
+                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
+                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
+  UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
+  if (made.loss.defined() && g_losses_until_fault > 0 && --g_losses_until_fault == 0)
+    made.loss = made.loss * NAN;
+  return made;
+}
+
+TinyRunOptions judged_by_device() {
+  TinyRunOptions run = run_of(scenario(), grid());
+  run.deck.schedule.steps = kSteps;
+  run.deck.optim.on_nonfinite = "skip";
+  run.device = stand_in_device();
+  run.run_unit = planted_unit;
+  return run;
+}
+
+/// By a guard whose window is never full.
+TinyRunOptions judged_by_host() {
+  TinyRunOptions run = judged_by_device();
+  run.deck.optim.spike_deviations = 1e6;
+  return run;
+}
+
+int64_t num_microbatches(TinyRun& run, const MemoryDataset& dataset, const TinyRunOptions& options,
+                         int64_t steps) {
+  Sampler sampler(static_cast<int64_t>(dataset.index().size()), options.deck.schedule.global_batch,
+                  options.deck.run.seed, options.deck.data.shuffle);
+  const Plan& plan = run.engine().plan();
+  int64_t count = 0;
+  for (int64_t step = 0; step < steps; ++step)
+    count +=
+        std::ssize(plan.rank_step(plan.step_plan(step, sampler.global_batch(step), dataset.index()),
+                                  run.engine().world_rank())
+                       .microbatches);
+  return count;
+}
+
+/// The last rank's loss of step kFault is not finite.
+void plant(TinyRun& run, const MemoryDataset& dataset, const TinyRunOptions& options) {
+  const bool is_last = run.control().rank() == run.control().size() - 1;
+  g_losses_until_fault = is_last ? num_microbatches(run, dataset, options, kFault) : 0;
+}
+
+struct Trained {
+  TinyResult result = {};
+  std::map<std::string, Tensors> states = {};
+  TrainPosition position = {};
+
+  explicit Trained(const TinyRunOptions& options) {
+    const MemoryDataset dataset = dataset_of(scenario(), grid());
+    TinyRun run(world().communicator(), make_stand_in_collectives, dataset, options);
+    plant(run, dataset, options);
+    run.train(kSteps, result);
+    result.weights = run.weights();
+    states = run.states();
+    position = run.position();
+  }
+};
+
+TEST_F(DeviceSteps, GiveTheBitsOfThoseThatTheHostJudges) {
+  const Trained got(judged_by_device()), expected(judged_by_host());
+  ASSERT_EQ(got.result.losses.size(), expected.result.losses.size());
+  bool has_clipped = false;
+  for (size_t step = 0; step < got.result.losses.size(); ++step) {
+    has_clipped |= expected.result.grad_norms[step] > 0.5;
+    if (step + 1 == kFault) {
+      EXPECT_TRUE(std::isnan(got.result.losses[step]));
+      EXPECT_TRUE(std::isnan(expected.result.losses[step]));
+      continue;
+    }
+    EXPECT_EQ(got.result.losses[step], expected.result.losses[step]) << step;
+    EXPECT_EQ(got.result.grad_norms[step], expected.result.grad_norms[step]) << step;
+  }
+  EXPECT_TRUE(has_clipped);
+  EXPECT_EQ(got.result.weights, expected.result.weights);
+  EXPECT_EQ(got.states, expected.states);
+  EXPECT_EQ(got.position.optimizer_step, kSteps - 1);
+  EXPECT_EQ(got.position.history.skipped_in_a_row, 0);
+  EXPECT_TRUE(device().take_faults().empty());
+}
+
+TEST_F(DeviceSteps, AreLaunchedWithoutAWaitAndHeardOfAStepLater) {
+  const TinyRunOptions options = judged_by_device();
+  const MemoryDataset dataset = dataset_of(scenario(), grid());
+  TinyRun run(world().communicator(), make_stand_in_collectives, dataset, options);
+  Optimizer optimizer(run.engine());
+  TrainStep train_step(run.engine(), optimizer, run.control());
+  ASSERT_TRUE(train_step.is_judged_on_device());
+  const Plan& plan = run.engine().plan();
+  const int rank = run.control().rank();
+  for (int64_t number = 1; number <= 3; ++number) {
+    const RankStep step =
+        plan.rank_step(plan.step_plan(number - 1, {0, 1, 2, 3, 4, 5, 6}, dataset.index()), rank);
+    std::vector<Microbatch> microbatches;
+    for (const MicrobatchPlan& part : step.microbatches)
+      microbatches.push_back(
+          make_microbatch(load_microbatch(dataset, loading_on(plan, rank), part.samples),
+                          plan.model, run.engine().microbatch_options()));
+    const StepFlags asked{.save = number == 1 && rank == 0 ? 1.0 : 0.0};
+    const int64_t awaited = device().times_awaited();
+    const std::vector<StepReport> known =
+        train_step.run(step, microbatches, 0, asked, run.position());
+    EXPECT_EQ(run.position().optimizer_step, number - 1);
+    if (number == 1) {
+      EXPECT_EQ(device().times_awaited() - awaited, 0);
+      EXPECT_TRUE(known.empty());
+      continue;
+    }
+    EXPECT_EQ(device().times_awaited() - awaited, 1) << "for the step before";
+    ASSERT_EQ(known.size(), 1);
+    EXPECT_EQ(known[0].step, number - 1);
+    EXPECT_EQ(known[0].flags.save, number == 2 ? 1 : 0);
+    EXPECT_GT(known[0].loss, 0);
+  }
+  const std::optional<StepReport> last = train_step.finish(run.position());
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->step, 3);
+  EXPECT_EQ(run.position().optimizer_step, 3);
+  EXPECT_FALSE(train_step.finish(run.position()));
+}
+
+/// The same sentence, though the gradients that it tells of are gone.
+TEST_F(DeviceSteps, StopWhereTheHostWouldHave) {
+  const MemoryDataset dataset = dataset_of(scenario(), grid());
+  const auto stop_of = [&](TinyRunOptions options) -> std::pair<std::string, Tensors> {
+    options.deck.optim.on_nonfinite = "stop";
+    TinyRun run(world().communicator(), make_stand_in_collectives, dataset, options);
+    plant(run, dataset, options);
+    TinyResult result;
+    try {
+      run.train(kSteps, result);
+    } catch (const NonFiniteError& error) {
+      return {error.what(), run.weights()};
+    }
+    return {"", {}};
+  };
+  const auto expected = stop_of(judged_by_host());
+  EXPECT_TRUE(contains(expected.first, "step 3: loss is ")) << expected.first;
+  EXPECT_TRUE(contains(expected.first, "not finite in ")) << expected.first;
+  EXPECT_EQ(stop_of(judged_by_device()), expected);
+}
+
+TEST_F(DeviceSteps, GoOnBehindOneThatWasSkipped) {
+  constexpr int64_t kBefore = 4;
+  const SharedDirectory shared(world().communicator());
+  const MemoryDataset dataset = dataset_of(scenario(), grid());
+  const TinyRunOptions options = judged_by_device();
+  TinyRun whole(world().communicator(), make_stand_in_collectives, dataset, options);
+  plant(whole, dataset, options);
+  TinyResult before, expected, got;
+  whole.train(kBefore, before);
+  const std::string path = write_checkpoint(
+      whole.engine(), whole.control(),
+      {.directory = shared.path(), .run_id = "run-1", .position = whole.position(), .deck = ""});
+  whole.train(kSteps - kBefore, expected);
+  shared.barrier();
+
+  TinyRun again(world().communicator(), make_stand_in_collectives, dataset, options);
+  again.position() = read_checkpoint(again.engine(), again.control(), *open_state(path));
+  EXPECT_EQ(again.position().optimizer_step, kBefore - 1);
+  again.train(kSteps - kBefore, got);
+  EXPECT_EQ(got.losses, expected.losses);
+  EXPECT_EQ(again.weights(), whole.weights());
+  EXPECT_EQ(again.position(), whole.position());
+}
+
+}  // namespace
+}  // namespace zea::testing::test_device_steps
