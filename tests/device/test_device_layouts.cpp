@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "device/device.hpp"
+#include "device/kernels.hpp"
 #include "device/torch_device.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
@@ -67,6 +68,14 @@ TEST(DeviceLayouts, OffloadedStateEqualsOneRankOfTheHost) {
     };
     expect_same({grid_layout(grid_scenarios().front(), grid)}, prepare);
   }
+}
+
+/// With kernels of zea's the device judges its steps: on every place of a pipeline, too.
+TEST(DeviceLayouts, StepsThatTheDeviceJudgesAreThoseOfTheHost) {
+  have_kernels(true);
+  expect_same(sampled_pipelines(stride(40)));
+  expect_same(sampled_grids(stride(60)));
+  have_kernels(false);
 }
 
 /// Whoever runs communicators one after the other, in the order of the program, gets to the end: on

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training loop where the device judges its steps: what it logs, counts, saves and leaves
+// behind is what it does where the host judges them, on the same device.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "device/device.hpp"
+#include "device/kernels.hpp"
+#include "device/torch_device.hpp"
+#include "support/grid_scenarios.hpp"
+#include "support/mpi_main.hpp"
+#include "support/shared_directory.hpp"
+#include "support/tiny_run.hpp"
+#include "zea/io/state_source.hpp"
+#include "zea/train/trainer.hpp"
+#include "zea/train/training_data.hpp"
+
+namespace zea::testing::test_device_trainer {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kSteps = 6, kEvery = 4;
+constexpr int64_t kFault = 3;  ///< the loss, of those of the first rank, that is not finite
+
+const GridScenario& scenario() {
+  return grid_scenarios().front();
+}
+
+Grid grid() {
+  return {{1, 1}, "full_shard", 2};
+}
+
+/// Of so many losses from here on the last is not finite; 0: all are.
+int64_t g_losses_until_fault = 0;
+
+UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
+                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
+                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
+  UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
+  if (made.loss.defined() && g_losses_until_fault > 0 && --g_losses_until_fault == 0)
+    made.loss = made.loss * NAN;
+  return made;
+}
+
+struct Ended {
+  ExitCode code = ExitCode::Internal;
+  TrainPosition position = {};
+  std::vector<Json> lines = {};  ///< of metrics.jsonl, without times and memory
+  std::vector<std::string> checkpoints = {};
+
+  std::vector<Json> of_kind(const std::string& kind) const {
+    std::vector<Json> found;
+    for (const Json& line : lines)
+      if (line.at("kind") == kind) found.push_back(line);
+    return found;
+  }
+};
+
+class DeviceTrainer : public ::testing::Test {
+ protected:
+  void SetUp() override { have_kernels(true); }
+  void TearDown() override { have_kernels(false); }
+
+  /// `by_host`: asked for by a guard whose window is never full. `asks`: a file in its directory.
+  static Ended train(bool by_host, const std::string& asks = "", int64_t fault = 0) {
+    TinyRunOptions run = run_of(scenario(), grid());
+    Options& deck = run.deck;
+    deck.schedule.steps = kSteps;
+    deck.optim.on_nonfinite = "skip";
+    if (by_host) deck.optim.spike_deviations = 1e6;
+    deck.log.every = 1;
+    deck.checkpoint.every = kEvery;
+    deck.checkpoint.keep = 0;
+    run.device = stand_in_device();
+    run.run_unit = planted_unit;
+    const MemoryDataset dataset = dataset_of(scenario(), grid());
+    const SharedDirectory directory(world().communicator());
+    TinyRun training(world().communicator(), make_stand_in_collectives, dataset, run);
+    const int rank = training.control().rank();
+    std::filesystem::create_directories(directory / "checkpoints");
+    if (rank == 0 && !asks.empty()) std::ofstream(directory / asks);
+    directory.barrier();
+
+    g_losses_until_fault = rank == 0 ? fault : 0;
+    Optimizer optimizer(training.engine());
+    StopRequest stop(directory.path(), rank == 0, 0);
+    Log log(false, "");
+    const MetricsFile metrics(rank == 0 ? directory / "metrics.jsonl" : "");
+    TensorBytes tensor_bytes;
+    Trainer trainer({.engine = training.engine(),
+                     .optimizer = optimizer,
+                     .control = training.control(),
+                     .train = dataset,
+                     .eval = nullptr,
+                     .loading = loading_on(training.engine().plan(), rank),
+                     .stop = stop,
+                     .log = log,
+                     .metrics = metrics,
+                     .tensor_bytes = tensor_bytes,
+                     .run_directory = directory.path(),
+                     .run_id = "run-1",
+                     .deck = ""},
+                    {});
+    Ended ended{.code = trainer.run(), .position = trainer.position()};
+    directory.barrier();
+    for (const auto& entry : std::filesystem::directory_iterator(directory / "checkpoints"))
+      if (entry.path().filename().string().starts_with("step-"))
+        ended.checkpoints.push_back(entry.path().filename());
+    std::ranges::sort(ended.checkpoints);
+    std::ifstream file(directory / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) ended.lines.push_back(Json::parse(line));
+    directory.barrier();
+    return ended;
+  }
+
+  static void expect_same_lines(const Ended& got, const Ended& expected, const std::string& kind,
+                                const std::vector<std::string>& keys) {
+    const auto ours = got.of_kind(kind), theirs = expected.of_kind(kind);
+    ASSERT_EQ(ours.size(), theirs.size()) << kind;
+    for (size_t i = 0; i < ours.size(); ++i)
+      for (const std::string& key : keys)
+        EXPECT_EQ(ours[i].at(key).dump(), theirs[i].at(key).dump())
+            << kind << ' ' << i << ' ' << key;
+  }
+};
+
+TEST_F(DeviceTrainer, LogsAndSavesWhatTheHostWouldHave) {
+  for (const int64_t fault : {int64_t{0}, kFault}) {
+    const Ended got = train(false, "", fault), expected = train(true, "", fault);
+    EXPECT_EQ(got.code, ExitCode::Done);
+    EXPECT_EQ(got.checkpoints, (std::vector<std::string>{"step-00000004", "step-00000006"}));
+    EXPECT_EQ(got.checkpoints, expected.checkpoints);
+    EXPECT_EQ(got.position.optimizer_step, kSteps - (fault > 0));
+    TrainPosition position = expected.position;
+    position.history = got.position.history;  // the host's guard has a window
+    EXPECT_EQ(got.position, position);
+    if (world().rank() != 0) continue;
+    EXPECT_EQ(std::ssize(got.of_kind("train")), kSteps);
+    expect_same_lines(got, expected, "train", {"step", "loss", "grad_norm", "lr"});
+    expect_same_lines(got, expected, "checkpoint", {"step"});
+    EXPECT_EQ(got.of_kind("skip").size(), fault > 0 ? 1u : 0u);
+    expect_same_lines(got, expected, "skip", {"step", "in_a_row", "samples"});
+  }
+  EXPECT_TRUE(device().take_faults().empty());
+}
+
+/// Heard by all at the end of the next step, and acted on at once.
+TEST_F(DeviceTrainer, SavesAndLeavesAStepLater) {
+  const Ended saved = train(false, "SAVE");
+  EXPECT_EQ(saved.code, ExitCode::Done);
+  EXPECT_EQ(saved.checkpoints,
+            (std::vector<std::string>{"step-00000002", "step-00000004", "step-00000006"}));
+  const Ended left = train(false, "STOP");
+  EXPECT_EQ(left.code, ExitCode::Requeue);
+  EXPECT_EQ(left.checkpoints, std::vector<std::string>{"step-00000002"});
+  EXPECT_EQ(left.position.step, 2);
+  EXPECT_EQ(left.position.optimizer_step, 2);
+  EXPECT_EQ(train(true, "STOP").checkpoints, std::vector<std::string>{"step-00000001"});
+}
+
+}  // namespace
+}  // namespace zea::testing::test_device_trainer
