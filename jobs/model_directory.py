@@ -49,9 +49,9 @@ def mistral_turns(bos, eos):
     return Turns(bos, "[INST]", "[/INST]", "", eos, "", ("", "[IMG_END]"), row_end="[IMG_BREAK]")
 
 
-def chatml_turns(around_image=("", "")):
+def chatml_turns(around_image=("", ""), beside_image=""):
     user, assistant = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-    return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image)
+    return Turns("", user, assistant, "", "<|im_end|>", "\n", around_image, beside_image)
 
 
 def idefics3_turns(start):
@@ -74,7 +74,7 @@ QWEN_VL_VIDEOS = {
 USUAL_IMAGE_TOKENS = {"gemma3": 262144, "internvl": 151667, "llava_onevision": 151646, "mistral3": 10}
 USUAL_IMAGE_TOKENS |= dict.fromkeys(QWEN_VL, 151655) | {"idefics3": 128257, "smolvlm": 128257}
 # Of families that mark where an image begins and ends.
-AROUND_IMAGES = {"internvl": ("<img>", "</img>")}
+AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>", "<end_of_image>")}
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
 # Of those that number their tiles in the text.
 TILES_IN_TEXT = ("idefics3", "smolvlm")
@@ -136,10 +136,9 @@ class ModelDirectory:
     def turns(self, tokenizer):
         """As its instruction models are trained: ChatML, Gemma's or Mistral's where the tokenizer has
         that, Vicuna's else."""
+        of_images = AROUND_IMAGES.get(self.family, ("", "")), "\n\n" if self.family == "gemma3" else ""
         if tokenizer.token_to_id("<start_of_turn>") is not None:
-            sees = self.family == "gemma3"
-            around = ("<start_of_image>", "<end_of_image>") if sees else ("", "")
-            return gemma_turns(around, "\n\n" if sees else "")
+            return gemma_turns(*of_images)
         if self.family in TILES_IN_TEXT:
             for name in ("<fake_token_around_image>", "<global-img>"):
                 if tokenizer.token_to_id(name) is None:
@@ -147,7 +146,7 @@ class ModelDirectory:
             start = "<|im_start|>" if tokenizer.token_to_id("<|im_start|>") is not None else "<|begin_of_text|>"
             return idefics3_turns(start)
         if tokenizer.token_to_id("<|im_start|>") is not None:
-            return chatml_turns(AROUND_IMAGES.get(self.family, ("", "")))
+            return chatml_turns(*of_images)
         names = self._read("tokenizer_config.json")
         text = lambda token: token.get("content", "") if isinstance(token, dict) else token or ""  # noqa: E731
         bos, eos = text(names.get("bos_token", "<s>")), text(names.get("eos_token", "</s>"))

@@ -102,15 +102,14 @@ class Llava(InFolder):
         self.assertEqual([bytes(item["bytes"]) for item in third["items"]], [PNG, JPEG])
         self.assertEqual(third["targets"], len(self.tokenizer.encode(" two").ids) + 1)
 
-    def test_turns_of_gemma3(self):
-        """The ids that its processor makes of the whole text: nothing is cut where marks stood."""
-        special = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>"]
+    def gemma3(self, *special):
+        special = [*special, "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.train_from_iterator(
             ["\n\n\n"] * 9,
             trainers.BpeTrainer(
-                special_tokens=[*special, "<image_soft_token>"],
+                special_tokens=special,
                 show_progress=False,
                 initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             ),
@@ -118,8 +117,13 @@ class Llava(InFolder):
         model = self.folder / "model"
         model.mkdir()
         tokenizer.save(str(model / "tokenizer.json"))
-        config = {"model_type": "gemma3", "image_token_index": 5, "mm_tokens_per_image": 4}
+        config = {"model_type": "gemma3", "image_token_index": len(special) - 1, "mm_tokens_per_image": 4}
         (model / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
+        return model, tokenizer
+
+    def test_turns_of_gemma3(self):
+        """The ids that its processor makes of the whole text: nothing is cut where marks stood."""
+        model, tokenizer = self.gemma3("<bos>", "<start_of_turn>", "<end_of_turn>")
         talk = entry(["<image>what?", "a b", "and <image>", "c"], ["a.jpg", "sub/b.png"])
         (self.folder / "in.json").write_text(json.dumps([talk]))
         command = ["pack.py", self.folder / "in.json", "--images", self.folder / "images"]
@@ -145,6 +149,17 @@ class Llava(InFolder):
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         with h5py.File(self.folder / "out.h5") as file:
             self.assertEqual(file["tokens"][...].tolist(), ids)
+
+    def test_images_of_gemma3_in_turns_of_others(self):
+        model, tokenizer = self.gemma3("<|im_start|>", "<|im_end|>")
+        (self.folder / "in.json").write_text(json.dumps([entry(["<image>what?", "a b"], "a.jpg")]))
+        command = ["pack.py", self.folder / "in.json", "--images", self.folder / "images"]
+        result = run(*command, "--model", model, "--out", self.folder / "out.h5")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        image = "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
+        text = f"<|im_start|>user\n{image}what?<|im_end|>\n<|im_start|>assistant\na b<|im_end|>\n"
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        self.assertEqual(dump(self.folder / "out.h5", 4)["samples"][0]["tokens"], ids)
 
     def qwen2_vl(self):
         special = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
