@@ -8,6 +8,7 @@
 
 #include "device/device.hpp"
 #include "device/kernels.hpp"
+#include "device/planted_loss.hpp"
 #include "device/torch_device.hpp"
 #include "support/files.hpp"
 #include "support/grid_scenarios.hpp"
@@ -37,18 +38,6 @@ const GridScenario& scenario() {
 Grid grid() {
   const Grid both{{1, 1}, "full_shard", 2};
   return world().communicator().size() == 1 ? one_rank_like(both) : both;
-}
-
-/// Of so many losses from here on the last is not finite; 0: all are.
-int64_t g_losses_until_fault = 0;
-
-UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
-                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
-  if (made.loss.defined() && g_losses_until_fault > 0 && --g_losses_until_fault == 0)
-    made.loss = made.loss * NAN;
-  return made;
 }
 
 TinyRunOptions judged_by_device() {
@@ -84,7 +73,7 @@ int64_t num_microbatches(TinyRun& run, const MemoryDataset& dataset, const TinyR
 /// The last rank's loss of step kFault is not finite.
 void plant(TinyRun& run, const MemoryDataset& dataset, const TinyRunOptions& options) {
   const bool is_last = run.control().rank() == run.control().size() - 1;
-  g_losses_until_fault = is_last ? num_microbatches(run, dataset, options, kFault) : 0;
+  plant_loss(is_last ? num_microbatches(run, dataset, options, kFault) : 0);
 }
 
 struct Trained {

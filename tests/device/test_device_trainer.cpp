@@ -3,13 +3,13 @@
 // behind is what it does where the host judges them, on the same device.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "device/device.hpp"
 #include "device/kernels.hpp"
+#include "device/planted_loss.hpp"
 #include "device/torch_device.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
@@ -33,18 +33,6 @@ const GridScenario& scenario() {
 
 Grid grid() {
   return {{1, 1}, "full_shard", 2};
-}
-
-/// Of so many losses from here on the last is not finite; 0: all are.
-int64_t g_losses_until_fault = 0;
-
-UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
-                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
-                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
-  UnitOutput made = run_unit(model, unit, parameters, inputs, microbatch, head, layers);
-  if (made.loss.defined() && g_losses_until_fault > 0 && --g_losses_until_fault == 0)
-    made.loss = made.loss * NAN;
-  return made;
 }
 
 struct Ended {
@@ -86,7 +74,7 @@ class DeviceTrainer : public ::testing::Test {
     if (rank == 0 && !asks.empty()) std::ofstream(directory / asks);
     directory.barrier();
 
-    g_losses_until_fault = rank == 0 ? fault : 0;
+    plant_loss(rank == 0 ? fault : 0);
     Optimizer optimizer(training.engine());
     StopRequest stop(directory.path(), rank == 0, 0);
     Log log(false, "");

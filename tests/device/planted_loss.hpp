@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loss that is not finite, planted into a run: what its units do (TinyRunOptions::run_unit).
+#pragma once
+
+#include "zea/model/unit.hpp"
+
+namespace zea::testing {
+
+/// Of so many of this rank's losses from here on the last is not finite; 0: all are.
+void plant_loss(int64_t losses_until_fault);
+
+/// run_unit(), with the planted loss.
+UnitOutput planted_unit(const ModelSpec& model, const UnitSpec& unit,
+                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
+                        const Microbatch& microbatch, HeadOutput head, const Layers& layers);
+
+}  // namespace zea::testing
