@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "zea/parallel/host_copies.hpp"
+
 namespace zea::detail {
 namespace {
 
@@ -22,7 +24,7 @@ DeviceReads::DeviceReads(at::Device device)
       blocks_{Block{pinned_block(), c10::Event(device.type())},
               Block{pinned_block(), c10::Event(device.type())}} {
   c10::Event given(device.type());
-  given.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  given.record(current_stream(device));
   given.block(stream_);
 }
 

@@ -57,7 +57,7 @@ const at::Tensor& AttentionSegments::bounds() const {
   std::vector<int32_t> bounds{0};
   for (const Segment& segment : segments_)
     bounds.push_back(static_cast<int32_t>(segment.start + segment.length));
-  return bounds_ = at::tensor(bounds, at::kInt).to(device_);
+  return bounds_ = tensor_of(bounds, device_);
 }
 
 at::Tensor& AttentionSegments::bounds_on(at::Device device) {

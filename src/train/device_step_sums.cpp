@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/train/device_step_sums.hpp"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <bit>
 #include <cstddef>
 #include <cstring>
 #include <tuple>
+
+#include "zea/parallel/host_copies.hpp"
 
 namespace zea {
 namespace {
@@ -40,7 +40,7 @@ void DeviceStepSums::start(const StepSums& own, const at::Tensor& loss, const at
   if (world_.size() > 1)
     world_.all_reduce(sums.mutable_data_ptr(), kValues, DType::Float64, ReduceOp::Sum).wait();
   received_.copy_(sums, /*non_blocking=*/true);
-  is_back_.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  is_back_.record(current_stream(device_));
   scale_ = scale_of(sums);
 }
 
