@@ -64,11 +64,11 @@ class Media:
         """Inside the folder of its modality, also where links lead."""
         if not isinstance(source, str):
             raise EntryFault("unreadable", f"{modality} inside cannot be read: it is neither bytes nor a path")
-        if not source.strip("./ "):
-            raise EntryFault("unreadable", f"{modality} has an empty path")
         if re.match(r"[a-z]+://", source):
             raise EntryFault("unreadable", f"{modality} {source[:80]} is not on this machine; fetch it, and name its file")
         path, root = PurePosixPath(source), self.roots[modality]
+        if not path.parts:
+            raise EntryFault("unreadable", f"{modality} has an empty path")
         if root is None:
             raise EntryFault("unreadable", f"has {modality}, but --{FOLDERS[modality]} names no folder")
         outside = f"{modality} {path} lies outside the folder of {FOLDERS[modality]}"
