@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrices that fit into a core's cache are multiplied by the products of tiles, which leave out
+// what lies below the diagonal; larger ones, and those of devices, by the library, some rows at a
+// time.
+#include "zea/kernels/symmetric_product.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "launch.hpp"
+#include "pair_matmul.hpp"
+#include "tile_rows.hpp"
+#include "zea/kernels/matmul.hpp"
+
+namespace zea {
+namespace detail {
+namespace {
+
+/// Elements of a right operand that stays in a core's cache, and rows that a thread takes of it.
+constexpr int64_t kCachedElements = int64_t{1} << 18;
+constexpr int64_t kChunkRows = 32;
+/// Rows of a large result that are multiplied at once.
+constexpr int64_t kPanelRows = 512;
+
+enum class Part { All, UpperHalf };
+
+constexpr int64_t parts_of(int64_t whole, int64_t part) {
+  return (whole + part - 1) / part;
+}
+
+at::Tensor rounded(const at::Tensor& x, at::ScalarType type) {
+  return type == x.scalar_type() ? x : x.to(type).to(x.scalar_type());
+}
+
+/// (rows, columns) in whole vectors, and zeros beyond.
+template <class W>
+at::Tensor room(int64_t rows, int64_t columns, const at::Tensor& like) {
+  constexpr int64_t L = kLanes<W>;
+  const std::vector<int64_t> sizes{round_to(rows, L), round_to(columns, L)};
+  const bool fits = rows % L == 0 && columns % L == 0;
+  return fits ? at::empty(sizes, like.options()) : at::zeros(sizes, like.options());
+}
+
+at::Tensor part_of(const at::Tensor& room, int64_t rows, int64_t columns) {
+  return room.narrow(0, 0, rows).narrow(1, 0, columns);
+}
+
+/// `x` in rows that lie dense, whole vectors each.
+template <class W>
+at::Tensor in_vectors(const at::Tensor& x) {
+  constexpr int64_t L = kLanes<W>;
+  if (x.stride(1) == 1 && x.size(1) % L == 0) return x;
+  const at::Tensor packed = room<W>(x.size(0), x.size(1), x);
+  if (x.stride(0) == 1 && x.size(0) % L == 0 && x.size(1) % L == 0)
+    transpose(elements<W>(x), x.stride(1), x.size(1), x.size(0), elements<W>(packed),
+              packed.stride(0));
+  else
+    part_of(packed, x.size(0), x.size(1)).copy_(x);
+  return packed;
+}
+
+/// result (rows, columns in whole vectors) = scale left right, or += left right.
+template <class Terms>
+void multiply_tiles(const TileProduct<Terms>& whole, Part part) {
+  for_each_chunk(
+      whole.rows,
+      [&](int64_t, int64_t begin, int64_t end) {
+        TileProduct<Terms> chunk = whole;
+        chunk.left += begin * whole.left_row;
+        chunk.sum += begin * whole.sum_stride;
+        chunk.rows = end - begin;
+        if (part == Part::UpperHalf) chunk.seen = {Diagonal::Result, false, -begin};
+        multiply(chunk);
+      },
+      kChunkRows);
+}
+
+/// `result` has its columns in whole vectors.
+struct Factors {
+  const at::Tensor &result, &a, &b;
+  double scale;
+  bool adds;
+  Part part;
+};
+
+template <class W>
+void multiply_singles(const Factors& f) {
+  const at::Tensor right = in_vectors<W>(f.b);
+  multiply_tiles(TileProduct<Singles<W>>{elements<W>(f.a), f.a.stride(0), f.a.stride(1),
+                                         elements<W>(right), right.stride(0), elements<W>(f.result),
+                                         f.result.stride(0), f.a.size(0), right.size(1),
+                                         f.a.size(1), f.adds, static_cast<W>(f.scale)},
+                 f.part);
+}
+
+#ifdef ZEA_HAS_PAIRS
+/// Pairs of a row's neighbours: (rows, columns / 2). Of two rows': (rows / 2, columns).
+at::Tensor paired(const at::Tensor& x, bool along) {
+  const int64_t rows = x.size(0), columns = x.stride(0);
+  const at::Tensor pairs = along ? at::empty({rows, columns / 2}, x.options())
+                                 : at::empty({parts_of(rows, 2), columns}, x.options());
+  auto* const to = elements<Bf16Pair>(pairs);
+  pair_rows(elements<float>(x), columns, rows, 0, columns,
+            along ? PairedRows{to, nullptr} : PairedRows{nullptr, to});
+  return pairs;
+}
+
+void multiply_pairs(const Factors& f) {
+  const at::Tensor left = paired(in_vectors<float>(f.a), true);
+  // What lies dense along the inner dim has its pairs there, too.
+  const at::Tensor right = f.b.stride(0) == 1 && f.b.stride(1) != 1
+                               ? in_vectors<float>(paired(in_vectors<float>(f.b.t()), true).t())
+                               : paired(in_vectors<float>(f.b), false);
+  multiply_tiles(
+      TileProduct<Pairs>{elements<Bf16Pair>(left), left.stride(0), 1, elements<Bf16Pair>(right),
+                         right.stride(0), elements<float>(f.result), f.result.stride(0),
+                         f.a.size(0), right.size(1), parts_of(f.a.size(1), 2), f.adds,
+                         static_cast<float>(f.scale)},
+      f.part);
+}
+#endif
+
+/// What is above the diagonal goes below it, of (m, m) in whole vectors.
+template <class W>
+void mirror_tiles(const at::Tensor& room) {
+  constexpr int64_t L = kLanes<W>;
+  const int64_t size = room.size(0), stride = room.stride(0);
+  W* const first = elements<W>(room);
+  for (int64_t i = 0; i < size; i += L) {
+    for (int64_t j = i + L; j < size; j += L)
+      transpose(first + i * stride + j, stride, L, L, first + j * stride + i, stride);
+    for (int64_t r = i; r < i + L; ++r)
+      for (int64_t c = i; c < r; ++c) first[r * stride + c] = first[c * stride + r];
+  }
+}
+
+template <class W>
+at::Tensor product_of_tiles(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
+                            double scale, const Addend& addend, Part part) {
+  const at::Tensor all = room<W>(a.size(0), b.size(1), a);
+  const at::Tensor result = part_of(all, a.size(0), b.size(1));
+  // Half a result is not yet whole when its addend is needed whole.
+  const bool adds = part == Part::All && addend.sum.defined();
+  at::Tensor begun = result;
+  if (adds) at::mul_out(begun, addend.sum, at::Scalar(addend.factor));
+#ifdef ZEA_HAS_PAIRS
+  if (operands == at::kBFloat16 && pair_use() == PairUse::All)
+    multiply_pairs({all, a, b, scale, adds, part});
+  else
+#endif
+    multiply_singles<W>({all, rounded(a, operands), rounded(b, operands), scale, adds, part});
+  if (part == Part::All) return result;
+  if (addend.sum.defined()) begun.add_(addend.sum, addend.factor);
+  mirror_tiles<W>(all);
+  return result;
+}
+
+/// Whether add_product() is faster where operands are narrow; with AMX it rounds what comes out.
+bool narrows_operands(const at::Tensor& a) {
+  const PairUse use = pair_use();
+  return !a.is_cpu() || use == PairUse::Attention || (use == PairUse::All && a.size(1) % 2 == 0);
+}
+
+at::Tensor product_of_library(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
+                              double scale, const Addend& addend, Part part) {
+  const at::Tensor result = at::zeros({a.size(0), b.size(1)}, a.options());
+  const bool narrows = operands == at::kBFloat16 && narrows_operands(a);
+  const at::Tensor left = narrows ? a.to(operands) : rounded(a, operands),
+                   right = narrows ? b.to(operands) : rounded(b, operands);
+  const int64_t rows = a.size(0), step = part == Part::All ? rows : kPanelRows;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t count = std::min(step, rows - begin), first = part == Part::All ? 0 : begin;
+    add_product(result.narrow(0, begin, count).narrow(1, first, b.size(1) - first),
+                left.narrow(0, begin, count), right.narrow(1, first, b.size(1) - first));
+  }
+  if (scale != 1) result.mul_(scale);
+  if (addend.sum.defined()) result.add_(addend.sum, addend.factor);
+  if (part == Part::All) return result;
+  const at::Tensor above = result.triu(1);
+  at::Tensor mirrored = result;
+  mirrored.triu_().add_(above.t());
+  return result;
+}
+
+/// Whether a core keeps the right operand, and the library has nothing better.
+bool takes_tiles(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands) {
+  const bool has_faster = operands == at::kBFloat16 && pair_use() == PairUse::Attention;
+  return a.is_cpu() && b.numel() <= kCachedElements && !has_faster;
+}
+
+at::Tensor multiplied(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
+                      double scale, const Addend& addend, Part part) {
+  ZEA_ASSERT(a.size(1) == b.size(0) && a.scalar_type() == b.scalar_type());
+  if (!takes_tiles(a, b, operands)) return product_of_library(a, b, operands, scale, addend, part);
+  return a.scalar_type() == at::kDouble
+             ? product_of_tiles<double>(a, b, operands, scale, addend, part)
+             : product_of_tiles<float>(a, b, operands, scale, addend, part);
+}
+
+}  // namespace
+}  // namespace detail
+
+at::Tensor rounded_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
+                           const Addend& addend) {
+  return detail::multiplied(a, b, operands, 1, addend, detail::Part::All);
+}
+
+at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
+                             double scale, const Addend& addend) {
+  return detail::multiplied(a, b, operands, scale, addend, detail::Part::UpperHalf);
+}
+
+}  // namespace zea
