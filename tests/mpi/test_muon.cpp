@@ -50,9 +50,9 @@ TEST(Muon, IsTorchs) {
     const at::Tensor index = at::arange(6, wide);
     at::Tensor parameter = index * 0.1 - 0.2, average = at::zeros({6}, wide);
     for (int step = 1; step <= 3; ++step) {
-      const at::Tensor gradient = ((index * 7 + 3 * step).remainder(11) - 5) / 10;
-      const at::Tensor matrix =
-          nesterov_update(average, gradient, 0.9).view({expected.rows, expected.columns});
+      const at::Tensor update = ((index * 7 + 3 * step).remainder(11) - 5) / 10;
+      nesterov_update(average, update, 0.9);
+      const at::Tensor matrix = update.view({expected.rows, expected.columns});
       const double lr = 0.1 * muon_scale(expected.rate, expected.rows, expected.columns);
       parameter.mul_(1 - 0.1 * 0.05).sub_(orthogonalise(matrix, at::kDouble).flatten() * lr);
     }

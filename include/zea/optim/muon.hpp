@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon (Keller Jordan, 2024; arXiv:2502.16982), as torch.optim.Muon: the average of gradients with
 // Nesterov's step, orthogonalised by Newton and Schulz's iteration. Every matrix is taken whole:
-// ranks gather the buffer, share out its matrices, and sum what each has made of its own.
+// ranks gather buffers, share out their matrices, and give each other what they have made.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,8 @@
 
 namespace zea {
 
-/// Moves the average towards `gradient`, and gives the gradient moved towards that.
-at::Tensor nesterov_update(at::Tensor average, const at::Tensor& gradient, double momentum);
+/// Moves the average towards the gradient that `update` holds, and that towards the average.
+void nesterov_update(at::Tensor average, at::Tensor update, double momentum);
 
 /// (a, b): near to U V^T of `matrix` = U S V^T, by five steps of a quintic iteration in `type`.
 at::Tensor orthogonalise(const at::Tensor& matrix, at::ScalarType type);
@@ -32,25 +32,30 @@ class Muon {
  private:
   /// A part of a parameter that lies in this rank's shard.
   struct Run {
+    int buffer;
     int64_t begin, elements;  ///< in the shard
+    int64_t made;             ///< where what replaces it begins in what all ranks make
     ParamRule rule;
   };
 
+  /// Null collectives: alone.
   struct Part {
-    int buffer = 0;
-    Collectives *shard_group = nullptr, *replicas = nullptr, *pieces = nullptr;  ///< null: alone
-    int rank = 0;  ///< among those that share the work
-    std::vector<MuonMatrix> matrices;
+    MuonPart plan;
+    Collectives *shard_group = nullptr, *replicas = nullptr, *pieces = nullptr;
+    int rank = 0;  ///< among those that share the work: shard by shard, replica by replica
     std::vector<Run> runs;
   };
 
-  void add_part(int buffer);
-  void step_part(const Part& part, const Update& update);
-  at::Tensor own_updates(const Part& part, const Update& update) const;
-  at::Tensor gather(const Part& part, at::Tensor own) const;
-  at::Tensor orthogonalise_own(const Part& part, const at::Tensor& pieces, int64_t step) const;
-  at::Tensor share(const Part& part, at::Tensor made) const;
-  void apply(const Part& part, const at::Tensor& made, const Update& update) const;
+  Part make_part(const MuonPart& plan);
+  void step_part(const Part& part, const std::vector<bool>& buffers_with_gradient,
+                 const Update& update);
+  void write_own_updates(const Part& part, int buffer, const at::Tensor& own,
+                         const Update& update) const;
+  at::Tensor gather(const Part& part, int buffer, const Update& update) const;
+  void orthogonalise_into(const at::Tensor& made, const MuonMatrix& matrix,
+                          const at::Tensor& pieces) const;
+  void share(const Part& part, const at::Tensor& made) const;
+  void apply(const Run& run, const at::Tensor& made, const Update& update) const;
 
   Engine& engine_;
   std::vector<Part> parts_;

@@ -2,51 +2,101 @@
 #include "zea/plan/buffers/muon_matrices.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
 
 namespace zea {
 namespace {
 
-/// Five steps of three products, of the short side with itself and with the matrix; or two with the
-/// matrix and 17 of the short side.
+/// Five steps of three products, of the short side with itself and with the matrix, or two with the
+/// matrix and 17 of the short side; half of what is symmetric.
 int64_t multiplications(const MuonMatrix& matrix) {
   const int64_t least = std::min(matrix.shape[0], matrix.shape[1]), square = least * least;
   const bool is_long = matrix.elements() >= kMuonLong * square;
   return least *
-         (is_long ? 2 * matrix.elements() + 17 * square : 5 * (2 * matrix.elements() + square));
+         (is_long ? 3 * matrix.elements() + 17 * square : 5 * (3 * matrix.elements() + square));
 }
 
-void deal(std::vector<MuonMatrix>& matrices, int ranks) {
-  std::vector<size_t> order(matrices.size());
+void deal(MuonPart& part, int ranks) {
+  std::vector<size_t> order(part.matrices.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t a, size_t b) {
-    return multiplications(matrices[a]) > multiplications(matrices[b]);
+    return multiplications(part.matrices[a]) > multiplications(part.matrices[b]);
   });
   std::vector<int64_t> loads(static_cast<size_t>(ranks), 0);
   for (const size_t m : order) {
     const auto least = std::ranges::min_element(loads);
-    *least += multiplications(matrices[m]);
-    matrices[m].owner = static_cast<int>(least - loads.begin());
+    *least += multiplications(part.matrices[m]);
+    part.matrices[m].owner = static_cast<int>(least - loads.begin());
+  }
+  std::ranges::stable_sort(part.matrices, {}, &MuonMatrix::owner);
+  part.counts.assign(static_cast<size_t>(ranks), 0);
+  int64_t end = 0;
+  for (MuonMatrix& matrix : part.matrices) {
+    matrix.begin = end;
+    end += matrix.held_elements();
+    part.counts[static_cast<size_t>(matrix.owner)] += matrix.held_elements();
   }
 }
 
-}  // namespace
-
-std::vector<MuonMatrix> muon_matrices(const ModelSpec& model, const FlatBuffer& buffer,
-                                      const std::vector<ParamRule>& rules, int ranks) {
+std::vector<MuonMatrix> matrices_of(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
+                                    const std::vector<ParamRule>& rules, int g) {
   std::vector<MuonMatrix> matrices;
   std::map<std::string, size_t> of_tensor;
+  const FlatBuffer& buffer = buffers[static_cast<size_t>(g)];
   if (!buffer.trainable) return matrices;
   for (const FlatParam& member : buffer.params) {
     const ParamSpec& param = model.params[member.param];
     const ParamRule& rule = rules[member.param];
     if (!rule.orthogonalises) continue;
     const auto [found, is_new] = of_tensor.emplace(param.name, matrices.size());
-    if (is_new) matrices.push_back({param.tensor_shape(), {}, rule.frozen_updates});
+    if (is_new) matrices.push_back({param.tensor_shape(), g, {}, rule.frozen_updates});
     matrices[found->second].members.push_back(member);
   }
-  deal(matrices, ranks);
   return matrices;
+}
+
+bool lie_alike(const Sharding& a, const Sharding& b) {
+  return a.cut_over == b.cut_over && a.sharded_over == b.sharded_over &&
+         a.summed_over == b.summed_over && a.shards == b.shards && a.replicas == b.replicas;
+}
+
+}  // namespace
+
+int64_t MuonMatrix::held_elements() const {
+  int64_t sum = 0;
+  for (const FlatParam& member : members) sum += member.elements;
+  return sum;
+}
+
+std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
+                                 const std::vector<Sharding>& shardings,
+                                 const std::vector<ParamRule>& rules,
+                                 const std::vector<int>& held) {
+  std::vector<MuonPart> parts;
+  int64_t elements = 0;  // of the last part
+  for (const int g : held) {
+    const std::vector<MuonMatrix> matrices = matrices_of(model, buffers, rules, g);
+    if (matrices.empty()) continue;
+    const FlatBuffer& buffer = buffers[static_cast<size_t>(g)];
+    const auto goes_with = [&](int other) {
+      return buffers[static_cast<size_t>(other)].module == buffer.module &&
+             lie_alike(shardings[static_cast<size_t>(other)], shardings[static_cast<size_t>(g)]);
+    };
+    elements += buffer.elements;
+    if (parts.empty() || elements > kMuonElements || !goes_with(parts.back().buffers.back())) {
+      parts.emplace_back();
+      elements = buffer.elements;
+    }
+    parts.back().buffers.push_back(g);
+    std::ranges::copy(matrices, std::back_inserter(parts.back().matrices));
+  }
+  for (MuonPart& part : parts) {
+    const Sharding& sharding = shardings[static_cast<size_t>(part.buffers.front())];
+    deal(part, sharding.shards * sharding.replicas);
+  }
+  return parts;
 }
 
 }  // namespace zea

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "memory_walk.hpp"
 #include "zea/plan/buffers/muon_matrices.hpp"
@@ -50,27 +51,25 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
   return largest;
 }
 
-/// What Muon takes beside a buffer while it updates it: what is to be orthogonalised in the pieces
-/// of all tp ranks, what is made of it in the own one, and the iteration on one matrix.
+/// What Muon takes beside the buffers that it updates together: what is to be orthogonalised in the
+/// pieces of all tp ranks, what is made of it in the own one, and the iteration on one matrix,
+/// which holds it, what a step makes of it, their operands in vectors, and four squares.
 int64_t muon_bytes(const Plan& plan, int world_rank) {
+  std::vector<int> held;
+  for (size_t g = 0; g < plan.buffers.size(); ++g)
+    if (plan.holds(world_rank, static_cast<int>(g))) held.push_back(static_cast<int>(g));
   int64_t most = 0;
-  for (size_t g = 0; g < plan.buffers.size(); ++g) {
-    const FlatBuffer& buffer = plan.buffers[g];
-    const Sharding& sharding = plan.shardings[g];
-    if (!plan.holds(world_rank, static_cast<int>(g))) continue;
-    int64_t matrix_bytes = 0;
-    for (const MuonMatrix& matrix : muon_matrices(plan.model, buffer, plan.param_rules, 1)) {
+  for (const MuonPart& part :
+       muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules, held)) {
+    int64_t elements = std::reduce(part.counts.begin(), part.counts.end()), iteration = 0;
+    for (const int buffer : part.buffers)
+      elements += plan.mesh.grid(plan.buffers[buffer].module).tp *
+                  plan.buffers[buffer].padded(plan.shardings[buffer].shards);
+    for (const MuonMatrix& matrix : part.matrices) {
       const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
-      matrix_bytes =
-          std::max(matrix_bytes, matrix.elements() * bytes_of(plan.precision.master) +
-                                     2 * (matrix.elements() + least * least) *
-                                         bytes_of(plan.precision_of(buffer.module).param));
+      iteration = std::max(iteration, 4 * matrix.elements() + 4 * least * least);
     }
-    if (matrix_bytes == 0) continue;
-    const int64_t pieces = plan.mesh.grid(buffer.module).tp;
-    most = std::max(
-        most, (pieces + 1) * buffer.padded(sharding.shards) * bytes_of(plan.precision.master) +
-                  matrix_bytes);
+    most = std::max(most, (elements + iteration) * bytes_of(plan.precision.master));
   }
   return most;
 }

@@ -81,35 +81,59 @@ class StepTraffic {
     }
   }
 
-  /// Muon gathers a buffer's updates, from its shards and its pieces, and sums what came of them.
+  /// Muon gathers buffers' updates, from shards and pieces; then each rank's part of what came of
+  /// them goes to the replicas of its shard, and with theirs to the other shards.
   void add_muon(const std::vector<bool>& buffers_with_gradient) {
-    const DType type = plan_.precision.master;
-    for (size_t g = 0; g < plan_.buffers.size(); ++g) {
-      const int buffer = static_cast<int>(g);
-      if (!buffers_with_gradient[g] || !plan_.holds(rank_, buffer) ||
-          muon_matrices(plan_.model, plan_.buffers[g], plan_.param_rules, 1).empty())
-        continue;
-      const std::string& module = plan_.buffers[g].module;
-      const Sharding& sharding = plan_.shardings[g];
-      const FlatRange range = range_of(buffer);
-      if (sharding.shards > 1)
-        add(group_name(module, sharding.sharded_over), type,
-            sent_by_all_gather(equal_counts(buffer), plan_.shard_of(rank_, buffer)) +
-                sent_by_reduce_scatter(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
-      if (sharding.replicas > 1)
-        add(group_name(module, sharding.summed_over), type,
-            sent_by_all_reduce(range.end - range.begin, sharding.replicas,
-                               plan_.mesh.rank_along(rank_, module, sharding.summed_over)));
-      if (const int tp = plan_.mesh.grid(module).tp; tp > 1)
-        add(group_name(module, sharding.cut_over), type,
-            sent_by_all_gather(Ids(tp, plan_.buffers[g].padded(sharding.shards)),
-                               plan_.piece_rank(rank_, buffer)));
+    std::vector<int> held;
+    for (size_t g = 0; g < plan_.buffers.size(); ++g)
+      if (plan_.holds(rank_, static_cast<int>(g))) held.push_back(static_cast<int>(g));
+    const auto has_gradient = [&](int buffer) { return buffers_with_gradient[buffer]; };
+    for (const MuonPart& part :
+         muon_parts(plan_.model, plan_.buffers, plan_.shardings, plan_.param_rules, held)) {
+      for (const int buffer : part.buffers)
+        if (has_gradient(buffer)) add_muon_gathers(buffer);
+      if (std::ranges::any_of(part.buffers, has_gradient)) add_muon_results(part);
     }
   }
 
   Traffic take() { return std::move(traffic_); }
 
  private:
+  void add_muon_gathers(int buffer) {
+    const std::string& module = plan_.buffers[buffer].module;
+    const Sharding& sharding = plan_.shardings[buffer];
+    const DType type = plan_.precision.master;
+    if (sharding.shards > 1)
+      add(group_name(module, sharding.sharded_over), type,
+          sent_by_all_gather(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
+    if (const int tp = plan_.mesh.grid(module).tp; tp > 1)
+      add(group_name(module, sharding.cut_over), type,
+          sent_by_all_gather(Ids(tp, plan_.buffers[buffer].padded(sharding.shards)),
+                             plan_.piece_rank(rank_, buffer)));
+  }
+
+  void add_muon_results(const MuonPart& part) {
+    const int buffer = part.buffers.front(), shard = plan_.shard_of(rank_, buffer);
+    const std::string& module = plan_.buffers[buffer].module;
+    const Sharding& sharding = plan_.shardings[buffer];
+    const DType type = plan_.precision.master;
+    const auto of_replicas = [&](int of_shard) {
+      const auto first = part.counts.begin() + of_shard * sharding.replicas;
+      return Ids(first, first + sharding.replicas);
+    };
+    if (sharding.replicas > 1)
+      add(group_name(module, sharding.summed_over), type,
+          sent_by_all_gather(of_replicas(shard),
+                             plan_.mesh.rank_along(rank_, module, sharding.summed_over)));
+    if (sharding.shards == 1) return;
+    Ids of_shards;
+    for (int s = 0; s < sharding.shards; ++s) {
+      const Ids counts = of_replicas(s);
+      of_shards.push_back(std::reduce(counts.begin(), counts.end()));
+    }
+    add(group_name(module, sharding.sharded_over), type, sent_by_all_gather(of_shards, shard));
+  }
+
   void add(const std::string& group, DType dtype, int64_t elements) {
     if (elements > 0) traffic_[group] += elements * static_cast<int64_t>(element_bytes(dtype));
   }

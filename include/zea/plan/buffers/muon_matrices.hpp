@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrices of a buffer that Muon orthogonalises, each a whole tensor of weights files, and who
-// of the ranks with a copy of the buffer does so.
+// The matrices that Muon orthogonalises, each a whole tensor of weights files; which buffers' are
+// made together, and who of the ranks with a copy of these makes which.
 #pragma once
 
-#include <map>
-#include <string>
 #include <vector>
 
 #include "zea/plan/buffers/flat_layout.hpp"
@@ -16,18 +14,33 @@ namespace zea {
 /// short side alone, but for two.
 inline constexpr int64_t kMuonLong = 2;
 
+/// Elements of the buffers that are made together, at most, where one alone has not more: the work
+/// on their matrices evens out over ranks, and small ones are sent in one call.
+inline constexpr int64_t kMuonElements = int64_t{8} << 20;
+
 struct MuonMatrix {
   Shape shape;                     ///< of the tensor
-  std::vector<FlatParam> members;  ///< its parts in the buffer
+  int buffer;                      ///< where it lies
+  std::vector<FlatParam> members;  ///< its parts in the buffer, of which a tp rank has a piece each
   int64_t frozen_updates = 0;
-  int owner = 0;  ///< of the ranks that share the work
+  int owner = 0;      ///< of the ranks that share the work
+  int64_t begin = 0;  ///< of its members, one after the other, in what all ranks make
 
   int64_t elements() const { return shape[0] * shape[1]; }
+  int64_t held_elements() const;  ///< of a tp rank's piece
 };
 
-/// In the order of the buffer. Dealt to `ranks` by their multiplications, costliest first onto the
-/// least loaded.
-std::vector<MuonMatrix> muon_matrices(const ModelSpec& model, const FlatBuffer& buffer,
-                                      const std::vector<ParamRule>& rules, int ranks);
+/// Neighbouring buffers that lie over the same ranks.
+struct MuonPart {
+  std::vector<int> buffers;
+  std::vector<MuonMatrix> matrices;  ///< by owner, then in the order of buffers
+  std::vector<int64_t> counts;       ///< elements of a piece that each of the ranks makes
+};
+
+/// Of the buffers that a rank holds, in their order. Matrices are dealt to the ranks of a part by
+/// their multiplications, costliest first onto the least loaded.
+std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
+                                 const std::vector<Sharding>& shardings,
+                                 const std::vector<ParamRule>& rules, const std::vector<int>& held);
 
 }  // namespace zea
