@@ -93,7 +93,7 @@ struct ModelOptions {
     key(config, {"config", "the model's config.json; empty: the one that the weights hold", {}});
     key(load_modules,
         {"load_modules",
-         "modules to take from the weights: vision, audio, projector, llm; others keep initial "
+         "modules to take from the weights: encoders by name, projector, llm; others keep initial "
          "values drawn with run.seed",
          {}});
     key(strict,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward of every unit kind, written once, over operations that it is given: on tensors it is
-// the forward (model/unit.cpp), on paper it is what a unit holds (units/unit_memory.cpp),
-// multiplies (units/unit_cost.cpp) and sends (estimate/unit_traffic.cpp). Parameters go by role; a
-// bias, norm or class token is there where the unit has a parameter of that role.
+// the forward (model/unit.cpp); estimated are what a unit holds (units/unit_memory.cpp), multiplies
+// (units/unit_cost.cpp) and sends (estimate/unit_traffic.cpp). Parameters go by role; a bias, norm
+// or class token is there where the unit has a parameter of that role.
 //
 // Ops::Value is a tensor of rows, or what stands for it; a default one is none. A value lives as
 // long as a variable here holds it, which is what the estimate of memory counts. Ops has
@@ -10,15 +10,15 @@
 //   has(role)                           whether the unit has that parameter
 //   source()                            what the unit reads of the microbatch: patches, columns
 //   linear(x, role, order), activated_linear(x, role, activation)
-//   column_linear(x, role, rows, order), row_linear(x, role, rows, order)    of layers that tp
-//   ranks
-//                                       share
-//   unbiased_column_linear(x, role, rows, order), activated(y, role, activation)    the same
-//   without
-//                                       the bias, and activation(y + bias)
-//   dropped(x, adapter, rows), dropped_columns(x, adapter, rows)    x as an adapter takes it while
-//                                       training; the second of what a row linear takes
-//   adapters(), add_adapted(y, z, adapter)    of the unit; z times the adapter's scale added to its
+//   column_linear(x, role, rows, order), row_linear(x, role, rows, order)
+//                                       of layers that tp ranks share
+//   unbiased_column_linear(x, role, rows, order), activated(y, role, activation)
+//                                       the same without the bias, and activation(y + bias)
+//   dropped(x, adapter, rows), dropped_columns(x, adapter, rows)
+//                                       x as an adapter takes it while training; the second of
+//                                       what a row linear takes
+//   adapters(), add_adapted(y, z, adapter)
+//                                       of the unit; z times the adapter's scale added to its
 //                                       columns of y, which is not used any more
 //   query_value_biases(qkv)             adds "q.bias" and "v.bias"
 //   head_norms(qkv, block)              of queries and keys, with "q_norm" and "k_norm"
