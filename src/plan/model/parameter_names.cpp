@@ -130,10 +130,11 @@ std::string running_vit_name(const std::string& name) {
   return name;
 }
 
-std::string tower_parameter_name(const std::string& name, bool hears) {
+std::string tower_parameter_name(const std::string& name, bool is_audio) {
   for (const std::string outer :
        {"vision_model.", "model.encoder.", "vit.", "dinov2.", "dinov2_with_registers.", "encoder."})
-    if (name.starts_with(outer) && (outer != "encoder." || hears)) return name.substr(outer.size());
+    if (name.starts_with(outer) && (outer != "encoder." || is_audio))
+      return name.substr(outer.size());
   return name;
 }
 
