@@ -231,7 +231,7 @@ struct LlmOptions {
 };
 
 struct OptimOptions {
-  std::string kind = "adamw";
+  Choice<OptimizerKind> kind = OptimizerKind::Adamw;
   double lr = 1e-3;
   double min_lr = 0;
   int64_t warmup_steps = 0;
@@ -258,7 +258,7 @@ struct OptimOptions {
                "to the gradient; muon orthogonalises the updates of matrices inside blocks and "
                "projectors, and is adamw for the rest; adamw_8bit keeps the moments of matrices in "
                "8 bits",
-               {"adamw", "adam", "sgd", "muon", "adamw_8bit"}});
+               {}});
     key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
     key(min_lr,
         {"min_lr", "learning rate at the last step; inverse_sqrt: the least of any", {}, 0, 1e3});
