@@ -8,7 +8,7 @@
 // long as a variable here holds it, which is what the estimate of memory counts. Ops has
 //   input(i), has_input(i)              outputs of other units, in the order of UnitSpec::inputs
 //   has(role)                           whether the unit has that parameter
-//   source()                            what the unit reads of the microbatch: patches, columns
+//   patches(), columns()                what the unit reads of the microbatch, of images and sound
 //   linear(x, role, order), activated_linear(x, role, activation)
 //   column_linear(x, role, rows, order), row_linear(x, role, rows, order)
 //                                       of layers that tp ranks share
@@ -130,7 +130,7 @@ typename Ops::Value block_change(Ops& ops, typename Ops::Value x, const std::str
 
 template <class Ops>
 typename Ops::Value patch_embed(Ops& ops, const NormSpec& norm) {
-  auto x = ops.linear(ops.source(), "patch");
+  auto x = ops.linear(ops.patches(), "patch");
   if (ops.has("class_token"))
     x = ops.image_tokens(x);
   else if (ops.has("positions"))
@@ -140,7 +140,7 @@ typename Ops::Value patch_embed(Ops& ops, const NormSpec& norm) {
 
 template <class Ops>
 typename Ops::Value audio_embed(Ops& ops) {
-  const auto columns = ops.activated_linear(ops.source(), "conv1", Activation::Gelu);
+  const auto columns = ops.activated_linear(ops.columns(), "conv1", Activation::Gelu);
   const auto x = ops.activated_linear(ops.windows(columns), "conv2", Activation::Gelu);
   return ops.add(x, ops.positions());
 }
