@@ -202,6 +202,7 @@ typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const Proj
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = normed_if_has(ops, ops.features(), "encoder_norm", encoder_norm);
   if (spec.pools_first) x = ops.mean_of(x, spec.merge);
+  x = normed_if_has(ops, x, "encoder_norm_of_means", encoder_norm);
   x = normed_if_has(ops, x, "norm", spec.norm);
   if (spec.merge > 1 && !spec.pools_first) x = merged_features(ops, x, spec);
   x = normed_if_has(ops, x, "merged_norm", spec.norm);
