@@ -436,20 +436,19 @@ struct LogOptions {
   }
 };
 
-/// All sections of a deck, resolved. The encoders that stand here are those that `zea -h` shows; a
-/// deck may have sections of others.
+/// All sections of a deck, resolved.
 struct Options {
   RunOptions run;
   ModelOptions model;
-  ByModule<EncoderOptions> encoders{"vision", "audio"};
+  ByModule<EncoderOptions> encoders;
   LlmOptions llm;
   MeshOptions mesh;
-  ByModule<ModuleMeshOptions> meshes{"vision", "audio", kDecoder};
+  ByModule<ModuleMeshOptions> meshes{kDecoder};
   DataOptions data;
   OptimOptions optim;
   ScheduleOptions schedule;
   PrecisionOptions precision;
-  ByModule<ModulePrecisionOptions> precisions{"vision", "audio", kDecoder};
+  ByModule<ModulePrecisionOptions> precisions{kDecoder};
   CheckpointOptions checkpoint;
   EvalOptions eval;
   LogOptions log;
