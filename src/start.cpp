@@ -112,8 +112,8 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
   compare("model.config", now.config == then.config);
   compare("model.load_modules", now.load_modules == then.load_modules);
   compare("model.strict", now.strict == then.strict);
-  compare("model.llm.weights", options.llm.weights == before.llm.weights);
-  compare("model.llm.lora", options.llm.lora == before.llm.lora);
+  compare("model." + kDecoder + ".weights", options.llm.weights == before.llm.weights);
+  compare("model." + kDecoder + ".lora", options.llm.lora == before.llm.lora);
   options.llm.weights = before.llm.weights;
   options.llm.lora = before.llm.lora;
   for (auto& [encoder, section] : options.encoders) {

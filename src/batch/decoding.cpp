@@ -153,7 +153,7 @@ Microbatch make_next_microbatch(const std::vector<NextToken>& next, const ModelS
 bool turns_anew(const ModelSpec& model, int64_t before, int64_t after) {
   return std::ranges::any_of(model.decoder.block.attention, [&](const AttentionSpec& each) {
     const double original = each.rope.original_max_positions;
-    return each.rope.type == "longrope" && static_cast<double>(before) <= original &&
+    return each.rope.type == RopeType::LongRope && static_cast<double>(before) <= original &&
            static_cast<double>(after) > original;
   });
 }

@@ -45,11 +45,11 @@ std::vector<double> rotary_frequencies(const RopeConfig& rope, int64_t pairs, bo
     const double frequency =
         std::pow(rope.theta, -static_cast<double>(i) / static_cast<double>(pairs));
     frequencies[i] = frequency;
-    if (rope.type == "linear") frequencies[i] /= rope.factor;
-    if (rope.type == "llama3") frequencies[i] = llama3_frequency(rope, frequency);
-    if (rope.type == "yarn")
+    if (rope.type == RopeType::Linear) frequencies[i] /= rope.factor;
+    if (rope.type == RopeType::Llama3) frequencies[i] = llama3_frequency(rope, frequency);
+    if (rope.type == RopeType::Yarn)
       frequencies[i] = yarn_frequency(rope, pairs, static_cast<int64_t>(i), frequency);
-    if (rope.type == "longrope")
+    if (rope.type == RopeType::LongRope)
       frequencies[i] /= (is_long ? rope.long_factors : rope.short_factors)[i];
   }
   return frequencies;

@@ -13,6 +13,7 @@ using Faults = std::vector<OptionFault>;
 
 /// Either one model, or a language model and encoders.
 void check_composition(const Options& options, Faults& faults) {
+  const std::string decoder = "model." + kDecoder + ".weights";
   const bool is_composed = !options.llm.weights.empty();
   for (const auto& [encoder, section] : options.encoders) {
     const std::string path = "model." + encoder;
@@ -25,14 +26,13 @@ void check_composition(const Options& options, Faults& faults) {
                         path + " says what an encoder with weights of its own becomes, but " +
                             path + ".weights is not set"});
     if (!section.weights.empty() && !is_composed)
-      faults.push_back(
-          {{path + ".weights", "model.llm.weights"},
-           path + ".weights = " + toml_text(section.weights) +
-               " needs a language model in model.llm.weights to be put together with"});
+      faults.push_back({{path + ".weights", decoder},
+                        path + ".weights = " + toml_text(section.weights) +
+                            " needs a language model in " + decoder + " to be put together with"});
   }
   if (is_composed && (!options.model.weights.empty() || !options.model.config.empty()))
-    faults.push_back({{"model.llm.weights", "model.weights", "model.config"},
-                      "model.llm.weights = " + toml_text(options.llm.weights) +
+    faults.push_back({{decoder, "model.weights", "model.config"},
+                      decoder + " = " + toml_text(options.llm.weights) +
                           " stands in place of model.weights and model.config; leave these out"});
 }
 

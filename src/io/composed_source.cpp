@@ -91,13 +91,13 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   config.erase(kImageProcessor);
   config.erase(kVideoProcessor);
   config.erase(kGenerationConfig);
-  const bool hears = config.value("model_type", "") == "whisper";
+  const bool is_audio = config.value("model_type", "") == "whisper";
   if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
   Json encoder;
-  encoder[hears ? "audio_config" : "vision_config"] = config;
-  encoder[hears ? "audio_token_index" : "image_token_index"] = placeholder;
+  encoder[is_audio ? "audio_config" : "vision_config"] = config;
+  encoder[is_audio ? "audio_token_index" : "image_token_index"] = placeholder;
   encoder["projector"] = part.projector;
-  if (hears) return encoder;
+  if (is_audio) return encoder;
   const std::string family = config.value("model_type", "");
   if (!processor.is_null()) encoder[kImageProcessor] = processor;
   encoder["vision_feature_layer"] = part.feature_layer;

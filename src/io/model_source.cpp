@@ -2,7 +2,6 @@
 #include "zea/io/model_source.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
@@ -57,13 +56,11 @@ std::string TensorMatch::faults() const {
 }
 
 std::string load_module(const ModelSpec& model, int param) {
-  const ParamSpec& spec = model.params[static_cast<size_t>(param)];
-  // The last norm of the audio encoder runs in the projector's unit, and is none of it.
-  const bool is_projector = std::ranges::any_of(
-      std::array<std::string, 6>{"model.connector.", "multi_modal_projector.", "audio_projector.",
-                                 "image_newline", "visual.merger.", spec.module + ".projector."},
-      [&](const std::string& root) { return spec.name.starts_with(root); });
-  return is_projector ? "projector" : spec.module;
+  for (const UnitSpec& unit : model.units)
+    for (const std::string& role : unit.roles)
+      if (unit.is_of_projector(role) && std::ranges::count(model.params_of(unit, role), param) > 0)
+        return "projector";
+  return model.params[static_cast<size_t>(param)].module;
 }
 
 TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,

@@ -57,8 +57,8 @@ std::string linear_name(const ModelSpec& model, const std::string& module,
   if (model.family != "composed") return canonical_parameter_name(model.family, running);
   if (module == kDecoder) return kDecoder + "." + running;
   const EncoderSpec& encoder = model.encoders.at(model.encoder_index(module));
-  const bool hears = encoder.modality() == Modality::Audio;
-  return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, hears));
+  const bool is_audio = encoder.modality() == Modality::Audio;
+  return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, is_audio));
 }
 
 /// The tensors of one module, under the model's names.

@@ -109,10 +109,6 @@ at::Tensor gated(const at::Tensor& x, Activation activation) {
   return GatedFunction::apply(x, activation == Activation::Silu ? Gating::Silu : Gating::GeluTanh);
 }
 
-at::Tensor activate(const at::Tensor& x, Activation activation) {
-  return activate_biased(x, nullptr, activation);
-}
-
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation) {
   if (const auto gelu = gelu_of(activation))
     return GeluFunction::apply(x, bias ? std::optional(bias->anchor()) : std::nullopt, bias, *gelu);

@@ -32,9 +32,8 @@ class TensorOps {
   at::Tensor input(size_t i) const { return *inputs_[i]; }
   bool has_input(size_t i) const { return inputs_[i].has_value(); }
   bool has(const std::string& role) const { return unit_.has(role); }
-  at::Tensor source() const {
-    return unit_.kind == UnitKind::AudioEmbed ? part_->columns : part_->patches;
-  }
+  at::Tensor patches() const { return part_->patches; }
+  at::Tensor columns() const { return part_->columns; }
 
   at::Tensor linear(const at::Tensor& x, const std::string& role,
                     WeightOrder order = WeightOrder::OutIn) const {

@@ -11,17 +11,18 @@
 namespace zea {
 namespace {
 
-const std::map<std::string, UpdateFunction> kUpdates{{"adamw", update_adamw},
-                                                     {"adam", update_adam},
-                                                     {"sgd", update_sgd},
-                                                     {"muon", update_adamw},
-                                                     {"adamw_8bit", update_adamw_8bit}};
+const std::map<OptimizerKind, UpdateFunction> kUpdates{
+    {OptimizerKind::Adamw, update_adamw},
+    {OptimizerKind::Adam, update_adam},
+    {OptimizerKind::Sgd, update_sgd},
+    {OptimizerKind::Muon, update_adamw},
+    {OptimizerKind::Adamw8Bit, update_adamw_8bit}};
 
 }  // namespace
 
 Optimizer::Optimizer(Engine& engine)
-    : engine_(engine), update_(kUpdates.at(engine.plan().optimizer.name)) {
-  if (engine.plan().optimizer.name == "muon") muon_.emplace(engine);
+    : engine_(engine), update_(kUpdates.at(engine.plan().optimizer.kind)) {
+  if (engine.plan().optimizer.kind == OptimizerKind::Muon) muon_.emplace(engine);
   const Plan& plan = engine.plan();
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     const int buffer = static_cast<int>(g);

@@ -210,6 +210,9 @@ def write_composites(config):
                        ("voxtral", VOXTRAL)):
         config("good_" + name, base)
     config("good_smolvlm", SMOLVLM)
+    config("good_idefics3", SMOLVLM, model_type="idefics3")
+    config("good_llava_onevision", LLAVA_NEXT, model_type="llava_onevision", vision_aspect_ratio="anyres_max_9",
+           vision_config={**CLIP, "model_type": "siglip_vision_model"}, vision_feature_select_strategy="full")
     siglip2 = {"vision_config": SIGLIP2, "image_token_index": 3, "vision_feature_select_strategy": "full"}
     config("good_siglip2", {"model_type": "composed", "text_config": {"model_type": "llama", **TEXT},
                             "encoders": {"eyes": siglip2 | {"projector": "pixel_shuffle_mlp"}}})
@@ -241,7 +244,8 @@ def write_config():
     write_composites(config)
 
     config("good_llama", LLAMA)
-    config("good_qwen2", LLAMA, model_type="qwen2", rope_scaling=None)
+    for family in ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3"):
+        config("good_" + family, LLAMA, model_type=family, rope_scaling=None)
     config("good_gpt2", {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 40})
     config("good_llava", LLAVA)
     config("good_siglip", SEEING, vision_config={**CLIP, "model_type": "siglip_vision_model"})

@@ -9,7 +9,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <set>
+#include <sstream>
 #include <string_view>
 
 #include "fuzz/mend.hpp"
@@ -117,19 +120,58 @@ TEST_P(Corpus, IsReadOrRefusedAfterChanges) {
   }
 }
 
-/// Changes of what is refused at once reach no reader.
-TEST(Configs, WellFormedOnesAreAccepted) {
+using Json = nlohmann::json;
+
+std::vector<Json> well_formed_configs() {
   const auto config = std::ranges::find(fuzz::targets(), "config", [](const Target& target) {
     return std::string_view(target.name);
   });
-  int found = 0;
-  for (const auto& path : corpus_of(*config)) {
-    if (!path.filename().string().starts_with("good_")) continue;
-    ++found;
-    const Bytes bytes = bytes_of(path);
-    EXPECT_NO_THROW(make_model_spec(std::string(bytes.begin(), bytes.end()))) << path;
+  std::vector<Json> found;
+  for (const auto& path : corpus_of(*config))
+    if (path.filename().string().starts_with("good_"))
+      found.push_back(Json::parse(read_bytes(path.string())));
+  return found;
+}
+
+/// What is said of a config; empty: it is accepted.
+std::string fault_of(const Json& config) {
+  return error_of([&] { make_model_spec(config.dump()); });
+}
+
+/// Changes of what is refused at once reach no reader. What is said of a family that there is none
+/// of names all that there are.
+TEST(Configs, OfEveryFamilyAreAccepted) {
+  std::set<std::string> families;
+  for (const Json& config : well_formed_configs()) {
+    EXPECT_EQ(fault_of(config), "") << config;
+    families.insert(config.at("model_type"));
   }
-  EXPECT_GE(found, 18);
+  std::string names = fault_of({{"model_type", "none"}});
+  names.erase(0, names.find("allowed: ") + std::string("allowed: ").size());
+  std::istringstream all(names);
+  for (std::string family; std::getline(all >> std::ws, family, ',');)
+    EXPECT_TRUE(families.contains(family)) << family << " has no good_*.json in the corpus";
+}
+
+void find_objects(const Json& value, const Json::json_pointer& at,
+                  std::vector<Json::json_pointer>& found) {
+  if (!value.is_object()) return;
+  found.push_back(at);
+  for (const auto& [key, inner] : value.items()) find_objects(inner, at / key, found);
+}
+
+TEST(Configs, WithAKeyThatNobodyKnowsAreRefusedByItsName) {
+  for (const Json& config : well_formed_configs()) {
+    std::vector<Json::json_pointer> objects;
+    find_objects(config, Json::json_pointer(), objects);
+    for (const Json::json_pointer& at : objects) {
+      Json odd = config;
+      odd[at]["odd_key"] = 1;
+      std::string path = "config" + (at / "odd_key").to_string();
+      std::ranges::replace(path, '/', '.');
+      EXPECT_TRUE(contains(fault_of(odd), path + " ")) << odd << "\n" << fault_of(odd);
+    }
+  }
 }
 
 /// So that nothing seen means that there was nothing.

@@ -42,7 +42,7 @@ class FirstRun(unittest.TestCase):
         self.assertNotIn("WRONG", report)
         for part in PARTS:
             self.assertIn(f"| {part} | ", report)
-        told = ["ok: Llava, fp32, cp 2", "the same bits", "foretold", "| zea, fp32 | ", "| transformers, fp32 | "]
+        told = ["ok: Llava, fp32, cp 2", "the same bits", "predicted", "| zea, fp32 | ", "| transformers, fp32 | "]
         for words in told:
             self.assertIn(words, report)
         self.assertIn("left out: gpu_device_kernels on 1 ranks", report)

@@ -95,7 +95,7 @@ int64_t told_states(const TinyRunOptions& run, int ranks) {
   return estimate_memory(plan, testing::world().rank() % ranks, {full_microbatch(plan)}).states;
 }
 
-TEST_F(Adamw8Bit, TakesAQuarterAsForetold) {
+TEST_F(Adamw8Bit, TakesAQuarterAsPredicted) {
   const auto standing = [&](const TinyRunOptions& run) {
     return TinyRun(ranks_, make_mpi_collectives, dataset_, run).engine().ledger().now_bytes();
   };

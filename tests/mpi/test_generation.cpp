@@ -91,7 +91,7 @@ TEST(KeptKeysOfLongRope, AreMadeAnewWhereASampleBecomesLong) {
   TinyRunOptions options = run_of(scenario, one);
   options.remake = [](ModelSpec& model) {
     RopeConfig& rope = model.decoder.block.attention.front().rope;
-    rope.type = "longrope";
+    rope.type = RopeType::LongRope;
     rope.original_max_positions = 10;
     rope.short_factors = {1, 1.5, 2};
     rope.long_factors = {2, 3, 5};

@@ -180,7 +180,7 @@ std::string wide_config() {
   return config.dump();
 }
 
-TEST(Muon, IsForetold) {
+TEST(Muon, IsPredicted) {
   const Communicator ranks = first_ranks(kAxisRanks);
   for (const bool has_tp : {false, true}) {
     SCOPED_TRACE(has_tp);

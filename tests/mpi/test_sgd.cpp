@@ -118,8 +118,9 @@ TEST(Sgd, GoesOnBitByBit) {
   narrow.adjust = narrow_state;
   for (const TinyRunOptions& run : {make_run("sgd", "full_shard"), make_run("sgd", "hybrid_shard"),
                                     make_run("adamw", "full_shard"), narrow}) {
-    const std::string directory = shared / (run.deck.optim.kind + run.deck.meshes["llm"].strategy +
-                                            (run.adjust ? "narrow" : ""));
+    const std::string directory =
+        shared / (run.deck.optim.kind.name() + run.deck.meshes["llm"].strategy +
+                  (run.adjust ? "narrow" : ""));
     const StoppedRun stopped = run_through(world, make_mpi_collectives, dataset, run, directory);
     TinyRun again(world, make_mpi_collectives, dataset, run);
     again.position() =
@@ -129,7 +130,7 @@ TEST(Sgd, GoesOnBitByBit) {
     again.train(kStepsAfterStop, after);
     EXPECT_EQ(after.losses, stopped.losses_after) << directory;
     EXPECT_EQ(again.weights(), stopped.final_weights) << directory;
-    const TinyRunOptions other = make_run(run.deck.optim.kind, "no_shard");
+    const TinyRunOptions other = make_run(run.deck.optim.kind.name(), "no_shard");
     if (!run.adjust) expect_resumes(world, make_mpi_collectives, dataset, other, stopped);
   }
 }

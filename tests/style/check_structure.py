@@ -4,6 +4,7 @@
 usage: check_structure.py ROOT
 """
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -28,8 +29,10 @@ MAY_INCLUDE = {
         *["core", "deck", "plan", "comm", "io", "data", "model", "batch", "parallel", "optim", "checkpoint", "watch"]
     ],
 }
-# Rooms of plan/: each may include itself and those before it. "plan" is plan.hpp, which puts a Plan together.
+# Rooms of plan/: each may include itself and those before it. "plan", which puts a Plan together, is what stands in no
+# folder of plan/, but for what every room may use.
 PLAN_ROOMS = ["model", "mesh", "tokens", "units", "steps", "buffers", "schedule", "plan", "estimate", "describe"]
+OF_ALL_ROOMS = ["faults.hpp"]
 # Third-party headers that stay behind one folder's walls.
 WALLS = {
     "mpi.h": ["comm"],
@@ -59,19 +62,31 @@ def room_of(parts):
     """Of a path below plan/, as parts: "model" of ("model", "extent.hpp"); None of what every room may use."""
     if len(parts) > 1:
         return parts[0]
-    return "plan" if parts[0].startswith("plan.") else None
+    return None if parts[0] in OF_ALL_ROOMS else "plan"
+
+
+def below_plan(path, root):
+    """Its parts there; None where it is elsewhere."""
+    for plan in (root / "src/plan", root / "include/zea/plan"):
+        if path.is_relative_to(plan):
+            return path.relative_to(plan).parts
+    return None
 
 
 def room_faults(path, root, headers):
-    parts = path.relative_to(root).parts
-    own = room_of(parts[2:] if parts[0] == "src" else parts[3:])
+    own = room_of(below_plan(path, root))
+    if own not in (None, *PLAN_ROOMS):
+        yield f"is in no room of plan/; these are {', '.join(PLAN_ROOMS)}"
+        return
+    allowed = PLAN_ROOMS[: PLAN_ROOMS.index(own) + 1] if own else []
+    what = f"plan/{', '.join(allowed)}" if own else "nothing of plan/"
     for header in headers:
-        target = re.fullmatch(r"(?:zea/)?plan/(.*)", header)
-        room = room_of(target[1].split("/")) if target else None
-        if own is None or room is None:
-            continue
-        if PLAN_ROOMS.index(room) > PLAN_ROOMS.index(own):
-            yield f"includes {header}; plan/{own} may include plan/{', '.join(PLAN_ROOMS[: PLAN_ROOMS.index(own)])}"
+        named = re.fullmatch(r"(?:zea/)?plan/(.*)", header)
+        beside = Path(os.path.normpath(path.parent / header))
+        target = named[1].split("/") if named else below_plan(beside, root) if beside.is_file() else None
+        room = room_of(target) if target else None
+        if room and room not in allowed:
+            yield f"includes {header}; it may include {what}"
 
 
 def includes(text):

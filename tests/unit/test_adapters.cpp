@@ -70,6 +70,12 @@ TEST(Adapters, OfAnEncoderLeaveItsProjectorUnlessTheyStandThere) {
   EXPECT_TRUE(param(tower, "multi_modal_projector.linear_1.weight").trainable);
   EXPECT_FALSE(param(tower, "vision_tower.encoder.layers.0.mlp.fc1.weight").trainable);
 
+  // Whose last norm runs in the projector's unit.
+  const ModelSpec ear =
+      with_lora(tiny_llava_config({.audio = true}), "audio", {.targets = {"fc1"}});
+  EXPECT_TRUE(param(ear, "audio_projector.linear_1.weight").trainable);
+  EXPECT_FALSE(param(ear, "audio_tower.layer_norm.weight").trainable);
+
   const ModelSpec all = with_lora(tiny_llava_config(), "vision", {.targets = {"*"}});
   EXPECT_FALSE(param(all, "multi_modal_projector.linear_1.weight").trainable);
   EXPECT_TRUE(param(all, "multi_modal_projector.linear_1.lora_A.weight").trainable);

@@ -45,6 +45,16 @@ std::vector<int> units_of(const Plan& plan, size_t place) {
   return units;
 }
 
+/// Forward, backward and again, of the ranks at a place.
+double step_cost(const Plan& plan, size_t place) {
+  double cost = 0;
+  for (int stage : plan.pipeline.places[place].stages)
+    for (int unit : plan.pipeline.stages[stage].units)
+      cost += plan.unit_costs[unit].total() +
+              (plan.recomputes(unit) ? plan.unit_costs[unit].forward : 0);
+  return cost;
+}
+
 /// Every choice at a place: what it takes and what it computes.
 struct Tried {
   int64_t bytes;

@@ -35,7 +35,8 @@ class Stack {
   }
 
   void backward() {
-    Tensor h = activate(linear(x, *parameters_[0], parameters_[1].get()), Activation::Gelu);
+    Tensor h = activate_biased(linear(x, *parameters_[0], parameters_[1].get()), nullptr,
+                               Activation::Gelu);
     h = linear(h, *parameters_[2], nullptr, WeightOrder::InOut) + x;
     h = linear(h, *parameters_[3], nullptr);
     linear(h, *parameters_[3], nullptr).backward(dy);

@@ -21,7 +21,7 @@ TEST(DescribeGeneration, SaysNothingWhereNothingIsGenerated) {
 TEST(DescribeGeneration, SaysWhatIsKeptAndWhereTextsEnd) {
   Options options;
   options.eval.generate_tokens = 8;
-  for (const char* part : {"keys that generation keeps: ", "what generation sends is not foretold",
+  for (const char* part : {"keys that generation keeps: ", "what generation sends is not predicted",
                            "generated texts end at token 2 (the model's eos_token_id)\n"})
     EXPECT_TRUE(contains(text_of(options, 2), part)) << text_of(options, 2);
   EXPECT_FALSE(contains(text_of(options, 1), "sends"));

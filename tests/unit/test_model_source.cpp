@@ -5,6 +5,7 @@
 
 #include "support/files.hpp"
 #include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 #include "zea/io/initial_weights.hpp"
 
 namespace zea::test_model_source {
@@ -143,6 +144,23 @@ TEST_F(ModelSourceTest, LoadsTheModulesThatAreAskedFor) {
     }
   }
   EXPECT_TRUE(contains(error_of([&] { open({.modules = Names{"llm"}}); }), "missing: " + kNorm));
+}
+
+/// Mergers of features of several depths among them; the last norm of an encoder is none.
+TEST(LoadModule, OfAProjectorIsSaidByItsUnits) {
+  for (const std::string& config :
+       {testing::tiny_qwen3_vl_config(), testing::tiny_qwen2_vl_config(),
+        tiny_llava_config({.siglip = true, .audio = true}),
+        tiny_llava_config({.tied = true, .image_size = 24, .siglip = true, .gemma3 = true})}) {
+    const ModelSpec model = make_model_spec(config);
+    for (size_t p = 0; p < model.params.size(); ++p) {
+      const std::string& name = model.params[p].name;
+      const bool is_projector = contains(name, "merger") || contains(name, "projector");
+      EXPECT_EQ(load_module(model, static_cast<int>(p)),
+                is_projector ? "projector" : model.params[p].module)
+          << name;
+    }
+  }
 }
 
 TEST_F(ModelSourceTest, SaysWhatItCannotDo) {

@@ -56,7 +56,8 @@ TEST_P(NoRowsTest, PassThroughActivations) {
     expect_none(kHidden, kHidden / 2, [&](const Tensor& x) { return gated(x, activation); });
   for (Activation activation : {Activation::Gelu, Activation::QuickGelu, Activation::GeluTanh,
                                 Activation::Relu, Activation::Silu})
-    expect_none(kHidden, kHidden, [&](const Tensor& x) { return activate(x, activation); });
+    expect_none(kHidden, kHidden,
+                [&](const Tensor& x) { return activate_biased(x, nullptr, activation); });
 }
 
 TEST_P(NoRowsTest, PassThroughAttention) {

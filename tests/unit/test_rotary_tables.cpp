@@ -34,8 +34,8 @@ void expect_angles(const std::vector<double>& found, const std::vector<double>& 
 
 TEST(RotaryTables, AreStretchedAsTheTypeSays) {
   expect_angles(angles({}), {1, 0.1, 0.01, 0.001});
-  expect_angles(angles({.type = "linear", .factor = 4}), {0.25, 0.025, 0.0025, 0.00025});
-  expect_angles(angles({.type = "dynamic", .factor = 4}), {1, 0.1, 0.01, 0.001});
+  expect_angles(angles({.type = RopeType::Linear, .factor = 4}), {0.25, 0.025, 0.0025, 0.00025});
+  expect_angles(angles({.type = RopeType::Dynamic, .factor = 4}), {1, 0.1, 0.01, 0.001});
 }
 
 TEST(RotaryTables, TurnAShareOfAHead) {
@@ -45,7 +45,7 @@ TEST(RotaryTables, TurnAShareOfAHead) {
 
 /// The pair that turns n times within 200 pi tokens is 2 - log10(n).
 TEST(RotaryTables, OfYarnAreKeptInterpolatedAndStretched) {
-  RopeConfig yarn{.type = "yarn", .factor = 5, .original_max_positions = 200 * M_PI};
+  RopeConfig yarn{.type = RopeType::Yarn, .factor = 5, .original_max_positions = 200 * M_PI};
   yarn.beta_fast = 5;  // between pairs 1 and 3, of whole ones
   yarn.beta_slow = 0.2;
   expect_angles(angles(yarn), {1, 0.1, 0.01 * 0.6, 0.001 / 5});
@@ -57,7 +57,7 @@ TEST(RotaryTables, OfYarnAreKeptInterpolatedAndStretched) {
 }
 
 TEST(RotaryTables, OfLongropeGoByTheLengthOfTheSample) {
-  const RopeConfig rope{.type = "longrope",
+  const RopeConfig rope{.type = RopeType::LongRope,
                         .original_max_positions = 16,
                         .short_factors = {1, 2, 4, 5},
                         .long_factors = {2, 4, 5, 10}};

@@ -29,11 +29,11 @@ TEST(StepGuard, LeavesToTheDeviceWhatItCanJudge) {
   Plan plan;
   plan.shardings.resize(2);
   for (const char* kind : {"adamw", "adam", "sgd", "muon", "adamw_8bit"}) {
-    plan.optimizer.name = kind;
+    plan.optimizer.kind = kind;
     const std::string name = kind;
     EXPECT_EQ(is_judged_on_device(plan, true), name == "adamw" || name == "adam") << kind;
   }
-  plan.optimizer.name = "adamw";
+  plan.optimizer.kind = OptimizerKind::Adamw;
   EXPECT_FALSE(is_judged_on_device(plan, false)) << "the host, or libtorch's operations";
   plan.shardings[1].offloads = true;
   EXPECT_FALSE(is_judged_on_device(plan, true));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images from bytes to what a vision encoder takes, as transformers' CLIPImageProcessor does it: to
-// RGB, resize the shortest edge (antialiased, rounded to 8 bits), centre crop, scale to 0..1,
-// normalise; or, as SiglipImageProcessor does, the whole image resized.
+// Images from bytes to what a vision encoder takes, as transformers' image processors do it: to
+// RGB, resize (antialiased, rounded to 8 bits), scale to 0..1, normalise. What is resized to what
+// is the family's: the shortest edge and then a centre crop (CLIP), the whole image (SigLIP), its
+// tiles or crops of it beside it (InternVL, Idefics3, Gemma 3), a grid that it fits into
+// (LLaVA-NeXT).
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,9 @@ namespace zea {
 template <class Settings>
 class ByModule {
  public:
-  ByModule(std::initializer_list<std::string> modules) {
+  /// Of the encoders that `zea -h` shows (a deck may have sections of others) and of `modules`.
+  ByModule(std::initializer_list<std::string> modules = {}) {
+    for (const char* encoder : {"vision", "audio"}) (*this)[encoder];
     for (const std::string& module : modules) (*this)[module];
   }
 

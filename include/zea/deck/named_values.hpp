@@ -68,6 +68,10 @@ enum class BadItems { Stop, Mask };
 template <>
 inline constexpr std::array kDeckNames<BadItems>{"stop", "mask"};
 
+enum class OptimizerKind { Adamw, Adam, Sgd, Muon, Adamw8Bit };
+template <>
+inline constexpr std::array kDeckNames<OptimizerKind>{"adamw", "adam", "sgd", "muon", "adamw_8bit"};
+
 enum class RateDecay {
   Cosine,
   Linear,

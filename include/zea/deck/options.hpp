@@ -93,7 +93,7 @@ struct ModelOptions {
     key(config, {"config", "the model's config.json; empty: the one that the weights hold", {}});
     key(load_modules,
         {"load_modules",
-         "modules to take from the weights: vision, audio, projector, llm; others keep initial "
+         "modules to take from the weights: encoders by name, projector, llm; others keep initial "
          "values drawn with run.seed",
          {}});
     key(strict,
@@ -231,7 +231,7 @@ struct LlmOptions {
 };
 
 struct OptimOptions {
-  std::string kind = "adamw";
+  Choice<OptimizerKind> kind = OptimizerKind::Adamw;
   double lr = 1e-3;
   double min_lr = 0;
   int64_t warmup_steps = 0;
@@ -258,7 +258,7 @@ struct OptimOptions {
                "to the gradient; muon orthogonalises the updates of matrices inside blocks and "
                "projectors, and is adamw for the rest; adamw_8bit keeps the moments of matrices in "
                "8 bits",
-               {"adamw", "adam", "sgd", "muon", "adamw_8bit"}});
+               {}});
     key(lr, {"lr", "peak learning rate", {}, 0, 1e3});
     key(min_lr,
         {"min_lr", "learning rate at the last step; inverse_sqrt: the least of any", {}, 0, 1e3});
@@ -436,20 +436,19 @@ struct LogOptions {
   }
 };
 
-/// All sections of a deck, resolved. The encoders that stand here are those that `zea -h` shows; a
-/// deck may have sections of others.
+/// All sections of a deck, resolved.
 struct Options {
   RunOptions run;
   ModelOptions model;
-  ByModule<EncoderOptions> encoders{"vision", "audio"};
+  ByModule<EncoderOptions> encoders;
   LlmOptions llm;
   MeshOptions mesh;
-  ByModule<ModuleMeshOptions> meshes{"vision", "audio", kDecoder};
+  ByModule<ModuleMeshOptions> meshes{kDecoder};
   DataOptions data;
   OptimOptions optim;
   ScheduleOptions schedule;
   PrecisionOptions precision;
-  ByModule<ModulePrecisionOptions> precisions{"vision", "audio", kDecoder};
+  ByModule<ModulePrecisionOptions> precisions{kDecoder};
   CheckpointOptions checkpoint;
   EvalOptions eval;
   LogOptions log;

@@ -102,9 +102,7 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Of Silu or GeluTanh.
 at::Tensor gated(const at::Tensor& x, Activation activation);
 
-at::Tensor activate(const at::Tensor& x, Activation activation);
-
-/// activate(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be
+/// activation(x + bias) for `bias` (width), which may be null; x may be changed, and is not to be
 /// used any more.
 at::Tensor activate_biased(const at::Tensor& x, Parameter* bias, Activation activation);
 

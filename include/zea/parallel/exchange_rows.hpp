@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations between the layouts of two modules, by an exchange that was planned on paper.
+// Activations between the layouts of two modules, by an exchange that was planned.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a step may change the model: loss and gradient are finite, and neither stands out of
-// those of the last accepted steps. Pure functions of numbers that all ranks have in common, so
-// that all decide the same.
+// those of the last accepted steps; and who may judge that, host or device, and when. Pure
+// functions of what all ranks have in common, so that all decide the same.
 #pragma once
 
 #include <string>

@@ -39,7 +39,7 @@ std::vector<std::string> state_names(const OptimizerSpec& optimizer, int64_t blo
 }
 
 std::string quoted(const OptimizerSpec& optimizer) {
-  return "optim.kind = \"" + optimizer.name + "\"";
+  return "optim.kind = \"" + optimizer.kind + "\"";
 }
 
 }  // namespace
@@ -86,13 +86,14 @@ std::string OptimizerSpec::why_not_from(const std::vector<std::string>& states,
 }
 
 const std::vector<OptimizerSpec>& optimizers() {
+  using enum OptimizerKind;
   static const std::vector<OptimizerSpec> kOptimizers{
-      {"adamw", {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
-      {"adam", {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
-      {"sgd", {{"momentum_buffer"}}, {"momentum"}},
+      {Adamw, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
+      {Adam, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
+      {Sgd, {{"momentum_buffer"}}, {"momentum"}},
       // The moments of AdamW where that stands in; Muon's own is the first.
-      {"muon", {{"momentum_buffer"}, {"exp_avg_sq"}}, {"betas", "eps", "momentum", "muon_rate"}},
-      {"adamw_8bit",
+      {Muon, {{"momentum_buffer"}, {"exp_avg_sq"}}, {"betas", "eps", "momentum", "muon_rate"}},
+      {Adamw8Bit,
        {{"exp_avg", {}, StateOf::Wide},
         {"exp_avg_sq", {}, StateOf::Wide},
         {"exp_avg_codes", DType::UInt8, StateOf::Codes},
@@ -106,7 +107,7 @@ const std::vector<OptimizerSpec>& optimizers() {
 
 OptimizerSpec make_optimizer_spec(const OptimOptions& optim, std::vector<std::string>& faults) {
   const auto& all = optimizers();
-  const OptimizerSpec& own = *std::ranges::find(all, optim.kind, &OptimizerSpec::name);
+  const OptimizerSpec& own = *std::ranges::find(all, optim.kind, &OptimizerSpec::kind);
   for (const std::string& key : keys_set(optim)) {
     const auto other =
         std::ranges::find_if(all, [&](const OptimizerSpec& one) { return reads(one, key); });

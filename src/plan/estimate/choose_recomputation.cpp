@@ -134,15 +134,6 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
   return plan;
 }
 
-double step_cost(const Plan& plan, size_t place) {
-  double cost = 0;
-  for (int stage : plan.pipeline.places[place].stages)
-    for (int unit : plan.pipeline.stages[stage].units)
-      cost += plan.unit_costs[unit].total() +
-              (plan.recomputes(unit) ? plan.unit_costs[unit].forward : 0);
-  return cost;
-}
-
 std::string describe_recomputation(const Plan& plan) {
   if (!plan.options.model.activation_checkpointing.is_auto()) return "";
   std::vector<int> units;

@@ -53,7 +53,7 @@ std::string describe_generation(const Plan& plan) {
       static_cast<long>(samples), static_cast<long>(tokens));
   return text + describe_ends(plan) +
          (plan.world_size() > 1
-              ? "what generation sends is not foretold; a training step's bytes are\n"
+              ? "what generation sends is not predicted; a training step's bytes are\n"
               : "");
 }
 

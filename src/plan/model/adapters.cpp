@@ -184,20 +184,13 @@ class Adapting {
   /// What adapters stand beside is frozen with all of its part: the module, or, where a projector
   /// has one, that. The norm behind an encoder runs in its projector's unit, and is the encoder's.
   void freeze(const std::vector<Target>& chosen) {
-    const auto is_projector = [&](int unit) {
-      return model_.units[unit].kind == UnitKind::Projector;
-    };
     const bool of_projector = std::ranges::any_of(
-        chosen, [&](const Target& target) { return is_projector(target.unit); });
-    for (size_t u = 0; u < model_.units.size(); ++u) {
-      const UnitSpec& unit = model_.units[u];
+        chosen, [&](const Target& target) { return model_.makes_features(target.unit); });
+    for (const UnitSpec& unit : model_.units) {
       if (unit.module != module_) continue;
-      for (size_t r = 0; r < unit.roles.size(); ++r) {
-        const bool keeps = is_projector(static_cast<int>(u)) && !of_projector &&
-                           !unit.roles[r].starts_with("encoder_norm");
-        if (keeps) continue;
-        for (const int p : model_.params_of(unit, unit.roles[r]))
-          model_.params[p].trainable = false;
+      for (const std::string& role : unit.roles) {
+        if (unit.is_of_projector(role) && !of_projector) continue;
+        for (const int p : model_.params_of(unit, role)) model_.params[p].trainable = false;
       }
     }
   }

@@ -37,35 +37,40 @@ void read_longrope(const ConfigReader& scaling, int64_t pairs, RopeConfig& rope)
   rope.long_factors = scaling.numbers("long_factor", pairs);
 }
 
+RopeType read_type(const ConfigReader& scaling, const LlamaDefaults& defaults) {
+  const std::string name = scaling.text("rope_type", scaling.text("type", "default"));
+  if (name == "mrope" && defaults.has_mrope) return RopeType::Default;
+  if (defaults.names_longrope_yarn && (name == "su" || name == "yarn")) return RopeType::LongRope;
+  const std::array types{"default", "linear", "llama3", "dynamic", "yarn", "longrope"};
+  const auto found = std::ranges::find(types, name);
+  if (found == types.end())
+    scaling.refuse("rope_type", name,
+                   "default, linear, llama3, dynamic, yarn, longrope (others are not built yet)");
+  return static_cast<RopeType>(found - types.begin());
+}
+
 /// How rotation is stretched, by the config's rope_parameters (transformers 5) or rope_scaling (4,
 /// beside rope_theta).
 void read_stretching(const ConfigReader& config, const ConfigReader& scaling,
                      const DecoderSpec& text, const LlamaDefaults& defaults, RopeConfig& rope) {
   rope.theta = scaling.number("rope_theta", rope.theta);
   rope.share = scaling.number("partial_rotary_factor", rope.share);
-  rope.type = scaling.text("rope_type", scaling.text("type", "default"));
-  if (rope.type == "mrope" && defaults.has_mrope) rope.type = "default";
-  if (defaults.names_longrope_yarn && (rope.type == "su" || rope.type == "yarn"))
-    rope.type = "longrope";
-  const std::array types{"default", "linear", "llama3", "dynamic", "yarn", "longrope"};
-  if (std::ranges::find(types, rope.type) == types.end())
-    scaling.refuse("rope_type", rope.type,
-                   "default, linear, llama3, dynamic, yarn, longrope (others are not built yet)");
+  rope.type = read_type(scaling, defaults);
   constexpr const char* kOriginal = "original_max_position_embeddings";
   const int64_t original = defaults.original_positions;
   rope.original_max_positions = config.number(
       kOriginal, original > 0 ? static_cast<double>(original)
                               : scaling.number(kOriginal, static_cast<double>(text.max_positions)));
   const double ratio = static_cast<double>(text.max_positions) / rope.original_max_positions;
-  const bool has_ratio = rope.type == "yarn" || rope.type == "longrope";
-  rope.factor = scaling.number("factor", has_ratio ? ratio : 1);
+  const bool is_yarn = rope.type == RopeType::Yarn, is_long = rope.type == RopeType::LongRope;
+  rope.factor = scaling.number("factor", is_yarn || is_long ? ratio : 1);
   rope.low_freq_factor = scaling.number("low_freq_factor", rope.low_freq_factor);
   rope.high_freq_factor = scaling.number("high_freq_factor", rope.high_freq_factor);
   // Of the types that this one is not.
   scaling.pass_over({kOriginal, "attention_factor", "beta_fast", "beta_slow", "long_factor",
                      "mscale", "mscale_all_dim", "short_factor", "truncate"});
-  if (rope.type == "yarn") read_yarn(scaling, rope);
-  if (rope.type == "longrope") read_longrope(scaling, rope.pairs(text.block.heads.dim), rope);
+  if (is_yarn) read_yarn(scaling, rope);
+  if (is_long) read_longrope(scaling, rope.pairs(text.block.heads.dim), rope);
 }
 
 RopeConfig read_rope(const ConfigReader& config, const DecoderSpec& text,

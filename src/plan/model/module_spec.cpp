@@ -106,7 +106,9 @@ int64_t ItemShape::most_seen(int64_t of_window) const {
 }
 
 bool DecoderSpec::limits_positions() const {
-  const auto is_dynamic = [](const AttentionSpec& kind) { return kind.rope.type == "dynamic"; };
+  const auto is_dynamic = [](const AttentionSpec& kind) {
+    return kind.rope.type == RopeType::Dynamic;
+  };
   return learned_positions || (block.rotary && std::ranges::any_of(block.attention, is_dynamic));
 }
 

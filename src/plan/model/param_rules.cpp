@@ -145,7 +145,7 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
   const std::vector<double> updates = frozen_updates(model, optim, faults);
   for (size_t p = 0; p < rules.size(); ++p)
     rules[p].frozen_updates = static_cast<int64_t>(updates[p]);
-  if (optim.kind != "muon") return rules;
+  if (optim.kind != OptimizerKind::Muon) return rules;
   const std::vector<bool> inner = inner_matrices(model);
   for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalises = inner[p];
   return rules;

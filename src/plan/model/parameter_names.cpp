@@ -32,8 +32,7 @@ constexpr std::array<Prefix, 6> kVitParts{{{".attention.q_proj.", ".attention.at
                                            {".mlp.fc1.", ".intermediate.dense."},
                                            {".mlp.fc2.", ".output.dense."}}};
 
-/// `name` with `to` in place of `from` before its number and `part_to` in place of `part_from`;
-/// none: it has neither.
+/// `name` with `root` replaced at its beginning and `part` behind its number; none: it lacks one.
 std::optional<std::string> renamed(const std::string& name, const Prefix& root,
                                    const Prefix& part) {
   const size_t place = name.find(part.from);
@@ -131,10 +130,11 @@ std::string running_vit_name(const std::string& name) {
   return name;
 }
 
-std::string tower_parameter_name(const std::string& name, bool hears) {
+std::string tower_parameter_name(const std::string& name, bool is_audio) {
   for (const std::string outer :
        {"vision_model.", "model.encoder.", "vit.", "dinov2.", "dinov2_with_registers.", "encoder."})
-    if (name.starts_with(outer) && (outer != "encoder." || hears)) return name.substr(outer.size());
+    if (name.starts_with(outer) && (outer != "encoder." || is_audio))
+      return name.substr(outer.size());
   return name;
 }
 

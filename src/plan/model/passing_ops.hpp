@@ -24,7 +24,8 @@ class PassingOps {
   Value input(size_t) { return {}; }
   bool has_input(size_t) const { return true; }
   bool has(const std::string& role) const { return unit_.has(role); }
-  Value source() { return {}; }
+  Value patches() { return {}; }
+  Value columns() { return {}; }
   Value linear(const Value& x, const std::string& role, WeightOrder = WeightOrder::OutIn) {
     use_linear(role);
     return x;

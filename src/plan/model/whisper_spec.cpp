@@ -113,8 +113,8 @@ void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const Enc
   builder.add_blocks(audio.name, audio.layers, audio.block, blocks, place.root + "layers.", trains);
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
-  builder.add_norm("norm", place.root + "layer_norm", audio.projector.norm, audio.block.hidden,
-                   trains);
+  builder.add_norm(audio.projector.pools_first ? "encoder_norm_of_means" : "encoder_norm",
+                   place.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
   const int64_t side_by_side = audio.projector.pools ? 1 : audio.projector.merge;
   add_projector_linears(builder, audio.projector, place.projector_root,
                         audio.block.hidden * side_by_side, hidden, projector_trains);

@@ -24,7 +24,7 @@ Pipeline one_place(const ModelSpec& model, int ranks) {
   std::vector<int> units(model.units.size());
   std::iota(units.begin(), units.end(), 0);
   Pipeline pipeline;
-  pipeline.places = {{.name = "llm.pp0", .first_rank = 0, .ranks = ranks, .stages = {0}}};
+  pipeline.places = {{.name = kDecoder + ".pp0", .first_rank = 0, .ranks = ranks, .stages = {0}}};
   pipeline.stages = {{.place = 0, .units = units}};
   pipeline.stage_of_unit.assign(units.size(), 0);
   return pipeline;

@@ -15,7 +15,7 @@ using detail::Accumulation;
 using detail::LiveRange;
 using detail::Walk;
 
-/// Time on paper: each computation has a moment for each thing that happens around it.
+/// The plan's time: each computation has a moment for each thing that happens around it.
 constexpr int64_t kMoments = 5;
 enum Moment : int64_t { kUnshardBefore, kCompute, kReshard, kUnshardAfter, kReduce };
 
@@ -138,7 +138,7 @@ BufferBytes bytes_of(const ScheduleParts& parts, const Precisions& precisions) {
 SlotPlans slots_of_place(const ScheduleInput& input, const BufferBytes& bytes) {
   const Walk walk(input);
   const LiveIntervals reduced = gradient_intervals(walk);
-  // An evaluation meets others than training: it comes after it on paper.
+  // An evaluation meets others than training: in the plan it comes after it.
   LiveIntervals kept(input.buffers.size());
   add_gathered_intervals(walk, 0, kept);
   ScheduleInput evaluation = input;

@@ -37,9 +37,8 @@ class RowOps : public PassingOps<Ops, V> {
       : PassingOps<Ops, V>(unit), model_(model), count_(model, unit, work) {}
 
   V input(size_t) { return {count_.tokens}; }
-  V source() {
-    return {this->unit_.kind == UnitKind::AudioEmbed ? 2 * count_.tokens : count_.patches};
-  }
+  V patches() { return {count_.patches}; }
+  V columns() { return {2 * count_.tokens}; }
   V features() { return {count_.projected}; }
   V windows(V x) { return with_rows(x, x.rows / 2); }
   V side_by_side(V x, int64_t count) { return with_rows(x, x.rows / count); }

@@ -92,13 +92,12 @@ class MemoryOps {
   }
   bool has_input(size_t i) const { return call_.inputs_present.empty() || call_.inputs_present[i]; }
   bool has(const std::string& role) const { return unit_.has(role); }
-  /// The microbatch's, which are not counted here: patches, or two columns of sound for each row.
-  TapeTensor source() {
-    const int64_t rows = tokens().here;
-    if (unit_.kind == UnitKind::AudioEmbed) return {tape_, tape_.input(0, false), 2 * rows};
+  /// The microbatch's, which are not counted here; two columns of sound for each row.
+  TapeTensor patches() {
     const EncoderSizes& items = sizes_.encoders[unit_.encoder];
-    return {tape_, tape_.input(0, false), rows * items.patches / items.tokens};
+    return {tape_, tape_.input(0, false), tokens().here * items.patches / items.tokens};
   }
+  TapeTensor columns() { return {tape_, tape_.input(0, false), 2 * tokens().here}; }
 
   TapeTensor linear(const TapeTensor& x, const std::string& role,
                     WeightOrder order = WeightOrder::OutIn) {

@@ -143,7 +143,7 @@ def resume(setting, part):
 
 
 def memory(setting, part):
-    """What zea foretold of its tensors, and what was counted."""
+    """What zea predicted of its tensors, and what was counted."""
     for family in families(setting.quick):
         deck = prepare(setting, family)
         for precision in setting.precisions():
@@ -153,6 +153,6 @@ def memory(setting, part):
             if not found:
                 part.check(f"{what}: the log tells both", False, got.outcome.tail())
                 continue
-            foretold, counted = float(found[1]), float(found[2])
-            holds = abs(foretold / counted - 1) <= 0.1
-            part.check(f"{what}: foretold {foretold:.1f} MiB, counted {counted:.1f}", holds)
+            predicted, counted = float(found[1]), float(found[2])
+            holds = abs(predicted / counted - 1) <= 0.1
+            part.check(f"{what}: predicted {predicted:.1f} MiB, counted {counted:.1f}", holds)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flat buffers on paper: which parameters lie where in which buffer, and which part of it each rank
-// owns. A buffer is keyed by (bundle of units, trainable or frozen); a parameter that two units use
-// has a buffer of its own. Parameters start at multiples of kFlatAlignment elements, fused ones lie
-// adjacent so that the fused weight is a view.
+// The plan of flat buffers: which parameters lie where in which buffer, and which part of it each
+// rank owns. A buffer is keyed by (bundle of units, trainable or frozen); a parameter that two
+// units use has a buffer of its own. Parameters start at multiples of kFlatAlignment elements,
+// fused ones lie adjacent so that the fused weight is a view.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer is before there are tensors: its name, the state that it keeps beside each
+// What an optimizer is before there are tensors: its kind, the state that it keeps beside each
 // master, and the keys of [optim] that not every optimizer reads. What it does: optim/update.hpp.
 // States of 8 bits are codes and a scale for each block of a row (arXiv:2110.02861).
 #pragma once
@@ -37,7 +37,7 @@ struct StateSpec {
 };
 
 struct OptimizerSpec {
-  std::string name;  ///< as in optim.kind
+  Choice<OptimizerKind> kind = OptimizerKind::Adamw;
   std::vector<StateSpec> states;
   std::vector<std::string> keys;  ///< of [optim], that not every optimizer reads
 

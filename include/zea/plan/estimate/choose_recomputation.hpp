@@ -14,10 +14,6 @@ namespace zea {
 Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
                        const std::string& profile = {});
 
-/// What a step of full microbatches computes, forward, backward and again, in the unit of
-/// Plan::unit_costs; of the ranks at a place.
-double step_cost(const Plan& plan, size_t place);
-
 /// The line of the plan that names the units and what they cost; empty without the choice.
 std::string describe_recomputation(const Plan& plan);
 

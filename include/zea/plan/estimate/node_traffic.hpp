@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses nodes in a step, on paper.
+// The estimate of what crosses nodes in a step.
 #pragma once
 
 #include "zea/plan/mesh/rank_order.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step sends, on paper: for every group of ranks the bytes that a rank sends, by the
+// The estimate of what a step sends: for every group of ranks the bytes that a rank sends, by the
 // textbook volume of each collective (collective_volume.hpp). A mesh counts the same at run time
 // under the same names; tests compare the two to the byte.
 //

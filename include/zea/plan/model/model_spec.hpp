@@ -100,6 +100,11 @@ struct UnitSpec {
   /// The index of a parameter in `roles`; -1: the unit has none of that role.
   int index_of(const std::string& role) const;
   bool has(const std::string& role) const { return index_of(role) >= 0; }
+  /// Whether what it calls `role` is a projector's: the last norm of an encoder runs in that unit,
+  /// too.
+  bool is_of_projector(const std::string& role) const {
+    return kind == UnitKind::Projector && !role.starts_with("encoder_norm");
+  }
 };
 
 struct ModelSpec {

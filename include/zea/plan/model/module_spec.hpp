@@ -38,11 +38,16 @@ struct HeadShape {
   int64_t query = 0, key_value = 0, dim = 0;
 };
 
+/// How frequencies are stretched beyond the positions that a model was first trained on: not,
+/// evenly, or by arXiv:2407.21783 (Llama 3), the longest sample, arXiv:2309.00071 (YaRN) or
+/// arXiv:2402.13753 (LongRoPE); in the order of their names in llama_spec.cpp.
+enum class RopeType { Default, Linear, Llama3, Dynamic, Yarn, LongRope };
+
 /// Rotary position embedding (RoFormer, arXiv:2104.09864) and the ways to stretch it.
 struct RopeConfig {
   double theta = 10000;
-  double share = 1;              ///< of a head's coordinates turn, the first ones
-  std::string type = "default";  ///< default, linear, llama3, dynamic, yarn, longrope
+  double share = 1;  ///< of a head's coordinates turn, the first ones
+  RopeType type = RopeType::Default;
   double factor = 1;
   double attention_factor = 1;  ///< of cosines and sines
   double original_max_positions = 8192;
@@ -50,10 +55,10 @@ struct RopeConfig {
   /// each at its own frequency.
   std::vector<RotaryPair> turns = {};
   double low_freq_factor = 1, high_freq_factor = 4;  ///< of llama3
-  double beta_fast = 32, beta_slow = 1;              ///< of yarn (arXiv:2309.00071)
+  double beta_fast = 32, beta_slow = 1;              ///< of yarn
   bool truncate = true;                              ///< of yarn
-  /// Of longrope (arXiv:2402.13753), for each pair: in samples of at most original_max_positions
-  /// tokens, and in longer ones.
+  /// Of longrope, for each pair: in samples of at most original_max_positions tokens, and in longer
+  /// ones.
   std::vector<double> short_factors = {}, long_factors = {};
 
   bool operator==(const RopeConfig&) const = default;

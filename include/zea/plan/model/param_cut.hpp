@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism on paper: the piece of a parameter that each tp rank of its module holds, and
-// where that piece lies in the tensor of weights files. All tp ranks hold pieces of the same shape,
-// so their flat buffers are laid out alike.
+// The plan of tensor parallelism: the piece of a parameter that each tp rank of its module holds,
+// and where that piece lies in the tensor of weights files. All tp ranks hold pieces of the same
+// shape, so their flat buffers are laid out alike.
 #pragma once
 
 #include <vector>

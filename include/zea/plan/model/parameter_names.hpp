@@ -25,8 +25,8 @@ std::string canonical_vit_name(const std::string& name);
 std::string running_vit_name(const std::string& name);
 
 /// The name of an encoder's parameter without what models around it have before it:
-/// "vision_model.", or, of one that hears, "model.encoder.".
-std::string tower_parameter_name(const std::string& name, bool hears);
+/// "vision_model.", or, of one of sound, "model.encoder.".
+std::string tower_parameter_name(const std::string& name, bool is_audio);
 
 /// True for tensors that old files carry although they are computed, not learnt (position ids,
 /// rotary frequencies, GPT-2's causal masks).

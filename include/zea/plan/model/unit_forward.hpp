@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward of every unit kind, written once, over operations that it is given: on tensors it is
-// the forward (model/unit.cpp), on paper it is what a unit holds (units/unit_memory.cpp),
-// multiplies (units/unit_cost.cpp) and sends (estimate/unit_traffic.cpp). Parameters go by role; a
-// bias, norm or class token is there where the unit has a parameter of that role.
+// the forward (model/unit.cpp); estimated are what a unit holds (units/unit_memory.cpp), multiplies
+// (units/unit_cost.cpp) and sends (estimate/unit_traffic.cpp). Parameters go by role; a bias, norm
+// or class token is there where the unit has a parameter of that role.
 //
 // Ops::Value is a tensor of rows, or what stands for it; a default one is none. A value lives as
 // long as a variable here holds it, which is what the estimate of memory counts. Ops has
 //   input(i), has_input(i)              outputs of other units, in the order of UnitSpec::inputs
 //   has(role)                           whether the unit has that parameter
-//   source()                            what the unit reads of the microbatch: patches, columns
+//   patches(), columns()                what the unit reads of the microbatch, of images and sound
 //   linear(x, role, order), activated_linear(x, role, activation)
-//   column_linear(x, role, rows, order), row_linear(x, role, rows, order)    of layers that tp
-//   ranks
-//                                       share
-//   unbiased_column_linear(x, role, rows, order), activated(y, role, activation)    the same
-//   without
-//                                       the bias, and activation(y + bias)
-//   dropped(x, adapter, rows), dropped_columns(x, adapter, rows)    x as an adapter takes it while
-//                                       training; the second of what a row linear takes
-//   adapters(), add_adapted(y, z, adapter)    of the unit; z times the adapter's scale added to its
+//   column_linear(x, role, rows, order), row_linear(x, role, rows, order)
+//                                       of layers that tp ranks share
+//   unbiased_column_linear(x, role, rows, order), activated(y, role, activation)
+//                                       the same without the bias, and activation(y + bias)
+//   dropped(x, adapter, rows), dropped_columns(x, adapter, rows)
+//                                       x as an adapter takes it while training; the second of
+//                                       what a row linear takes
+//   adapters(), add_adapted(y, z, adapter)
+//                                       of the unit; z times the adapter's scale added to its
 //                                       columns of y, which is not used any more
 //   query_value_biases(qkv)             adds "q.bias" and "v.bias"
 //   head_norms(qkv, block)              of queries and keys, with "q_norm" and "k_norm"
@@ -130,7 +130,7 @@ typename Ops::Value block_change(Ops& ops, typename Ops::Value x, const std::str
 
 template <class Ops>
 typename Ops::Value patch_embed(Ops& ops, const NormSpec& norm) {
-  auto x = ops.linear(ops.source(), "patch");
+  auto x = ops.linear(ops.patches(), "patch");
   if (ops.has("class_token"))
     x = ops.image_tokens(x);
   else if (ops.has("positions"))
@@ -140,7 +140,7 @@ typename Ops::Value patch_embed(Ops& ops, const NormSpec& norm) {
 
 template <class Ops>
 typename Ops::Value audio_embed(Ops& ops) {
-  const auto columns = ops.activated_linear(ops.source(), "conv1", Activation::Gelu);
+  const auto columns = ops.activated_linear(ops.columns(), "conv1", Activation::Gelu);
   const auto x = ops.activated_linear(ops.windows(columns), "conv2", Activation::Gelu);
   return ops.add(x, ops.positions());
 }
@@ -202,6 +202,7 @@ typename Ops::Value projector(Ops& ops, const NormSpec& encoder_norm, const Proj
   constexpr WeightOrder kOrder = WeightOrder::OutIn;
   auto x = normed_if_has(ops, ops.features(), "encoder_norm", encoder_norm);
   if (spec.pools_first) x = ops.mean_of(x, spec.merge);
+  x = normed_if_has(ops, x, "encoder_norm_of_means", encoder_norm);
   x = normed_if_has(ops, x, "norm", spec.norm);
   if (spec.merge > 1 && !spec.pools_first) x = merged_features(ops, x, spec);
   x = normed_if_has(ops, x, "merged_norm", spec.norm);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipelines on paper: which units run where in a replica, and in which order. A place is a run of
-// ranks that walk alike; a stage is what one pass of a schedule runs at a place: some units, one
+// The plan of pipelines: which units run where in a replica, and in which order. A place is a run
+// of ranks that walk alike; a stage is what one pass of a schedule runs at a place: some units, one
 // after the other. A module has pp stages, times its virtual stages, and modules that share ranks
 // share a stage. With one place there is one stage, of all units.
 #pragma once

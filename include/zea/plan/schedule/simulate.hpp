@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step on paper: the passes of all places side by side; a message travels when both ends have
+// A step simulated: the passes of all places side by side; a message travels when both ends have
 // come to it, and the sender goes on meanwhile. Shows that a schedule ends, how long it takes, and
 // where places wait.
 #pragma once

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Context parallelism on paper, for one rank and one row: who owns which tokens, what is exchanged
-// between the cp ranks of attention, and which slices each exchange lets this rank compute. Two
-// levels: inside groups of neighbouring cp ranks tokens are exchanged for heads (DeepSpeed-Ulysses,
-// arXiv:2309.14509), and between these groups keys and values travel: gathered at once, or passed
-// around (Ring Attention, arXiv:2310.01889).
+// The plan of context parallelism for one rank and one row: who owns which tokens, what is
+// exchanged between the cp ranks of attention, and which slices each exchange lets this rank
+// compute. Two levels: inside groups of neighbouring cp ranks tokens are exchanged for heads
+// (DeepSpeed-Ulysses, arXiv:2309.14509), and between these groups keys and values travel: gathered
+// at once, or passed around (Ring Attention, arXiv:2310.01889).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many rows of a microbatch each rank works on, on paper: what decides how much ranks that
-// share it send each other.
+// How many rows of a microbatch each rank works on: what decides how much ranks that share it send
+// each other.
 #pragma once
 
 #include <map>

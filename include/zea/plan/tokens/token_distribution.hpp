@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Context parallelism on paper: which rank owns which tokens of a packed row. A row is dealt in
+// The plan of context parallelism: which rank owns which tokens of a packed row. A row is dealt in
 // blocks of query tokens; what a block costs is read off what its tokens see, so rows whose tokens
 // see different amounts (packed samples, images that see themselves both ways) are balanced, too.
 #pragma once

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A family whose units have other parameters than their forward reads is found when its spec is
+// made.
+#include "plan/model/check_roles.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea::test_check_roles {
+namespace {
+
+ModelSpec make_model() {
+  return make_model_spec(testing::tiny_llava_config({.audio = true}));
+}
+
+std::string fault_of(const ModelSpec& model, const UnitSpec& unit) {
+  try {
+    detail::check_roles(model, unit);
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CheckRoles, RefusesAParameterThatNothingReads) {
+  const ModelSpec model = make_model();
+  for (UnitSpec unit : model.units) {
+    EXPECT_EQ(fault_of(model, unit), "");
+    unit.roles.push_back("odd.weight");
+    EXPECT_EQ(fault_of(model, unit),
+              unit.name + " has a parameter \"odd.weight\" that it does not read");
+  }
+}
+
+/// Biases, norms and the like may be absent; of each kind of unit this may not.
+TEST(CheckRoles, RefusesAForwardThatReadsWhatIsNotThere) {
+  const std::map<UnitKind, std::string> needed{
+      {UnitKind::PatchEmbed, "patch.weight"}, {UnitKind::AudioEmbed, "conv1.weight"},
+      {UnitKind::Block, "qkv.weight"},        {UnitKind::Projector, "linear_1.weight"},
+      {UnitKind::TokenEmbed, "vocabulary"},   {UnitKind::Head, "vocabulary"},
+  };
+  const ModelSpec model = make_model();
+  for (UnitSpec unit : model.units) {
+    if (unit.kind == UnitKind::Merge) continue;
+    const std::string& role = needed.at(unit.kind);
+    EXPECT_EQ(std::erase(unit.roles, role), 1u) << unit.name;
+    EXPECT_EQ(fault_of(model, unit),
+              unit.name + " reads a parameter \"" + role + "\" that it does not have");
+  }
+}
+
+}  // namespace
+}  // namespace zea::test_check_roles
