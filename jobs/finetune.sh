@@ -97,5 +97,5 @@ if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then resta
 "${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${restart[@]}" -i "$deck" -d "$out/run" "$@"
 
 say "the model for transformers"
-"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/" --companions "$model"
+"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/"
 echo "$out/model: load it with from_pretrained"

@@ -24,8 +24,7 @@ struct ConsolidateOptions {
   bool show_progress = false;
 };
 
-/// Tokenizer and other texts come from the source, or, since checkpoints have none, from where the
-/// user says.
+/// Tokenizer and other texts come from the source, or from where the user says.
 void copy_companions(const WeightsSource& source, ModelOutput& output) {
   for (const std::string& name : source.companions())
     output.add_companion(name, source.companion(name));
@@ -116,7 +115,7 @@ void add_options(CLI::App& app, ConsolidateOptions& options) {
       "Largest safetensors file of a Hugging Face directory: 5GB, 500MiB (default 50GB)");
   app.add_option("--companions", options.companions,
                  "Weights file or Hugging Face directory whose tokenizer and processor files to "
-                 "add");
+                 "add, in place of those of the source");
   app.add_flag("--progress", options.show_progress,
                "Show progress also where there is no terminal");
   options.copy.add_to(app);

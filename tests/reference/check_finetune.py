@@ -24,6 +24,8 @@ try:
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
+        AutoProcessor,
+        AutoTokenizer,
         Gemma3Config,
         Gemma3ForConditionalGeneration,
         InternVLConfig,
@@ -34,8 +36,10 @@ try:
         LlavaNextForConditionalGeneration,
         LlavaOnevisionConfig,
         LlavaOnevisionForConditionalGeneration,
+        LlavaProcessor,
         Mistral3Config,
         Mistral3ForConditionalGeneration,
+        PreTrainedTokenizerFast,
         Qwen2_5_VLConfig,
         Qwen2_5_VLForConditionalGeneration,
         Qwen2AudioConfig,
@@ -47,6 +51,7 @@ try:
         SmolVLMConfig,
         SmolVLMForConditionalGeneration,
     )
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
     from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
     from transformers.utils.logging import disable_progress_bar
@@ -63,6 +68,11 @@ MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
 GEMMA = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {% for p in m.content %}"
+    "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+    "{{ 'assistant: ' if add_generation_prompt }}"
+)
 TEXT = {
     "hidden_size": 32,
     "intermediate_size": 56,
@@ -266,6 +276,45 @@ class Finetune(unittest.TestCase):
         )
         self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
+
+    def test_processor_and_chat_template_come_out(self):
+        """With them transformers makes of a conversation the tokens that were trained on."""
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+        config = LlavaConfig(
+            vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
+            text_config=AutoConfig.for_model("llama", **TEXT),
+            image_token_index=2,
+        )
+        directory = self.save(LlavaForConditionalGeneration(config), SPECIAL)
+        LlavaProcessor(
+            CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}),
+            PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"), eos_token="</s>"),
+            patch_size=8,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+            chat_template=TEMPLATE,
+        ).save_pretrained(directory)
+        self.finetune(directory)
+        directory.rename(self.folder / "gone")
+        processor = AutoProcessor.from_pretrained(self.folder / "out/model")
+        self.assertEqual(processor.chat_template, TEMPLATE)
+        self.assert_packed_as_by(processor, 0)
+
+    def assert_packed_as_by(self, processor, number):
+        """An entry with a picture."""
+        entry = json.loads(self.data.read_text())[number]
+        image, turns = Image.open(self.folder / entry["image"]), []
+        for turn in entry["conversations"]:
+            text = {"type": "text", "text": turn["value"].removeprefix("<image>")}
+            has_image = turn["value"].startswith("<image>")
+            role = "user" if turn["from"] == "human" else "assistant"
+            turns.append({"role": role, "content": [{"type": "image"}, text] if has_image else [text]})
+        written = processor.apply_chat_template(turns)
+        made = processor(images=[image], text=[written], add_special_tokens=False)
+        with h5py.File(self.folder / "out/train.h5") as data:
+            begin, end = data["token_offsets"][number : number + 2]
+            self.assertEqual(made["input_ids"][0], data["tokens"][begin:end].tolist())
+        self.assertEqual(AutoTokenizer.from_pretrained(self.folder / "out/model").eos_token, "</s>")
 
     def test_qwen2_vl(self):
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
