@@ -3,7 +3,8 @@
 # writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, SmolVLM, Gemma 3, or a
-# language model, for conversations without images).
+# language model, for conversations without images). With VISION= and AUDIO=, directories of encoders (CLIP, SigLIP and others; Whisper), MODEL
+# is a language model that they are put together with; PROJECTOR=mlp may be another for images (zea -h model.vision.projector).
 # DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes; paths of images, and of folders of the frames of
 # videos (Qwen2-VL to Qwen3-VL), start from its folder, or from IMAGES=.
 # RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
@@ -19,6 +20,8 @@ data=$(realpath "$2")
 shift 2
 out=$(realpath -m "${OUT:-finetuned}")
 images=$(realpath "${IMAGES:-$(dirname "$data")}")
+vision=${VISION:+$(realpath "$VISION")}
+audio=${AUDIO:+$(realpath "$AUDIO")}
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=${BIN:-build/release}
 ranks=${RANKS:-1}
@@ -39,22 +42,27 @@ if ! [ -x "$bin/src/zea" ]; then
 fi
 mkdir -p "$out"
 
-say "data"
-if [ -s "$out/train.h5" ]; then
-  echo "$out/train.h5 is there"
-else
-  .venv/bin/python jobs/pack.py "$data" --model "$model" --images "$images" --videos "$images" \
-    --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
-    --on-fault skip --out "$out/train.h5"
-fi
-
 deck=$out/deck.toml
+parts="weights = \"$model\""
+packed_for=(--model "$model")
+if [ -n "$vision$audio" ]; then
+  packed_for=(--deck "$deck")
+  parts="[model.llm]
+weights = \"$model\""
+  [ -z "$vision" ] || parts+="
+[model.vision]
+weights = \"$vision\"
+projector = \"${PROJECTOR:-mlp}\""
+  [ -z "$audio" ] || parts+="
+[model.audio]
+weights = \"$audio\""
+fi
 if ! [ -s "$deck" ]; then
   cat >"$deck" <<END
 # Written by jobs/finetune.sh; change it as you like: a run that begins anew reads it.
 [model]
-weights = "$model"
 activation_checkpointing = 1
+$parts
 
 [mesh.llm]
 strategy = "full_shard"
@@ -81,6 +89,15 @@ global_batch = 16
 [checkpoint]
 every = 50
 END
+fi
+
+say "data"
+if [ -s "$out/train.h5" ]; then
+  echo "$out/train.h5 is there"
+else
+  .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --videos "$images" \
+    --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
+    --on-fault skip --out "$out/train.h5"
 fi
 
 say "plan"

@@ -54,12 +54,13 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
   output.finish();
 }
 
-/// As models that others know.
-void consolidate_parts(const ConsolidateOptions& options, const WeightsSource& source) {
+/// As models that others know: tokenizers belong to the one with the decoder, which is the last.
+void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
   const std::string target = without_trailing_slash(options.output.target) + "/";
-  for (const ModelPart& part : parts_of(source)) {
+  for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
     of_part.output.target = target + part.directory;
+    if (&part != &parts.back()) of_part.companions.clear();
     consolidate(of_part, *part.source);
   }
 }
@@ -77,8 +78,9 @@ void run(const ConsolidateOptions& options) {
   if (options.adapter_alone)
     return write_peft_adapter(*source, options.output.target, options.copy.dtype);
   if (!keeps_state) source = merge_adapters(std::move(source));
-  if (options.ranks == 0 && is_directory_target(options.output.target) && is_composed(*source))
-    return consolidate_parts(options, *source);
+  std::vector<ModelPart> parts;
+  if (options.ranks == 0 && is_directory_target(options.output.target)) parts = parts_of(*source);
+  if (!parts.empty()) return consolidate_parts(options, parts);
   if (options.ranks == 0) return consolidate(options, *source);
   reshard(state_of(*source), {.target = options.output.target,
                               .ranks = options.ranks,
