@@ -167,12 +167,41 @@ std::vector<ModelPart> parts_of_composed(const WeightsSource& composed, const Js
   return parts;
 }
 
+/// Of a LLaVA with an encoder of sound, which transformers' lacks: that and its projector, and the
+/// rest, which is a LLaVA, or the decoder where nothing is seen.
+std::vector<ModelPart> parts_of_hearing(const WeightsSource& model, const Json& config) {
+  Json rest = config, projector;
+  for (const char* key : {"audio_config", "audio_token_index", "audio_token_id"})
+    if (rest.contains(key)) projector[key] = rest[key], rest.erase(key);
+  for (const char* key : {"projector_hidden_act", "multimodal_projector_bias"})
+    if (rest.contains(key)) projector[key] = rest[key];
+  std::vector<ModelPart> parts;
+  parts.push_back(
+      make_part(model, "audio/", projector["audio_config"], {{"audio_tower.", ""}}, {}));
+  parts.push_back(make_part(model, "audio.projector/", projector, {{"audio_projector.", ""}}, {}));
+  Texts texts = texts_of_decoder(model, Json::object());
+  if (rest.contains("vision_config")) {
+    const std::vector<Renaming> kept{{"vision_tower.", "vision_tower."},
+                                     {"multi_modal_projector.", "multi_modal_projector."},
+                                     {"language_model.", "language_model."}};
+    parts.push_back(make_part(model, "llava/", rest, kept, std::move(texts)));
+    return parts;
+  }
+  Json text = rest["text_config"];
+  if (rest.value("tie_word_embeddings", false)) text["tie_word_embeddings"] = true;
+  parts.push_back(
+      make_part(model, kDecoder + "/", text, {{"language_model.", ""}}, std::move(texts)));
+  return parts;
+}
+
 }  // namespace
 
 std::vector<ModelPart> parts_of(const WeightsSource& model) {
   const Json config = config_of(model);
-  if (!config.is_object() || config.value("model_type", "") != "composed") return {};
-  return parts_of_composed(model, config);
+  const std::string family = config.is_object() ? config.value("model_type", "") : "";
+  if (family == "composed") return parts_of_composed(model, config);
+  if (family == "llava" && config.contains("audio_config")) return parts_of_hearing(model, config);
+  return {};
 }
 
 }  // namespace zea

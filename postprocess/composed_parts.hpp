@@ -19,10 +19,10 @@ struct ModelPart {
   std::unique_ptr<WeightsSource> source;
 };
 
-/// `model` must outlive what is returned: nothing where it is no composed model. A LLaVA: one
+/// `model` must outlive what is returned: nothing where transformers has such a model. A LLaVA: one
 /// encoder of images with an mlp, and the decoder. Else a directory for each encoder, "<encoder>/",
 /// its projector, "<encoder>.projector/", which is of no family and has its encoder's entry of the
-/// composed config, and last "llm/".
+/// composed config, and last the decoder's, "llm/", or that of the LLaVA without sound, "llava/".
 std::vector<ModelPart> parts_of(const WeightsSource& model);
 
 }  // namespace zea

@@ -57,6 +57,14 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
 /// As models that others know: tokenizers belong to the one with the decoder, which is the last.
 void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
   const std::string target = without_trailing_slash(options.output.target) + "/";
+  if (parts.size() > 1) {
+    std::string names;
+    for (const ModelPart& part : parts) names += " " + part.directory;
+    std::printf(
+        "transformers has no model of this shape; %s gets its parts, each a model of its own, "
+        "and projectors, which are none:%s (zea goes on with *.h5 or *.safetensors)\n",
+        target.c_str(), names.c_str());
+  }
   for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
     of_part.output.target = target + part.directory;
