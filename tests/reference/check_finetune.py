@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jobs/finetune.sh takes a Hugging Face directory and conversations about images, and gives back a
+"""jobs/finetune.sh takes a Hugging Face directory and conversations about images or sound, and gives back a
 directory that transformers loads.
 
 check_finetune.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
@@ -40,6 +40,8 @@ try:
         Qwen3VLForConditionalGeneration,
         SmolVLMConfig,
         SmolVLMForConditionalGeneration,
+        VoxtralConfig,
+        VoxtralForConditionalGeneration,
     )
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
     from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -162,6 +164,33 @@ class Finetune(FinetuneCase):
         )
         self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
+
+    def check_sound(self, kind, model):
+        self.hear()
+        self.check(kind, model, [*SPECIAL[:2], "<audio>"])
+        with h5py.File(self.folder / "out/train.h5") as data:
+            self.assertEqual(len(data["item_offsets"]) - 1, 4)
+            return data["tokens"][: data["token_offsets"][1]].tolist().count(2)
+
+    def test_qwen2_audio(self):
+        audio = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
+        config = Qwen2AudioConfig(
+            audio_config={"model_type": "qwen2_audio_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
+            text_config={"model_type": "qwen2", **TEXT},
+            audio_token_index=2,
+        )
+        features = self.check_sound(Qwen2AudioForConditionalGeneration, Qwen2AudioForConditionalGeneration(config))
+        self.assertEqual(features, 3)  # of 125 ms
+
+    def test_voxtral(self):
+        audio = {"hidden_size": 24, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+        config = VoxtralConfig(
+            audio_config={"model_type": "voxtral_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
+            text_config={"model_type": "llama", "head_dim": 8, **TEXT},
+            audio_token_id=2,
+        )
+        features = self.check_sound(VoxtralForConditionalGeneration, VoxtralForConditionalGeneration(config))
+        self.assertEqual(features, 5)  # four positions side by side
 
     def test_qwen2_vl(self):
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}

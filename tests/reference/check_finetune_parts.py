@@ -22,6 +22,9 @@ try:
         LlavaForConditionalGeneration,
         LlavaProcessor,
         PreTrainedTokenizerFast,
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperModel,
     )
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 except ImportError as error:
@@ -121,6 +124,24 @@ class FinetuneParts(FinetuneCase):
         self.assertEqual(AutoModelForCausalLM.from_pretrained(out / "llm").config.vocab_size, 259)
         self.assertEqual(CLIPImageProcessorPil.from_pretrained(out / "vision").crop_size["height"], 32)
         CLIPVisionModel.from_pretrained(out / "vision")
+
+    def test_put_together_sees_and_hears(self):
+        """Both placeholders are new, and the vocabulary has room for one."""
+        llama, clip = self.save_parts(259)
+        sizes = {"d_model": 16, "encoder_ffn_dim": 24, "encoder_layers": 1, "encoder_attention_heads": 2}
+        sizes |= {"decoder_ffn_dim": 24, "decoder_layers": 1, "decoder_attention_heads": 2, "vocab_size": 20}
+        ends = {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "decoder_start")}
+        config = WhisperConfig(num_mel_bins=8, max_source_positions=6, begin_suppress_tokens=None, **sizes, **ends)
+        whisper = self.save(WhisperModel(config), ["<s>"], "whisper")
+        WhisperFeatureExtractor(feature_size=8).save_pretrained(whisper)
+        self.hear(1)
+        self.assertIn("5 samples, 0 entries skipped", self.finetune(llama, VISION=clip, AUDIO=whisper))
+        out = self.folder / "out/model"
+        tokenizer = AutoTokenizer.from_pretrained(out / "llm")
+        self.assertEqual(tokenizer.convert_tokens_to_ids(["<image>", "<audio>"]), [258, 259])
+        self.assertEqual(AutoModelForCausalLM.from_pretrained(out / "llm").config.vocab_size, 260)
+        self.assertEqual(CLIPImageProcessorPil.from_pretrained(out / "vision").crop_size["height"], 32)
+        self.assertEqual(WhisperFeatureExtractor.from_pretrained(out / "audio").feature_size, 8)
 
 
 if __name__ == "__main__":
