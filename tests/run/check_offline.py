@@ -65,7 +65,8 @@ def write_as_version_1(checkpoint):
 
 class Companions(zr.ZeaTest):
     def test_they_go_along_where_their_directory_is_gone(self):
-        source, texts = self.folder / "hf", {"tokenizer.json": "{}", "chat_template.jinja": "\u00e9\n"}
+        source = self.folder / "hf"
+        texts = {"tokenizer.json": "{}", "tekken.json": "[]", "chat_template.jinja": "\u00e9\n"}
         consolidate(zr.make_weights(self.folder / "weights.h5"), f"{source}/")
         for name, text in texts.items():
             (source / name).write_text(text)
