@@ -78,7 +78,7 @@ class PutTogether:
                 continue
             encoder = Encoder(parts[name], max_pixels)
             if encoder.modality in self.encoders:
-                sys.exit(f"model.{name}: a second encoder of {encoder.modality}; dataset_writer.py packs for such a model")
+                sys.exit(f"model.{name}: another encoder of {encoder.modality}; pack.py packs for one of each kind")
             self.encoders[encoder.modality] = encoder
             self.placeholders[encoder.modality] = self._id_of(encoder.placeholder, tokenizer)
 

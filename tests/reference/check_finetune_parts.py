@@ -6,6 +6,7 @@ check_finetune_parts.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
 
 import json
+import subprocess
 import sys
 
 try:
@@ -32,7 +33,7 @@ except ImportError as error:
     sys.exit(77)
 
 import finetune_case
-from finetune_case import SPECIAL, TEXT, FinetuneCase
+from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% for p in m.content %}"
@@ -124,6 +125,24 @@ class FinetuneParts(FinetuneCase):
         self.assertEqual(AutoModelForCausalLM.from_pretrained(out / "llm").config.vocab_size, 259)
         self.assertEqual(CLIPImageProcessorPil.from_pretrained(out / "vision").crop_size["height"], 32)
         CLIPVisionModel.from_pretrained(out / "vision")
+
+    def test_decks_that_nothing_is_packed_for(self):
+        llama, clip = self.save_parts()
+        llm, deck = f'[model.llm]\nweights = "{llama}"\n', self.folder / "deck.toml"
+        for text, sentence in (
+            ("[model", "deck.toml: "),
+            (f'[model]\nweights = "{llama}"\n', "has no model.llm.weights; with --deck a language model"),
+            (f'{llm}[model.vision]\nweights = "no"\n', "model.vision.weights = no is no Hugging Face directory"),
+            (
+                f'{llm}[model.left]\nweights = "{clip}"\n[model.right]\nweights = "{clip}"\n',
+                "model.right: another encoder of image; pack.py packs for one of each kind",
+            ),
+        ):
+            deck.write_text(text)
+            command = [sys.executable, f"{SOURCE}/jobs/pack.py", self.data, "--deck", deck, "--out", self.folder / "x.h5"]
+            done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1, text)
+            self.assertIn(sentence, done.stderr)
 
     def test_put_together_sees_and_hears(self):
         """Both placeholders are new, and the vocabulary has room for one."""
