@@ -402,6 +402,12 @@ CASES = {
     "gpt2_pp2": {"ranks": 2, "gpt2": {}, "deck": [*MICROBATCHES, *grid("llm", pp=2)]},
     "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
 }
+# The first case of each family, of which what follows prompts is compared, too.
+PROMPTED = [
+    *["plain", "siglip", "vit", "dinov2", "dinov2_with_registers"],
+    *["llama", "mistral", "qwen2", "qwen2_windows", "qwen3"],
+    *["gemma", "gemma2", "gemma3_text", "phi3", "phi3_windows", "gpt2"],
+]
 for case in CASES.values():
     if case.get("both_ways"):
         case["deck"] = [*case.get("deck", []), 'model.llm.image_attention="bidirectional"']

@@ -41,7 +41,16 @@ except ImportError as error:
 
 import subprocess
 
-from transformers_models import ModelRuns, file_name, normalised, perturbed, reference, run
+from transformers_models import (
+    PROMPTS,
+    ModelRuns,
+    check_next_tokens,
+    file_name,
+    normalised,
+    perturbed,
+    reference,
+    run,
+)
 
 RUN_MODEL, IMPORT, CONSOLIDATE, EXTRACT, JOBS, MPIRUN = sys.argv[1:7]
 MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 2, RUN_MODEL)
@@ -283,7 +292,7 @@ def wav(samples):
     return file.getvalue()
 
 
-def make_samples(case, model):
+def make_samples(case, model, count=7, longest_answer=12):
     """Token ids, loss mask, pictures, sounds (int16): items in any order among text."""
     random = np.random.default_rng(3)
     patterns = case.get("items", ["ia", "a", "", "i", "aia", "a", "i"])
@@ -295,7 +304,7 @@ def make_samples(case, model):
         return random.integers(6, VOCABULARY, size=random.integers(least, most + 1)).tolist()
 
     samples = []
-    for number in range(7):
+    for number in range(count):
         tokens, pixels, sounds = text(1, 4), [], []
         for kind in patterns[number % len(patterns)]:
             if kind == "i":
@@ -307,7 +316,7 @@ def make_samples(case, model):
                 sounds.append((random.standard_normal(length) * loudness).clip(-32768, 32767).astype(np.int16))
                 tokens += [AUDIO_TOKEN] * model.features_of(length)
             tokens += text(0, 2)
-        prompt, answer = tokens + text(1, 5), text(1, 12)
+        prompt, answer = tokens + text(1, 5), text(1, longest_answer)
         mask = [0] * len(prompt) + [1] * len(answer)
         order = patterns[number % len(patterns)]
         samples.append((prompt + answer, mask, pixels, sounds, order))
@@ -393,6 +402,24 @@ class SpokenParity(unittest.TestCase):
             difference = np.linalg.norm(found[name] - gradient)
             limit = 1e-5 * np.linalg.norm(gradient) + 2e-6 * all_norm
             self.assertLessEqual(difference, limit, name)
+
+    def check_prompts(self, case):
+        model = Published(case) if "family" in case else Composition(case)
+        samples = make_samples(case, model, PROMPTS, 1)
+        with torch.no_grad():
+            _, expected, _ = self.reference_of(model, samples)
+        self.write_inputs(model, samples)
+        _, found, _ = self.run_zea(case)
+        check_next_tokens(self, expected, found)
+
+    def test_prompts(self):
+        self.check_prompts({})
+
+    def test_prompts_of_qwen2_audio(self):
+        self.check_prompts({"family": "qwen2_audio", "items": ["a"]})
+
+    def test_prompts_of_voxtral(self):
+        self.check_prompts({"family": "voxtral", "items": ["a"]})
 
     def assert_loads(self, kind, directory, parameters):
         """All of a directory, and nothing but the named parameters."""
