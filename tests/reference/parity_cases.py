@@ -180,6 +180,12 @@ CASES = {
         "text": {"tie_word_embeddings": False, "attention_bias": True},
     },
     "gemma_under_llava": {"decoder": "gemma", "llava": {"tie_word_embeddings": True}},
+    "gemma_cp2_ring": {
+        "ranks": 2,
+        "only_text": True,
+        "decoder": "gemma",
+        "deck": grid("llm", cp=2, cp_mode="ring"),
+    },
     "gemma_tp2_pp2": {
         "ranks": 4,
         "only_text": True,
