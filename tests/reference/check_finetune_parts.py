@@ -139,8 +139,8 @@ class FinetuneParts(FinetuneCase):
             ),
         ):
             deck.write_text(text)
-            command = [sys.executable, f"{SOURCE}/jobs/pack.py", self.data, "--deck", deck, "--out", self.folder / "x.h5"]
-            done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+            command = [f"{SOURCE}/jobs/pack.py", self.data, "--deck", deck, "--out", self.folder / "out.h5"]
+            done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
             self.assertEqual(done.returncode, 1, text)
             self.assertIn(sentence, done.stderr)
 
