@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# Trains a model of a Hugging Face directory on conversations about images and videos, in one go: packs the data, prints the plan, trains, and
-# writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
+# Trains a model of a Hugging Face directory on conversations about images, sound and videos, in one go: packs the data, prints the
+# plan, trains, and writes a directory that transformers loads. What is done is skipped, and a run that was interrupted goes on.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
-# MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, SmolVLM, Gemma 3, or a
-# language model, for conversations without images).
-# DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes; paths of images, and of folders of the frames of
-# videos (Qwen2-VL to Qwen3-VL), start from its folder, or from IMAGES=.
+# MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3-VL, InternVL, SmolVLM, Gemma 3,
+# Qwen2-Audio, Voxtral, or a language model, for conversations of text alone). With VISION= and AUDIO=, directories of encoders (CLIP,
+# SigLIP and others; Whisper), MODEL is a language model that they are put together with; PROJECTOR=mlp may be another for images
+# (zea -h model.vision.projector).
+# DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes; paths of images, clips of sound, and folders
+# of the frames of videos (Qwen2-VL to Qwen3-VL) start from its folder, or from IMAGES=.
 # RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
 # resized; 0: as the family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames
 # of a video) and MAX_FRAMES= (that are taken of a video; 0: as MODEL says) may be set.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 == -* ]]; then
-  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,12p' >&2
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,13p' >&2
   exit 2
 fi
 model=$(realpath "$1")
@@ -19,6 +21,8 @@ data=$(realpath "$2")
 shift 2
 out=$(realpath -m "${OUT:-finetuned}")
 images=$(realpath "${IMAGES:-$(dirname "$data")}")
+vision=${VISION:+$(realpath "$VISION")}
+audio=${AUDIO:+$(realpath "$AUDIO")}
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=${BIN:-build/release}
 ranks=${RANKS:-1}
@@ -39,22 +43,27 @@ if ! [ -x "$bin/src/zea" ]; then
 fi
 mkdir -p "$out"
 
-say "data"
-if [ -s "$out/train.h5" ]; then
-  echo "$out/train.h5 is there"
-else
-  .venv/bin/python jobs/pack.py "$data" --model "$model" --images "$images" --videos "$images" \
-    --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
-    --on-fault skip --out "$out/train.h5"
-fi
-
 deck=$out/deck.toml
+parts="weights = \"$model\""
+packed_for=(--model "$model")
+if [ -n "$vision$audio" ]; then
+  packed_for=(--deck "$deck")
+  parts="[model.llm]
+weights = \"$model\""
+  [ -z "$vision" ] || parts+="
+[model.vision]
+weights = \"$vision\"
+projector = \"${PROJECTOR:-mlp}\""
+  [ -z "$audio" ] || parts+="
+[model.audio]
+weights = \"$audio\""
+fi
 if ! [ -s "$deck" ]; then
   cat >"$deck" <<END
 # Written by jobs/finetune.sh; change it as you like: a run that begins anew reads it.
 [model]
-weights = "$model"
 activation_checkpointing = 1
+$parts
 
 [mesh.llm]
 strategy = "full_shard"
@@ -83,6 +92,15 @@ every = 50
 END
 fi
 
+say "data"
+if [ -s "$out/train.h5" ]; then
+  echo "$out/train.h5 is there"
+else
+  .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --sounds "$images" --videos "$images" \
+    --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
+    --on-fault skip --out "$out/train.h5"
+fi
+
 say "plan"
 "$bin/src/zea" -n --ranks "$ranks" -i "$deck" "$@" >"$out/plan.txt"
 grep -E '^(plan|note|bytes per rank|  parameters)' "$out/plan.txt"
@@ -97,5 +115,5 @@ if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then resta
 "${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${restart[@]}" -i "$deck" -d "$out/run" "$@"
 
 say "the model for transformers"
-"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/" --companions "$model"
+"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/"
 echo "$out/model: load it with from_pretrained"

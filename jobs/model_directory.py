@@ -78,6 +78,8 @@ AROUND_IMAGES = {"internvl": ("<img>", "</img>"), "gemma3": ("<start_of_image>",
 AROUND_IMAGES |= dict.fromkeys(QWEN_VL, ("<|vision_start|>", "<|vision_end|>"))
 # Of those that number their tiles in the text.
 TILES_IN_TEXT = ("idefics3", "smolvlm")
+# The side of a tower's patch, where nobody says; 16 of others.
+USUAL_PATCHES = {"clip_vision_model": 32, "dinov2": 14}
 # What stands before the patches of towers.
 LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 
@@ -230,7 +232,7 @@ class ModelDirectory:
         if self.family == "llava_next":
             return llava_next_features(self.config, item)
         tower = vision.get("model_type", "clip_vision_model")
-        side = one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", 32))
+        side = patches_a_side(vision)
         learned = LEARNED_TOKENS.get(tower, 0)
         if tower == "dinov2_with_registers":
             learned = 1 + vision.get("num_register_tokens", 4)
@@ -241,6 +243,11 @@ class ModelDirectory:
 def one_of(sides):
     """Of a square's, which may be written twice."""
     return sides[0] if isinstance(sides, list) else sides
+
+
+def patches_a_side(vision):
+    usual = USUAL_PATCHES.get(vision.get("model_type", "clip_vision_model"), 16)
+    return one_of(vision.get("image_size", 224)) // one_of(vision.get("patch_size", usual))
 
 
 def limits_of(processor, usual, most):

@@ -19,8 +19,9 @@ clip is a WAV or FLAC file. A video (with --model) is a folder of its frames, JP
 order of their names, --fps of them a second (or "fps" of the entry).
 
 --model takes tokenizer, placeholders and their number for each item from a Hugging Face directory, and
-turns from its chat template. Where it has none, or with --tokenizer, turns are in the form of the
-family (ChatML, Gemma's, Mistral's) or in Vicuna's:
+turns from its chat template. --deck does so of a model that a deck puts together: tokenizer and
+template are the language model's, with the placeholders of the deck. Where there is no template, or
+with --tokenizer, turns are in the form of the family (ChatML, Gemma's, Mistral's) or in Vicuna's:
 
     [bos]USER: human turn ASSISTANT: gpt turn[eos]
 
@@ -43,6 +44,7 @@ from packing.chat_template import ChatTemplate, read_template, special_tokens
 from packing.media import Media
 from packing.parts import Parts, fingerprint
 from packing.processes import Sampler, outcomes
+from packing.put_together import PutTogether, read_parts
 from packing.readers import READERS, count_all, files_of, read_all, reader_of
 from packing.record import RecordMaker
 from packing.report import Progress, Tally
@@ -81,7 +83,9 @@ def make_template(arguments, tokenizer, date):
 
 
 def make_tokens(arguments, tokenizer, date):
-    if arguments.model:
+    if arguments.deck:
+        model = PutTogether(arguments.put_together, tokenizer, arguments.max_pixels)
+    elif arguments.model:
         limits = (arguments.max_pixels, arguments.max_tiles, arguments.video_max_pixels)
         model = ModelDirectory(arguments.model, *limits)
     else:
@@ -146,8 +150,10 @@ class Work:
 def add_token_options(parser):
     add = parser.add_argument
     add("--model", type=Path, help="Hugging Face directory; in place of all options of tokens")
+    help_of_deck = "deck that puts a model together of model.llm.weights and encoders; likewise"
+    add("--deck", type=Path, help=help_of_deck)
     add("--chat-template", type=Path, help="file with a template in place of the model's own")
-    add("--max-pixels", type=int, default=0, help="with --model: data.resized_max_pixels of the deck (0: that of the family)")
+    add("--max-pixels", type=int, default=0, help="data.resized_max_pixels of the deck (0: that of the family)")
     add("--max-tiles", type=int, default=0, help="with --model: data.max_tiles of the deck (0: that of the family)")
     add("--tokenizer", type=Path, help="tokenizer.json of the language model")
     add("--image-tokens", type=int, default=0, help="features that the encoder makes of an image (0: there are no images)")
@@ -194,8 +200,11 @@ def parse_arguments():
     for name in ("max_image_pixels", "max_item_mib", "processes", "part_entries"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is 1 or more")
-    if (arguments.model is None) == (arguments.tokenizer is None):
-        parser.error("give --model, or --tokenizer and the options of tokens")
+    if sum(bool(given) for given in (arguments.model, arguments.deck, arguments.tokenizer)) != 1:
+        parser.error("give --model, or --deck, or --tokenizer and the options of tokens")
+    arguments.put_together = read_parts(arguments.deck) if arguments.deck else None
+    if arguments.deck:
+        arguments.model = Path(arguments.put_together["llm"]["weights"])
     if arguments.max_frames == 0:
         arguments.max_frames = ModelDirectory(arguments.model).most_frames if arguments.model else USUAL_FRAMES
     return arguments

@@ -7,11 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "zea/core/decoder.hpp"
+#include "zea/plan/model/model_spec.hpp"
 
 namespace zea {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+using Texts = std::map<std::string, std::string>;  ///< files beside the weights
 
 /// A beginning of names, and what stands in its place.
 struct Renaming {
@@ -21,8 +24,8 @@ struct Renaming {
 class RenamedSource : public WeightsSource {
  public:
   RenamedSource(const WeightsSource& source, const Json& config,
-                const std::vector<Renaming>& renamings)
-      : source_(source), config_(config.dump()) {
+                const std::vector<Renaming>& renamings, Texts texts)
+      : source_(source), config_(config.dump()), texts_(std::move(texts)) {
     for (const TensorInfo& tensor : source.tensors())
       for (const auto& [from, to] : renamings) {
         if (!tensor.name.starts_with(from)) continue;
@@ -41,10 +44,20 @@ class RenamedSource : public WeightsSource {
             void* target) const override {
     source_.read(names_.at(name), shape, extent, dtype, target);
   }
+  std::vector<std::string> companions() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, text] : texts_) names.push_back(name);
+    return names;
+  }
+  std::string companion(const std::string& name) const override {
+    const auto found = texts_.find(name);
+    return found == texts_.end() ? WeightsSource::companion(name) : found->second;
+  }
 
  private:
   const WeightsSource& source_;
   std::string config_;
+  Texts texts_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::string> names_;  ///< by the new ones
 };
@@ -67,49 +80,128 @@ bool is_llava(const Json& encoders) {
          encoder["vision_config"].value(kPoolingLayer, true);
 }
 
+/// What of the files beside the model belongs to an encoder, whose name stands before them.
+Texts texts_of(const WeightsSource& model, const std::string& encoder) {
+  const std::string before = encoder + ".";
+  Texts texts;
+  for (const std::string& name : model.companions())
+    if (name.starts_with(before)) texts[name.substr(before.size())] = model.companion(name);
+  return texts;
+}
+
+/// The rest.
+Texts texts_of_decoder(const WeightsSource& model, const Json& encoders) {
+  Texts texts;
+  for (const std::string& name : model.companions()) {
+    const bool is_of_encoder = encoders.contains(name.substr(0, name.find('.')));
+    if (!is_of_encoder) texts[name] = model.companion(name);
+  }
+  return texts;
+}
+
+ModelPart make_part(const WeightsSource& model, const std::string& directory, Json config,
+                    const std::vector<Renaming>& renamings, Texts texts) {
+  config.erase(kPoolingLayer);
+  return {directory, std::make_unique<RenamedSource>(model, config, renamings, std::move(texts))};
+}
+
+/// Of those that a tokenizer.json lists beside its vocabulary; null: it is none of them.
+Json added_token(const std::string& tokenizer, int64_t id) {
+  const nlohmann::json file = nlohmann::json::parse(tokenizer, nullptr, false);
+  for (const nlohmann::json& token : file.value("added_tokens", nlohmann::json::array()))
+    if (token.value("id", int64_t{-1}) == id) return token.value("content", "");
+  return {};
+}
+
+/// By it transformers makes of an image so many placeholders as it has features, and of a text and
+/// images what the model reads. Pixtral's marks rows, which the model was not trained with.
+void add_llava_processor(const Json& encoder, const EncoderSpec& spec, Texts& texts) {
+  if (!texts.contains("tokenizer.json") || spec.varies()) return;
+  const Json token = added_token(texts["tokenizer.json"], spec.placeholder);
+  if (token.is_null()) return;
+  const std::string select = encoder.value("vision_feature_select_strategy", "default");
+  Json processor{{"processor_class", "LlavaProcessor"},
+                 {"image_token", token},
+                 {"patch_size", spec.patches().patch_size},
+                 {"vision_feature_select_strategy", select},
+                 {"num_additional_image_tokens", select == "default" ? 1 : 0}};
+  if (encoder.contains(kImageProcessor)) processor[kImageProcessor] = encoder[kImageProcessor];
+  texts["processor_config.json"] = processor.dump(2) + "\n";
+}
+
 ModelPart make_llava(const WeightsSource& composed, const Json& config) {
   const auto& [name, encoder] = *config["encoders"].items().begin();
   Json llava = encoder;
   llava.erase("projector");
+  llava.erase("placeholder");
   llava["model_type"] = "llava";
   llava["architectures"] = {"LlavaForConditionalGeneration"};
   llava["text_config"] = config["text_config"];
   llava["tie_word_embeddings"] = config["text_config"].value("tie_word_embeddings", false);
+  Texts texts = texts_of_decoder(composed, config["encoders"]);
+  add_llava_processor(encoder, make_model_spec(config.dump()).encoders.front(), texts);
   const std::string root = name;
-  return {"", std::make_unique<RenamedSource>(
-                  composed, llava,
-                  std::vector<Renaming>{{root + ".encoder.", "vision_tower."},
-                                        {root + ".projector.", "multi_modal_projector."},
-                                        {kDecoder + ".", "language_model."}})};
+  return make_part(composed, "", llava,
+                   {{root + ".encoder.", "vision_tower."},
+                    {root + ".projector.", "multi_modal_projector."},
+                    {kDecoder + ".", "language_model."}},
+                   std::move(texts));
 }
 
-}  // namespace
-
-bool is_composed(const WeightsSource& source) {
-  const Json config = config_of(source);
-  return config.is_object() && config.value("model_type", "") == "composed";
-}
-
-std::vector<ModelPart> parts_of(const WeightsSource& composed) {
-  const Json config = config_of(composed);
+std::vector<ModelPart> parts_of_composed(const WeightsSource& composed, const Json& config) {
   std::vector<ModelPart> parts;
   const Json& encoders = config.at("encoders");
   if (is_llava(encoders)) {
     parts.push_back(make_llava(composed, config));
     return parts;
   }
-  const auto add = [&](const std::string& directory, Json of, const std::string& root) {
-    of.erase(kPoolingLayer);
-    parts.push_back({directory, std::make_unique<RenamedSource>(
-                                    composed, of, std::vector<Renaming>{{root, ""}})});
-  };
   for (const auto& [name, encoder] : encoders.items()) {
     const char* key = encoder.contains("vision_config") ? "vision_config" : "audio_config";
-    add(name + "/", encoder[key], name + ".encoder.");
-    add(name + ".projector/", encoder, name + ".projector.");
+    parts.push_back(make_part(composed, name + "/", encoder[key], {{name + ".encoder.", ""}},
+                              texts_of(composed, name)));
+    parts.push_back(
+        make_part(composed, name + ".projector/", encoder, {{name + ".projector.", ""}}, {}));
   }
-  add(kDecoder + "/", config["text_config"], kDecoder + ".");
+  parts.push_back(make_part(composed, kDecoder + "/", config["text_config"], {{kDecoder + ".", ""}},
+                            texts_of_decoder(composed, encoders)));
   return parts;
+}
+
+/// Of a LLaVA with an encoder of sound, which transformers' lacks: that and its projector, and the
+/// rest, which is a LLaVA, or the decoder where nothing is seen.
+std::vector<ModelPart> parts_of_hearing(const WeightsSource& model, const Json& config) {
+  Json rest = config, projector;
+  for (const char* key : {"audio_config", "audio_token_index", "audio_token_id"})
+    if (rest.contains(key)) projector[key] = rest[key], rest.erase(key);
+  for (const char* key : {"projector_hidden_act", "multimodal_projector_bias"})
+    if (rest.contains(key)) projector[key] = rest[key];
+  std::vector<ModelPart> parts;
+  parts.push_back(
+      make_part(model, "audio/", projector["audio_config"], {{"audio_tower.", ""}}, {}));
+  parts.push_back(make_part(model, "audio.projector/", projector, {{"audio_projector.", ""}}, {}));
+  Texts texts = texts_of_decoder(model, Json::object());
+  if (rest.contains("vision_config")) {
+    const std::vector<Renaming> kept{{"vision_tower.", "vision_tower."},
+                                     {"multi_modal_projector.", "multi_modal_projector."},
+                                     {"language_model.", "language_model."}};
+    parts.push_back(make_part(model, "llava/", rest, kept, std::move(texts)));
+    return parts;
+  }
+  Json text = rest["text_config"];
+  if (rest.value("tie_word_embeddings", false)) text["tie_word_embeddings"] = true;
+  parts.push_back(
+      make_part(model, kDecoder + "/", text, {{"language_model.", ""}}, std::move(texts)));
+  return parts;
+}
+
+}  // namespace
+
+std::vector<ModelPart> parts_of(const WeightsSource& model) {
+  const Json config = config_of(model);
+  const std::string family = config.is_object() ? config.value("model_type", "") : "";
+  if (family == "composed") return parts_of_composed(model, config);
+  if (family == "llava" && config.contains("audio_config")) return parts_of_hearing(model, config);
+  return {};
 }
 
 }  // namespace zea

@@ -24,8 +24,7 @@ struct ConsolidateOptions {
   bool show_progress = false;
 };
 
-/// Tokenizer and other texts come from the source, or, since checkpoints have none, from where the
-/// user says.
+/// Tokenizer and other texts come from the source, or from where the user says.
 void copy_companions(const WeightsSource& source, ModelOutput& output) {
   for (const std::string& name : source.companions())
     output.add_companion(name, source.companion(name));
@@ -55,12 +54,21 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
   output.finish();
 }
 
-/// As models that others know.
-void consolidate_parts(const ConsolidateOptions& options, const WeightsSource& source) {
+/// As models that others know: tokenizers belong to the one with the decoder, which is the last.
+void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
   const std::string target = without_trailing_slash(options.output.target) + "/";
-  for (const ModelPart& part : parts_of(source)) {
+  if (parts.size() > 1) {
+    std::string names;
+    for (const ModelPart& part : parts) names += " " + part.directory;
+    std::printf(
+        "transformers has no model of this shape; %s gets its parts, each a model of its own, "
+        "and projectors, which are none:%s (zea goes on with *.h5 or *.safetensors)\n",
+        target.c_str(), names.c_str());
+  }
+  for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
     of_part.output.target = target + part.directory;
+    if (&part != &parts.back()) of_part.companions.clear();
     consolidate(of_part, *part.source);
   }
 }
@@ -78,8 +86,9 @@ void run(const ConsolidateOptions& options) {
   if (options.adapter_alone)
     return write_peft_adapter(*source, options.output.target, options.copy.dtype);
   if (!keeps_state) source = merge_adapters(std::move(source));
-  if (options.ranks == 0 && is_directory_target(options.output.target) && is_composed(*source))
-    return consolidate_parts(options, *source);
+  std::vector<ModelPart> parts;
+  if (options.ranks == 0 && is_directory_target(options.output.target)) parts = parts_of(*source);
+  if (!parts.empty()) return consolidate_parts(options, parts);
   if (options.ranks == 0) return consolidate(options, *source);
   reshard(state_of(*source), {.target = options.output.target,
                               .ranks = options.ranks,
@@ -116,7 +125,7 @@ void add_options(CLI::App& app, ConsolidateOptions& options) {
       "Largest safetensors file of a Hugging Face directory: 5GB, 500MiB (default 50GB)");
   app.add_option("--companions", options.companions,
                  "Weights file or Hugging Face directory whose tokenizer and processor files to "
-                 "add");
+                 "add, in place of those of the source");
   app.add_flag("--progress", options.show_progress,
                "Show progress also where there is no terminal");
   options.copy.add_to(app);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/printable.hpp"
 #include "zea/deck/deck.hpp"
+#include "zea/io/companions.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/matmul.hpp"
@@ -169,6 +171,16 @@ double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ran
   return all;
 }
 
+/// Tokenizer and the like, for whoever makes a model of the run where its weights came from is not.
+void keep_companions(const Start& start) {
+  if (start.weights)
+    return write_companions(*start.weights, start.directory + "/" + kCompanionFolder);
+  const std::string run = run_of_checkpoint(start.checkpoint->describe());
+  std::error_code not_there;
+  if (!std::filesystem::equivalent(run, start.directory, not_there))
+    write_companions(*start.checkpoint, start.directory + "/" + kCompanionFolder);
+}
+
 /// The root rank makes and locks it; no other run writes there from then on.
 void open_directory(const Start& start, WatchedRanks& ranks,
                     std::optional<RunDirectory>& directory) {
@@ -184,6 +196,7 @@ void open_directory(const Start& start, WatchedRanks& ranks,
     const std::string checkpoints = start.directory + "/checkpoints";
     if (!start.checkpoint) check_no_checkpoints(start.directory);
     directory->write_deck(echo_deck(start.options));
+    keep_companions(start);
     remove_unfinished(checkpoints);
     if (start.checkpoint) set_aside_later(checkpoints, start.checkpoint->position().step);
   });

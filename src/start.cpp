@@ -11,6 +11,7 @@
 
 #include "zea/core/error.hpp"
 #include "zea/deck/deck.hpp"
+#include "zea/io/checkpoint_list.hpp"
 #include "zea/io/composed_source.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/merged_adapters.hpp"
@@ -47,12 +48,6 @@ std::string choose_directory(const CommandLine& line, const Options& options,
   if (!restarted.empty() && !is_overridden) return restarted;
   if (!options.run.directory.empty()) return options.run.directory;
   return (fs::path("runs") / fs::path(line.deck).stem()).string();
-}
-
-/// The run directory of a checkpoint in its checkpoints/; empty for one that lies elsewhere.
-std::string run_of_checkpoint(const std::string& checkpoint) {
-  const fs::path parent = fs::canonical(checkpoint).parent_path();
-  return parent.filename() == "checkpoints" ? parent.parent_path().string() : "";
 }
 
 /// The deck that a checkpoint was written under, with what a command line says on top.

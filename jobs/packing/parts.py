@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import h5py
 from dataset_writer import sync
@@ -20,7 +21,8 @@ from packing.report import Tally
 def fingerprint(arguments, files):
     """Of what decides the result: options, and size and time of the files that are read."""
     options = {k: str(v) for k, v in sorted(vars(arguments).items()) if k not in ("processes", "sources")}
-    model = sorted(arguments.model.glob("*.j*")) if arguments.model else []
+    folders = [Path(part["weights"]) for part in (arguments.put_together or {}).values()] or [arguments.model]
+    model = [path for folder in folders if folder for path in sorted(folder.glob("*.j*"))]
     read = [*files, *model, *(p for p in (arguments.tokenizer, arguments.chat_template) if p)]
     seen = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in read if p.is_file()]
     return hashlib.sha256(json.dumps([options, seen]).encode()).hexdigest()

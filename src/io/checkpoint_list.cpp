@@ -65,4 +65,9 @@ std::vector<CheckpointEntry> list_checkpoints_of_run(const std::string& run) {
   return entries.empty() ? list_checkpoints(run) : entries;
 }
 
+std::string run_of_checkpoint(const std::string& checkpoint) {
+  const fs::path parent = fs::canonical(checkpoint).parent_path();
+  return parent.filename() == "checkpoints" ? parent.parent_path().string() : "";
+}
+
 }  // namespace zea

@@ -9,6 +9,8 @@
 #include "piece_reader.hpp"
 #include "tensor_request.hpp"
 #include "zea/core/error.hpp"
+#include "zea/io/checkpoint_list.hpp"
+#include "zea/io/companions.hpp"
 #include "zea/io/shard_file.hpp"
 
 namespace zea {
@@ -74,6 +76,22 @@ std::string CheckpointSource::note() const {
 }
 
 CheckpointSource::~CheckpointSource() = default;
+
+std::string CheckpointSource::companion_folder() const {
+  const std::string run = run_of_checkpoint(directory_);
+  return run.empty() ? "" : run + "/" + kCompanionFolder;
+}
+
+std::vector<std::string> CheckpointSource::companions() const {
+  const std::string folder = companion_folder();
+  return folder.empty() ? std::vector<std::string>{} : companion_names(folder);
+}
+
+std::string CheckpointSource::companion(const std::string& name) const {
+  const std::vector<std::string> names = companions();
+  if (std::ranges::find(names, name) == names.end()) return StateSource::companion(name);
+  return read_model_text(companion_folder() + "/" + name);
+}
 
 void CheckpointSource::read(const std::string& name, const Shape& shape, const Extent& extent,
                             DType dtype, void* target) const {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/io/companions.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <filesystem>
+
+#include <sys/stat.h>
 
 #include "zea/io/durable_file.hpp"
 
@@ -18,18 +22,29 @@ constexpr const char* kNames[] = {"added_tokens.json",
                                   "preprocessor_config.json",
                                   "processor_config.json",
                                   "special_tokens_map.json",
+                                  "tekken.json",
                                   "tokenizer.json",
+                                  "tokenizer.model",
                                   "tokenizer_config.json",
                                   "video_preprocessor_config.json",
                                   "vocab.json"};
+
+/// Of a model put together of several those of an encoder have its name before their own.
+bool is_companion(const std::string& name) {
+  return std::ranges::any_of(kNames, [&](const std::string& known) {
+    return name == known || (name.ends_with("." + known) && name.find('/') == std::string::npos);
+  });
+}
 
 }  // namespace
 
 std::vector<std::string> companion_names(const std::string& directory) {
   std::vector<std::string> present;
-  for (const char* name : kNames)
-    if (std::filesystem::is_regular_file(std::filesystem::path(directory) / name))
-      present.push_back(name);
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, none))
+    if (std::string name = entry.path().filename(); is_companion(name) && entry.is_regular_file())
+      present.push_back(std::move(name));
+  std::ranges::sort(present);
   return present;
 }
 
@@ -37,6 +52,16 @@ std::string read_model_text(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::path resolved = std::filesystem::canonical(path, ignored);
   return read_text(resolved.empty() ? path : resolved.string(), kMaxTextBytes);
+}
+
+void write_companions(const WeightsSource& source, const std::string& directory) {
+  for (const std::string& name : companion_names(directory)) remove_file(directory + "/" + name);
+  for (const std::string& name : source.companions()) {
+    if (!is_companion(name)) continue;
+    if (::mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST)
+      throw_storage_error("make", directory, errno);
+    write_text_durably(directory + "/" + name, source.companion(name));
+  }
 }
 
 }  // namespace zea

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tensor_request.hpp"
+#include "tokenizer_tokens.hpp"
 #include "zea/core/decoder.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/initial_weights.hpp"
@@ -36,27 +37,16 @@ std::optional<int64_t> number_of(const std::string& text) {
   return number;
 }
 
-/// The id of a token in a tokenizer.json.
-std::optional<int64_t> find_token(const WeightsSource& source, const std::string& token) {
-  const std::vector<std::string> names = source.companions();
-  if (std::ranges::find(names, "tokenizer.json") == names.end()) return {};
-  const Json tokenizer = Json::parse(source.companion("tokenizer.json"), nullptr, false);
-  if (!tokenizer.is_object()) return {};
-  for (const Json& added : tokenizer.value("added_tokens", Json::array()))
-    if (added.is_object() && added.value("content", "") == token && added.contains("id") &&
-        added["id"].is_number_integer())
-      return added["id"].get<int64_t>();
-  const Json vocabulary = tokenizer.value("/model/vocab"_json_pointer, Json());
-  if (vocabulary.is_object() && vocabulary.contains(token) && vocabulary[token].is_number_integer())
-    return vocabulary[token].get<int64_t>();
-  return {};
+bool is_audio(const Json& config) {
+  return config.value("model_type", "") == "whisper";
 }
 
-/// Hands out ids of placeholders: known ones, or new ones behind the vocabulary.
+/// Hands out ids of placeholders: those of the tokenizer, which gets new tokens, or, where there is
+/// none, new rows behind the vocabulary.
 class Placeholders {
  public:
-  explicit Placeholders(const ComposedPart& decoder, int64_t vocabulary)
-      : source_(*decoder.source), known_(vocabulary), vocabulary_(vocabulary) {}
+  Placeholders(const WeightsSource& decoder, int64_t vocabulary)
+      : source_(decoder), known_(vocabulary), vocabulary_(vocabulary) {}
 
   int64_t of(const ComposedPart& part) {
     const std::string& text = part.placeholder;
@@ -66,15 +56,41 @@ class Placeholders {
                          source_.describe() + " has the ids 0 to " + std::to_string(known_ - 1) +
                          "; use one of them, or a token's text, which is added where it is new");
     if (number) return *number;
-    const std::optional<int64_t> found = find_token(source_, text);
-    return found && *found < known_ ? *found : vocabulary_++;
+    if (!tokens_ && has(kTokenizer))
+      tokens_.emplace(source_.companion(kTokenizer), source_.describe() + "/" + kTokenizer);
+    const int64_t id =
+        tokens_ ? tokens_->id_of(text) : rows_.try_emplace(text, vocabulary_).first->second;
+    vocabulary_ = std::max(vocabulary_, id + 1);
+    return id;
   }
+
+  /// Rows that the model has: at least those that it came with.
   int64_t vocabulary() const { return vocabulary_; }
+  /// Files of the tokenizer that differ from those of the source.
+  std::map<std::string, std::string> texts() const {
+    std::map<std::string, std::string> texts;
+    if (!tokens_ || !tokens_->has_new()) return texts;
+    texts[kTokenizer] = tokens_->text();
+    if (has(kTokenizerConfig))
+      texts[kTokenizerConfig] = tokens_->with_new(source_.companion(kTokenizerConfig),
+                                                  source_.describe() + "/" + kTokenizerConfig);
+    return texts;
+  }
 
  private:
+  static constexpr const char* kTokenizer = "tokenizer.json";
+  static constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+
+  bool has(const std::string& name) const {
+    const std::vector<std::string> names = source_.companions();
+    return std::ranges::find(names, name) != names.end();
+  }
+
   const WeightsSource& source_;
   const int64_t known_;
   int64_t vocabulary_;
+  std::optional<TokenizerTokens> tokens_;
+  std::map<std::string, int64_t> rows_;  ///< of texts without a tokenizer
 };
 
 /// ViT's models for classes have none.
@@ -91,13 +107,14 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   config.erase(kImageProcessor);
   config.erase(kVideoProcessor);
   config.erase(kGenerationConfig);
-  const bool is_audio = config.value("model_type", "") == "whisper";
+  const bool of_sound = is_audio(config);
   if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
   Json encoder;
-  encoder[is_audio ? "audio_config" : "vision_config"] = config;
-  encoder[is_audio ? "audio_token_index" : "image_token_index"] = placeholder;
+  encoder[of_sound ? "audio_config" : "vision_config"] = config;
+  encoder[of_sound ? "audio_token_index" : "image_token_index"] = placeholder;
+  encoder["placeholder"] = part.placeholder;
   encoder["projector"] = part.projector;
-  if (is_audio) return encoder;
+  if (of_sound) return encoder;
   const std::string family = config.value("model_type", "");
   if (!processor.is_null()) encoder[kImageProcessor] = processor;
   encoder["vision_feature_layer"] = part.feature_layer;
@@ -128,6 +145,9 @@ std::map<std::string, TensorInfo> named_in_model(const ComposedPart& part,
 class ComposedSource : public WeightsSource {
  public:
   ComposedSource(std::vector<ComposedPart> parts, uint64_t seed) : parts_(std::move(parts)) {
+    for (ComposedPart& part : parts_)
+      if (part.name != kDecoder && part.placeholder.empty())
+        part.placeholder = is_audio(config_of(part)) ? "<audio>" : "<image>";
     compose_config();
     drawn_ = make_initial_weights(config_, seed);
     for (const ComposedPart& part : parts_) take_tensors(part);
@@ -158,15 +178,25 @@ class ComposedSource : public WeightsSource {
                  static_cast<char*>(target) + bytes);
   }
 
+  /// Those of the decoder, and of encoders what makes items ready, behind their names.
   std::vector<std::string> companions() const override {
-    std::vector<std::string> names;
-    for (const auto& [name, source] : texts()) names.push_back(name);
+    std::vector<std::string> names = decoder().source->companions();
+    for (const ComposedPart& part : parts_)
+      for (const std::string& name : part.source->companions())
+        if (part.name != kDecoder && name.ends_with("processor_config.json"))
+          names.push_back(part.name + "." + name);
     return names;
   }
   std::string companion(const std::string& name) const override {
-    const auto all = texts();
-    const auto found = all.find(name);
-    return found == all.end() ? WeightsSource::companion(name) : found->second->companion(name);
+    const auto changed = texts_.find(name);
+    if (changed != texts_.end()) return changed->second;
+    const std::vector<std::string> of_decoder = decoder().source->companions();
+    if (std::ranges::find(of_decoder, name) != of_decoder.end())
+      return decoder().source->companion(name);
+    for (const ComposedPart& part : parts_)
+      if (part.name != kDecoder && name.starts_with(part.name + "."))
+        return part.source->companion(name.substr(part.name.size() + 1));
+    return WeightsSource::companion(name);
   }
 
  private:
@@ -186,29 +216,18 @@ class ComposedSource : public WeightsSource {
     return *std::ranges::find(parts_, kDecoder, &ComposedPart::name);
   }
 
-  /// Texts of the parts, the decoder's first.
-  std::map<std::string, const WeightsSource*> texts() const {
-    std::map<std::string, const WeightsSource*> texts;
-    for (const std::string& name : decoder().source->companions())
-      texts.emplace(name, decoder().source.get());
-    for (const ComposedPart& part : parts_)
-      for (const std::string& name : part.source->companions())
-        if (name == "preprocessor_config.json" || name == "processor_config.json")
-          texts.emplace(name, part.source.get());
-    return texts;
-  }
-
   void compose_config() {
     Json text = config_of(decoder());
     text.erase(kImageProcessor);
     text.erase(kVideoProcessor);
     family_ = text.value("model_type", "");
     known_rows_ = make_model_spec(text.dump()).decoder.vocabulary;
-    Placeholders placeholders(decoder(), known_rows_);
+    Placeholders placeholders(*decoder().source, known_rows_);
     Json encoders = Json::object();
     for (const ComposedPart& part : parts_)
       if (part.name != kDecoder) encoders[part.name] = encoder_config(part, placeholders.of(part));
     text["vocab_size"] = placeholders.vocabulary();
+    texts_ = placeholders.texts();
     const Json ends = text.value(kGenerationConfig, Json());
     text.erase(kGenerationConfig);
     Json config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
@@ -256,7 +275,8 @@ class ComposedSource : public WeightsSource {
 
   std::vector<ComposedPart> parts_;
   std::string config_, family_;
-  int64_t known_rows_ = 0;  ///< of the decoder's vocabulary as it came
+  std::map<std::string, std::string> texts_;  ///< of the decoder's tokenizer, with new tokens
+  int64_t known_rows_ = 0;                    ///< of the decoder's vocabulary as it came
   ModelSpec model_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, Place> places_;

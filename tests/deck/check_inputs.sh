@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the line "#   zea -n ..." that each deck in inputs/ has in its comment; each must print a plan, whose peak is no
-# more, on any rank, than a comment "# which fits N GB a rank" says, if there is one.
+# more, on any rank, than a comment "# which fits N GB a rank" says, if there is one; such a comment also says where
+# modules stand, in lines "#   rank R: module(axis=coordinate ...) ...", what is 0 left out.
 #   check_inputs.sh path/to/zea source_folder
 set -euo pipefail
 zea=$1
@@ -32,6 +33,12 @@ for deck in inputs/*.toml; do
   peak=$(sed -n 's/.*; peak \([0-9.]*\) MiB.*/\1/p' <<<"$said" | sort -g | tail -1)
   if [ -n "$gigabytes" ] && ! awk "BEGIN { exit !(${peak:-1e30} * 1048576 <= $gigabytes * 1e9) }"; then
     echo "$deck: the peak of its plan is $peak MiB, above $gigabytes GB"
+    failed=1
+  fi
+  ranks=$(sed -n 's/^  \(rank [0-9]*:\) */\1 /p' <<<"$said" | sed 's/[a-z_]*=0 *//g; s/ *)/)/g; s/  */ /g')
+  expected=$(sed -n 's/^#   \(rank [0-9]*: .*\)/\1/p' "$deck")
+  if [ -n "$gigabytes" ] && ! diff <(echo "$expected") <(echo "$ranks"); then
+    echo "$deck: its plan has modules on other ranks (>) than its comment says (<)"
     failed=1
   fi
 done

@@ -119,6 +119,7 @@ TABLE = {
     "zea -n --ranks 8 -i inputs/gpt2_124m_fsdp.toml": runs(),
     # jobs/
     "jobs/finetune.sh llava-1.5-7b-hf talks.json schedule.steps=1000 optim.lr=2e-5": tested_by("reference_finetune"),
+    "VISION=clip-vit-large-patch14-336 jobs/finetune.sh Qwen2.5-7B talks.json": tested_by("reference_finetune_parts"),
     "jobs/setup.sh": tested_by("run_quickstart_ranks2"),
     "jobs/build.sh": tested_by("run_quickstart_ranks2"),
     f"mpirun -n 2 build/release/src/zea -i {DECK}": runs(FEW),

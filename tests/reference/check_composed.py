@@ -325,18 +325,19 @@ class Composed(unittest.TestCase):
         self.assertRegex(said, r"wrong shape: pre_layrnorm.bias is \(5\); the model wants \(24\)")
 
     def test_any_names_and_a_tokenizer(self):
-        """Three directories; one placeholder is in the tokenizer, the other is new."""
+        """Three directories; one placeholder is in the tokenizer, the other becomes its next."""
         clip, whisper, text = make_clip(), make_whisper(WhisperForConditionalGeneration), make_text()
         llama = self.save("llama", text)
-        tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": {"a": 6}}}
+        known = {f"t{number}": number for number in range(5)}
+        tokenizer = {"added_tokens": [{"id": 5, "content": "<picture>"}], "model": {"vocab": known}}
         (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
         sections = {
             "eyes": f'weights = "{self.save("clip", clip)}"\nplaceholder = "<picture>"',
             "ears": f'weights = "{self.save("whisper", whisper)}"\nplaceholder = "<sound>"',
             "llm": f'weights = "{llama}"',
         }
-        samples = make_samples(SIDE * SIDE, 5, clips=1, audio_token=VOCABULARY)
-        loss = self.train(sections, samples, 5, VOCABULARY)
+        samples = make_samples(SIDE * SIDE, 5, clips=1, audio_token=6)
+        loss = self.train(sections, samples, 5, 6)
         out = self.export()
         self.assert_loads(CLIPVisionModel, out / "eyes", clip)
         self.assert_loads(WhisperEncoder, out / "ears", whisper.model.encoder)
@@ -346,9 +347,9 @@ class Composed(unittest.TestCase):
             ["ears", "ears.projector", "eyes", "eyes.projector", "llm"],
         )
         keys = ["mesh.llm.tp=2", "mesh.eyes.dp_module=2", "mesh.ears.cp=2"]
-        sharded = self.train(sections, samples, 5, VOCABULARY, name="sharded", ranks=2, keys=keys)
+        sharded = self.train(sections, samples, 5, 6, name="sharded", ranks=2, keys=keys)
         self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
-        piped = self.train(sections, samples, 5, VOCABULARY, name="piped", ranks=2, keys=PIPELINED)
+        piped = self.train(sections, samples, 5, 6, name="piped", ranks=2, keys=PIPELINED)
         self.assertAlmostEqual(piped, loss, delta=2e-6 * loss)
 
 

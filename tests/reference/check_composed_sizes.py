@@ -6,6 +6,7 @@ any size, and projectors that merge patches beside class tokens.
 check_composed_sizes.py ZEA CONSOLIDATE RUN_MODEL JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
 """
 
+import io
 import shlex
 import sys
 import tempfile
@@ -56,6 +57,7 @@ ZEA, CONSOLIDATE, RUN_MODEL, JOBS, MPIRUN = sys.argv[1:6]
 MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 4, RUN_MODEL)
 sys.path.insert(0, JOBS)
 from dataset_writer import DatasetWriter  # noqa: E402
+from packing.put_together import Encoder  # noqa: E402
 
 PATCH, PLACEHOLDER = 4, 7
 # Of pictures: wide, high, a strip, one of few pixels.
@@ -276,6 +278,20 @@ class ComposedSizes(unittest.TestCase):
         (4, ['mesh.placement="disjoint"', "data.rows_per_microbatch=1", "mesh.llm.pp=2", "mesh.vision.dp_module=2"]),
     ]
     LAST = "feature_layer = -1"
+
+    def test_what_is_packed_has_as_many_placeholders(self):
+        for family in (Siglip2, Pixtral, Clip, Registers):
+            folder = self.folder / family.__name__
+            family.save(folder)
+            for kind in ("mlp", "linear", "pixel_shuffle_mlp", "pool"):
+                step = 2 * PATCH if kind in ("pixel_shuffle_mlp", "pool") else PATCH
+                encoder = Encoder({"weights": folder, "projector": kind}, getattr(family, "most", 0) * PATCH**2)
+                for size in SIZES:
+                    picture, file = np.zeros((*size, 3), np.uint8), io.BytesIO()
+                    Image.fromarray(picture).save(file, "PNG")
+                    pixels = family.prepared(picture, step)
+                    features = pixels.shape[2] // step * (pixels.shape[3] // step)
+                    self.assertEqual(encoder.features(file.getvalue()), features, (family, kind, size))
 
     def test_siglip2(self):
         self.check(Siglip2, "mlp", -3, layouts=self.GRIDS)

@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""jobs/finetune.sh takes a Hugging Face directory and conversations about images, and gives back a
+"""jobs/finetune.sh takes a Hugging Face directory and conversations about images or sound, and gives back a
 directory that transformers loads.
 
 check_finetune.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
 
 import json
-import os
 import struct
-import subprocess
 import sys
-import tempfile
-import unittest
-import wave
-from pathlib import Path
 
 try:
     import h5py
     import numpy as np
     import torch
     from PIL import Image
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
@@ -46,120 +40,28 @@ try:
         Qwen3VLForConditionalGeneration,
         SmolVLMConfig,
         SmolVLMForConditionalGeneration,
+        VoxtralConfig,
+        VoxtralForConditionalGeneration,
     )
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
     from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
-    from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-SOURCE, BUILD, MPIRUN = sys.argv[1:4]
+import finetune_case
+from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, write_wav
+
 sys.path.insert(0, f"{SOURCE}/jobs")
 from model_directory import idefics3_pieces  # noqa: E402
 
-SPECIAL = ["<s>", "</s>", "<image>"]
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
 GEMMA = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
-TEXT = {
-    "hidden_size": 32,
-    "intermediate_size": 56,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 320,
-    "max_position_embeddings": 512,
-}
 
 
-class Finetune(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-        random = np.random.default_rng(1)
-        (self.folder / "pictures").mkdir()
-        entries = []
-        for number, size in enumerate([(40, 60), (90, 30), (64, 64), None, (33, 200)]):
-            turns = ["<image>\nWhat is it?", "It is noise.", "Is it?", "Yes."] if size else ["Hi!", "Hi."]
-            speakers = [{"from": ("human", "gpt")[n % 2], "value": text} for n, text in enumerate(turns)]
-            entry = {"id": number, "conversations": speakers}
-            if size:
-                entry["image"] = f"pictures/{number}.png"
-                pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(self.folder / entry["image"])
-            entries.append(entry)
-        self.data = self.folder / "data.json"
-        self.data.write_text(json.dumps(entries))
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def save(self, model, special):
-        directory = self.folder / "model"
-        model.save_pretrained(directory)
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        tokenizer.train_from_iterator(
-            [], trainers.BpeTrainer(special_tokens=special, show_progress=False, initial_alphabet=alphabet)
-        )
-        tokenizer.save(str(directory / "tokenizer.json"))
-        return directory
-
-    def finetune(self, directory):
-        environment = {
-            **os.environ,
-            "BIN": BUILD,
-            "MPIRUN": MPIRUN,
-            "OUT": str(self.folder / "out"),
-            "RANKS": "2",
-            "ROW_TOKENS": "512",
-        }
-        keys = ["schedule.steps=2", "schedule.global_batch=5", "precision.preset=fp32", "optim.warmup_steps=0"]
-        command = [f"{SOURCE}/jobs/finetune.sh", directory, self.data, *keys]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout
-
-    def check(self, kind, model, special, processor=None, file="preprocessor_config.json"):
-        """What `processor` says of images holds for packing and training, and goes out as it came."""
-        directory = self.save(model, special)
-        if processor:
-            (directory / file).write_text(json.dumps(processor))
-        said = self.finetune(directory)
-        self.assertIn("5 samples, 0 entries skipped", said)
-        self.assertIn("bytes per rank", said)
-        loaded, info = kind.from_pretrained(self.folder / "out/model", output_loading_info=True)
-        for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-            self.assertFalse(info[fault], (fault, info[fault]))
-        before, after = model.state_dict(), loaded.state_dict()
-        self.assertTrue(any(not torch.equal(before[name], after[name]) for name in before))
-        self.assertTrue((self.folder / "out/model/tokenizer.json").exists())
-        if processor:
-            self.assertEqual(json.loads((self.folder / "out/model" / file).read_text()), processor)
-            config = json.loads((self.folder / "out/model/config.json").read_text())
-            self.assertTrue(config.keys().isdisjoint(["image_processor", "video_processor"]))
-        if hasattr(model.config, "vision_config"):
-            self.ask("What is it?", "--image", self.folder / "pictures/0.png")
-
-    def ask(self, *question):
-        """What zea-generate lets the trained model say."""
-        done = self.generate(self.folder / "out/model", *question, "--max-tokens", "6", "--out", self.folder / "asked")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout
-
-    def generate(self, *words):
-        environment = {**os.environ, "ZEA_PYTHON": sys.executable}
-        command = [f"{BUILD}/postprocess/zea-generate", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment)
-
-    def refused(self, *words):
-        done = self.generate(*words)
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        return done.stderr
-
+class Finetune(FinetuneCase):
     def items_asked_about(self):
         with h5py.File(self.folder / "asked/question.h5") as data:
             return len(data["item_offsets"]) - 1
@@ -246,11 +148,7 @@ class Finetune(unittest.TestCase):
         random, clips = np.random.default_rng(4), []
         for number in range(2):
             clips.append(self.folder / f"{number}.wav")
-            with wave.open(str(clips[-1]), "wb") as out:
-                out.setnchannels(1)
-                out.setsampwidth(2)
-                out.setframerate(16000)
-                out.writeframes(random.integers(-9999, 9999, 5000).astype("<i2").tobytes())
+            write_wav(clips[-1], random.integers(-9999, 9999, 5000))
         self.assertNotEqual(self.ask("What is it?", "--audio", clips[0]), self.ask("What is it?"))
         self.ask("What is it?", *(word for clip in clips for word in ("--audio", clip)))
         self.assertEqual(self.items_asked_about(), 2)
@@ -266,6 +164,33 @@ class Finetune(unittest.TestCase):
         )
         self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
+
+    def check_sound(self, kind, model):
+        self.hear()
+        self.check(kind, model, [*SPECIAL[:2], "<audio>"])
+        with h5py.File(self.folder / "out/train.h5") as data:
+            self.assertEqual(len(data["item_offsets"]) - 1, 4)
+            return data["tokens"][: data["token_offsets"][1]].tolist().count(2)
+
+    def test_qwen2_audio(self):
+        audio = {"d_model": 24, "encoder_ffn_dim": 40, "encoder_layers": 2, "encoder_attention_heads": 4}
+        config = Qwen2AudioConfig(
+            audio_config={"model_type": "qwen2_audio_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
+            text_config={"model_type": "qwen2", **TEXT},
+            audio_token_index=2,
+        )
+        features = self.check_sound(Qwen2AudioForConditionalGeneration, Qwen2AudioForConditionalGeneration(config))
+        self.assertEqual(features, 3)  # of 125 ms
+
+    def test_voxtral(self):
+        audio = {"hidden_size": 24, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+        config = VoxtralConfig(
+            audio_config={"model_type": "voxtral_encoder", "num_mel_bins": 24, "max_source_positions": 20, **audio},
+            text_config={"model_type": "llama", "head_dim": 8, **TEXT},
+            audio_token_id=2,
+        )
+        features = self.check_sound(VoxtralForConditionalGeneration, VoxtralForConditionalGeneration(config))
+        self.assertEqual(features, 5)  # four positions side by side
 
     def test_qwen2_vl(self):
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
@@ -478,7 +403,4 @@ class Finetune(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    disable_progress_bar()
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
+    finetune_case.main()

@@ -34,7 +34,14 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
 )
 
 from parity_cases import GEMMA3, MICROBATCHES, grid
-from tiled_families import InternVL, InternVLOfLargeSquares, InternVLOfPatches, LlavaNext
+from tiled_families import (
+    InternVL,
+    InternVLOfLargeSquares,
+    InternVLOfLlama,
+    InternVLOfPatches,
+    InternVLOfQwen3,
+    LlavaNext,
+)
 from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
 
@@ -198,6 +205,11 @@ BOTH_GRIDS = [
     *grid("llm", tp=2, cp=2, cp_mode="ring"),
     *grid("vision", tp=2, cp=2, cp_mode="ulysses"),
 ]
+OF_OTHER_DECODERS = {
+    "plain": {},
+    "tp2_cp2": {"ranks": 4, "model": {"vision": {"num_attention_heads": 4}}, "deck": BOTH_GRIDS},
+    "pp2": {"ranks": 2, "deck": [*LONG_MICROBATCHES, *grid("llm", pp=2)]},
+}
 # Of each family, what differs from its plain model: arguments of model(), the deck, images per
 # sample, modules that are frozen, ranks, whether config.json is as transformers 4 wrote it (the
 # text's keys beside those of the model), and whether all is spelt as the family was published.
@@ -225,8 +237,6 @@ FAMILIES = {
         "earlier_layer": {
             "model": {"vision": {"use_mean_pooling": False}, "vision_feature_layer": -2}
         },
-        "qwen3": {"model": {"text": {"model_type": "qwen3", "head_dim": 12}}},
-        "llama": {"model": {"text": {"model_type": "llama"}}},
         "frozen_vision": {"frozen": ["vision"], "model": {"vision": {"use_mean_pooling": False}}},
         "frozen_llm": {"frozen": ["llm"]},
         "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
@@ -311,6 +321,8 @@ FAMILIES = {
         },
     },
     InternVLOfPatches: {"plain": {}},
+    InternVLOfQwen3: OF_OTHER_DECODERS,
+    InternVLOfLlama: OF_OTHER_DECODERS,
     InternVLOfLargeSquares: {"plain": {}, "cp2": {"ranks": 2, "deck": [*grid("llm", cp=2), *grid("vision", cp=2)]}},
     Qwen2VL: {
         "plain": {},

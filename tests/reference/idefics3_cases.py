@@ -131,5 +131,6 @@ IDEFICS3_FAMILIES = {
     Idefics3: {
         "plain": {},
         "tp2_cp2": {"ranks": 4, "model": FOUR_HEADS, "deck": BOTH_GRIDS},
+        "pp2": {"ranks": 2, "deck": [*MICROBATCHES_OF_IMAGES, *grid("llm", pp=2)]},
     },
 }

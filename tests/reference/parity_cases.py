@@ -180,6 +180,12 @@ CASES = {
         "text": {"tie_word_embeddings": False, "attention_bias": True},
     },
     "gemma_under_llava": {"decoder": "gemma", "llava": {"tie_word_embeddings": True}},
+    "gemma_cp2_ring": {
+        "ranks": 2,
+        "only_text": True,
+        "decoder": "gemma",
+        "deck": grid("llm", cp=2, cp_mode="ring"),
+    },
     "gemma_tp2_pp2": {
         "ranks": 4,
         "only_text": True,
@@ -402,6 +408,12 @@ CASES = {
     "gpt2_pp2": {"ranks": 2, "gpt2": {}, "deck": [*MICROBATCHES, *grid("llm", pp=2)]},
     "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
 }
+# The first case of each family, of which what follows prompts is compared, too.
+PROMPTED = [
+    *["plain", "siglip", "vit", "dinov2", "dinov2_with_registers"],
+    *["llama", "mistral", "qwen2", "qwen2_windows", "qwen3"],
+    *["gemma", "gemma2", "gemma3_text", "phi3", "phi3_windows", "gpt2"],
+]
 for case in CASES.values():
     if case.get("both_ways"):
         case["deck"] = [*case.get("deck", []), 'model.llm.image_attention="bidirectional"']

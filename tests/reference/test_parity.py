@@ -31,11 +31,13 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-from parity_cases import CASES, PATCHES, VOCABULARY
+from parity_cases import CASES, PATCHES, PROMPTED, VOCABULARY
 from tower_cases import EXTRA_TOKENS, TOWER_CASES
 from transformers_models import (
+    PROMPTS,
     ModelRuns,
     check_gradients,
+    check_next_tokens,
     datasets,
     divergence,
     file_name,
@@ -125,8 +127,9 @@ def make_model(case):
     return perturbed(LlavaForConditionalGeneration(config))
 
 
-def make_samples(case, features):
-    """Token ids, loss mask, pictures: text of varied length before, between and after pictures."""
+def make_samples(case, features, count=7):
+    """Token ids, loss mask, pictures: text of varied length before, between and after pictures. Of
+    another count the last token of each is learnt alone."""
     random = np.random.default_rng(3)
     pattern = [0] if not is_multimodal(case) else case.get("images", [1, 0, 2, 1, 0, 2, 1])
 
@@ -135,7 +138,7 @@ def make_samples(case, features):
         return ids.tolist()
 
     samples = []
-    for number in range(7):
+    for number in range(count):
         images = pattern[number % len(pattern)]
         tokens = text(1, 4)
         for _ in range(images):
@@ -148,6 +151,9 @@ def make_samples(case, features):
             mask = mask[: len(prompt) + len(answer)]
         if number == 5:
             mask = [0] * len(mask)
+        if count != 7:
+            answer = answer[:1]
+            mask = [0] * len(prompt) + [1]
         pixels = random.integers(0, 256, size=(images, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
         samples.append((prompt + answer, mask, pixels))
     return samples
@@ -236,7 +242,7 @@ class Parity(unittest.TestCase):
             names = {file_name(name, multimodal) for name, _ in model.named_parameters()}
             self.assertEqual(names, set(file.keys()))
 
-    def prepare(self, case):
+    def prepare(self, case, count=7):
         model = make_model(case)
         tokens = PATCHES + EXTRA_TOKENS[case.get("tower", "clip_vision_model")]
         full = case.get("llava", {}).get("vision_feature_select_strategy") == "full"
@@ -245,7 +251,7 @@ class Parity(unittest.TestCase):
             for name, parameter in model.named_parameters():
                 if file_name(name).startswith(FROZEN[module][0]):
                     parameter.requires_grad_(False)
-        return model, make_samples(case, features)
+        return model, make_samples(case, features, count)
 
     def check_case(self, case, attention="sdpa"):
         model, samples = self.prepare(case)
@@ -260,6 +266,13 @@ class Parity(unittest.TestCase):
             self.assertLess(divergence(values, logits[row]), 3e-7)
         self.assertAlmostEqual(loss, expected_loss, delta=2e-6 * expected_loss)
         check_gradients(self, expected_gradients, gradients)
+
+    def check_prompts(self, case):
+        model, samples = self.prepare(case, PROMPTS)
+        with torch.no_grad():
+            _, expected, _ = reference_of(model, samples, case.get("attention", "sdpa"))
+        _, found, _ = self.run_zea(model, samples, case)
+        check_next_tokens(self, expected, found)
 
     def test_eager_attention(self):
         self.check_case({}, "eager")
@@ -327,8 +340,15 @@ def add_case(name, case):
     setattr(Parity, f"test_{name}", lambda self: self.check_case(case))
 
 
-for case_name, one_case in {**CASES, **TOWER_CASES}.items():
+def add_prompts(name, case):
+    setattr(Parity, f"test_{name}_prompts", lambda self: self.check_prompts(case))
+
+
+ALL = {**CASES, **TOWER_CASES}
+for case_name, one_case in ALL.items():
     add_case(case_name, one_case)
+for family in PROMPTED:
+    add_prompts(family, ALL[family])
 
 if __name__ == "__main__":
     disable_progress_bar()

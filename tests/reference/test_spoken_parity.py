@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny model that sees and hears gives the logits, the loss and the gradients of transformers'
 CLIP, WhisperEncoder and Llama put together by inputs_embeds, on one rank and on grids of several;
-and transformers still loads the part of it that it knows. Qwen2-Audio and Voxtral are transformers'
-own, and load whole.
+and its parts go out as models of transformers. Qwen2-Audio and Voxtral are transformers' own, and
+load whole.
 
 test_spoken_parity.py RUN_MODEL IMPORT CONSOLIDATE EXTRACT_LOG_MEL JOBS MPIRUN_IN_ONE_ARGUMENT [unittest args]
 """
@@ -24,6 +24,7 @@ try:
     from transformers import (
         CLIPVisionConfig,
         LlamaConfig,
+        LlamaForCausalLM,
         LlavaConfig,
         LlavaForConditionalGeneration,
         Qwen2AudioConfig,
@@ -40,7 +41,16 @@ except ImportError as error:
 
 import subprocess
 
-from transformers_models import ModelRuns, file_name, normalised, perturbed, reference, run
+from transformers_models import (
+    PROMPTS,
+    ModelRuns,
+    check_next_tokens,
+    file_name,
+    normalised,
+    perturbed,
+    reference,
+    run,
+)
 
 RUN_MODEL, IMPORT, CONSOLIDATE, EXTRACT, JOBS, MPIRUN = sys.argv[1:7]
 MODEL_RUNS = ModelRuns(*shlex.split(MPIRUN), "-n", 2, RUN_MODEL)
@@ -282,7 +292,7 @@ def wav(samples):
     return file.getvalue()
 
 
-def make_samples(case, model):
+def make_samples(case, model, count=7, longest_answer=12):
     """Token ids, loss mask, pictures, sounds (int16): items in any order among text."""
     random = np.random.default_rng(3)
     patterns = case.get("items", ["ia", "a", "", "i", "aia", "a", "i"])
@@ -294,7 +304,7 @@ def make_samples(case, model):
         return random.integers(6, VOCABULARY, size=random.integers(least, most + 1)).tolist()
 
     samples = []
-    for number in range(7):
+    for number in range(count):
         tokens, pixels, sounds = text(1, 4), [], []
         for kind in patterns[number % len(patterns)]:
             if kind == "i":
@@ -306,7 +316,7 @@ def make_samples(case, model):
                 sounds.append((random.standard_normal(length) * loudness).clip(-32768, 32767).astype(np.int16))
                 tokens += [AUDIO_TOKEN] * model.features_of(length)
             tokens += text(0, 2)
-        prompt, answer = tokens + text(1, 5), text(1, 12)
+        prompt, answer = tokens + text(1, 5), text(1, longest_answer)
         mask = [0] * len(prompt) + [1] * len(answer)
         order = patterns[number % len(patterns)]
         samples.append((prompt + answer, mask, pixels, sounds, order))
@@ -393,13 +403,67 @@ class SpokenParity(unittest.TestCase):
             limit = 1e-5 * np.linalg.norm(gradient) + 2e-6 * all_norm
             self.assertLessEqual(difference, limit, name)
 
-    def test_transformers_loads_what_it_knows(self):
-        model = Composition({})
-        model.save(self.folder / "model")
-        loaded = LlavaForConditionalGeneration.from_pretrained(self.folder / "model")
-        for name, parameter in model.llava.named_parameters():
+    def check_prompts(self, case):
+        model = Published(case) if "family" in case else Composition(case)
+        samples = make_samples(case, model, PROMPTS, 1)
+        with torch.no_grad():
+            _, expected, _ = self.reference_of(model, samples)
+        self.write_inputs(model, samples)
+        _, found, _ = self.run_zea(case)
+        check_next_tokens(self, expected, found)
+
+    def test_prompts(self):
+        self.check_prompts({})
+
+    def test_prompts_of_qwen2_audio(self):
+        self.check_prompts({"family": "qwen2_audio", "items": ["a"]})
+
+    def test_prompts_of_voxtral(self):
+        self.check_prompts({"family": "voxtral", "items": ["a"]})
+
+    def assert_loads(self, kind, directory, parameters):
+        """All of a directory, and nothing but the named parameters."""
+        loaded, info = kind.from_pretrained(directory, output_loading_info=True)
+        self.assertFalse(any(info.values()), (directory, info))
+        for name, parameter in parameters:
             self.assertTrue(torch.equal(loaded.get_parameter(name), parameter), name)
 
+    def check_parts(self, model):
+        """Transformers has no such model: what hears is a model of its own."""
+        run(IMPORT, self.folder / "model", self.folder / "weights.h5")
+        said = run(CONSOLIDATE, self.folder / "weights.h5", f"{self.folder}/parts/")
+        self.assertIn("transformers has no model of this shape", said)
+        parts = self.folder / "parts"
+        self.assert_loads(WhisperEncoder, parts / "audio", model.audio_tower.named_parameters())
+        projector = load_file(parts / "audio.projector" / "model.safetensors")
+        for name, parameter in model.audio_projector.named_parameters():
+            self.assertTrue(torch.equal(projector.pop(name), parameter), name)
+        self.assertEqual(projector, {})
+        return parts
+
+    def test_what_sees_and_hears_goes_out_in_parts(self):
+        model = Composition({})
+        model.save(self.folder / "model")
+        (self.folder / "model" / "tokenizer.json").write_text("{}")
+        parts = self.check_parts(model)
+        self.assert_loads(LlavaForConditionalGeneration, parts / "llava", model.llava.named_parameters())
+        self.assertTrue((parts / "llava" / "tokenizer.json").exists())
+        self.assertEqual(sorted(path.name for path in parts.iterdir()), ["audio", "audio.projector", "llava"])
+
+    def test_what_hears_alone_goes_out_in_parts(self):
+        model = Composition({})
+        model.save(self.folder / "model")
+        config = json.loads((self.folder / "model" / "config.json").read_text())
+        del config["vision_config"]
+        (self.folder / "model" / "config.json").write_text(json.dumps(config))
+        tensors = load_file(self.folder / "model" / "model.safetensors")
+        heard = {n: t for n, t in tensors.items() if not n.startswith(("vision_tower.", "multi_modal_"))}
+        save_file(heard, self.folder / "model" / "model.safetensors", metadata={"format": "pt"})
+        parts = self.check_parts(model)
+        text = model.llava.model.language_model.named_parameters()
+        named = [(f"model.{name}", parameter) for name, parameter in text]
+        named.append(("lm_head.weight", model.llava.lm_head.weight))
+        self.assert_loads(LlamaForCausalLM, parts / "llm", named)
 
     def test_published_models_come_back(self):
         for family in ("qwen2_audio", "voxtral"):

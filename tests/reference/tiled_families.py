@@ -27,6 +27,7 @@ class InternVL:
     frozen = {"vision": ("vision_tower.",), "llm": ("language_model.",)}
     tile, most, of_tile = 16, 3, 4
     ratio = 0.5
+    decoder = {"model_type": "qwen2"}
     deck = ["data.max_tiles=3"]
 
     @classmethod
@@ -41,7 +42,7 @@ class InternVL:
             "layer_scale_init_value": 0.4,
         }
         config = InternVLConfig(
-            text_config={"model_type": "qwen2", **TEXT, **(text or {})},
+            text_config={**cls.decoder, **TEXT, **(text or {})},
             vision_config={**tower, **(vision or {})},
             image_token_id=cls.placeholder,
             downsample_ratio=cls.ratio,
@@ -93,6 +94,14 @@ class InternVLOfPatches(InternVL):
 
 class InternVLOfLargeSquares(InternVL):
     of_tile, ratio = 1, 0.25
+
+
+class InternVLOfQwen3(InternVL):
+    decoder = {"model_type": "qwen3", "head_dim": 12}
+
+
+class InternVLOfLlama(InternVL):
+    decoder = {"model_type": "llama"}
 
 
 class LlavaNext:

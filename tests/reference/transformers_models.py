@@ -175,6 +175,23 @@ def check_gradients(test, expected, found):
         test.assertLessEqual(difference, 1e-5 * np.linalg.norm(gradient) + 1e-6 * all_norm, name)
 
 
+# Of each comparison of what follows prompts; tests under the label `long` ask for more.
+PROMPTS = int(os.environ.get("ZEA_PROMPTS", 50))
+
+
+def check_next_tokens(test, expected, found):
+    """The token after each prompt, as logits by prompt predict it: divergence, and the likeliest five."""
+    import numpy as np
+
+    test.assertEqual(len(expected), PROMPTS)
+    for row, values in expected.items():
+        test.assertLess(divergence(values, found[row]), 3e-7, row)
+        # Of equals any may be the fifth.
+        fifth = np.sort(values)[-5]
+        for token in np.argsort(found[row])[-5:]:
+            test.assertGreaterEqual(values[token], fifth - 1e-5, row)
+
+
 def divergence(expected, found):
     """Kullback-Leibler, of the next token, as logits predict it."""
     import torch

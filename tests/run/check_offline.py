@@ -10,8 +10,10 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
+from pathlib import Path
 
 import zea_run as zr
 
@@ -59,6 +61,36 @@ def write_as_version_1(checkpoint):
     for shard in checkpoint.glob("*-0*.h5"):
         with zr.h5py.File(shard, "r+") as file:
             file.attrs.modify("version", zr.np.bytes_("1"))
+
+
+class Companions(zr.ZeaTest):
+    def test_they_go_along_where_their_directory_is_gone(self):
+        source = self.folder / "hf"
+        texts = {"tokenizer.json": "{}", "tekken.json": "[]", "chat_template.jinja": "\u00e9\n"}
+        consolidate(zr.make_weights(self.folder / "weights.h5"), f"{source}/")
+        for name, text in texts.items():
+            (source / name).write_text(text)
+        data = zr.make_dataset(self.folder / "train.h5", zr.mixed_samples(4))
+        deck = zr.write_deck(self.folder, source, data, schedule=["steps = 2"], checkpoint=["every = 2"])
+
+        def check(run, *arguments):
+            done = zr.run_zea(1, [*arguments, "-d", run])
+            self.assertEqual(done.code, 0, done.output)
+            with tempfile.TemporaryDirectory(dir=self.folder) as out:
+                consolidate(run, f"{out}/")
+                for name, text in texts.items():
+                    self.assertEqual(Path(out, name).read_text(), text)
+            self.assertEqual(sorted(path.name for path in (run / "companions").iterdir()), sorted(texts))
+
+        first, second, third = (self.folder / name for name in ("first", "second", "third"))
+        (first / "companions").mkdir(parents=True)
+        (first / "companions/vocab.json").write_text("of a run that wrote no checkpoint")
+        check(first, "-i", deck)
+        shutil.rmtree(source)
+        check(second, "-r", first, "schedule.steps=4")
+        check(second, "-r", second, "schedule.steps=6")
+        consolidate("--optimizer", second, self.folder / "state.h5")
+        check(third, "-r", self.folder / "state.h5", "schedule.steps=8")
 
 
 class Offline(zr.ZeaTest):

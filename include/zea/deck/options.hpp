@@ -183,8 +183,9 @@ struct EncoderOptions {
     key(placeholder,
         {"placeholder",
          "of an encoder with weights: the token in whose places its features are put, an id or a "
-         "text that the language model's tokenizer knows; others, and empty: a new last row of the "
-         "vocabulary",
+         "text (empty: <image> or <audio>), which becomes the tokenizer's next token where that "
+         "does not know it, and a new last row of the vocabulary where there is none left, or no "
+         "tokenizer",
          {}});
     key(projector,
         {"projector",

@@ -35,4 +35,7 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& directory);
 /// Those of a run directory: in its checkpoints/, or in itself where there are none.
 std::vector<CheckpointEntry> list_checkpoints_of_run(const std::string& run);
 
+/// The run directory of a checkpoint in its checkpoints/; empty for one that lies elsewhere.
+std::string run_of_checkpoint(const std::string& checkpoint);
+
 }  // namespace zea

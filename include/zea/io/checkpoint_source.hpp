@@ -31,6 +31,9 @@ class CheckpointSource : public StateSource {
   const TrainPosition& position() const override { return manifest_.position; }
   const std::string& deck() const override { return manifest_.deck; }
   std::string note() const override;
+  /// Those of the run in whose checkpoints/ it lies.
+  std::vector<std::string> companions() const override;
+  std::string companion(const std::string& name) const override;
   std::vector<std::string> states(const std::string& name) const override;
   TensorInfo state_info(const std::string& name, const std::string& state) const override;
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
@@ -47,6 +50,7 @@ class CheckpointSource : public StateSource {
   };
 
   bool lacks_rest_hashes() const;
+  std::string companion_folder() const;
   H5File open_checked(const std::string& file) const;
 
   std::string directory_;

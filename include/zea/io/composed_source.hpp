@@ -16,8 +16,9 @@ namespace zea {
 struct ComposedPart {
   std::string name;  ///< of an encoder, as decks and units have it; or kDecoder
   std::unique_ptr<WeightsSource> source;
-  /// Of an encoder: an id, or the text of a token, which the decoder's tokenizer.json knows or
-  /// which becomes a new last row of its vocabulary; empty: a new row.
+  /// Of an encoder: an id, or the text of a token; empty: <image> or <audio>. One that the
+  /// decoder's tokenizer.json lacks becomes its next, which may be a row beyond the vocabulary.
+  /// Without a tokenizer it is a new last row.
   std::string placeholder = {};
   std::string projector = "mlp";  ///< linear, mlp, pixel_shuffle_mlp, pool
   int64_t feature_layer = -2;     ///< of images: the hidden state that the projector reads

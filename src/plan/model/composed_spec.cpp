@@ -23,8 +23,10 @@ ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable) 
     if (sees && encoder.has(kImageProcessor))
       read_image_processor(encoder.object_alone(kImageProcessor, name + "." + kImageProcessor),
                            model.encoders.back(), true);
+    const std::string text = encoder.text("placeholder", "");
     model.notes.push_back("features of " + name + " are put in the places of token " +
-                          std::to_string(model.encoders.back().placeholder));
+                          std::to_string(model.encoders.back().placeholder) +
+                          (text.empty() ? "" : " (" + text + ")"));
   }
   add_decoder(builder, decoder, std::string(kDecoder) + ".", features, trainable.llm);
   drop_unread_units(model);

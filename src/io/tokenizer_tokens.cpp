@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizer_tokens.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "strict_json.hpp"
+#include "zea/core/error.hpp"
+
+namespace zea {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
+
+}  // namespace
+
+TokenizerTokens::TokenizerTokens(const std::string& text, std::string where)
+    : where_(std::move(where)), tokenizer_(parse_strict_json(text, where_)) {
+  const Json& vocabulary = json_member(json_member(tokenizer_, "model", where_), "vocab", where_);
+  if (!vocabulary.is_object() && !vocabulary.is_array())
+    throw WeightsError(where_ + ": its vocabulary is no table of tokens");
+  for (const Json& id : vocabulary.is_object() ? vocabulary : Json::object())
+    json_count(id, where_);
+  if (!tokenizer_.contains("added_tokens")) tokenizer_["added_tokens"] = Json::array();
+  if (!tokenizer_["added_tokens"].is_array())
+    throw WeightsError(where_ + ": \"added_tokens\" is no list");
+  for (const Json& added : tokenizer_["added_tokens"]) {
+    json_text(added, "content", where_);
+    json_count(json_member(added, "id", where_), where_);
+  }
+}
+
+int64_t TokenizerTokens::find(const std::string& token) const {
+  for (const Json& added : tokenizer_["added_tokens"])
+    if (added["content"] == token) return added["id"];
+  const Json& known = vocabulary();
+  if (known.is_object()) return known.value(token, int64_t{-1});
+  // Pieces with their scores, whose places are ids.
+  const auto found = std::ranges::find_if(known, [&](const Json& piece) {
+    return piece.is_array() && !piece.empty() && piece.front() == token;
+  });
+  return found == known.end() ? -1 : found - known.begin();
+}
+
+int64_t TokenizerTokens::next_id() const {
+  int64_t id = std::ssize(vocabulary());
+  for (const Json& added : tokenizer_["added_tokens"])
+    id = std::max(id, added["id"].get<int64_t>() + 1);
+  return id;
+}
+
+int64_t TokenizerTokens::id_of(const std::string& token) {
+  const int64_t known = find(token), id = known < 0 ? next_id() : known;
+  if (id > kMostId)
+    throw WeightsError(where_ + ": the id of " + token + " is " + std::to_string(id) +
+                       "; allowed: up to " + std::to_string(kMostId));
+  if (known >= 0) return id;
+  if (vocabulary().is_object())
+    for (const auto& [text, other] : vocabulary().items())
+      if (other == id)
+        throw WeightsError(where_ + ": a new token " + token + " would get the id " +
+                           std::to_string(id) + ", which is that of " + text +
+                           "; name a token that it has");
+  const Json added{{"id", id},        {"content", token}, {"single_word", false},
+                   {"lstrip", false}, {"rstrip", false},  {"normalized", false},
+                   {"special", true}};
+  tokenizer_["added_tokens"].push_back(added);
+  added_.push_back(added);
+  return id;
+}
+
+std::string TokenizerTokens::with_new(const std::string& config, const std::string& where) const {
+  Json json = parse_strict_json(config, where);
+  if (!json.is_object() || !json.contains("added_tokens_decoder")) return config;
+  if (!json["added_tokens_decoder"].is_object())
+    throw WeightsError(where + ": \"added_tokens_decoder\" is no table of tokens");
+  for (Json token : added_) {
+    const std::string id = token["id"].dump();
+    token.erase("id");
+    json["added_tokens_decoder"][id] = token;
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace zea

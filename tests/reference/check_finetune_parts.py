@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes out of jobs/finetune.sh beside weights: processors, chat templates, and tokenizers, which
+know the placeholders of encoders that a language model was put together with.
+
+check_finetune_parts.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
+"""
+
+import json
+import subprocess
+import sys
+
+try:
+    import h5py
+    from PIL import Image
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoProcessor,
+        AutoTokenizer,
+        CLIPVisionConfig,
+        CLIPVisionModel,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+        PreTrainedTokenizerFast,
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperModel,
+    )
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+import finetune_case
+from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {% for p in m.content %}"
+    "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+    "{{ 'assistant: ' if add_generation_prompt }}"
+)
+
+
+class FinetuneParts(FinetuneCase):
+    def test_processor_and_chat_template_come_out(self):
+        """With them transformers makes of a conversation the tokens that were trained on."""
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+        config = LlavaConfig(
+            vision_config=AutoConfig.for_model("clip_vision_model", image_size=24, patch_size=8, **vision),
+            text_config=AutoConfig.for_model("llama", **TEXT),
+            image_token_index=2,
+        )
+        directory = self.save(LlavaForConditionalGeneration(config), SPECIAL)
+        LlavaProcessor(
+            CLIPImageProcessorPil(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}),
+            PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"), eos_token="</s>"),
+            patch_size=8,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+            chat_template=TEMPLATE,
+        ).save_pretrained(directory)
+        self.finetune(directory)
+        directory.rename(self.folder / "gone")
+        processor = AutoProcessor.from_pretrained(self.folder / "out/model")
+        self.assertEqual(processor.chat_template, TEMPLATE)
+        turns = [{"type": "image"}, {"type": "text", "text": "\nWhat is it?"}], "It is noise.", "Is it?", "Yes."
+        roles = ("user", "assistant") * 2
+        parts = [[{"type": "text", "text": turn}] if isinstance(turn, str) else turn for turn in turns]
+        written = processor.apply_chat_template([{"role": r, "content": p} for r, p in zip(roles, parts)])
+        self.assert_packed_as_by(processor, written)
+        self.assertEqual(AutoTokenizer.from_pretrained(self.folder / "out/model").eos_token, "</s>")
+
+    def assert_packed_as_by(self, processor, written):
+        """The first entry."""
+        image = Image.open(self.folder / "pictures/0.png")
+        made = processor(images=[image], text=[written], add_special_tokens=False)
+        with h5py.File(self.folder / "out/train.h5") as data:
+            self.assertEqual(made["input_ids"][0], data["tokens"][: data["token_offsets"][1]].tolist())
+
+    def save_parts(self, vocabulary=TEXT["vocab_size"]):
+        """A Llama that does not know <image>, and a CLIP with what makes its images ready."""
+        config = AutoConfig.for_model("llama", **{**TEXT, "vocab_size": vocabulary})
+        llama = self.save(AutoModelForCausalLM.from_config(config), ["<s>", "</s>"], "llama")
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(llama / "tokenizer.json"), eos_token="</s>")
+        tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+        tokenizer.save_pretrained(llama)
+        said = json.loads((llama / "tokenizer_config.json").read_text())
+        said["added_tokens_decoder"] = {"0": {"content": "<s>", "special": True}}  # as transformers 4 wrote it
+        (llama / "tokenizer_config.json").write_text(json.dumps(said))
+        vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3}
+        clip = self.folder / "clip"
+        CLIPVisionModel(CLIPVisionConfig(image_size=32, patch_size=8, **vision)).save_pretrained(clip)
+        sizes = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+        CLIPImageProcessorPil(**sizes).save_pretrained(clip)
+        return llama, clip
+
+    def test_put_together_becomes_a_llava(self):
+        """Its new token has one of the rows that the vocabulary has to spare."""
+        llama, clip = self.save_parts()
+        self.assertIn("5 samples, 0 entries skipped", self.finetune(llama, VISION=clip))
+        self.assertIn("places of token 258 (<image>)", (self.folder / "out/run/log.txt").read_text())
+        llama.rename(self.folder / "gone")
+        out = self.folder / "out/model"
+        loaded, info = LlavaForConditionalGeneration.from_pretrained(out, output_loading_info=True)
+        self.assertFalse(any(info.values()), info)
+        self.assertEqual((loaded.config.image_token_id, loaded.config.text_config.vocab_size), (258, 320))
+        tokenizer = AutoTokenizer.from_pretrained(out)
+        self.assertEqual(tokenizer.convert_tokens_to_ids("<image>"), 258)
+        self.assertIn("258", json.loads((out / "tokenizer_config.json").read_text())["added_tokens_decoder"])
+        processor = AutoProcessor.from_pretrained(out)
+        turns = "user: <image>\nWhat is it?", "assistant: It is noise.", "user: Is it?", "assistant: Yes."
+        self.assert_packed_as_by(processor, "".join(f"{turn}</s>" for turn in turns))
+        self.ask("What is it?", "--image", self.folder / "pictures/0.png")
+
+    def test_put_together_comes_out_in_parts(self):
+        """The vocabulary has no row to spare, and no model of transformers has such a projector."""
+        llama, clip = self.save_parts(258)
+        self.assertIn("5 samples, 0 entries skipped", self.finetune(llama, VISION=clip, PROJECTOR="pool"))
+        with h5py.File(self.folder / "out/train.h5") as data:
+            ids = data["tokens"][: data["token_offsets"][1]].tolist()
+        self.assertEqual(ids.count(258), 2 * 2)
+        out = self.folder / "out/model"
+        self.assertEqual(AutoTokenizer.from_pretrained(out / "llm").convert_tokens_to_ids("<image>"), 258)
+        self.assertEqual(AutoModelForCausalLM.from_pretrained(out / "llm").config.vocab_size, 259)
+        self.assertEqual(CLIPImageProcessorPil.from_pretrained(out / "vision").crop_size["height"], 32)
+        CLIPVisionModel.from_pretrained(out / "vision")
+
+    def test_decks_that_nothing_is_packed_for(self):
+        llama, clip = self.save_parts()
+        llm, deck = f'[model.llm]\nweights = "{llama}"\n', self.folder / "deck.toml"
+        for text, sentence in (
+            ("[model", "deck.toml: "),
+            (f'[model]\nweights = "{llama}"\n', "has no model.llm.weights; with --deck a language model"),
+            (f'{llm}[model.vision]\nweights = "no"\n', "model.vision.weights = no is no Hugging Face directory"),
+            (
+                f'{llm}[model.left]\nweights = "{clip}"\n[model.right]\nweights = "{clip}"\n',
+                "model.right: another encoder of image; pack.py packs for one of each kind",
+            ),
+        ):
+            deck.write_text(text)
+            command = [f"{SOURCE}/jobs/pack.py", self.data, "--deck", deck, "--out", self.folder / "out.h5"]
+            done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1, text)
+            self.assertIn(sentence, done.stderr)
+
+    def test_put_together_sees_and_hears(self):
+        """Both placeholders are new, and the vocabulary has room for one."""
+        llama, clip = self.save_parts(259)
+        sizes = {"d_model": 16, "encoder_ffn_dim": 24, "encoder_layers": 1, "encoder_attention_heads": 2}
+        sizes |= {"decoder_ffn_dim": 24, "decoder_layers": 1, "decoder_attention_heads": 2, "vocab_size": 20}
+        ends = {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "decoder_start")}
+        config = WhisperConfig(num_mel_bins=8, max_source_positions=6, begin_suppress_tokens=None, **sizes, **ends)
+        whisper = self.save(WhisperModel(config), ["<s>"], "whisper")
+        WhisperFeatureExtractor(feature_size=8).save_pretrained(whisper)
+        self.hear(1)
+        self.assertIn("5 samples, 0 entries skipped", self.finetune(llama, VISION=clip, AUDIO=whisper))
+        out = self.folder / "out/model"
+        tokenizer = AutoTokenizer.from_pretrained(out / "llm")
+        self.assertEqual(tokenizer.convert_tokens_to_ids(["<image>", "<audio>"]), [258, 259])
+        self.assertEqual(AutoModelForCausalLM.from_pretrained(out / "llm").config.vocab_size, 260)
+        self.assertEqual(CLIPImageProcessorPil.from_pretrained(out / "vision").crop_size["height"], 32)
+        self.assertEqual(WhisperFeatureExtractor.from_pretrained(out / "audio").feature_size, 8)
+
+
+if __name__ == "__main__":
+    finetune_case.main()

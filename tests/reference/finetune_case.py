@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test's folder with conversations, jobs/finetune.sh on them, and questions to what comes out; for
+scripts that are started with SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import wave
+from pathlib import Path
+
+try:
+    import numpy as np
+    import torch
+    from PIL import Image
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers.utils.logging import disable_progress_bar
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+SOURCE, BUILD, MPIRUN = sys.argv[1:4]
+SPECIAL = ["<s>", "</s>", "<image>"]
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 512,
+}
+
+
+def write_wav(path, samples):
+    with wave.open(str(path), "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16000)
+        out.writeframes(samples.astype("<i2").tobytes())
+
+
+class FinetuneCase(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        random = np.random.default_rng(1)
+        (self.folder / "pictures").mkdir()
+        entries = []
+        for number, size in enumerate([(40, 60), (90, 30), (64, 64), None, (33, 200)]):
+            turns = ["<image>\nWhat is it?", "It is noise.", "Is it?", "Yes."] if size else ["Hi!", "Hi."]
+            speakers = [{"from": ("human", "gpt")[n % 2], "value": text} for n, text in enumerate(turns)]
+            entry = {"id": number, "conversations": speakers}
+            if size:
+                entry["image"] = f"pictures/{number}.png"
+                pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(self.folder / entry["image"])
+            entries.append(entry)
+        self.data = self.folder / "data.json"
+        self.data.write_text(json.dumps(entries))
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def hear(self, number_of_images=0):
+        """Of the pictures so many stay; in place of the others are clips of several lengths."""
+        random = np.random.default_rng(4)
+        entries = json.loads(self.data.read_text())
+        (self.folder / "sounds").mkdir()
+        for number, entry in enumerate(entries[number_of_images:]):
+            if entry.pop("image", None):
+                entry["audio"] = f"sounds/{number}.wav"
+                entry["conversations"][0]["value"] = "<audio>\nWhat is it?"
+                write_wav(self.folder / entry["audio"], random.integers(-9999, 9999, 2000 + 1500 * number))
+        self.data.write_text(json.dumps(entries))
+
+    def save(self, model, special, name="model"):
+        directory = self.folder / name
+        model.save_pretrained(directory)
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer.train_from_iterator(
+            [], trainers.BpeTrainer(special_tokens=special, show_progress=False, initial_alphabet=alphabet)
+        )
+        tokenizer.save(str(directory / "tokenizer.json"))
+        return directory
+
+    def finetune(self, directory, **more):
+        environment = {
+            **os.environ,
+            **{name: str(value) for name, value in more.items()},
+            "BIN": BUILD,
+            "MPIRUN": MPIRUN,
+            "OUT": str(self.folder / "out"),
+            "RANKS": "2",
+            "ROW_TOKENS": "512",
+        }
+        keys = ["schedule.steps=2", "schedule.global_batch=5", "precision.preset=fp32", "optim.warmup_steps=0"]
+        command = [f"{SOURCE}/jobs/finetune.sh", directory, self.data, *keys]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def check(self, kind, model, special, processor=None, file="preprocessor_config.json"):
+        """What `processor` says of images holds for packing and training, and goes out as it came."""
+        directory = self.save(model, special)
+        if processor:
+            (directory / file).write_text(json.dumps(processor))
+        said = self.finetune(directory)
+        self.assertIn("5 samples, 0 entries skipped", said)
+        self.assertIn("bytes per rank", said)
+        loaded, info = kind.from_pretrained(self.folder / "out/model", output_loading_info=True)
+        for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            self.assertFalse(info[fault], (fault, info[fault]))
+        before, after = model.state_dict(), loaded.state_dict()
+        self.assertTrue(any(not torch.equal(before[name], after[name]) for name in before))
+        self.assertTrue((self.folder / "out/model/tokenizer.json").exists())
+        if processor:
+            self.assertEqual(json.loads((self.folder / "out/model" / file).read_text()), processor)
+            config = json.loads((self.folder / "out/model/config.json").read_text())
+            self.assertTrue(config.keys().isdisjoint(["image_processor", "video_processor"]))
+        if hasattr(model.config, "vision_config"):
+            self.ask("What is it?", "--image", self.folder / "pictures/0.png")
+
+    def ask(self, *question):
+        """What zea-generate lets the trained model say."""
+        done = self.generate(self.folder / "out/model", *question, "--max-tokens", "6", "--out", self.folder / "asked")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def generate(self, *words):
+        environment = {**os.environ, "ZEA_PYTHON": sys.executable}
+        command = [f"{BUILD}/postprocess/zea-generate", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    def refused(self, *words):
+        done = self.generate(*words)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        return done.stderr
+
+
+def main():
+    disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
