@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "device/device.hpp"
+#include "device/functor_lists.hpp"
+#include "device/launch_items.hpp"
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
@@ -148,6 +150,63 @@ TEST(StandIn, FindsUsesBeyondAnAllocation) {
   cudaMemcpyAsync(static_cast<char*>(buffer.data()) + 60, "eight...", 8, cudaMemcpyHostToDevice,
                   nullptr);
   expect_fault("uses bytes 60 to 68 of an allocation of 64");
+}
+
+/// zea's own gates of a row of `width`, four bytes an element: reads 2 * width, writes width.
+void gate(const void* x, void* y, int64_t width, cudaStream_t stream = nullptr) {
+  using Gate = detail::GatedRow<detail::SiluGate, float>;
+  detail::launch_items(Gate{static_cast<const float*>(x), static_cast<float*>(y), width}, 1, width,
+                       stream);
+}
+
+TEST(StandIn, FindsAFunctorThatReadsWhatNothingOrders) {
+  const Buffer x(64), y(32);
+  cudaStream_t other = new_stream();
+  write(x, 64, other);
+  gate(x.data(), y.data(), 4, other);
+  EXPECT_EQ(faults(), "") << "they are of one stream";
+  gate(x.data(), y.data(), 8);
+  const std::string found = faults();
+  EXPECT_NE(found.find("SiluGate"), std::string::npos) << found;
+  EXPECT_NE(found.find("in stream 0 reads bytes 0 to 64 that cudaMemcpyAsync"), std::string::npos)
+      << found;
+  EXPECT_NE(found.find("in stream 0 writes bytes 0 to 32 that"), std::string::npos) << found;
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, FindsReadsOfWhatAFunctorWrites) {
+  const Buffer x(64), y(64);
+  cudaStream_t other = new_stream();
+  write(x, 64, nullptr);
+  write(y, 64, nullptr);
+  cudaStreamSynchronize(nullptr);
+  gate(x.data(), y.data(), 4);
+  cudaMemsetAsync(static_cast<char*>(y.data()) + 16, 0, 48, other);
+  cudaMemsetAsync(static_cast<char*>(x.data()) + 32, 0, 32, other);
+  EXPECT_EQ(faults(), "") << "it reads 32 bytes and writes 16";
+  read(y, 16, other);
+  expect_fault("reads bytes 0 to 16 that zea::detail::GatedRow");
+  cudaMemsetAsync(x.data(), 0, 32, other);
+  expect_fault("writes bytes 0 to 32 that zea::detail::GatedRow");
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, FindsFunctorsInMemoryThatIsNotTheirs) {
+  const Buffer x(64), y(32);
+  write(x, 64, nullptr);
+  Buffer freed(32);
+  void* data = freed.data();
+  freed.free();
+  gate(x.data(), data, 8);
+  expect_fault("uses memory that was freed");
+  const Buffer small(28), large(1024);
+  gate(x.data(), small.data(), 8);
+  expect_fault("uses bytes 0 to 32 of an allocation of 28");
+  const std::vector<float> host(16);
+  gate(host.data(), y.data(), 8);
+  expect_fault("is given memory that is not the device's");
+  gate(x.data(), y.data(), 8);
+  EXPECT_EQ(faults(), "");
 }
 
 TEST(StandIn, NcclRefusesMemoryOfTheHost) {
