@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "device/device.hpp"
@@ -229,19 +230,104 @@ TEST(StandIn, FindsAResultThatIsNotWaitedFor) {
   EXPECT_EQ(faults(), "");
 }
 
+/// A rank sees what the other calls, or that it has given up since it saw that.
+void expect_mismatch(const std::string& call) {
+  const std::string found = faults();
+  EXPECT_TRUE(found.find("calls " + call) != std::string::npos ||
+              found.find("gave the communicator up") != std::string::npos)
+      << call << " was not found in: " << found;
+}
+
 TEST(StandIn, NamesRanksThatCallDifferentThings) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const bool is_first = world().rank() == 0;
+  const Buffer buffer(64), gathered(256);
+  write(buffer, 64, nullptr);
+  write(gathered, 256, nullptr);
+  const auto sum = [&](Collectives& all, int64_t count, DType type, ReduceOp op) {
+    return all.all_reduce(buffer.data(), count, type, op);
+  };
+  const struct {
+    const char* call;  ///< of the second rank
+    std::function<Pending(Collectives&)> start;
+  } planted[] = {
+      {"ncclAllReduce of 7 of type 8",
+       [&](Collectives& all) { return sum(all, is_first ? 8 : 7, DType::Float64, ReduceOp::Sum); }},
+      {"ncclAllReduce of 8 of type 7",
+       [&](Collectives& all) {
+         return sum(all, 8, is_first ? DType::Float64 : DType::Float32, ReduceOp::Sum);
+       }},
+      {"ncclAllReduce of 8 of type 8, operation 2",
+       [&](Collectives& all) {
+         return sum(all, 8, DType::Float64, is_first ? ReduceOp::Sum : ReduceOp::Max);
+       }},
+      {"ncclBroadcast of 8 of type 8, root 1",
+       [&](Collectives& all) {
+         return all.broadcast(buffer.data(), 8, DType::Float64, is_first ? 0 : 1);
+       }},
+      {"ncclAllGather of 8 of type 8",
+       [&](Collectives& all) {
+         return is_first
+                    ? sum(all, 8, DType::Float64, ReduceOp::Sum)
+                    : all.all_gather(buffer.data(), gathered.data(), Counts(2, 8), DType::Float64);
+       }},
+  };
+  for (const auto& [call, start] : planted) {
+    const std::unique_ptr<Collectives> all =
+        make_nccl_collectives(world().communicator(), compute_stream);
+    Pending pending = start(*all);
+    EXPECT_THROW(finish(pending), CommError) << call;
+    expect_mismatch(call);
+  }
+}
+
+/// Those of one communicator in the order of the first rank.
+TEST(StandIn, NamesCallsOfAGroupInAnotherOrder) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const Communicator ranks = world().communicator();
+  ncclUniqueId id = {};
+  if (ranks.rank() == 0) ncclGetUniqueId(&id);
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, ranks.handle());
+  ncclComm_t comm = nullptr;
+  ncclCommInitRankConfig(&comm, ranks.size(), id, ranks.rank(), nullptr);
+  const Buffer one(64), other(64);
+  write(one, 64, nullptr);
+  write(other, 64, nullptr);
+  const auto start = [&](bool longer_first) {
+    ncclGroupStart();
+    for (const bool is_longer : {longer_first, !longer_first}) {
+      const Buffer& buffer = is_longer ? one : other;
+      ncclAllReduce(buffer.data(), buffer.data(), is_longer ? 8 : 4, ncclFloat64, ncclSum, comm,
+                    nullptr);
+    }
+    ncclGroupEnd();
+    device().compute().drain();
+  };
+  start(true);
+  EXPECT_EQ(faults(), "");
+  start(ranks.rank() == 0);
+  expect_mismatch(ranks.rank() == 0 ? "ncclAllReduce of 8" : "ncclAllReduce of 4");
+  ncclCommAbort(comm);
+}
+
+TEST(StandIn, NamesMessagesOfAGroupInAnotherOrder) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
   const std::unique_ptr<Collectives> all =
       make_nccl_collectives(world().communicator(), compute_stream);
-  const Buffer buffer(64);
-  write(buffer, 64, nullptr);
-  const int64_t count = world().rank() == 0 ? 8 : 7;
-  Pending sum = all->all_reduce(buffer.data(), count, DType::Float64, ReduceOp::Sum);
-  EXPECT_THROW(finish(sum), CommError);
-  const std::string found = faults();
-  EXPECT_TRUE(found.find("calls ncclAllReduce of") != std::string::npos ||
-              found.find("gave the communicator up") != std::string::npos)
-      << found;
+  const Buffer one(64), other(64);
+  write(one, 64, nullptr);
+  write(other, 64, nullptr);
+  const int peer = 1 - world().rank();
+  const Message longer{one.data(), 8, DType::Float64, peer},
+      shorter{other.data(), 4, DType::Float64, peer};
+  Pending exchange = world().rank() == 0 ? all->exchange({longer, shorter}, {})
+                                         : all->exchange({}, {shorter, longer});
+  if (world().rank() == 1) {
+    EXPECT_THROW(finish(exchange), CommError);
+    expect_fault("receives 4 of type 8 from rank 0, which sends 8 of type 8");
+  }
+  world().communicator().duplicate("met");
+  faults();
 }
 
 TEST(StandIn, NamesAMessageOfAnotherLength) {
