@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run does beside its steps, on a device that is not the host: checkpoints that another
-// layout and the host go on from, bf16, and text that is made token by token.
+// layout and the host go on from, bf16, text that is made token by token, and a start that is
+// refused.
 #include <gtest/gtest.h>
 
+#include "device/device.hpp"
 #include "device/torch_device.hpp"
 #include "support/bf16_bounds.hpp"
 #include "support/grid_scenarios.hpp"
@@ -70,6 +72,29 @@ TEST(DeviceRuns, SaysWhatTheHostSays) {
       alone, make_mpi_collectives, dataset_of(scenario(), one), run_of(scenario(), one), kDrawn);
   if (all.rank() != 0) return;
   EXPECT_EQ(got, expected);
+}
+
+/// What making a run of the layout says against it.
+std::string refusal_of(const Grid& grid) {
+  const MemoryDataset dataset = dataset_of(scenario(), grid);
+  const TinyRunOptions options = on_device(run_of(scenario(), grid));
+  try {
+    const TinyRun run(world().communicator(), make_stand_in_collectives, dataset, options);
+  } catch (const PlanError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(DeviceRuns, AStartAsksForVersionsThatOrderCommunicators) {
+  const Grid one_group{{1, 1}, "full_shard", 4};
+  const Versions usual = device().versions();
+  EXPECT_EQ(refusal_of(kGrid), "");
+  device().versions().nccl = 22500;
+  const std::string refusal = refusal_of(kGrid), none = refusal_of(one_group);
+  device().versions() = usual;
+  EXPECT_NE(refusal.find("NCCL 2.25 does not order"), std::string::npos) << refusal;
+  EXPECT_EQ(none, "");
 }
 
 }  // namespace
