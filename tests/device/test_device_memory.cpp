@@ -8,11 +8,12 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
-#include "zea/train/memory_watch.hpp"
 #include "zea/train/interval_facts.hpp"
+#include "zea/train/memory_watch.hpp"
 
 namespace zea::testing::test_device_memory {
 namespace {
@@ -87,6 +88,16 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedAndCounted) {
       EXPECT_NEAR(counted / predicted, 1, 0.1) << preset << ", " << strategy << ": " << summary;
       EXPECT_EQ(summary.find("beside"), std::string::npos) << summary;
     }
+}
+
+/// Of which each token sees some, by the bounds of samples.
+TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfWindows) {
+  TinyRunOptions options = run_of("bf16", "full_shard");
+  options.remake = see_windows;
+  WatchedRun run(options);
+  for (int step = 0; step < 3; ++step) run.train();
+  const std::string summary = run.watch.summary();
+  EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1) << summary;
 }
 
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {
