@@ -170,7 +170,26 @@ at::Tensor& add_product(const at::Tensor& sum, const at::Tensor& a, const at::Te
   return out;
 }
 
+// Many tensors in one launch.
+
+void zero_each(at::TensorList tensors) {
+  const OneLaunch one("_foreach_zero_");
+  for (const at::Tensor& tensor : tensors) tensor.zero_();
+}
+
+/// Of one type each, as the library's fast way has it.
+void copy_each(at::TensorList tensors, at::TensorList sources, bool) {
+  const OneLaunch one("_foreach_copy_");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TORCH_CHECK(tensors[i].scalar_type() == tensors[0].scalar_type());
+    TORCH_CHECK(sources[i].scalar_type() == sources[0].scalar_type());
+    tensors[i].copy_(sources[i]);
+  }
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_foreach_zero_", &zero_each);
+  m.impl("_foreach_copy_", &copy_each);
   m.impl("addmm.dtype_out", &add_product);
   m.impl("_flash_attention_forward", &ragged_forward);
   m.impl("_flash_attention_backward", &ragged_backward);
