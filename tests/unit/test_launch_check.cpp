@@ -57,8 +57,9 @@ TEST(LaunchCheck, FsdpWithTpNeedsAnNcclThatOrders) {
   const Plan plan = fsdp(4, 2);
   EXPECT_EQ(launch_order_fault(plan, kNew), "");
   EXPECT_EQ(launch_order_fault(plan, kOldCuda), "") << "one after the other gets to the end";
-  expect_fault(plan, kOldNccl,
-               {"several groups (llm.tp, ", "llm's shards", "NCCL 2.25 ", "take NCCL 2.26", "tp = 1"});
+  expect_fault(
+      plan, kOldNccl,
+      {"several groups (llm.tp, ", "llm's shards", "NCCL 2.25 ", "take NCCL 2.26", "tp = 1"});
   expect_fault(plan, kUnordered, {"NCCL_LAUNCH_ORDER_IMPLICIT=0", "unset it"});
 }
 

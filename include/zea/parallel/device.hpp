@@ -6,7 +6,7 @@
 
 #include "zea/comm/mesh.hpp"
 #include "zea/comm/visible_gpus.hpp"
-#include "zea/deck/options.hpp"
+#include "zea/plan/plan.hpp"
 
 namespace zea {
 
