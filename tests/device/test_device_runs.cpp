@@ -8,6 +8,7 @@
 #include "device/torch_device.hpp"
 #include "support/bf16_bounds.hpp"
 #include "support/grid_scenarios.hpp"
+#include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
@@ -48,18 +49,26 @@ TEST(DeviceRuns, CheckpointsAreThoseOfTheHost) {
   expect_resumes(all, make_mpi_collectives, dataset, here, written);
 }
 
-TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
+void expect_bf16_within_its_error(const GridScenario& scenario) {
+  SCOPED_TRACE(scenario.name);
   const Communicator all = world().communicator(), alone = all.split(all.rank(), "alone");
-  TinyRunOptions options = run_of(scenario(), kGrid);
+  TinyRunOptions options = run_of(scenario, kGrid);
   options.deck.precision.preset = "bf16";
-  TinyRunOptions one = run_of(scenario(), one_rank_like(kGrid));
-  const MemoryDataset dataset = dataset_of(scenario(), kGrid);
+  TinyRunOptions one = run_of(scenario, one_rank_like(kGrid));
+  const MemoryDataset dataset = dataset_of(scenario, kGrid);
   const ComparedResult exact = run_compared(alone, make_mpi_collectives, dataset, one);
   one.deck.precision.preset = "bf16";
   const ComparedResult host = run_compared(alone, make_mpi_collectives, dataset, one);
   const ComparedResult got =
       run_compared(all, make_stand_in_collectives, dataset, on_device(options));
   expect_near_in_bf16(got.losses, host.losses, exact.losses);
+}
+
+/// Also with heads that attend by the bounds of samples, through windows.
+TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
+  expect_bf16_within_its_error(scenario());
+  expect_bf16_within_its_error(
+      {.name = "windows", .model = {.head_dim = 8}, .remake = see_windows});
 }
 
 TEST(DeviceRuns, SaysWhatTheHostSays) {
