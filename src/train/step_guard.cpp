@@ -42,7 +42,8 @@ std::string find_spike(const OptimOptions& optim, const StepHistory& history, do
 }
 
 bool is_judged_on_device(const Plan& plan, bool has_kernels) {
-  const bool reads_scale = plan.optimizer.name == "adamw" || plan.optimizer.name == "adam";
+  const std::string& optimizer = plan.optimizer.name;
+  const bool reads_scale = optimizer == "adamw" || optimizer == "adam" || optimizer == "sgd";
   const bool offloads = std::ranges::any_of(plan.shardings, &Sharding::offloads);
   return has_kernels && reads_scale && !offloads && plan.options.optim.spike_deviations == 0;
 }
