@@ -50,12 +50,14 @@ TokenAttention text_attention(const HostTokens& host, int64_t window, const Toke
   TokenAttention attention;
   const auto row = [&] { return visible_text(host.words, options.images_both_ways, window); };
   const ContextOptions context = options.replica.sharding(kDecoder).context;
-  if (context.ranks > 1)
+  if (context.ranks > 1) {
     attention.context.emplace(make_context_plan(row(), layout.owned(), context, cp_rank));
-  else if (window > 0 || (options.images_both_ways && std::ranges::any_of(host.words, is_image)))
+    return attention;
+  }
+  const bool both_ways = options.images_both_ways && std::ranges::any_of(host.words, is_image);
+  if (window > 0 || both_ways)
     attention.slices = SliceList(attention_slices(row(), layout.owned()[0], layout.owned()[0]));
-  else
-    attention.segments = {segments_of(host.words), true, options.device};
+  if (!both_ways) attention.segments = {segments_of(host.words), true, options.device, window};
   return attention;
 }
 

@@ -17,19 +17,22 @@ std::string cuda_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version / 10 % 100);
 }
 
-std::string launch_order_fault(const LaunchVersions& versions) {
-  if (!versions.in_program_order) return {};
+std::string launch_order_fault(const LaunchVersions& versions, CallOrder order) {
+  if (order == CallOrder::OneCommunicator) return {};
   if (versions.nccl < kOrderingNccl)
     return "NCCL " + nccl_text(versions.nccl) +
            " does not order the communicators of a GPU, so that they may wait for each other for "
-           "ever; NCCL 2.26 or newer does";
+           "ever; take NCCL 2.26 or newer";
+  if (!versions.in_program_order)
+    return "NCCL_LAUNCH_ORDER_IMPLICIT=0 in the environment keeps NCCL from ordering the "
+           "communicators of a GPU, so that they may wait for each other for ever; unset it";
   const bool overlap =
       versions.cuda_runtime >= kOverlappingCuda && versions.cuda_driver >= kOverlappingCuda;
-  if (overlap) return {};
+  if (order == CallOrder::SameOnAllRanks || overlap) return {};
   return "with the CUDA driver's " + cuda_text(versions.cuda_driver) + " and the CUDA runtime's " +
          cuda_text(versions.cuda_runtime) +
          " a GPU runs its communicators one after the other, so that stages would wait for each "
-         "other for ever; 12.3 or newer of both run them side by side";
+         "other for ever; take 12.3 or newer of both, which run them side by side";
 }
 
 }  // namespace zea

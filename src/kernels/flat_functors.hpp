@@ -57,6 +57,41 @@ struct AdamwChunk {
   }
 };
 
+template <class T>
+struct SgdConstants {
+  T momentum, decay, scale, lr;
+};
+
+template <class T>
+struct SgdChunk {
+  T* parameters;
+  const T* gradients;
+  T* momentum_buffers;
+  int64_t elements;
+  SgdConstants<T> constants;
+  const double* scale_there = nullptr;  ///< as AdamwUpdate's
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const Chunk chunk(item, elements);
+    T *p = parameters + chunk.begin, *b = momentum_buffers + chunk.begin;
+    const T* g = gradients + chunk.begin;
+    if (scale_there && !(*scale_there >= 0)) return;
+    SgdConstants<T> c = constants;
+    if (scale_there) c.scale = static_cast<T>(*scale_there);
+    lanes.each(
+        chunk.count,
+        [=](int64_t i) ZEA_INLINE_LAMBDA {
+          const T buffer = c.momentum * b[i] + c.scale * g[i] + c.decay * p[i];
+          return TwoValues<T>{p[i] - c.lr * buffer, buffer};
+        },
+        [=](int64_t i, const TwoValues<T>& updated) ZEA_INLINE_LAMBDA {
+          p[i] = updated.first;
+          b[i] = updated.second;
+        });
+  }
+};
+
 /// The sum of squares of a chunk, in double.
 template <class T>
 struct SquaresOfChunk {

@@ -35,7 +35,8 @@ const at::Tensor& flat_of(const at::Tensor& flat) {
   return flat;
 }
 
-const at::Tensor& flat_of(const AdamwRun& run) {
+template <class Run>
+const at::Tensor& flat_of(const Run& run) {
   return run.parameter;
 }
 
@@ -98,6 +99,31 @@ detail::AdamwChunk<T> chunk_of(const AdamwRun& run) {
 }
 
 template <class T>
+detail::SgdChunk<T> chunk_of(const SgdRun& run) {
+  const auto of = [](double value) { return static_cast<T>(value); };
+  const SgdUpdate& update = run.update;
+  return {.parameters = elements<T>(run.parameter),
+          .gradients = elements<T>(run.gradient),
+          .momentum_buffers = elements<T>(run.momentum_buffer),
+          .elements = run.parameter.numel(),
+          .constants = {of(update.momentum), of(update.weight_decay), of(update.gradient_scale),
+                        of(update.lr)},
+          .scale_there = update.scale_there};
+}
+
+/// `reference` of those for which there is no kernel.
+template <class Run>
+void update_flats(const std::vector<Run>& runs, const auto& reference) {
+  const auto update = [](auto zero, const std::vector<Run>& some) {
+    using T = decltype(zero);
+    std::vector<decltype(chunk_of<T>(some[0]))> functors;
+    for (const Run& run : some) functors.push_back(chunk_of<T>(run));
+    run_flats(some[0].parameter, functors);
+  };
+  for_each_kind(runs, update, reference);
+}
+
+template <class T>
 double sum_of_squares_host(const at::Tensor& flat) {
   const T* x = flat.const_data_ptr<T>();
   std::vector<double> partial(detail::num_chunks(flat.numel()));
@@ -139,15 +165,16 @@ void adamw(const std::vector<AdamwRun>& runs) {
   for (const AdamwRun& run : runs)
     for (const at::Tensor& other : {run.gradient, run.exp_avg, run.exp_avg_sq})
       ZEA_ASSERT(run.parameter.numel() == other.numel());
-  const auto update = [](auto zero, const std::vector<AdamwRun>& some) {
-    using T = decltype(zero);
-    std::vector<detail::AdamwChunk<T>> functors;
-    for (const AdamwRun& run : some) functors.push_back(chunk_of<T>(run));
-    run_flats(some[0].parameter, functors);
-  };
-  for_each_kind(runs, update, [](const AdamwRun& run) {
+  update_flats(runs, [](const AdamwRun& run) {
     adamw_reference(run.parameter, run.gradient, run.exp_avg, run.exp_avg_sq, run.update);
   });
+}
+
+void sgd(const std::vector<SgdRun>& runs) {
+  for (const SgdRun& run : runs)
+    for (const at::Tensor& other : {run.gradient, run.momentum_buffer})
+      ZEA_ASSERT(run.parameter.numel() == other.numel());
+  update_flats(runs, sgd_reference);
 }
 
 void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
@@ -193,6 +220,15 @@ void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tenso
       exp_avg_sq.sqrt().div_(std::sqrt(1 - std::pow(update.beta2, step))).add_(update.eps);
   if (update.decoupled) parameter.mul_(1 - update.lr * update.weight_decay);
   parameter.addcdiv_(exp_avg, root, -update.lr / (1 - std::pow(update.beta1, step)));
+}
+
+void sgd_reference(const SgdRun& run) {
+  const SgdUpdate& update = run.update;
+  ZEA_ASSERT(update.scale_there == nullptr);
+  at::Tensor parameter = run.parameter, buffer = run.momentum_buffer;
+  buffer.mul_(update.momentum).add_(run.gradient, update.gradient_scale);
+  if (update.weight_decay != 0) buffer.add_(parameter, update.weight_decay);
+  parameter.add_(buffer, -update.lr);
 }
 
 at::Tensor sum_of_squares_reference(const at::Tensor& flat) {

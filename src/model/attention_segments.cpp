@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "zea/core/error.hpp"
 #include "zea/model/index_tensor.hpp"
 
 namespace zea {
@@ -34,8 +35,10 @@ AttentionBatch make_attention_batch(const SegmentBatch& batch, at::Device device
 }  // namespace
 
 AttentionSegments::AttentionSegments(std::vector<Segment> segments, bool is_causal,
-                                     at::Device device)
-    : segments_(std::move(segments)), is_causal_(is_causal), device_(device) {}
+                                     at::Device device, int64_t window)
+    : segments_(std::move(segments)), is_causal_(is_causal), window_(window), device_(device) {
+  ZEA_ASSERT(window == 0 || is_causal);
+}
 
 int64_t AttentionSegments::longest() const {
   int64_t longest = 0;
@@ -67,6 +70,7 @@ at::Tensor& AttentionSegments::bounds_on(at::Device device) {
 }
 
 std::vector<AttentionSlice> AttentionSegments::slices() const {
+  ZEA_ASSERT(window_ == 0);
   const SliceMask mask = is_causal_ ? SliceMask::Causal : SliceMask::None;
   std::vector<AttentionSlice> slices;
   for (const auto& [start, length] : segments_)
@@ -75,6 +79,7 @@ std::vector<AttentionSlice> AttentionSegments::slices() const {
 }
 
 const std::vector<AttentionBatch>& AttentionSegments::batches() const {
+  ZEA_ASSERT(window_ == 0);
   if (batches_.empty())
     for (const SegmentBatch& batch : batch_segments(segments_, allowed_padding(is_causal_)))
       batches_.push_back(make_attention_batch(batch, device_));

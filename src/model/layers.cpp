@@ -42,7 +42,8 @@ at::Tensor Layers::attention(const at::Tensor& qkv, const TokenAttention& tokens
                              int64_t kv_heads, const ScoreSpec& scores) const {
   if (tokens.context)
     throw InternalError("tokens of several cp ranks came to the layers of one rank");
-  if (!tokens.slices.empty()) return slice_attention(qkv, tokens.slices, heads, kv_heads, scores);
+  if (!tokens.slices.empty() && !attends_by_bounds(qkv, tokens.segments, scores))
+    return slice_attention(qkv, tokens.slices, heads, kv_heads, scores);
   ZEA_ASSERT(qkv.size(0) == 0 || !tokens.segments.empty());
   return zea::attention(qkv, tokens.segments, heads, kv_heads, scores);
 }

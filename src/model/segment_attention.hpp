@@ -37,8 +37,7 @@ inline std::array<at::Tensor, 3> parts_of(const at::Tensor& qkv, const SegmentCa
 }
 
 /// By the library's kernels for rows of segments of any lengths, as they lie: on devices, where
-/// those take the tensors.
-bool takes_ragged_attention(const at::Tensor& qkv, const SegmentCall& call);
+/// those take the tensors (attends_by_bounds()).
 at::Tensor ragged_attention(const at::Tensor& qkv, const SegmentCall& call);
 
 /// By the library's kernels for equal lengths, a call for each batch of segments of similar length,

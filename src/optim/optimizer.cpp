@@ -147,8 +147,7 @@ void Optimizer::step(const std::vector<bool>& buffers_with_gradient, Update upda
     runs.push_back(std::move(run));
   }
   update_(runs, plan.options.optim);
-  for (auto& buffer : engine_.buffers())
-    if (buffer && buffer->trainable()) buffer->publish();
+  ShardedBuffer::publish_all(engine_.buffers());
 }
 
 }  // namespace zea

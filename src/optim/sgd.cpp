@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch.optim.SGD without dampening and Nesterov's step: buffer = momentum * buffer + gradient +
-// decay * parameter, which is then taken lr times. A buffer of zeros makes torch's first step.
+// torch.optim.SGD without dampening and Nesterov's step. A buffer of zeros makes torch's first
+// step.
 #include "zea/optim/update.hpp"
 
 namespace zea {
 
 void update_sgd(const std::vector<OwnedRun>& runs, const OptimOptions& optim) {
-  for (const OwnedRun& run : runs) {
-    const Update& update = run.update;
-    const at::Tensor &buffer = run.states[0], &master = run.master;
-    buffer.mul_(optim.momentum).add_(run.gradient, update.gradient_scale);
-    if (update.weight_decay != 0) buffer.add_(master, update.weight_decay);
-    master.add_(buffer, -update.lr);
+  std::vector<SgdRun> all;
+  for (const auto& [master, gradient, states, update] : runs) {
+    const SgdRun run{master,
+                     gradient,
+                     states[0],
+                     {.lr = update.lr,
+                      .momentum = optim.momentum,
+                      .weight_decay = update.weight_decay,
+                      .gradient_scale = update.gradient_scale,
+                      .scale_there = update.scale_there}};
+    if (states[0].scalar_type() == master.scalar_type())
+      all.push_back(run);
+    else
+      sgd_reference(run);  // the kernel takes one type
   }
+  sgd(all);
 }
 
 }  // namespace zea

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <set>
 
-#include "zea/comm/launch_order.hpp"
 #include "zea/core/error.hpp"
 #include "zea/core/host_name.hpp"
 
@@ -84,16 +83,6 @@ at::Device open_device(const RunOptions& run,
 
 at::Device open_device(const RunOptions& run) {
   return open_device(run, {find_gpus(run.device)}, 0);
-}
-
-void check_places(const Plan& plan, at::Device device) {
-  if (device.is_cpu() || plan.pipeline.is_one_place()) return;
-  const std::string fault = launch_order_fault(launch_versions());
-  if (fault.empty()) return;
-  throw PlanError("run.device = \"cuda\" with " + std::to_string(plan.pipeline.places.size()) +
-                  " places of modules and stages: " + fault +
-                  "; update them, or train without a pipeline (pp = 1, mesh.placement = "
-                  "\"shared\")");
 }
 
 MakeCollectives collectives_of(at::Device device) {

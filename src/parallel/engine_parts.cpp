@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
+#include "zea/parallel/launch_check.hpp"
 #include "zea/parallel/tensor_layers.hpp"
 
 namespace zea {
@@ -18,6 +19,7 @@ Engine::Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit
       run_unit_(std::move(run_unit)),
       unit_buffers_(buffers_of_units(plan.model, plan.buffers)),
       transfers_(plan, mesh, device) {
+  check_launch_order(plan, device);
   build_slots();
   build_buffers();
   build_states();

@@ -1,9 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/parallel/sharded_buffer.hpp"
 
+#include <map>
+#include <utility>
+
 #include "zea/core/error.hpp"
 
 namespace zea {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+/// Tensors of one take a launch together.
+using TensorKind = std::pair<at::DeviceType, at::ScalarType>;
+
+TensorKind kind_of(const at::Tensor& tensor) {
+  return {tensor.device().type(), tensor.scalar_type()};
+}
+
+}  // namespace
 
 ShardedBuffer::ShardedBuffer(const Plan& plan, int index, int world_rank,
                              const ShardedBufferContext& context)
@@ -100,10 +114,27 @@ void ShardedBuffer::publish() {
   if (!gathers()) set_values(published_.defined() ? published_.tensor() : master_.tensor());
 }
 
-void ShardedBuffer::zero_gradient() {
-  finish_gradient();
-  if (layout_.trainable) gradient_.tensor().zero_();
-  gradient_is_zero_ = true;
+// What units see of a buffer that is not gathered is the same memory as before.
+void ShardedBuffer::publish_all(const All& buffers) {
+  std::map<TensorKind, std::pair<Tensors, Tensors>> copied;
+  for (const auto& buffer : buffers) {
+    if (!buffer || !buffer->trainable() || !buffer->published_.defined()) continue;
+    auto& [targets, sources] = copied[kind_of(buffer->published_.tensor())];
+    targets.push_back(buffer->published_.tensor());
+    sources.push_back(buffer->master());
+  }
+  for (const auto& [kind, tensors] : copied) at::_foreach_copy_(tensors.first, tensors.second);
+}
+
+void ShardedBuffer::zero_gradients(const All& buffers) {
+  std::map<TensorKind, Tensors> zeroed;
+  for (const auto& buffer : buffers) {
+    if (!buffer) continue;
+    buffer->finish_gradient();
+    buffer->gradient_is_zero_ = true;
+    if (buffer->trainable()) zeroed[kind_of(buffer->gradient())].push_back(buffer->gradient());
+  }
+  for (const auto& [kind, gradients] : zeroed) at::_foreach_zero_(gradients);
 }
 
 void ShardedBuffer::set_values(const at::Tensor& flat) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "zea/train/gather_text.hpp"
 
@@ -65,15 +66,13 @@ void MemoryWatch::note_device_peaks() {
   reset_device_peaks(device());
 }
 
-std::optional<DeviceMemory> MemoryWatch::take_device_memory(Collectives& control) {
+std::optional<DeviceMemory> MemoryWatch::take_device_memory() {
   note_device_peaks();
-  const std::optional<DeviceMemory> own = device_memory(device());
+  std::optional<DeviceMemory> own = device_memory(device());
   if (!own) return std::nullopt;
-  int64_t most[] = {own->allocated, peak_allocated_, own->reserved,
-                    peak_reserved_, own->requested,  own->peak_requested};
-  control.all_reduce(most, std::size(most), DType::Int64, ReduceOp::Max).wait();
-  peak_allocated_ = peak_reserved_ = 0;
-  return DeviceMemory{most[0], most[1], most[2], most[3], most[4], most[5]};
+  own->peak_allocated = std::exchange(peak_allocated_, 0);
+  own->peak_reserved = std::exchange(peak_reserved_, 0);
+  return own;
 }
 
 void MemoryWatch::end_step(const RankStep& step) {

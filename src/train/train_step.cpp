@@ -38,8 +38,7 @@ std::vector<StepReport> TrainStep::run(const RankStep& step,
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
-    for (auto& buffer : engine_.buffers())
-      if (buffer) buffer->zero_gradient();
+    ShardedBuffer::zero_gradients(engine_.buffers());
   }
   const WalkResult walk = engine_.run(step.schedule.actions, microbatches);
   {

@@ -85,6 +85,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       step_(parts.engine, parts.optimizer, parts.control, [this] { writer_.keep_values(); }),
       memory_(parts.tensor_bytes, parts.engine, parts.train.index(), parts.products),
       slow_ranks_(parts.control, work_of(parts.engine)),
+      facts_(parts.control),
       position_(start) {
   position_.data_samples = std::ssize(parts.train.index());
   if (!parts.resumed) return;
@@ -195,6 +196,7 @@ std::vector<StepReport> Trainer::train_one(MadeSteps& source) {
   interval_.seconds += whole.seconds();
   interval_.own_seconds += whole.seconds() - (record().wait_seconds() - waited);
   seconds_per_step_ = moving_average(seconds_per_step_, whole.seconds());
+  if (is_due(options_.log.every)) tell_facts();
   return known;
 }
 
@@ -301,6 +303,11 @@ bool Trainer::is_due(int64_t every) const {
   return every > 0 && position_.step % every == 0;
 }
 
+/// Of the interval, for its line.
+void Trainer::tell_facts() {
+  facts_.tell(interval_.own_seconds, memory_.take_device_memory());
+}
+
 void Trainer::log_step(const StepReport& report, bool last) {
   const ActionRecord::Action action(record(), "log");
   StepMetrics metrics;
@@ -323,8 +330,10 @@ void Trainer::log_step(const StepReport& report, bool last) {
   steps_done_ += interval_.steps;
   metrics.memory_bytes = resident_bytes();
   metrics.tensor_peak_bytes = memory_.peak_bytes();
-  metrics.gpu_memory = memory_.take_device_memory(parts_.control);
-  metrics.own_seconds = slow_ranks_.measure(interval_.own_seconds, interval_.steps);
+  if (!facts_.are_told()) tell_facts();
+  const IntervalFacts::OfRanks facts = facts_.hear();
+  metrics.gpu_memory = facts.most;
+  metrics.own_seconds = slow_ranks_.measure(facts.own_seconds, interval_.steps);
   parts_.log.progress(progress_line(metrics), last);
   append_metrics(metrics);
   if (const auto line = slow_ranks_.judge()) parts_.log.warn(*line);

@@ -51,14 +51,11 @@ SlowRank find_slowest(const std::vector<double>& seconds, const std::vector<int>
 }
 
 SlowRanks::SlowRanks(Collectives& control, const std::string& work)
-    : control_(control),
-      hosts_(texts_of_ranks(control, host_name())),
+    : hosts_(texts_of_ranks(control, host_name())),
       works_(numbers_of(texts_of_ranks(control, work))),
       seconds_(control.size(), 0.0) {}
 
-OwnSeconds SlowRanks::measure(double own_seconds, int64_t steps) {
-  std::vector<double> all(control_.size());
-  control_.all_gather(&own_seconds, all.data(), Counts(control_.size(), 1), DType::Float64).wait();
+OwnSeconds SlowRanks::measure(const std::vector<double>& all, int64_t steps) {
   for (size_t rank = 0; rank < all.size(); ++rank) seconds_[rank] += all[rank];
   steps_ += steps;
   const auto slowest = std::max_element(all.begin(), all.end());

@@ -15,8 +15,6 @@ using zea::testing::device;
 using zea::testing::Mark;
 using zea::testing::Stream;
 
-constexpr int kVersion = 13000;
-
 struct Event {
   std::shared_ptr<Mark> mark;
 };
@@ -51,11 +49,11 @@ const char* cudaGetErrorString(cudaError_t code) {
   return code == cudaErrorNotReady ? "not ready" : "a fault of the stand-in device";
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = kVersion;
+  *version = device().versions().cuda;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = kVersion;
+  *version = device().versions().cuda;
   return cudaSuccess;
 }
 

@@ -74,7 +74,7 @@ std::unique_ptr<Stream> Device::make_stream() {
 
 void* Device::allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const size_t place = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t place = (bytes / kAlignment + 1) * kAlignment;  // no two touch each other
   auto& free_places = free_places_[place];
   size_t offset = used_;
   if (free_places.size() > kResting) {

@@ -84,6 +84,11 @@ struct MemoryCount {
   int64_t allocated = 0, peak_allocated = 0, reserved = 0;
 };
 
+/// Of NCCL and of CUDA's runtime and driver, as these number them.
+struct Versions {
+  int nccl = 22800, cuda = 13000;
+};
+
 /// How often what was launched, by name.
 using Launches = std::map<std::string, int64_t>;
 
@@ -137,6 +142,9 @@ class Device {
   /// While it lasts the device's pointers are good on any thread of the host; see OpenMemory.
   void open_to_host(bool do_so);
 
+  /// As the device tells them, and a test may change them.
+  Versions& versions() { return versions_; }
+
   void count_launch(const std::string& what);
   /// Those since the last call.
   Launches take_launches();
@@ -177,6 +185,7 @@ class Device {
   Turns turns_;
   int64_t held_ = 0, awaited_ = 0;
   Launches launches_;
+  Versions versions_;
   std::vector<std::string> faults_;
   std::unique_ptr<Stream> compute_;
 };

@@ -3,9 +3,14 @@
 // open: its pointers are the device's.
 #include "device/kernels.hpp"
 
+#include <cxxabi.h>
+
+#include <typeinfo>
+
 #include "device/device.hpp"
 #include "device/functor_lists.hpp"
 #include "device/launch_items.hpp"
+#include "device/watched_accesses.hpp"
 #include "lanes.hpp"
 
 namespace zea {
@@ -39,15 +44,32 @@ bool has_device_kernels() {
   return testing::has_kernels;
 }
 
+std::string name_of(const std::type_info& type) {
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), &std::free);
+  return name ? name.get() : type.name();
+}
+
 template <class Functor>
-void launch_items(const Functor& functor, int64_t items, int64_t, void*) {
+[[gnu::noinline]] void launch_items(const Functor& functor, int64_t items, int64_t, void* handle) {
   testing::Device& device = testing::device();
-  device.begin(device.compute());
-  device.compute().drain();
+  testing::Stream& stream =
+      handle == nullptr ? device.compute() : *static_cast<testing::Stream*>(handle);
+  device.begin(stream);
+  stream.drain();
   device.count_launch("a kernel of zea's");
-  const testing::OpenMemory open;
+  const Functor own = functor;  // as a launch passes it
   const TeamLane<OneThread> lane{OneThread()};
-  for (int64_t item = 0; item < items; ++item) functor(lane, item);
+  testing::WatchedAccesses accesses;
+  {
+    const testing::OpenMemory open;
+    const testing::Watch watch(accesses, __builtin_frame_address(0));
+    for (int64_t item = 0; item < items; ++item) own(lane, item);
+  }
+  const std::string name = name_of(typeid(Functor));
+  for (const bool writes : {false, true})
+    for (const auto& [begin, end] : writes ? accesses.written() : accesses.read())
+      device.uses(stream, begin, end - begin, writes, name);
 }
 
 ZEA_FOR_ROW_FUNCTORS(ZEA_INSTANTIATE_LAUNCH)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// zea's row functors on the stand-in device, each a launch: by default libtorch's operations stand
-// for them there, since what these read and write is known.
+// zea's row functors on the stand-in device, each a launch whose reads and writes the finders know
+// (watched_accesses.hpp). By default libtorch's operations stand for them, as in a build without a
+// CUDA compiler.
 #pragma once
 
 namespace zea::testing {

@@ -245,7 +245,7 @@ ncclResult_t submit(const Call& call) {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  *version = device().versions().nccl;
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t code) {

@@ -12,10 +12,14 @@
 #include "device/torch_device.hpp"
 #include "support/bf16_bounds.hpp"
 #include "support/compared_run.hpp"
+#include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/batch/make_microbatch.hpp"
+#include "zea/model/slice_attention.hpp"
 #include "zea/plan/schedule/schedule.hpp"
+#include "zea/plan/tokens/attention_slices.hpp"
+#include "zea/plan/tokens/visibility.hpp"
 #include "zea/train/training_data.hpp"
 
 namespace zea::testing::test_device_launches {
@@ -54,24 +58,70 @@ TEST_F(DeviceLaunches, KernelsGiveWhatTheHostGives) {
   EXPECT_GT(device().take_launches()["a kernel of zea's"], 100);
 }
 
-/// Heads of which the library's attention takes rows of segments.
+/// Heads of which the library's attention takes rows of segments, with and without windows.
 TEST_F(DeviceLaunches, Bf16IsWithinItsOwnError) {
-  TinyRunOptions run = run_with({.kv_heads = 1, .head_dim = 8}, "bf16");
-  const Communicator all = world().communicator();
-  const MemoryDataset dataset = dataset_of(run);
-  const ComparedResult got = run_compared(all, make_stand_in_collectives, dataset, run);
-  run.device = at::kCPU;
-  const ComparedResult host = run_compared(all, make_mpi_collectives, dataset, run);
-  run.deck.precision.preset = "fp64";
-  const ComparedResult exact = run_compared(all, make_mpi_collectives, dataset, run);
-  expect_near_in_bf16(got.losses, host.losses, exact.losses);
-  expect_near_in_bf16(got.grad_norms, host.grad_norms, exact.grad_norms);
+  for (const bool sees_windows : {false, true}) {
+    TinyRunOptions run = run_with({.kv_heads = 1, .head_dim = 8}, "bf16");
+    if (sees_windows) run.remake = see_windows;
+    const Communicator all = world().communicator();
+    const MemoryDataset dataset = dataset_of(run);
+    const ComparedResult got = run_compared(all, make_stand_in_collectives, dataset, run);
+    run.device = at::kCPU;
+    const ComparedResult host = run_compared(all, make_mpi_collectives, dataset, run);
+    run.deck.precision.preset = "fp64";
+    const ComparedResult exact = run_compared(all, make_mpi_collectives, dataset, run);
+    expect_near_in_bf16(got.losses, host.losses, exact.losses);
+    expect_near_in_bf16(got.grad_norms, host.grad_norms, exact.grad_norms);
+  }
 }
 
-/// One row: of text, one sample that fills it or several; or of one image and text, where the image
-/// is seen both ways.
-Launches launches_of(int64_t layers, int64_t samples, int images, bool trains) {
+/// Each token sees itself and what the window holds before it: of a row of segments the same as of
+/// its slices on the host, forward and backward. Scores that are capped are no kernel's.
+TEST_F(DeviceLaunches, WindowsByBoundsAreThoseOfSlices) {
+  constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
+  const std::vector<Segment> segments = {{0, 3}, {3, 13}, {16, 8}};
+  std::vector<MaskWord> words;
+  for (size_t sample = 0; sample < segments.size(); ++sample)
+    words.insert(words.end(), segments[sample].length,
+                 make_mask_word(static_cast<int64_t>(sample), kModalityText, 0));
+  at::manual_seed(3);
+  const at::Tensor values = at::randn({24, kHeads + 2 * kKvHeads, kDim}).to(at::kBFloat16);
+  const at::Tensor gradient = at::randn({24, kHeads * kDim}).to(at::kBFloat16);
+  for (const int64_t window : {1, 2, 5, 12}) {
+    const AttentionSegments row(segments, true, stand_in_device(), window);
+    const SliceList slices(
+        attention_slices(visible_text(words, false, window), {{0, 24}}, {{0, 24}}));
+    at::Tensor here = values.to(stand_in_device()).requires_grad_();
+    at::Tensor host = values.to(at::kFloat).requires_grad_();
+    ASSERT_TRUE(attends_by_bounds(here, row, {}));
+    EXPECT_FALSE(attends_by_bounds(here, row, {.softcap = 2}));
+    EXPECT_FALSE(attends_by_bounds(host, row, {}));
+    const at::Tensor got = attention(here, row, kHeads, kKvHeads);
+    const at::Tensor expected = slice_attention(host, slices, kHeads, kKvHeads);
+    got.backward(gradient.to(stand_in_device()));
+    expected.backward(gradient.to(at::kFloat));
+    // What is rounded: results, gradients, and the sum of two query heads' gradients of a key.
+    const auto expect_near = [&](const at::Tensor& a, const at::Tensor& b) {
+      const double most = (a.cpu().to(at::kFloat) - b).abs().max().item<double>();
+      EXPECT_LT(most, 0x1p-7 * b.abs().max().item<double>()) << "window " << window;
+    };
+    expect_near(got.detach(), expected.detach());
+    expect_near(here.grad(), host.grad());
+  }
+}
+
+/// One row: of text, one sample that fills it or several, perhaps seen through windows; or of one
+/// image and text, where the image is seen both ways.
+struct Row {
+  int64_t samples;
+  int images = 0;
+  bool windows = false;
+};
+
+Launches launches_of(int64_t layers, const Row& row, bool trains) {
+  const auto [samples, images, windows] = row;
   TinyRunOptions run = run_with({.layers = layers, .head_dim = 8}, "bf16");
+  if (windows) run.remake = see_windows;
   run.deck.schedule = {.steps = 1, .global_batch = samples};
   run.deck.data.row_tokens = 64;
   if (images > 0) run.deck.llm.image_attention = "bidirectional";
@@ -88,9 +138,9 @@ Launches launches_of(int64_t layers, int64_t samples, int images, bool trains) {
 }
 
 /// Of one decoder layer.
-Launches launches_of_a_layer(int64_t samples, int images, bool trains) {
-  Launches more = launches_of(3, samples, images, trains);
-  for (const auto& [name, count] : launches_of(2, samples, images, trains)) more[name] -= count;
+Launches launches_of_a_layer(const Row& row, bool trains) {
+  Launches more = launches_of(3, row, trains);
+  for (const auto& [name, count] : launches_of(2, row, trains)) more[name] -= count;
   std::erase_if(more, [](const auto& one) { return one.second == 0; });
   return more;
 }
@@ -110,16 +160,25 @@ std::string text_of(const Launches& launches) {
 /// What tests/README.md says.
 TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   const struct {
-    int64_t samples, images, forward, step;
-  } rows[] = {{1, 0, 10, 32}, {3, 0, 10, 32}, {1, 1, 26, 107}};
-  for (const auto& [samples, images, forward, step] : rows) {
-    const Launches one = launches_of_a_layer(samples, images, false),
-                   all = launches_of_a_layer(samples, images, true);
-    const std::string row =
-        std::to_string(samples) + " samples, " + std::to_string(images) + " images each: ";
-    EXPECT_EQ(sum_of(one), forward) << row << text_of(one);
-    EXPECT_EQ(sum_of(all), step) << row << text_of(all);
+    const char* what;
+    Row row;
+    int64_t forward, step;
+  } rows[] = {{"a sample", {1}, 10, 30},
+              {"samples", {3}, 10, 30},
+              {"samples seen through windows", {3, 0, true}, 10, 30},
+              {"an image", {1, 1}, 26, 105}};
+  for (const auto& [what, row, forward, step] : rows) {
+    const Launches one = launches_of_a_layer(row, false), all = launches_of_a_layer(row, true);
+    EXPECT_EQ(sum_of(one), forward) << what << text_of(one);
+    EXPECT_EQ(sum_of(all), step) << what << text_of(all);
   }
+}
+
+/// Gradients, and values in the type of the units.
+TEST_F(DeviceLaunches, AStepZeroesAndPublishesAllBuffersAtOnce) {
+  Launches step = launches_of(3, {1}, true);
+  EXPECT_EQ(step["_foreach_zero_"], 1);
+  EXPECT_EQ(step["_foreach_copy_"], 1);
 }
 
 /// Values to the device ahead of need and gradients to the host, each once: nothing that is

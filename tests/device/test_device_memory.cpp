@@ -8,9 +8,11 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
+#include "zea/train/interval_facts.hpp"
 #include "zea/train/memory_watch.hpp"
 
 namespace zea::testing::test_device_memory {
@@ -88,6 +90,16 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedAndCounted) {
     }
 }
 
+/// Of which each token sees some, by the bounds of samples.
+TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfWindows) {
+  TinyRunOptions options = run_of("bf16", "full_shard");
+  options.remake = see_windows;
+  WatchedRun run(options);
+  for (int step = 0; step < 3; ++step) run.train();
+  const std::string summary = run.watch.summary();
+  EXPECT_NEAR(told(summary, "counted") / told(summary, "predicted"), 1, 0.1) << summary;
+}
+
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {
   WatchedRun run(run_of("fp32", "no_shard"));
   run.train();
@@ -104,7 +116,12 @@ TEST_F(DeviceMemoryOfTraining, IsTheMostOfAllRanksSinceItWasTaken) {
   WatchedRun run(run_of("fp32", "full_shard"));
   run.train();
   const int64_t peak = run.watch.peak_bytes();
-  const DeviceMemory first = run.watch.take_device_memory(run.run.control()).value();
+  IntervalFacts facts(run.run.control());
+  const auto most = [&] {
+    facts.tell(0, run.watch.take_device_memory());
+    return facts.hear().most.value();
+  };
+  const DeviceMemory first = most();
   EXPECT_GE(first.peak_allocated, peak);
   EXPECT_LT(first.allocated, peak);
   EXPECT_GE(first.peak_reserved, first.peak_allocated);
@@ -116,13 +133,12 @@ TEST_F(DeviceMemoryOfTraining, IsTheMostOfAllRanksSinceItWasTaken) {
     return at::empty({bytes}, at::dtype(at::kByte).device(stand_in_device()));
   };
   of_one();
-  const DeviceMemory after = run.watch.take_device_memory(run.run.control()).value();
+  const DeviceMemory after = most();
   EXPECT_EQ(after.peak_allocated - after.allocated, 2 * kMebibyte);
-  const DeviceMemory rest = run.watch.take_device_memory(run.run.control()).value();
+  const DeviceMemory rest = most();
   EXPECT_EQ(rest.peak_allocated, rest.allocated);
   const at::Tensor held = of_one();
-  EXPECT_EQ(run.watch.take_device_memory(run.run.control())->allocated,
-            rest.allocated + 2 * kMebibyte);
+  EXPECT_EQ(most().allocated, rest.allocated + 2 * kMebibyte);
 }
 
 TEST_F(DeviceMemoryOfTraining, IsNoneOnTheHost) {
@@ -135,7 +151,7 @@ TEST_F(DeviceMemoryOfTraining, IsNoneOnTheHost) {
       make_tiny_dataset(make_model_spec(options.config_json), 40, {1, 0, 2}, 5);
   TinyRun run(world().communicator(), make_mpi_collectives, dataset, options);
   MemoryWatch watch(bytes, run.engine(), dataset.index(), NarrowProducts::Library);
-  EXPECT_FALSE(watch.take_device_memory(run.control()));
+  EXPECT_FALSE(watch.take_device_memory());
 }
 
 }  // namespace

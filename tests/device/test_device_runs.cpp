@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run does beside its steps, on a device that is not the host: checkpoints that another
-// layout and the host go on from, bf16, and text that is made token by token.
+// layout and the host go on from, bf16, text that is made token by token, and a start that is
+// refused.
 #include <gtest/gtest.h>
 
+#include "device/device.hpp"
 #include "device/torch_device.hpp"
 #include "support/bf16_bounds.hpp"
 #include "support/grid_scenarios.hpp"
+#include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
@@ -46,18 +49,26 @@ TEST(DeviceRuns, CheckpointsAreThoseOfTheHost) {
   expect_resumes(all, make_mpi_collectives, dataset, here, written);
 }
 
-TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
+void expect_bf16_within_its_error(const GridScenario& scenario) {
+  SCOPED_TRACE(scenario.name);
   const Communicator all = world().communicator(), alone = all.split(all.rank(), "alone");
-  TinyRunOptions options = run_of(scenario(), kGrid);
+  TinyRunOptions options = run_of(scenario, kGrid);
   options.deck.precision.preset = "bf16";
-  TinyRunOptions one = run_of(scenario(), one_rank_like(kGrid));
-  const MemoryDataset dataset = dataset_of(scenario(), kGrid);
+  TinyRunOptions one = run_of(scenario, one_rank_like(kGrid));
+  const MemoryDataset dataset = dataset_of(scenario, kGrid);
   const ComparedResult exact = run_compared(alone, make_mpi_collectives, dataset, one);
   one.deck.precision.preset = "bf16";
   const ComparedResult host = run_compared(alone, make_mpi_collectives, dataset, one);
   const ComparedResult got =
       run_compared(all, make_stand_in_collectives, dataset, on_device(options));
   expect_near_in_bf16(got.losses, host.losses, exact.losses);
+}
+
+/// Also with heads that attend by the bounds of samples, through windows.
+TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
+  expect_bf16_within_its_error(scenario());
+  expect_bf16_within_its_error(
+      {.name = "windows", .model = {.head_dim = 8}, .remake = see_windows});
 }
 
 TEST(DeviceRuns, SaysWhatTheHostSays) {
@@ -70,6 +81,29 @@ TEST(DeviceRuns, SaysWhatTheHostSays) {
       alone, make_mpi_collectives, dataset_of(scenario(), one), run_of(scenario(), one), kDrawn);
   if (all.rank() != 0) return;
   EXPECT_EQ(got, expected);
+}
+
+/// What making a run of the layout says against it.
+std::string refusal_of(const Grid& grid) {
+  const MemoryDataset dataset = dataset_of(scenario(), grid);
+  const TinyRunOptions options = on_device(run_of(scenario(), grid));
+  try {
+    const TinyRun run(world().communicator(), make_stand_in_collectives, dataset, options);
+  } catch (const PlanError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(DeviceRuns, AStartAsksForVersionsThatOrderCommunicators) {
+  const Grid one_group{{1, 1}, "full_shard", 4};
+  const Versions usual = device().versions();
+  EXPECT_EQ(refusal_of(kGrid), "");
+  device().versions().nccl = 22500;
+  const std::string refusal = refusal_of(kGrid), none = refusal_of(one_group);
+  device().versions() = usual;
+  EXPECT_NE(refusal.find("NCCL 2.25 does not order"), std::string::npos) << refusal;
+  EXPECT_EQ(none, "");
 }
 
 }  // namespace

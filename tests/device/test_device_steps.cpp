@@ -92,8 +92,10 @@ struct Trained {
   }
 };
 
-TEST_F(DeviceSteps, GiveTheBitsOfThoseThatTheHostJudges) {
-  const Trained got(judged_by_device()), expected(judged_by_host());
+void expect_bits_of_the_host(const char* optimizer) {
+  TinyRunOptions by_device = judged_by_device(), by_host = judged_by_host();
+  by_device.deck.optim.kind = by_host.deck.optim.kind = optimizer;
+  const Trained got(by_device), expected(by_host);
   ASSERT_EQ(got.result.losses.size(), expected.result.losses.size());
   bool has_clipped = false;
   for (size_t step = 0; step < got.result.losses.size(); ++step) {
@@ -112,6 +114,13 @@ TEST_F(DeviceSteps, GiveTheBitsOfThoseThatTheHostJudges) {
   EXPECT_EQ(got.position.optimizer_step, kSteps - 1);
   EXPECT_EQ(got.position.history.skipped_in_a_row, 0);
   EXPECT_TRUE(device().take_faults().empty());
+}
+
+TEST_F(DeviceSteps, GiveTheBitsOfThoseThatTheHostJudges) {
+  for (const char* optimizer : {"adamw", "sgd"}) {
+    SCOPED_TRACE(optimizer);
+    expect_bits_of_the_host(optimizer);
+  }
 }
 
 TEST_F(DeviceSteps, AreLaunchedWithoutAWaitAndHeardOfAStepLater) {

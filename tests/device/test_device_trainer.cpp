@@ -40,6 +40,7 @@ struct Ended {
   TrainPosition position = {};
   std::vector<Json> lines = {};  ///< of metrics.jsonl, without times and memory
   std::vector<std::string> checkpoints = {};
+  int64_t calls = 0, waited_at_once = 0;  ///< of host collectives
 
   std::vector<Json> of_kind(const std::string& kind) const {
     std::vector<Json> found;
@@ -49,23 +50,64 @@ struct Ended {
   }
 };
 
+int64_t units_run = 0;  ///< so far
+
+UnitOutput counted_unit(const ModelSpec& model, const UnitSpec& unit,
+                        const std::vector<Parameter*>& parameters, const UnitInputs& inputs,
+                        const Microbatch& microbatch, HeadOutput head, const Layers& layers) {
+  ++units_run;
+  return planted_unit(model, unit, parameters, inputs, microbatch, head, layers);
+}
+
+/// Host collectives, and how many of them were waited for with nothing launched since they began.
+class CountedControl : public WrappedCollectives {
+ public:
+  using WrappedCollectives::WrappedCollectives;
+
+  Pending start(const CollectiveCall& call) override {
+    ++calls;
+    return Pending(std::make_unique<Counted>(inner_.start(call), waited_at_once));
+  }
+
+  int64_t calls = 0, waited_at_once = 0;
+
+ private:
+  class Counted : public Pending::Work {
+   public:
+    Counted(Pending inner, int64_t& waited_at_once)
+        : inner_(std::move(inner)), waited_at_once_(waited_at_once) {}
+    void wait() override {
+      waited_at_once_ += units_run == units_before_;
+      inner_.wait();
+    }
+    bool test() override { return inner_.test(); }
+
+   private:
+    Pending inner_;
+    int64_t& waited_at_once_;
+    const int64_t units_before_ = units_run;
+  };
+};
+
 class DeviceTrainer : public ::testing::Test {
  protected:
   void SetUp() override { have_kernels(true); }
   void TearDown() override { have_kernels(false); }
 
   /// `by_host`: asked for by a guard whose window is never full. `asks`: a file in its directory.
-  static Ended train(bool by_host, const std::string& asks = "", int64_t fault = 0) {
+  static Ended train(bool by_host, const std::string& asks = "", int64_t fault = 0,
+                     int64_t log_every = 1, bool saves = true) {
     TinyRunOptions run = run_of(scenario(), grid());
     Options& deck = run.deck;
     deck.schedule.steps = kSteps;
     deck.optim.on_nonfinite = "skip";
     if (by_host) deck.optim.spike_deviations = 1e6;
-    deck.log.every = 1;
-    deck.checkpoint.every = kEvery;
+    deck.log.every = log_every;
+    deck.checkpoint.every = saves ? kEvery : 0;
+    deck.checkpoint.at_end = saves;
     deck.checkpoint.keep = 0;
     run.device = stand_in_device();
-    run.run_unit = planted_unit;
+    run.run_unit = counted_unit;
     const MemoryDataset dataset = dataset_of(scenario(), grid());
     const SharedDirectory directory(world().communicator());
     TinyRun training(world().communicator(), make_stand_in_collectives, dataset, run);
@@ -76,13 +118,14 @@ class DeviceTrainer : public ::testing::Test {
 
     plant_loss(rank == 0 ? fault : 0);
     Optimizer optimizer(training.engine());
+    CountedControl control(training.control());
     StopRequest stop(directory.path(), rank == 0, 0);
     Log log(false, "");
     const MetricsFile metrics(rank == 0 ? directory / "metrics.jsonl" : "");
     TensorBytes tensor_bytes;
     Trainer trainer({.engine = training.engine(),
                      .optimizer = optimizer,
-                     .control = training.control(),
+                     .control = control,
                      .train = dataset,
                      .eval = nullptr,
                      .loading = loading_on(training.engine().plan(), rank),
@@ -95,6 +138,7 @@ class DeviceTrainer : public ::testing::Test {
                      .deck = ""},
                     {});
     Ended ended{.code = trainer.run(), .position = trainer.position()};
+    ended.calls = control.calls, ended.waited_at_once = control.waited_at_once;
     directory.barrier();
     for (const auto& entry : std::filesystem::directory_iterator(directory / "checkpoints"))
       if (entry.path().filename().string().starts_with("step-"))
@@ -149,6 +193,14 @@ TEST_F(DeviceTrainer, SavesAndLeavesAStepLater) {
   EXPECT_EQ(left.position.step, 2);
   EXPECT_EQ(left.position.optimizer_step, 2);
   EXPECT_EQ(train(true, "STOP").checkpoints, std::vector<std::string>{"step-00000001"});
+}
+
+/// What it takes of other ranks is under way while the next step is launched.
+TEST_F(DeviceTrainer, ALineOfEveryStepLetsNoHostWaitForAnother) {
+  const Ended rarely = train(false, "", 0, kSteps, false), always = train(false, "", 0, 1, false);
+  EXPECT_EQ(always.calls - rarely.calls, kSteps - 1) << "one for each of the lines more";
+  EXPECT_EQ(always.waited_at_once, rarely.waited_at_once);
+  EXPECT_GT(always.waited_at_once, 0) << "those of the start and the end";
 }
 
 }  // namespace

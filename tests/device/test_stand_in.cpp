@@ -6,9 +6,12 @@
 #include <nccl.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "device/device.hpp"
+#include "device/functor_lists.hpp"
+#include "device/launch_items.hpp"
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
@@ -150,6 +153,63 @@ TEST(StandIn, FindsUsesBeyondAnAllocation) {
   expect_fault("uses bytes 60 to 68 of an allocation of 64");
 }
 
+/// zea's own gates of a row of `width`, four bytes an element: reads 2 * width, writes width.
+void gate(const void* x, void* y, int64_t width, cudaStream_t stream = nullptr) {
+  using Gate = detail::GatedRow<detail::SiluGate, float>;
+  detail::launch_items(Gate{static_cast<const float*>(x), static_cast<float*>(y), width}, 1, width,
+                       stream);
+}
+
+TEST(StandIn, FindsAFunctorThatReadsWhatNothingOrders) {
+  const Buffer x(64), y(32);
+  cudaStream_t other = new_stream();
+  write(x, 64, other);
+  gate(x.data(), y.data(), 4, other);
+  EXPECT_EQ(faults(), "") << "they are of one stream";
+  gate(x.data(), y.data(), 8);
+  const std::string found = faults();
+  EXPECT_NE(found.find("SiluGate"), std::string::npos) << found;
+  EXPECT_NE(found.find("in stream 0 reads bytes 0 to 64 that cudaMemcpyAsync"), std::string::npos)
+      << found;
+  EXPECT_NE(found.find("in stream 0 writes bytes 0 to 32 that"), std::string::npos) << found;
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, FindsReadsOfWhatAFunctorWrites) {
+  const Buffer x(64), y(64);
+  cudaStream_t other = new_stream();
+  write(x, 64, nullptr);
+  write(y, 64, nullptr);
+  cudaStreamSynchronize(nullptr);
+  gate(x.data(), y.data(), 4);
+  cudaMemsetAsync(static_cast<char*>(y.data()) + 16, 0, 48, other);
+  cudaMemsetAsync(static_cast<char*>(x.data()) + 32, 0, 32, other);
+  EXPECT_EQ(faults(), "") << "it reads 32 bytes and writes 16";
+  read(y, 16, other);
+  expect_fault("reads bytes 0 to 16 that zea::detail::GatedRow");
+  cudaMemsetAsync(x.data(), 0, 32, other);
+  expect_fault("writes bytes 0 to 32 that zea::detail::GatedRow");
+  cudaStreamDestroy(other);
+}
+
+TEST(StandIn, FindsFunctorsInMemoryThatIsNotTheirs) {
+  const Buffer x(64), y(32);
+  write(x, 64, nullptr);
+  Buffer freed(32);
+  void* data = freed.data();
+  freed.free();
+  gate(x.data(), data, 8);
+  expect_fault("uses memory that was freed");
+  const Buffer small(28), large(1024);
+  gate(x.data(), small.data(), 8);
+  expect_fault("uses bytes 0 to 32 of an allocation of 28");
+  const std::vector<float> host(16);
+  gate(host.data(), y.data(), 8);
+  expect_fault("is given memory that is not the device's");
+  gate(x.data(), y.data(), 8);
+  EXPECT_EQ(faults(), "");
+}
+
 TEST(StandIn, NcclRefusesMemoryOfTheHost) {
   const std::unique_ptr<Collectives> all =
       make_nccl_collectives(world().communicator(), compute_stream);
@@ -170,19 +230,104 @@ TEST(StandIn, FindsAResultThatIsNotWaitedFor) {
   EXPECT_EQ(faults(), "");
 }
 
+/// A rank sees what the other calls, or that it has given up since it saw that.
+void expect_mismatch(const std::string& call) {
+  const std::string found = faults();
+  EXPECT_TRUE(found.find("calls " + call) != std::string::npos ||
+              found.find("gave the communicator up") != std::string::npos)
+      << call << " was not found in: " << found;
+}
+
 TEST(StandIn, NamesRanksThatCallDifferentThings) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const bool is_first = world().rank() == 0;
+  const Buffer buffer(64), gathered(256);
+  write(buffer, 64, nullptr);
+  write(gathered, 256, nullptr);
+  const auto sum = [&](Collectives& all, int64_t count, DType type, ReduceOp op) {
+    return all.all_reduce(buffer.data(), count, type, op);
+  };
+  const struct {
+    const char* call;  ///< of the second rank
+    std::function<Pending(Collectives&)> start;
+  } planted[] = {
+      {"ncclAllReduce of 7 of type 8",
+       [&](Collectives& all) { return sum(all, is_first ? 8 : 7, DType::Float64, ReduceOp::Sum); }},
+      {"ncclAllReduce of 8 of type 7",
+       [&](Collectives& all) {
+         return sum(all, 8, is_first ? DType::Float64 : DType::Float32, ReduceOp::Sum);
+       }},
+      {"ncclAllReduce of 8 of type 8, operation 2",
+       [&](Collectives& all) {
+         return sum(all, 8, DType::Float64, is_first ? ReduceOp::Sum : ReduceOp::Max);
+       }},
+      {"ncclBroadcast of 8 of type 8, root 1",
+       [&](Collectives& all) {
+         return all.broadcast(buffer.data(), 8, DType::Float64, is_first ? 0 : 1);
+       }},
+      {"ncclAllGather of 8 of type 8",
+       [&](Collectives& all) {
+         return is_first
+                    ? sum(all, 8, DType::Float64, ReduceOp::Sum)
+                    : all.all_gather(buffer.data(), gathered.data(), Counts(2, 8), DType::Float64);
+       }},
+  };
+  for (const auto& [call, start] : planted) {
+    const std::unique_ptr<Collectives> all =
+        make_nccl_collectives(world().communicator(), compute_stream);
+    Pending pending = start(*all);
+    EXPECT_THROW(finish(pending), CommError) << call;
+    expect_mismatch(call);
+  }
+}
+
+/// Those of one communicator in the order of the first rank.
+TEST(StandIn, NamesCallsOfAGroupInAnotherOrder) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const Communicator ranks = world().communicator();
+  ncclUniqueId id = {};
+  if (ranks.rank() == 0) ncclGetUniqueId(&id);
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, ranks.handle());
+  ncclComm_t comm = nullptr;
+  ncclCommInitRankConfig(&comm, ranks.size(), id, ranks.rank(), nullptr);
+  const Buffer one(64), other(64);
+  write(one, 64, nullptr);
+  write(other, 64, nullptr);
+  const auto start = [&](bool longer_first) {
+    ncclGroupStart();
+    for (const bool is_longer : {longer_first, !longer_first}) {
+      const Buffer& buffer = is_longer ? one : other;
+      ncclAllReduce(buffer.data(), buffer.data(), is_longer ? 8 : 4, ncclFloat64, ncclSum, comm,
+                    nullptr);
+    }
+    ncclGroupEnd();
+    device().compute().drain();
+  };
+  start(true);
+  EXPECT_EQ(faults(), "");
+  start(ranks.rank() == 0);
+  expect_mismatch(ranks.rank() == 0 ? "ncclAllReduce of 8" : "ncclAllReduce of 4");
+  ncclCommAbort(comm);
+}
+
+TEST(StandIn, NamesMessagesOfAGroupInAnotherOrder) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
   const std::unique_ptr<Collectives> all =
       make_nccl_collectives(world().communicator(), compute_stream);
-  const Buffer buffer(64);
-  write(buffer, 64, nullptr);
-  const int64_t count = world().rank() == 0 ? 8 : 7;
-  Pending sum = all->all_reduce(buffer.data(), count, DType::Float64, ReduceOp::Sum);
-  EXPECT_THROW(finish(sum), CommError);
-  const std::string found = faults();
-  EXPECT_TRUE(found.find("calls ncclAllReduce of") != std::string::npos ||
-              found.find("gave the communicator up") != std::string::npos)
-      << found;
+  const Buffer one(64), other(64);
+  write(one, 64, nullptr);
+  write(other, 64, nullptr);
+  const int peer = 1 - world().rank();
+  const Message longer{one.data(), 8, DType::Float64, peer},
+      shorter{other.data(), 4, DType::Float64, peer};
+  Pending exchange = world().rank() == 0 ? all->exchange({longer, shorter}, {})
+                                         : all->exchange({}, {shorter, longer});
+  if (world().rank() == 1) {
+    EXPECT_THROW(finish(exchange), CommError);
+    expect_fault("receives 4 of type 8 from rank 0, which sends 8 of type 8");
+  }
+  world().communicator().duplicate("met");
+  faults();
 }
 
 TEST(StandIn, NamesAMessageOfAnotherLength) {

@@ -21,14 +21,23 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
 }
 
+/// So many tokens before a token, and behind it, are seen; less than 0: all.
+struct Seen {
+  int64_t before = -1, behind = -1;
+
+  explicit Seen(bool is_causal, std::optional<int64_t> left = {}, std::optional<int64_t> right = {})
+      : before(left.value_or(-1)), behind(is_causal ? 0 : right.value_or(-1)) {}
+};
+
 /// (batch, heads, queries, keys), biased and masked.
 at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k,
-                     const std::optional<at::Tensor>& bias, bool is_causal, double scale) {
+                     const std::optional<at::Tensor>& bias, const Seen& seen, double scale) {
   at::Tensor scores = at::matmul(q * scale, k.transpose(2, 3));
   if (bias && bias->defined()) scores = scores + *bias;
-  if (!is_causal) return scores;
-  const at::Tensor seen = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).tril();
-  return scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  at::Tensor mask = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool));
+  if (seen.behind >= 0) mask = mask.tril(seen.behind);
+  if (seen.before >= 0) mask = mask.triu(-seen.before);
+  return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
@@ -37,7 +46,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
     std::optional<double> scale) {
   TORCH_CHECK(dropout == 0);
   const OneLaunch one("attention");
-  const at::Tensor scores = scores_of(widened(q), widened(k), bias, is_causal, scale_of(q, scale));
+  const at::Tensor scores =
+      scores_of(widened(q), widened(k), bias, Seen(is_causal), scale_of(q, scale));
   const at::Tensor lse = at::logsumexp(scores, {-1});
   const at::Tensor out =
       at::matmul(at::exp(scores - lse.unsqueeze(-1)), widened(v)).to(q.scalar_type());
@@ -56,7 +66,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   TORCH_CHECK(lse.scalar_type() == widened(q).scalar_type());
   const double by = scale_of(q, scale);
   const at::Tensor queries = widened(q), keys = widened(k), d = widened(dout);
-  const at::Tensor scores = scores_of(queries, keys, bias, is_causal, by);
+  const at::Tensor scores = scores_of(queries, keys, bias, Seen(is_causal), by);
   const at::Tensor p = at::exp(scores - lse.narrow(2, 0, q.size(2)).unsqueeze(-1));
   const at::Tensor delta = (d * widened(out)).sum(-1, true);
   const at::Tensor ds = p * (at::matmul(d, widened(v).transpose(2, 3)) - delta);
@@ -99,16 +109,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ragged_fo
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const std::optional<at::Tensor>& starts, const std::optional<at::Tensor>&, int64_t longest,
     int64_t, double dropout, bool is_causal, bool, std::optional<double> scale,
-    std::optional<int64_t>, std::optional<int64_t>, const std::optional<at::Tensor>&,
+    std::optional<int64_t> left, std::optional<int64_t> right, const std::optional<at::Tensor>&,
     const std::optional<at::Tensor>&) {
   TORCH_CHECK(dropout == 0);
   const OneLaunch one("attention");
   const Ragged row(q, k, v, *starts, longest);
+  const Seen seen(is_causal, left, right);
   std::vector<at::Tensor> outs, lses;
   for (size_t i = 0; i + 1 < row.bounds.size(); ++i) {
     const at::Tensor queries = row.part(row.q, i);
     const at::Tensor scores =
-        scores_of(queries, row.part(row.k, i), {}, is_causal, scale_of(queries, scale));
+        scores_of(queries, row.part(row.k, i), {}, seen, scale_of(queries, scale));
     lses.push_back(at::logsumexp(scores, {-1})[0]);
     outs.push_back(
         at::matmul(at::exp(scores[0] - lses.back().unsqueeze(-1)), row.part(row.v, i)[0]));
@@ -122,17 +133,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ragged_backward(
     const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& starts, const at::Tensor&,
     int64_t longest, int64_t, double, bool is_causal, const at::Tensor&, const at::Tensor&,
-    std::optional<double> scale, std::optional<int64_t>, std::optional<int64_t>) {
+    std::optional<double> scale, std::optional<int64_t> left, std::optional<int64_t> right) {
   const OneLaunch one("attention backward");
   TORCH_CHECK(dout.is_contiguous());
   const Ragged row(q, k, v, starts, longest);
+  const Seen seen(is_causal, left, right);
   const at::Tensor wide_dout = dout.transpose(0, 1).to(at::kFloat);
   const at::Tensor wide_out = out.transpose(0, 1).to(at::kFloat);
   std::vector<at::Tensor> dqs, dks, dvs;
   for (size_t i = 0; i + 1 < row.bounds.size(); ++i) {
     const at::Tensor queries = row.part(row.q, i), keys = row.part(row.k, i);
     const double by = scale_of(queries, scale);
-    const at::Tensor scores = scores_of(queries, keys, {}, is_causal, by);
+    const at::Tensor scores = scores_of(queries, keys, {}, seen, by);
     const at::Tensor p = at::exp(scores - row.part(lse, i).unsqueeze(-1));
     const at::Tensor of = row.part(wide_dout, i);
     const at::Tensor delta = (of * row.part(wide_out, i)).sum(-1, true);
@@ -158,7 +170,26 @@ at::Tensor& add_product(const at::Tensor& sum, const at::Tensor& a, const at::Te
   return out;
 }
 
+// Many tensors in one launch.
+
+void zero_each(at::TensorList tensors) {
+  const OneLaunch one("_foreach_zero_");
+  for (const at::Tensor& tensor : tensors) tensor.zero_();
+}
+
+/// Of one type each, as the library's fast way has it.
+void copy_each(at::TensorList tensors, at::TensorList sources, bool) {
+  const OneLaunch one("_foreach_copy_");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TORCH_CHECK(tensors[i].scalar_type() == tensors[0].scalar_type());
+    TORCH_CHECK(sources[i].scalar_type() == sources[0].scalar_type());
+    tensors[i].copy_(sources[i]);
+  }
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_foreach_zero_", &zero_each);
+  m.impl("_foreach_copy_", &copy_each);
   m.impl("addmm.dtype_out", &add_product);
   m.impl("_flash_attention_forward", &ragged_forward);
   m.impl("_flash_attention_backward", &ragged_backward);

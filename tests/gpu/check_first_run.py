@@ -5,6 +5,7 @@ usage: check_first_run.py FIRST_RUN BUILD MPIRUN
 MPIRUN: a list as CMake writes it.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,21 @@ from pathlib import Path
 
 FIRST_RUN, BUILD, MPIRUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3].replace(";", " ")
 PARTS = ["versions", "kernels", "tables", "parity", "resume", "memory", "speed", "determinism"]
+
+# Runs what it is given, which has so many steps.
+NSYS = """
+import sqlite3, subprocess, sys
+output = next(word for word in sys.argv if word.startswith("--output=")).removeprefix("--output=") + ".sqlite"
+program = next(i for i, word in enumerate(sys.argv[2:], 2) if not word.startswith("--"))
+steps = next(int(word.split("=")[1]) for word in sys.argv if word.startswith("schedule.steps="))
+with sqlite3.connect(output) as file:
+    file.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, name INT)")
+    file.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT, end INT, bytes INT)")
+    file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0)", [(i, i + 1000) for i in range(10)])
+    spans = [(500 * i, 500 * i + 1000) for i in range(7 * steps)]
+    file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, 0)", spans)
+sys.exit(subprocess.run(sys.argv[program:]).returncode)
+"""
 
 if subprocess.run([sys.executable, "-c", "import h5py, torch, transformers"], check=False).returncode:
     print("skipped: no h5py, torch or transformers")
@@ -26,12 +42,12 @@ class FirstRun(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def first_run(self, tree, *options):
+    def first_run(self, tree, *options, env=None):
         """The exit code, what it printed and the report."""
         out = self.folder / "out"
         command = [FIRST_RUN, "--tree", tree, "--out", out, "--mpirun", MPIRUN, *options]
         words = [str(word) for word in command]
-        how = {"capture_output": True, "text": True, "timeout": 500}
+        how = {"capture_output": True, "text": True, "timeout": 500, "env": {**os.environ, **(env or {})}}
         done = subprocess.run(words, check=False, **how)
         report = out / "report.md"
         return done.returncode, done.stdout + done.stderr, report.read_text() if report.is_file() else ""
@@ -61,6 +77,34 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(code, 1, said + report)
         self.assertIn("**WRONG**: Llava, fp32, no_shard, 2 ranks", report)
         self.assertIn("ok: Llava, fp32, no_shard, 1 ranks", report)
+
+    def test_tells_launches_and_idle_time_by_nsys(self):
+        """By one that tells of 10 kernels of a run, and of 7 copies of each step, two at a time, of 1 us."""
+        programs = self.folder / "bin"
+        programs.mkdir()
+        (programs / "nsys").write_text(f"#!{sys.executable}\n{NSYS}")
+        (programs / "nsys").chmod(0o755)
+        path = {"PATH": f"{programs}:{os.environ['PATH']}"}
+        code, said, report = self.first_run(BUILD, "--device", "cpu", "--quick", "--parts", "speed", env=path)
+        self.assertEqual(code, 0, said + report)
+        self.assertNotIn("nsys (Nsight Systems) is not in the PATH", report)
+        row = next(line for line in report.splitlines() if line.startswith("| zea, fp32 | "))
+        cells = [cell.strip() for cell in row.split("|")[2:]]
+        self.assertEqual(cells[3], "7")
+        self.assertAlmostEqual(float(cells[0]) - float(cells[4]), 0, delta=0.1)
+
+    def test_counts_what_a_gpu_did_at_a_time_once(self):
+        sys.path.insert(0, str(Path(FIRST_RUN).parent / "first_run"))
+        from activity import busy_of, of_trace
+
+        self.assertEqual(busy_of([(5, 6), (0, 2), (1, 3), (1, 2)]), 4)
+        self.assertEqual(busy_of([]), 0)
+        events = [{"cat": "kernel", "ts": 0, "dur": 2}, {"cat": "gpu_memcpy", "ts": 1, "dur": 3}, {"cat": "python"}]
+        trace = self.folder / "trace.json"
+        trace.write_text(json.dumps({"traceEvents": events}))
+        launches, busy = of_trace(trace)
+        self.assertEqual(launches, 2)
+        self.assertAlmostEqual(busy, 4e-6)
 
     def test_stops_when_the_time_is_over(self):
         code, said, report = self.first_run(BUILD, "--device", "cpu", "--minutes", "0", "--parts", "versions", "parity")

@@ -219,6 +219,14 @@ TEST_P(DeviceKernels, FlatBuffers) {
     }
     for (const auto& [found, expected] : {std::pair{p, p2}, {m, m2}, {v, v2}})
       expect_close(found, expected, 4);
+    at::Tensor b = random({count});
+    const at::Tensor b2 = exact(b);
+    const SgdUpdate update{
+        .lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .gradient_scale = 0.25};
+    sgd({{p, g, b, update}});
+    sgd_reference({p2, exact(g), b2, update});
+    for (const auto& [found, expected] : {std::pair{p, p2}, {b, b2}})
+      expect_close(found, expected, 4);
     const double sum = sum_of_squares({g}),
                  expected = sum_of_squares_reference(exact(g)).item<double>();
     EXPECT_NEAR(sum, expected, 1e-12 * expected);

@@ -18,8 +18,11 @@ constexpr double kSeconds = 2 * SlowRanks::kJudgedSeconds;
 class SlowRanksTest : public ::testing::Test {
  protected:
   int last() const { return control_->size() - 1; }
-  double slow_last(double factor) const {
-    return control_->rank() == last() ? factor * kSeconds : kSeconds;
+  /// What ranks took: the last one so many times as long as the others.
+  std::vector<double> slow_last(double factor, double seconds = kSeconds) const {
+    std::vector<double> all(control_->size(), seconds);
+    all.back() *= factor;
+    return all;
   }
 
   const Communicator ranks_ = world().communicator();
@@ -50,7 +53,7 @@ TEST_F(SlowRanksTest, AlittleIsNotSlow) {
 
 TEST_F(SlowRanksTest, WaitsUntilThereIsEnoughToTell) {
   SlowRanks slow(*control_, "llm");
-  slow.measure(slow_last(3) / 100, 10);
+  slow.measure(slow_last(3, kSeconds / 100), 10);
   EXPECT_FALSE(slow.judge()) << "too little work";
   slow.measure(slow_last(3), 10);
   EXPECT_TRUE(slow.judge());

@@ -286,8 +286,7 @@ void run_model(const Communicator& ranks, const Options& options, const std::str
 
   const Step step = make_step(engine, *dataset);
   const Schedule schedule = plan.rank_step(step.plan, ranks.rank()).schedule;
-  for (auto& buffer : engine.buffers())
-    if (buffer) buffer->zero_gradient();
+  ShardedBuffer::zero_gradients(engine.buffers());
   const double loss = engine.run(schedule.actions, step.microbatches).loss_sum();
   HolderSums(plan, mesh, engine.buffers(), at::kCPU).run(schedule.has_gradient);
 

@@ -84,6 +84,42 @@ TEST_F(FlatKernels, AdamwTakesTheScaleFromWhereItLies) {
   EXPECT_TRUE(at::equal(v, v2));
 }
 
+TEST_F(FlatKernels, SgdEqualsItsReference) {
+  for (at::ScalarType type : {at::kFloat, at::kDouble})
+    for (int64_t elements : {1, 4097, 20001}) {
+      const SgdUpdate update{
+          .lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .gradient_scale = 0.25};
+      const at::Tensor p = random_flat(elements, type, 1), b = random_flat(elements, type, 2);
+      const at::Tensor p2 = p.clone(), b2 = b.clone();
+      for (int64_t step = 1; step <= 3; ++step) {
+        const at::Tensor g = random_flat(elements, type, 10 + step);
+        sgd({{p, g, b, update}});
+        sgd_reference({p2, g, b2, update});
+      }
+      const double tolerance = type == at::kDouble ? 1e-14 : 2e-6;
+      EXPECT_LE((p - p2).abs().max().item<double>(), tolerance) << elements;
+      EXPECT_LE((b - b2).abs().max().item<double>(), tolerance) << elements;
+    }
+}
+
+TEST_F(FlatKernels, SgdTakesTheScaleFromWhereItLies) {
+  const at::Tensor g = random_flat(5000, at::kFloat, 4);
+  const at::Tensor p = random_flat(5000, at::kFloat, 1), b = at::zeros_like(p);
+  const at::Tensor p2 = p.clone(), b2 = b.clone(), before = p.clone();
+  SgdUpdate update{.lr = 1e-2, .momentum = 0.9, .gradient_scale = 0.3};
+  sgd({{p2, g, b2, update}});
+  double scale = std::numeric_limits<double>::quiet_NaN();
+  update.gradient_scale = 1;
+  update.scale_there = &scale;
+  sgd({{p, g, b, update}});
+  EXPECT_TRUE(at::equal(p, before));
+  EXPECT_TRUE(at::equal(b, at::zeros_like(b)));
+  scale = 0.3;
+  sgd({{p, g, b, update}});
+  EXPECT_TRUE(at::equal(p, p2));
+  EXPECT_TRUE(at::equal(b, b2));
+}
+
 TEST_F(FlatKernels, AdamwOfCutsIsBitwiseThatOfTheWhole) {
   const int64_t elements = 10007, cut = 3333;
   const at::Tensor g = random_flat(elements, at::kFloat, 4);

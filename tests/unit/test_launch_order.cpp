@@ -7,6 +7,8 @@
 namespace zea::test_launch_order {
 namespace {
 
+using enum CallOrder;
+
 constexpr LaunchVersions kNew{.nccl = 22600, .cuda_runtime = 12030, .cuda_driver = 12030};
 
 bool names(const std::string& fault, const std::string& words) {
@@ -14,27 +16,43 @@ bool names(const std::string& fault, const std::string& words) {
 }
 
 TEST(LaunchOrder, NewVersionsRunCommunicatorsSideBySide) {
-  EXPECT_EQ(launch_order_fault(kNew), "");
+  for (const CallOrder order : {OneCommunicator, SameOnAllRanks, OfEachRank})
+    EXPECT_EQ(launch_order_fault(kNew, order), "");
 }
 
 TEST(LaunchOrder, AnOlderDriverOrRuntimeIsNamed) {
   LaunchVersions versions = kNew;
   versions.cuda_driver = 12020;
-  EXPECT_TRUE(names(launch_order_fault(versions), "driver's 12.2 and the CUDA runtime's 12.3"));
+  EXPECT_TRUE(
+      names(launch_order_fault(versions, OfEachRank), "driver's 12.2 and the CUDA runtime's 12.3"));
 
   versions = kNew;
   versions.cuda_runtime = 11080;
-  EXPECT_TRUE(names(launch_order_fault(versions), "driver's 12.3 and the CUDA runtime's 11.8"));
+  EXPECT_TRUE(
+      names(launch_order_fault(versions, OfEachRank), "driver's 12.3 and the CUDA runtime's 11.8"));
+}
+
+/// One after the other, in the order that all ranks have.
+TEST(LaunchOrder, AnOlderDriverRunsWhatAllRanksCallInTheSameOrder) {
+  LaunchVersions versions = kNew;
+  versions.cuda_driver = versions.cuda_runtime = 12010;
+  EXPECT_EQ(launch_order_fault(versions, SameOnAllRanks), "");
 }
 
 TEST(LaunchOrder, AnNcclThatDoesNotOrderIsNamed) {
   LaunchVersions versions = kNew;
   versions.nccl = 22505;
-  EXPECT_TRUE(names(launch_order_fault(versions), "NCCL 2.25 "));
+  for (const CallOrder order : {SameOnAllRanks, OfEachRank})
+    EXPECT_TRUE(names(launch_order_fault(versions, order), "NCCL 2.25 "));
+  EXPECT_EQ(launch_order_fault(versions, OneCommunicator), "");
 }
 
-TEST(LaunchOrder, WhoTurnsTheOrderOffIsLeftAlone) {
-  EXPECT_EQ(launch_order_fault({.in_program_order = false}), "");
+TEST(LaunchOrder, AnOrderThatIsTurnedOffIsNamed) {
+  LaunchVersions versions = kNew;
+  versions.in_program_order = false;
+  for (const CallOrder order : {SameOnAllRanks, OfEachRank})
+    EXPECT_TRUE(names(launch_order_fault(versions, order), "NCCL_LAUNCH_ORDER_IMPLICIT=0"));
+  EXPECT_EQ(launch_order_fault(versions, OneCommunicator), "");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "support/dense_attention.hpp"
 #include "support/random_row.hpp"
 #include "zea/parallel/tensor_bytes.hpp"
+#include "zea/plan/tokens/attention_slices.hpp"
 
 namespace zea::test_slice_attention {
 namespace {

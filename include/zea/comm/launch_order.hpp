@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the communicators of a GPU run side by side. NCCL starts their kernels in the order of
-// the program (NCCL_LAUNCH_ORDER_IMPLICIT), so that none waits for one that cannot start; before
-// CUDA 12.3 that means one after the other, and two stages that post what they send to each other
-// in different orders would wait for ever.
+// Whether the communicators of a GPU get to their ends. NCCL starts their kernels in the order of
+// the program (NCCL_LAUNCH_ORDER_IMPLICIT), the same on all ranks of one place, so that none waits
+// for one that cannot start. Before CUDA 12.3 that means one after the other, and two stages that
+// post what they send to each other in different orders would wait for ever.
 #pragma once
 
 #include <string>
@@ -24,8 +24,15 @@ LaunchVersions launch_versions();
 std::string nccl_text(int version);
 std::string cuda_text(int version);
 
-/// Why two communicators may not wait for each other, as a sentence with the versions found and
-/// needed; empty where they may, or where the user has turned the order off.
-std::string launch_order_fault(const LaunchVersions& versions);
+/// What of a GPU's communicators is under way at a time.
+enum class CallOrder {
+  OneCommunicator,  ///< never two of them
+  SameOnAllRanks,   ///< several, and all ranks make their calls in the same order
+  OfEachRank,       ///< several, and ranks that meet make theirs in orders of their own
+};
+
+/// Why communicators would wait for each other for ever, as a sentence with what was found and what
+/// to do; empty where they would not.
+std::string launch_order_fault(const LaunchVersions& versions, CallOrder order);
 
 }  // namespace zea

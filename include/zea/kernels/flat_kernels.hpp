@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels over flat shards: AdamW with clipping and 1/N folded in, and the sum of squares with its
-// finite check, each in one pass, on the host and, in a build with device kernels, on devices.
+// Kernels over flat shards: AdamW and SGD with clipping and 1/N folded in, and the sum of squares
+// with its finite check, each in one pass, on the host and, in a build with device kernels, on
+// devices.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -51,6 +52,24 @@ void adamw(const std::vector<AdamwRun>& runs);
 void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
            const at::Tensor& exp_avg_sq, const AdamwUpdate& update);
 
+/// One update of SGD without dampening and Nesterov's step: momentum_buffer = momentum *
+/// momentum_buffer + gradient + decay * parameter, which is then taken lr times.
+struct SgdUpdate {
+  double lr = 0;
+  double momentum = 0, weight_decay = 0;
+  double gradient_scale = 1;            ///< as AdamwUpdate's
+  const double* scale_there = nullptr;  ///< as AdamwUpdate's
+};
+
+/// As AdamwRun.
+struct SgdRun {
+  at::Tensor parameter, gradient, momentum_buffer;
+  SgdUpdate update;
+};
+
+/// As adamw().
+void sgd(const std::vector<SgdRun>& runs);
+
 /// Whether flat buffers on `device` are for these kernels, and not for libtorch's operations.
 bool has_flat_kernels(at::Device device);
 
@@ -66,6 +85,7 @@ double sum_of_squares(const std::vector<at::Tensor>& flats);
 /// and types use.
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
                      at::Tensor exp_avg_sq, const AdamwUpdate& update);
+void sgd_reference(const SgdRun& run);
 at::Tensor sum_of_squares_reference(const at::Tensor& flat);
 
 }  // namespace zea

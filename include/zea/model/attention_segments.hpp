@@ -26,11 +26,14 @@ struct AttentionBatch {
 class AttentionSegments {
  public:
   AttentionSegments() = default;
-  /// `is_causal`: each token sees what precedes it, else all of its segment.
-  AttentionSegments(std::vector<Segment> segments, bool is_causal, at::Device device);
+  /// `is_causal`: each token sees what precedes it, else all of its segment. `window`: itself and
+  /// those before it so many tokens of a causal one; 0: all.
+  AttentionSegments(std::vector<Segment> segments, bool is_causal, at::Device device,
+                    int64_t window = 0);
 
   bool empty() const { return segments_.empty(); }
   bool is_causal() const { return is_causal_; }
+  int64_t window() const { return window_; }
   int64_t longest() const;
   /// Whether they follow each other and hold `tokens`, all of them.
   bool tile(int64_t tokens) const;
@@ -38,14 +41,15 @@ class AttentionSegments {
   const at::Tensor& bounds() const;
   /// The same, made now, for the caller to move to `device`, where all that is made later is.
   at::Tensor& bounds_on(at::Device device);
-  /// Each as a slice.
+  /// Each as a slice; there is no window.
   std::vector<AttentionSlice> slices() const;
-  /// A call for each: causal ones may be padded on the right, others are not.
+  /// A call for each: causal ones may be padded on the right, others are not. There is no window.
   const std::vector<AttentionBatch>& batches() const;
 
  private:
   std::vector<Segment> segments_;
   bool is_causal_ = false;
+  int64_t window_ = 0;
   at::Device device_ = at::kCPU;
   mutable at::Tensor bounds_;
   mutable std::vector<AttentionBatch> batches_;

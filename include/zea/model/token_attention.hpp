@@ -13,9 +13,9 @@ namespace zea {
 struct TokenAttention {
   /// (cp tokens, head_dim / 2), compute type: of blocks whose positions turn queries and keys.
   at::Tensor rotary_cosines, rotary_sines;
-  /// Where all tokens are here and segments are plain.
+  /// Where all tokens are here and see what precedes them, or all of a segment.
   AttentionSegments segments;
-  /// Else, where all tokens are here: the tiles that are visible.
+  /// Where all tokens are here, and not all of that is seen, or more: the tiles that are visible.
   SliceList slices;
   /// Else: this rank's part among the cp ranks that the tokens are dealt to.
   std::optional<ContextPart> context;

@@ -16,7 +16,7 @@ struct Update {
   double lr = 0;
   double weight_decay = 0;
   double gradient_scale = 1;            ///< the gradient is multiplied by it: clipping and 1/N
-  const double* scale_there = nullptr;  ///< as AdamwUpdate's; by Adam and AdamW alone
+  const double* scale_there = nullptr;  ///< as AdamwUpdate's; by is_judged_on_device()'s optimizers
   int64_t step = 1;                     ///< counts from 1
 };
 

@@ -25,10 +25,6 @@ at::Device open_device(const RunOptions& run,
 /// The same for a process that is alone on its node.
 at::Device open_device(const RunOptions& run);
 
-/// Throws PlanError where places of the plan's pipeline would wait for each other on this device
-/// for ever: on GPUs that run one communicator at a time.
-void check_places(const Plan& plan, at::Device device);
-
 /// NCCL for a GPU; on the host shared memory and MPI.
 MakeCollectives collectives_of(at::Device device);
 

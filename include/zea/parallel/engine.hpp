@@ -32,7 +32,8 @@ struct WalkResult {
 
 class Engine {
  public:
-  /// `mesh` must outlive the engine. Collective.
+  /// `mesh` must outlive the engine. Collective. Throws PlanError where the device's libraries
+  /// would let the plan's ranks wait for each other for ever (check_launch_order).
   Engine(const Plan& plan, Mesh& mesh, at::Device device, RunUnit run_unit = zea::run_unit);
 
   const Plan& plan() const { return plan_; }

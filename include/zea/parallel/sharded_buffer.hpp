@@ -59,7 +59,11 @@ class ShardedBuffer {
   void broadcast_master();
   /// Makes the masters visible to the next gather: call it after they have changed.
   void publish();
-  void zero_gradient();
+  using All = std::vector<std::unique_ptr<ShardedBuffer>>;
+  /// The same of all that train, and the gradients of all: in few launches. Null ones are passed
+  /// over.
+  static void publish_all(const All& buffers);
+  static void zero_gradients(const All& buffers);
 
   void start_unshard();
   void start_unshard_from_subgroup();

@@ -30,8 +30,8 @@ class MemoryWatch {
   /// The most that all tensors took in any step, with what libraries keep on a device; 0: not
   /// counted.
   int64_t peak_bytes() const { return peak_; }
-  /// Of the device, the most of all ranks; peaks since the last call. None on the host. Collective.
-  std::optional<DeviceMemory> take_device_memory(Collectives& control);
+  /// Of the device; peaks since the last call. None on the host.
+  std::optional<DeviceMemory> take_device_memory();
   /// Predicted and counted for the step that took most; empty: not counted.
   std::string summary() const;
 

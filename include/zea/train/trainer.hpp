@@ -13,6 +13,7 @@
 #include "zea/io/manifest.hpp"
 #include "zea/train/cache_features.hpp"
 #include "zea/train/evaluate.hpp"
+#include "zea/train/interval_facts.hpp"
 #include "zea/train/made_steps.hpp"
 #include "zea/train/memory_watch.hpp"
 #include "zea/train/metrics.hpp"
@@ -74,6 +75,7 @@ class Trainer {
   void warn_of_bad_items();
   void report_skip(const StepReport& report);
   std::vector<int64_t> samples_of_step(int64_t step) const;
+  void tell_facts();
   void log_step(const StepReport& report, bool last);
   void log_summary() const;
   void run_evaluation();
@@ -93,6 +95,7 @@ class Trainer {
   TrainStep step_;
   MemoryWatch memory_;
   SlowRanks slow_ranks_;
+  IntervalFacts facts_;
   int64_t trace_origin_ = 0;
   TrainPosition position_;
   Interval interval_;

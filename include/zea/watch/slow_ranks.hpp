@@ -34,8 +34,8 @@ class SlowRanks {
   /// `work` names what this rank computes: only ranks with the same are compared. Collective.
   SlowRanks(Collectives& control, const std::string& work);
 
-  /// Of `steps` steps in which this rank took `own_seconds` for its own work. Collective.
-  OwnSeconds measure(double own_seconds, int64_t steps);
+  /// Of `steps` steps in which each rank took so many seconds for its own work.
+  OwnSeconds measure(const std::vector<double>& own_seconds, int64_t steps);
   /// A line for the log where a rank took more than kSlow times as long as its peers since the last
   /// judgement; judges once ranks have worked long enough to tell. Equal on all ranks.
   std::optional<std::string> judge();
@@ -45,7 +45,6 @@ class SlowRanks {
   static constexpr int64_t kJudgedSteps = 4;
 
  private:
-  Collectives& control_;
   std::vector<std::string> hosts_;  ///< of each rank
   std::vector<int> works_;          ///< of each rank; equal where the work is
   std::vector<double> seconds_;     ///< since the last judgement

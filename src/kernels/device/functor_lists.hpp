@@ -30,7 +30,8 @@
 
 #define ZEA_FOR_FLAT_FUNCTORS(visit)                                               \
   visit(ChunksOfFlats<AdamwChunk<double>>) visit(ChunksOfFlats<AdamwChunk<float>>) \
-      visit(ChunksOfFlats<SquaresOfChunk<double>>) visit(ChunksOfFlats<SquaresOfChunk<float>>)
+      visit(ChunksOfFlats<SgdChunk<double>>) visit(ChunksOfFlats<SgdChunk<float>>) \
+          visit(ChunksOfFlats<SquaresOfChunk<double>>) visit(ChunksOfFlats<SquaresOfChunk<float>>)
 
 // Variadic: a functor of two types has a comma.
 #define ZEA_INSTANTIATE_LAUNCH(...) \

@@ -331,12 +331,14 @@ class MemoryOps {
     const int64_t rows = all_tokens_of(unit_);
     if (share_.cp == 1) {
       if (!bytes_.on_device) return attention_memory(rows, heads, bytes_);
-      const int64_t window =
-          unit_.encoder < 0 ? window_here(model_.attention(unit_), batches()) : 0;
-      if (window > 0) return window_attention_memory(rows, window, heads, bytes_);
-      return bytes_.is_narrow() && takes_ragged_heads(heads.dim)
-                 ? ragged_attention_memory(rows, heads, bytes_)
-                 : library_attention_memory(rows, batches(), heads, bytes_);
+      const AttentionSpec& spec = model_.attention(unit_);
+      const int64_t window = unit_.encoder < 0 ? window_here(spec, batches()) : 0;
+      const bool takes_bounds =
+          bytes_.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
+      if (takes_bounds && (window == 0 || !model_.decoder.images_both_ways))
+        return ragged_attention_memory(rows, heads, bytes_);
+      return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
+                        : library_attention_memory(rows, batches(), heads, bytes_);
     }
     const int64_t own = part_of(rows, share_.cp), group = own * share_.cp_inner;
     const bool is_all = share_.cp == share_.cp_inner;

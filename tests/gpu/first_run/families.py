@@ -82,8 +82,8 @@ def layouts(family, ranks):
     found = {name: strategy(name) for name in ("no_shard", "full_shard", "shard_grad_op")}
     if ranks == 1:
         return found
-    if ranks % 2 == 0 and ranks > 2:
-        found["hybrid_shard"] = [*strategy("hybrid_shard"), f"mesh.dp_replicate=2"]
+    for name in ("hybrid_shard", "hybrid_shard_zero2"):
+        found[name] = [*strategy(name), f"mesh.dp_replicate={2 - ranks % 2}"]
     if family.can_tp and ranks == 2:
         found["tp 2"] = ["mesh.llm.tp=2"]
     elif family.can_tp and ranks % 2 == 0:

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few timed steps as a user's own script makes them: transformers' model, or a plain PyTorch decoder, one process.
+"""A few timed steps as a user's own script makes them: transformers' model, or a plain PyTorch decoder, one process;
+on a GPU one more, which the profiler watches.
 
 usage: peer.py FOLDER eager|compile|plain fp32|bf16 cuda|cpu WARM TIMED
 FOLDER holds data.h5 and peer.json (config, batch, longest sample). bf16: autocast over fp32 weights. The last line of
-the output is JSON: seconds of the timed steps, tokens of a step, bytes that the GPU's memory held at most.
+the output is JSON: seconds of the timed steps, tokens of a step, bytes that the GPU's memory held at most, launches of
+a step and the seconds that these were busy (null on the host).
 """
 
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+from activity import of_trace  # noqa: E402
 from peer_data import Data, decayed  # noqa: E402
 
 FOLDER, WAY, PRECISION, DEVICE = Path(sys.argv[1]), *sys.argv[2:5]
@@ -40,6 +44,18 @@ def loss_of(model, batch):
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten())
 
 
+def watched(step):
+    """(launches, busy seconds) of a step."""
+    if DEVICE != "cuda":
+        return None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        return of_trace(path)
+
+
 def main():
     asked = json.loads((FOLDER / "peer.json").read_text())
     torch.manual_seed(1)
@@ -51,10 +67,9 @@ def main():
     stepped = torch.compile(model) if WAY == "compile" else model
     data, size, seconds = Data(FOLDER / "data.h5", [0.5] * 3, [0.5] * 3), asked["batch"], []
     wait = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
-    tokens = 0
-    for step in range(WARM + TIMED):
-        wait()
-        start = time.perf_counter()
+
+    def train(step):
+        """Gives the step's tokens."""
         batch, _ = data.batch([(step * size + i) % len(data) for i in range(size)])
         tokens = int(batch["attention_mask"].sum())
         batch = {name: value.to(DEVICE, non_blocking=True) for name, value in batch.items()}
@@ -66,9 +81,15 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         loss.item()
         wait()
+        return tokens
+
+    for step in range(WARM + TIMED):
+        start = time.perf_counter()
+        tokens = train(step)
         seconds.append(time.perf_counter() - start)
     held = torch.cuda.max_memory_reserved() if DEVICE == "cuda" else 0
-    print(json.dumps({"seconds": seconds[WARM:], "tokens": tokens, "bytes": held}))
+    of_device = watched(lambda: train(WARM + TIMED))
+    print(json.dumps({"seconds": seconds[WARM:], "tokens": tokens, "bytes": held, "activity": of_device}))
 
 
 main()

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from activity import has_nsys, of_nsys, under_nsys
 from machine import PROJECT, BusyWatch, run
 from setting import train, write_deck
 
@@ -79,15 +80,38 @@ def write_data(path, case, steps):
             writer.add(tokens, [0] * (features + 4) + [1] * (len(words) - 4), pictures)
 
 
+def watched(setting, case, deck, name, keys):
+    """(launches, busy seconds) of a step: what a run of four has more than one of two. None without nsys."""
+    if not has_nsys():
+        return None
+    found = []
+    for steps in (2, 4):
+        path = setting.folder / f"{name}-{steps}.sqlite"
+        more = [*keys, *case.more, f"schedule.steps={steps}"]
+        train(setting, f"{name}-{steps}", deck, 1, *more, seconds=300, under=under_nsys(path))
+        if not path.is_file():
+            return None
+        found.append(of_nsys(path))
+    return [(of_more - of_less) / 2 for of_less, of_more in zip(*found)]
+
+
+def activity(of_device, seconds):
+    """Cells: launches of a step, and its ms in which the GPU does nothing."""
+    if not of_device or not of_device[0]:
+        return ["-", "-"]
+    launches, busy_seconds = of_device
+    return [f"{launches:.0f}", f"{1e3 * max(0, seconds - busy_seconds):.1f}"]
+
+
 def of_zea(setting, case, folder, precision):
-    """A row of the table: ms a step, tokens a second, MFU, GPU memory, share of the time that the GPU was busy."""
+    """A row of the table."""
     (folder / "config.json").write_text(json.dumps(case.config))
     rows, (warm, timed) = sum(case.lengths), turns(setting)
     model = f'config = "{folder}/config.json"'
     deck = write_deck(folder, model, folder / "data.h5", rows, len(case.lengths), warm + timed)
+    name, keys = f"speed-{folder.name}-{precision}", [f"precision.preset={precision}"]
     with BusyWatch() as watch:
-        name = f"speed-{folder.name}-{precision}"
-        got = train(setting, name, deck, 1, f"precision.preset={precision}", *case.more, seconds=300)
+        got = train(setting, name, deck, 1, *keys, *case.more, seconds=300)
     if not got.ok:
         return [f"zea, {precision}", "-"], got
     lines = got.lines()[warm:]
@@ -96,7 +120,9 @@ def of_zea(setting, case, folder, precision):
     memory = max((line.get("gpu_memory", {}).get("peak_reserved_bytes", 0) for line in lines), default=0)
     tflops = statistics.median(line["model_tflops"] for line in lines)
     share = f"{100 * statistics.median(mfu):.1f} %" if mfu else f"- ({tflops:.3g} TFLOP/s)"
-    return [f"zea, {precision}", f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", share, gib(memory), busy(watch)], got
+    of_device = activity(watched(setting, case, deck, name, keys), seconds)
+    cells = [f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", share, *of_device, gib(memory), busy(watch)]
+    return [f"zea, {precision}", *cells], got
 
 
 def gib(count):
@@ -114,19 +140,23 @@ def of_peer(setting, folder, way, precision):
         found = run(command, setting.left(300))
     name = {"eager": "transformers", "compile": "transformers, compiled", "plain": "a plain loop"}[way]
     if not found.ok:
-        return [f"{name}, {precision}", "- (" + (found.tail(1) or f"exit code {found.code}") + ")", "", "", "", ""]
+        return [f"{name}, {precision}", "- (" + (found.tail(1) or f"exit code {found.code}") + ")"]
     answer = json.loads(found.output.strip().splitlines()[-1])
     seconds = statistics.median(answer["seconds"])
-    cells = [f"{1e3 * seconds:.1f}", f"{answer['tokens'] / seconds:.0f}", "-", gib(answer["bytes"]), busy(watch)]
-    return [f"{name}, {precision}", *cells]
+    of_device = activity(answer["activity"], seconds)
+    cells = [f"{1e3 * seconds:.1f}", f"{answer['tokens'] / seconds:.0f}", "-", *of_device]
+    return [f"{name}, {precision}", *cells, gib(answer["bytes"]), busy(watch)]
 
 
-HEAD = ["on one GPU", "ms a step", "tokens/s", "MFU", "GiB reserved", "GPU busy"]
+HEAD = ["on one GPU", "ms a step", "tokens/s", "MFU", "launches a step", "idle ms a step", "GiB reserved", "GPU busy"]
 
 
 def speed(setting, part):
     warm, timed = turns(setting)
     part.say(f"Medians of {timed} steps after {warm}; random weights, AdamW, clipping; zea packs, the others pad.")
+    part.say("Launches: kernels, copies and fills; idle: what a step takes longer than these. Of steps of their own.")
+    if not has_nsys():
+        part.leave_out("launches and idle time of zea's steps", "nsys (Nsight Systems) is not in the PATH")
     for number, case in enumerate(cases(setting.quick)):
         if setting.is_over():
             part.leave_out(case.name, "the time is up")
