@@ -46,7 +46,7 @@ answers after "$out/merged"
 "$python" postprocess/contact_sheet.py "$out/before/predictions.jsonl" "$out/test.h5" --beside "$out/after/predictions.jsonl" \
   --out "$out/before_and_after.png"
 
-say "done"
+say "done in $SECONDS s"
 grep -h '"accuracy"' "$out/before/metrics.jsonl" "$out/after/metrics.jsonl"
 cat <<END
 Everything lies in $out/:

@@ -17,11 +17,12 @@ std::string format_of(const std::string& path) {
   return H5File::open(path).text_attribute("format").value_or("");
 }
 
-/// Of a folder: whether a file in it is a data set.
+/// Of a folder: whether it has the index of one, or else a file in it is a data set.
 bool holds_dataset(const std::string& folder) {
+  const std::string index = folder + "/index.h5";
+  if (std::filesystem::exists(index)) return format_of(index) == "zea.dataset.index";
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".h5" && entry.path().filename() != "index.h5")
-      return format_of(entry.path().string()) == "zea.dataset";
+    if (entry.path().extension() == ".h5") return format_of(entry.path().string()) == "zea.dataset";
   return false;
 }
 

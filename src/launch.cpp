@@ -255,9 +255,9 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log&
     return position;
   }
   if (start.options.run.mode == RunMode::Train)
-    if (const std::string narrowed = describe_narrowed(engine.plan(), *start.weights);
-        !narrowed.empty())
-      log.info(narrowed);
+    if (const std::string rounded = describe_rounded(engine.plan(), *start.weights);
+        !rounded.empty())
+      log.info(rounded);
   agree(*ranks.control, [&] { load_weights(engine, *start.weights); });
   if (start.options.model.sync_module_states) engine.broadcast_weights();
   return {};
@@ -272,6 +272,12 @@ LoaderOptions loading_here(const Plan& plan, WatchedRanks& ranks, const World& w
   return loading;
 }
 
+/// What the engine's values were read from.
+const WeightsSource& weights_of(const Start& start) {
+  if (start.checkpoint) return *start.checkpoint;
+  return *start.weights;
+}
+
 /// What of the data set is computed once.
 FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& engine,
                             const Dataset& train, const LoaderOptions& loading, Log& log) {
@@ -280,9 +286,7 @@ FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& eng
                          .control = *ranks.control,
                          .train = train,
                          .loading = loading,
-                         .weights = start.checkpoint
-                                        ? static_cast<const WeightsSource&>(*start.checkpoint)
-                                        : static_cast<const WeightsSource&>(*start.weights),
+                         .weights = weights_of(start),
                          .log = log});
 }
 
@@ -353,7 +357,8 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .run_directory = start.directory,
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
               .deck = echo_deck(start.options),
-              .resumed = start.checkpoint.get()},
+              .weights = &weights_of(start),
+              .resumes = start.checkpoint != nullptr},
              position)
       .run();
 }

@@ -68,9 +68,9 @@ bool CheckpointSave::is_done_already() {
   return done != 0;
 }
 
-void CheckpointSave::prepare() {
+void CheckpointSave::prepare(const std::vector<OwnPiece>& pieces) {
   const bool links = frozen_ && identity_of(frozen_->path) == frozen_->identity;
-  int64_t needed = own_file_bytes(engine_, !links);
+  int64_t needed = file_bytes(pieces, !links);
   control_.all_reduce(&needed, 1, DType::Int64, ReduceOp::Sum).wait();
   agree_on_root(control_, [&] {
     make_directory(request_.directory);
@@ -84,8 +84,7 @@ void CheckpointSave::prepare() {
   });
 }
 
-void CheckpointSave::start_shard() {
-  std::vector<OwnPiece> pieces = own_pieces(engine_);
+void CheckpointSave::start_shard(std::vector<OwnPiece> pieces) {
   if (link_frozen()) std::erase_if(pieces, [](const OwnPiece& piece) { return !piece.changes; });
   shard_ = std::make_unique<ShardSave>(
       ShardSaveRequest{.directory = unfinished_,
@@ -119,8 +118,9 @@ void CheckpointSave::find_written_frozen() {
 void CheckpointSave::start() {
   const Stopwatch clock;
   if (!is_done_already()) {
-    prepare();
-    start_shard();
+    std::vector<OwnPiece> pieces = own_pieces(engine_, memory_.origin ? &*memory_.origin : nullptr);
+    prepare(pieces);
+    start_shard(std::move(pieces));
   }
   start_seconds_ = stall_seconds_ = clock.seconds();
 }
@@ -243,7 +243,8 @@ SaveReport CheckpointSave::report() {
                       static_cast<double>(link_error_)};
   control_.all_reduce(longest, std::size(longest), DType::Float64, ReduceOp::Max).wait();
   int64_t bytes[] = {shard_ ? shard_->bytes() : 0, shard_ ? shard_->kept_bytes() : 0,
-                     shard_ ? shard_->staged_bytes() : 0, is_linked_ ? frozen_->bytes() : 0};
+                     shard_ ? shard_->staged_bytes() : 0, is_linked_ ? frozen_->bytes() : 0,
+                     shard_ ? shard_->rounded_bytes() : 0};
   control_.all_reduce(bytes, std::size(bytes), DType::Int64, ReduceOp::Sum).wait();
   return {.path = final_,
           .step = request_.position.step,
@@ -255,6 +256,7 @@ SaveReport CheckpointSave::report() {
           .staged_bytes = bytes[2],
           .bytes = bytes[0],
           .linked_bytes = bytes[3],
+          .rounded_bytes = bytes[4],
           .why_not_linked = describe_link_error(static_cast<int>(longest[5])),
           .mib_per_second = longest[4] > 0 ? static_cast<double>(bytes[0]) / kMiB / longest[4] : 0};
 }

@@ -38,8 +38,8 @@ class CheckpointSave {
   void begin_commit();
   void wait_for_own_file();
   bool is_done_already();
-  void prepare();
-  void start_shard();
+  void prepare(const std::vector<OwnPiece>& pieces);
+  void start_shard(std::vector<OwnPiece> pieces);
   bool link_frozen();
   void find_written_frozen();
   Manifest own_part() const;

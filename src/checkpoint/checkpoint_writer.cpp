@@ -31,9 +31,10 @@ void CheckpointWriter::keep_newest(const std::string& directory, int64_t keep) {
   });
 }
 
-void CheckpointWriter::goes_on_from(const StateSource& source) {
+void CheckpointWriter::starts_from(const WeightsSource& source) {
+  const detail::FrozenOrigin& origin = memory_->origin.emplace(engine_.plan(), source);
   if (const auto* checkpoint = dynamic_cast<const CheckpointSource*>(&source))
-    memory_->frozen = detail::find_frozen_shard(engine_, *checkpoint);
+    memory_->frozen = detail::find_frozen_shard(engine_, origin, *checkpoint);
 }
 
 void CheckpointWriter::start(const CheckpointRequest& request) {

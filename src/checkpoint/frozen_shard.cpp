@@ -14,7 +14,8 @@ int64_t FrozenShard::bytes() const {
   return bytes;
 }
 
-std::optional<FrozenShard> find_frozen_shard(Engine& engine, const CheckpointSource& read) {
+std::optional<FrozenShard> find_frozen_shard(Engine& engine, const FrozenOrigin& origin,
+                                             const CheckpointSource& read) {
   const std::string file = frozen_file_name(engine.world_rank());
   const std::string path = read.describe() + "/" + file;
   const std::optional<FileIdentity> identity = identity_of(path);
@@ -25,14 +26,14 @@ std::optional<FrozenShard> find_frozen_shard(Engine& engine, const CheckpointSou
   for (const Piece& piece : read.manifest().pieces)
     if (piece.file == file) shard.pieces.push_back(piece);
 
-  std::vector<OwnPiece> own = own_pieces(engine);
+  std::vector<OwnPiece> own = own_pieces(engine, &origin);
   std::erase_if(own, [](const OwnPiece& piece) { return piece.changes; });
-  const bool same =
-      std::equal(own.begin(), own.end(), shard.pieces.begin(), shard.pieces.end(),
-                 [](const OwnPiece& mine, const Piece& theirs) {
-                   return mine.param->name == theirs.tensor && mine.state == theirs.state &&
-                          mine.extent == theirs.extent && dtype_of(mine.values) == theirs.dtype;
-                 });
+  const bool same = std::equal(own.begin(), own.end(), shard.pieces.begin(), shard.pieces.end(),
+                               [](const OwnPiece& mine, const Piece& theirs) {
+                                 return mine.param->name == theirs.tensor &&
+                                        mine.state == theirs.state &&
+                                        mine.extent == theirs.extent && mine.dtype == theirs.dtype;
+                               });
   return same ? std::optional(std::move(shard)) : std::nullopt;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "frozen_origin.hpp"
 #include "zea/io/checkpoint_source.hpp"
 #include "zea/io/file_link.hpp"
 #include "zea/parallel/engine.hpp"
@@ -31,7 +32,8 @@ struct FrozenShard {
 };
 
 /// What `read`, which the engine's values were just read from, has of it; nullopt unless its file
-/// holds exactly the pieces that this rank would write.
-std::optional<FrozenShard> find_frozen_shard(Engine& engine, const CheckpointSource& read);
+/// holds exactly the pieces that this rank would write, of `origin`.
+std::optional<FrozenShard> find_frozen_shard(Engine& engine, const FrozenOrigin& origin,
+                                             const CheckpointSource& read);
 
 }  // namespace zea::detail

@@ -8,7 +8,6 @@
 #include "zea/core/error.hpp"
 #include "zea/core/parallel_for.hpp"
 #include "zea/io/manifest.hpp"
-#include "zea/io/shard_file.hpp"
 
 namespace zea::detail {
 namespace {
@@ -126,24 +125,7 @@ void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldB
   });
 }
 
-int64_t own_file_bytes(Engine& engine, bool with_frozen) {
-  const Plan& plan = engine.plan();
-  int64_t bytes = kMetadataBytesPerFile * (with_frozen ? 2 : 1);
-  for (size_t g = 0; g < plan.buffers.size(); ++g) {
-    if (!plan.counts(engine.world_rank(), static_cast<int>(g))) continue;
-    if (!plan.buffers[g].trainable && !with_frozen) continue;
-    const ShardedBuffer& buffer = *engine.buffers()[g];
-    const std::vector<HeldBox> boxes = own_boxes(plan, buffer.index(), engine.world_rank());
-    for (const State& state : states_of(engine, buffer))
-      for (const HeldBox& box :
-           state_boxes(plan, buffer.index(), buffer.range(), state.spec, boxes))
-        bytes +=
-            ShardWriter::piece_bytes(box.extent, dtype_of(state.values)) + kMetadataBytesPerPiece;
-  }
-  return bytes;
-}
-
-std::vector<OwnPiece> own_pieces(Engine& engine) {
+std::vector<OwnPiece> own_pieces(Engine& engine, const FrozenOrigin* origin) {
   const Plan& plan = engine.plan();
   std::vector<OwnPiece> pieces;
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
@@ -152,15 +134,27 @@ std::vector<OwnPiece> own_pieces(Engine& engine) {
     const std::vector<HeldBox> boxes = own_boxes(plan, static_cast<int>(g), engine.world_rank());
     for (const State& state : states_of(engine, buffer))
       for (const HeldBox& box :
-           state_boxes(plan, buffer.index(), buffer.range(), state.spec, boxes))
-        pieces.push_back({&plan.model.params[box.param], state.spec.name,
+           state_boxes(plan, buffer.index(), buffer.range(), state.spec, boxes)) {
+        const ParamSpec& param = plan.model.params[box.param];
+        const DType held = dtype_of(state.values);
+        const bool has_origin = !buffer.trainable() && origin != nullptr;
+        pieces.push_back({&param, state.spec.name,
                           state.spec.elements_of_each(plan.param_rules[box.param].state_block),
                           box.extent, state.values.narrow(0, box.flat_begin, box.extent.elements()),
-                          buffer.trainable()});
+                          buffer.trainable(),
+                          has_origin ? origin->type_of(param.name, held) : held});
+      }
   }
   std::stable_partition(pieces.begin(), pieces.end(),
                         [](const OwnPiece& piece) { return piece.changes; });
   return pieces;
+}
+
+int64_t file_bytes(const std::vector<OwnPiece>& pieces, bool with_frozen) {
+  int64_t bytes = kMetadataBytesPerFile * (with_frozen ? 2 : 1);
+  for (const OwnPiece& piece : pieces)
+    if (piece.changes || with_frozen) bytes += piece.bytes() + kMetadataBytesPerPiece;
+  return bytes;
 }
 
 }  // namespace zea::detail

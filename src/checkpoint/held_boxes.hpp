@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include "frozen_origin.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/plan/plan.hpp"
 
@@ -47,19 +48,21 @@ struct OwnPiece {
   std::string state;
   int64_t elements_of_each;  ///< of the parameter have one of the state
   Extent extent;             ///< of the state
-  at::Tensor
-      values;    ///< 1-d, packed; a view of the live shard, on its device, in the type of files
-  bool changes;  ///< optimizer steps change it
+  at::Tensor values;         ///< 1-d, packed; a view of the live shard, on its device
+  bool changes;              ///< optimizer steps change it
+  DType dtype;               ///< in files: that of the values, or of what frozen ones came from
 
-  int64_t bytes() const { return static_cast<int64_t>(values.nbytes()); }
+  int64_t element_bytes() const { return static_cast<int64_t>(zea::element_bytes(dtype)); }
+  int64_t bytes() const { return values.numel() * element_bytes(); }  ///< in files
 };
 
-/// Bytes that this rank's files will have, their metadata included; that of frozen values only if
-/// asked for.
-int64_t own_file_bytes(Engine& engine, bool with_frozen);
-
 /// Of this rank's own cut of every buffer, parameters and optimizer state; of what several tp ranks
-/// hold, the first one's. Those that change come first; what never changes has a file of its own.
-std::vector<OwnPiece> own_pieces(Engine& engine);
+/// hold, the first one's. Those that change come first; what never changes has a file of its own,
+/// in the types of its `origin`, or as it is held where none is known (null).
+std::vector<OwnPiece> own_pieces(Engine& engine, const FrozenOrigin* origin);
+
+/// Bytes that the files of these pieces will have, their metadata included; that of frozen values
+/// only if asked for.
+int64_t file_bytes(const std::vector<OwnPiece>& pieces, bool with_frozen);
 
 }  // namespace zea::detail

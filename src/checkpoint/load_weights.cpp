@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "frozen_origin.hpp"
 #include "held_boxes.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/error.hpp"
@@ -83,25 +84,27 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source) {
   check_match(match_tensors(model, source), model, source);
 }
 
-std::string describe_narrowed(const Plan& plan, const WeightsSource& source) {
-  std::map<std::string, DType> given;
-  for (const TensorInfo& tensor : source.tensors()) given[tensor.name] = tensor.dtype;
+std::string describe_rounded(const Plan& plan, const WeightsSource& source) {
+  const detail::FrozenOrigin origin(plan, source);
   std::map<std::string, std::string> types;  // of each module: what of what
   for (size_t g = 0; g < plan.buffers.size(); ++g) {
     const DType held = plan.owned_type(static_cast<int>(g));
     if (plan.buffers[g].trainable) continue;
     for (const FlatParam& member : plan.buffers[g].params) {
-      const auto found = given.find(plan.model.params[member.param].name);
-      if (found != given.end() && element_bytes(found->second) > element_bytes(held))
+      const DType given = origin.type_of(plan.model.params[member.param].name, held);
+      if (!detail::keeps_values(given, held))
         types[plan.buffers[g].module] =
-            std::string(dtype_name(found->second)) + " held and written as " + dtype_name(held);
+            std::string(dtype_name(given)) + " held as " + dtype_name(held);
     }
   }
   std::string text;
   for (const auto& [module, type] : types)
     text += (text.empty() ? source.describe() + ": frozen parameters of " : "; of ") + module +
             ", " + type + " (precision." + module + ".param_dtype = \"fp32\" keeps them)";
-  return text;
+  if (text.empty()) return text;
+  return text +
+         "; checkpoints have them as they are there, for which the first one reads them "
+         "again: leave it in place until then";
 }
 
 void load_weights(Engine& engine, const WeightsSource& source) {

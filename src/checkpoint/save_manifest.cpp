@@ -61,21 +61,20 @@ Manifest join_parts(const Plan& plan, const std::vector<std::string>& parts) {
   manifest.mesh = describe_mesh(plan);
   manifest.world_size = static_cast<int>(parts.size());
   std::vector<bool> trained(plan.model.params.size(), false);
-  std::vector<DType> types(plan.model.params.size());
-  for (size_t g = 0; g < plan.buffers.size(); ++g)
-    for (const FlatParam& member : plan.buffers[g].params) {
-      trained[member.param] = plan.buffers[g].trainable;
-      types[member.param] = plan.owned_type(static_cast<int>(g));
-    }
-  for (size_t p = 0; p < plan.model.params.size(); ++p) {
-    const ParamSpec& param = plan.model.params[p];
-    if (param.begins_tensor())
-      manifest.tensors.push_back({param.name, param.tensor_shape(), types[p], trained[p]});
-  }
+  for (const FlatBuffer& buffer : plan.buffers)
+    for (const FlatParam& member : buffer.params) trained[member.param] = buffer.trainable;
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     const Manifest part = parse_manifest(parts[rank], "pieces of rank " + std::to_string(rank));
     manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
     manifest.pieces.insert(manifest.pieces.end(), part.pieces.begin(), part.pieces.end());
+  }
+  std::map<std::string, DType> types;
+  for (const Piece& piece : manifest.pieces)
+    if (piece.state == kStateParameter) types[piece.tensor] = piece.dtype;
+  for (size_t p = 0; p < plan.model.params.size(); ++p) {
+    const ParamSpec& param = plan.model.params[p];
+    if (param.begins_tensor())
+      manifest.tensors.push_back({param.name, param.tensor_shape(), types[param.name], trained[p]});
   }
   return manifest;
 }

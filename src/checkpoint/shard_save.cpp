@@ -42,7 +42,7 @@ class ShardSave::Files {
     ShardWriter& writer = source.changes ? changing_ : *frozen_;
     return writer.begin(source.param->name, source.state,
                         in_blocks(source.param->tensor_shape(), source.elements_of_each),
-                        source.extent, dtype_of(source.values), source.elements_of_each);
+                        source.extent, source.dtype, source.elements_of_each);
   }
 
   void write(bool changes, const Piece& piece, const ValueSnapshot::Part& part) {
@@ -66,7 +66,8 @@ class ShardSave::Files {
 ShardSave::ShardSave(ShardSaveRequest request, std::vector<OwnPiece> pieces, SaveMemory& memory)
     : request_(std::move(request)),
       memory_(memory),
-      snapshot_(std::move(pieces), kHashBlockBytes, memory.copies) {
+      snapshot_(std::move(pieces), kHashBlockBytes, memory.copies,
+                memory.origin ? &*memory.origin : nullptr) {
   memory_.parts.resize(kLanes + 1);
   if (request_.stages) stager_ = std::thread([this] { stage(); });
   thread_ = std::thread([this] { run(); });

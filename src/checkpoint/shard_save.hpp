@@ -38,12 +38,13 @@ struct ShardSaveRequest {
   bool stages = true;           ///< copies in the background
 };
 
-/// What a save leaves for the next one: memory for values on their way to the disk, and the file
-/// that may be linked.
+/// What a save leaves for the next one: memory for values on their way to the disk, the file that
+/// may be linked, and where its values came from.
 struct SaveMemory {
   PageMemory copies;
   std::vector<PageMemory> parts;  ///< of each thread that writes
   std::optional<FrozenShard> frozen;
+  std::optional<FrozenOrigin> origin;  ///< of frozen values, where it is known
 };
 
 class ShardSave {
@@ -73,6 +74,7 @@ class ShardSave {
   int64_t bytes() const { return snapshot_.bytes(); }  ///< of all values
   int64_t kept_bytes() const { return snapshot_.kept_bytes(); }
   int64_t staged_bytes() const { return snapshot_.staged_bytes(); }
+  int64_t rounded_bytes() const { return snapshot_.rounded_bytes(); }
   double seconds() const { return seconds_; }  ///< that writing took; once it is done
 
  private:

@@ -49,8 +49,13 @@ class ValueSnapshot::Busy {
   std::function<void()> undo_;
 };
 
-ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory)
-    : pieces_(std::move(pieces)), block_bytes_(block_bytes), offsets_{0}, memory_(memory) {
+ValueSnapshot::ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory,
+                             const FrozenOrigin* origin)
+    : pieces_(std::move(pieces)),
+      origin_(origin),
+      block_bytes_(block_bytes),
+      offsets_{0},
+      memory_(memory) {
   for (const OwnPiece& piece : pieces_) {
     offsets_.push_back(offsets_.back() + piece.bytes());
     if (!piece.values.is_cpu() && !device_reads_) device_reads_.emplace(piece.values.device());
@@ -77,7 +82,7 @@ bool ValueSnapshot::take(Part& part, int64_t most_bytes, char* buffer) {
   const Range range = next_part(most_bytes);
   if (range.empty()) return false;
   const size_t piece = piece_at(range.begin);
-  const auto element_bytes = static_cast<int64_t>(pieces_[piece].values.element_size());
+  const int64_t element_bytes = pieces_[piece].element_bytes();
   part = {piece, (range.begin - offsets_[piece]) / element_bytes,
           (range.end - range.begin) / element_bytes, buffer};
   taken_ = range.end;
@@ -95,7 +100,7 @@ bool ValueSnapshot::take(Part& part, int64_t most_bytes, char* buffer) {
 
 void ValueSnapshot::give_back(const Part& part) {
   const std::lock_guard lock(mutex_);
-  const auto element_bytes = static_cast<int64_t>(pieces_[part.piece].values.element_size());
+  const int64_t element_bytes = pieces_[part.piece].element_bytes();
   given_.erase(given_.find(offsets_[part.piece] + part.first * element_bytes));
   if (memory_.bytes() < places_.back()) return;
   const int64_t end = place_of(given_.empty() ? taken_ : *given_.begin());
@@ -200,10 +205,21 @@ ValueSnapshot::Range ValueSnapshot::last_block() const {
   return {std::max(taken_, piece_begin + before), claimed_};
 }
 
-/// Bytes of one piece.
+/// Bytes of one piece, whole elements of one that is in files another than it is held.
 void ValueSnapshot::copy_live(size_t piece, Range range, char* target) {
-  const at::Tensor& values = pieces_[piece].values;
-  const int64_t first = range.begin - offsets_[piece], count = range.end - range.begin;
+  const OwnPiece& own = pieces_[piece];
+  const int64_t begin = range.begin - offsets_[piece], bytes = range.end - range.begin;
+  if (own.dtype == dtype_of(own.values)) return copy_held(own.values, begin, bytes, target);
+  const auto held_bytes = static_cast<int64_t>(own.values.element_size());
+  const int64_t first = begin / own.element_bytes(), count = bytes / own.element_bytes();
+  std::vector<char> held(static_cast<size_t>(count * held_bytes));
+  copy_held(own.values, first * held_bytes, count * held_bytes, held.data());
+  if (!origin_->restore(own, first, count, held.data(), target)) rounded_bytes_ += bytes;
+}
+
+/// So many bytes from byte `first` on.
+void ValueSnapshot::copy_held(const at::Tensor& values, int64_t first, int64_t count,
+                              char* target) {
   if (values.is_cpu())
     std::memcpy(target, static_cast<const char*>(values.const_data_ptr()) + first,
                 static_cast<size_t>(count));

@@ -6,6 +6,7 @@
 // for the first time costs more than copying.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -29,8 +30,9 @@ class ValueSnapshot {
 
   /// Of values as they are when this thread's work on their device is done, which is not waited
   /// for. Blocks hold whole elements. `memory` is made or replaced where it is too small for the
-  /// copies.
-  ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory);
+  /// copies. `origin` may be null where all pieces are in files as they are held.
+  ValueSnapshot(std::vector<OwnPiece> pieces, int64_t block_bytes, PageMemory& memory,
+                const FrozenOrigin* origin = nullptr);
 
   /// The next part in order, of at most so many bytes (whole blocks), which lies in `buffer` where
   /// it was not copied yet; false: all is taken. By any threads.
@@ -49,6 +51,8 @@ class ValueSnapshot {
   int64_t bytes() const { return offsets_.back(); }
   int64_t kept_bytes() const;    ///< that keep() copied
   int64_t staged_bytes() const;  ///< that stage() copied
+  /// Given out that their origin has no longer.
+  int64_t rounded_bytes() const { return rounded_bytes_; }
 
  private:
   /// Bytes in the order of all.
@@ -68,11 +72,14 @@ class ValueSnapshot {
   void pass_what_never_changes();
   void reserve();
   void copy_live(size_t piece, Range range, char* target);
+  void copy_held(const at::Tensor& values, int64_t first, int64_t count, char* target);
   int64_t copy_to_memory(Range range);
   int64_t copy_by_threads(Range range);
 
   std::vector<OwnPiece> pieces_;
   std::optional<DeviceReads> device_reads_;  ///< of those that are not on the host
+  const FrozenOrigin* origin_;
+  std::atomic<int64_t> rounded_bytes_ = 0;
   int64_t block_bytes_;
   std::vector<int64_t> offsets_;  ///< first byte of each piece in the order of all; and the end
   std::vector<int64_t> places_;   ///< in the memory, of each piece; and the end

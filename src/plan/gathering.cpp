@@ -32,16 +32,20 @@ int64_t held_bytes(const Plan& plan, size_t place) {
 
 }  // namespace
 
-Plan gathered_within(const Plan& plan) {
-  const Options& options = plan.options;
-  const auto limit = static_cast<int64_t>(options.mesh.memory_mib * (1 << 20));
+bool is_beyond_memory(const Plan& plan, size_t place) {
+  const auto limit = static_cast<int64_t>(plan.options.mesh.memory_mib * (1 << 20));
+  return limit > 0 && held_bytes(plan, place) > limit;
+}
+
+Plan gathered_within(const Plan& plan, const std::function<bool(size_t place)>& is_beyond) {
+  if (plan.pipeline.is_one_place()) return plan;
   std::set<std::string> modules;
-  for (size_t place = 0; limit > 0 && place < plan.slots.size(); ++place)
-    if (!plan.pipeline.is_one_place() && held_bytes(plan, place) > limit)
+  for (size_t place = 0; place < plan.slots.size(); ++place)
+    if (is_beyond(place))
       for (int stage : plan.pipeline.places[place].stages)
         for (int unit : plan.pipeline.stages[stage].units)
           if (const std::string& module = plan.model.units[unit].module;
-              detail::may_gather_for_each_use(options.meshes[module]))
+              may_gather_for_each_use(plan.options.meshes[module]))
             modules.insert(module);
   return modules.empty() ? plan : gathered_otherwise(plan, modules, false);
 }

@@ -459,7 +459,8 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
       .has_measured_costs = !profile.empty(),
       .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
       .notes = faults.notes()};
-  return detail::gathered_within(plan);
+  return detail::gathered_within(
+      plan, [&](size_t place) { return detail::is_beyond_memory(plan, place); });
 }
 
 }  // namespace zea

@@ -31,7 +31,12 @@ std::string save_line(const SaveReport& report) {
   const std::string why = report.why_not_linked.empty()
                               ? ""
                               : "; frozen values were written again: " + report.why_not_linked;
-  return "wrote " + report.path + written + linked + stall + why;
+  std::string rounded;
+  if (report.rounded_bytes > 0)
+    rounded = "; what the run started from has changed since, so " +
+              std::to_string(report.rounded_bytes) +
+              " bytes of frozen values are rounded to the type that they are held in";
+  return "wrote " + report.path + written + linked + stall + why + rounded;
 }
 
 Sampler make_sampler(const Options& options, const Dataset& dataset) {
@@ -88,9 +93,8 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       facts_(parts.control),
       position_(start) {
   position_.data_samples = std::ssize(parts.train.index());
-  if (!parts.resumed) return;
-  writer_.goes_on_from(*parts.resumed);
-  warn_of_resumed(start);
+  if (parts.weights) writer_.starts_from(*parts.weights);
+  if (parts.resumes) warn_of_resumed(start);
 }
 
 /// What may be meant, and may be a mistake.

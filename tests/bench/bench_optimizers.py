@@ -51,6 +51,25 @@ def train(arguments, kind, turn):
     return [line for line in lines if line["kind"] == "train"], size
 
 
+def draw(losses, path):
+    """Above the losses, below how far each is from the first optimizer's."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no window
+    from matplotlib import pyplot
+
+    figure, (upper, lower) = pyplot.subplots(2, sharex=True, figsize=(7, 5), height_ratios=(3, 1), layout="constrained")
+    first, expected = next(iter(losses.items()))
+    for kind, own in losses.items():
+        steps = range(1, len(own) + 1)
+        upper.plot(steps, own, label=kind, linewidth=1)
+        lower.plot(steps, [loss - beside for loss, beside in zip(own, expected)], linewidth=1)
+    upper.set(yscale="log", ylabel="loss")
+    upper.legend()
+    lower.set(xlabel="step", ylabel=f"less {first}'s")
+    figure.savefig(path, dpi=90)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=lambda path: pathlib.Path(path).resolve())
@@ -63,6 +82,7 @@ def main():
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--kinds", nargs="+", default=["adamw", "muon", "adamw_8bit"])
     parser.add_argument("--csv", type=pathlib.Path, help="losses by step, a column for each optimizer")
+    parser.add_argument("--picture", type=pathlib.Path, help="the same as curves (PNG)")
     arguments = parser.parse_args()
     seconds = {kind: [] for kind in arguments.kinds}
     losses, sizes = {}, {}
@@ -87,6 +107,8 @@ def main():
             rows = csv.writer(file)
             rows.writerow(["step", *arguments.kinds])
             rows.writerows(zip(range(1, arguments.steps + 1), *(losses[kind] for kind in arguments.kinds)))
+    if arguments.picture:
+        draw(losses, arguments.picture)
 
 
 if __name__ == "__main__":

@@ -165,6 +165,17 @@ class Finetune(FinetuneCase):
         self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
 
+        # The same answer from all that holds the weights, beside the directory of the tokenizer.
+        run, file = self.folder / "out/run", self.folder / "weights.h5"
+        subprocess.run([f"{BUILD}/postprocess/zea-consolidate", run, file], check=True, capture_output=True)
+        question = ("What is it?", "--image", self.folder / "pictures/0.png", "--max-tokens", "6")
+        expected = self.ask(*question[:3])
+        self.assertTrue(expected.strip())
+        for weights in (run, *(run / "checkpoints").glob("step-*"), file):
+            said = self.generate(weights, *question, "--model", self.folder / "model")
+            self.assertEqual((said.returncode, said.stdout), (0, expected), said.stderr)
+        self.assertIn("holds no tokenizer.json", self.refused(run, *question))
+
     def check_sound(self, kind, model):
         self.hear()
         self.check(kind, model, [*SPECIAL[:2], "<audio>"])
@@ -237,6 +248,9 @@ class Finetune(FinetuneCase):
         processor = {"size": {"shortest_edge": 56 * 56, "longest_edge": 84 * 56}, "max_frames": 3}
         file = "video_preprocessor_config.json"
         self.check(Qwen2_5_VLForConditionalGeneration, model, VIDEO_CHATML, processor, file)
+        self.ask("What moves?", "--video", self.folder / "pictures/moving")
+        self.assertEqual(self.items_asked_about(), 3)  # frames
+        self.assertIn("there is no such folder", self.refused(self.folder / "out/model", "What?", "--video", "nowhere"))
         ids, attributes, frames = self.packed(3)
         self.assertEqual((attributes["version"], attributes["video_token"]), (b"3", b"5"))
         self.assertEqual(frames, [0, 0, 0, 3, -1, -1, 0])

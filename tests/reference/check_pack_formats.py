@@ -6,11 +6,13 @@ usage: check_pack_formats.py JOBS_FOLDER DUMP_DATASET
 """
 
 import base64
+import contextlib
 import csv
 import gzip
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -271,6 +273,41 @@ class Formats(InFolder):
         (folder / "000001.h5").unlink()
         with self.assertRaisesRegex(AssertionError, "names 000001.h5, which is not there"):
             dump(folder, 2)
+
+    def test_a_folder_opens_without_its_files(self):
+        """Those behind the first are no data sets any more, of as many bytes: whoever opened one would say so."""
+        lines = self.lines(*[talk(uri(PNG), f"what {n}?") for n in range(40)])
+        folder = self.folder / "set"
+        result = self.pack(lines, "--part-entries", 1, "--out", folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        files = sorted(folder.glob("0*.h5"))
+        self.assertEqual(len(files), 40)
+        for path in files[1:]:
+            path.write_bytes(bytes(path.stat().st_size))
+        opened = self.inspect(folder)
+        self.assertEqual(opened.returncode, 0, opened.stderr)
+        self.assertIn("what 0?", opened.stdout)
+        self.assertIn("000039.h5", self.inspect(folder, "--sample", 39).stderr)
+        (folder / "index.h5").unlink()
+        self.assertIn("cannot open as HDF5", self.inspect(folder).stderr)
+
+    def test_a_bar_is_drawn_on_a_terminal(self):
+        """Over itself, and nowhere else."""
+        name = "in.json"
+        (self.folder / "in" / name).write_text(json.dumps([{"conversations": TURNS, "image": "a.png"}] * 30))
+        terminal, end = pty.openpty()
+        command = [sys.executable, JOBS / "pack.py", *map(str, self.command(name)[1:])]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=end)
+        os.close(end)
+        with contextlib.suppress(OSError):  # all is read
+            said = b""
+            while part := os.read(terminal, 4096):
+                said += part
+        os.close(terminal)
+        self.assertEqual(done.returncode, 0, said)
+        self.assertRegex(said.decode(), r"\r\[#{30}\] 30 of 30 entries, [0-9,]+/s, 0 dropped\x1b\[K\r\n")
+        (self.folder / "out.h5").unlink()
+        self.assertNotIn("[#", self.pack(name).stderr)
 
     def inspect(self, *arguments):
         return subprocess.run([INSPECT, *map(str, arguments)], capture_output=True, text=True)

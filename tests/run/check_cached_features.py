@@ -19,7 +19,7 @@ class CachedFeatures(zr.ZeaTest):
         vision = {"model.vision": ["train = false"]}
         self.deck = zr.write_deck(self.folder, self.weights, train, **vision)
         self.keys = [f"data.eval={held_out}", "eval.every=6", "schedule.steps=12", "optim.decay=constant"]
-        self.keys += ["data.packing=false"]  # microbatches of one sample
+        self.keys += ["data.packing=false"]  # microbatches of one sample, where a test says nothing else
         self.cached = [f"data.cache_features={self.folder / 'features'}"]
 
     def run_in(self, name, *keys, code=0, ranks=RANKS):
@@ -66,6 +66,15 @@ class CachedFeatures(zr.ZeaTest):
         self.resume("halves", "schedule.steps=14", "data.cache_features=")
         alone = self.run_in("alone", *self.cached, ranks=1)
         self.assertIn("features of vision are read from", alone.output)
+
+    def test_packed_rows(self):
+        """Encoded in other company, an image's features round otherwise, and no more."""
+        packed = ["data.packing=true", "data.row_tokens=64"]
+        plain = self.run_in("plain", *packed).losses()
+        cached = self.run_in("cached", *packed, *self.cached).losses()
+        self.assertEqual(plain.keys(), cached.keys())
+        for step, loss in plain.items():
+            self.assertAlmostEqual(cached[step], loss, delta=1e-4 * loss)
 
     def test_refusals(self):
         self.run_in("first", *self.cached)

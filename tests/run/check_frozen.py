@@ -55,19 +55,61 @@ class Frozen(zr.ZeaTest):
         for checkpoint in zr.checkpoints(self.directory):
             subprocess.run([INSPECT, "--check", checkpoint], check=True, capture_output=True)
 
-    def test_held_in_the_type_that_units_read(self):
-        for preset, narrowed in (("fp32", 0), ("bf16", 1)):
-            self.directory = self.folder / preset
-            result = self.train(2, f"precision.preset={preset}")
-            told = result.output.count("float32 held and written as bfloat16")
-            self.assertEqual(told > 0, bool(narrowed), result.output)
-            manifest = json.loads((zr.checkpoints(self.directory)[-1] / "manifest.json").read_text())
-            types = {
-                tensor["dtype"]
-                for tensor in manifest["tensors"]
-                if tensor["name"].startswith("language_model.")
-            }
-            self.assertEqual(types, {"bfloat16" if narrowed else "float32"})
+    def export(self, weights):
+        """A Hugging Face directory: its file, and where that has the bytes of frozen tensors."""
+        folder = self.folder / "exported"
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([zr.ZEA_CONSOLIDATE, weights, f"{folder}/"], check=True, capture_output=True)
+        file = folder / "model.safetensors"
+        data = file.read_bytes()
+        begin = 8 + int.from_bytes(data[:8], "little")
+        tensors = json.loads(data[8:begin])
+        return file, {
+            name: (tensor["dtype"], tensor["shape"], *(begin + offset for offset in tensor["data_offsets"]))
+            for name, tensor in tensors.items()
+            if name.startswith(("language_model.", "vision_tower."))
+        }
+
+    def frozen_tensors(self, weights):
+        """Type, shape and bytes of each."""
+        file, tensors = self.export(weights)
+        data = file.read_bytes()
+        tensors = {name: (*kind, data[begin:end]) for name, (*kind, begin, end) in tensors.items()}
+        self.assertGreater(len(tensors), 20)
+        return tensors
+
+    def test_goes_out_as_it_came_in(self):
+        """In the type of the file and bit for bit, through checkpoints, resume and export."""
+        narrow = self.folder / "narrow.h5"
+        convert = [zr.ZEA_CONSOLIDATE, self.weights, narrow, "--dtype", "bfloat16"]
+        subprocess.run(convert, check=True, capture_output=True)
+        for weights in (self.weights, narrow):
+            expected = self.frozen_tensors(weights)
+            for preset in ("fp32", "bf16"):
+                with self.subTest(weights=weights.name, preset=preset):
+                    self.directory = self.folder / f"{weights.stem}-{preset}"
+                    result = self.train(2, f"model.weights={weights}", f"precision.preset={preset}")
+                    rounds = weights == self.weights and preset == "bf16"
+                    self.assertEqual("float32 held as bfloat16" in result.output, rounds, result.output)
+                    self.assertEqual(self.frozen_tensors(self.directory), expected)
+                    self.resume(4, "mesh.llm.strategy=no_shard")  # which writes them anew
+                    self.assertEqual(self.frozen_tensors(self.directory), expected)
+
+    def test_rounded_where_the_file_has_changed(self):
+        before = self.frozen_tensors(self.weights)
+        file, tensors = self.export(self.weights)
+        weights, name = file.parent.rename(self.folder / "weights"), "language_model.model.layers.0.mlp.up_proj.weight"
+        keys = [f"model.weights={weights}", "schedule.steps=100000", "precision.preset=bf16", "checkpoint.every=0"]
+        with zr.start(RANKS, ["-i", self.deck, "-d", self.directory, *keys], self.directory) as run:
+            run.wait_for_step(1)
+            with open(weights / file.name, "r+b") as file:
+                file.seek(tensors[name][2])
+                file.write(zr.np.float32(1).tobytes())
+            (self.directory / "STOP").touch()
+            self.assertEqual(run.wait(), 75, run.output)
+            self.assertIn("what the run started from has changed since", run.output)
+        after = self.frozen_tensors(self.directory)
+        self.assertEqual({n for n in before if before[n] != after[n]}, {name})
 
     def test_written_once(self):
         result = self.train(8, "checkpoint.keep=2")

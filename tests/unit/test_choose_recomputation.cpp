@@ -111,9 +111,9 @@ TEST(ChooseRecomputation, RecomputesNothingWhereAllFits) {
   EXPECT_EQ(describe_recomputation(plan), "computed again in backward: nothing, all fits\n");
 }
 
-std::string refusal(const Options& options) {
+std::string refusal(const Options& options, int ranks = 1) {
   try {
-    make_fitting_plan(options, config(), 1);
+    make_fitting_plan(options, config(), ranks);
   } catch (const PlanError& error) {
     return error.what();
   }
@@ -131,6 +131,77 @@ TEST(ChooseRecomputation, RefusesALimitThatCannotBeMet) {
   options.model.activation_checkpointing = AutoOption::of_count(0);
   EXPECT_NE(refusal(options).find("set model.activation_checkpointing = \"auto\""),
             std::string::npos);
+}
+
+/// Four ranks, two of each stage: what sharding, and when it gathers, takes of the limit.
+class ChooseGathering : public ::testing::Test {
+ protected:
+  Plan plan_of(AutoOption recomputes, AutoOption reshards, double limit_mib) {
+    return make_fitting_plan(options_of(recomputes, reshards, limit_mib), config(), 4);
+  }
+
+  static Options options_of(AutoOption recomputes, AutoOption reshards, double limit_mib) {
+    Options options = deck_of(2);
+    options.model.activation_checkpointing = recomputes;
+    options.mesh.rank_memory_mib = limit_mib;
+    for (const char* module : {"llm", "vision"})
+      options.meshes[module].reshard_after_forward = reshards;
+    return options;
+  }
+
+  /// Of the place that has most.
+  static double needed_mib(const Plan& plan) {
+    int64_t most = 0;
+    for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+      most = std::max(most, bytes_of(plan, place));
+    return static_cast<double>(most) / kMebibyte;
+  }
+
+  static bool gathers_for_each_use(const Plan& plan) {
+    return std::ranges::any_of(plan.shardings, [](const Sharding& sharding) {
+      return sharding.gathered() && !sharding.keeps_for_step;
+    });
+  }
+
+  const AutoOption no_units_ = AutoOption::of_count(0), all_units_ = AutoOption::of_count(1),
+                   open_ = AutoOption(), once_ = AutoOption::of(false),
+                   each_use_ = AutoOption::of(true);
+};
+
+TEST_F(ChooseGathering, KeepsTheLimitOfTheWholeRank) {
+  const double once = needed_mib(plan_of(no_units_, once_, 0));
+  const double each_use = needed_mib(plan_of(no_units_, each_use_, 0));
+  ASSERT_LT(each_use, once);
+
+  EXPECT_FALSE(gathers_for_each_use(plan_of(no_units_, open_, 1.001 * once)));
+  const Plan plan = plan_of(no_units_, open_, (once + each_use) / 2);
+
+  EXPECT_TRUE(gathers_for_each_use(plan));
+  EXPECT_LE(needed_mib(plan), (once + each_use) / 2);
+  EXPECT_NE(describe(plan).find("auto: more than mesh.rank_memory_mib otherwise"),
+            std::string::npos)
+      << describe(plan);
+}
+
+TEST_F(ChooseGathering, IsDoneWhereRecomputingIsNotEnough) {
+  const double once = needed_mib(plan_of(all_units_, once_, 0));
+  const double each_use = needed_mib(plan_of(all_units_, each_use_, 0));
+  ASSERT_LT(each_use, once);
+
+  EXPECT_FALSE(gathers_for_each_use(plan_of(open_, open_, 1.001 * once)));
+  const Plan plan = plan_of(open_, open_, (once + each_use) / 2);
+
+  EXPECT_TRUE(gathers_for_each_use(plan));
+  EXPECT_LE(needed_mib(plan), (once + each_use) / 2);
+}
+
+TEST_F(ChooseGathering, IsNamedWhereTheDeckRulesItOut) {
+  const double each_use = needed_mib(plan_of(no_units_, each_use_, 0));
+  const std::string what = "set mesh.llm.reshard_after_forward = true";
+  EXPECT_NE(refusal(options_of(no_units_, once_, each_use), 4).find(what), std::string::npos);
+  const std::string least = refusal(options_of(no_units_, open_, each_use / 4), 4);
+  EXPECT_EQ(least.find(what), std::string::npos) << least;
+  EXPECT_NE(least.find("set model.activation_checkpointing"), std::string::npos) << least;
 }
 
 }  // namespace

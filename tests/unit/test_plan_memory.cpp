@@ -62,7 +62,7 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
 
   const std::string told = describe(once), told_short = describe(short_of_memory);
   EXPECT_NE(told.find("llm: gathered once a step (auto, which gathers for each use only where "
-                      "mesh.memory_mib asks for it): "),
+                      "mesh.memory_mib or mesh.rank_memory_mib asks for it): "),
             std::string::npos)
       << told;
   EXPECT_NE(told_short.find("llm: gathered each time that a unit needs it (auto: more than "

@@ -35,7 +35,7 @@ struct Live {
                                     .to(changes ? at::kFloat : at::kBFloat16);
       const char* bytes = static_cast<const char*>(values.const_data_ptr());
       start.insert(start.end(), bytes, bytes + values.nbytes());
-      pieces.push_back({nullptr, "", 1, whole({sizes[p]}), values, changes});
+      pieces.push_back({nullptr, "", 1, whole({sizes[p]}), values, changes, dtype_of(values)});
       if (changes) changing_bytes += sizes[p] * kSize;
     }
   }

@@ -43,6 +43,7 @@ struct SaveReport {
   int64_t staged_bytes = 0;    ///< of these, in the background
   int64_t bytes = 0;           ///< of all ranks' values that were written
   int64_t linked_bytes = 0;    ///< of frozen values whose files the last checkpoint has, too
+  int64_t rounded_bytes = 0;   ///< of frozen values whose source was no longer what was read
   std::string why_not_linked;  ///< and were written anew; empty: that was to be, or all were linked
   double mib_per_second = 0;   ///< of all ranks together, while they wrote
 };
@@ -56,9 +57,10 @@ class CheckpointWriter {
   /// Gives a save that is not finished up. Not collective.
   ~CheckpointWriter();
 
-  /// The engine's values were just read from `source`: if that is a checkpoint of this layout, its
-  /// files of frozen values are linked by the first save, too. Not collective.
-  void goes_on_from(const StateSource& source);
+  /// The engine's values were just read from `source`, which outlives the writer: frozen ones are
+  /// written as they are there. If it is a checkpoint of this layout, its files of them are linked
+  /// by the first save, too. Not collective.
+  void starts_from(const WeightsSource& source);
 
   /// Begins to write `directory`/step-NNNNNNNN; no other save may be under way. A checkpoint of
   /// this run, step and position that is already complete is left as it is; any other in its

@@ -16,9 +16,9 @@ namespace zea {
 /// embeddings may be there; it is ignored.
 void check_tensors(const ModelSpec& model, const WeightsSource& source);
 
-/// Which frozen modules have wider types in the source than the plan holds them in, and writes them
-/// in again; empty: none.
-std::string describe_narrowed(const Plan& plan, const WeightsSource& source);
+/// Which frozen modules a plan rounds, as it holds them in types that have not all values of the
+/// source's, and what follows for checkpoints; empty: none.
+std::string describe_rounded(const Plan& plan, const WeightsSource& source);
 
 /// Checks the source, then reads this rank's ranges of all values, converted to the type that they
 /// are held in, and publishes them. Does not communicate: a fault is thrown by the ranks that see

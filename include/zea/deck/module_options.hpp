@@ -56,7 +56,8 @@ struct MeshOptions {
         {"rank_memory_mib",
          "MiB of all tensors that a rank may hold in a step of full rows, by the estimate: a run "
          "that needs more is refused, or computes units again in backward "
-         "(model.activation_checkpointing = \"auto\"); 0: no limit",
+         "(model.activation_checkpointing = \"auto\"), or gathers for each use in a pipeline; 0: "
+         "no limit",
          {},
          0,
          1e9});
@@ -111,7 +112,7 @@ struct ModuleMeshOptions {
          "drop gathered parameters between forward and backward: true; false keeps them; a number "
          "keeps them sharded over groups of so many neighbouring ranks; auto: as the strategy "
          "says. In a pipeline true gathers for each use, false once a step; auto: once, but where "
-         "that would take more than mesh.memory_mib",
+         "that would take more than mesh.memory_mib or mesh.rank_memory_mib",
          {},
          2,
          1e6});

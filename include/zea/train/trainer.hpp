@@ -40,8 +40,9 @@ struct TrainerParts {
   double peak_tflops = 0;                             ///< of all ranks together; 0: not known
   std::string run_directory;
   std::string run_id;
-  std::string deck;                      ///< resolved TOML, for checkpoints
-  const StateSource* resumed = nullptr;  ///< that the engine's values were read from
+  std::string deck;                        ///< resolved TOML, for checkpoints
+  const WeightsSource* weights = nullptr;  ///< that the engine's values were read from, if any
+  bool resumes = false;                    ///< they are a checkpoint's
 };
 
 class Trainer {

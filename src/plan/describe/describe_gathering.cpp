@@ -50,10 +50,14 @@ std::string why(const Plan& plan, const std::string& module, bool once) {
   if (asked.is_yes()) return "reshard_after_forward = true";
   if (asked.is_no()) return "reshard_after_forward = false";
   if (!reshards(plan, module)) return "strategy = \"" + plan.options.meshes[module].strategy + "\"";
-  const std::string limit = "mesh.memory_mib";
-  if (!once) return "auto: more than " + limit + " otherwise";
-  if (plan.options.mesh.memory_mib > 0) return "auto: within " + limit;
-  return "auto, which gathers for each use only where " + limit + " asks for it";
+  const MeshOptions& mesh = plan.options.mesh;
+  const std::string held = "mesh.memory_mib", all = "mesh.rank_memory_mib", either = " or ";
+  if (mesh.memory_mib == 0 && mesh.rank_memory_mib == 0)
+    return "auto, which gathers for each use only where " + held + either + all + " asks for it";
+  const std::string limit = mesh.rank_memory_mib == 0 ? held
+                            : mesh.memory_mib == 0    ? all
+                                                      : held + either + all;
+  return once ? "auto: within " + limit : "auto: more than " + limit + " otherwise";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "plan/gathering.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/model/stage_template.hpp"
@@ -103,6 +104,24 @@ std::string mebibytes(int64_t bytes) {
   return std::to_string((bytes + kMebibyte - 1) / kMebibyte) + " MiB";
 }
 
+/// Of modules at a place that stay gathered beyond a use, what the deck would have to say for them
+/// to be dropped.
+std::string dropping(const Plan& plan, size_t place) {
+  std::string text;
+  for (const std::string& module : plan.model.modules())
+    for (size_t g = 0; g < plan.buffers.size(); ++g) {
+      const Sharding& sharding = plan.shardings[g];
+      if (plan.buffers[g].module != module || !sharding.gathered() || sharding.shards == 1 ||
+          !(sharding.keeps_for_step || sharding.keeps_until_backward) ||
+          !plan.holds(plan.pipeline.places[place].first_rank, static_cast<int>(g)))
+        continue;
+      text += ", set mesh." + module + ".reshard_after_forward = true (strategy " +
+              "\"full_shard\" or \"hybrid_shard\")";
+      break;
+    }
+  return text;
+}
+
 [[noreturn]] void refuse(const Plan& plan, size_t place, int64_t least, bool may_choose) {
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", plan.options.mesh.rank_memory_mib);
@@ -111,6 +130,7 @@ std::string mebibytes(int64_t bytes) {
                   " by the estimate" +
                   (may_choose ? ", with every unit computed again in backward" : "") +
                   "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
+                  dropping(plan, place) +
                   (may_choose ? "" : ", set model.activation_checkpointing = \"auto\"") +
                   ", or raise the limit");
 }
@@ -119,18 +139,30 @@ std::string mebibytes(int64_t bytes) {
 
 Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
                        const std::string& profile) {
-  Plan plan = make_plan(options, config_json, world_size, profile);
-  if (options.mesh.rank_memory_mib == 0 || options.run.mode != RunMode::Train) return plan;
+  Plan made = make_plan(options, config_json, world_size, profile);
+  if (options.mesh.rank_memory_mib == 0 || options.run.mode != RunMode::Train) return made;
   const auto limit = static_cast<int64_t>(options.mesh.rank_memory_mib * kMebibyte);
   const bool may_choose = options.model.activation_checkpointing.is_auto();
-  const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(plan)),
-                                          full_microbatch(plan));
-  for (size_t place = 0; place < plan.pipeline.places.size(); ++place) {
-    if (may_choose) plan.recomputed = Recomputation(plan, place).chosen();
-    const int rank = plan.pipeline.places[place].first_rank;
-    if (const int64_t bytes = estimate_memory(plan, rank, full).total(); bytes > limit)
-      refuse(plan, place, bytes, may_choose);
-  }
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(made)),
+                                          full_microbatch(made));
+  const auto bytes = [&full](const Plan& tried, size_t place) {
+    return estimate_memory(tried, tried.pipeline.places[place].first_rank, full).total();
+  };
+  const auto recomputed = [may_choose](Plan tried) {
+    for (size_t place = 0; may_choose && place < tried.pipeline.places.size(); ++place)
+      tried.recomputed = Recomputation(tried, place).chosen();
+    return tried;
+  };
+  Plan plan = recomputed(made);
+  std::vector<char> beyond;
+  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+    beyond.push_back(bytes(plan, place) > limit);
+  if (std::ranges::count(beyond, 1) == 0) return plan;
+  plan =
+      recomputed(detail::gathered_within(made, [&](size_t place) { return beyond[place] != 0; }));
+  for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
+    if (const int64_t needed = bytes(plan, place); needed > limit)
+      refuse(plan, place, needed, may_choose);
   return plan;
 }
 

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "frozen_origin.hpp"
+
+#include <cstring>
+#include <vector>
+
+#include "held_boxes.hpp"
+#include "zea/core/error.hpp"
+#include "zea/io/piece_copy.hpp"
+
+namespace zea::detail {
+namespace {
+
+std::vector<char> read_again(const WeightsSource& source, const OwnPiece& piece, DType dtype,
+                             int64_t first, int64_t count) {
+  const Piece asked{piece.param->name, kStateParameter, piece.extent, dtype, "", "", {}};
+  std::vector<char> values(static_cast<size_t>(count) * element_bytes(dtype));
+  read_part(source, nullptr, asked, first, count, values.data());
+  return values;
+}
+
+}  // namespace
+
+DType type_in_files(const Plan& plan, DType given) {
+  const DType master = plan.precision.master;
+  return element_bytes(given) > element_bytes(master) ? master : given;
+}
+
+bool keeps_values(DType from, DType to) {
+  return from == to || element_bytes(from) < element_bytes(to);
+}
+
+FrozenOrigin::FrozenOrigin(const Plan& plan, const WeightsSource& source) : source_(source) {
+  for (const TensorInfo& tensor : source.tensors())
+    types_[tensor.name] = type_in_files(plan, tensor.dtype);
+}
+
+DType FrozenOrigin::type_of(const std::string& param, DType held) const {
+  const auto found = types_.find(param);
+  return found == types_.end() ? held : found->second;
+}
+
+/// What is read must be what was read before: others may have written to the file since.
+bool FrozenOrigin::restore(const OwnPiece& piece, int64_t first, int64_t count, const char* held,
+                           char* target) const {
+  const DType held_type = dtype_of(piece.values);
+  convert_elements(held_type, held, piece.dtype, target, count);
+  if (keeps_values(piece.dtype, held_type)) return true;
+  try {
+    const std::vector<char> again = read_again(source_, piece, held_type, first, count);
+    if (std::memcmp(again.data(), held, again.size()) != 0) return false;
+    const std::vector<char> given = read_again(source_, piece, piece.dtype, first, count);
+    std::memcpy(target, given.data(), given.size());
+    return true;
+  } catch (const WeightsError&) {
+    return false;
+  }
+}
+
+}  // namespace zea::detail

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is frozen goes out as it came in: bit for bit and in the type of the file that it was read
+// from, whatever type a run computes with it in. Values held in a type that has all of the file's
+// are narrowed to what they were. Those that were rounded are read once more as they are written,
+// so that memory holds none of them twice.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "zea/io/weights_source.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea::detail {
+
+struct OwnPiece;
+
+/// In which type files keep frozen values that a file gave as `given`: the same, but none wider
+/// than masters, as that of values which are drawn.
+DType type_in_files(const Plan& plan, DType given);
+
+/// Whether a floating type has all values of another.
+bool keeps_values(DType from, DType to);
+
+class FrozenOrigin {
+ public:
+  /// `source`, which a plan's values were read from, has to live as long.
+  FrozenOrigin(const Plan& plan, const WeightsSource& source);
+
+  const WeightsSource& source() const { return source_; }
+  /// In files, of a frozen parameter that is `held` so.
+  DType type_of(const std::string& param, DType held) const;
+  /// Puts packed elements [first, first + count) of a piece into `target`, in its type in files,
+  /// given how they are `held`. False: they are rounded, as the source has no longer what they were
+  /// read from. By any threads.
+  bool restore(const OwnPiece& piece, int64_t first, int64_t count, const char* held,
+               char* target) const;
+
+ private:
+  const WeightsSource& source_;
+  std::map<std::string, DType> types_;
+};
+
+}  // namespace zea::detail
