@@ -57,7 +57,7 @@ at::Tensor exact(const at::Tensor& x) {
   return x.defined() ? x.cpu().to(at::kDouble) : x;
 }
 
-constexpr int64_t kWidths[] = {1, 7, 33, 192, 1024, 1025, 5003};
+constexpr int64_t kWidths[] = {1, 7, 33, 192, 1024, 1025, 4096, 5003};
 
 NormGradients ones(int64_t hidden, bool is_layer_norm, at::TensorOptions options) {
   return {at::ones({hidden}, options), is_layer_norm ? at::ones({hidden}, options) : at::Tensor()};
