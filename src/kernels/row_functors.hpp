@@ -43,34 +43,26 @@ struct GatedRowBackward {
   }
 };
 
-/// A head of a token: its first 2 * half coordinates are turned by the token's angles if it is one
-/// of the first `heads`; the rest is copied.
+/// One of the first `heads` of a token: its first 2 * half coordinates are turned by the token's
+/// angles, in place.
 template <class T>
 struct RotateHead {
-  const T *x, *cosines, *sines;
-  T* y;
+  T* x;
+  const T *cosines, *sines;
   Wide<T> sign;  ///< -1: by the negative angles
   int64_t all_heads, heads, dim, half;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    const T* source = x + item * dim;
-    T* target = y + item * dim;
-    const int64_t turned = item % all_heads < heads ? 2 * half : 0;
-    if (turned > 0) turn(lanes, source, item / all_heads, target);
-    copy_elements(lanes, dim - turned, source + turned, target + turned);
-  }
-
- private:
-  template <class Lanes>
-  ZEA_FUNCTION void turn(const Lanes& lanes, const T* source, int64_t token, T* target) const {
+    const int64_t token = item / heads;
+    T* head = x + (token * all_heads + item % heads) * dim;
     const Wide<T> turned = sign;
     const auto values = [=](Wide<T> first, Wide<T> second, Wide<T> c,
                             Wide<T> sine) ZEA_INLINE_LAMBDA {
       const Wide<T> s = turned * sine;
       return Values<Wide<T>, 2>{first * c - second * s, second * c + first * s};
     };
-    lanes.each(half, StoreTo<T, 2>{target, target + half}, values, source, source + half,
+    lanes.each(half, StoreTo<T, 2>{head, head + half}, values, head, head + half,
                cosines + token * half, sines + token * half);
   }
 };

@@ -79,7 +79,7 @@ std::vector<at::Tensor> results(int lanes, const Rows& in, int64_t offset, at::S
   const auto of = [](const at::Tensor& x) { return elements<T>(x); };
   const int64_t width = in.width;
   const at::Tensor sum = out(in.x), y = out(in.x), dx = out(in.x), dropped = out(in.x);
-  const at::Tensor dgated = out(in.twice), turned = out(in.twice);
+  const at::Tensor dgated = out(in.twice), turned = placed(in.twice, offset);
   const at::Tensor mean = at::empty({kRows}, wide), scale = at::empty({kRows}, wide);
   const at::Tensor sums = out(at::empty({2, width}, wide)), one_by_one = out(sums);
   const at::Tensor keys = at::arange(kRows, at::kLong);
@@ -100,9 +100,7 @@ std::vector<at::Tensor> results(int lanes, const Rows& in, int64_t offset, at::S
   gradients.sums = elements<W>(one_by_one);
   run([=](const auto& lane, int64_t row) { gradients.add_row(lane, row); }, kRows);
   run(GatedRowBackward<SiluGate, T>{of(in.dy), of(in.twice), of(dgated), width}, kRows);
-  run(RotateHead<T>{of(in.twice), of(in.cosines), of(in.sines), of(turned), W(1), 1, 1, 2 * width,
-                    width},
-      kRows);
+  run(RotateHead<T>{of(turned), of(in.cosines), of(in.sines), W(1), 1, 1, 2 * width, width}, kRows);
   run(DropRow<T>{of(in.x), elements<int64_t>(keys), of(dropped), 9, uint64_t{1} << 52, W(2), width,
                  3},
       kRows);
