@@ -11,9 +11,12 @@
 #if defined(__CUDACC__)
 #define ZEA_FUNCTION __device__ __forceinline__
 #define ZEA_INLINE_LAMBDA
+#define ZEA_PRAGMA(text) _Pragma(#text)
+#define ZEA_UNROLL(count) ZEA_PRAGMA(unroll count)
 #else
 #define ZEA_FUNCTION [[gnu::always_inline]] inline
 #define ZEA_INLINE_LAMBDA __attribute__((always_inline))
+#define ZEA_UNROLL(count)
 #endif
 
 namespace zea::detail {

@@ -13,11 +13,6 @@ struct AdamwConstants {
 };
 
 template <class T>
-struct AdamwElement {
-  T parameter, exp_avg, exp_avg_sq;
-};
-
-template <class T>
 struct AdamwChunk {
   T* parameters;
   const T* gradients;
@@ -34,26 +29,15 @@ struct AdamwChunk {
     if (scale_there && !(*scale_there >= 0)) return;
     AdamwConstants<T> c = constants;
     if (scale_there) c.scale = static_cast<T>(*scale_there);
-    lanes.each(
-        chunk.count,
-        [=](int64_t i) ZEA_INLINE_LAMBDA {
-          return updated({p[i], m[i], v[i]}, g[i], c);
-        },
-        [=](int64_t i, const AdamwElement<T>& element) ZEA_INLINE_LAMBDA {
-          p[i] = element.parameter;
-          m[i] = element.exp_avg;
-          v[i] = element.exp_avg_sq;
-        });
-  }
-
- private:
-  ZEA_FUNCTION static AdamwElement<T> updated(const AdamwElement<T>& old, T raw_gradient,
-                                              const AdamwConstants<T>& c) {
-    const T gradient = raw_gradient * c.scale + c.decay * old.parameter;
-    const T m = c.beta1 * old.exp_avg + (1 - c.beta1) * gradient;
-    const T v = c.beta2 * old.exp_avg_sq + (1 - c.beta2) * gradient * gradient;
-    const T step = c.step_size * m / (std::sqrt(v) * c.root_correction + c.eps);
-    return {old.parameter * c.keep - step, m, v};
+    const auto updated = [=](T parameter, T raw_gradient, T exp_avg,
+                             T exp_avg_sq) ZEA_INLINE_LAMBDA {
+      const T gradient = raw_gradient * c.scale + c.decay * parameter;
+      const T mean = c.beta1 * exp_avg + (1 - c.beta1) * gradient;
+      const T square = c.beta2 * exp_avg_sq + (1 - c.beta2) * gradient * gradient;
+      const T step = c.step_size * mean / (std::sqrt(square) * c.root_correction + c.eps);
+      return Values<T, 3>{parameter * c.keep - step, mean, square};
+    };
+    lanes.each(chunk.count, StoreTo<T, 3>{p, m, v}, updated, p, g, m, v);
   }
 };
 
@@ -79,16 +63,11 @@ struct SgdChunk {
     if (scale_there && !(*scale_there >= 0)) return;
     SgdConstants<T> c = constants;
     if (scale_there) c.scale = static_cast<T>(*scale_there);
-    lanes.each(
-        chunk.count,
-        [=](int64_t i) ZEA_INLINE_LAMBDA {
-          const T buffer = c.momentum * b[i] + c.scale * g[i] + c.decay * p[i];
-          return TwoValues<T>{p[i] - c.lr * buffer, buffer};
-        },
-        [=](int64_t i, const TwoValues<T>& updated) ZEA_INLINE_LAMBDA {
-          p[i] = updated.first;
-          b[i] = updated.second;
-        });
+    const auto updated = [=](T parameter, T gradient, T average) ZEA_INLINE_LAMBDA {
+      const T buffer = c.momentum * average + c.scale * gradient + c.decay * parameter;
+      return Values<T, 2>{parameter - c.lr * buffer, buffer};
+    };
+    lanes.each(chunk.count, StoreTo<T, 2>{p, b}, updated, p, g, b);
   }
 };
 
@@ -102,12 +81,8 @@ struct SquaresOfChunk {
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const Chunk chunk(item, elements);
-    const T* values = x + chunk.begin;
-    const auto square = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const auto value = static_cast<double>(values[i]);
-      return value * value;
-    };
-    const double sum = lanes.template sum<double>(chunk.count, square);
+    const auto square = [](double value) ZEA_INLINE_LAMBDA { return value * value; };
+    const double sum = lanes.template sum<double>(chunk.count, square, x + chunk.begin);
     if (lanes.is_first()) sums[item] = sum;
   }
 };

@@ -74,7 +74,9 @@ void run_flats(const at::Tensor& where, const std::vector<OfChunk>& flats) {
   detail::ChunksOfFlats<OfChunk> batch{};
   int64_t chunks = 0;
   const auto launch = [&] {
-    if (chunks > 0) detail::launch_items(batch, chunks, kChunkElements, detail::stream_of(where));
+    if (chunks > 0)
+      detail::launch_items(batch, chunks, detail::num_packs(where, kChunkElements),
+                           detail::stream_of(where));
     batch.count = 0, chunks = 0;
   };
   for (const OfChunk& flat : flats) {

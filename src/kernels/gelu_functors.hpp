@@ -18,19 +18,17 @@ struct GeluRun {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const int64_t begin = item * width, left = elements - begin;
     const int64_t count = left < width ? left : width;
-    const T *source = x + begin, *b = bias;
+    const T* source = x + begin;
     const StoreTo<T> store_to{y + begin};
-    const auto biased = [=](int64_t i)
-                            ZEA_INLINE_LAMBDA { return value(load(source[i]) + load(b[i])); };
-    const auto plain = [=](int64_t i) ZEA_INLINE_LAMBDA { return value(load(source[i])); };
+    const auto value = [](auto... parts) ZEA_INLINE_LAMBDA {
+      const Wide<T> z = (parts + ...);
+      return z * Gate::at(z).gate;
+    };
     if (bias)
-      lanes.each(count, biased, store_to);
+      lanes.each(count, store_to, value, source, bias);
     else
-      lanes.each(count, plain, store_to);
+      lanes.each(count, store_to, value, source);
   }
-
- private:
-  ZEA_FUNCTION static Wide<T> value(Wide<T> z) { return z * Gate::at(z).gate; }
 };
 
 template <class Gate, class T>
@@ -43,21 +41,15 @@ struct GeluRunBackward {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const int64_t begin = item * width, left = elements - begin;
     const int64_t count = left < width ? left : width;
-    const T *d = dy + begin, *source = x + begin, *b = bias;
+    const T *d = dy + begin, *source = x + begin;
     const StoreTo<T> store_to{dx + begin};
-    const auto biased = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return load(d[i]) * slope(load(source[i]) + load(b[i]));
-    };
-    const auto plain = [=](int64_t i)
-                           ZEA_INLINE_LAMBDA { return load(d[i]) * slope(load(source[i])); };
+    const auto gradient = [](Wide<T> dy, auto... parts)
+                              ZEA_INLINE_LAMBDA { return dy * Gate::at((parts + ...)).slope; };
     if (bias)
-      lanes.each(count, biased, store_to);
+      lanes.each(count, store_to, gradient, d, source, bias);
     else
-      lanes.each(count, plain, store_to);
+      lanes.each(count, store_to, gradient, d, source);
   }
-
- private:
-  ZEA_FUNCTION static Wide<T> slope(Wide<T> z) { return Gate::at(z).slope; }
 };
 
 }  // namespace zea::detail

@@ -3,7 +3,7 @@
 // Queries have one weight, keys another; values, which follow them, are copied.
 #pragma once
 
-#include "lanes.hpp"
+#include "norm_functors.hpp"
 
 namespace zea::detail {
 
@@ -30,15 +30,14 @@ struct NormaliseHead {
     const int64_t dim = heads.dim;
     const T* source = x + item * dim;
     if (heads.is_value(item)) return copy_elements(lanes, dim, source, y + item * dim);
-    const auto square = [=](int64_t i)
-                            ZEA_INLINE_LAMBDA { return load(source[i]) * load(source[i]); };
-    const Wide<T> sum = lanes.template sum<Wide<T>>(dim, square);
+    const auto square = [](Wide<T> value) ZEA_INLINE_LAMBDA { return value * value; };
+    const Wide<T> sum = lanes.template sum<Wide<T>>(dim, square, source);
     const Wide<T> r = 1 / std::sqrt(sum / static_cast<Wide<T>>(dim) + eps), shift = offset;
     if (lanes.is_first()) scales[item] = r;
     const T* w = heads.is_query(item) ? query_weight : key_weight;
-    const auto value = [=](int64_t i)
-                           ZEA_INLINE_LAMBDA { return load(source[i]) * r * (load(w[i]) + shift); };
-    lanes.each(dim, value, StoreTo<T>{y + item * dim});
+    const auto value = [=](Wide<T> of_head, Wide<T> weight)
+                           ZEA_INLINE_LAMBDA { return of_head * r * (weight + shift); };
+    lanes.each(dim, StoreTo<T>{y + item * dim}, value, source, w);
   }
 };
 
@@ -58,15 +57,13 @@ struct NormaliseHeadBackward {
     if (heads.is_value(item)) return copy_elements(lanes, dim, d, dx + item * dim);
     const T* w = heads.is_query(item) ? query_weight : key_weight;
     const Wide<T> r = scales[item], shift = offset;
-    const auto along = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return load(d[i]) * (load(w[i]) + shift) * load(source[i]);
-    };
+    const auto along = [=](Wide<T> dy, Wide<T> weight, Wide<T> x)
+                           ZEA_INLINE_LAMBDA { return dy * (weight + shift) * x; };
     const Wide<T> slope =
-        lanes.template sum<Wide<T>>(dim, along) * r * r / static_cast<Wide<T>>(dim);
-    const auto gradient = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return r * (load(d[i]) * (load(w[i]) + shift) - load(source[i]) * slope);
-    };
-    lanes.each(dim, gradient, StoreTo<T>{dx + item * dim});
+        lanes.template sum<Wide<T>>(dim, along, d, w, source) * r * r / static_cast<Wide<T>>(dim);
+    const auto gradient = [=](Wide<T> dy, Wide<T> weight, Wide<T> x)
+                              ZEA_INLINE_LAMBDA { return r * (dy * (weight + shift) - x * slope); };
+    lanes.each(dim, StoreTo<T>{dx + item * dim}, gradient, d, w, source);
   }
 };
 
@@ -84,18 +81,16 @@ struct SumHeadNormGradients {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
     const int64_t part = item / 2, dim = heads.dim, left = tokens - part * part_tokens;
     const int64_t first = item % 2 == 0 ? 0 : heads.queries;
-    const int64_t count = item % 2 == 0 ? heads.queries : heads.keys;
-    Wide<T>* target = sums + item * dim;
-    for (int64_t t = 0; t < (left < part_tokens ? left : part_tokens); ++t)
-      for (int64_t head = 0; head < count; ++head) {
-        const int64_t place = (part * part_tokens + t) * heads.all() + first + head;
-        const T *d = dy + place * dim, *source = x + place * dim;
-        const Wide<T> r = scales[place];
-        const auto sum = [=](int64_t i) ZEA_INLINE_LAMBDA {
-          return target[i] + load(d[i]) * load(source[i]) * r;
-        };
-        lanes.each(dim, sum, StoreTo<Wide<T>>{target});
-      }
+    const int32_t count = static_cast<int32_t>(item % 2 == 0 ? heads.queries : heads.keys);
+    const auto rows = static_cast<int32_t>(left < part_tokens ? left : part_tokens) * count;
+    const auto head_of = [=, this](int64_t r) ZEA_INLINE_LAMBDA {
+      const int32_t row = static_cast<int32_t>(r), token = row / count;  // of 64 bits: slow
+      const int64_t place =
+          (part * part_tokens + token) * heads.all() + first + (row - token * count);
+      return ScaledRow<Wide<T>>{place * dim, 0, scales[place]};
+    };
+    lanes.sum_rows(dim, rows, dim, StoreTo<Wide<T>>{sums + item * dim}, head_of, WeightShare(), dy,
+                   x);
   }
 };
 

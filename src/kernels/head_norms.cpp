@@ -15,10 +15,10 @@ detail::HeadsOfToken heads_of(const at::Tensor& x, const HeadNormParameters& nor
   return {norm.queries, norm.keys, x.size(1) - norm.queries - norm.keys, x.size(2)};
 }
 
-/// Tokens of which one sum is made: as the size of a chunk says on the host, and on a device in as
-/// many parts as keep all of it busy.
+/// Tokens of which one sum is made: as the size of a chunk says on the host, and on a device, where
+/// a part has few lanes, in as many parts as keep all of it busy.
 int64_t tokens_per_sum(const at::Tensor& x) {
-  constexpr int64_t kMostParts = 128, kLeastTokens = 16;
+  constexpr int64_t kMostParts = 2048, kLeastTokens = 4;
   if (x.is_cpu()) return rows_per_sum(x.size(1) * x.size(2));
   return std::max(kLeastTokens, (x.size(0) + kMostParts - 1) / kMostParts);
 }
@@ -37,7 +37,7 @@ void add_weight_gradients(const at::Tensor& dy, const at::Tensor& x, const at::T
                                                   .heads = heads_of(x, norm),
                                                   .tokens = x.size(0),
                                                   .part_tokens = step};
-    detail::run_items(x, functor, 2 * parts, step * x.size(1) * x.size(2));
+    detail::run_items(x, functor, 2 * parts, (x.is_cpu() ? step * x.size(1) : 1) * x.size(2));
   });
   const at::Tensor all = sums.sum(0);
   at::Tensor query = gradients.query, key = gradients.key;

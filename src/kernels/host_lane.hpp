@@ -7,51 +7,62 @@
 
 namespace zea::detail {
 
-/// One core of the host.
+/// One core of the host; its functions are those of TeamLane.
 struct HostLane {
   ZEA_FUNCTION bool is_first() const { return true; }
   ZEA_FUNCTION void sync() const {}
 
-  /// write(i, read(i)) for all i < count, in any order. Not `omp simd`: to GCC the values, of
-  /// several members, would then be memory. Clang needs no word.
-  template <class Read, class Write>
-  ZEA_FUNCTION void each(int64_t count, const Read& read, const Write& write) const {
+  /// Not `omp simd`: to GCC the values, of several members, would then be memory. Clang needs no
+  /// word.
+  template <class Write, class F, class... T>
+  ZEA_FUNCTION void each(int64_t count, const Write& write, const F& f, const T*... sources) const {
 #ifndef __clang__
 #pragma GCC ivdep
 #endif
-    for (int64_t i = 0; i < count; ++i) write(i, read(i));
+    for (int64_t i = 0; i < count; ++i) write(i, value_of(f, i, sources[i]...));
   }
 
-  template <class W, class Term>
-  ZEA_FUNCTION W sum(int64_t count, const Term& term) const {
+  template <class W, class F, class... T>
+  ZEA_FUNCTION W sum(int64_t count, const F& f, const T*... sources) const {
     W sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; ++i) sum += term(i);
+    for (int64_t i = 0; i < count; ++i) sum += value_of(f, i, sources[i]...);
     return sum;
   }
 
-  template <class W, class First, class Second>
-  ZEA_FUNCTION TwoValues<W> two_sums(int64_t count, const First& first,
-                                     const Second& second) const {
+  template <class W, class F, class... T>
+  ZEA_FUNCTION Values<W, 2> two_sums(int64_t count, const F& f, const T*... sources) const {
     W one = 0, other = 0;
 #pragma omp simd reduction(+ : one, other)
     for (int64_t i = 0; i < count; ++i) {
-      one += first(i);
-      other += second(i);
+      const Values<W, 2> terms = value_of(f, i, sources[i]...);
+      one += terms.of[0];
+      other += terms.of[1];
     }
     return {one, other};
   }
 
-  /// Of `start` and all values; NaNs are passed over.
-  template <class W, class Value>
-  ZEA_FUNCTION W largest(int64_t count, W start, const Value& value) const {
+  template <class W, class T>
+  ZEA_FUNCTION W largest(int64_t count, W start, const T* source) const {
     W largest = start;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < count; ++i) {
-      const W other = value(i);
+      const W other = load(source[i]);
       largest = other > largest ? other : largest;
     }
     return largest;
+  }
+
+  /// Row by row, onto targets that are zeros: they stay in the cache.
+  template <class W, class RowOf, class F, class... T>
+  ZEA_FUNCTION void sum_rows(int64_t count, int64_t rows, int64_t, const StoreTo<W>& write,
+                             const RowOf& row_of, const F& f, const T*... sources) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto row = row_of(r);
+      const auto more = [=](W sum, auto... values)
+                            ZEA_INLINE_LAMBDA { return sum + f(row, values...); };
+      each(count, write, more, write.targets[0], sources + row.begin...);
+    }
   }
 };
 

@@ -31,11 +31,9 @@ struct AddLogitRow {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     const T* values = tile.row(row);
     const Wide<T> before = maxima[row];
-    const Wide<T> maximum = lanes.largest(
-        tile.columns, before, [=](int64_t i) ZEA_INLINE_LAMBDA { return load(values[i]); });
-    const auto term = [=](int64_t i)
-                          ZEA_INLINE_LAMBDA { return exponential(load(values[i]) - maximum); };
-    const Wide<T> sum = lanes.template sum<Wide<T>>(tile.columns, term);
+    const Wide<T> maximum = lanes.largest(tile.columns, before, values);
+    const auto term = [=](Wide<T> value) ZEA_INLINE_LAMBDA { return exponential(value - maximum); };
+    const Wide<T> sum = lanes.template sum<Wide<T>>(tile.columns, term, values);
     if (!lanes.is_first()) return;
     const Wide<T> kept = sums[row] == 0 ? 0 : sums[row] * std::exp(before - maximum);
     sums[row] = kept + sum;
@@ -57,10 +55,9 @@ struct LogitRowGradient {
     const int64_t place = tile.place(row);
     const Wide<T> own = place < 0 ? 0 : std::exp(load(values[place]) - lse) - 1;
     lanes.sync();  // all lanes have read what one is about to overwrite
-    lanes.each(
-        tile.columns,
-        [=](int64_t i) ZEA_INLINE_LAMBDA { return exponential(load(values[i]) - lse) * factor; },
-        StoreTo<T>{values});
+    const auto gradient = [=](Wide<T> value)
+                              ZEA_INLINE_LAMBDA { return exponential(value - lse) * factor; };
+    lanes.each(tile.columns, StoreTo<T>{values}, gradient, values);
     lanes.sync();
     if (place >= 0 && lanes.is_first()) store(values[place], own * factor);
   }

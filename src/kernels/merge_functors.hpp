@@ -50,9 +50,9 @@ struct MergeHead {
     Wide<T>* target = out + row * out_row + head * out_head;
     lanes.sync();  // all lanes have read what one is about to overwrite
     if (lanes.is_first()) *own_lse = most + std::log(total);
-    const auto value = [=](int64_t i)
-                           ZEA_INLINE_LAMBDA { return target[i] * keeps + load(source[i]) * adds; };
-    lanes.each(dim, value, StoreTo<Wide<T>>{target});
+    const auto value = [=](Wide<T> sum, Wide<T> more)
+                           ZEA_INLINE_LAMBDA { return sum * keeps + more * adds; };
+    lanes.each(dim, StoreTo<Wide<T>>{target}, value, target, source);
   }
 };
 

@@ -8,6 +8,21 @@
 
 namespace zea::detail {
 
+/// A row, or a head, of which the norm is known.
+template <class W>
+struct ScaledRow {
+  int64_t begin;  ///< its first element
+  W mean, scale;
+};
+
+/// What an element adds to the gradient of a norm's weight.
+struct WeightShare {
+  template <class W>
+  ZEA_FUNCTION W operator()(const ScaledRow<W>& row, W dy, W x) const {
+    return dy * (x - row.mean) * row.scale;
+  }
+};
+
 /// y = (x - mean) scale w + bias, of x + added where there is such; w = weight + offset.
 template <class T>
 struct NormaliseRow {
@@ -29,38 +44,39 @@ struct NormaliseRow {
  private:
   template <class Lanes>
   ZEA_FUNCTION const T* add(const Lanes& lanes, int64_t row) const {
-    const T *first = x + row * hidden, *second = added + row * hidden;
-    const auto sum = [=](int64_t i) ZEA_INLINE_LAMBDA { return load(first[i]) + load(second[i]); };
-    lanes.each(hidden, sum, StoreTo<T>{sums + row * hidden});
-    return sums + row * hidden;
+    const int64_t begin = row * hidden;
+    const auto sum = [](Wide<T> a, Wide<T> b) ZEA_INLINE_LAMBDA { return a + b; };
+    lanes.each(hidden, StoreTo<T>{sums + begin}, sum, x + begin, added + begin);
+    return sums + begin;
   }
 
   template <bool kCentres, class Lanes>
   ZEA_FUNCTION void normalise(const Lanes& lanes, int64_t row, const T* source) const {
     const Wide<T> mean = kCentres ? mean_of(lanes, source) : 0;
-    const auto square = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> centred = load(source[i]) - mean;
+    const auto square = [=](Wide<T> value) ZEA_INLINE_LAMBDA {
+      const Wide<T> centred = value - mean;
       return centred * centred;
     };
-    const Wide<T> sum = lanes.template sum<Wide<T>>(hidden, square);
+    const Wide<T> sum = lanes.template sum<Wide<T>>(hidden, square, source);
     const Wide<T> r = 1 / std::sqrt(sum / static_cast<Wide<T>>(hidden) + eps);
     if (lanes.is_first()) {
       if (kCentres) means[row] = mean;
       scales[row] = r;
     }
-    const T *w = weight, *b = bias;
     const Wide<T> shift = offset;
-    const auto value = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> scaled = (load(source[i]) - mean) * r * (load(w[i]) + shift);
-      return kCentres ? scaled + load(b[i]) : scaled;
-    };
-    lanes.each(hidden, value, StoreTo<T>{y + row * hidden});
+    const auto value = [=](Wide<T> x, Wide<T> w, auto... b)
+                           ZEA_INLINE_LAMBDA { return (((x - mean) * r * (w + shift)) + ... + b); };
+    const StoreTo<T> store_to{y + row * hidden};
+    if constexpr (kCentres)
+      lanes.each(hidden, store_to, value, source, weight, bias);
+    else
+      lanes.each(hidden, store_to, value, source, weight);
   }
 
   template <class Lanes>
   ZEA_FUNCTION Wide<T> mean_of(const Lanes& lanes, const T* source) const {
-    const auto term = [=](int64_t i) ZEA_INLINE_LAMBDA { return load(source[i]); };
-    return lanes.template sum<Wide<T>>(hidden, term) / static_cast<Wide<T>>(hidden);
+    const auto term = [](Wide<T> value) ZEA_INLINE_LAMBDA { return value; };
+    return lanes.template sum<Wide<T>>(hidden, term, source) / static_cast<Wide<T>>(hidden);
   }
 };
 
@@ -76,31 +92,29 @@ struct NormaliseRowBackward {
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
-    const T *d = dy + row * hidden, *source = x + row * hidden, *w = weight;
+    const T *d = dy + row * hidden, *source = x + row * hidden;
     const Wide<T> mean = means ? means[row] : 0, r = scales[row], more = offset;
-    const auto plain = [=](int64_t i)
-                           ZEA_INLINE_LAMBDA { return load(d[i]) * (load(w[i]) + more); };
-    const auto along = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return load(d[i]) * (load(w[i]) + more) * (load(source[i]) - mean);
+    const auto along = [=](Wide<T> dy, Wide<T> w, Wide<T> x)
+                           ZEA_INLINE_LAMBDA { return dy * (w + more) * (x - mean); };
+    const auto both = [=](Wide<T> dy, Wide<T> w, Wide<T> x) ZEA_INLINE_LAMBDA {
+      return Values<Wide<T>, 2>{dy * (w + more), along(dy, w, x)};
     };
-    const auto sums = means ? lanes.template two_sums<Wide<T>>(hidden, plain, along)
-                            : TwoValues<Wide<T>>{0, lanes.template sum<Wide<T>>(hidden, along)};
+    Values<Wide<T>, 2> sums{};
+    if (means)
+      sums = lanes.template two_sums<Wide<T>>(hidden, both, d, weight, source);
+    else
+      sums.of[1] = lanes.template sum<Wide<T>>(hidden, along, d, weight, source);
     const Wide<T> count = static_cast<Wide<T>>(hidden);
-    const Wide<T> shift = sums.first / count, slope = sums.second * r * r / count;
-    const auto gradient = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return r * (load(d[i]) * (load(w[i]) + more) - shift - (load(source[i]) - mean) * slope);
+    const Wide<T> shift = sums.of[0] / count, slope = sums.of[1] * r * r / count;
+    const auto gradient = [=](Wide<T> dy, Wide<T> w, Wide<T> x,
+                              auto... more_to_add) ZEA_INLINE_LAMBDA {
+      return (more_to_add + ... + (r * (dy * (w + more) - shift - (x - mean) * slope)));
     };
-    write(lanes, gradient, row * hidden);
-  }
-
- private:
-  template <class Lanes, class Gradient>
-  ZEA_FUNCTION void write(const Lanes& lanes, const Gradient& gradient, int64_t at) const {
-    const StoreTo<T> store_to{dx + at};
-    if (!before) return lanes.each(hidden, gradient, store_to);
-    const T* more = before + at;
-    lanes.each(
-        hidden, [=](int64_t i) ZEA_INLINE_LAMBDA { return load(more[i]) + gradient(i); }, store_to);
+    const StoreTo<T> store_to{dx + row * hidden};
+    if (before)
+      lanes.each(hidden, store_to, gradient, d, weight, source, before + row * hidden);
+    else
+      lanes.each(hidden, store_to, gradient, d, weight, source);
   }
 };
 
@@ -119,57 +133,41 @@ struct SumNormGradients {
     const int64_t blocks = (hidden + part_columns - 1) / part_columns;
     const int64_t part = item / blocks, column = item % blocks * part_columns;
     const int64_t left = hidden - column, columns = left < part_columns ? left : part_columns;
+    const int64_t first = part * part_rows;
+    const int64_t count = rows - first < part_rows ? rows - first : part_rows;
     Wide<T>* target = weight_sums(part) + column;
-    const auto weights = [&](int64_t i) ZEA_INLINE_LAMBDA { return of_weight(part, column + i); };
-    lanes.each(columns, weights, StoreTo<Wide<T>>{target});
-    if (!means) return;
-    const auto biases = [&](int64_t i) ZEA_INLINE_LAMBDA { return of_bias(part, column + i); };
-    lanes.each(columns, biases, StoreTo<Wide<T>>{target + hidden});
+    const auto row_at = [=, this](int64_t r) ZEA_INLINE_LAMBDA { return row_of(first + r); };
+    const auto both = [](const ScaledRow<Wide<T>>& row, Wide<T> dy, Wide<T> x) ZEA_INLINE_LAMBDA {
+      return Values<Wide<T>, 2>{WeightShare()(row, dy, x), dy};
+    };
+    if (means)
+      lanes.sum_rows(columns, count, hidden, StoreTo<Wide<T>, 2>{target, target + hidden}, row_at,
+                     both, dy + column, x + column);
+    else
+      lanes.sum_rows(columns, count, hidden, StoreTo<Wide<T>>{target}, row_at, WeightShare(),
+                     dy + column, x + column);
   }
 
   /// Adds a row to its part.
   template <class Lanes>
   ZEA_FUNCTION void add_row(const Lanes& lanes, int64_t row) const {
     Wide<T>* target = weight_sums(row / part_rows);
-    const T *d = dy + row * hidden, *source = x + row * hidden;
-    const Wide<T> mean = means ? means[row] : 0, r = scales[row];
-    const auto weights = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      return target[i] + share(d[i], source[i], mean, r);
-    };
-    lanes.each(hidden, weights, StoreTo<Wide<T>>{target});
+    const auto own = row_of(row);
+    const auto weights = [=](Wide<T> sum, Wide<T> dy, Wide<T> x)
+                             ZEA_INLINE_LAMBDA { return sum + WeightShare()(own, dy, x); };
+    lanes.each(hidden, StoreTo<Wide<T>>{target}, weights, target, dy + own.begin, x + own.begin);
     if (!means) return;
     Wide<T>* biases = target + hidden;
-    lanes.each(
-        hidden, [=](int64_t i) ZEA_INLINE_LAMBDA { return biases[i] + load(d[i]); },
-        StoreTo<Wide<T>>{biases});
+    const auto sum = [](Wide<T> sum, Wide<T> dy) ZEA_INLINE_LAMBDA { return sum + dy; };
+    lanes.each(hidden, StoreTo<Wide<T>>{biases}, sum, biases, dy + own.begin);
   }
 
  private:
-  ZEA_FUNCTION static Wide<T> share(const T& dy, const T& x, Wide<T> mean, Wide<T> r) {
-    return load(dy) * (load(x) - mean) * r;
+  ZEA_FUNCTION ScaledRow<Wide<T>> row_of(int64_t row) const {
+    return {row * hidden, means ? means[row] : 0, scales[row]};
   }
   ZEA_FUNCTION Wide<T>* weight_sums(int64_t part) const {
     return sums + part * (means ? 2 : 1) * hidden;
-  }
-  ZEA_FUNCTION int64_t end_of(int64_t part) const {
-    const int64_t end = (part + 1) * part_rows;
-    return end < rows ? end : rows;
-  }
-
-  ZEA_FUNCTION Wide<T> of_weight(int64_t part, int64_t column) const {
-    Wide<T> sum = 0;
-    for (int64_t row = part * part_rows; row < end_of(part); ++row) {
-      const int64_t place = row * hidden + column;
-      sum += share(dy[place], x[place], means ? means[row] : 0, scales[row]);
-    }
-    return sum;
-  }
-
-  ZEA_FUNCTION Wide<T> of_bias(int64_t part, int64_t column) const {
-    Wide<T> sum = 0;
-    for (int64_t row = part * part_rows; row < end_of(part); ++row)
-      sum += load(dy[row * hidden + column]);
-    return sum;
   }
 };
 

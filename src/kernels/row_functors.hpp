@@ -17,21 +17,10 @@ struct GatedRow {
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
-    const T *source = x + row * 2 * width, *up = source + width;
-    const auto value = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> z = load(source[i]);
-      return z * Gate::at(z).gate * load(up[i]);
-    };
-    lanes.each(width, value, StoreTo<T>{y + row * width});
-  }
-};
-
-template <class T>
-struct StoreTwo {
-  T *first, *second;
-  ZEA_FUNCTION void operator()(int64_t i, const TwoValues<Wide<T>>& values) const {
-    store(first[i], values.first);
-    store(second[i], values.second);
+    const T* source = x + row * 2 * width;
+    const auto value = [](Wide<T> z, Wide<T> up)
+                           ZEA_INLINE_LAMBDA { return z * Gate::at(z).gate * up; };
+    lanes.each(width, StoreTo<T>{y + row * width}, value, source, source + width);
   }
 };
 
@@ -43,47 +32,38 @@ struct GatedRowBackward {
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
-    const T *gradient = dy + row * width, *source = x + row * 2 * width, *up = source + width;
+    const T* source = x + row * 2 * width;
     T* dgate = dx + row * 2 * width;
-    const auto values = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> z = load(source[i]), d = load(gradient[i]);
+    const auto values = [](Wide<T> d, Wide<T> z, Wide<T> up) ZEA_INLINE_LAMBDA {
       const auto gated = Gate::at(z);
-      return TwoValues<Wide<T>>{d * load(up[i]) * gated.slope, d * z * gated.gate};
+      return Values<Wide<T>, 2>{d * up * gated.slope, d * z * gated.gate};
     };
-    lanes.each(width, values, StoreTwo<T>{dgate, dgate + width});
+    lanes.each(width, StoreTo<T, 2>{dgate, dgate + width}, values, dy + row * width, source,
+               source + width);
   }
 };
 
-/// A head of a token: its first 2 * half coordinates are turned by the token's angles if it is one
-/// of the first `heads`; the rest is copied.
+/// One of the first `heads` of a token: its first 2 * half coordinates are turned by the token's
+/// angles, in place.
 template <class T>
 struct RotateHead {
-  const T *x, *cosines, *sines;
-  T* y;
+  T* x;
+  const T *cosines, *sines;
   Wide<T> sign;  ///< -1: by the negative angles
   int64_t all_heads, heads, dim, half;
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
-    const T* source = x + item * dim;
-    T* target = y + item * dim;
-    const int64_t turned = item % all_heads < heads ? 2 * half : 0;
-    if (turned > 0) turn(lanes, source, item / all_heads, target);
-    copy_elements(lanes, dim - turned, source + turned, target + turned);
-  }
-
- private:
-  template <class Lanes>
-  ZEA_FUNCTION void turn(const Lanes& lanes, const T* source, int64_t token, T* target) const {
-    const int64_t second_half = half;
-    const T *cosine = cosines + token * half, *sine = sines + token * half;
+    const int64_t token = item / heads;
+    T* head = x + (token * all_heads + item % heads) * dim;
     const Wide<T> turned = sign;
-    const auto values = [=](int64_t i) ZEA_INLINE_LAMBDA {
-      const Wide<T> c = load(cosine[i]), s = turned * load(sine[i]);
-      const Wide<T> first = load(source[i]), second = load(source[second_half + i]);
-      return TwoValues<Wide<T>>{first * c - second * s, second * c + first * s};
+    const auto values = [=](Wide<T> first, Wide<T> second, Wide<T> c,
+                            Wide<T> sine) ZEA_INLINE_LAMBDA {
+      const Wide<T> s = turned * sine;
+      return Values<Wide<T>, 2>{first * c - second * s, second * c + first * s};
     };
-    lanes.each(half, values, StoreTwo<T>{target, target + half});
+    lanes.each(half, StoreTo<T, 2>{head, head + half}, values, head, head + half,
+               cosines + token * half, sines + token * half);
   }
 };
 
@@ -99,16 +79,15 @@ struct DropRow {
 
   template <class Lanes>
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
-    const T* source = x + row * width;
     const uint64_t begin = mixed(mixed(static_cast<uint64_t>(keys[row])) ^ stream) +
                            static_cast<uint64_t>(first_column) * kGoldenGamma;
     const uint64_t bound = least;
     const Wide<T> factor = scale;
-    const auto value = [=](int64_t i) ZEA_INLINE_LAMBDA {
+    const auto value = [=](int64_t i, Wide<T> of_row) ZEA_INLINE_LAMBDA {
       const uint64_t drawn = mixed(begin + static_cast<uint64_t>(i) * kGoldenGamma) >> 11;
-      return drawn < bound ? Wide<T>(0) : load(source[i]) * factor;
+      return drawn < bound ? Wide<T>(0) : of_row * factor;
     };
-    lanes.each(width, value, StoreTo<T>{y + row * width});
+    lanes.each(width, StoreTo<T>{y + row * width}, OfPlace{value}, x + row * width);
   }
 };
 

@@ -68,25 +68,22 @@ at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gati
   return dx;
 }
 
-at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                        int64_t heads, bool backwards) {
+void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                  int64_t heads, bool backwards) {
   if (!runs_kernels(x)) return rotate_heads_reference(x, cosines, sines, heads, backwards);
   ZEA_ASSERT(cosines.scalar_type() == x.scalar_type() && cosines.is_contiguous());
-  const int64_t tokens = x.size(0), all = x.size(1), dim = x.size(2);
-  const at::Tensor y = at::empty_like(x);
+  ZEA_ASSERT(x.is_contiguous() && heads > 0);
   with_element_type(x, [&]<class T>(T) {
     const detail::RotateHead<T> functor{.x = elements<T>(x),
                                         .cosines = elements<T>(cosines),
                                         .sines = elements<T>(sines),
-                                        .y = elements<T>(y),
                                         .sign = static_cast<Wide<T>>(backwards ? -1 : 1),
-                                        .all_heads = all,
+                                        .all_heads = x.size(1),
                                         .heads = heads,
-                                        .dim = dim,
+                                        .dim = x.size(2),
                                         .half = cosines.size(1)};
-    run_items(x, functor, tokens * all, dim);
+    run_items(x, functor, x.size(0) * heads, functor.half);
   });
-  return y;
 }
 
 }  // namespace zea

@@ -93,8 +93,10 @@ void add_parameter_gradients(const at::Tensor& dy, const NormRows& rows,
   const int64_t parts = detail::num_chunks(dy.size(0), part_rows);
   const at::Tensor sums =
       at::empty({parts, rows.mean.defined() ? 2 : 1, hidden}, rows.scale.options());
-  run_items(dy, gradient_of_parameters<T>(dy, rows, elements<Wide<T>>(sums), part_rows, kColumns),
-            parts * detail::num_chunks(hidden, kColumns), kColumns);
+  detail::launch_items(
+      gradient_of_parameters<T>(dy, rows, elements<Wide<T>>(sums), part_rows, kColumns),
+      parts * detail::num_chunks(hidden, kColumns), detail::num_packs(dy, kColumns),
+      detail::stream_of(dy));
   const at::Tensor all = sums.sum(0);
   at::Tensor weight = gradients.weight, bias = gradients.bias;
   weight.add_(all[0]);

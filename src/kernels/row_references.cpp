@@ -145,21 +145,15 @@ at::Tensor gelu_backward_reference(const at::Tensor& dy, const at::Tensor& x,
   return dx;
 }
 
-at::Tensor rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines,
-                                  const at::Tensor& sines, int64_t heads, bool backwards) {
-  const int64_t half = cosines.size(1), rest = x.size(1) - heads;
-  at::Tensor y = at::empty_like(x);
-  const auto part = [&](const at::Tensor& t, int64_t begin) {
-    return t.narrow(1, 0, heads).narrow(2, begin, half);
-  };
-  const at::Tensor first = part(x, 0), second = part(x, half), cos = cosines.unsqueeze(1);
+void rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                            int64_t heads, bool backwards) {
+  const int64_t half = cosines.size(1);
+  const at::Tensor turned = x.narrow(1, 0, heads), cos = cosines.unsqueeze(1);
+  const at::Tensor first = turned.narrow(2, 0, half), second = turned.narrow(2, half, half);
   const at::Tensor sin = (backwards ? sines.neg() : sines).unsqueeze(1);
-  part(y, 0).copy_(first.mul(cos).sub_(second.mul(sin)));
-  part(y, half).copy_(second.mul(cos).add_(first.mul(sin)));
-  const int64_t kept = x.size(2) - 2 * half;
-  if (kept > 0) y.narrow(2, 2 * half, kept).copy_(x.narrow(2, 2 * half, kept));
-  y.narrow(1, heads, rest).copy_(x.narrow(1, heads, rest));
-  return y;
+  const at::Tensor sum = second.mul(cos).add_(first.mul(sin));
+  first.copy_(first.mul(cos).sub_(second.mul(sin)));
+  second.copy_(sum);
 }
 
 }  // namespace zea

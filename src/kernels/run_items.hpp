@@ -16,6 +16,12 @@ bool runs_kernels(const at::Tensor& x);
 /// libtorch's stream of a tensor's device at the time of the call, a cudaStream_t.
 void* stream_of(const at::Tensor& x);
 
+/// Of a device's lanes; an item has so many elements like those of `x`.
+inline int64_t num_packs(const at::Tensor& x, int64_t elements) {
+  return (elements * x.element_size() + static_cast<int64_t>(kPackBytes) - 1) /
+         static_cast<int64_t>(kPackBytes);
+}
+
 template <class Functor>
 ZEA_WIDE_CLONES void run_on_host(const Functor& functor, int64_t begin, int64_t end) {
   const Functor own = functor;  // no store can change it
@@ -34,7 +40,7 @@ template <class Functor>
 void run_items(const at::Tensor& where, const Functor& functor, int64_t items,
                int64_t item_elements) {
   if (where.is_cpu()) return run_items_on_host(functor, items, item_elements);
-  launch_items(functor, items, item_elements, stream_of(where));
+  launch_items(functor, items, num_packs(where, item_elements), stream_of(where));
 }
 
 }  // namespace zea::detail

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pointwise functions: activations, the gated one, and rotary positions. Each keeps only its input.
+// Pointwise functions: activations, the gated one, and rotary positions. Each keeps only its input,
+// and rotary positions not even that.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
@@ -84,24 +85,35 @@ struct GatedFunction : Function<GatedFunction> {
 
 struct RotaryFunction : Function<RotaryFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& cosines, const Tensor& sines,
-                        int64_t heads) {
+                        int64_t heads, int64_t head_dim) {
     ctx->save_for_backward({cosines, sines});
     ctx->saved_data["heads"] = heads;
-    return rotate_heads(x.contiguous(), cosines, sines, heads, false);
+    ctx->saved_data["head_dim"] = head_dim;
+    ctx->mark_dirty({x});
+    rotate_heads(by_head(x, head_dim), cosines, sines, heads, false);
+    return x;
   }
 
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const Tensors saved = ctx->get_saved_variables();
     const int64_t heads = ctx->saved_data.at("heads").toInt();
-    return {rotate_heads(outputs[0].contiguous(), saved[0], saved[1], heads, true), {}, {}, {}};
+    const Tensor dx = outputs[0].contiguous();
+    rotate_heads(by_head(dx, ctx->saved_data.at("head_dim").toInt()), saved[0], saved[1], heads,
+                 true);
+    return {dx, {}, {}, {}, {}};
+  }
+
+ private:
+  static Tensor by_head(const Tensor& x, int64_t head_dim) {
+    return x.view({x.size(0), x.flatten(1).size(1) / head_dim, head_dim});
   }
 };
 
 }  // namespace
 
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                  int64_t heads) {
-  return RotaryFunction::apply(x, cosines, sines, heads);
+                  int64_t heads, int64_t head_dim) {
+  return RotaryFunction::apply(x, cosines, sines, heads, head_dim);
 }
 
 at::Tensor gated(const at::Tensor& x, Activation activation) {

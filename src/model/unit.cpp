@@ -77,16 +77,14 @@ class TensorOps {
   at::Tensor head_norms(const at::Tensor& qkv, const BlockSpec& block) const {
     HeadShape heads = heads_here(qkv, block);
     if (block.query_key_norm) heads = {1, 1, heads.query * heads.dim};
-    const at::Tensor normed =
-        zea::head_norms(by_head(qkv, heads), weight("q_norm"), weight("k_norm"), heads.query,
-                        heads.key_value, block.query_key_norm.value_or(block.norm));
-    return block.query_key_norm ? normed.flatten(1) : normed;
+    return zea::head_norms(by_head(qkv, heads), weight("q_norm"), weight("k_norm"), heads.query,
+                           heads.key_value, block.query_key_norm.value_or(block.norm));
   }
   at::Tensor rotary(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
     const TokenAttention& tokens = microbatch_.attention(unit_);
-    return zea::rotary(by_head(qkv, heads), tokens.rotary_cosines, tokens.rotary_sines,
-                       heads.query + heads.key_value);
+    return zea::rotary(qkv, tokens.rotary_cosines, tokens.rotary_sines,
+                       heads.query + heads.key_value, heads.dim);
   }
   at::Tensor attention(const at::Tensor& qkv, const BlockSpec& block) const {
     const HeadShape heads = heads_here(qkv, block);
@@ -217,10 +215,10 @@ class TensorOps {
     const std::vector<int64_t>& out = weight("out").shape();
     const int64_t attended = block.order == WeightOrder::OutIn ? out[1] : out[0];
     const int64_t query = attended / block.heads.dim;
-    const int64_t all = qkv.dim() == 3 ? qkv.size(1) : qkv.size(1) / block.heads.dim;
+    const int64_t all = qkv.flatten(1).size(1) / block.heads.dim;
     return {query, (all - query) / 2, block.heads.dim};
   }
-  /// (tokens, heads, head_dim) of that or of (tokens, heads * head_dim).
+  /// (tokens, heads, head_dim) of what rows of as many numbers are.
   static at::Tensor by_head(const at::Tensor& x, const HeadShape& heads) {
     return x.view({x.size(0), heads.query + 2 * heads.key_value, heads.dim});
   }

@@ -64,8 +64,8 @@ TEST_P(NoRowsTest, PassThroughAttention) {
   const Tensor table = at::empty({0, 1}, GetParam());
   const TokenAttention tokens;
   expect_none(kHidden, 4, [&](const Tensor& x) {
-    const Tensor heads = rotary(x.view({0, 4, 2}), table, table, 3);  // 2 queries, a key, a value
-    return Layers().attention(heads, tokens, 2, 1, {});
+    const Tensor heads = rotary(x + x, table, table, 3, 2);  // of 2 queries, a key, a value
+    return Layers().attention(heads.view({0, 4, 2}), tokens, 2, 1, {});
   });
 }
 

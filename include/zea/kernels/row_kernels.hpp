@@ -21,9 +21,9 @@ at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Gating gati
 
 /// Rotates the first `heads` heads of x (tokens, all_heads, head_dim), of each the first
 /// coordinates, by the angles of the tables (tokens, half of these coordinates), or by their
-/// negatives; the rest is copied.
-at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                        int64_t heads, bool backwards);
+/// negatives, in place.
+void rotate_heads(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                  int64_t heads, bool backwards);
 
 /// Which elements of rows dropout drops (arXiv:1207.0580): drawn by counting, from what they are
 /// of.
@@ -41,7 +41,7 @@ at::Tensor drop_elements_reference(const at::Tensor& x, const at::Tensor& keys,
                                    const Dropout& dropout);
 at::Tensor gated_forward_reference(const at::Tensor& x, Gating gating);
 at::Tensor gated_backward_reference(const at::Tensor& dy, const at::Tensor& x, Gating gating);
-at::Tensor rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines,
-                                  const at::Tensor& sines, int64_t heads, bool backwards);
+void rotate_heads_reference(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                            int64_t heads, bool backwards);
 
 }  // namespace zea

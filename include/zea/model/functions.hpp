@@ -93,11 +93,11 @@ at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& rows, const at::Ten
 /// x (features, width) with `end` (width) in the rows `rows` int64.
 at::Tensor with_row_ends(const at::Tensor& x, const at::Tensor& rows, Parameter& end);
 
-/// Rotates the first `heads` heads of x (tokens, all_heads, head_dim) by tables (tokens, pairs);
+/// Rotates the first `heads` heads of x (tokens, all heads of head_dim) by tables (tokens, pairs);
 /// the two halves of its first 2 * pairs coordinates are those of its rotations, as in
-/// transformers.
+/// transformers. In place, and so its gradient in backward: nobody else may hold either.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
-                  int64_t heads);
+                  int64_t heads, int64_t head_dim);
 
 /// x (tokens, 2 * width), gate first: activation(gate) * up, (tokens, width). Of Silu or GeluTanh.
 at::Tensor gated(const at::Tensor& x, Activation activation);

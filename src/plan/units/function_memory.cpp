@@ -196,6 +196,7 @@ int64_t biases_working(int64_t rows, const WeightSpec& bias, const ElementBytes&
 FunctionMemory rotary_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
   FunctionMemory f;
   f.output = rows * width * bytes.param;
+  f.changes_input = true;
   return f;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `__global__` launcher. An item of few elements has a warp, and a block has eight items; one
-// of many has the block. Which it is depends on the elements alone, so sums are the same on every
-// device.
+// The `__global__` launcher. An item has a lane for each of its packs, up to a warp; one of many
+// packs has a block, of which those of fewer share one. How many lanes it has depends on the packs
+// alone, so sums are the same on every device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,10 +16,11 @@ namespace zea::detail {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kBlock = 256;
-inline constexpr int64_t kMostWarpElements = 1024;
+inline constexpr int kLeastLanes = 4;
+inline constexpr int64_t kMostWarpPacks = kBlock;  ///< of more, each lane of a block has some
 inline constexpr int64_t kMostBlocks = int64_t{1} << 16;
 
-/// A warp, or the block.
+/// A part of a warp, of a power of two; a warp; or the block.
 class ThreadTeam {
  public:
   /// `parts`: shared memory of the block, 8 bytes per warp.
@@ -30,20 +31,26 @@ class ThreadTeam {
     return static_cast<int>(threadIdx.x) & (lanes_ - 1);
   }
   __device__ __forceinline__ void sync() const {
-    if (lanes_ == kWarp)
-      __syncwarp();
-    else
+    if (lanes_ > kWarp)
       __syncthreads();
+    else
+      __syncwarp(of_warp());
   }
 
   template <class W, class Join>
   __device__ __forceinline__ W all(W value, const Join& join) const {
-    for (int distance = kWarp / 2; distance > 0; distance /= 2)
-      value = join(value, __shfl_xor_sync(0xffffffffu, value, distance));
-    return lanes_ == kWarp ? value : of_warps(value, join);
+    for (int distance = (lanes_ < kWarp ? lanes_ : kWarp) / 2; distance > 0; distance /= 2)
+      value = join(value, __shfl_xor_sync(of_warp(), value, distance));
+    return lanes_ > kWarp ? of_warps(value, join) : value;
   }
 
  private:
+  /// Those of the warp's threads that are the team's, a bit each.
+  __device__ __forceinline__ unsigned of_warp() const {
+    if (lanes_ >= kWarp) return 0xffffffffu;
+    return ((1u << lanes_) - 1) << (threadIdx.x % kWarp / lanes_ * lanes_);
+  }
+
   template <class W, class Join>
   __device__ __forceinline__ W of_warps(W value, const Join& join) const {
     W* parts = reinterpret_cast<W*>(parts_);
@@ -70,13 +77,20 @@ __global__ void __launch_bounds__(kBlock)
     functor(lane, item);
 }
 
+inline int lanes_of(int64_t item_packs) {
+  if (item_packs > kMostWarpPacks) return kBlock;
+  int lanes = kLeastLanes;
+  while (lanes < kWarp && lanes < item_packs) lanes *= 2;
+  return lanes;
+}
+
 /// Throws unless a kernel was launched.
 void check_launch();
 
 template <class Functor>
-void launch_items(const Functor& functor, int64_t items, int64_t item_elements, void* stream) {
+void launch_items(const Functor& functor, int64_t items, int64_t item_packs, void* stream) {
   if (items == 0) return;
-  const int lanes = item_elements > kMostWarpElements ? kBlock : kWarp;
+  const int lanes = lanes_of(item_packs);
   const int64_t teams = kBlock / lanes, blocks = std::min((items + teams - 1) / teams, kMostBlocks);
   run_items<<<static_cast<unsigned>(blocks), kBlock, 0, static_cast<cudaStream_t>(stream)>>>(
       functor, items, lanes);

@@ -12,8 +12,8 @@ namespace zea::detail {
 const Kokkos::Cuda& kokkos_space(void* stream);
 
 template <class Functor>
-void launch_items(const Functor& functor, int64_t items, int64_t item_elements, void* stream) {
-  run_items_by_kokkos(kokkos_space(stream), functor, items, item_elements);
+void launch_items(const Functor& functor, int64_t items, int64_t item_packs, void* stream) {
+  run_items_by_kokkos(kokkos_space(stream), functor, items, item_packs);
 }
 
 }  // namespace zea::detail

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row functors as Kokkos runs them, in any of its execution spaces. Lanes are as our own launcher
-// deals them (device/cuda): an item of few elements has a thread of a team with its vector lanes,
-// which is a warp on a GPU; one of many has the whole team.
+// Row functors as Kokkos runs them, in any of its execution spaces. An item of few packs has a
+// thread of a team with its vector lanes, which is a warp on a GPU; one of many has the whole team.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -12,7 +11,7 @@
 
 namespace zea::detail {
 
-inline constexpr int64_t kMostThreadElements = 1024;
+inline constexpr int64_t kMostThreadPacks = 256;
 inline constexpr int64_t kMostTeams = int64_t{1} << 16;
 
 /// A team of a space: a block of eight warps, or a core of the host.
@@ -106,12 +105,12 @@ void run_in_teams(const Space& space, const Functor& functor, int64_t items) {
   Kokkos::parallel_for(policy, ItemsKernel<Space, Functor, kIsTeam>{functor, items});
 }
 
-/// Starts `functor(lane, item)` for all items, of so many elements each.
+/// Starts `functor(lane, item)` for all items, of so many packs each.
 template <class Space, class Functor>
 void run_items_by_kokkos(const Space& space, const Functor& functor, int64_t items,
-                         int64_t item_elements) {
+                         int64_t item_packs) {
   if (items == 0) return;
-  if (item_elements > kMostThreadElements)
+  if (item_packs > kMostThreadPacks)
     run_in_teams<true>(space, functor, items);
   else
     run_in_teams<false>(space, functor, items);
