@@ -74,11 +74,8 @@ double muon_scale(MuonRate rate, int64_t rows, int64_t columns) {
 
 Muon::Muon(Engine& engine) : engine_(engine) {
   const Plan& plan = engine.plan();
-  std::vector<int> held;
-  for (size_t g = 0; g < plan.buffers.size(); ++g)
-    if (plan.holds(engine.world_rank(), static_cast<int>(g))) held.push_back(static_cast<int>(g));
-  for (const MuonPart& part :
-       muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules, held))
+  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
+                                         plan.held_buffers(engine.world_rank())))
     parts_.push_back(make_part(part));
 }
 

@@ -24,9 +24,8 @@ Optimizer::Optimizer(Engine& engine)
     : engine_(engine), update_(kUpdates.at(engine.plan().optimizer.kind)) {
   if (engine.plan().optimizer.kind == OptimizerKind::Muon) muon_.emplace(engine);
   const Plan& plan = engine.plan();
-  for (size_t g = 0; g < plan.buffers.size(); ++g) {
-    const int buffer = static_cast<int>(g);
-    if (!plan.buffers[g].trainable || !plan.holds(engine.world_rank(), buffer)) continue;
+  for (const int buffer : plan.held_buffers(engine.world_rank())) {
+    if (!plan.buffers[buffer].trainable) continue;
     add_cuts(buffer);
     if (plan.counts(engine.world_rank(), buffer)) add_counted(buffer);
   }

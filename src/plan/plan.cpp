@@ -353,6 +353,13 @@ bool Plan::holds(int world_rank, int buffer) const {
   return std::count(stages.begin(), stages.end(), mesh.coordinate(world_rank, module).pp) > 0;
 }
 
+std::vector<int> Plan::held_buffers(int world_rank) const {
+  std::vector<int> held;
+  for (size_t g = 0; g < buffers.size(); ++g)
+    if (holds(world_rank, static_cast<int>(g))) held.push_back(static_cast<int>(g));
+  return held;
+}
+
 bool Plan::counts(int world_rank, int buffer) const {
   return holds(world_rank, buffer) &&
          mesh.coordinate(world_rank, buffers[buffer].module).pp == stages_of_buffer(buffer).front();

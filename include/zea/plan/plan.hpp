@@ -68,6 +68,7 @@ struct Plan {
   /// which counts it in norms and writes it.
   bool holds(int world_rank, int buffer) const;
   bool counts(int world_rank, int buffer) const;
+  std::vector<int> held_buffers(int world_rank) const;
   /// Which pieces of a buffer's parameters this rank has: its place among the ranks that they are
   /// dealt to.
   int piece_rank(int world_rank, int buffer) const;

@@ -16,7 +16,7 @@ int64_t bytes_of(DType dtype) {
   return static_cast<int64_t>(element_bytes(dtype));
 }
 
-void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g, int world_rank) {
+void add_owned(MemoryEstimate& estimate, const Plan& plan, int g, int world_rank) {
   const FlatBuffer& buffer = plan.buffers[g];
   const Sharding& sharding = plan.shardings[g];
   const Precision& precision = plan.precision_of(buffer.module);
@@ -26,8 +26,7 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g, int world_r
   if (buffer.trainable)
     estimate.states += state_bytes(
         plan.optimizer, buffer, plan.param_rules,
-        shard_range(buffer, plan.shard_of(world_rank, static_cast<int>(g)), sharding.shards),
-        precision.master);
+        shard_range(buffer, plan.shard_of(world_rank, g), sharding.shards), precision.master);
   estimate.gradients += own * each.gradients;
   if (sharding.subgroup > 0 && !buffer.units.empty())
     estimate.gathered += padded / sharding.subgroup * bytes_of(precision.param);
@@ -39,8 +38,7 @@ void add_owned(MemoryEstimate& estimate, const Plan& plan, size_t g, int world_r
 /// The first of a step arrives in place where it travels in the owned type.
 int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
   int64_t largest = 0;
-  for (size_t g = 0; g < plan.buffers.size(); ++g) {
-    if (!plan.holds(world_rank, static_cast<int>(g))) continue;
+  for (const int g : plan.held_buffers(world_rank)) {
     const FlatBuffer& buffer = plan.buffers[g];
     const Precision& precision = plan.precision_of(buffer.module);
     const int shards = plan.shardings[g].shards;
@@ -55,12 +53,9 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
 /// pieces of all tp ranks, what is made of it in the own one, and the iteration on one matrix,
 /// which holds it, what a step makes of it, their operands in vectors, and four squares.
 int64_t muon_bytes(const Plan& plan, int world_rank) {
-  std::vector<int> held;
-  for (size_t g = 0; g < plan.buffers.size(); ++g)
-    if (plan.holds(world_rank, static_cast<int>(g))) held.push_back(static_cast<int>(g));
   int64_t most = 0;
-  for (const MuonPart& part :
-       muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules, held)) {
+  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
+                                         plan.held_buffers(world_rank))) {
     int64_t elements = std::reduce(part.counts.begin(), part.counts.end()), iteration = 0;
     for (const int buffer : part.buffers)
       elements += plan.mesh.grid(plan.buffers[buffer].module).tp *
@@ -111,8 +106,7 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches,
                                NarrowProducts products) {
   MemoryEstimate estimate;
-  for (size_t g = 0; g < plan.buffers.size(); ++g)
-    if (plan.holds(world_rank, static_cast<int>(g))) add_owned(estimate, plan, g, world_rank);
+  for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int place = plan.place_of(world_rank);
   const SlotPlans& slots = plan.slots[place];
   estimate.gathered += received_bytes(plan, world_rank, microbatches.size());

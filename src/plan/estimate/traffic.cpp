@@ -84,12 +84,9 @@ class StepTraffic {
   /// Muon gathers buffers' updates, from shards and pieces; then each rank's part of what came of
   /// them goes to the replicas of its shard, and with theirs to the other shards.
   void add_muon(const std::vector<bool>& buffers_with_gradient) {
-    std::vector<int> held;
-    for (size_t g = 0; g < plan_.buffers.size(); ++g)
-      if (plan_.holds(rank_, static_cast<int>(g))) held.push_back(static_cast<int>(g));
     const auto has_gradient = [&](int buffer) { return buffers_with_gradient[buffer]; };
-    for (const MuonPart& part :
-         muon_parts(plan_.model, plan_.buffers, plan_.shardings, plan_.param_rules, held)) {
+    for (const MuonPart& part : muon_parts(plan_.model, plan_.buffers, plan_.shardings,
+                                           plan_.param_rules, plan_.held_buffers(rank_))) {
       for (const int buffer : part.buffers)
         if (has_gradient(buffer)) add_muon_gathers(buffer);
       if (std::ranges::any_of(part.buffers, has_gradient)) add_muon_results(part);
