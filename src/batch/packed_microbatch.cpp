@@ -5,6 +5,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace zea {
@@ -90,6 +91,25 @@ at::Tensor moved(const at::Tensor& block, at::Device device,
   return there;
 }
 
+/// Lets the tensors of `packed` lie in `block`, as they were packed.
+void place(Microbatch& packed, const at::Tensor& block) {
+  const PackedTensors tensors(packed, block.device());
+  int64_t begin = 0;
+  for (at::Tensor* tensor : tensors.list()) {
+    const at::Tensor there = part_of(block, begin, *tensor);
+    begin = end_of(begin, *tensor);
+    *tensor = there;
+  }
+  packed.block = block;
+}
+
+bool attend_alike(const std::vector<TokenAttention>& a, const std::vector<TokenAttention>& b) {
+  return std::ranges::equal(a, b, [](const TokenAttention& one, const TokenAttention& other) {
+    return one.segments.slices() == other.segments.slices() &&
+           one.slices.slices() == other.slices.slices();
+  });
+}
+
 }  // namespace
 
 PackedMicrobatch pack(Microbatch made, at::Device device) {
@@ -111,15 +131,27 @@ PackedMicrobatch pack(Microbatch made, at::Device device) {
 
 Microbatch move_to(at::Device device, PackedMicrobatch packed, std::optional<c10::Stream> copies) {
   if (!packed.block.defined()) return std::move(packed.made);
-  const at::Tensor block = moved(packed.block, device, copies);
-  const PackedTensors tensors(packed.made, device);
-  int64_t begin = 0;
-  for (at::Tensor* tensor : tensors.list()) {
-    const at::Tensor there = part_of(block, begin, *tensor);
-    begin = end_of(begin, *tensor);
-    *tensor = there;
-  }
+  place(packed.made, moved(packed.block, device, copies));
   return std::move(packed.made);
+}
+
+Microbatch with_own_block(Microbatch on_device) {
+  place(on_device, on_device.block.clone());
+  return on_device;
+}
+
+bool is_laid_out_alike(Microbatch a, Microbatch b) {
+  const PackedTensors ours(a, a.block.device()), theirs(b, b.block.device());
+  const auto is_alike = [](const at::Tensor* one, const at::Tensor* other) {
+    return one->sizes() == other->sizes() && one->scalar_type() == other->scalar_type();
+  };
+  const auto encodes_alike = [](const EncoderPart& one, const EncoderPart& other) {
+    return one.items_here == other.items_here && attend_alike(one.attention, other.attention);
+  };
+  return a.tokens == b.tokens && a.items == b.items && a.targets == b.targets &&
+         a.text_rows == b.text_rows && attend_alike(a.text_attention, b.text_attention) &&
+         std::ranges::equal(a.encoders, b.encoders, encodes_alike) &&
+         std::ranges::equal(ours.list(), theirs.list(), is_alike);
 }
 
 }  // namespace zea

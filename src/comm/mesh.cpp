@@ -148,6 +148,10 @@ Traffic Mesh::traffic() const {
   return traffic;
 }
 
+void Mesh::count(const Traffic& sent) {
+  for (const auto& [name, bytes] : sent) by_name_.at(name).sent_bytes += bytes;
+}
+
 Collectives& Mesh::replica() {
   return named("replica");
 }

@@ -7,6 +7,7 @@
 #include "cached_encoders.hpp"
 #include "faults.hpp"
 #include "gathering.hpp"
+#include "graphs.hpp"
 #include "plan/mesh/mesh_shape.hpp"
 #include "plan/mesh/module_sharding.hpp"
 #include "plan/model/precision.hpp"
@@ -168,6 +169,9 @@ void check_device(Faults& faults, const Options& options) {
   if (run.device == DeviceKind::Cpu && run.ranks_per_gpu > 1)
     faults.add("run.ranks_per_gpu = " + std::to_string(run.ranks_per_gpu) +
                " with run.device = \"cpu\": there is no GPU to share; leave it out");
+  if (run.device == DeviceKind::Cpu && run.cuda_graphs > 0)
+    faults.add("run.cuda_graphs = " + std::to_string(run.cuda_graphs) +
+               " with run.device = \"cpu\": a host has no graphs; leave it out");
   if (run.device == DeviceKind::Cpu && run.deterministic)
     faults.add(
         "run.deterministic = true with run.device = \"cpu\": a run on CPUs gives the same bits "
@@ -332,6 +336,7 @@ StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
   StepPlan planned = make_step_plan(step, samples, index, step_plan_options());
   const SampleCosts flops = flops_of_samples();
   for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops);
+  if (options.run.cuda_graphs > 0) planned.shape = shape_of(planned, index);
   return planned;
 }
 
@@ -392,8 +397,8 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
     if (grid.module != kDecoder && mesh.has(world_rank, grid.module))
       input.item_shares[grid.module] = {grid.dp_module,
                                         mesh.coordinate(world_rank, grid.module).dp_module};
-  return {step.step,        step.samples, step.tokens,         step.targets,
-          step.model_flops, microbatches, make_schedule(input)};
+  return {step.step,        step.samples, step.tokens,          step.targets,
+          step.model_flops, microbatches, make_schedule(input), step.shape};
 }
 
 ModelSpec model_of(const Options& options, const std::string& config_json) {
@@ -446,6 +451,8 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
+  detail::check_graphs(faults, {options, model, mesh, shardings});
+  faults.throw_if_any();
   const Plan plan{
       .options = options,
       .config_json = with_adapters(config_json, options),

@@ -29,39 +29,46 @@ TrainStep::TrainStep(Engine& engine, Optimizer& optimizer, Collectives& control,
   const Plan& plan = engine.plan();
   if (zea::is_judged_on_device(plan, !device.is_cpu() && has_flat_kernels(device)))
     device_sums_.emplace(engine.mesh().world(), device, plan.options.optim.clip_norm);
+  if (const int64_t shapes = plan.options.run.cuda_graphs; shapes > 0)
+    graphs_.emplace(shapes, plan.options.log.trace_step, engine.mesh(), device);
 }
 
 std::vector<StepReport> TrainStep::run(const RankStep& step,
                                        const std::vector<Microbatch>& microbatches,
                                        int64_t bad_items, const StepFlags& flags,
                                        TrainPosition& position) {
+  const auto walk_over = [&](const std::vector<Microbatch>& these) { return walk(step, these); };
+  const at::Tensor loss =
+      graphs_ ? graphs_->run(step, microbatches, walk_over) : walk_over(microbatches);
+  StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
+  for (const Microbatch& microbatch : microbatches)
+    if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
+  if (!device_sums_) return {run_on_host(step, own, loss, position)};
+  // Long made while the device still has this one's walk to do; its updates are counted exactly.
+  const std::optional<StepReport> before = finish(position);
+  run_on_device(step, own, loss, position);
+  return before ? std::vector{*before} : std::vector<StepReport>();
+}
+
+/// What a step does up to the sums of its gradients; gives this rank's loss, undefined for none.
+at::Tensor TrainStep::walk(const RankStep& step, const std::vector<Microbatch>& microbatches) {
   ActionRecord& record = engine_.mesh().record();
   {
     const ActionRecord::Action action(record, "zero gradients");
     ShardedBuffer::zero_gradients(engine_.buffers());
   }
-  const WalkResult walk = engine_.run(step.schedule.actions, microbatches);
-  {
-    const ActionRecord::Action action(record, "sum gradients over holders");
-    holder_sums_.run(step.schedule.has_gradient);
-  }
-
-  StepSums own{.bad_items = static_cast<double>(bad_items), .flags = flags};
-  for (const Microbatch& microbatch : microbatches)
-    if (microbatch.counts) own.targets += static_cast<double>(microbatch.targets);
-  if (!device_sums_) return {run_on_host(step, own, walk, position)};
-  // Long made while the device still has this one's walk to do; its updates are counted exactly.
-  const std::optional<StepReport> before = finish(position);
-  run_on_device(step, own, walk, position);
-  return before ? std::vector{*before} : std::vector<StepReport>();
+  const WalkResult result = engine_.run(step.schedule.actions, microbatches);
+  const ActionRecord::Action action(record, "sum gradients over holders");
+  holder_sums_.run(step.schedule.has_gradient);
+  return result.loss;
 }
 
-void TrainStep::run_on_device(const RankStep& step, const StepSums& own, const WalkResult& walk,
+void TrainStep::run_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
                               const TrainPosition& position) {
   {
     const ActionRecord::Action action(engine_.mesh().record(), "sums of the step on the device");
     squares_ = optimizer_.own_squares(position.optimizer_step + 1);
-    device_sums_->start(own, walk.loss, squares_.sum());
+    device_sums_->start(own, loss, squares_.sum());
   }
   under_way_ = step.step + 1;
   const Options& options = engine_.plan().options;
@@ -80,10 +87,10 @@ std::optional<StepReport> TrainStep::finish(TrainPosition& position) {
   return settle(sums, *std::exchange(under_way_, std::nullopt), position);
 }
 
-StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const WalkResult& walk,
+StepReport TrainStep::run_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
                                   TrainPosition& position) {
   ActionRecord& record = engine_.mesh().record();
-  sums.loss = walk.loss_sum();
+  if (loss.defined()) sums.loss = loss.item<double>();  // waits for the device
   {
     const ActionRecord::Action action(record, "sum squares of gradients");
     sums.squares = optimizer_.own_sum_of_squares(position.optimizer_step + 1);

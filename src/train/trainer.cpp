@@ -348,6 +348,7 @@ void Trainer::log_summary() const {
   if (const std::string sets = sets_line(options_, parts_.train, position_.step); !sets.empty())
     parts_.log.info(sets);
   if (const std::string summary = memory_.summary(); !summary.empty()) parts_.log.info(summary);
+  if (const std::string graphs = step_.graphs_summary(); !graphs.empty()) parts_.log.info(graphs);
   if (!sent_.empty())
     parts_.log.info("rank " + std::to_string(parts_.engine.world_rank()) +
                     " sent per step, by group of ranks: " + describe(sent_, steps_done_));

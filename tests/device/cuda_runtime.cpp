@@ -7,12 +7,15 @@
 #include <cstring>
 #include <memory>
 
-#include "device/device.hpp"
+#include "device/capture.hpp"
 
 namespace {
 
+using zea::testing::Capture;
 using zea::testing::device;
+using zea::testing::Graph;
 using zea::testing::Mark;
+using zea::testing::may_ask;
 using zea::testing::Stream;
 
 struct Event {
@@ -58,10 +61,12 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (!may_ask("cudaMalloc")) return cudaErrorStreamCaptureUnsupported;
   *data = device().allocate(bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+  if (!may_ask("cudaFree")) return cudaErrorStreamCaptureUnsupported;
   device().free(data);
   return cudaSuccess;
 }
@@ -75,6 +80,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  if (!may_ask("cudaStreamSynchronize")) return cudaErrorStreamCaptureUnsupported;
   Stream& stream = stream_of(handle);
   stream.drain();
   device().host_awaits(stream.clock());
@@ -98,8 +104,13 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
+  if (!may_ask("cudaEventQuery")) return cudaErrorStreamCaptureUnsupported;
   const std::shared_ptr<Mark> mark = event_of(handle).mark;
   if (!mark) return cudaSuccess;
+  if (mark->capture) {
+    device().fail("cudaEventQuery of an event that was captured");
+    return cudaErrorCapturedEvent;
+  }
   const std::lock_guard lock(mark->mutex);
   if (!mark->is_reached) return cudaErrorNotReady;
   device().host_sees(mark->seen);
@@ -107,18 +118,23 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 }
 
 cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t handle) {
-  Stream& stream = stream_of(handle);
-  device().begin(stream);
-  device().uses(stream, target, bytes, true, "cudaMemsetAsync");
   char* to = device().open(target);
   if (to == nullptr) return cudaErrorInvalidValue;
-  stream.push([=] { std::memset(to, value, bytes); });
+  device().submit(stream_of(handle), [=](Stream& stream) {
+    device().begin(stream);
+    device().uses(stream, target, bytes, true, "cudaMemsetAsync");
+    stream.push([=] { std::memset(to, value, bytes); });
+  });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t handle) {
   Stream& stream = stream_of(handle);
+  if (stream.capture) {
+    device().fail("cudaMemcpyAsync in a capture");
+    return cudaErrorStreamCaptureUnsupported;
+  }
   device().begin(stream);
   if (kind != cudaMemcpyHostToDevice)
     device().uses(stream, source, bytes, false, "cudaMemcpyAsync");
@@ -136,6 +152,49 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
   if (to == nullptr) to = static_cast<char*>(target);
   stream.push([=] { std::memcpy(to, from, bytes); });
   return kind == cudaMemcpyDeviceToHost ? cudaStreamSynchronize(handle) : cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  if (handle == nullptr || mode != cudaStreamCaptureModeThreadLocal || stream_of(handle).capture)
+    return cudaErrorStreamCaptureUnsupported;
+  stream_of(handle).capture = std::make_shared<Capture>(stream_of(handle));
+  zea::testing::this_thread_captures(true);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  zea::testing::this_thread_captures(false);
+  const std::shared_ptr<Capture> capture = stream_of(handle).capture;
+  if (!capture) return cudaErrorIllegalState;
+  const std::vector<int> forgotten = capture->end();
+  for (const int number : forgotten)
+    device().fail("a capture ends before it has waited for stream " + std::to_string(number));
+  *graph = forgotten.empty()
+               ? reinterpret_cast<cudaGraph_t>(new std::shared_ptr<const Capture>(capture))
+               : nullptr;
+  return forgotten.empty() ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* state) {
+  *state = stream_of(handle).capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* launchable, cudaGraph_t graph,
+                                          unsigned long long) {
+  *launchable = reinterpret_cast<cudaGraphExec_t>(
+      new Graph(*reinterpret_cast<std::shared_ptr<const Capture>*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<std::shared_ptr<const Capture>*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t launchable, cudaStream_t handle) {
+  device().count_launch("graph");
+  reinterpret_cast<Graph*>(launchable)->launch(stream_of(handle));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t launchable) {
+  delete reinterpret_cast<Graph*>(launchable);
+  return cudaSuccess;
 }
 
 }  // extern "C"

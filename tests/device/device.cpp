@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "device/capture.hpp"
+
 namespace zea::testing {
 namespace {
 
@@ -72,7 +74,7 @@ std::unique_ptr<Stream> Device::make_stream() {
   return std::make_unique<Stream>(streams_++, takes_turns_ ? &turns_ : nullptr);
 }
 
-void* Device::allocate(size_t bytes) {
+void* Device::allocate(size_t bytes, int pool) {
   const std::lock_guard lock(mutex_);
   const size_t place = (bytes / kAlignment + 1) * kAlignment;  // no two touch each other
   auto& free_places = free_places_[place];
@@ -84,11 +86,29 @@ void* Device::allocate(size_t bytes) {
     used_ += place;
     if (used_ > kMemory) throw std::bad_alloc();
   }
-  allocations_.insert_or_assign(offset, Allocation{bytes, place});
+  allocations_.insert_or_assign(offset, Allocation{.bytes = bytes, .place = place, .pool = pool});
   allocated_ += static_cast<int64_t>(bytes);
   peak_allocated_ = std::max(peak_allocated_, allocated_);
   std::memset(open_ + offset, 0xff, bytes);
   return guarded_ + offset;
+}
+
+bool Device::is_of_pool(const void* data) {
+  const std::lock_guard lock(mutex_);
+  const auto found = find(data);
+  return found != allocations_.end() && found->second.pool != 0;
+}
+
+void Device::forget_values(int pool) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [offset, allocation] : allocations_)
+    if (allocation.pool == pool) std::memset(open_ + offset, 0xff, allocation.bytes);
+}
+
+void Device::release(int pool) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [offset, allocation] : allocations_)
+    if (allocation.pool == pool) allocation.pool = 0;
 }
 
 void Device::free(void* data) {
@@ -101,11 +121,14 @@ void Device::free(void* data) {
 void Device::free_in_order(void* data, Stream& owner, const std::vector<Stream*>& users) {
   const std::lock_guard lock(mutex_);
   const auto allocation = find(data);
-  if (allocation != allocations_.end() && allocation->second.is_live) {
-    begin(owner);
-    for (Stream* user : users) owner.clock().merge(user->clock());
-    uses(owner, data, allocation->second.bytes, true, "the next owner of freed memory");
-  }
+  const bool is_there = allocation != allocations_.end() && allocation->second.is_live;
+  // What a pool is given back outside of captures only a later graph gets.
+  if (is_there && (allocation->second.pool == 0 || owner.capture))
+    submit(owner, [=, this, bytes = allocation->second.bytes](Stream& stream) {
+      begin(stream);
+      for (Stream* user : users) stream.clock().merge(user->clock());
+      uses(stream, data, bytes, true, "the next owner of freed memory");
+    });
   release(allocation);
 }
 
@@ -114,7 +137,7 @@ void Device::release(Allocations::iterator allocation) {
     return fail("memory is freed that is not there");
   allocation->second.is_live = false;
   allocated_ -= static_cast<int64_t>(allocation->second.bytes);
-  free_places_[allocation->second.place].push(allocation->first);
+  if (allocation->second.pool == 0) free_places_[allocation->second.place].push(allocation->first);
 }
 
 MemoryCount Device::memory() const {
@@ -150,6 +173,11 @@ const Clock& Device::begin(Stream& stream) {
   return stream.clock();
 }
 
+void Device::submit(Stream& stream, std::function<void(Stream&)> work) {
+  if (stream.capture) return stream.capture->keep(stream, std::move(work));
+  work(stream);
+}
+
 void Device::uses(Stream& stream, const void* data, size_t bytes, bool writes,
                   const std::string& what) {
   if (bytes == 0) return;
@@ -157,7 +185,8 @@ void Device::uses(Stream& stream, const void* data, size_t bytes, bool writes,
   const auto found = find(data);
   if (found == allocations_.end()) return fail(what + " is given memory that is not the device's");
   Allocation& allocation = found->second;
-  if (!allocation.is_live) return fail(what + " uses memory that was freed");
+  const bool is_of_graph = stream.is_of_graph && allocation.pool != 0;
+  if (!allocation.is_live && !is_of_graph) return fail(what + " uses memory that was freed");
   const size_t begin = static_cast<const char*>(data) - guarded_ - found->first;
   if (begin + bytes > allocation.bytes)
     return fail(what + " uses " + bytes_text(begin, begin + bytes) + " of an allocation of " +
@@ -175,6 +204,7 @@ void Device::uses(Stream& stream, const void* data, size_t bytes, bool writes,
 
 std::shared_ptr<Mark> Device::record(Stream& stream) {
   const std::lock_guard lock(mutex_);
+  if (stream.capture) return stream.capture->record(stream);
   const auto mark = std::make_shared<Mark>();
   mark->seen = begin(stream);
   stream.push([mark] { mark->reach(); });
@@ -183,6 +213,15 @@ std::shared_ptr<Mark> Device::record(Stream& stream) {
 
 void Device::wait(Stream& stream, const std::shared_ptr<Mark>& mark) {
   const std::lock_guard lock(mutex_);
+  if (mark->capture && mark->capture->has_ended())
+    return fail("a stream waits for an event of a capture that has ended");
+  if (mark->capture && !stream.capture) {
+    stream.capture = mark->capture;
+    stream.capture->join(stream);
+  }
+  if (stream.capture != mark->capture)
+    return fail("a captured stream waits for an event that is not of its capture");
+  if (stream.capture) return stream.capture->wait(stream, *mark);
   begin(stream);
   stream.clock().merge(mark->seen);
   stream.push([mark] { mark->wait(); });

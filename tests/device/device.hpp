@@ -23,9 +23,13 @@
 
 namespace zea::testing {
 
+class Capture;  // capture.hpp
+
 /// Where a stream was when an event was recorded.
 struct Mark {
   Clock seen;
+  std::shared_ptr<Capture> capture = nullptr;  ///< which it is a part of, and there its number
+  size_t in_capture = 0;
   std::mutex mutex;
   std::condition_variable changed;
   bool is_reached = false;
@@ -65,6 +69,11 @@ class Stream {
   /// Returns when nothing is left to run.
   void drain();
 
+  /// What keeps what it is given, if anything does, and there its number.
+  std::shared_ptr<Capture> capture = nullptr;
+  size_t in_capture = 0;
+  bool is_of_graph = false;
+
  private:
   void run();
 
@@ -101,8 +110,14 @@ class Device {
   Device& operator=(const Device&) = delete;
   ~Device();
 
-  /// Memory that holds NaN; the pointer is the device's.
-  void* allocate(size_t bytes);
+  /// Memory that holds NaN; the pointer is the device's. `pool`: of graphs, whose memory is given
+  /// only once and stays theirs when it is freed; 0: of none.
+  void* allocate(size_t bytes, int pool = 0);
+  bool is_of_pool(const void* data);
+  /// What the memory of a pool holds is NaN again.
+  void forget_values(int pool);
+  /// No graph uses it any more.
+  void release(int pool);
   /// As CUDA's runtime frees: after all that is under way.
   void free(void* data);
   /// As libtorch's allocator frees: whatever `owner`, the stream that the memory was allocated in,
@@ -126,6 +141,9 @@ class Device {
   std::unique_ptr<Stream> make_stream();
   /// Whether streams made from now on take turns.
   void take_turns(bool do_so) { takes_turns_ = do_so; }
+  /// `work` puts something into `stream`, now; or whenever a graph is launched, into a stream of
+  /// that, where `stream` is captured.
+  void submit(Stream& stream, std::function<void(Stream&)> work);
   /// Before something of `stream` that uses the bytes is put into it.
   void uses(Stream& stream, const void* data, size_t bytes, bool writes, const std::string& what);
   /// Something new comes into `stream`: it follows what the host has seen. Gives its clock.
@@ -158,6 +176,7 @@ class Device {
   struct Allocation {
     size_t bytes, place;
     bool is_live = true;
+    int pool = 0;
     Accesses accesses{};
   };
   using Allocations = std::map<size_t, Allocation>;  ///< by offset

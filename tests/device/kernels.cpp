@@ -51,13 +51,10 @@ std::string name_of(const std::type_info& type) {
 }
 
 template <class Functor>
-[[gnu::noinline]] void launch_items(const Functor& functor, int64_t items, int64_t, void* handle) {
+[[gnu::noinline]] void run_items(const Functor& functor, int64_t items, testing::Stream& stream) {
   testing::Device& device = testing::device();
-  testing::Stream& stream =
-      handle == nullptr ? device.compute() : *static_cast<testing::Stream*>(handle);
   device.begin(stream);
   stream.drain();
-  device.count_launch("a kernel of zea's");
   const Functor own = functor;  // as a launch passes it
   const TeamLane<OneThread> lane{OneThread()};
   testing::WatchedAccesses accesses;
@@ -70,6 +67,15 @@ template <class Functor>
   for (const bool writes : {false, true})
     for (const auto& [begin, end] : writes ? accesses.written() : accesses.read())
       device.uses(stream, begin, end - begin, writes, name);
+}
+
+template <class Functor>
+void launch_items(const Functor& functor, int64_t items, int64_t, void* handle) {
+  testing::Device& device = testing::device();
+  testing::Stream& stream =
+      handle == nullptr ? device.compute() : *static_cast<testing::Stream*>(handle);
+  device.count_launch("a kernel of zea's");
+  device.submit(stream, [functor, items](testing::Stream& in) { run_items(functor, items, in); });
 }
 
 ZEA_FOR_ROW_FUNCTORS(ZEA_INSTANTIATE_LAUNCH)

@@ -202,8 +202,7 @@ Stream& stream_of(const Call& call) {
   return call.stream == nullptr ? device().compute() : *reinterpret_cast<Stream*>(call.stream);
 }
 
-void note_uses(const Call& call) {
-  Stream& stream = stream_of(call);
+void note_uses(const Call& call, Stream& stream) {
   const size_t bytes = bytes_of(call), ranks = static_cast<size_t>(call.comm->size);
   const bool is_root = call.peer == call.comm->rank;
   const bool gathers = is(call, "ncclAllGather"), scatters = is(call, "ncclReduceScatter");
@@ -222,8 +221,10 @@ ncclResult_t launch(std::vector<Call> calls) {
     std::vector<Call> together, others;
     for (const Call& call : calls)
       (call.comm == first.comm && call.stream == first.stream ? together : others).push_back(call);
-    for (const Call& call : together) note_uses(call);
-    stream_of(first).push([together] { run_all(together); });
+    device().submit(stream_of(first), [together](Stream& stream) {
+      for (const Call& call : together) note_uses(call, stream);
+      stream.push([together] { run_all(together); });
+    });
     calls = std::move(others);
   }
   return ncclSuccess;

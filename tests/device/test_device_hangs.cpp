@@ -8,10 +8,13 @@
 #include <thread>
 
 #include "device/device.hpp"
+#include "device/torch_device.hpp"
+#include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "zea/comm/recorded_collectives.hpp"
 #include "zea/core/stopwatch.hpp"
+#include "zea/train/step_graphs.hpp"
 #include "zea/watch/watchdog.hpp"
 
 namespace zea::testing::test_device_hangs {
@@ -98,6 +101,39 @@ TEST_F(DeviceHangs, ARankThatADeviceWaitsForIsNamed) {
   EXPECT_NE(message.find("rank 0 in read the loss"), std::string::npos) << message;
   EXPECT_NE(message.find("its device in all_reduce 8 float64 #1 of fsdp (ranks 0 1)"),
             std::string::npos)
+      << message;
+}
+
+/// Of what a graph holds nothing is told but that it was launched.
+TEST_F(DeviceHangs, ARankThatAGraphWaitsForIsNamed) {
+  const Plan plan = plan_of(run_of(grid_scenarios().front(), {{1, 1}, "full_shard", 2}), 2);
+  Mesh mesh(ranks_, plan.mesh, make_stand_in_collectives, &record_);
+  StepGraphs graphs(1, 0, mesh, stand_in_device());
+  const at::Tensor sum =
+      at::ones({kCount}, at::TensorOptions().dtype(at::kDouble).device(stand_in_device()));
+  const auto run = [&] {
+    graphs.run({}, {}, [&](const std::vector<Microbatch>&) {
+      mesh.world().all_reduce(sum.data_ptr(), kCount, DType::Float64, ReduceOp::Sum).wait();
+      return at::Tensor();
+    });
+  };
+  run(), run();
+  device().compute().drain();
+  {
+    const ActionRecord::Action action(record_, is_first() ? "read the loss" : "load");
+    if (is_first()) {
+      run();
+      said_.within(kDeadline + 10);
+    }
+    directory_.barrier();
+  }
+  if (!is_first()) run();
+  EXPECT_EQ(sum[0].item<double>(), 8);
+  EXPECT_EQ(graphs.counts().replayed, 1);
+  if (!is_first()) return;
+  const std::string message = said_.read();
+  EXPECT_NE(message.find("is behind: it is in load"), std::string::npos) << message;
+  EXPECT_NE(message.find("its device in a step's graph #2 of graphs of steps"), std::string::npos)
       << message;
 }
 

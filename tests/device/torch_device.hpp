@@ -12,6 +12,9 @@ namespace zea::testing {
 /// The device, which libtorch knows from then on.
 at::Device stand_in_device();
 
+/// What libtorch allocates in that stream is of that pool of graphs from now on; 0: of none.
+void allocate_from_pool(at::StreamId stream, int pool);
+
 /// While it lasts operations of this thread count as one.
 class OneLaunch {
  public:

@@ -111,5 +111,27 @@ TEST_F(CudaTraining, OffloadEqualsNoOffloadWithAccumulation) {
   }
 }
 
+/// Every step takes all samples, in their order: one shape.
+TEST_F(CudaTraining, GraphsOfStepsGiveTheirLosses) {
+  for (const char* strategy : {"no_shard", "full_shard"})
+    for (const char* preset : {"fp32", "bf16"}) {
+      TinyRunOptions run = make_run(strategy);
+      run.deck.run.device = "cuda";
+      run.deck.precision.preset = preset;
+      run.deck.data.shuffle = false;
+      run.device = device_;
+      const MemoryDataset data = make_tiny_dataset(make_model_spec(run.config_json),
+                                                   run.deck.schedule.global_batch, {1, 0, 2}, 5);
+      const auto train = [&](int64_t graphs) {
+        run.deck.run.cuda_graphs = graphs;
+        return run_tiny(testing::world().communicator(), collectives_of(device_), data, run);
+      };
+      const TinyResult eager = train(0), graphs = train(1);
+      EXPECT_EQ(graphs.graphs.replayed, run.steps - 2);
+      for (size_t step = 0; step < eager.losses.size(); ++step)
+        EXPECT_NEAR(graphs.losses[step], eager.losses[step], 1e-5) << strategy << " step " << step;
+    }
+}
+
 }  // namespace
 }  // namespace zea::testing::test_cuda_training

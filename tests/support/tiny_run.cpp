@@ -92,6 +92,7 @@ void TinyRun::train(int64_t steps, TinyResult& result) {
       note(report);
   }
   if (const std::optional<StepReport> report = train_step.finish(position_)) note(*report);
+  result.graphs = train_step.graph_counts();
   result.peak_bytes = engine_.ledger().peak_bytes();
   result.tensor_peak_bytes = standing + step_tensors.peak();
 }

@@ -27,6 +27,7 @@ struct TinyResult {
   std::map<std::string, std::vector<double>> weights;
   int64_t peak_bytes = 0;
   int64_t tensor_peak_bytes = 0;  ///< of all tensors: the ledger's and those of a step
+  StepGraphs::Counts graphs;      ///< of the latest steps trained at once
   double eval_loss = 0;           ///< over the whole data set, after training
 };
 

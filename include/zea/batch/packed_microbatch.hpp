@@ -22,4 +22,12 @@ PackedMicrobatch pack(Microbatch made, at::Device device);
 Microbatch move_to(at::Device device, PackedMicrobatch packed,
                    std::optional<c10::Stream> copies = {});
 
+/// A microbatch like one on a device, in a block that is its own: the blocks of later ones that are
+/// laid out alike may be copied into it.
+Microbatch with_own_block(Microbatch on_device);
+
+/// Whether units do the same with the two, on a device, and their blocks have the same tensors at
+/// the same places.
+bool is_laid_out_alike(Microbatch a, Microbatch b);
+
 }  // namespace zea

@@ -28,7 +28,8 @@ class Pending {
     /// communication.
     virtual void wait() = 0;
     /// Lets the communication progress; true when it has finished and buffers may be used. May be
-    /// asked after wait(), too, which on a device ends before it has finished.
+    /// asked after wait(), too, which on a device ends before it has finished. Captured for a graph
+    /// (CapturedGraph) it has finished when wait() has been called.
     virtual bool test() = 0;
   };
 

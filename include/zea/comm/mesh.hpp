@@ -65,6 +65,8 @@ class Mesh {
   /// asked for: "llm.tp", "llm.cp_outer", "vision.dp_shard+dp_module+cp", "replica". Groups of the
   /// same ranks share a communicator and are counted apart; those that sent nothing are left out.
   Traffic traffic() const;
+  /// Adds what was sent without a call: by a graph of calls that were counted when it was made.
+  void count(const Traffic& sent);
 
   /// Communicators that this rank has a part of, the world apart.
   int num_groups() const { return static_cast<int>(groups_.size()); }

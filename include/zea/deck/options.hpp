@@ -26,6 +26,7 @@ struct RunOptions {
   Choice<DeviceKind> device = DeviceKind::Cpu;
   int64_t ranks_per_gpu = 1;
   bool deterministic = false;
+  int64_t cuda_graphs = 0;
   int64_t threads = 1;
   int64_t seed = 1;
   double watchdog_seconds = 600;
@@ -54,6 +55,17 @@ struct RunOptions {
          "whether kernels of GPUs give the same bits each time, at some cost; those of CPUs do "
          "anyway",
          {}});
+    key(cuda_graphs,
+        {"cuda_graphs",
+         "shapes of steps whose forward, backward and reductions a GPU keeps as graphs, launched "
+         "by "
+         "one call from a shape's second step on: for steps that repeat (rows that one sample "
+         "fills, "
+         "packing = false with samples of one length); activations take their memory again where "
+         "other steps come between; 0: none",
+         {},
+         0,
+         64});
     key(threads, {"threads", "compute threads per rank", {}, 1, 1024});
     key(seed, {"seed", "seed of the order of samples", {}, 0, 9.0e15});
     key(watchdog_seconds,

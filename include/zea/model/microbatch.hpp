@@ -91,6 +91,9 @@ struct Microbatch {
 
   std::optional<CachedTokens> cached;  ///< of a prompt to be gone on from, and of what follows it
 
+  /// The bytes that all tensors lie in, on a device; undefined on the host.
+  at::Tensor block;
+
   std::vector<EncoderPart> encoders;  ///< as in ModelSpec::encoders
   /// The part of a unit's module, which is an encoder.
   const EncoderPart& encoder(const UnitSpec& unit) const { return encoders.at(unit.encoder); }

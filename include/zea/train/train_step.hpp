@@ -10,6 +10,7 @@
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/holder_sums.hpp"
 #include "zea/train/device_step_sums.hpp"
+#include "zea/train/step_graphs.hpp"
 #include "zea/train/step_guard.hpp"
 
 namespace zea {
@@ -48,10 +49,18 @@ class TrainStep {
   /// The last one that was judged; they count from 1.
   int64_t judged_step() const { return judged_step_; }
 
+  /// What became of run.cuda_graphs; empty without.
+  std::string graphs_summary() const { return graphs_ ? graphs_->summary() : ""; }
+  /// How many steps were of graphs; without run.cuda_graphs none, of either kind.
+  StepGraphs::Counts graph_counts() const {
+    return graphs_ ? graphs_->counts() : StepGraphs::Counts{};
+  }
+
  private:
-  void run_on_device(const RankStep& step, const StepSums& own, const WalkResult& walk,
+  at::Tensor walk(const RankStep& step, const std::vector<Microbatch>& microbatches);
+  void run_on_device(const RankStep& step, const StepSums& own, const at::Tensor& loss,
                      const TrainPosition& position);
-  StepReport run_on_host(const RankStep& step, StepSums sums, const WalkResult& walk,
+  StepReport run_on_host(const RankStep& step, StepSums sums, const at::Tensor& loss,
                          TrainPosition& position);
   StepReport settle(const StepSums& sums, int64_t step, TrainPosition& position);
   void update(const RankStep& step, const Update& update);
@@ -64,6 +73,7 @@ class TrainStep {
   Collectives& control_;
   std::function<void()> before_update_;
   std::optional<DeviceStepSums> device_sums_;
+  std::optional<StepGraphs> graphs_;
   std::optional<int64_t> under_way_;  ///< the step that it judges, of which nothing was heard yet
   int64_t judged_step_ = 0;
   at::Tensor squares_;  ///< of that one: Optimizer::own_squares()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands for nccl_collectives.cpp where NCCL or the CUDA runtime was not found, or not wanted.
+#include "zea/comm/captured_graph.hpp"
 #include "zea/comm/communicator.hpp"
 #include "zea/comm/launch_order.hpp"
 #include "zea/comm/visible_gpus.hpp"
@@ -13,6 +14,14 @@ std::unique_ptr<Collectives> make_nccl_collectives(const Communicator&, ComputeS
       "libnccl, "
       "cuda_runtime.h and libcudart are found");
 }
+
+CapturedGraph::CapturedGraph(void*, const std::function<void()>&) {
+  throw CommError("this build has no NCCL, and so no graphs of GPUs");
+}
+
+CapturedGraph::~CapturedGraph() = default;
+
+void CapturedGraph::launch(void*) const {}
 
 LaunchVersions launch_versions() {
   return {};

@@ -139,6 +139,14 @@ std::string kept_feature_lines(const Plan& plan) {
   return text;
 }
 
+std::string graph_line(const Plan& plan) {
+  const RunOptions& run = plan.options.run;
+  if (run.cuda_graphs == 0 || run.mode != RunMode::Train) return "";
+  return "graphs: of the latest " + std::to_string(run.cuda_graphs) +
+         " shapes of steps, each launched by one call from its second step on; activations take "
+         "their memory again where other steps come between\n";
+}
+
 }  // namespace
 
 std::string describe(const MemoryEstimate& memory) {
@@ -163,7 +171,8 @@ std::string describe(const Plan& plan, NarrowProducts products) {
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   for (const std::string& note : idle_settings(plan)) text += "note: " + note + "\n";
   text += rank_map(plan) + module_lines(plan) + unit_table(plan) + describe_pipeline(plan);
-  text += describe_gathering(plan) + describe_reductions(plan) + kept_feature_lines(plan);
+  text += describe_gathering(plan) + describe_reductions(plan) + kept_feature_lines(plan) +
+          graph_line(plan);
   text += memory_lines(plan, products) + describe_recomputation(plan) + describe_generation(plan) +
           describe_flops(plan);
   if (plan.world_size() > 1)

@@ -106,6 +106,13 @@ void note_peak(const Plan& plan, std::vector<std::string>& notes) {
                     "\": MFU is told of steps that train");
 }
 
+void note_graphs(const Plan& plan, std::vector<std::string>& notes) {
+  const RunOptions& run = plan.options.run;
+  if (run.cuda_graphs > 0 && run.mode != RunMode::Train)
+    notes.push_back("run.cuda_graphs has no effect with run.mode = \"" + run.mode +
+                    "\": graphs are of steps that train");
+}
+
 /// Of images and sound, in a model that takes none.
 void note_items(const Plan& plan, std::vector<std::string>& notes) {
   const DataOptions &data = plan.options.data, defaults;
@@ -135,6 +142,7 @@ std::vector<std::string> idle_settings(const Plan& plan) {
   for (const std::string& module : plan.model.modules()) note_prefetch(plan, module, notes);
   note_one_copy(plan, notes);
   note_peak(plan, notes);
+  note_graphs(plan, notes);
   note_items(plan, notes);
   return notes;
 }

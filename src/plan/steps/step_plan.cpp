@@ -141,6 +141,18 @@ StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard
   return plan;
 }
 
+StepShape shape_of(const StepPlan& step, const std::vector<SampleIndex>& index) {
+  StepShape shape;
+  for (const std::vector<MicrobatchPlan>& microbatches : step.replicas) {
+    shape.emplace_back();
+    for (const MicrobatchPlan& microbatch : microbatches) {
+      std::vector<SampleIndex>& counts = shape.back().emplace_back();
+      for (const int64_t id : microbatch.samples) counts.push_back(index[id]);
+    }
+  }
+  return shape;
+}
+
 StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
                         const std::vector<SampleIndex>& index, const StepPlanOptions& options) {
   check_lengths(samples, index, options.row_tokens);

@@ -75,6 +75,7 @@ struct RankStep {
   double model_flops = 0;
   std::vector<MicrobatchPlan> microbatches = {};  ///< of this rank's replica
   Schedule schedule = {};
+  StepShape shape = {};  ///< where the run keeps graphs of steps (run.cuda_graphs)
 };
 
 /// Memory for what exists for a few units at a time: each buffer has a slot of its own choice, and

@@ -35,6 +35,10 @@ struct MicrobatchPlan {
   MicrobatchKind kind() const { return {!empty(), items.kinds()}; }
 };
 
+/// The counts of each sample of a step: [replica][microbatch][sample], in row order. Steps of equal
+/// shapes are the same actions on tensors of the same shapes, on every rank.
+using StepShape = std::vector<std::vector<std::vector<SampleIndex>>>;
+
 struct StepPlan {
   int64_t step = 0;
   int64_t samples = 0;
@@ -47,6 +51,7 @@ struct StepPlan {
   int shard_group = 1;  ///< neighbouring replicas that hold one copy of the parameters
   std::vector<std::vector<MicrobatchKinds>> group_kinds;  ///< [shard group][microbatch]
   std::vector<MicrobatchKinds> kinds;                     ///< [microbatch], of all replicas
+  StepShape shape = {};                                   ///< where it is asked for
 
   int num_microbatches() const {
     return replicas.empty() ? 0 : static_cast<int>(replicas.front().size());
@@ -55,6 +60,8 @@ struct StepPlan {
 
 /// A step whose samples are dealt so: its sums, and the kinds of its microbatches.
 StepPlan count_step(std::vector<std::vector<MicrobatchPlan>> replicas, int shard_group);
+
+StepShape shape_of(const StepPlan& step, const std::vector<SampleIndex>& index);
 
 struct StepPlanOptions {
   int replicas = 1;

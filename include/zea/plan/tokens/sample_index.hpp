@@ -47,6 +47,8 @@ struct SampleIndex {
   ItemList items = {};
   int64_t targets =
       0;  ///< tokens with loss, after the shift: a sample's first token is never a target
+
+  bool operator==(const SampleIndex&) const = default;
 };
 
 }  // namespace zea

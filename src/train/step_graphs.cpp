@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zea/train/step_graphs.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "zea/batch/packed_microbatch.hpp"
+#include "zea/core/error.hpp"
+#include "zea/parallel/host_copies.hpp"
+
+namespace zea {
+
+StepGraphs::StepGraphs(int64_t shapes, int64_t eager_step, Mesh& mesh, at::Device device)
+    : most_(static_cast<size_t>(shapes)),
+      eager_step_(eager_step),
+      mesh_(mesh),
+      device_(device),
+      stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+      group_(mesh.record().add_group("graphs of steps")) {
+  check_graph_memory();
+}
+
+StepGraphs::~StepGraphs() {
+  mesh_.record().forget_device_calls(group_);
+}
+
+at::Tensor StepGraphs::run(const RankStep& step, const std::vector<Microbatch>& microbatches,
+                           const Walk& walk) {
+  const auto known = std::ranges::find(kept_, step.shape, &Kept::shape);
+  if (known == kept_.end() || step.step + 1 == eager_step_) {
+    ++counts_.eager;
+    if (step.step + 1 == eager_step_) return walk(microbatches);
+    // What units make of a microbatch on the way and keep for it is made before the capture.
+    keep(step, microbatches);
+    return walk(kept_.front().microbatches);
+  }
+  kept_.splice(kept_.begin(), kept_, known);
+  Kept& kept = kept_.front();
+  for (size_t m = 0; m < microbatches.size(); ++m) {
+    ZEA_ASSERT(is_laid_out_alike(kept.microbatches.at(m), microbatches[m]));
+    kept.microbatches[m].block.copy_(microbatches[m].block);
+  }
+  if (kept.graph) {
+    ++counts_.replayed;
+    mesh_.count(kept.sent);
+  } else {
+    ++counts_.captured;
+    capture(kept, walk);
+  }
+  launch(kept);
+  return kept.loss;
+}
+
+void StepGraphs::keep(const RankStep& step, const std::vector<Microbatch>& microbatches) {
+  if (kept_.size() == most_) kept_.pop_back();
+  kept_.push_front({.shape = step.shape});
+  for (const Microbatch& microbatch : microbatches)
+    kept_.front().microbatches.push_back(with_own_block(microbatch));
+}
+
+void StepGraphs::capture(Kept& kept, const Walk& walk) {
+  const ActionRecord::Action action(mesh_.record(), "capture a graph of the step");
+  const Traffic before = mesh_.traffic();
+  const c10::StreamGuard guard(stream_);
+  kept.memory = std::make_unique<GraphMemory>(stream_);
+  kept.graph = std::make_unique<CapturedGraph>(stream_.native_handle(),
+                                               [&] { kept.loss = walk(kept.microbatches); });
+  kept.memory->close();
+  kept.sent = traffic_between(before, mesh_.traffic());
+}
+
+void StepGraphs::launch(Kept& kept) {
+  ActionRecord::Call call = mesh_.record().begin_call(group_, "a step's graph");
+  const c10::Stream stream = current_stream(device_);
+  kept.graph->launch(stream.native_handle());
+  const auto ended = std::make_shared<c10::Event>(device_.type());
+  ended->record(stream);
+  mesh_.record().leave_to_device(std::move(call), {}, [ended] { return ended->query(); });
+}
+
+std::string StepGraphs::summary() const {
+  return "run.cuda_graphs: of the walks of " +
+         std::to_string(counts_.eager + counts_.captured + counts_.replayed) + " steps " +
+         std::to_string(counts_.replayed) + " were launched as graphs, " +
+         std::to_string(counts_.captured) + " captured and launched, " +
+         std::to_string(counts_.eager) + " run action by action";
+}
+
+}  // namespace zea

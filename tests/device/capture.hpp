@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What streams are given while one of them is captured for a graph: kept, in place of being run,
+// and launched on streams of the graph's own, which only the events that were captured order.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "device/device.hpp"
+
+namespace zea::testing {
+
+class Capture {
+ public:
+  /// Of what is put into `origin`, and into streams that wait for it.
+  explicit Capture(Stream& origin) { join(origin); }
+
+  void join(Stream& stream);
+  void keep(const Stream& stream, std::function<void(Stream&)> work);
+  std::shared_ptr<Mark> record(const Stream& stream);
+  void wait(const Stream& stream, const Mark& mark);
+  /// Nothing more is kept. Gives the numbers of streams with work that the origin has not waited
+  /// for.
+  std::vector<int> end();
+  bool has_ended() const { return has_ended_; }
+
+ private:
+  friend class Graph;
+
+  struct Launch {
+    std::vector<std::unique_ptr<Stream>> streams;
+    std::vector<std::shared_ptr<Mark>> marks;
+  };
+
+  std::vector<Stream*> streams_;  ///< the origin first
+  std::vector<Clock> seen_;       ///< by each of them, of the work of all
+  std::vector<int64_t> times_;    ///< of the latest work of each
+  std::vector<std::function<void(Launch&)>> steps_;
+  size_t num_marks_ = 0;
+  bool has_ended_ = false;
+};
+
+/// A capture that can be launched.
+class Graph {
+ public:
+  explicit Graph(std::shared_ptr<const Capture> capture);
+
+  /// Behind what `stream` was given, and before what it is given next.
+  void launch(Stream& stream);
+
+ private:
+  std::shared_ptr<const Capture> capture_;
+  Capture::Launch launch_;
+};
+
+/// For as long as a thread captures it may neither wait for the device nor ask how far it is.
+/// Whether `what` may be done; a fault if not.
+bool may_ask(const std::string& what);
+void this_thread_captures(bool does_so);
+
+}  // namespace zea::testing

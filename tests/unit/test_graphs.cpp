@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// run.cuda_graphs in the plan: which runs are refused, and which steps have one shape.
+#include <gtest/gtest.h>
+
+#include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea::testing::test_graphs {
+namespace {
+
+Options graphed() {
+  Options options;
+  options.run.device = "cuda";
+  options.run.cuda_graphs = 1;
+  return options;
+}
+
+std::string refusal(const Options& options, int ranks) {
+  try {
+    make_plan(options, tiny_llava_config(), ranks);
+  } catch (const PlanError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Graphs, AreRefusedWhereRanksShareMicrobatches) {
+  Options both = graphed(), apart = graphed();
+  both.meshes["vision"].tp = both.meshes["llm"].tp = 2;
+  apart.mesh.placement = "disjoint";
+  apart.meshes["vision"].dp_module = apart.meshes["llm"].dp_module = 1;
+  for (const Options& options : {both, apart}) {
+    const std::string text = refusal(options, 4);
+    EXPECT_NE(text.find("run.cuda_graphs = 1 with 2 ranks that share microbatches"),
+              std::string::npos)
+        << text;
+  }
+}
+
+TEST(Graphs, AreOfOneCommunicator) {
+  Options options = graphed();
+  for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
+    options.meshes["llm"].strategy = strategy;
+    EXPECT_EQ(refusal(options, 4), "accepted");
+  }
+  options.mesh.dp_replicate = 2;
+  for (const char* strategy : {"hybrid_shard", "hybrid_shard_zero2"}) {
+    options.meshes["vision"].strategy = options.meshes["llm"].strategy = strategy;
+    EXPECT_NE(refusal(options, 4).find("the calls of one communicator"), std::string::npos);
+    EXPECT_EQ(refusal(options, 2), "accepted") << "copies of one rank each";
+  }
+}
+
+TEST(Graphs, AreOfStepsWithTheSameCountsAtTheSamePlaces) {
+  const Plan plan = make_plan(graphed(), tiny_llava_config(), 2);
+  const std::vector<SampleIndex> index{{20, 1, 4}, {20, 1, 4}, {30, 0, 9},
+                                       {20, 1, 4}, {30, 0, 9}, {30, 0, 8}};
+  const auto shape = [&](const std::vector<int64_t>& ids) {
+    const StepPlan step = plan.step_plan(0, ids, index);
+    const RankStep part = plan.rank_step(step, 1);
+    EXPECT_EQ(part.shape, step.shape);
+    return part.shape;
+  };
+  EXPECT_EQ(shape({0, 2}), shape({1, 4}));
+  EXPECT_NE(shape({0, 2}), shape({0, 5})) << "a target less on the other rank";
+  EXPECT_NE(shape({0, 2}), shape({0, 1}));
+  Options without = graphed();
+  without.run.cuda_graphs = 0;
+  EXPECT_TRUE(make_plan(without, tiny_llava_config(), 2).step_plan(0, {0, 2}, index).shape.empty());
+}
+
+}  // namespace
+}  // namespace zea::testing::test_graphs
