@@ -105,8 +105,7 @@ void place(Microbatch& packed, const at::Tensor& block) {
 
 bool attend_alike(const std::vector<TokenAttention>& a, const std::vector<TokenAttention>& b) {
   return std::ranges::equal(a, b, [](const TokenAttention& one, const TokenAttention& other) {
-    return one.segments.slices() == other.segments.slices() &&
-           one.slices.slices() == other.slices.slices();
+    return one.segments == other.segments && one.slices.slices() == other.slices.slices();
   });
 }
 

@@ -40,6 +40,10 @@ AttentionSegments::AttentionSegments(std::vector<Segment> segments, bool is_caus
   ZEA_ASSERT(window == 0 || is_causal);
 }
 
+bool AttentionSegments::operator==(const AttentionSegments& other) const {
+  return segments_ == other.segments_ && is_causal_ == other.is_causal_ && window_ == other.window_;
+}
+
 int64_t AttentionSegments::longest() const {
   int64_t longest = 0;
   for (const Segment& segment : segments_) longest = std::max(longest, segment.length);

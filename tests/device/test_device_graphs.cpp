@@ -29,14 +29,22 @@ class DeviceGraphs : public ::testing::Test {
   void TearDown() override { have_kernels(false); }
 };
 
-/// The first of them, or one whose adapters drop inputs.
-const GridScenario& scenario(bool drops) {
-  const auto has_dropout = [](const GridScenario& one) {
-    Options deck;
-    if (one.set) one.set(deck);
-    return !one.gpt2 && one.qwen_vl == nullptr && deck.llm.lora.dropout > 0;
-  };
-  return drops ? *std::ranges::find_if(grid_scenarios(), has_dropout) : grid_scenarios().front();
+using Kind = bool (*)(const GridScenario&);
+
+bool has_dropout(const GridScenario& scenario) {
+  Options deck;
+  if (scenario.set) scenario.set(deck);
+  return !scenario.gpt2 && scenario.qwen_vl == nullptr && deck.llm.lora.dropout > 0;
+}
+
+bool has_windows(const GridScenario& scenario) {
+  return std::string(scenario.name).starts_with("windows in every other layer");
+}
+
+/// The first of them, or the first of a kind: whose adapters drop inputs, whose tokens see a
+/// window.
+const GridScenario& scenario(Kind of_kind) {
+  return of_kind ? *std::ranges::find_if(grid_scenarios(), of_kind) : grid_scenarios().front();
 }
 
 Grid grid_of(const char* strategy) {
@@ -65,12 +73,12 @@ MemoryDataset dataset(const ModelSpec& model, int64_t shapes) {
 
 struct GraphedRun {
   const char* strategy = "full_shard";
-  bool drops = false;
+  Kind of_kind = nullptr;
   int64_t graphs = 2;  ///< run.cuda_graphs
   int64_t shapes = 1;  ///< of the data
 
   TinyRunOptions options() const {
-    TinyRunOptions run = run_of(scenario(drops), grid_of(strategy));
+    TinyRunOptions run = run_of(scenario(of_kind), grid_of(strategy));
     run.deck.schedule = {.steps = kSteps, .global_batch = kSamples};
     run.deck.data.shuffle = false;
     run.deck.optim.on_nonfinite = "skip";
@@ -125,10 +133,10 @@ void expect_counts(const TinyResult& result, int64_t eager, int64_t captured, in
 
 TEST_F(DeviceGraphs, GiveTheBitsOfStepsWithoutThem) {
   for (const char* strategy : {"full_shard", "no_shard"})
-    for (const bool drops : {false, true}) {
-      SCOPED_TRACE(std::string(strategy) + (drops ? ", with dropout" : ""));
-      const Trained got({.strategy = strategy, .drops = drops}),
-          expected({.strategy = strategy, .drops = drops, .graphs = 0});
+    for (const Kind of_kind : {Kind{}, has_dropout, has_windows}) {
+      SCOPED_TRACE(std::string(strategy) + ", " + scenario(of_kind).name);
+      const Trained got({.strategy = strategy, .of_kind = of_kind}),
+          expected({.strategy = strategy, .of_kind = of_kind, .graphs = 0});
       expect_same(got, expected);
       expect_counts(got.result, 1, 1, kSteps - 2);
       // Every step has other data: what was captured is not what is computed.

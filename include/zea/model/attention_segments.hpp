@@ -31,6 +31,8 @@ class AttentionSegments {
   AttentionSegments(std::vector<Segment> segments, bool is_causal, at::Device device,
                     int64_t window = 0);
 
+  /// Whether the same tokens attend in the same way, wherever what is made of it lies.
+  bool operator==(const AttentionSegments& other) const;
   bool empty() const { return segments_.empty(); }
   bool is_causal() const { return is_causal_; }
   int64_t window() const { return window_; }
