@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -145,9 +146,7 @@ std::map<std::string, TensorInfo> named_in_model(const ComposedPart& part,
 class ComposedSource : public WeightsSource {
  public:
   ComposedSource(std::vector<ComposedPart> parts, uint64_t seed) : parts_(std::move(parts)) {
-    for (ComposedPart& part : parts_)
-      if (part.name != kDecoder && part.placeholder.empty())
-        part.placeholder = is_audio(config_of(part)) ? "<audio>" : "<image>";
+    name_placeholders();
     compose_config();
     drawn_ = make_initial_weights(config_, seed);
     for (const ComposedPart& part : parts_) take_tensors(part);
@@ -214,6 +213,17 @@ class ComposedSource : public WeightsSource {
 
   const ComposedPart& decoder() const {
     return *std::ranges::find(parts_, kDecoder, &ComposedPart::name);
+  }
+
+  /// Of encoders of one modality the first has its usual name, others their own.
+  void name_placeholders() {
+    std::set<std::string> taken;
+    for (const ComposedPart& part : parts_) taken.insert(part.placeholder);
+    for (ComposedPart& part : parts_) {
+      if (part.name == kDecoder || !part.placeholder.empty()) continue;
+      part.placeholder = is_audio(config_of(part)) ? "<audio>" : "<image>";
+      if (!taken.insert(part.placeholder).second) part.placeholder = "<" + part.name + ">";
+    }
   }
 
   void compose_config() {

@@ -324,6 +324,13 @@ class Composed(unittest.TestCase):
         self.assertRegex(said, r"missing: pre_layrnorm.weight")
         self.assertRegex(said, r"wrong shape: pre_layrnorm.bias is \(5\); the model wants \(24\)")
 
+    def test_two_of_a_kind_have_placeholders_of_their_own(self):
+        clip, llama = self.save("clip", make_clip()), self.save("llama", make_text())
+        two = {name: f'weights = "{clip}"' for name in ("left", "right")}
+        sections = {**two, "llm": f'weights = "{llama}"'}
+        new = VOCABULARY  # the first row behind those that there are
+        self.assertTrue(0 < self.train(sections, make_samples(SIDE * SIDE, new), new))
+
     def test_any_names_and_a_tokenizer(self):
         """Three directories; one placeholder is in the tokenizer, the other becomes its next."""
         clip, whisper, text = make_clip(), make_whisper(WhisperForConditionalGeneration), make_text()
