@@ -115,5 +115,8 @@ if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then resta
 "${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${restart[@]}" -i "$deck" -d "$out/run" "$@"
 
 say "the model for transformers"
-"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/"
+with=()
+# A run that was begun before runs kept these files.
+if [ ! -d "$out/run/companions" ]; then with=(--companions "$model"); fi
+"$bin/postprocess/zea-consolidate" "$out/run" "$out/model/" "${with[@]}"
 echo "$out/model: load it with from_pretrained"

@@ -175,6 +175,7 @@ double peak_of_ranks(const Plan& plan, const std::string& gpu, WatchedRanks& ran
 void keep_companions(const Start& start) {
   if (start.weights)
     return write_companions(*start.weights, start.directory + "/" + kCompanionFolder);
+  if (start.checkpoint->companions().empty()) return;
   const std::string run = run_of_checkpoint(start.checkpoint->describe());
   std::error_code not_there;
   if (!std::filesystem::equivalent(run, start.directory, not_there))

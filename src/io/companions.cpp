@@ -29,10 +29,12 @@ constexpr const char* kNames[] = {"added_tokens.json",
                                   "video_preprocessor_config.json",
                                   "vocab.json"};
 
-/// Of a model put together of several those of an encoder have its name before their own.
+/// Of a model put together of several the processors of an encoder have its name before their own.
 bool is_companion(const std::string& name) {
   return std::ranges::any_of(kNames, [&](const std::string& known) {
-    return name == known || (name.ends_with("." + known) && name.find('/') == std::string::npos);
+    const bool is_of_encoder = known.ends_with("processor_config.json") &&
+                               name.ends_with("." + known) && name.find('/') == std::string::npos;
+    return name == known || is_of_encoder;
   });
 }
 
