@@ -58,11 +58,9 @@ struct RunOptions {
     key(cuda_graphs,
         {"cuda_graphs",
          "shapes of steps whose forward, backward and reductions a GPU keeps as graphs, launched "
-         "by "
-         "one call from a shape's second step on: for steps that repeat (rows that one sample "
-         "fills, "
-         "packing = false with samples of one length); activations take their memory again where "
-         "other steps come between; 0: none",
+         "by one call from a shape's second step on: for steps that repeat (rows that one sample "
+         "fills, packing = false with samples of one length); activations take their memory again "
+         "where other steps come between; 0: none",
          {},
          0,
          64});
