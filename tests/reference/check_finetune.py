@@ -7,6 +7,7 @@ check_finetune.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 
 import json
 import struct
+import subprocess
 import sys
 
 try:
@@ -50,7 +51,7 @@ except ImportError as error:
     sys.exit(77)
 
 import finetune_case
-from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, write_wav
+from finetune_case import BUILD, SOURCE, SPECIAL, TEXT, FinetuneCase, write_wav
 
 sys.path.insert(0, f"{SOURCE}/jobs")
 from model_directory import idefics3_pieces  # noqa: E402
