@@ -10,6 +10,7 @@
 #include "device/planted_loss.hpp"
 #include "device/torch_device.hpp"
 #include "support/grid_scenarios.hpp"
+#include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_run.hpp"
@@ -29,23 +30,16 @@ class DeviceGraphs : public ::testing::Test {
   void TearDown() override { have_kernels(false); }
 };
 
-using Kind = bool (*)(const GridScenario&);
-
-bool has_dropout(const GridScenario& scenario) {
-  Options deck;
-  if (scenario.set) scenario.set(deck);
-  return !scenario.gpt2 && scenario.qwen_vl == nullptr && deck.llm.lora.dropout > 0;
+/// Its adapters drop inputs.
+const GridScenario& with_dropout() {
+  return *std::ranges::find_if(grid_scenarios(), [](const GridScenario& one) {
+    Options deck;
+    if (one.set) one.set(deck);
+    return !one.gpt2 && one.qwen_vl == nullptr && deck.llm.lora.dropout > 0;
+  });
 }
 
-bool has_windows(const GridScenario& scenario) {
-  return std::string(scenario.name).starts_with("windows in every other layer");
-}
-
-/// The first of them, or the first of a kind: whose adapters drop inputs, whose tokens see a
-/// window.
-const GridScenario& scenario(Kind of_kind) {
-  return of_kind ? *std::ranges::find_if(grid_scenarios(), of_kind) : grid_scenarios().front();
-}
+const GridScenario kWindows{.name = "windows", .remake = see_windows};
 
 Grid grid_of(const char* strategy) {
   const Grid both{{1, 1}, strategy, 2};
@@ -73,12 +67,12 @@ MemoryDataset dataset(const ModelSpec& model, int64_t shapes) {
 
 struct GraphedRun {
   const char* strategy = "full_shard";
-  Kind of_kind = nullptr;
+  const GridScenario* scenario = &grid_scenarios().front();
   int64_t graphs = 2;  ///< run.cuda_graphs
   int64_t shapes = 1;  ///< of the data
 
   TinyRunOptions options() const {
-    TinyRunOptions run = run_of(scenario(of_kind), grid_of(strategy));
+    TinyRunOptions run = run_of(*scenario, grid_of(strategy));
     run.deck.schedule = {.steps = kSteps, .global_batch = kSamples};
     run.deck.data.shuffle = false;
     run.deck.optim.on_nonfinite = "skip";
@@ -133,10 +127,10 @@ void expect_counts(const TinyResult& result, int64_t eager, int64_t captured, in
 
 TEST_F(DeviceGraphs, GiveTheBitsOfStepsWithoutThem) {
   for (const char* strategy : {"full_shard", "no_shard"})
-    for (const Kind of_kind : {Kind{}, has_dropout, has_windows}) {
-      SCOPED_TRACE(std::string(strategy) + ", " + scenario(of_kind).name);
-      const Trained got({.strategy = strategy, .of_kind = of_kind}),
-          expected({.strategy = strategy, .of_kind = of_kind, .graphs = 0});
+    for (const GridScenario* scenario : {&grid_scenarios().front(), &with_dropout(), &kWindows}) {
+      SCOPED_TRACE(std::string(strategy) + ", " + scenario->name);
+      const Trained got({.strategy = strategy, .scenario = scenario}),
+          expected({.strategy = strategy, .scenario = scenario, .graphs = 0});
       expect_same(got, expected);
       expect_counts(got.result, 1, 1, kSteps - 2);
       // Every step has other data: what was captured is not what is computed.
