@@ -91,6 +91,8 @@ class Companions(zr.ZeaTest):
         check(second, "-r", second, "schedule.steps=6")
         consolidate("--optimizer", second, self.folder / "state.h5")
         check(third, "-r", self.folder / "state.h5", "schedule.steps=8")
+        shutil.copytree(zr.checkpoints(second)[-1], self.folder / "elsewhere")
+        check(second, "-r", self.folder / "elsewhere", "schedule.steps=9")
 
 
 class Offline(zr.ZeaTest):
