@@ -115,7 +115,7 @@ class StepTraffic {
     const Sharding& sharding = plan_.shardings[buffer];
     const DType type = plan_.precision.master;
     const auto of_replicas = [&](int of_shard) {
-      const auto first = part.counts.begin() + of_shard * sharding.replicas;
+      const auto first = part.counts.begin() + std::ptrdiff_t{of_shard} * sharding.replicas;
       return Ids(first, first + sharding.replicas);
     };
     if (sharding.replicas > 1)
