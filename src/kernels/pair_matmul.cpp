@@ -54,10 +54,6 @@ constexpr int64_t kBlockRows = 8;
 /// Blocks that are packed, or rounded, at once.
 constexpr int64_t kBlocks = 8;
 
-constexpr int64_t parts_of(int64_t whole, int64_t part) {
-  return (whole + part - 1) / part;
-}
-
 /// A matrix of bf16: `outer` rows, or columns, of the result, of `inner` elements that are summed.
 struct Side {
   Side(const at::Tensor& x, int64_t outer_dim)

@@ -24,10 +24,6 @@ constexpr int64_t kPanelRows = 512;
 
 enum class Part { All, UpperHalf };
 
-constexpr int64_t parts_of(int64_t whole, int64_t part) {
-  return (whole + part - 1) / part;
-}
-
 at::Tensor rounded(const at::Tensor& x, at::ScalarType type) {
   return type == x.scalar_type() ? x : x.to(type).to(x.scalar_type());
 }

@@ -26,8 +26,13 @@ struct LaneVector {
   typedef W Type __attribute__((vector_size(64), aligned(sizeof(W)), may_alias));
 };
 
+/// How many of them it takes, the last perhaps not whole.
+constexpr int64_t parts_of(int64_t whole, int64_t part) {
+  return (whole + part - 1) / part;
+}
+
 constexpr int64_t round_to(int64_t value, int64_t step) {
-  return (value + step - 1) / step * step;
+  return parts_of(value, step) * step;
 }
 
 /// What a product takes at a time of its inner dim: one element.
