@@ -16,9 +16,8 @@ int64_t held_bytes(const Plan& plan, size_t place) {
   const SlotPlans& slots = plan.slots[place];
   int64_t bytes =
       slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
-  for (size_t g = 0; g < plan.buffers.size(); ++g) {
+  for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
     const FlatBuffer& buffer = plan.buffers[g];
-    if (!plan.holds(plan.pipeline.places[place].first_rank, static_cast<int>(g))) continue;
     const int shards = plan.shardings[g].shards;
     const Precision& precision = plan.precision_of(buffer.module);
     bytes += buffer.padded(shards) / shards *

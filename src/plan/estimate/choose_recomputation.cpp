@@ -109,11 +109,10 @@ std::string mebibytes(int64_t bytes) {
 std::string dropping(const Plan& plan, size_t place) {
   std::string text;
   for (const std::string& module : plan.model.modules())
-    for (size_t g = 0; g < plan.buffers.size(); ++g) {
+    for (const int g : plan.held_buffers(plan.pipeline.places[place].first_rank)) {
       const Sharding& sharding = plan.shardings[g];
       if (plan.buffers[g].module != module || !sharding.gathered() || sharding.shards == 1 ||
-          !(sharding.keeps_for_step || sharding.keeps_until_backward) ||
-          !plan.holds(plan.pipeline.places[place].first_rank, static_cast<int>(g)))
+          !(sharding.keeps_for_step || sharding.keeps_until_backward))
         continue;
       text += ", set mesh." + module + ".reshard_after_forward = true (strategy " +
               "\"full_shard\" or \"hybrid_shard\")";
