@@ -71,6 +71,28 @@ struct SgdChunk {
   }
 };
 
+template <class T>
+struct NesterovChunk {
+  T* averages;
+  const T* gradients;
+  T* updates;
+  int64_t elements;
+  T momentum, scale;
+
+  template <class Lanes>
+  ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t item) const {
+    const Chunk chunk(item, elements);
+    T *a = averages + chunk.begin, *u = updates + chunk.begin;
+    const T keep = momentum, by = scale;
+    const auto updated = [=](T average, T raw_gradient) ZEA_INLINE_LAMBDA {
+      const T gradient = raw_gradient * by;
+      const T moved = average + (1 - keep) * (gradient - average);
+      return Values<T, 2>{moved, gradient + keep * (moved - gradient)};
+    };
+    lanes.each(chunk.count, StoreTo<T, 2>{a, u}, updated, a, gradients + chunk.begin);
+  }
+};
+
 /// The sum of squares of a chunk, in double.
 template <class T>
 struct SquaresOfChunk {

@@ -35,6 +35,10 @@ const at::Tensor& flat_of(const at::Tensor& flat) {
   return flat;
 }
 
+const at::Tensor& flat_of(const NesterovRun& run) {
+  return run.average;
+}
+
 template <class Run>
 const at::Tensor& flat_of(const Run& run) {
   return run.parameter;
@@ -113,6 +117,16 @@ detail::SgdChunk<T> chunk_of(const SgdRun& run) {
           .scale_there = update.scale_there};
 }
 
+template <class T>
+detail::NesterovChunk<T> chunk_of(const NesterovRun& run) {
+  return {.averages = elements<T>(run.average),
+          .gradients = elements<T>(run.gradient),
+          .updates = elements<T>(run.update),
+          .elements = run.average.numel(),
+          .momentum = static_cast<T>(run.momentum),
+          .scale = static_cast<T>(run.gradient_scale)};
+}
+
 /// `reference` of those for which there is no kernel.
 template <class Run>
 void update_flats(const std::vector<Run>& runs, const auto& reference) {
@@ -120,7 +134,7 @@ void update_flats(const std::vector<Run>& runs, const auto& reference) {
     using T = decltype(zero);
     std::vector<decltype(chunk_of<T>(some[0]))> functors;
     for (const Run& run : some) functors.push_back(chunk_of<T>(run));
-    run_flats(some[0].parameter, functors);
+    run_flats(flat_of(some[0]), functors);
   };
   for_each_kind(runs, update, reference);
 }
@@ -179,6 +193,13 @@ void sgd(const std::vector<SgdRun>& runs) {
   update_flats(runs, sgd_reference);
 }
 
+void nesterov(const std::vector<NesterovRun>& runs) {
+  for (const NesterovRun& run : runs)
+    for (const at::Tensor& other : {run.gradient, run.update})
+      ZEA_ASSERT(run.average.numel() == other.numel());
+  update_flats(runs, nesterov_reference);
+}
+
 void adamw(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
            const at::Tensor& exp_avg_sq, const AdamwUpdate& update) {
   adamw({{parameter, gradient, exp_avg, exp_avg_sq, update}});
@@ -231,6 +252,13 @@ void sgd_reference(const SgdRun& run) {
   buffer.mul_(update.momentum).add_(run.gradient, update.gradient_scale);
   if (update.weight_decay != 0) buffer.add_(parameter, update.weight_decay);
   parameter.add_(buffer, -update.lr);
+}
+
+void nesterov_reference(const NesterovRun& run) {
+  at::Tensor average = run.average, update = run.update;
+  at::mul_out(update, run.gradient, at::scalar_tensor(run.gradient_scale, update.options()));
+  average.lerp_(update, 1 - run.momentum);
+  update.lerp_(average, run.momentum);
 }
 
 at::Tensor sum_of_squares_reference(const at::Tensor& flat) {

@@ -229,6 +229,11 @@ TEST_P(DeviceKernels, FlatBuffers) {
     sgd_reference({p2, exact(g), b2, update});
     for (const auto& [found, expected] : {std::pair{p, p2}, {b, b2}})
       expect_close(found, expected, 4);
+    const at::Tensor u = at::empty_like(b), u2 = at::empty_like(b2);
+    nesterov({{b, g, u, 0.95, 0.25}});
+    nesterov_reference({b2, exact(g), u2, 0.95, 0.25});
+    for (const auto& [found, expected] : {std::pair{b, b2}, {u, u2}})
+      expect_close(found, expected, 4);
     const double sum = sum_of_squares({g}),
                  expected = sum_of_squares_reference(exact(g)).item<double>();
     EXPECT_NEAR(sum, expected, 1e-12 * expected);

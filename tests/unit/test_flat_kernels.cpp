@@ -102,6 +102,22 @@ TEST_F(FlatKernels, SgdEqualsItsReference) {
     }
 }
 
+TEST_F(FlatKernels, NesterovEqualsItsReference) {
+  for (at::ScalarType type : {at::kFloat, at::kDouble})
+    for (int64_t elements : {1, 4097, 20001}) {
+      const at::Tensor a = random_flat(elements, type, 1), u = at::empty_like(a);
+      const at::Tensor a2 = a.clone(), u2 = at::empty_like(a);
+      for (int64_t step = 1; step <= 3; ++step) {
+        const at::Tensor g = random_flat(elements, type, 10 + step);
+        nesterov({{a, g, u, 0.95, 0.25}});
+        nesterov_reference({a2, g, u2, 0.95, 0.25});
+      }
+      const double tolerance = type == at::kDouble ? 1e-14 : 2e-6;
+      EXPECT_LE((a - a2).abs().max().item<double>(), tolerance) << elements;
+      EXPECT_LE((u - u2).abs().max().item<double>(), tolerance) << elements;
+    }
+}
+
 TEST_F(FlatKernels, SgdTakesTheScaleFromWhereItLies) {
   const at::Tensor g = random_flat(5000, at::kFloat, 4);
   const at::Tensor p = random_flat(5000, at::kFloat, 1), b = at::zeros_like(p);

@@ -70,6 +70,17 @@ struct SgdRun {
 /// As adamw().
 void sgd(const std::vector<SgdRun>& runs);
 
+/// What Nesterov's step changes, and by what: the average moves towards the gradient, and `update`
+/// is the gradient moved towards the average. As AdamwRun.
+struct NesterovRun {
+  at::Tensor average, gradient, update;
+  double momentum = 0;
+  double gradient_scale = 1;
+};
+
+/// As adamw().
+void nesterov(const std::vector<NesterovRun>& runs);
+
 /// Whether flat buffers on `device` are for these kernels, and not for libtorch's operations.
 bool has_flat_kernels(at::Device device);
 
@@ -86,6 +97,7 @@ double sum_of_squares(const std::vector<at::Tensor>& flats);
 void adamw_reference(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg,
                      at::Tensor exp_avg_sq, const AdamwUpdate& update);
 void sgd_reference(const SgdRun& run);
+void nesterov_reference(const NesterovRun& run);
 at::Tensor sum_of_squares_reference(const at::Tensor& flat);
 
 }  // namespace zea

@@ -28,10 +28,12 @@
   visit(AddLogitRow<double>) visit(AddLogitRow<float>) visit(AddLogitRow<Bf16>) \
       visit(LogitRowGradient<double>) visit(LogitRowGradient<float>) visit(LogitRowGradient<Bf16>)
 
-#define ZEA_FOR_FLAT_FUNCTORS(visit)                                               \
-  visit(ChunksOfFlats<AdamwChunk<double>>) visit(ChunksOfFlats<AdamwChunk<float>>) \
-      visit(ChunksOfFlats<SgdChunk<double>>) visit(ChunksOfFlats<SgdChunk<float>>) \
-          visit(ChunksOfFlats<SquaresOfChunk<double>>) visit(ChunksOfFlats<SquaresOfChunk<float>>)
+#define ZEA_FOR_FLAT_FUNCTORS(visit)                                                             \
+  visit(ChunksOfFlats<AdamwChunk<double>>) visit(ChunksOfFlats<AdamwChunk<float>>)               \
+      visit(ChunksOfFlats<SgdChunk<double>>) visit(ChunksOfFlats<SgdChunk<float>>)               \
+          visit(ChunksOfFlats<NesterovChunk<double>>) visit(ChunksOfFlats<NesterovChunk<float>>) \
+              visit(ChunksOfFlats<SquaresOfChunk<double>>)                                       \
+                  visit(ChunksOfFlats<SquaresOfChunk<float>>)
 
 // Variadic: a functor of two types has a comma.
 #define ZEA_INSTANTIATE_LAUNCH(...) \
