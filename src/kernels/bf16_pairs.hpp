@@ -59,6 +59,7 @@ ZEA_PAIR_CODE inline void multiply_block(const TileProduct<Pairs>& p, int64_t ro
       _mm512_storeu_ps(sum, p.adds ? _mm512_add_ps(_mm512_loadu_ps(sum), block[r][c])
                                    : _mm512_mul_ps(block[r][c], scale));
     }
+  p.add_addends<R, C>(row, column);
 }
 
 ZEA_PAIR_CODE inline void multiply(const TileProduct<Pairs>& p) {

@@ -55,7 +55,7 @@ at::Tensor in_vectors(const at::Tensor& x) {
   return packed;
 }
 
-/// result (rows, columns in whole vectors) = scale left right, or += left right.
+/// result (rows, columns in whole vectors) = scale left right + addends.
 template <class Terms>
 void multiply_tiles(const TileProduct<Terms>& whole, Part part) {
   for_each_chunk(
@@ -64,6 +64,8 @@ void multiply_tiles(const TileProduct<Terms>& whole, Part part) {
         TileProduct<Terms> chunk = whole;
         chunk.left += begin * whole.left_row;
         chunk.sum += begin * whole.sum_stride;
+        for (auto& addend : chunk.addends)
+          if (addend.first != nullptr) addend.first += begin * addend.stride;
         chunk.rows = end - begin;
         if (part == Part::UpperHalf) chunk.seen = {Diagonal::Result, false, -begin};
         multiply(chunk);
@@ -71,22 +73,34 @@ void multiply_tiles(const TileProduct<Terms>& whole, Part part) {
       kChunkRows);
 }
 
-/// `result` has its columns in whole vectors.
+/// `result`, and what is added, have their columns in whole vectors.
 struct Factors {
   const at::Tensor &result, &a, &b;
   double scale;
-  bool adds;
+  const Addends& addends;
   Part part;
 };
+
+template <class Terms>
+void multiply_tiles(TileProduct<Terms> product, const Factors& factors) {
+  using W = typename Terms::Sum;
+  product.scale = static_cast<W>(factors.scale);
+  for (size_t i = 0; i < factors.addends.size(); ++i) {
+    const Addend& addend = factors.addends[i];
+    product.addends[i] = {elements<W>(addend.matrix), addend.matrix.stride(0),
+                          static_cast<W>(addend.factor)};
+  }
+  multiply_tiles(product, factors.part);
+}
 
 template <class W>
 void multiply_singles(const Factors& f) {
   const at::Tensor right = in_vectors<W>(f.b);
-  multiply_tiles(TileProduct<Singles<W>>{elements<W>(f.a), f.a.stride(0), f.a.stride(1),
-                                         elements<W>(right), right.stride(0), elements<W>(f.result),
-                                         f.result.stride(0), f.a.size(0), right.size(1),
-                                         f.a.size(1), f.adds, static_cast<W>(f.scale)},
-                 f.part);
+  multiply_tiles(
+      TileProduct<Singles<W>>{elements<W>(f.a), f.a.stride(0), f.a.stride(1), elements<W>(right),
+                              right.stride(0), elements<W>(f.result), f.result.stride(0),
+                              f.a.size(0), right.size(1), f.a.size(1), false},
+      f);
 }
 
 #ifdef ZEA_HAS_PAIRS
@@ -110,9 +124,8 @@ void multiply_pairs(const Factors& f) {
   multiply_tiles(
       TileProduct<Pairs>{elements<Bf16Pair>(left), left.stride(0), 1, elements<Bf16Pair>(right),
                          right.stride(0), elements<float>(f.result), f.result.stride(0),
-                         f.a.size(0), right.size(1), parts_of(f.a.size(1), 2), f.adds,
-                         static_cast<float>(f.scale)},
-      f.part);
+                         f.a.size(0), right.size(1), parts_of(f.a.size(1), 2), false},
+      f);
 }
 #endif
 
@@ -130,24 +143,28 @@ void mirror_tiles(const at::Tensor& room) {
   }
 }
 
+void add_all(at::Tensor& result, const Addends& addends) {
+  for (const Addend& addend : addends) result.add_(addend.matrix, addend.factor);
+}
+
 template <class W>
 at::Tensor product_of_tiles(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
-                            double scale, const Addend& addend, Part part) {
+                            double scale, const Addends& addends, Part part) {
   const at::Tensor all = room<W>(a.size(0), b.size(1), a);
-  const at::Tensor result = part_of(all, a.size(0), b.size(1));
-  // Half a result is not yet whole when its addend is needed whole.
-  const bool adds = part == Part::All && addend.sum.defined();
-  at::Tensor begun = result;
-  if (adds) at::mul_out(begun, addend.sum, at::Scalar(addend.factor));
+  const auto fits = [](const Addend& addend) {
+    return addend.matrix.stride(1) == 1 && addend.matrix.size(1) % kLanes<W> == 0;
+  };
+  const bool adds_at_once = std::ranges::all_of(addends, fits);
+  const Addends at_once = adds_at_once ? addends : Addends{};
 #ifdef ZEA_HAS_PAIRS
   if (operands == at::kBFloat16 && pair_use() == PairUse::All)
-    multiply_pairs({all, a, b, scale, adds, part});
+    multiply_pairs({all, a, b, scale, at_once, part});
   else
 #endif
-    multiply_singles<W>({all, rounded(a, operands), rounded(b, operands), scale, adds, part});
-  if (part == Part::All) return result;
-  if (addend.sum.defined()) begun.add_(addend.sum, addend.factor);
-  mirror_tiles<W>(all);
+    multiply_singles<W>({all, rounded(a, operands), rounded(b, operands), scale, at_once, part});
+  at::Tensor result = part_of(all, a.size(0), b.size(1));
+  if (!adds_at_once) add_all(result, addends);
+  if (part == Part::UpperHalf) mirror_tiles<W>(all);
   return result;
 }
 
@@ -158,8 +175,8 @@ bool narrows_operands(const at::Tensor& a) {
 }
 
 at::Tensor product_of_library(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
-                              double scale, const Addend& addend, Part part) {
-  const at::Tensor result = at::zeros({a.size(0), b.size(1)}, a.options());
+                              double scale, const Addends& addends, Part part) {
+  at::Tensor result = at::zeros({a.size(0), b.size(1)}, a.options());
   const bool narrows = operands == at::kBFloat16 && narrows_operands(a);
   const at::Tensor left = narrows ? a.to(operands) : rounded(a, operands),
                    right = narrows ? b.to(operands) : rounded(b, operands);
@@ -170,11 +187,10 @@ at::Tensor product_of_library(const at::Tensor& a, const at::Tensor& b, at::Scal
                 left.narrow(0, begin, count), right.narrow(1, first, b.size(1) - first));
   }
   if (scale != 1) result.mul_(scale);
-  if (addend.sum.defined()) result.add_(addend.sum, addend.factor);
+  add_all(result, addends);
   if (part == Part::All) return result;
   const at::Tensor above = result.triu(1);
-  at::Tensor mirrored = result;
-  mirrored.triu_().add_(above.t());
+  result.triu_().add_(above.t());
   return result;
 }
 
@@ -185,25 +201,25 @@ bool takes_tiles(const at::Tensor& a, const at::Tensor& b, at::ScalarType operan
 }
 
 at::Tensor multiplied(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
-                      double scale, const Addend& addend, Part part) {
-  ZEA_ASSERT(a.size(1) == b.size(0) && a.scalar_type() == b.scalar_type());
-  if (!takes_tiles(a, b, operands)) return product_of_library(a, b, operands, scale, addend, part);
+                      double scale, const Addends& addends, Part part) {
+  ZEA_ASSERT(a.size(1) == b.size(0) && a.scalar_type() == b.scalar_type() && addends.size() <= 2);
+  if (!takes_tiles(a, b, operands)) return product_of_library(a, b, operands, scale, addends, part);
   return a.scalar_type() == at::kDouble
-             ? product_of_tiles<double>(a, b, operands, scale, addend, part)
-             : product_of_tiles<float>(a, b, operands, scale, addend, part);
+             ? product_of_tiles<double>(a, b, operands, scale, addends, part)
+             : product_of_tiles<float>(a, b, operands, scale, addends, part);
 }
 
 }  // namespace
 }  // namespace detail
 
 at::Tensor rounded_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
-                           const Addend& addend) {
-  return detail::multiplied(a, b, operands, 1, addend, detail::Part::All);
+                           const Addends& addends) {
+  return detail::multiplied(a, b, operands, 1, addends, detail::Part::All);
 }
 
 at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
-                             double scale, const Addend& addend) {
-  return detail::multiplied(a, b, operands, scale, addend, detail::Part::UpperHalf);
+                             double scale, const Addends& addends) {
+  return detail::multiplied(a, b, operands, scale, addends, detail::Part::UpperHalf);
 }
 
 }  // namespace zea

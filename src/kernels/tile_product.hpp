@@ -59,8 +59,16 @@ struct SeenPart {
   int64_t offset = 0;
 };
 
-/// sum (rows, columns) = scale left right, or += left right; left (rows, inner), right (inner,
-/// columns), both of groups along `inner`.
+/// factor times a matrix like the result; none where it begins nowhere.
+template <class Sum>
+struct TileAddend {
+  const Sum* first = nullptr;
+  int64_t stride = 0;
+  Sum factor = 0;
+};
+
+/// sum (rows, columns) = scale left right + addends, or += left right; left (rows, inner), right
+/// (inner, columns), both of groups along `inner`.
 template <class Terms>
 struct TileProduct {
   using Sum = typename Terms::Sum;
@@ -74,8 +82,25 @@ struct TileProduct {
   int64_t sum_stride;
   int64_t rows, columns, inner;
   bool adds;
-  Sum scale = 1;  ///< only where nothing is added to
+  Sum scale = 1;  ///< only where nothing is added to, as are addends
   SeenPart seen = {};
+  TileAddend<Sum> addends[2] = {};
+
+  /// To a block of R rows and C vectors that was stored.
+  template <int R, int C>
+  [[gnu::always_inline]] void add_addends(int64_t row, int64_t column) const {
+    using V = typename LaneVector<Sum>::Type;
+    for (const TileAddend<Sum>& addend : addends) {
+      if (addend.first == nullptr) return;
+      for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) {
+          const int64_t lane = column + c * kLanes<Sum>;
+          *reinterpret_cast<V*>(sum + (row + r) * sum_stride + lane) +=
+              addend.factor *
+              *reinterpret_cast<const V*>(addend.first + (row + r) * addend.stride + lane);
+        }
+    }
+  }
 };
 
 /// What counts of the columns and of the inner dim, in groups, for some rows.
@@ -147,6 +172,7 @@ template <int R, int C, class W>
       for (int c = 0; c < C; ++c) block.rows[r][c] += left[r * p.left_row] * lanes[c];
   }
   block.store(sum, p.sum_stride, p.scale);
+  p.template add_addends<R, C>(row, column);
 }
 
 /// R rows, all columns that count.

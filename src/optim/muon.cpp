@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 
+#include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/symmetric_product.hpp"
 #include "zea/parallel/torch_dtype.hpp"
 
@@ -15,6 +15,9 @@ namespace {
 // Those of torch.optim.Muon.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kEps = 1e-7;
 constexpr int kSteps = 5;
+/// Of them through one Gram matrix: with more, what is rounded in it would outgrow small singular
+/// values, whose squares it has.
+constexpr int kGramSteps = 3;
 
 /// The part of a matrix, or of the packed elements of a piece, that a box is.
 at::Tensor box_of(const at::Tensor& matrix, const Extent& box) {
@@ -25,44 +28,49 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
-/// 3.4445 x + (-4.7750 g + 2.0315 g g) x, where g = x x^T.
-at::Tensor step_by_step(at::Tensor x, at::ScalarType type) {
-  for (int i = 0; i < kSteps; ++i) {
+/// x in `steps` steps to 3.4445 x + (-4.7750 g + 2.0315 g g) x, where g = x x^T.
+at::Tensor step_by_step(at::Tensor x, int steps, at::ScalarType type) {
+  for (int i = 0; i < steps; ++i) {
     const at::Tensor gram = symmetric_product(x, x.t(), type);
-    const at::Tensor step = symmetric_product(gram, gram, type, kC, {gram, kB});
-    x = rounded_product(step, x, type, {x, kA});
+    const at::Tensor step = symmetric_product(gram, gram, type, kC, {{gram, kB}});
+    x = rounded_product(step, x, type, {{x, kA}});
   }
   return x;
 }
 
 /// The same with only two products of the long side: a step multiplies x from the left by what is
-/// made of its Gram matrix, which is known after it, too. All that is made of it is symmetric.
-at::Tensor through_gram(const at::Tensor& x, at::ScalarType type) {
-  at::Tensor gram = symmetric_product(x, x.t(), type), all;
-  for (int i = 0; i < kSteps; ++i) {
-    const at::Tensor step = symmetric_product(gram, gram, type, kC, {gram, kB});
-    step.diagonal().add_(kA);
-    all = i == 0 ? step : symmetric_product(step, all, type);
-    if (i + 1 < kSteps) gram = symmetric_product(symmetric_product(step, gram, type), step, type);
+/// made of its Gram matrix, which is known after it, too. All that is made of it is symmetric. What
+/// steps multiply x by is kept as power I + rest, so that rounding touches no small singular value.
+at::Tensor through_gram(const at::Tensor& x, int steps, at::ScalarType type) {
+  at::Tensor gram = symmetric_product(x, x.t(), type), rest;
+  double power = 1;
+  for (int i = 0; i < steps; ++i) {
+    const at::Tensor step = symmetric_product(gram, gram, type, kC, {{gram, kB}});
+    rest = i == 0 ? step : symmetric_product(step, rest, type, 1, {{rest, kA}, {step, power}});
+    power *= kA;
+    if (i + 1 == steps) break;
+    const at::Tensor half = symmetric_product(step, gram, type, 1, {{gram, kA}});
+    gram = symmetric_product(half, step, type, 1, {{half, kA}});
   }
-  return rounded_product(all, x, type);
+  return rounded_product(rest, x, type, {{x, power}});
+}
+
+/// As torch.optim.Muon has it; but runs in fp64 are to be exact.
+at::ScalarType iteration_type(DType master) {
+  return master == DType::Float64 ? at::kDouble : at::kBFloat16;
 }
 
 }  // namespace
 
-void nesterov_update(at::Tensor average, at::Tensor update, double momentum) {
-  average.lerp_(update, 1 - momentum);
-  update.lerp_(average, momentum);
-}
-
 at::Tensor orthogonalise(const at::Tensor& matrix, at::ScalarType type) {
   const bool is_tall = matrix.size(0) > matrix.size(1);
   at::Tensor x = type == at::kBFloat16 ? matrix : matrix.to(type);
-  if (is_tall) x = x.t();
+  if (is_tall) x = x.t().contiguous();
   x = x.div(x.norm().clamp_min(kEps));  // no singular value above 1
-  // In bf16 a Gram matrix would be all that is left of small singular values.
-  const bool is_long = x.size(1) >= kMuonLong * x.size(0) && type != at::kBFloat16;
-  x = is_long ? through_gram(x, type) : step_by_step(x, type);
+  if (x.size(1) >= kMuonLong * x.size(0))
+    x = through_gram(through_gram(x, kGramSteps, type), kSteps - kGramSteps, type);
+  else
+    x = step_by_step(x, kSteps, type);
   return is_tall ? x.t() : x;
 }
 
@@ -74,165 +82,186 @@ double muon_scale(MuonRate rate, int64_t rows, int64_t columns) {
 
 Muon::Muon(Engine& engine) : engine_(engine) {
   const Plan& plan = engine.plan();
-  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
-                                         plan.held_buffers(engine.world_rank())))
-    parts_.push_back(make_part(part));
+  for (MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
+                                   plan.held_buffers(engine.world_rank())))
+    parts_.push_back(make_part(std::move(part)));
 }
 
-Muon::Part Muon::make_part(const MuonPart& planned) {
+Muon::Part Muon::make_part(MuonPart planned) {
   const Plan& plan = engine_.plan();
   const Sharding& sharding = plan.shardings[planned.buffers.front()];
   const std::string& module = plan.buffers[planned.buffers.front()].module;
   Part part;
-  part.plan = planned;
+  part.plan = std::move(planned);
   Mesh& mesh = engine_.mesh();
   if (sharding.shards > 1) part.shard_group = &mesh.along(module, sharding.sharded_over);
   if (sharding.replicas > 1) part.replicas = &mesh.along(module, sharding.summed_over);
   if (plan.mesh.grid(module).tp > 1) part.pieces = &mesh.along(module, sharding.cut_over);
-  part.rank = (part.shard_group ? part.shard_group->rank() : 0) * sharding.replicas +
-              (part.replicas ? part.replicas->rank() : 0);
-  std::map<int, int64_t> made;  // of a member, by parameter
-  for (const MuonMatrix& matrix : planned.matrices)
-    for (int64_t begin = matrix.begin; const FlatParam& member : matrix.members) {
-      made[member.param] = begin - member.offset;
-      begin += member.elements;
-    }
-  for (const int buffer : planned.buffers) {
-    const FlatRange range = engine_.buffers()[buffer]->range();
-    for (const FlatPart& own : parts_in_range(plan.buffers[buffer], range))
-      if (const auto found = made.find(own.param); found != made.end())
-        part.runs.push_back({buffer, own.flat_begin - range.begin, own.elements,
-                             found->second + own.flat_begin, plan.param_rules[own.param]});
-  }
+  const int shard = part.shard_group ? part.shard_group->rank() : 0,
+            replica = part.replicas ? part.replicas->rank() : 0;
+  part.rank = replica * sharding.shards + shard;
+  part.share = muon_share(part.plan, plan.buffers, sharding, shard, replica);
   return part;
 }
 
 void Muon::step(const std::vector<bool>& buffers_with_gradient, const Update& update) {
   for (const Part& part : parts_) {
-    const bool is_due = std::ranges::any_of(part.plan.matrices, [&](const MuonMatrix& matrix) {
-      return update.step > matrix.frozen_updates && buffers_with_gradient[matrix.buffer];
-    });
-    if (is_due) step_part(part, buffers_with_gradient, update);
+    const Due due{buffers_with_gradient, update.step};
+    if (std::ranges::any_of(part.plan.matrices,
+                            [&](const MuonMatrix& matrix) { return due.is(matrix); }))
+      step_part(part, due, update);
   }
 }
 
-void Muon::step_part(const Part& part, const std::vector<bool>& buffers_with_gradient,
-                     const Update& update) {
-  std::map<int, at::Tensor> gathered;  // by buffer
-  for (const int buffer : part.plan.buffers)
-    if (buffers_with_gradient[buffer]) gathered[buffer] = gather(part, buffer, update);
-  // Of frozen matrices, and of buffers without a gradient, nothing is made and nothing is read.
-  // Pieces may end with padding, which stays as it is.
-  const std::vector<int64_t>& counts = part.plan.counts;
-  const int64_t elements = std::reduce(counts.begin(), counts.end());
-  const at::TensorOptions options = gathered.begin()->second.options();
-  const at::Tensor made =
-      part.pieces ? at::zeros({elements}, options) : at::empty({elements}, options);
-  for (const MuonMatrix& matrix : part.plan.matrices)
-    if (matrix.owner == part.rank && update.step > matrix.frozen_updates &&
-        gathered.contains(matrix.buffer))
-      orthogonalise_into(made, matrix, gathered.at(matrix.buffer));
-  share(part, made);
-  for (const Run& run : part.runs)
-    if (update.step > run.rule.frozen_updates && gathered.contains(run.buffer))
-      apply(run, made, update);
+bool Muon::Due::is(const MuonMatrix& matrix) const {
+  return step > matrix.frozen_updates && buffers_with_gradient[matrix.buffer];
 }
 
-/// own (shard): what is to be orthogonalised, and anything elsewhere.
-void Muon::write_own_updates(const Part& part, int buffer, const at::Tensor& own,
-                             const Update& update) const {
-  const ShardedBuffer& shard = *engine_.buffers()[buffer];
-  const double momentum = engine_.plan().options.optim.momentum;
-  const at::Tensor& average = engine_.state(shard, "momentum_buffer");
-  for (const Run& run : part.runs) {
-    if (run.buffer != buffer || update.step <= run.rule.frozen_updates) continue;
-    const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, run.begin, run.elements); };
-    const at::Tensor moved = of(shard.gradient()) * update.gradient_scale;
-    nesterov_update(of(average), moved, momentum);
-    of(own).copy_(moved);
+/// Of frozen matrices, and of buffers without a gradient, nothing is made: what is sent of them is
+/// anything, and is not read.
+void Muon::step_part(const Part& part, const Due& due, const Update& update) {
+  const std::vector<int64_t>& of_replicas = part.share.of_replicas;
+  const at::Tensor moved = updates_of(part, due, update);
+  const auto first = of_replicas.begin();
+  const int replica = part.replicas ? part.replicas->rank() : 0;
+  const int64_t begin = std::reduce(first, first + replica);
+  const at::Tensor section = moved.narrow(0, begin, of_replicas[static_cast<size_t>(replica)]);
+  if (part.shard_group) {
+    orthogonalise_apart(part, section, due);
+  } else {
+    orthogonalise_own(part, section, due);
   }
+  if (part.replicas)
+    part.replicas
+        ->all_gather(section.data_ptr(), moved.data_ptr(), of_replicas,
+                     engine_.plan().precision.master)
+        .wait();
+  apply(part, moved, due, update);
 }
 
-/// (tp rank, element) of all shards and all pieces.
-at::Tensor Muon::gather(const Part& part, int buffer, const Update& update) const {
-  const DType type = engine_.plan().precision.master;
-  const int64_t elements = engine_.buffers()[buffer]->gradient().numel();
-  const int shards = part.shard_group ? part.shard_group->size() : 1;
-  const int pieces = part.pieces ? part.pieces->size() : 1;
-  const at::Tensor all = at::empty(
-      {pieces, shards * elements},
-      at::TensorOptions().dtype(to_torch(type)).device(engine_.microbatch_options().device));
-  const at::Tensor piece = all[part.pieces ? part.pieces->rank() : 0];
-  const at::Tensor own =
-      piece.narrow(0, part.shard_group ? part.shard_group->rank() * elements : 0, elements);
-  write_own_updates(part, buffer, own, update);
-  if (part.shard_group)
-    part.shard_group->all_gather(own.data_ptr(), piece.data_ptr(), Counts(shards, elements), type)
-        .wait();
-  if (part.pieces)
-    part.pieces->all_gather(piece.data_ptr(), all.data_ptr(), Counts(pieces, piece.numel()), type)
-        .wait();
-  return all;
-}
-
-/// `pieces` is of the matrix's buffer; its part of `made` gets this rank's piece of what comes out.
-void Muon::orthogonalise_into(const at::Tensor& made, const MuonMatrix& matrix,
-                              const at::Tensor& pieces) const {
+/// What is to be orthogonalised of the runs, one after the other. States may be offloaded.
+at::Tensor Muon::updates_of(const Part& part, const Due& due, const Update& update) const {
   const Plan& plan = engine_.plan();
-  const at::ScalarType type = to_torch(plan.precision_of(plan.buffers[matrix.buffer].module).param);
+  const std::vector<int64_t>& counts = part.share.of_replicas;
+  const at::Device there = engine_.buffers()[part.plan.buffers.front()]->master().device();
+  const at::Tensor moved =
+      at::empty({std::reduce(counts.begin(), counts.end())}, options().device(there));
+  std::vector<NesterovRun> runs;
+  for_each_run(part, due, [&](const MuonRun& run, int64_t begin) {
+    const ShardedBuffer& shard = *engine_.buffers()[run.buffer];
+    const auto of = [&](const at::Tensor& flat) { return flat.narrow(0, run.begin, run.elements); };
+    runs.push_back({of(engine_.state(shard, "momentum_buffer")), of(shard.gradient()),
+                    moved.narrow(0, begin, run.elements), plan.options.optim.momentum,
+                    update.gradient_scale});
+  });
+  nesterov(runs);
+  return moved.to(options().device());
+}
+
+/// visit(run, where it begins among all) for those that are due.
+void Muon::for_each_run(const Part& part, const Due& due, const auto& visit) const {
+  int64_t begin = 0;
+  for (const MuonRun& run : part.share.runs) {
+    if (due.step > engine_.plan().param_rules[run.param].frozen_updates &&
+        due.buffers_with_gradient[run.buffer])
+      visit(run, begin);
+    begin += run.elements;
+  }
+}
+
+/// `section` holds what lies in this rank's shard of the matrices that the ranks of its shard group
+/// make, by rank: they send each other theirs, and back what came of it.
+void Muon::orthogonalise_apart(const Part& part, const at::Tensor& section, const Due& due) const {
+  const DType type = engine_.plan().precision.master;
+  const MuonShare& share = part.share;
+  const int64_t elements = part.plan.counts[static_cast<size_t>(part.rank)];
+  const at::Tensor received = at::empty({elements}, options()), own = at::empty_like(received);
+  part.shard_group
+      ->all_to_all(section.data_ptr(), share.sent, received.data_ptr(), share.received, type)
+      .wait();
+  const int64_t first = part.plan.first_made(part.rank);
+  const auto copy_runs = [&](const at::Tensor& to, const at::Tensor& from, bool comes) {
+    int64_t begin = 0;
+    for (const MuonRun& run : share.owned) {
+      const int64_t made = run.made - first;
+      to.narrow(0, comes ? made : begin, run.elements)
+          .copy_(from.narrow(0, comes ? begin : made, run.elements));
+      begin += run.elements;
+    }
+  };
+  copy_runs(own, received, true);
+  orthogonalise_own(part, own, due);
+  copy_runs(received, own, false);
+  part.shard_group
+      ->all_to_all(received.data_ptr(), share.received, section.data_ptr(), share.sent, type)
+      .wait();
+}
+
+/// `own`: this tp rank's pieces of the matrices that this rank makes, one after the other; becomes
+/// those of what is made. Padding of pieces stays as it is.
+void Muon::orthogonalise_own(const Part& part, const at::Tensor& own, const Due& due) const {
+  at::Tensor all = own.unsqueeze(0);
+  if (part.pieces) {
+    const int size = part.pieces->size();
+    all = at::empty({size, own.numel()}, options());
+    part.pieces
+        ->all_gather(own.data_ptr(), all.data_ptr(), Counts(static_cast<size_t>(size), own.numel()),
+                     engine_.plan().precision.master)
+        .wait();
+  }
+  for (const MuonMatrix& matrix : part.plan.matrices)
+    if (matrix.owner == part.rank && due.is(matrix))
+      orthogonalise_in(own, all, matrix, matrix.begin - part.plan.first_made(part.rank));
+}
+
+/// `pieces` (tp rank, element) hold the matrix from `begin` on.
+void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
+                            const MuonMatrix& matrix, int64_t begin) const {
+  const Plan& plan = engine_.plan();
   const int own_piece = plan.piece_rank(engine_.world_rank(), matrix.buffer);
   const auto each_box = [&](int piece, const auto& visit) {
-    int64_t begin = matrix.begin;
+    int64_t member_begin = begin;
     for (const FlatParam& member : matrix.members) {
       for (const PieceBox& box : boxes_of_piece(plan.model.params[member.param],
                                                 plan.cuts[member.param], piece, 0, member.elements))
-        visit(member.offset + box.begin, begin + box.begin, box.extent);
-      begin += member.elements;
+        visit(member_begin + box.begin, box.extent);
+      member_begin += member.elements;
     }
   };
   at::Tensor whole = at::empty({matrix.shape[0], matrix.shape[1]}, pieces.options());
   for (int piece = 0; piece < pieces.size(0); ++piece)
-    each_box(pieces.size(0) > 1 ? piece : own_piece, [&](int64_t from, int64_t, const Extent& box) {
+    each_box(pieces.size(0) > 1 ? piece : own_piece, [&](int64_t from, const Extent& box) {
       box_of(whole, box).copy_(packed(pieces[piece], from, box));
     });
-  whole = orthogonalise(whole, type);
-  whole.mul_(muon_scale(plan.options.optim.muon_rate, matrix.shape[0], matrix.shape[1]));
-  each_box(own_piece, [&](int64_t, int64_t to, const Extent& box) {
-    packed(made, to, box).copy_(box_of(whole, box));
+  whole = orthogonalise(whole, iteration_type(plan.precision.master));
+  const at::Tensor scale = at::scalar_tensor(
+      muon_scale(plan.options.optim.muon_rate, matrix.shape[0], matrix.shape[1]), at::kDouble);
+  each_box(own_piece, [&](int64_t to, const Extent& box) {
+    at::Tensor target = packed(own, to, box);
+    at::mul_out(target, box_of(whole, box), scale);
   });
 }
 
-/// Each rank's part of what is made goes to all: first to the replicas of its shard, then, with
-/// theirs, to the other shards.
-void Muon::share(const Part& part, const at::Tensor& made) const {
-  const DType type = engine_.plan().precision.master;
-  const auto size = static_cast<size_t>(part.replicas ? part.replicas->size() : 1);
-  Counts of_shards;
-  int64_t before = 0;
-  const auto place = static_cast<size_t>(part.rank) / size * size;  // of the first replica
-  for (size_t rank = 0; rank < part.plan.counts.size(); ++rank) {
-    if (rank % size == 0) of_shards.push_back(0);
-    of_shards.back() += part.plan.counts[rank];
-    if (rank < place) before += part.plan.counts[rank];
-  }
-  const auto start = [&](int64_t first) {
-    return static_cast<char*>(made.data_ptr()) + first * static_cast<int64_t>(element_bytes(type));
-  };
-  if (part.replicas) {
-    const auto first = part.plan.counts.begin() + static_cast<std::ptrdiff_t>(place);
-    const Counts counts(first, first + static_cast<std::ptrdiff_t>(size));
-    const int64_t own = std::reduce(first, first + part.replicas->rank());
-    part.replicas->all_gather(start(before + own), start(before), counts, type).wait();
-  }
-  if (part.shard_group)
-    part.shard_group->all_gather(start(before), start(0), of_shards, type).wait();
+/// As SGD without momentum takes a gradient, which then holds the decay, too.
+void Muon::apply(const Part& part, const at::Tensor& moved, const Due& due,
+                 const Update& update) const {
+  std::vector<SgdRun> runs;
+  for_each_run(part, due, [&](const MuonRun& run, int64_t begin) {
+    const at::Tensor& master = engine_.buffers()[run.buffer]->master();
+    const ParamRule& rule = engine_.plan().param_rules[run.param];
+    const at::Tensor made = moved.narrow(0, begin, run.elements).to(master.device());
+    runs.push_back({master.narrow(0, run.begin, run.elements),
+                    made,
+                    made,
+                    {.lr = update.lr * rule.lr_factor, .weight_decay = rule.weight_decay}});
+  });
+  sgd(runs);
 }
 
-void Muon::apply(const Run& run, const at::Tensor& made, const Update& update) const {
-  const at::Tensor& master = engine_.buffers()[run.buffer]->master();
-  const double lr = update.lr * run.rule.lr_factor;
-  const at::Tensor own = made.narrow(0, run.made, run.elements).to(master.device());
-  master.narrow(0, run.begin, run.elements).mul_(1 - lr * run.rule.weight_decay).add_(own, -lr);
+at::TensorOptions Muon::options() const {
+  return at::TensorOptions()
+      .dtype(to_torch(engine_.plan().precision.master))
+      .device(engine_.microbatch_options().device);
 }
 
 }  // namespace zea

@@ -61,10 +61,16 @@ TEST_P(SymmetricProduct, IsTheWholeOne) {
         const at::Tensor gram = symmetric_product(x, x.t(), GetParam().operands);
         expect_near(gram, rounded(x).mm(rounded(x).t()));
         expect_symmetric(gram);
+        const at::Tensor exact = gram.to(at::kDouble);
         const at::Tensor square =
-            symmetric_product(gram, gram, GetParam().operands, 0.5, {gram, -0.25});
-        expect_near(square, rounded(gram).mm(rounded(gram)) * 0.5 - gram.to(at::kDouble) * 0.25);
+            symmetric_product(gram, gram, GetParam().operands, 0.5, {{gram, -0.25}});
+        expect_near(square, rounded(gram).mm(rounded(gram)) * 0.5 - exact * 0.25);
         expect_symmetric(square);
+        const at::Tensor more =
+            symmetric_product(gram, gram, GetParam().operands, 1, {{square, 2}, {gram, -0.5}});
+        expect_near(more,
+                    rounded(gram).mm(rounded(gram)) + square.to(at::kDouble) * 2 - exact * 0.5);
+        expect_symmetric(more);
       }
 }
 
@@ -72,11 +78,19 @@ TEST_P(SymmetricProduct, RoundsOperandsAlone) {
   for (const int64_t size : kSizes)
     for (const bool is_turned : {false, true}) {
       SCOPED_TRACE(::testing::Message() << size << " turned " << is_turned);
-      const at::Tensor a = random(size, size + 4, is_turned), b = random(size + 4, 3, is_turned),
-                       sum = random(size, 3, !is_turned);
-      expect_near(rounded_product(a, b, GetParam().operands), rounded(a).mm(rounded(b)));
-      expect_near(rounded_product(a, b, GetParam().operands, {sum, 1.5}),
-                  rounded(a).mm(rounded(b)) + sum.to(at::kDouble) * 1.5);
+      // Of a few columns, and of whole vectors: what lies dense there is added within the product.
+      for (const int64_t columns : {3, 32}) {
+        const at::Tensor a = random(size, size + 4, is_turned),
+                         b = random(size + 4, columns, is_turned),
+                         sum = random(size, columns, !is_turned),
+                         other = random(size, columns, is_turned);
+        const at::Tensor product = rounded(a).mm(rounded(b));
+        expect_near(rounded_product(a, b, GetParam().operands), product);
+        expect_near(rounded_product(a, b, GetParam().operands, {{sum, 1.5}}),
+                    product + sum.to(at::kDouble) * 1.5);
+        expect_near(rounded_product(a, b, GetParam().operands, {{other, -0.5}}),
+                    product - other.to(at::kDouble) * 0.5);
+      }
     }
 }
 

@@ -5,23 +5,26 @@
 
 #include <ATen/ATen.h>
 
+#include <vector>
+
 namespace zea {
 
-/// What a product is added to: factor sum + a b.
+/// What is added to a product (m, n): factor times a matrix like it.
 struct Addend {
-  at::Tensor sum;  ///< (m, n), of the operands' type; undefined: nothing
-  double factor = 0;
+  at::Tensor matrix;
+  double factor = 1;
 };
+using Addends = std::vector<Addend>;  ///< two at most
 
-/// addend + a (m, k) times b (k, n), of fp32 or fp64 as `a` and `b` are. Where `operands` is bf16
+/// a (m, k) times b (k, n) + addends, of fp32 or fp64 as `a` and `b` are. Where `operands` is bf16
 /// these are rounded to it, and sums are of fp32 all the same (on a processor with AMX, whose
 /// library gives no others, the product is rounded before it is added).
 at::Tensor rounded_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
-                           const Addend& addend = {});
+                           const Addends& addends = {});
 
-/// addend + scale a b, which is symmetric (m, m), as is the addend: what stands above the diagonal
-/// is multiplied, and put below it, too.
+/// scale a b + addends, which is symmetric (m, m), as are the addends: what stands above the
+/// diagonal is multiplied, and put below it, too.
 at::Tensor symmetric_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands,
-                             double scale = 1, const Addend& addend = {});
+                             double scale = 1, const Addends& addends = {});
 
 }  // namespace zea

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon (Keller Jordan, 2024; arXiv:2502.16982), as torch.optim.Muon: the average of gradients with
-// Nesterov's step, orthogonalised by Newton and Schulz's iteration. Every matrix is taken whole:
-// ranks gather buffers, share out their matrices, and give each other what they have made.
+// Nesterov's step, orthogonalised by Newton and Schulz's iteration. Every matrix is taken whole by
+// one of the ranks that have a copy of it: they send each other what of it lies in their shards,
+// and back what was made of it.
 #pragma once
 
 #include <vector>
@@ -11,9 +12,6 @@
 #include "zea/plan/buffers/muon_matrices.hpp"
 
 namespace zea {
-
-/// Moves the average towards the gradient that `update` holds, and that towards the average.
-void nesterov_update(at::Tensor average, at::Tensor update, double momentum);
 
 /// (a, b): near to U V^T of `matrix` = U S V^T, by five steps of a quintic iteration in `type`.
 at::Tensor orthogonalise(const at::Tensor& matrix, at::ScalarType type);
@@ -30,32 +28,31 @@ class Muon {
   void step(const std::vector<bool>& buffers_with_gradient, const Update& update);
 
  private:
-  /// A part of a parameter that lies in this rank's shard.
-  struct Run {
-    int buffer;
-    int64_t begin, elements;  ///< in the shard
-    int64_t made;             ///< where what replaces it begins in what all ranks make
-    ParamRule rule;
-  };
-
   /// Null collectives: alone.
   struct Part {
     MuonPart plan;
+    MuonShare share;
     Collectives *shard_group = nullptr, *replicas = nullptr, *pieces = nullptr;
-    int rank = 0;  ///< among those that share the work: shard by shard, replica by replica
-    std::vector<Run> runs;
+    int rank = 0;  ///< among those that share the work
   };
 
-  Part make_part(const MuonPart& plan);
-  void step_part(const Part& part, const std::vector<bool>& buffers_with_gradient,
-                 const Update& update);
-  void write_own_updates(const Part& part, int buffer, const at::Tensor& own,
-                         const Update& update) const;
-  at::Tensor gather(const Part& part, int buffer, const Update& update) const;
-  void orthogonalise_into(const at::Tensor& made, const MuonMatrix& matrix,
-                          const at::Tensor& pieces) const;
-  void share(const Part& part, const at::Tensor& made) const;
-  void apply(const Run& run, const at::Tensor& made, const Update& update) const;
+  /// What of a part is updated.
+  struct Due {
+    const std::vector<bool>& buffers_with_gradient;
+    int64_t step;
+    bool is(const MuonMatrix& matrix) const;
+  };
+
+  Part make_part(MuonPart planned);
+  void step_part(const Part& part, const Due& due, const Update& update);
+  at::Tensor updates_of(const Part& part, const Due& due, const Update& update) const;
+  void for_each_run(const Part& part, const Due& due, const auto& visit) const;
+  void orthogonalise_apart(const Part& part, const at::Tensor& section, const Due& due) const;
+  void orthogonalise_own(const Part& part, const at::Tensor& own, const Due& due) const;
+  void orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces, const MuonMatrix& matrix,
+                        int64_t begin) const;
+  void apply(const Part& part, const at::Tensor& moved, const Due& due, const Update& update) const;
+  at::TensorOptions options() const;
 
   Engine& engine_;
   std::vector<Part> parts_;

@@ -9,13 +9,13 @@
 namespace zea {
 namespace {
 
-/// Five steps of three products, of the short side with itself and with the matrix, or two with the
-/// matrix and 17 of the short side; half of what is symmetric.
+/// Five steps of three products, of the short side with itself and with the matrix; of long ones
+/// two times two with the matrix, and 14 of the short side; half of what is symmetric.
 int64_t multiplications(const MuonMatrix& matrix) {
   const int64_t least = std::min(matrix.shape[0], matrix.shape[1]), square = least * least;
   const bool is_long = matrix.elements() >= kMuonLong * square;
   return least *
-         (is_long ? 3 * matrix.elements() + 17 * square : 5 * (3 * matrix.elements() + square));
+         (is_long ? 6 * matrix.elements() + 14 * square : 5 * (3 * matrix.elements() + square));
 }
 
 void deal(MuonPart& part, int ranks) {
@@ -62,12 +62,37 @@ bool lie_alike(const Sharding& a, const Sharding& b) {
          a.summed_over == b.summed_over && a.shards == b.shards && a.replicas == b.replicas;
 }
 
+std::vector<MuonRun> runs_of_shard(const MuonPart& part, const std::vector<FlatBuffer>& buffers,
+                                   int shard, int shards) {
+  std::map<int, std::pair<int64_t, int>> made;  // of a parameter: where its buffer would begin
+  for (const MuonMatrix& matrix : part.matrices)
+    for (int64_t begin = matrix.begin; const FlatParam& member : matrix.members) {
+      made[member.param] = {begin - member.offset, matrix.owner};
+      begin += member.elements;
+    }
+  std::vector<MuonRun> runs;
+  for (const int g : part.buffers) {
+    const FlatBuffer& buffer = buffers[static_cast<size_t>(g)];
+    const FlatRange range = shard_range(buffer, shard, shards);
+    for (const FlatPart& own : parts_in_range(buffer, range))
+      if (const auto found = made.find(own.param); found != made.end())
+        runs.push_back({g, own.param, own.flat_begin - range.begin, own.elements,
+                        found->second.first + own.flat_begin, found->second.second});
+  }
+  std::ranges::sort(runs, {}, &MuonRun::made);
+  return runs;
+}
+
 }  // namespace
 
 int64_t MuonMatrix::held_elements() const {
   int64_t sum = 0;
   for (const FlatParam& member : members) sum += member.elements;
   return sum;
+}
+
+int64_t MuonPart::first_made(int rank) const {
+  return std::reduce(counts.begin(), counts.begin() + rank);
 }
 
 std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
@@ -97,6 +122,28 @@ std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatB
     deal(part, sharding.shards * sharding.replicas);
   }
   return parts;
+}
+
+MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffers,
+                     const Sharding& sharding, int shard, int replica) {
+  const auto shards = static_cast<size_t>(sharding.shards);
+  MuonShare share;
+  share.of_replicas.assign(static_cast<size_t>(sharding.replicas), 0);
+  share.sent.assign(shards, 0);
+  share.received.assign(shards, 0);
+  for (int s = 0; s < sharding.shards; ++s)
+    for (const MuonRun& run : runs_of_shard(part, buffers, s, sharding.shards)) {
+      const int to_shard = run.owner % sharding.shards, to_replica = run.owner / sharding.shards;
+      if (s == shard) {
+        share.runs.push_back(run);
+        share.of_replicas[static_cast<size_t>(to_replica)] += run.elements;
+        if (to_replica == replica) share.sent[static_cast<size_t>(to_shard)] += run.elements;
+      }
+      if (to_shard != shard || to_replica != replica) continue;
+      share.owned.push_back(run);
+      share.received[static_cast<size_t>(s)] += run.elements;
+    }
+  return share;
 }
 
 }  // namespace zea

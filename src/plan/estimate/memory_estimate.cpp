@@ -49,18 +49,27 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
   return largest;
 }
 
-/// What Muon takes beside the buffers that it updates together: what is to be orthogonalised in the
-/// pieces of all tp ranks, what is made of it in the own one, and the iteration on one matrix,
-/// which holds it, what a step makes of it, their operands in vectors, and four squares.
+/// What Muon takes beside the buffers that it updates together: what is to be orthogonalised of the
+/// own shard; of the matrices that this rank makes what comes from other shards, in two orders, and
+/// the pieces of all tp ranks; and the iteration on one matrix, which holds it, what a step makes
+/// of it, their operands in vectors, and four squares.
 int64_t muon_bytes(const Plan& plan, int world_rank) {
   int64_t most = 0;
   for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
                                          plan.held_buffers(world_rank))) {
-    int64_t elements = std::reduce(part.counts.begin(), part.counts.end()), iteration = 0;
-    for (const int buffer : part.buffers)
-      elements += plan.mesh.grid(plan.buffers[buffer].module).tp *
-                  plan.buffers[buffer].padded(plan.shardings[buffer].shards);
+    const int buffer = part.buffers.front();
+    const std::string& module = plan.buffers[buffer].module;
+    const Sharding& sharding = plan.shardings[buffer];
+    const int replica =
+        sharding.replicas > 1 ? plan.mesh.rank_along(world_rank, module, sharding.summed_over) : 0;
+    const int shard = plan.shard_of(world_rank, buffer), rank = replica * sharding.shards + shard;
+    const MuonShare share = muon_share(part, plan.buffers, sharding, shard, replica);
+    const int64_t own = part.counts[static_cast<size_t>(rank)], tp = plan.mesh.grid(module).tp;
+    int64_t elements = std::reduce(share.of_replicas.begin(), share.of_replicas.end()),
+            iteration = 0;
+    elements += (sharding.shards > 1 ? 2 * own : 0) + (tp > 1 ? tp * own : 0);
     for (const MuonMatrix& matrix : part.matrices) {
+      if (matrix.owner != rank) continue;
       const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
       iteration = std::max(iteration, 4 * matrix.elements() + 4 * least * least);
     }

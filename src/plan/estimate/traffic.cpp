@@ -81,54 +81,39 @@ class StepTraffic {
     }
   }
 
-  /// Muon gathers buffers' updates, from shards and pieces; then each rank's part of what came of
-  /// them goes to the replicas of its shard, and with theirs to the other shards.
+  /// What lies in shards of Muon's matrices goes to those that make them, and back; pieces are
+  /// gathered there; and replicas of a shard give each other what they have of it.
   void add_muon(const std::vector<bool>& buffers_with_gradient) {
     const auto has_gradient = [&](int buffer) { return buffers_with_gradient[buffer]; };
     for (const MuonPart& part : muon_parts(plan_.model, plan_.buffers, plan_.shardings,
                                            plan_.param_rules, plan_.held_buffers(rank_))) {
-      for (const int buffer : part.buffers)
-        if (has_gradient(buffer)) add_muon_gathers(buffer);
-      if (std::ranges::any_of(part.buffers, has_gradient)) add_muon_results(part);
+      if (std::ranges::any_of(part.buffers, has_gradient)) add_muon(part);
     }
   }
 
   Traffic take() { return std::move(traffic_); }
 
  private:
-  void add_muon_gathers(int buffer) {
-    const std::string& module = plan_.buffers[buffer].module;
-    const Sharding& sharding = plan_.shardings[buffer];
-    const DType type = plan_.precision.master;
-    if (sharding.shards > 1)
-      add(group_name(module, sharding.sharded_over), type,
-          sent_by_all_gather(equal_counts(buffer), plan_.shard_of(rank_, buffer)));
-    if (const int tp = plan_.mesh.grid(module).tp; tp > 1)
-      add(group_name(module, sharding.cut_over), type,
-          sent_by_all_gather(Ids(tp, plan_.buffers[buffer].padded(sharding.shards)),
-                             plan_.piece_rank(rank_, buffer)));
-  }
-
-  void add_muon_results(const MuonPart& part) {
+  void add_muon(const MuonPart& part) {
     const int buffer = part.buffers.front(), shard = plan_.shard_of(rank_, buffer);
     const std::string& module = plan_.buffers[buffer].module;
     const Sharding& sharding = plan_.shardings[buffer];
     const DType type = plan_.precision.master;
-    const auto of_replicas = [&](int of_shard) {
-      const auto first = part.counts.begin() + std::ptrdiff_t{of_shard} * sharding.replicas;
-      return Ids(first, first + sharding.replicas);
-    };
+    const int replica =
+        sharding.replicas > 1 ? plan_.mesh.rank_along(rank_, module, sharding.summed_over) : 0;
+    const MuonShare share = muon_share(part, plan_.buffers, sharding, shard, replica);
+    if (sharding.shards > 1)
+      add(group_name(module, sharding.sharded_over), type,
+          sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard));
+    if (const int tp = plan_.mesh.grid(module).tp; tp > 1) {
+      const int rank = replica * sharding.shards + shard;
+      add(group_name(module, sharding.cut_over), type,
+          sent_by_all_gather(Ids(tp, part.counts[static_cast<size_t>(rank)]),
+                             plan_.piece_rank(rank_, buffer)));
+    }
     if (sharding.replicas > 1)
       add(group_name(module, sharding.summed_over), type,
-          sent_by_all_gather(of_replicas(shard),
-                             plan_.mesh.rank_along(rank_, module, sharding.summed_over)));
-    if (sharding.shards == 1) return;
-    Ids of_shards;
-    for (int s = 0; s < sharding.shards; ++s) {
-      const Ids counts = of_replicas(s);
-      of_shards.push_back(std::reduce(counts.begin(), counts.end()));
-    }
-    add(group_name(module, sharding.sharded_over), type, sent_by_all_gather(of_shards, shard));
+          sent_by_all_gather(share.of_replicas, replica));
   }
 
   void add(const std::string& group, DType dtype, int64_t elements) {
