@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "launch.hpp"
 #include "pair_matmul.hpp"
+#include "tile_chunks.hpp"
 #include "tile_rows.hpp"
 #include "zea/kernels/matmul.hpp"
 
@@ -16,13 +16,8 @@ namespace zea {
 namespace detail {
 namespace {
 
-/// Elements of a right operand that stays in a core's cache, and rows that a thread takes of it.
-constexpr int64_t kCachedElements = int64_t{1} << 18;
-constexpr int64_t kChunkRows = 32;
 /// Rows of a large result that are multiplied at once.
 constexpr int64_t kPanelRows = 512;
-
-enum class Part { All, UpperHalf };
 
 at::Tensor rounded(const at::Tensor& x, at::ScalarType type) {
   return type == x.scalar_type() ? x : x.to(type).to(x.scalar_type());
@@ -55,24 +50,6 @@ at::Tensor in_vectors(const at::Tensor& x) {
   return packed;
 }
 
-/// result (rows, columns in whole vectors) = scale left right + addends.
-template <class Terms>
-void multiply_tiles(const TileProduct<Terms>& whole, Part part) {
-  for_each_chunk(
-      whole.rows,
-      [&](int64_t, int64_t begin, int64_t end) {
-        TileProduct<Terms> chunk = whole;
-        chunk.left += begin * whole.left_row;
-        chunk.sum += begin * whole.sum_stride;
-        for (auto& addend : chunk.addends)
-          if (addend.first != nullptr) addend.first += begin * addend.stride;
-        chunk.rows = end - begin;
-        if (part == Part::UpperHalf) chunk.seen = {Diagonal::Result, false, -begin};
-        multiply(chunk);
-      },
-      kChunkRows);
-}
-
 /// `result`, and what is added, have their columns in whole vectors.
 struct Factors {
   const at::Tensor &result, &a, &b;
@@ -81,53 +58,20 @@ struct Factors {
   Part part;
 };
 
-template <class Terms>
-void multiply_tiles(TileProduct<Terms> product, const Factors& factors) {
-  using W = typename Terms::Sum;
-  product.scale = static_cast<W>(factors.scale);
-  for (size_t i = 0; i < factors.addends.size(); ++i) {
-    const Addend& addend = factors.addends[i];
+template <class W>
+void multiply_tiles(const Factors& f) {
+  const at::Tensor right = in_vectors<W>(f.b);
+  TileProduct<Singles<W>> product{elements<W>(f.a),   f.a.stride(0),   f.a.stride(1),
+                                  elements<W>(right), right.stride(0), elements<W>(f.result),
+                                  f.result.stride(0), f.a.size(0),     right.size(1),
+                                  f.a.size(1),        false,           static_cast<W>(f.scale)};
+  for (size_t i = 0; i < f.addends.size(); ++i) {
+    const Addend& addend = f.addends[i];
     product.addends[i] = {elements<W>(addend.matrix), addend.matrix.stride(0),
                           static_cast<W>(addend.factor)};
   }
-  multiply_tiles(product, factors.part);
+  multiply_chunks(product, f.part);
 }
-
-template <class W>
-void multiply_singles(const Factors& f) {
-  const at::Tensor right = in_vectors<W>(f.b);
-  multiply_tiles(
-      TileProduct<Singles<W>>{elements<W>(f.a), f.a.stride(0), f.a.stride(1), elements<W>(right),
-                              right.stride(0), elements<W>(f.result), f.result.stride(0),
-                              f.a.size(0), right.size(1), f.a.size(1), false},
-      f);
-}
-
-#ifdef ZEA_HAS_PAIRS
-/// Pairs of a row's neighbours: (rows, columns / 2). Of two rows': (rows / 2, columns).
-at::Tensor paired(const at::Tensor& x, bool along) {
-  const int64_t rows = x.size(0), columns = x.stride(0);
-  const at::Tensor pairs = along ? at::empty({rows, columns / 2}, x.options())
-                                 : at::empty({parts_of(rows, 2), columns}, x.options());
-  auto* const to = elements<Bf16Pair>(pairs);
-  pair_rows(elements<float>(x), columns, rows, 0, columns,
-            along ? PairedRows{to, nullptr} : PairedRows{nullptr, to});
-  return pairs;
-}
-
-void multiply_pairs(const Factors& f) {
-  const at::Tensor left = paired(in_vectors<float>(f.a), true);
-  // What lies dense along the inner dim has its pairs there, too.
-  const at::Tensor right = f.b.stride(0) == 1 && f.b.stride(1) != 1
-                               ? in_vectors<float>(paired(in_vectors<float>(f.b.t()), true).t())
-                               : paired(in_vectors<float>(f.b), false);
-  multiply_tiles(
-      TileProduct<Pairs>{elements<Bf16Pair>(left), left.stride(0), 1, elements<Bf16Pair>(right),
-                         right.stride(0), elements<float>(f.result), f.result.stride(0),
-                         f.a.size(0), right.size(1), parts_of(f.a.size(1), 2), false},
-      f);
-}
-#endif
 
 /// What is above the diagonal goes below it, of (m, m) in whole vectors.
 template <class W>
@@ -156,12 +100,7 @@ at::Tensor product_of_tiles(const at::Tensor& a, const at::Tensor& b, at::Scalar
   };
   const bool adds_at_once = std::ranges::all_of(addends, fits);
   const Addends at_once = adds_at_once ? addends : Addends{};
-#ifdef ZEA_HAS_PAIRS
-  if (operands == at::kBFloat16 && pair_use() == PairUse::All)
-    multiply_pairs({all, a, b, scale, at_once, part});
-  else
-#endif
-    multiply_singles<W>({all, rounded(a, operands), rounded(b, operands), scale, at_once, part});
+  multiply_tiles<W>({all, rounded(a, operands), rounded(b, operands), scale, at_once, part});
   at::Tensor result = part_of(all, a.size(0), b.size(1));
   if (!adds_at_once) add_all(result, addends);
   if (part == Part::UpperHalf) mirror_tiles<W>(all);
@@ -194,9 +133,9 @@ at::Tensor product_of_library(const at::Tensor& a, const at::Tensor& b, at::Scal
   return result;
 }
 
-/// Whether a core keeps the right operand, and the library has nothing better.
+/// Whether a core keeps the right operand, and there is nothing better.
 bool takes_tiles(const at::Tensor& a, const at::Tensor& b, at::ScalarType operands) {
-  const bool has_faster = operands == at::kBFloat16 && pair_use() == PairUse::Attention;
+  const bool has_faster = operands == at::kBFloat16 && pair_use() != PairUse::None;
   return a.is_cpu() && b.numel() <= kCachedElements && !has_faster;
 }
 

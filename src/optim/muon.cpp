@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "zea/kernels/flat_kernels.hpp"
-#include "zea/kernels/symmetric_product.hpp"
+#include "zea/kernels/gram_iteration.hpp"
 #include "zea/parallel/torch_dtype.hpp"
 
 namespace zea {
@@ -15,8 +15,8 @@ namespace {
 // Those of torch.optim.Muon.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kEps = 1e-7;
 constexpr int kSteps = 5;
-/// Of them through one Gram matrix: with more, what is rounded in it would outgrow small singular
-/// values, whose squares it has.
+/// Of them through one Gram matrix of a long matrix: with more, what is rounded in it would outgrow
+/// small singular values, whose squares it has.
 constexpr int kGramSteps = 3;
 
 /// The part of a matrix, or of the packed elements of a piece, that a box is.
@@ -28,31 +28,22 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
   return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
 }
 
-/// x in `steps` steps to 3.4445 x + (-4.7750 g + 2.0315 g g) x, where g = x x^T.
-at::Tensor step_by_step(at::Tensor x, int steps, at::ScalarType type) {
-  for (int i = 0; i < steps; ++i) {
-    const at::Tensor gram = symmetric_product(x, x.t(), type);
-    const at::Tensor step = symmetric_product(gram, gram, type, kC, {{gram, kB}});
-    x = rounded_product(step, x, type, {{x, kA}});
-  }
-  return x;
-}
-
-/// The same with only two products of the long side: a step multiplies x from the left by what is
-/// made of its Gram matrix, which is known after it, too. All that is made of it is symmetric. What
-/// steps multiply x by is kept as power I + rest, so that rounding touches no small singular value.
-at::Tensor through_gram(const at::Tensor& x, int steps, at::ScalarType type) {
-  at::Tensor gram = symmetric_product(x, x.t(), type), rest;
+/// So many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x, where g = x x^T, with two products
+/// of the long side: a step multiplies x from the left by what is made of its Gram matrix, which is
+/// known after it, too. What steps multiply x by is kept as power I + rest, so that rounding
+/// touches no small singular value.
+void take_steps(GramIteration& iteration, int steps) {
+  at::Tensor gram = iteration.gram(), rest;
   double power = 1;
   for (int i = 0; i < steps; ++i) {
-    const at::Tensor step = symmetric_product(gram, gram, type, kC, {{gram, kB}});
-    rest = i == 0 ? step : symmetric_product(step, rest, type, 1, {{rest, kA}, {step, power}});
+    const at::Tensor step = iteration.product(gram, gram, kC, {{gram, kB}});
+    rest = i == 0 ? step : iteration.product(step, rest, 1, {{rest, kA}, {step, power}});
     power *= kA;
     if (i + 1 == steps) break;
-    const at::Tensor half = symmetric_product(step, gram, type, 1, {{gram, kA}});
-    gram = symmetric_product(half, step, type, 1, {{half, kA}});
+    const at::Tensor half = iteration.product(step, gram, 1, {{gram, kA}});
+    gram = iteration.product(half, step, 1, {{half, kA}});
   }
-  return rounded_product(rest, x, type, {{x, power}});
+  iteration.apply(rest, power);
 }
 
 /// As torch.optim.Muon has it; but runs in fp64 are to be exact.
@@ -67,11 +58,11 @@ at::Tensor orthogonalise(const at::Tensor& matrix, at::ScalarType type) {
   at::Tensor x = type == at::kBFloat16 ? matrix : matrix.to(type);
   if (is_tall) x = x.t().contiguous();
   x = x.div(x.norm().clamp_min(kEps));  // no singular value above 1
-  if (x.size(1) >= kMuonLong * x.size(0))
-    x = through_gram(through_gram(x, kGramSteps, type), kSteps - kGramSteps, type);
-  else
-    x = step_by_step(x, kSteps, type);
-  return is_tall ? x.t() : x;
+  const std::unique_ptr<GramIteration> iteration = gram_iteration(x, type);
+  const int at_once = x.size(1) >= kMuonLong * x.size(0) ? kGramSteps : 1;
+  for (int left = kSteps; left > 0; left -= at_once)
+    take_steps(*iteration, std::min(left, at_once));
+  return is_tall ? iteration->x().t() : iteration->x();
 }
 
 double muon_scale(MuonRate rate, int64_t rows, int64_t columns) {
@@ -228,11 +219,16 @@ void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
       member_begin += member.elements;
     }
   };
-  at::Tensor whole = at::empty({matrix.shape[0], matrix.shape[1]}, pieces.options());
-  for (int piece = 0; piece < pieces.size(0); ++piece)
-    each_box(pieces.size(0) > 1 ? piece : own_piece, [&](int64_t from, const Extent& box) {
-      box_of(whole, box).copy_(packed(pieces[piece], from, box));
-    });
+  at::Tensor whole;
+  if (pieces.size(0) == 1 && matrix.members.size() == 1) {
+    whole = packed(pieces[0], begin, zea::whole(matrix.shape));
+  } else {
+    whole = at::empty({matrix.shape[0], matrix.shape[1]}, pieces.options());
+    for (int piece = 0; piece < pieces.size(0); ++piece)
+      each_box(pieces.size(0) > 1 ? piece : own_piece, [&](int64_t from, const Extent& box) {
+        box_of(whole, box).copy_(packed(pieces[piece], from, box));
+      });
+  }
   whole = orthogonalise(whole, iteration_type(plan.precision.master));
   const at::Tensor scale = at::scalar_tensor(
       muon_scale(plan.options.optim.muon_rate, matrix.shape[0], matrix.shape[1]), at::kDouble);

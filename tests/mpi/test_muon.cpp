@@ -91,10 +91,9 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b).norm().item<double>() / b.norm().item<double>();
 }
 
-/// In bf16 as torch.optim.Muon iterates, all of it rounded, nothing is near: singular values that
-/// are small beside the largest come out wrong by a sixth. With sums that are not rounded, square
-/// and long matrices of every spectrum come nearer, or as near as rounding lets those that are
-/// large: 2^-8 of an operand, five steps of up to 3.4445.
+/// torch.optim.Muon iterates in bf16, all of it rounded: singular values that are small beside the
+/// largest come out wrong by a sixth. Where sums are not rounded, those of every spectrum come
+/// nearer, or within a tenth: exact ones are 0.3 away from 1 themselves.
 TEST(Muon, InBf16IsNearerThanTorchs) {
   const auto options = at::TensorOptions().dtype(at::kDouble);
   const auto generator = at::detail::createCPUGenerator(3);
@@ -112,7 +111,7 @@ TEST(Muon, InBf16IsNearerThanTorchs) {
       const at::Tensor exact = five_steps(wide);
       const double of_torch = distance(five_steps(wide.to(at::kBFloat16)), exact);
       const at::Tensor made = orthogonalise(matrix.to(at::kFloat), at::kBFloat16);
-      EXPECT_LE(distance(is_tall ? made.t() : made, exact), std::max(of_torch, 0.06));
+      EXPECT_LE(distance(is_tall ? made.t() : made, exact), std::max(of_torch, 0.1));
     }
 }
 

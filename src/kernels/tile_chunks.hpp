@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of tiles whose rows are shared out to threads.
+#pragma once
+
+#include "launch.hpp"
+#include "tile_product.hpp"
+
+namespace zea::detail {
+
+/// Elements of a right operand that stays in a core's cache, and rows that a thread takes of it.
+constexpr int64_t kCachedElements = int64_t{1} << 18;
+constexpr int64_t kChunkRows = 32;
+
+enum class Part { All, UpperHalf };
+
+/// result (rows, columns in whole vectors) = scale left right + addends.
+template <class Terms>
+void multiply_chunks(const TileProduct<Terms>& whole, Part part) {
+  for_each_chunk(
+      whole.rows,
+      [&](int64_t, int64_t begin, int64_t end) {
+        TileProduct<Terms> chunk = whole;
+        chunk.left += begin * whole.left_row;
+        chunk.sum += begin * whole.sum_stride;
+        for (auto& addend : chunk.addends)
+          if (addend.first != nullptr) addend.first += begin * addend.stride;
+        chunk.rows = end - begin;
+        if (part == Part::UpperHalf) chunk.seen = {Diagonal::Result, false, -begin};
+        multiply(chunk);
+      },
+      kChunkRows);
+}
+
+}  // namespace zea::detail
