@@ -10,8 +10,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 FIRST_RUN, BUILD, MPIRUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3].replace(";", " ")
 PARTS = ["versions", "kernels", "tables", "parity", "resume", "memory", "speed", "determinism"]
@@ -30,6 +33,8 @@ with sqlite3.connect(output) as file:
     file.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, 0)", spans)
 sys.exit(subprocess.run(sys.argv[program:]).returncode)
 """
+
+sys.path.insert(0, str(Path(FIRST_RUN).parent / "first_run"))
 
 if subprocess.run([sys.executable, "-c", "import h5py, torch, transformers"], check=False).returncode:
     print("skipped: no h5py, torch or transformers")
@@ -52,6 +57,16 @@ class FirstRun(unittest.TestCase):
         report = out / "report.md"
         return done.returncode, done.stdout + done.stderr, report.read_text() if report.is_file() else ""
 
+    def tree_with(self, line):
+        """A tree whose zea does what the shell's `line` says before it starts."""
+        tree = self.folder / "tree"
+        (tree / "src").mkdir(parents=True)
+        (tree / "postprocess").symlink_to(BUILD / "postprocess")
+        zea = tree / "src/zea"
+        zea.write_text(f'#!/bin/sh\n{line}\nexec {BUILD}/src/zea "$@"\n')
+        zea.chmod(0o755)
+        return tree
+
     def test_finds_nothing_wrong(self):
         code, said, report = self.first_run(BUILD, "--device", "cpu", "--quick", "--parts", *PARTS)
         self.assertEqual(code, 0, said + report)
@@ -66,13 +81,7 @@ class FirstRun(unittest.TestCase):
 
     def test_finds_a_zea_that_computes_something_else(self):
         """Another learning rate wherever there are two ranks."""
-        tree = self.folder / "tree"
-        (tree / "src").mkdir(parents=True)
-        (tree / "postprocess").symlink_to(BUILD / "postprocess")
-        false = tree / "src/zea"
-        alone = '[ "$OMPI_COMM_WORLD_SIZE" = 1 ]'
-        false.write_text(f'#!/bin/sh\n{alone} || set -- "$@" optim.lr=3e-3\nexec {BUILD}/src/zea "$@"\n')
-        false.chmod(0o755)
+        tree = self.tree_with('[ "$OMPI_COMM_WORLD_SIZE" = 1 ] || set -- "$@" optim.lr=3e-3')
         code, said, report = self.first_run(tree, "--device", "cpu", "--quick", "--parts", "parity")
         self.assertEqual(code, 1, said + report)
         self.assertIn("**WRONG**: Llava, fp32, no_shard, 2 ranks", report)
@@ -94,7 +103,6 @@ class FirstRun(unittest.TestCase):
         self.assertAlmostEqual(float(cells[0]) - float(cells[4]), 0, delta=0.1)
 
     def test_counts_what_a_gpu_did_at_a_time_once(self):
-        sys.path.insert(0, str(Path(FIRST_RUN).parent / "first_run"))
         from activity import busy_of, of_trace
 
         self.assertEqual(busy_of([(5, 6), (0, 2), (1, 3), (1, 2)]), 4)
@@ -110,6 +118,46 @@ class FirstRun(unittest.TestCase):
         code, said, report = self.first_run(BUILD, "--device", "cpu", "--minutes", "0", "--parts", "versions", "parity")
         self.assertEqual(code, 0, said)
         self.assertEqual(report.count("left out: "), 2)
+
+    def test_leaves_each_part_its_share_of_the_time(self):
+        """Of a zea that hangs wherever its speed is not measured."""
+        tree = self.tree_with('case "$*" in *speed*) ;; *) sleep 100 ;; esac')
+        parts, start = ["parity", "speed"], time.monotonic()
+        budget = ["--device", "cpu", "--quick", "--minutes", "1.5", "--parts", *parts]
+        code, said, report = self.first_run(tree, *budget)
+        self.assertLess(time.monotonic() - start, 110)
+        self.assertEqual(code, 0, said + report)
+        self.assertIn("| parity | cut short | ", report)
+        self.assertIn("left out: what follows: the part's share of the time was over at ", report)
+        self.assertRegex(report, r"\| zea, fp32 \| [0-9.]+ \| ")
+
+    def test_takes_families_in_turn(self):
+        import checks
+
+        taken = []
+
+        def parity_of(_setting, _part, family):
+            for layout in range(family):
+                taken.append((family, layout))
+                yield
+
+        with mock.patch.multiple(checks, families=lambda quick: [1, 3, 2], parity_of=parity_of):
+            checks.parity(SimpleNamespace(quick=False), None)
+        self.assertEqual(taken, [(1, 0), (3, 0), (2, 0), (3, 1), (2, 1), (3, 2)])
+
+    def test_takes_a_few_layouts_of_all_kinds_first(self):
+        import checks
+        from families import families
+
+        setting = SimpleNamespace(quick=False, rank_counts=lambda: [1, 2, 4], precisions=lambda: ("fp32", "bf16"))
+        for family in families(False):
+            found = checks.cases(setting, family)
+            self.assertEqual(len({(ranks, name, precision) for ranks, name, _, precision in found}), len(found))
+            first = found[:6]
+            self.assertEqual((first[0][0], first[0][1], first[0][3]), (1, "no_shard", "fp32"))
+            self.assertEqual({ranks for ranks, *_ in first}, {1, 2, 4}, family.name)
+            self.assertEqual({precision for *_, precision in first}, {"fp32", "bf16"}, family.name)
+            self.assertGreater(len({name for _, name, *_ in first}), 2, family.name)
 
     def test_refuses_what_is_no_tree(self):
         code, said, _ = self.first_run(self.folder, "--device", "cpu")

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts that find out whether what GPUs compute is right."""
 
+import itertools
 import platform
 import re
 import shutil
 import sys
+from collections import deque
 
 from families import families, layouts, prepare
 from machine import query_gpus, run
-from setting import train
+from setting import TimeIsUp, train
 
 # Of fp32 relative to fp32 on the host. bf16: so many times what one rank of the host is away from its own fp32, and a
 # unit of its last place.
@@ -80,7 +82,18 @@ def differences(numbers, others):
     return [max(abs(a[i] - b[i]) / abs(b[i]) for a, b in pairs) for i in range(2)]
 
 
+def cases(setting, family):
+    """(ranks, layout, overrides, precision): the simplest first, and a few of all kinds before the rest."""
+    columns = []
+    for ranks, precision in itertools.product(setting.rank_counts(), setting.precisions()):
+        found = [*layouts(family, ranks).items()][:: 4 if setting.quick else 1]
+        first = 3 * len(columns) % len(found)
+        columns.append([(ranks, name, keys, precision) for name, keys in found[first:] + found[:first]])
+    return [case for row in itertools.zip_longest(*columns) for case in row if case]
+
+
 def parity_of(setting, part, family):
+    """Goes on from layout to layout."""
     deck = prepare(setting, family)
 
     def run_on(name, ranks, *keys, device=None):
@@ -94,30 +107,33 @@ def parity_of(setting, part, family):
             return part.check(f"{family.name}, {precision}, on the host", False, run_of_host.outcome.tail())
     exact = host["fp32"].numbers()
     bounds = {"fp32": SAME_LOSS, "bf16": TIMES_OF_HOST * differences(host[precisions[-1]].numbers(), exact)[0] + BF16}
-    for ranks in setting.rank_counts():
-        for name, keys in [*layouts(family, ranks).items()][:: 4 if setting.quick else 1]:
-            for precision in precisions:
-                if setting.is_over():
-                    return part.leave_out(f"{family.name}: {name} on {ranks} ranks and what follows", "the time is up")
-                got = run_on(f"{name}-{ranks}-{precision}", ranks, *keys, f"precision.preset={precision}")
-                what = f"{family.name}, {precision}, {name}, {ranks} ranks"
-                if not got.ok or len(got.numbers()) != len(exact):
-                    part.check(what, False, got.outcome.tail())
-                    continue
-                loss, norm = differences(got.numbers(), exact)
-                holds = loss <= bounds[precision] and (precision == "bf16" or norm <= SAME_NORM)
-                part.check(f"{what}: losses differ by {loss:.1e}, norms of gradients by {norm:.1e}", holds)
+    for ranks, name, keys, precision in cases(setting, family):
+        yield
+        what = f"{family.name}, {precision}, {name}, {ranks} ranks"
+        if setting.is_over():
+            raise TimeIsUp(what)
+        got = run_on(f"{name}-{ranks}-{precision}", ranks, *keys, f"precision.preset={precision}")
+        if not got.ok or len(got.numbers()) != len(exact):
+            part.check(what, False, got.outcome.tail())
+            continue
+        loss, norm = differences(got.numbers(), exact)
+        holds = loss <= bounds[precision] and (precision == "bf16" or norm <= SAME_NORM)
+        part.check(f"{what}: losses differ by {loss:.1e}, norms of gradients by {norm:.1e}", holds)
     return None
 
 
 def parity(setting, part):
-    for family in families(setting.quick):
-        parity_of(setting, part, family)
+    """Families in turn: what is cut short has found out something of each."""
+    turns = deque(parity_of(setting, part, family) for family in families(setting.quick))
+    while turns:
+        family = turns.popleft()
+        if next(family, turns) is not turns:
+            turns.append(family)
 
 
 def different_tensors(setting, one, other):
     """What zea-compare tells of two checkpoints but for their runs' names and decks; empty: the same bits."""
-    said = run([setting.tree.tool("zea-compare"), "--optimizer", one, other], setting.left(120)).output.strip()
+    said = setting.run([setting.tree.tool("zea-compare"), "--optimizer", one, other], 120).output.strip()
     lines = [line for line in said.splitlines() if not line.startswith(("run: ", "deck: "))]
     return "" if re.fullmatch(r"\d+ tensors and their states compared, \d differences?", lines[0]) else said
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import PROJECT, run
+from machine import PROJECT
 from setting import BATCH, STEPS, write_deck
 
 
@@ -62,7 +62,8 @@ def prepare(setting, family):
     folder = setting.folder / family.name
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(family.config))
-    made = run([setting.tree.tool("zea-import"), "--random", folder / "config.json", folder / "weights.h5"], 120)
+    importer = setting.tree.tool("zea-import")
+    made = setting.run([importer, "--random", folder / "config.json", folder / "weights.h5"], 120)
     if not made.ok:
         raise RuntimeError(made.tail())
     tokens = {"audio_token": family.config.get("audio_token_index", -1)}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from activity import has_nsys, of_nsys, under_nsys
-from machine import PROJECT, BusyWatch, run
-from setting import train, write_deck
+from machine import PROJECT, BusyWatch
+from setting import TimeIsUp, train, write_deck
 
 
 def turns(setting):
@@ -137,7 +137,7 @@ def of_peer(setting, folder, way, precision):
     script = [sys.executable, "-B", Path(__file__).parent / "peer.py"]
     command = [*script, folder, way, precision, setting.device, *turns(setting)]
     with BusyWatch() as watch:
-        found = run(command, setting.left(300))
+        found = setting.run(command, 300)
     name = {"eager": "transformers", "compile": "transformers, compiled", "plain": "a plain loop"}[way]
     if not found.ok:
         return [f"{name}, {precision}", "- (" + (found.tail(1) or f"exit code {found.code}") + ")"]
@@ -157,23 +157,32 @@ def speed(setting, part):
     part.say("Launches: kernels, copies and fills; idle: what a step takes longer than these. Of steps of their own.")
     if not has_nsys():
         part.leave_out("launches and idle time of zea's steps", "nsys (Nsight Systems) is not in the PATH")
-    for number, case in enumerate(cases(setting.quick)):
-        if setting.is_over():
-            part.leave_out(case.name, "the time is up")
-            continue
+    all_cases = cases(setting.quick)
+    for number, case in enumerate(all_cases):
         folder = setting.folder / f"case{number}"
         folder.mkdir(exist_ok=True)
-        write_data(folder / "data.h5", case, warm + timed)
-        peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
-        (folder / "peer.json").write_text(json.dumps(peer))
+        part.say(f"\n### {case.name}\n")
         rows = []
-        for precision in case.precisions:
-            row, got = of_zea(setting, case, folder, precision)
-            part.check(f"{case.name}, {precision}: zea trains", got.ok, got.outcome.tail())
-            rows.append(row)
-            rows += [of_peer(setting, folder, way, precision) for way in ways(setting, case)]
-        part.say(f"\n### {case.name}")
-        part.table(HEAD, [row + [""] * (len(HEAD) - len(row)) for row in rows])
+        try:
+            with setting.within(1 / (len(all_cases) - number)):
+                write_data(folder / "data.h5", case, warm + timed)
+                for row in rows_of(setting, part, case, folder):
+                    rows.append(row + [""] * (len(HEAD) - len(row)))
+        except TimeIsUp as cut:
+            part.cut(str(cut))
+        if rows:
+            part.table(HEAD, rows)
+
+
+def rows_of(setting, part, case, folder):
+    peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
+    (folder / "peer.json").write_text(json.dumps(peer))
+    for precision in case.precisions:
+        row, got = of_zea(setting, case, folder, precision)
+        part.check(f"{case.name}, {precision}: zea trains", got.ok, got.outcome.tail())
+        yield row
+        for way in ways(setting, case):
+            yield of_peer(setting, folder, way, precision)
 
 
 def ways(setting, case):
