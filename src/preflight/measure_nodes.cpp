@@ -126,8 +126,8 @@ Measurements measure(const World& world, const MeasuredRun& run, RankFacts& own,
       measured.on_gpus && std::ranges::all_of(measured.ranks, [](const RankFacts& facts) {
         return facts.gpu_fault.empty();
       });
-  measure_links(world, *control, measured.links_on_gpus ? device : at::Device(at::kCPU), record,
-                measured);
+  const LinkEnds ends = LinkEnds::of(measured.links_on_gpus ? device : at::Device(at::kCPU));
+  measure_links(world, *control, ends, record, measured);
   return measured;
 }
 
