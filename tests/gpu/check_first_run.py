@@ -34,7 +34,7 @@ with sqlite3.connect(output) as file:
 sys.exit(subprocess.run(sys.argv[program:]).returncode)
 """
 
-sys.path.insert(0, str(Path(FIRST_RUN).parent / "first_run"))
+sys.path[:0] = [str(Path(FIRST_RUN).parent / "first_run"), str(Path(FIRST_RUN).parents[2] / "jobs")]
 
 if subprocess.run([sys.executable, "-c", "import h5py, torch, transformers"], check=False).returncode:
     print("skipped: no h5py, torch or transformers")
@@ -99,8 +99,30 @@ class FirstRun(unittest.TestCase):
         self.assertNotIn("nsys (Nsight Systems) is not in the PATH", report)
         row = next(line for line in report.splitlines() if line.startswith("| zea, fp32 | "))
         cells = [cell.strip() for cell in row.split("|")[2:]]
+        self.assertRegex(cells[2], r"^- \([0-9.e-]+ TFLOP/s\)$")
+        peer = next(line for line in report.splitlines() if line.startswith("| transformers, fp32 | ")).split("|")
+        rates = [float(cell.split("(")[1].split()[0]) for cell in (cells[2], peer[4])]
+        times = [float(cells[0]), float(peer[2])]
+        self.assertAlmostEqual(rates[0] * times[0], rates[1] * times[1], delta=0.02 * rates[0] * times[0])
         self.assertEqual(cells[3], "7")
         self.assertAlmostEqual(float(cells[0]) - float(cells[4]), 0, delta=0.1)
+
+    def test_tells_how_much_of_the_peak_all_reach(self):
+        from speed import work_of
+
+        work = work_of([{"model_tflops": 1e3 * mfu, "mfu": mfu} for mfu in (0.2, 0.18, 0.21)], 0.5)
+        self.assertEqual(work.tflop, 100)
+        self.assertEqual(work.share(1), "10.0 %")
+        self.assertEqual(work_of([{"model_tflops": 200}], 0.5).share(1), "- (100 TFLOP/s)")
+
+    def test_tries_graphs_where_steps_repeat(self):
+        from speed import cases, variants
+
+        found = {case.name: variants(SimpleNamespace(device="cuda"), case) for case in cases(False)}
+        with_graphs = [name for name, ways in found.items() if "zea, graphs" in ways]
+        self.assertEqual(len(with_graphs), len(found) - 1)
+        self.assertFalse(any("mix" in name for name in with_graphs))
+        self.assertEqual(variants(SimpleNamespace(device="cpu"), cases(False)[0]), {"zea": []})
 
     def test_counts_what_a_gpu_did_at_a_time_once(self):
         from activity import busy_of, of_trace
