@@ -167,6 +167,17 @@ class FirstRun(unittest.TestCase):
             checks.parity(SimpleNamespace(quick=False), None)
         self.assertEqual(taken, [(1, 0), (3, 0), (2, 0), (3, 1), (2, 1), (3, 2)])
 
+    def test_trains_a_model_that_sees_and_hears_on_ranks_of_their_own(self):
+        from families import apart, families, prepare, ranks_apart
+        from machine import Tree
+        from setting import Setting, train
+
+        setting = Setting(Tree(BUILD), "cpu", 1, self.folder, MPIRUN.split(), False, time.monotonic() + 300)
+        spoken = families(False)[-1]
+        got = train(setting, "apart", prepare(setting, spoken), ranks_apart(spoken), *apart(spoken), "schedule.steps=1")
+        self.assertTrue(got.ok, got.outcome.tail())
+        self.assertEqual(len(got.numbers()), 1)
+
     def test_takes_a_few_layouts_of_all_kinds_first(self):
         import checks
         from families import families
@@ -180,6 +191,8 @@ class FirstRun(unittest.TestCase):
             self.assertEqual({ranks for ranks, *_ in first}, {1, 2, 4}, family.name)
             self.assertEqual({precision for *_, precision in first}, {"fp32", "bf16"}, family.name)
             self.assertGreater(len({name for _, name, *_ in first}), 2, family.name)
+            if family.encoders:
+                self.assertIn("modules on ranks of their own", {name for _, name, *_ in found}, family.name)
 
     def test_refuses_what_is_no_tree(self):
         code, said, _ = self.first_run(self.folder, "--device", "cpu")

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections import deque
 
-from families import families, layouts, prepare
+from families import APART, apart, families, layouts, prepare, ranks_apart
 from machine import query_gpus, run
 from setting import TimeIsUp, train
 
@@ -89,6 +89,9 @@ def cases(setting, family):
         found = [*layouts(family, ranks).items()][:: 4 if setting.quick else 1]
         first = 3 * len(columns) % len(found)
         columns.append([(ranks, name, keys, precision) for name, keys in found[first:] + found[:first]])
+    ranks = ranks_apart(family)
+    if family.encoders and not any(count % ranks == 0 for count in setting.rank_counts()):
+        columns.append([(ranks, APART, apart(family), precision) for precision in setting.precisions()])
     return [case for row in itertools.zip_longest(*columns) for case in row if case]
 
 

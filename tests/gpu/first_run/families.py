@@ -93,6 +93,18 @@ def layouts(family, ranks):
     found["cp 2, ring"] = ["mesh.llm.cp=2", "mesh.llm.cp_mode=ring"]
     found["cp 2, ulysses"] = ["mesh.llm.cp=2", "mesh.llm.cp_mode=ulysses"]
     found["pp 2"] = ["mesh.llm.pp=2"]
-    if len(family.encoders) == 1:
-        found["encoder on ranks of its own"] = ["mesh.placement=disjoint", "mesh.vision.dp_module=1"]
+    if family.encoders and ranks % ranks_apart(family) == 0:
+        found[APART] = apart(family)
     return found
+
+
+APART = "modules on ranks of their own"
+
+
+def ranks_apart(family):
+    """Of a replica whose modules stand apart."""
+    return 1 + len(family.encoders)
+
+
+def apart(family):
+    return ["mesh.placement=disjoint", *(f"mesh.{encoder}.dp_module=1" for encoder in family.encoders)]
