@@ -73,8 +73,8 @@ class FirstRun(unittest.TestCase):
         self.assertNotIn("WRONG", report)
         for part in PARTS:
             self.assertIn(f"| {part} | ", report)
-        told = ["ok: Llava, fp32, cp 2", "the same bits", "predicted", "| zea, fp32 | ", "| transformers, fp32 | "]
-        for words in told:
+        told = ["ok: Llava, fp32, cp 2", "tensors are the host's", "the same bits", "predicted"]
+        for words in [*told, "| zea, fp32 | ", "| transformers, fp32 | "]:
             self.assertIn(words, report)
         self.assertIn("left out: gpu_device_kernels on 1 ranks", report)
         self.assertIn("ok: gpu_cuda_layouts on 8 ranks: 3 passed, 0 skipped", report)
@@ -140,6 +140,26 @@ class FirstRun(unittest.TestCase):
         code, said, report = self.first_run(BUILD, "--device", "cpu", "--minutes", "0", "--parts", "versions", "parity")
         self.assertEqual(code, 0, said)
         self.assertEqual(report.count("left out: "), 2)
+
+    def test_finds_a_tensor_with_another_gradient(self):
+        """A first moment that is larger wherever a run is not the host's."""
+        tree = self.tree_with('case "$*" in *host*) ;; *) set -- "$@" "optim.betas=[0.85, 0.95]" ;; esac')
+        code, said, report = self.first_run(tree, "--device", "cpu", "--quick", "--parts", "parity")
+        self.assertEqual(code, 1, said + report)
+        self.assertRegex(report, r"WRONG\*\*: Llava, fp32, no_shard, 1 ranks: gradients of [0-9] of [0-9]+ tensors are")
+
+    def test_judges_gradients_tensor_by_tensor(self):
+        import numpy as np
+        from checks import wrong_gradients
+
+        exact = {"a": np.array([1, -2.0]), "b": np.array([1e-3, 0]), "none": np.array([1e-9])}
+        close = {"a": np.array([1.001, -2.0]), "b": np.array([1.0005e-3, 0]), "none": np.array([-1e-9])}
+        self.assertEqual([*wrong_gradients(close, exact, exact)], [])
+        for name, value in (("b", 1.01e-3), ("a", 1.003), ("none", 1e-5), ("b", float("nan"))):
+            got = {**exact, name: np.append(value, exact[name][1:])}
+            self.assertEqual([line.split(":")[0] for line in wrong_gradients(got, exact, exact)], [name])
+        rounded = {**exact, "b": np.array([1.02e-3, 0])}
+        self.assertEqual([*wrong_gradients({**exact, "b": np.array([1.03e-3, 0])}, rounded, exact)], [])
 
     def test_leaves_each_part_its_share_of_the_time(self):
         """Of a zea that hangs wherever its speed is not measured."""
