@@ -20,9 +20,9 @@ if(NOT EXISTS "${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so" OR NOT EXISTS ${torch_vers
 endif()
 file(STRINGS ${torch_version_file} ZEA_TORCH_VERSION REGEX "^set\\(PACKAGE_VERSION ")
 string(REGEX MATCH "[0-9][0-9.]*" ZEA_TORCH_VERSION "${ZEA_TORCH_VERSION}")
-if(ZEA_TORCH_VERSION VERSION_LESS 2.9)
-  message(FATAL_ERROR "libtorch ${ZEA_TORCH_VERSION} in '${ZEA_TORCH_ROOT}': zea needs 2.9 or newer, whose allocators of devices "
-    "all tell what they hold")
+if(ZEA_TORCH_VERSION VERSION_LESS 2.10)
+  message(FATAL_ERROR "libtorch ${ZEA_TORCH_VERSION} in '${ZEA_TORCH_ROOT}': zea needs 2.10 or newer, which adds products of bf16 "
+    "to sums in fp32 on GPUs")
 endif()
 # The major version of its CUDA; empty: it has none.
 set(ZEA_TORCH_CUDA "")

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/comm/visible_gpus.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -14,21 +11,6 @@
 
 namespace zea {
 namespace {
-
-/// Cores of a list as the system writes them: "0-15,64-79".
-std::set<int> cores_of_list(const std::string& list) {
-  std::set<int> cores;
-  std::istringstream parts(list);
-  for (std::string part; std::getline(parts, part, ',');) {
-    int first = 0, last = 0;
-    char dash = 0;
-    std::istringstream range(part);
-    if (!(range >> first)) continue;
-    if (!(range >> dash >> last)) last = first;
-    for (int core = first; core <= last; ++core) cores.insert(core);
-  }
-  return cores;
-}
 
 std::string text_of(const std::vector<VisibleGpu>& gpus) {
   std::string text;
@@ -99,18 +81,6 @@ std::vector<std::vector<VisibleGpu>> gpus_on_node(const World& world,
   for (size_t rank = 0; rank < texts.size(); ++rank)
     if (nodes[rank] == nodes[world.rank()]) seen.push_back(gpus_of_text(texts[rank]));
   return seen;
-}
-
-bool is_near_device(const std::string& pci_address) {
-  std::string name = pci_address;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  std::ifstream file("/sys/bus/pci/devices/" + name + "/local_cpulist");
-  std::string list;
-  cpu_set_t own;
-  if (!std::getline(file, list) || sched_getaffinity(0, sizeof own, &own) != 0) return true;
-  const std::set<int> near = cores_of_list(list);
-  const auto may_use = [&own](int core) { return core < CPU_SETSIZE && CPU_ISSET(core, &own); };
-  return near.empty() || std::ranges::any_of(near, may_use);
 }
 
 std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank,

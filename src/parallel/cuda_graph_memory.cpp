@@ -4,15 +4,13 @@
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <atomic>
 #include <limits>
 
 #include "zea/parallel/graph_memory.hpp"
 
 namespace zea {
 namespace {
-
-/// libtorch counts its own from 1.
-constexpr c10::MempoolId_t kPool{0, std::numeric_limits<c10::CaptureId_t>::max()};
 
 c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
   return *static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(
@@ -21,22 +19,26 @@ c10::cuda::CUDACachingAllocator::CUDAAllocator& allocator() {
 
 }  // namespace
 
-void check_graph_memory() {}
+c10::MempoolId_t new_graph_pool() {
+  // libtorch counts its own from 1.
+  static std::atomic<c10::CaptureId_t> next = std::numeric_limits<c10::CaptureId_t>::max();
+  return {0, next--};
+}
 
-GraphMemory::GraphMemory(c10::Stream stream) : stream_(stream) {
+GraphMemory::GraphMemory(c10::MempoolId_t pool, c10::Stream stream) : pool_(pool), stream_(stream) {
   allocator().emptyCache();
   void* captured = stream.native_handle();
-  allocator().beginAllocateToPool(stream.device_index(), kPool,
+  allocator().beginAllocateToPool(stream.device_index(), pool_,
                                   [captured](cudaStream_t of) { return of == captured; });
 }
 
 GraphMemory::~GraphMemory() {
   close();
-  allocator().releasePool(stream_.device_index(), kPool);
+  allocator().releasePool(stream_.device_index(), pool_);
 }
 
 void GraphMemory::close() {
-  if (is_open_) allocator().endAllocateToPool(stream_.device_index(), kPool);
+  if (is_open_) allocator().endAllocateToPool(stream_.device_index(), pool_);
   is_open_ = false;
 }
 

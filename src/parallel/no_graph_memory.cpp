@@ -6,14 +6,14 @@
 
 namespace zea {
 
-void check_graph_memory() {
+c10::MempoolId_t new_graph_pool() {
+  return {};
+}
+
+GraphMemory::GraphMemory(c10::MempoolId_t pool, c10::Stream stream) : pool_(pool), stream_(stream) {
   throw PlanError(
       "run.cuda_graphs: this build keeps no graphs; build with a libtorch that has CUDA, and with "
       "row kernels that Kokkos does not launch (ZEA_ENABLE_CUDA_KERNELS=OFF), or leave it out");
-}
-
-GraphMemory::GraphMemory(c10::Stream stream) : stream_(stream) {
-  check_graph_memory();
 }
 
 GraphMemory::~GraphMemory() = default;

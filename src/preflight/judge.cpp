@@ -60,6 +60,7 @@ class Judge {
   }
 
   void look_at_gpus(const NodeView& node);
+  void look_at_link(const NodeView& node, const RankFacts& rank);
   void look_at_files(const NodeView& node);
   void look_at_cores(const NodeView& node);
   void look_at_limits(const NodeView& node);
@@ -106,12 +107,27 @@ void Judge::look_at_gpus(const NodeView& node) {
            "of the " + gib_text(rank->gpu_bytes) + " of GPU " + rank->gpu_id + " " +
                gib_text(rank->gpu_free_bytes) + " are free",
            "ask the administrators to end what another job left on it (nvidia-smi)");
+    look_at_link(node, *rank);
   }
   if (first.nccl < first.built_nccl)
     note(node,
          "NCCL " + nccl_text(first.nccl) + " is loaded, and zea was built with " +
              nccl_text(first.built_nccl),
          "look for an older one in LD_LIBRARY_PATH");
+}
+
+/// One lane of two that is missing halves what goes through.
+void Judge::look_at_link(const NodeView& node, const RankFacts& rank) {
+  const PciLink& link = rank.gpu_link;
+  if (link.share() == 1) return;
+  const auto text = [](double speed, int lanes) {
+    return decimal_text(speed) + " GT/s x " + std::to_string(lanes);
+  };
+  add(node,
+      "the PCIe link of GPU " + rank.gpu_id + " runs at " + text(link.speed, link.lanes) +
+          ", and it can run at " + text(link.most_speed, link.most_lanes),
+      "ask the administrators to look at its slot (nvidia-smi -q -d PERFORMANCE, lspci -vv)",
+      link.share() <= kLeastLinkShare);
 }
 
 void Judge::look_at_files(const NodeView& node) {

@@ -53,19 +53,18 @@ double best_seconds(Collectives& group, at::Tensor& memory) {
   return best;
 }
 
-Timed time_all_reduce(const Communicator& ranks, at::Device device, ActionRecord& record,
+Timed time_all_reduce(const Communicator& ranks, const LinkEnds& ends, ActionRecord& record,
                       const std::string& name) {
   if (ranks.size() <= 1) return {};
   const ActionRecord::Action action(record, "all-reduce of " + name);
-  const std::unique_ptr<Collectives> real = collectives_of(device)(ranks);
+  const std::unique_ptr<Collectives> real = ends.make(ranks);
   const std::unique_ptr<Collectives> group = make_recorded_collectives(*real, record, name);
-  const int64_t bytes = device.is_cpu() ? kHostBytes : kGpuBytes;
-  const Summands summands(bytes / static_cast<int64_t>(sizeof(float)), device);
+  const Summands summands(ends.bytes / static_cast<int64_t>(sizeof(float)), ends.device);
   at::Tensor memory = summands.of_rank(ranks.rank());
   group->all_reduce(memory.data_ptr(), memory.numel(), DType::Float32, ReduceOp::Sum).wait();
   const bool is_right = at::equal(memory, summands.sum_of(ranks.size()));
   memory.zero_();
-  const double through_link = 2.0 * static_cast<double>(bytes) *
+  const double through_link = 2.0 * static_cast<double>(ends.bytes) *
                               static_cast<double>(ranks.size() - 1) /
                               static_cast<double>(ranks.size());
   return {through_link / best_seconds(*group, memory), is_right ? 1.0 : 0.0};
@@ -110,23 +109,27 @@ class Seen {
 
 }  // namespace
 
-void measure_links(const World& world, Collectives& control, at::Device device,
+LinkEnds LinkEnds::of(at::Device device) {
+  return {device, collectives_of(device), device.is_cpu() ? kHostBytes : kGpuBytes};
+}
+
+void measure_links(const World& world, Collectives& control, const LinkEnds& ends,
                    ActionRecord& record, Measurements& measured) {
   const std::vector<int>& nodes = measured.nodes;
   const int num_nodes = static_cast<int>(nodes.size());
   const int own_name = world.node_of_rank()[world.rank()];
   const int own_node = static_cast<int>(std::ranges::find(nodes, own_name) - nodes.begin());
   const Communicator all = world.communicator();
-  std::vector<Timed> own = {time_all_reduce(all.split(own_node, "node"), device, record, "a node")};
+  std::vector<Timed> own = {time_all_reduce(all.split(own_node, "node"), ends, record, "a node")};
   const auto rounds = pair_rounds(num_nodes);
   for (const auto& round : rounds) {
     const int pair = pair_of(round, own_node);
     const Communicator both = all.split(pair < 0 ? Communicator::kNoColor : pair, "two nodes");
-    own.push_back(time_all_reduce(both, device, record, "two nodes"));
+    own.push_back(time_all_reduce(both, ends, record, "two nodes"));
     control.barrier();
   }
   // All ranks of one or two nodes were among those.
-  if (num_nodes > 2) own.push_back(time_all_reduce(all, device, record, "all ranks"));
+  if (num_nodes > 2) own.push_back(time_all_reduce(all, ends, record, "all ranks"));
 
   const Seen seen(control, own, world.node_of_rank());
   std::vector<int> every_node;

@@ -5,15 +5,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "zea/comm/mesh.hpp"
 #include "zea/comm/world.hpp"
 #include "zea/core/action_record.hpp"
 #include "zea/preflight/measurements.hpp"
 
 namespace zea {
 
-/// Fills in inside, pairs and everyone, for memory on `device`. Collective over all ranks, whose
-/// host collectives `control` are.
-void measure_links(const World& world, Collectives& control, at::Device device,
+/// Between which memory sums are taken, by what, and of how many bytes.
+struct LinkEnds {
+  at::Device device;
+  MakeCollectives make;
+  int64_t bytes;
+
+  /// Those of zea on `device`, of as much as tells how fast it is.
+  static LinkEnds of(at::Device device);
+};
+
+/// Fills in inside, pairs and everyone. Collective over all ranks, whose host collectives `control`
+/// are.
+void measure_links(const World& world, Collectives& control, const LinkEnds& ends,
                    ActionRecord& record, Measurements& measured);
 
 }  // namespace zea

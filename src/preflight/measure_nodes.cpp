@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "gpu_link.hpp"
 #include "link_rates.hpp"
 #include "rank_facts.hpp"
 #include "zea/comm/gathered_texts.hpp"
@@ -88,6 +89,8 @@ at::Device find_device(const World& world, const RunOptions& run, RankFacts& fac
     const GpuMemory memory = gpu_memory();
     facts.gpu_free_bytes = memory.free_bytes;
     facts.gpu_bytes = memory.bytes;
+    const std::string address = facts.gpu_id.substr(0, facts.gpu_id.find(' '));
+    facts.gpu_link = link_in_use(address, device);
   });
   return device;
 }
@@ -126,8 +129,8 @@ Measurements measure(const World& world, const MeasuredRun& run, RankFacts& own,
       measured.on_gpus && std::ranges::all_of(measured.ranks, [](const RankFacts& facts) {
         return facts.gpu_fault.empty();
       });
-  measure_links(world, *control, measured.links_on_gpus ? device : at::Device(at::kCPU), record,
-                measured);
+  const LinkEnds ends = LinkEnds::of(measured.links_on_gpus ? device : at::Device(at::kCPU));
+  measure_links(world, *control, ends, record, measured);
   return measured;
 }
 

@@ -16,8 +16,10 @@ StepGraphs::StepGraphs(int64_t shapes, int64_t eager_step, Mesh& mesh, at::Devic
       mesh_(mesh),
       device_(device),
       stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+      pool_(new_graph_pool()),
+      held_(pool_, stream_),
       group_(mesh.record().add_group("graphs of steps")) {
-  check_graph_memory();
+  held_.close();
 }
 
 StepGraphs::~StepGraphs() {
@@ -62,7 +64,7 @@ void StepGraphs::capture(Kept& kept, const Walk& walk) {
   const ActionRecord::Action action(mesh_.record(), "capture a graph of the step");
   const Traffic before = mesh_.traffic();
   const c10::StreamGuard guard(stream_);
-  kept.memory = std::make_unique<GraphMemory>(stream_);
+  kept.memory = std::make_unique<GraphMemory>(pool_, stream_);
   kept.graph = std::make_unique<CapturedGraph>(stream_.native_handle(),
                                                [&] { kept.loss = walk(kept.microbatches); });
   kept.memory->close();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands before src/parallel/cuda_graph_memory.cpp. Each graph has a pool of its own here, so that
-// the memory of one that is gone is nobody's.
+// Stands before src/parallel/cuda_graph_memory.cpp. What graphs get of a pool is told apart here,
+// so that the memory of one that is gone is nobody's.
 #include "zea/parallel/graph_memory.hpp"
 
 #include <map>
@@ -11,27 +11,40 @@
 namespace zea {
 namespace {
 
-std::map<const GraphMemory*, int> pools;  // of those that are there
+std::map<const GraphMemory*, int> parts;  // of those that are there
 int made = 0;
+std::map<c10::MempoolId_t, int> users;  // those that have ended are here, too
+
+c10::MempoolId_t add_user(c10::MempoolId_t pool) {
+  const auto [known, is_new] = users.try_emplace(pool, 0);
+  TORCH_CHECK(is_new || known->second > 0, "a pool of graphs is used again that has ended");
+  ++known->second;
+  return pool;
+}
 
 }  // namespace
 
-void check_graph_memory() {}
+c10::MempoolId_t new_graph_pool() {
+  static c10::CaptureId_t last = 0;
+  return {0, ++last};
+}
 
-GraphMemory::GraphMemory(c10::Stream stream) : stream_(stream) {
-  pools[this] = ++made;
+GraphMemory::GraphMemory(c10::MempoolId_t pool, c10::Stream stream)
+    : pool_(add_user(pool)), stream_(stream) {
+  parts[this] = ++made;
   testing::allocate_from_pool(stream.id(), made);
 }
 
 GraphMemory::~GraphMemory() {
   close();
-  testing::device().release(pools.extract(this).mapped());
+  testing::device().release(parts.extract(this).mapped());
+  --users.at(pool_);
 }
 
 void GraphMemory::close() {
   if (is_open_) {
     testing::allocate_from_pool(stream_.id(), 0);
-    testing::device().forget_values(pools.at(this));
+    testing::device().forget_values(parts.at(this));
   }
   is_open_ = false;
 }

@@ -25,7 +25,7 @@ c10::Stream new_stream() {
 struct Captured {
   explicit Captured(const std::function<void()>& work, bool has_memory = true) {
     const c10::StreamGuard guard(stream);
-    if (has_memory) memory = std::make_unique<GraphMemory>(stream);
+    if (has_memory) memory = std::make_unique<GraphMemory>(new_graph_pool(), stream);
     graph = std::make_unique<CapturedGraph>(stream.native_handle(), work);
     if (memory) memory->close();
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs of steps (run.cuda_graphs): the bits of steps that are run action by action, whatever
 // changes from step to step beside the shape; launched by one call, without a wait.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,6 +17,7 @@
 #include "support/tiny_run.hpp"
 #include "zea/checkpoint/checkpoint_writer.hpp"
 #include "zea/checkpoint/load_weights.hpp"
+#include "zea/parallel/graph_memory.hpp"
 #include "zea/train/made_steps.hpp"
 #include "zea/train/training_data.hpp"
 
@@ -46,12 +48,13 @@ Grid grid_of(const char* strategy) {
   return world().communicator().size() == 1 ? one_rank_like(both) : both;
 }
 
-/// Steps of `shapes` (in turn) shapes of samples, of tokens and pixels that no two have together.
-MemoryDataset dataset(const ModelSpec& model, int64_t shapes) {
+/// Steps of `shapes` shapes of samples, each for so many steps in turn, of tokens and pixels that
+/// no two have together.
+MemoryDataset dataset(const ModelSpec& model, int64_t shapes, int64_t repeats) {
   std::vector<Sample> samples;
   for (int64_t step = 0; step < kSteps; ++step) {
-    const MemoryDataset like =
-        make_tiny_dataset(model, kSamples, {1, 0, 2}, 1 + static_cast<uint64_t>(step % shapes));
+    const auto shape = static_cast<uint64_t>(step / repeats % shapes);
+    const MemoryDataset like = make_tiny_dataset(model, kSamples, {1, 0, 2}, 1 + shape);
     for (int64_t id = 0; id < kSamples; ++id) {
       Sample& sample = samples.emplace_back(like.read(id));
       for (int32_t& token : sample.tokens) {
@@ -68,8 +71,9 @@ MemoryDataset dataset(const ModelSpec& model, int64_t shapes) {
 struct GraphedRun {
   const char* strategy = "full_shard";
   const GridScenario* scenario = &grid_scenarios().front();
-  int64_t graphs = 2;  ///< run.cuda_graphs
-  int64_t shapes = 1;  ///< of the data
+  int64_t graphs = 2;   ///< run.cuda_graphs
+  int64_t shapes = 1;   ///< of the data
+  int64_t repeats = 1;  ///< of steps of a shape, one after the other
 
   TinyRunOptions options() const {
     TinyRunOptions run = run_of(*scenario, grid_of(strategy));
@@ -92,7 +96,8 @@ struct Trained {
 
   explicit Trained(const GraphedRun& of, int64_t losses_until_fault = 0) {
     const TinyRunOptions options = of.options();
-    const MemoryDataset data = dataset(model_of(options.deck, options.config_json), of.shapes);
+    const MemoryDataset data =
+        dataset(model_of(options.deck, options.config_json), of.shapes, of.repeats);
     TinyRun run(world().communicator(), make_stand_in_collectives, data, options);
     const bool is_last = run.control().rank() == run.control().size() - 1;
     plant_loss(is_last ? losses_until_fault : 0);
@@ -149,6 +154,20 @@ TEST_F(DeviceGraphs, AreKeptOfTheLatestShapes) {
   expect_counts(two.result, 2, 2, kSteps - 4);
 }
 
+/// A graph is captured into the pool of one that is gone, which the device's allocator refuses if
+/// nobody kept the pool.
+TEST_F(DeviceGraphs, FollowEachOther) {
+  const Trained got({.graphs = 1, .shapes = 2, .repeats = 2}),
+      expected({.graphs = 0, .shapes = 2, .repeats = 2});
+  expect_same(got, expected);
+  expect_counts(got.result, 4, 4, 0);
+  const c10::MempoolId_t pool = new_graph_pool();
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(stand_in_device().type())
+                                 .getStreamFromGlobalPool(stand_in_device());
+  std::make_unique<GraphMemory>(pool, stream).reset();
+  EXPECT_ANY_THROW(GraphMemory(pool, stream));
+}
+
 /// Its loss is not finite: the step that follows finds nothing of it.
 TEST_F(DeviceGraphs, GoOnBehindAStepThatIsSkipped) {
   const Trained got({}, 1), expected({.graphs = 0}, 1);
@@ -161,7 +180,7 @@ TEST_F(DeviceGraphs, GoOnBehindACheckpoint) {
   constexpr int64_t kBefore = 4;
   const SharedDirectory shared(world().communicator());
   const TinyRunOptions options = GraphedRun{}.options();
-  const MemoryDataset data = dataset(model_of(options.deck, options.config_json), 1);
+  const MemoryDataset data = dataset(model_of(options.deck, options.config_json), 1, 1);
   TinyRun whole(world().communicator(), make_stand_in_collectives, data, options);
   TinyResult before, expected, got;
   whole.train(kBefore, before);
@@ -181,7 +200,7 @@ TEST_F(DeviceGraphs, GoOnBehindACheckpoint) {
 
 TEST_F(DeviceGraphs, AreLaunchedByOneCallWithoutAWait) {
   const TinyRunOptions options = GraphedRun{}.options();
-  const MemoryDataset data = dataset(model_of(options.deck, options.config_json), 1);
+  const MemoryDataset data = dataset(model_of(options.deck, options.config_json), 1, 1);
   TinyRun run(world().communicator(), make_stand_in_collectives, data, options);
   Optimizer optimizer(run.engine());
   TrainStep train_step(run.engine(), optimizer, run.control());

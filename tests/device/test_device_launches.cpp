@@ -16,6 +16,7 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/batch/make_microbatch.hpp"
+#include "zea/kernels/matmul.hpp"
 #include "zea/model/slice_attention.hpp"
 #include "zea/plan/schedule/schedule.hpp"
 #include "zea/plan/tokens/attention_slices.hpp"
@@ -56,6 +57,20 @@ TEST_F(DeviceLaunches, KernelsGiveWhatTheHostGives) {
   run.device = at::kCPU;
   expect_equal(got, run_compared(all, make_mpi_collectives, dataset, run));
   EXPECT_GT(device().take_launches()["a kernel of zea's"], 100);
+}
+
+/// Sums in fp32 of what is in bf16, and nothing else that libtorch refuses on GPUs.
+TEST_F(DeviceLaunches, ProductsAreAddedInTypesThatTheLibraryTakes) {
+  const auto narrow = at::TensorOptions().dtype(at::kBFloat16);
+  const at::Tensor a = at::ones({4, 8}, narrow), b = at::ones({8, 6}, narrow);
+  const auto add_to = [&](at::ScalarType sums, const at::Tensor& factor) {
+    const at::Tensor sum = at::ones({4, 6}, sums).to(stand_in_device());
+    add_product(sum, a.to(stand_in_device()), factor.to(stand_in_device()));
+    return sum.cpu();
+  };
+  EXPECT_TRUE(add_to(at::kFloat, b).equal(at::full({4, 6}, 9., at::kFloat)));
+  EXPECT_ANY_THROW(add_to(at::kFloat, b.to(at::kHalf)));
+  EXPECT_ANY_THROW(add_to(at::kDouble, b));
 }
 
 /// Heads of which the library's attention takes rows of segments, with and without windows.

@@ -159,13 +159,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ragged_backward(
   return {summed(dqs, 1), summed(dks, row.repeats), summed(dvs, row.repeats)};
 }
 
-/// Products of narrow matrices that are added to wide sums as they are made.
+/// Products of narrow matrices that are added to wide sums as they are made. Types are checked as
+/// libtorch checks them from 2.10 on.
 at::Tensor& add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b,
                         at::ScalarType type, const at::Scalar& beta, const at::Scalar& alpha,
                         at::Tensor& out) {
   const OneLaunch one("addmm");
-  TORCH_CHECK(a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf);
-  TORCH_CHECK(type == at::kFloat && out.scalar_type() == type && sum.scalar_type() == type);
+  const at::ScalarType narrow = a.scalar_type();
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0));
+  TORCH_CHECK(narrow == b.scalar_type(), "mat1 and mat2 must have the same dtype");
+  const bool is_wider = type == at::kFloat && (narrow == at::kHalf || narrow == at::kBFloat16);
+  TORCH_CHECK(type == narrow || is_wider,
+              "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
+  TORCH_CHECK(type == out.scalar_type(), "out_dtype must be the same as the dtype of out");
+  TORCH_CHECK(type == sum.scalar_type() || narrow == sum.scalar_type(),
+              "self dtype must match either out_dtype or mat1 dtype");
   out.copy_(at::addmm(sum, a.to(type), b.to(type), beta, alpha));
   return out;
 }

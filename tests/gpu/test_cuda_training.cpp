@@ -133,5 +133,33 @@ TEST_F(CudaTraining, GraphsOfStepsGiveTheirLosses) {
     }
 }
 
+/// Steps of two shapes, of which one graph is kept: the second is captured into the pool that the
+/// first had.
+TEST_F(CudaTraining, GraphsOfStepsFollowEachOther) {
+  TinyRunOptions run = make_run("full_shard");
+  run.deck.run.device = "cuda";
+  run.deck.data.shuffle = false;
+  run.device = device_;
+  run.steps = run.deck.schedule.steps = 6;
+  const ModelSpec model = make_model_spec(run.config_json);
+  std::vector<Sample> samples;
+  for (int64_t step = 0; step < run.steps; ++step) {
+    const MemoryDataset like = make_tiny_dataset(model, run.deck.schedule.global_batch, {1, 0, 2},
+                                                 step < run.steps / 2 ? 5 : 6);
+    for (int64_t id = 0; id < run.deck.schedule.global_batch; ++id)
+      samples.push_back(like.read(id));
+  }
+  const MemoryDataset data(std::move(samples), item_kinds(model));
+  const auto train = [&](int64_t graphs) {
+    run.deck.run.cuda_graphs = graphs;
+    return run_tiny(testing::world().communicator(), collectives_of(device_), data, run);
+  };
+  const TinyResult eager = train(0), graphs = train(1);
+  EXPECT_EQ(graphs.graphs.captured, 2);
+  EXPECT_EQ(graphs.graphs.replayed, 2);
+  for (size_t step = 0; step < eager.losses.size(); ++step)
+    EXPECT_NEAR(graphs.losses[step], eager.losses[step], 1e-5) << "step " << step;
+}
+
 }  // namespace
 }  // namespace zea::testing::test_cuda_training

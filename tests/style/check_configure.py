@@ -99,8 +99,12 @@ class Configure(unittest.TestCase):
         self.refuse(f"no libtorch in '{self.folder}'", f"ZEA_TORCH_ROOT={self.folder}")
 
     def test_refuses_an_old_libtorch(self):
-        config = self.torch_like("old", version="2.8.1")
-        self.refuse("libtorch 2.8.1 in", f"Torch_DIR={config}")
+        config = self.torch_like("old", version="2.9.1")
+        self.refuse("libtorch 2.9.1 in", f"Torch_DIR={config}")
+        self.refuse("zea needs 2.10 or newer", f"Torch_DIR={config}")
+        config = self.torch_like("oldest", version="2.10.0")
+        code, said = self.configure(f"Torch_DIR={config}", "ZEA_ENABLE_NCCL=OFF")
+        self.assertEqual(code, 0, said)
 
     @unittest.skipUnless(CUDA, "no wheels of NCCL and CUDA")
     def test_refuses_an_old_nccl(self):

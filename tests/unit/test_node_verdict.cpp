@@ -57,6 +57,7 @@ Measurements on_gpus() {
     facts.visible_gpus = 2;
     facts.gpu_bytes = 80 * kGib;
     facts.gpu_free_bytes = 79 * kGib;
+    facts.gpu_link = {32, 32, 16, 16};
     facts.nccl = facts.built_nccl = 22702;
     facts.cuda_runtime = facts.built_cuda = facts.cuda_driver = 13000;
   }
@@ -200,6 +201,23 @@ TEST(NodeVerdict, AGpuThatAnotherJobHolds) {
   measured.ranks[7].gpu_free_bytes = 20 * kGib;
   EXPECT_NE(sentences(measured).find("node n4: of the 80.00 GiB of GPU 1 20.00 GiB are free"),
             std::string::npos);
+}
+
+/// Also on a node that is alone.
+TEST(NodeVerdict, AGpuWhoseLinkIsBelowWhatItCanBe) {
+  Measurements measured = on_gpus();
+  measured.ranks[7].gpu_link = {32, 32, 8, 16};
+  expect_sick(measured,
+              "sick: node n4: the PCIe link of GPU 1 runs at 32.00 GT/s x 8, and it can run at "
+              "32.00 GT/s x 16; ask the administrators to look at its slot (nvidia-smi -q -d "
+              "PERFORMANCE, lspci -vv), or exclude it with --exclude=n4");
+  measured.ranks[7].gpu_link = {32, 32, 12, 16};
+  expect_note(measured,
+              "note: node n4: the PCIe link of GPU 1 runs at 32.00 GT/s x 12, and it can run at "
+              "32.00 GT/s x 16; ask the administrators to look at its slot (nvidia-smi -q -d "
+              "PERFORMANCE, lspci -vv)");
+  measured.ranks[7].gpu_link = {};
+  EXPECT_EQ(sentences(measured), "no node is sick\n");
 }
 
 TEST(NodeVerdict, AnotherBuildIsSickAndAnotherKernelIsTold) {

@@ -49,9 +49,5 @@ TEST(VisibleGpus, RanksShareOneWhereTheyMay) {
   EXPECT_EQ(deal_gpus({{}, {gpu("a")}}, 2), (std::vector<int>{-1, 0}));
 }
 
-TEST(VisibleGpus, ADeviceThatTheNodeDoesNotKnowIsNear) {
-  EXPECT_TRUE(is_near_device("ffff:ff:1f.7"));
-}
-
 }  // namespace
 }  // namespace zea::test_visible_gpus

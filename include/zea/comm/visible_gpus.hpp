@@ -30,10 +30,6 @@ struct GpuMemory {
 };
 GpuMemory gpu_memory();
 
-/// Whether this process may use a core that the node's system counts among those near the device of
-/// that PCI address ("0000:1b:00.0"); true where nothing is known.
-bool is_near_device(const std::string& pci_address);
-
 /// The GPU of each rank of a node, as an index into what it sees; -1 for a rank for which there is
 /// none left. No more than `ranks_per_gpu` have the same one, several only where each of a rank's
 /// is taken. As many as can be have one that is near; apart from that, those who see the same take

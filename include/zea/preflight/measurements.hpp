@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "zea/comm/pci_device.hpp"
+
 namespace zea {
 
 /// What one rank finds out alone. Sizes are -1 where the system does not tell; fields of the node
@@ -32,6 +34,7 @@ struct RankFacts {
   std::string gpu_id, gpu_name;
   int visible_gpus = 0;
   int64_t gpu_free_bytes = -1, gpu_bytes = -1;
+  PciLink gpu_link{};
   int nccl = 0, built_nccl = 0, cuda_runtime = 0, built_cuda = 0, cuda_driver = 0;
 };
 

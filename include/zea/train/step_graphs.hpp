@@ -67,8 +67,10 @@ class StepGraphs {
   Mesh& mesh_;
   const at::Device device_;
   const c10::Stream stream_;  ///< for captures alone
-  const int group_;           ///< of launches, in the record
-  std::list<Kept> kept_;      ///< the latest first
+  const c10::MempoolId_t pool_;
+  GraphMemory held_;      ///< none of it: the pool does not end when one graph follows another
+  const int group_;       ///< of launches, in the record
+  std::list<Kept> kept_;  ///< the latest first
   Counts counts_;
 };
 

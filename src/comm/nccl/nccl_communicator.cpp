@@ -7,6 +7,7 @@
 #include <string>
 
 #include "zea/comm/launch_order.hpp"
+#include "zea/comm/pci_device.hpp"
 #include "zea/comm/visible_gpus.hpp"
 #include "zea/core/error.hpp"
 

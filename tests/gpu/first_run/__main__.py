@@ -12,23 +12,24 @@ sys.path[:0] = [str(HERE), str(HERE.parents[2] / "jobs")]
 
 from machine import Tree, default_tree, query_gpus, run  # noqa: E402
 from report import Part, Report  # noqa: E402
-from setting import Setting  # noqa: E402
+from setting import Setting, TimeIsUp  # noqa: E402
 import checks  # noqa: E402
 import speed  # noqa: E402
 
-# In the order in which what is wrong is worth knowing; some need Python's packages for data.
+# In the order in which what is wrong is worth knowing, each with the minutes of 25 that it may take: what one leaves is
+# the others'. Some need Python's packages for data.
 PARTS = {
-    "versions": checks.versions,
-    "node": checks.node,
-    "kernels": checks.kernels,
-    "collectives": checks.collectives,
-    "training": checks.training,
-    "parity": checks.parity,
-    "resume": checks.resume,
-    "memory": checks.memory,
-    "speed": speed.speed,
-    "tables": checks.tables,
-    "determinism": speed.determinism,
+    "versions": (checks.versions, 0.5),
+    "node": (checks.node, 1),
+    "kernels": (checks.kernels, 2),
+    "collectives": (checks.collectives, 1),
+    "training": (checks.training, 1.5),
+    "parity": (checks.parity, 5),
+    "resume": (checks.resume, 2),
+    "memory": (checks.memory, 1),
+    "speed": (speed.speed, 9),
+    "tables": (checks.tables, 1.5),
+    "determinism": (speed.determinism, 0.5),
 }
 MAKE_DATA = {"parity", "resume", "memory", "speed", "determinism"}
 
@@ -67,8 +68,8 @@ def main():
         end=time.monotonic() + 60 * arguments.minutes,
     )
     report, missing = Report(arguments.out / "report.md", "zea on this machine"), needs()
-    for name in arguments.parts:
-        part = Part(name)
+    for number, name in enumerate(arguments.parts):
+        part, (find_out, minutes) = Part(name), PARTS[name]
         report.parts.append(part)
         start = time.monotonic()
         if setting.is_over():
@@ -77,7 +78,10 @@ def main():
             part.leave_out(name, missing)
         else:
             try:
-                PARTS[name](setting, part)
+                with setting.within(minutes / sum(PARTS[other][1] for other in arguments.parts[number:])):
+                    find_out(setting, part)
+            except TimeIsUp as cut:
+                part.cut(str(cut))
             except Exception as fault:  # of this script, or a file that a program did not write: one part's matter
                 part.check(f"{name} came to its end", False, f"{type(fault).__name__}: {fault}")
         part.seconds = time.monotonic() - start

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts that find out whether what GPUs compute is right."""
 
+import itertools
 import platform
 import re
 import shutil
 import sys
+from collections import deque
 
-from families import families, layouts, prepare
+from families import APART, apart, families, layouts, prepare, ranks_apart
 from machine import query_gpus, run
-from setting import train
+from setting import TimeIsUp, train
 
 # Of fp32 relative to fp32 on the host. bf16: so many times what one rank of the host is away from its own fp32, and a
 # unit of its last place.
 SAME_LOSS, SAME_NORM, TIMES_OF_HOST, BF16 = 1e-4, 1e-3, 2, 2**-8
+# Of gradients: relative to a tensor's largest, and to the largest of all where a tensor has none but what is rounded.
+SAME_GRADIENT, NO_GRADIENT = 1e-3, 1e-6
+# So that the first moments of the first step are there, which are gradients but for one factor.
+KEEP_STEPS = ("checkpoint.every=1", "checkpoint.keep=0")
 
 
 def versions(setting, part):
@@ -80,7 +86,43 @@ def differences(numbers, others):
     return [max(abs(a[i] - b[i]) / abs(b[i]) for a, b in pairs) for i in range(2)]
 
 
+def first_moments(training):
+    """By tensor, after the first step of a run on one rank that kept its steps."""
+    import h5py
+    import numpy as np
+
+    with h5py.File(training.checkpoint(1) / "rank-00000.h5") as file:
+        found = file["exp_avg"].items()
+        return {name: np.concatenate([piece[...].ravel() for piece in pieces.values()]) for name, pieces in found}
+
+
+def wrong_gradients(got, rounded, exact):
+    """How `got` differs from `exact` by more than it may; `rounded`: what the host makes of them in got's precision."""
+    largest = max(abs(values).max() for values in exact.values())
+    share = SAME_GRADIENT if rounded is exact else BF16
+    for name, values in exact.items():
+        own = abs(values).max()
+        bound = share * own + NO_GRADIENT * largest + TIMES_OF_HOST * abs(rounded[name] - values).max()
+        found = abs(got[name] - values).max() if name in got else float("nan")
+        if not found <= bound:
+            yield f"{name}: {found:.3g} at most, where {bound:.3g} is allowed; the largest is {own:.3g}"
+
+
+def cases(setting, family):
+    """(ranks, layout, overrides, precision): the simplest first, and a few of all kinds before the rest."""
+    columns = []
+    for ranks, precision in itertools.product(setting.rank_counts(), setting.precisions()):
+        found = [*layouts(family, ranks).items()][:: 4 if setting.quick else 1]
+        first = 3 * len(columns) % len(found)
+        columns.append([(ranks, name, keys, precision) for name, keys in found[first:] + found[:first]])
+    ranks = ranks_apart(family)
+    if family.encoders and not any(count % ranks == 0 for count in setting.rank_counts()):
+        columns.append([(ranks, APART, apart(family), precision) for precision in setting.precisions()])
+    return [case for row in itertools.zip_longest(*columns) for case in row if case]
+
+
 def parity_of(setting, part, family):
+    """Goes on from layout to layout."""
     deck = prepare(setting, family)
 
     def run_on(name, ranks, *keys, device=None):
@@ -88,36 +130,45 @@ def parity_of(setting, part, family):
         return train(setting, folder, deck, ranks, *keys, device=device)
 
     precisions = setting.precisions()
-    host = {p: run_on(f"host-{p}", 1, f"precision.preset={p}", device="cpu") for p in precisions}
+    host = {p: run_on(f"host-{p}", 1, f"precision.preset={p}", *KEEP_STEPS, device="cpu") for p in precisions}
     for precision, run_of_host in host.items():
         if not run_of_host.ok:
             return part.check(f"{family.name}, {precision}, on the host", False, run_of_host.outcome.tail())
     exact = host["fp32"].numbers()
+    gradients = {p: first_moments(run_of_host) for p, run_of_host in host.items()}
     bounds = {"fp32": SAME_LOSS, "bf16": TIMES_OF_HOST * differences(host[precisions[-1]].numbers(), exact)[0] + BF16}
-    for ranks in setting.rank_counts():
-        for name, keys in [*layouts(family, ranks).items()][:: 4 if setting.quick else 1]:
-            for precision in precisions:
-                if setting.is_over():
-                    return part.leave_out(f"{family.name}: {name} on {ranks} ranks and what follows", "the time is up")
-                got = run_on(f"{name}-{ranks}-{precision}", ranks, *keys, f"precision.preset={precision}")
-                what = f"{family.name}, {precision}, {name}, {ranks} ranks"
-                if not got.ok or len(got.numbers()) != len(exact):
-                    part.check(what, False, got.outcome.tail())
-                    continue
-                loss, norm = differences(got.numbers(), exact)
-                holds = loss <= bounds[precision] and (precision == "bf16" or norm <= SAME_NORM)
-                part.check(f"{what}: losses differ by {loss:.1e}, norms of gradients by {norm:.1e}", holds)
+    for ranks, name, keys, precision in cases(setting, family):
+        yield
+        what = f"{family.name}, {precision}, {name}, {ranks} ranks"
+        if setting.is_over():
+            raise TimeIsUp(what)
+        kept = KEEP_STEPS if (ranks, name) == (1, "no_shard") else ()
+        got = run_on(f"{name}-{ranks}-{precision}", ranks, *keys, f"precision.preset={precision}", *kept)
+        if not got.ok or len(got.numbers()) != len(exact):
+            part.check(what, False, got.outcome.tail())
+            continue
+        loss, norm = differences(got.numbers(), exact)
+        holds = loss <= bounds[precision] and (precision == "bf16" or norm <= SAME_NORM)
+        part.check(f"{what}: losses differ by {loss:.1e}, norms of gradients by {norm:.1e}", holds)
+        if kept:
+            wrong = [*wrong_gradients(first_moments(got), gradients[precision], gradients["fp32"])]
+            right = f"{len(gradients['fp32']) - len(wrong)} of {len(gradients['fp32'])}"
+            part.check(f"{what}: gradients of {right} tensors are the host's", not wrong, "\n".join(wrong))
     return None
 
 
 def parity(setting, part):
-    for family in families(setting.quick):
-        parity_of(setting, part, family)
+    """Families in turn: what is cut short has found out something of each."""
+    turns = deque(parity_of(setting, part, family) for family in families(setting.quick))
+    while turns:
+        family = turns.popleft()
+        if next(family, turns) is not turns:
+            turns.append(family)
 
 
 def different_tensors(setting, one, other):
     """What zea-compare tells of two checkpoints but for their runs' names and decks; empty: the same bits."""
-    said = run([setting.tree.tool("zea-compare"), "--optimizer", one, other], setting.left(120)).output.strip()
+    said = setting.run([setting.tree.tool("zea-compare"), "--optimizer", one, other], 120).output.strip()
     lines = [line for line in said.splitlines() if not line.startswith(("run: ", "deck: "))]
     return "" if re.fullmatch(r"\d+ tensors and their states compared, \d differences?", lines[0]) else said
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import PROJECT, run
+from machine import PROJECT
 from setting import BATCH, STEPS, write_deck
 
 
@@ -62,7 +62,8 @@ def prepare(setting, family):
     folder = setting.folder / family.name
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(family.config))
-    made = run([setting.tree.tool("zea-import"), "--random", folder / "config.json", folder / "weights.h5"], 120)
+    importer = setting.tree.tool("zea-import")
+    made = setting.run([importer, "--random", folder / "config.json", folder / "weights.h5"], 120)
     if not made.ok:
         raise RuntimeError(made.tail())
     tokens = {"audio_token": family.config.get("audio_token_index", -1)}
@@ -92,6 +93,18 @@ def layouts(family, ranks):
     found["cp 2, ring"] = ["mesh.llm.cp=2", "mesh.llm.cp_mode=ring"]
     found["cp 2, ulysses"] = ["mesh.llm.cp=2", "mesh.llm.cp_mode=ulysses"]
     found["pp 2"] = ["mesh.llm.pp=2"]
-    if len(family.encoders) == 1:
-        found["encoder on ranks of its own"] = ["mesh.placement=disjoint", "mesh.vision.dp_module=1"]
+    if family.encoders and ranks % ranks_apart(family) == 0:
+        found[APART] = apart(family)
     return found
+
+
+APART = "modules on ranks of their own"
+
+
+def ranks_apart(family):
+    """Of a replica whose modules stand apart."""
+    return 1 + len(family.encoders)
+
+
+def apart(family):
+    return ["mesh.placement=disjoint", *(f"mesh.{encoder}.dp_module=1" for encoder in family.encoders)]

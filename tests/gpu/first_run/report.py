@@ -14,6 +14,7 @@ class Part:
     good: int = 0
     bad: int = 0
     left_out: int = 0
+    is_cut: bool = False
     seconds: float = 0
 
     def say(self, line):
@@ -30,6 +31,14 @@ class Part:
         self.left_out += 1
         self.say(f"- left out: {what}: {why}")
 
+    def cut(self, at):
+        """Its share of the time is over."""
+        self.is_cut = True
+        first, *more = at.splitlines()
+        self.leave_out("what follows", f"the part's share of the time was over at {first}")
+        if more:
+            self.say("\n```text\n" + "\n".join(more) + "\n```\n")
+
     def table(self, head, rows):
         self.say("")
         for cells in (head, ["---"] * len(head), *rows):
@@ -40,6 +49,8 @@ class Part:
     def verdict(self):
         if self.bad:
             return f"{self.bad} wrong"
+        if self.is_cut:
+            return "cut short"
         return "good" if self.good or not self.left_out else "left out"
 
 

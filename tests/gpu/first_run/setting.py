@@ -3,6 +3,7 @@
 
 import json
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from machine import Outcome, Tree, run
 
 # Small steps of a small model: what is compared is numbers, not time.
 STEPS, BATCH = 6, 16
+
+
+class TimeIsUp(Exception):
+    """A part has had its share of the time; says what it was at."""
 
 
 @dataclass
@@ -20,19 +25,32 @@ class Setting:
     folder: Path  # for what is made on the way
     mpirun: list
     quick: bool
-    end: float  # of the time that all parts have, on the monotonic clock
+    end: float  # of the time that is left for what is done now, on the monotonic clock
 
-    def left(self, most):
-        """Seconds that a program may take: of the time of all parts no more than is left."""
-        return max(5, min(most, self.end - time.monotonic()))
+    @contextmanager
+    def within(self, share):
+        """What is done in it has so much of the time that is left."""
+        end = self.end
+        self.end = time.monotonic() + share * (end - time.monotonic())
+        try:
+            yield
+        finally:
+            self.end = end
 
     def is_over(self):
-        return time.monotonic() > self.end - 20
+        return time.monotonic() > self.end - 5
+
+    def run(self, command, seconds, env=None):
+        """Raises TimeIsUp in place of a program's end by a limit that it was not to have."""
+        limit = min(seconds, self.end - time.monotonic())
+        found = run(command, limit, env=env) if limit > 0 else None
+        if not found or (found.code == 124 and limit < seconds):
+            raise TimeIsUp(" ".join(map(str, command[:6])) + (f" ...:\n{found.tail()}" if found else " ..."))
+        return found
 
     def on_ranks(self, ranks, program, *arguments, seconds, env=None):
         command = [*self.mpirun, "-n", ranks, program, *arguments]
-        quiet = {"OMP_NUM_THREADS": "1", **self.tree.environment(), **(env or {})}
-        return run(command, self.left(seconds), env=quiet)
+        return self.run(command, seconds, {"OMP_NUM_THREADS": "1", **self.tree.environment(), **(env or {})})
 
     def precisions(self):
         return ("fp32",) if self.quick else ("fp32", "bf16")

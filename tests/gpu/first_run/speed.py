@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from activity import has_nsys, of_nsys, under_nsys
-from machine import PROJECT, BusyWatch, run
-from setting import train, write_deck
+from machine import PROJECT, BusyWatch
+from setting import TimeIsUp, train, write_deck
 
 
 def turns(setting):
@@ -103,26 +103,52 @@ def activity(of_device, seconds):
     return [f"{launches:.0f}", f"{1e3 * max(0, seconds - busy_seconds):.1f}"]
 
 
-def of_zea(setting, case, folder, precision):
-    """A row of the table."""
+@dataclass
+class Work:
+    """Of a step of the model, whoever trains it; as zea counts it."""
+
+    tflop: float
+    peak: float = 0  # TFLOP/s of the GPU; 0: not known
+
+    def share(self, seconds):
+        rate = self.tflop / seconds
+        return f"{100 * rate / self.peak:.1f} %" if self.peak else f"- ({rate:.3g} TFLOP/s)"
+
+
+def work_of(lines, seconds):
+    """From a run's lines, of which a step takes so long."""
+    tflops = statistics.median(line["model_tflops"] for line in lines)
+    mfu = statistics.median(line.get("mfu", 0) for line in lines)
+    return Work(tflops * seconds, tflops / mfu if mfu else 0)
+
+
+def variants(setting, case):
+    """Names and overrides of the ways in which zea trains: graphs are for steps that repeat, which a GPU keeps."""
+    found = {"zea": []}
+    if setting.device == "cuda" and len(set(case.lengths)) == 1:
+        found["zea, graphs"] = ["run.cuda_graphs=1"]
+    return found
+
+
+def of_zea(setting, case, folder, precision, variant):
+    """A row of the table, and the work of a step; None where it failed."""
     (folder / "config.json").write_text(json.dumps(case.config))
     rows, (warm, timed) = sum(case.lengths), turns(setting)
     model = f'config = "{folder}/config.json"'
     deck = write_deck(folder, model, folder / "data.h5", rows, len(case.lengths), warm + timed)
-    name, keys = f"speed-{folder.name}-{precision}", [f"precision.preset={precision}"]
+    name = f"speed-{folder.name}-{precision}-{variant}".replace(", ", "-")
+    keys = [f"precision.preset={precision}", *variants(setting, case)[variant]]
     with BusyWatch() as watch:
         got = train(setting, name, deck, 1, *keys, *case.more, seconds=300)
     if not got.ok:
-        return [f"zea, {precision}", "-"], got
+        return [f"{variant}, {precision}", "-"], None, got
     lines = got.lines()[warm:]
     seconds = statistics.median(rows / line["tokens_per_second"] for line in lines)
-    mfu = [line["mfu"] for line in lines if line.get("mfu")]
     memory = max((line.get("gpu_memory", {}).get("peak_reserved_bytes", 0) for line in lines), default=0)
-    tflops = statistics.median(line["model_tflops"] for line in lines)
-    share = f"{100 * statistics.median(mfu):.1f} %" if mfu else f"- ({tflops:.3g} TFLOP/s)"
+    work = work_of(lines, seconds)
     of_device = activity(watched(setting, case, deck, name, keys), seconds)
-    cells = [f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", share, *of_device, gib(memory), busy(watch)]
-    return [f"zea, {precision}", *cells], got
+    cells = [f"{1e3 * seconds:.1f}", f"{rows / seconds:.0f}", work.share(seconds), *of_device, gib(memory), busy(watch)]
+    return [f"{variant}, {precision}", *cells], work, got
 
 
 def gib(count):
@@ -133,18 +159,19 @@ def busy(watch):
     return f"{watch.busy():.0f} %" if watch.busy() is not None else "-"
 
 
-def of_peer(setting, folder, way, precision):
+def of_peer(setting, folder, way, precision, work):
     script = [sys.executable, "-B", Path(__file__).parent / "peer.py"]
     command = [*script, folder, way, precision, setting.device, *turns(setting)]
     with BusyWatch() as watch:
-        found = run(command, setting.left(300))
+        found = setting.run(command, 300)
     name = {"eager": "transformers", "compile": "transformers, compiled", "plain": "a plain loop"}[way]
     if not found.ok:
         return [f"{name}, {precision}", "- (" + (found.tail(1) or f"exit code {found.code}") + ")"]
     answer = json.loads(found.output.strip().splitlines()[-1])
     seconds = statistics.median(answer["seconds"])
     of_device = activity(answer["activity"], seconds)
-    cells = [f"{1e3 * seconds:.1f}", f"{answer['tokens'] / seconds:.0f}", "-", *of_device]
+    share = work.share(seconds) if work else "-"
+    cells = [f"{1e3 * seconds:.1f}", f"{answer['tokens'] / seconds:.0f}", share, *of_device]
     return [f"{name}, {precision}", *cells, gib(answer["bytes"]), busy(watch)]
 
 
@@ -154,26 +181,39 @@ HEAD = ["on one GPU", "ms a step", "tokens/s", "MFU", "launches a step", "idle m
 def speed(setting, part):
     warm, timed = turns(setting)
     part.say(f"Medians of {timed} steps after {warm}; random weights, AdamW, clipping; zea packs, the others pad.")
+    part.say("MFU: the model's multiplications as zea counts them, of the GPU's peak, for all who train it.")
     part.say("Launches: kernels, copies and fills; idle: what a step takes longer than these. Of steps of their own.")
     if not has_nsys():
         part.leave_out("launches and idle time of zea's steps", "nsys (Nsight Systems) is not in the PATH")
-    for number, case in enumerate(cases(setting.quick)):
-        if setting.is_over():
-            part.leave_out(case.name, "the time is up")
-            continue
+    all_cases = cases(setting.quick)
+    for number, case in enumerate(all_cases):
         folder = setting.folder / f"case{number}"
         folder.mkdir(exist_ok=True)
-        write_data(folder / "data.h5", case, warm + timed)
-        peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
-        (folder / "peer.json").write_text(json.dumps(peer))
+        part.say(f"\n### {case.name}\n")
         rows = []
-        for precision in case.precisions:
-            row, got = of_zea(setting, case, folder, precision)
-            part.check(f"{case.name}, {precision}: zea trains", got.ok, got.outcome.tail())
-            rows.append(row)
-            rows += [of_peer(setting, folder, way, precision) for way in ways(setting, case)]
-        part.say(f"\n### {case.name}")
-        part.table(HEAD, [row + [""] * (len(HEAD) - len(row)) for row in rows])
+        try:
+            with setting.within(1 / (len(all_cases) - number)):
+                write_data(folder / "data.h5", case, warm + timed)
+                for row in rows_of(setting, part, case, folder):
+                    rows.append(row + [""] * (len(HEAD) - len(row)))
+        except TimeIsUp as cut:
+            part.cut(str(cut))
+        if rows:
+            part.table(HEAD, rows)
+
+
+def rows_of(setting, part, case, folder):
+    peer = {"config": case.config, "batch": len(case.lengths), "longest": max(case.lengths)}
+    (folder / "peer.json").write_text(json.dumps(peer))
+    for precision in case.precisions:
+        known = None
+        for variant in variants(setting, case):
+            row, work, got = of_zea(setting, case, folder, precision, variant)
+            part.check(f"{case.name}, {precision}: {variant} trains", got.ok, got.outcome.tail())
+            known = known or work
+            yield row
+        for way in ways(setting, case):
+            yield of_peer(setting, folder, way, precision, known)
 
 
 def ways(setting, case):

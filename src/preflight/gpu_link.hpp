@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The link of a GPU to its host while it is used: at rest GPUs lower its speed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "zea/comm/pci_device.hpp"
+
+namespace zea {
+
+/// The best that is seen while memory is copied to `device`, which is the one of that address.
+PciLink link_in_use(const std::string& address, at::Device device,
+                    const std::string& devices = kPciDevices);
+
+}  // namespace zea
