@@ -203,6 +203,30 @@ class Formats(InFolder):
         notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
         self.assertEqual(sorted(notes), [f"{form} converted to PNG" for form in ("BMP", "GIF", "WEBP")])
 
+    def test_pictures_are_turned_as_exif_says(self):
+        smooth = np.add.outer(8 * np.arange(16), 5 * np.arange(24))[..., None].repeat(3, 2).astype(np.uint8)
+        turns = {1: smooth, 3: smooth[::-1, ::-1], 6: np.rot90(smooth, -1), 8: np.rot90(smooth), 5: smooth.swapaxes(0, 1)}
+
+        def picture(form, turn):
+            exif = Image.Exif()
+            exif[0x0112] = turn
+            more = {"JPEG": {"quality": 98}, "WEBP": {"lossless": True}}.get(form, {})
+            return encoded(form, smooth, exif=exif.tobytes(), **more)
+
+        for form, tolerance in (("PNG", 0), ("JPEG", 4), ("WEBP", 0)):
+            pictures = [picture(form, turn) for turn in turns]
+            samples = self.samples(self.lines(*[talk(uri(data)) for data in pictures]))
+            found = [bytes(sample["items"][0]["bytes"]) for sample in samples]
+            self.assertEqual(found[0] == pictures[0], form != "WEBP")
+            for data, (turn, expected) in zip(found, turns.items()):
+                with Image.open(io.BytesIO(data)) as image:
+                    self.assertEqual(image.getexif().get(0x0112, 1), 1)
+                    pixels = np.asarray(image).astype(int)
+                self.assertEqual(pixels.shape, expected.shape, (form, turn))
+                self.assertLessEqual(np.abs(pixels - expected).max(), tolerance, (form, turn))
+            notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
+            self.assertEqual(notes["turned as EXIF says"]["count"], 4)
+
     def test_faults_are_named(self):
         (self.folder / "secret.png").write_bytes(PNG)
         (self.folder / "in/link.png").symlink_to(self.folder / "secret.png")
