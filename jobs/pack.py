@@ -45,7 +45,7 @@ from packing.media import Media
 from packing.parts import Parts, fingerprint
 from packing.processes import Sampler, outcomes
 from packing.put_together import PutTogether, read_parts
-from packing.readers import READERS, count_all, files_of, read_all, reader_of
+from packing.readers import READERS, bytes_of, count_all, files_of, read_all, reader_of
 from packing.record import RecordMaker
 from packing.report import Progress, Tally
 from packing.tokens import FamilyTurns, FixedCounts, TemplateTurns, token_id
@@ -109,7 +109,7 @@ class Work:
         entries = read_all(files, arguments.format, Limits(arguments), parts.next)
         self.outcomes = outcomes(entries, sampler, arguments.processes)
         self.total = parts.tally()
-        self.progress = Progress(count_all(files, arguments.format), self.total["entries"])
+        self.progress = Progress(count_all(files, arguments.format), bytes_of(files), self.total["entries"])
 
     def writer(self, path):
         image, audio, video = (self.tokens.placeholder[name] for name in ("image", "audio", "video"))
@@ -119,8 +119,7 @@ class Work:
         """Whether there was anything left, and no faults that stop it."""
         tally, following = Tally(), None
         with self.writer(self.parts.path()) as writer:
-            for place, name, (outcome, *result) in self.outcomes:
-                following = place
+            for (following, read), name, (outcome, *result) in self.outcomes:
                 if outcome == "fault":
                     tally.add_fault(name, *result)
                     self.total.add_fault(name, *result)
@@ -129,7 +128,7 @@ class Work:
                     writer.add(tokens, mask, items)
                     tally.add_sample(name, tokens, mask, notes)
                     self.total.add_sample(name, tokens, mask, notes)
-                self.progress.show(self.total)
+                self.progress.show(self.total, read)
                 if self.is_stopped() or tally["entries"] == self.arguments.part_entries:
                     break
         if following:
@@ -143,7 +142,7 @@ class Work:
         while self.pack_part():
             pass
         self.outcomes.close()
-        self.progress.show(self.total, last=True)
+        self.progress.end(self.total, is_whole=not self.is_stopped())
         return self.total
 
 

@@ -36,6 +36,6 @@ def entries(path, limits, skip):
                 if index < skip:
                     continue
                 value = {name: row[column] for name, column in columns.items() if row[column] is not None}
-                yield Entry(f"{path}:{rows.line_num}", value)
+                yield Entry(f"{path}:{rows.line_num}", value, read=file.buffer.tell())
         except (csv.Error, UnicodeDecodeError) as fault:
             yield Entry(str(path), None, {}, EntryFault("unreadable", f"cannot be read further: {fault}"))

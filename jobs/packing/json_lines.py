@@ -12,8 +12,9 @@ def count(path):
 
 
 def lines_of(path, most):
-    """Lines with something in them, with their numbers; of a longer one than `most` bytes None."""
-    with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
+    """Lines with something in them, with their numbers and what of the file was read by then; of a longer one
+    than `most` bytes None."""
+    with open(path, "rb") as raw, gzip.open(raw) if path.name.endswith(".gz") else raw as file:
         number = 0
         while line := file.readline(most + 1):
             number += 1
@@ -21,7 +22,7 @@ def lines_of(path, most):
             while len(line) > most and not line.endswith(b"\n"):
                 line = file.readline(most + 1)
             if line.strip():
-                yield number, None if too_long else line
+                yield number, None if too_long else line, raw.tell()
 
 
 def parsed(text):
@@ -37,15 +38,15 @@ def parsed(text):
 def entries(path, limits, skip):
     most = limits.most_json_bytes
     try:
-        for index, (number, line) in enumerate(lines_of(path, most)):
+        for index, (number, line, read) in enumerate(lines_of(path, most)):
             if index < skip:
                 continue
             name = f"{path}:{number}"
             try:
                 if line is None:
                     raise EntryFault("too large", f"has more than {most} bytes")
-                yield Entry(name, parsed(line))
+                yield Entry(name, parsed(line), read=read)
             except EntryFault as fault:
-                yield Entry(name, None, {}, fault)
+                yield Entry(name, None, {}, fault, read)
     except (OSError, EOFError) as fault:
         yield Entry(str(path), None, {}, EntryFault("unreadable", f"cannot be read further: {fault}"))

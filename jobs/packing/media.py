@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The items of a record, from files below a folder, data URIs or bytes. JPEG (with four inks, too) and PNG
-stay as they are, since zea reads them; WebP, GIF and BMP become PNG, of what moves the first frame."""
+stay as they are, since zea reads them; WebP, GIF and BMP become PNG, of what moves the first frame. What EXIF
+says is to be turned is turned, since zea reads no EXIF."""
 
 import base64
 import binascii
@@ -15,6 +16,8 @@ from packing.record import EntryFault
 
 FOLDERS = {"image": "images", "audio": "sounds", "video": "videos"}
 CONVERTED = ("WEBP", "GIF", "BMP")
+TURNED = "turned as EXIF says"
+ORIENTATION = 0x0112  # of the tags; 1: as it is
 
 
 class Media:
@@ -98,7 +101,23 @@ class Media:
         if not data.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")):
             return self.converted(data, label)
         self.check_pixels(encoded_size(data), label)
-        return data
+        return self.turned(data, label) if b"Exif\0\0" in data or b"eXIf" in data else data
+
+    def turned(self, data, label):
+        """Of a JPEG one of quality 95, as transformers' load_image turns it; what has no turn stays as it is."""
+        from PIL import Image, ImageOps
+
+        try:
+            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+                if image.getexif().get(ORIENTATION, 1) not in range(2, 9):
+                    return data
+                out, form = io.BytesIO(), "PNG" if image.format == "PNG" else "JPEG"
+                more = {"quality": 95, "subsampling": 0} if form == "JPEG" else {}
+                ImageOps.exif_transpose(image).save(out, form, **more)
+        except Exception as fault:  # damaged files make Pillow throw what they like
+            raise EntryFault("unreadable", f"{label} cannot be turned as its EXIF says: {fault}") from None
+        self.notes.append(TURNED)
+        return out.getvalue()
 
     def check_pixels(self, size, label):
         height, width = size
@@ -109,7 +128,7 @@ class Media:
             )
 
     def converted(self, data, label):
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
 
         neither = f"{label} is neither JPEG nor PNG, nor {', '.join(CONVERTED)} that can be read"
         try:
@@ -117,7 +136,9 @@ class Media:
                 self.check_pixels((image.height, image.width), label)
                 self.notes.append(f"{image.format} converted to PNG")
                 out = io.BytesIO()
-                image.convert("RGB").save(out, "PNG")
+                if image.getexif().get(ORIENTATION, 1) in range(2, 9):
+                    self.notes.append(TURNED)
+                ImageOps.exif_transpose(image).convert("RGB").save(out, "PNG")
         except EntryFault:
             raise
         except UnidentifiedImageError:  # which names an address in memory, another each time

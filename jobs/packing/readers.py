@@ -40,13 +40,18 @@ def reader_of(path, kind):
 
 
 def read_all(files, kind, limits, start=(0, 0)):
-    """Entries, each behind the place where the next one is: number of the file, and in it."""
+    """Entries, each behind the place where the next one is (number of the file, and in it) and the bytes that
+    were read by then, those of earlier files included."""
     first, skip = start
     for number in range(first, len(files)):
-        reader = reader_of(files[number], kind)
+        reader, before = reader_of(files[number], kind), bytes_of(files[:number])
         for count, entry in enumerate(reader.entries(files[number], limits, skip), skip + 1):
-            yield (number, count), entry
+            yield ((number, count), before + entry.read), entry
         skip = 0
+
+
+def bytes_of(files):
+    return sum(path.stat().st_size for path in files)
 
 
 def count_all(files, kind):

@@ -27,12 +27,14 @@ class EntryFault(Exception):
 
 
 class Entry(NamedTuple):
-    """`inside`: bytes of items by modality, which come with the entry; `fault`: why it is none."""
+    """`inside`: bytes of items by modality, which come with the entry; `fault`: why it is none; `read`:
+    bytes of its file up to its end or a little beyond, where the reader tells no number of entries."""
 
     name: str
     value: object
     inside: dict = {}
     fault: EntryFault | None = None
+    read: int = 0
 
 
 class Item(NamedTuple):

@@ -64,22 +64,41 @@ class Tally:
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """A bar on a terminal; elsewhere a line now and then. How far it is, the number of entries tells, or,
+    where that is not known (None), the bytes that were read."""
 
-    def __init__(self, total, done):
-        self.total, self.begun, self.first = total, time.monotonic(), done
+    def __init__(self, entries, most_bytes, done):
+        self.entries, self.most_bytes, self.read = entries, most_bytes, 0
+        self.begun, self.first = time.monotonic(), done
         self.shown, self.is_terminal = self.begun, sys.stderr.isatty()
 
-    def show(self, tally, last=False):
-        now = time.monotonic()
-        if now - self.shown < (0.2 if self.is_terminal else PERIOD) and not (last and self.is_terminal):
-            return
-        self.shown = now
-        rate = (tally["entries"] - self.first) / max(now - self.begun, 1e-9)
-        text = f"{tally['entries']:,}{f' of {self.total:,}' if self.total else ''} entries, {rate:,.0f}/s, {tally.dropped:,} dropped"
+    def show(self, tally, read):
+        self.read = read
+        if time.monotonic() - self.shown >= (0.2 if self.is_terminal else PERIOD):
+            self.write(tally, "")
+
+    def end(self, tally, is_whole):
+        """The last bytes may hold no entry."""
+        if is_whole:
+            self.read = self.most_bytes
+        if self.is_terminal:
+            self.write(tally, "\n")
+
+    def part(self, tally):
+        done, whole = (tally["entries"], self.entries) if self.entries is not None else (self.read, self.most_bytes)
+        return min(1, done / whole) if whole else 1
+
+    def write(self, tally, end):
+        self.shown = time.monotonic()
+        rate = (tally["entries"] - self.first) / max(self.shown - self.begun, 1e-9)
+        part, entries = self.part(tally), f"{tally['entries']:,}"
+        if self.entries is not None:
+            text = f"{entries} of {self.entries:,} entries"
+        else:
+            text = f"{entries} entries, {100 * part:.0f} % of {self.most_bytes / 2**20:,.1f} MiB read"
+        text = f"{text}, {rate:,.0f}/s, {tally.dropped:,} dropped"
         if not self.is_terminal:
             print(text, file=sys.stderr)
             return
-        filled = round(30 * tally["entries"] / self.total) if self.total else 0
-        bar = f"[{'#' * filled}{'-' * (30 - filled)}] " if self.total else ""
-        print(f"\r{bar}{text}\x1b[K", end="\n" if last else "", file=sys.stderr, flush=True)
+        filled = round(30 * part)
+        print(f"\r[{'#' * filled}{'-' * (30 - filled)}] {text}\x1b[K", end=end, file=sys.stderr, flush=True)

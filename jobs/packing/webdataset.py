@@ -75,11 +75,12 @@ def entry_of(name, members, tar, limits):
 
 def entries(path, limits, skip):
     try:
-        with tarfile.open(path, "r|*") as tar:
+        with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
             members = (member for member in tar if not member.isdir())
             for index, (key, group) in enumerate(itertools.groupby(members, key_of)):
                 if index >= skip:
-                    yield entry_of(f"{path}[{key.removeprefix('/')}]", group, tar, limits)
+                    entry = entry_of(f"{path}[{key.removeprefix('/')}]", group, tar, limits)
+                    yield entry._replace(read=file.tell())
                 tar.members = []  # which a tar keeps of all that it has passed
     except (tarfile.TarError, OSError, EOFError, zlib.error) as fault:
         yield Entry(str(path), None, {}, EntryFault("unreadable", f"cannot be read further: {fault}"))

@@ -75,6 +75,8 @@ class DeckReader {
   void list_names();
   void find_module(const std::string& section, const std::vector<std::string>& keys);
   bool is_section(const std::string& path) const;
+  void read_section_override(const std::string& path, const toml::key& name,
+                             const std::string& value);
   void read_table(const toml::table& table, const std::string& section);
   void read_entry(const std::string& path, const toml::key& name, const toml::node& node);
   void read_unknown_section(const std::string& path, const toml::key& name,
@@ -163,8 +165,8 @@ void DeckReader::read_override(const std::string& text) {
     return fault_at({}, "an override is section.key=value; there is no = here");
   find_module(path.substr(0, path.rfind('.')), {leaf});
   const Key* key = find_key(path);
-  if (key == nullptr) return fault_unknown_key(path, name);
   const std::string value = text.substr(equals + 1);
+  if (key == nullptr) return read_section_override(path, name, value);
   const bool is_quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
   const bool is_text =
       !is_quoted && (std::holds_alternative<std::string*>(key->member) ||
@@ -183,6 +185,19 @@ void DeckReader::read_override(const std::string& text) {
   suspects_.insert(path);
   fault_at({}, path + ": " + shown(value) +
                    (is_number ? " is not a number that TOML takes" : " is not a TOML value"));
+}
+
+/// What is no key may be a section, whose keys are a table: model.llm.lora={rank=8}.
+void DeckReader::read_section_override(const std::string& path, const toml::key& name,
+                                       const std::string& value) {
+  if (value.starts_with('{') || is_section(path)) try {
+      const toml::table table = toml::parse("value = " + value);
+      if (table.size() == 1) return read_entry(path, name, *table.get("value"));
+    } catch (const toml::parse_error&) {
+      return fault_at({}, path + ": " + shown(value) +
+                              " is not a TOML value; a section's keys are a table, {key = value}");
+    }
+  fault_unknown_key(path, name);
 }
 
 void DeckReader::read_table(const toml::table& table, const std::string& section) {

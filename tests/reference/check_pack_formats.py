@@ -26,7 +26,16 @@ import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+sys.path.insert(0, str(JOBS))
+from packing.readers import read_all  # noqa: E402
+
 INSPECT = sys.argv[3]
+
+
+class Limits:
+    most_item_bytes, most_json_bytes = 1 << 20, 1 << 22
+
+
 PICTURE = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 
 
@@ -194,6 +203,30 @@ class Formats(InFolder):
         notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
         self.assertEqual(sorted(notes), [f"{form} converted to PNG" for form in ("BMP", "GIF", "WEBP")])
 
+    def test_pictures_are_turned_as_exif_says(self):
+        smooth = np.add.outer(8 * np.arange(16), 5 * np.arange(24))[..., None].repeat(3, 2).astype(np.uint8)
+        turns = {1: smooth, 3: smooth[::-1, ::-1], 6: np.rot90(smooth, -1), 8: np.rot90(smooth), 5: smooth.swapaxes(0, 1)}
+
+        def picture(form, turn):
+            exif = Image.Exif()
+            exif[0x0112] = turn
+            more = {"JPEG": {"quality": 98}, "WEBP": {"lossless": True}}.get(form, {})
+            return encoded(form, smooth, exif=exif.tobytes(), **more)
+
+        for form, tolerance in (("PNG", 0), ("JPEG", 4), ("WEBP", 0)):
+            pictures = [picture(form, turn) for turn in turns]
+            samples = self.samples(self.lines(*[talk(uri(data)) for data in pictures]))
+            found = [bytes(sample["items"][0]["bytes"]) for sample in samples]
+            self.assertEqual(found[0] == pictures[0], form != "WEBP")
+            for data, (turn, expected) in zip(found, turns.items()):
+                with Image.open(io.BytesIO(data)) as image:
+                    self.assertEqual(image.getexif().get(0x0112, 1), 1)
+                    pixels = np.asarray(image).astype(int)
+                self.assertEqual(pixels.shape, expected.shape, (form, turn))
+                self.assertLessEqual(np.abs(pixels - expected).max(), tolerance, (form, turn))
+            notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
+            self.assertEqual(notes["turned as EXIF says"]["count"], 4)
+
     def test_faults_are_named(self):
         (self.folder / "secret.png").write_bytes(PNG)
         (self.folder / "in/link.png").symlink_to(self.folder / "secret.png")
@@ -291,23 +324,60 @@ class Formats(InFolder):
         (folder / "index.h5").unlink()
         self.assertIn("cannot open as HDF5", self.inspect(folder).stderr)
 
-    def test_a_bar_is_drawn_on_a_terminal(self):
-        """Over itself, and nowhere else."""
-        name = "in.json"
-        (self.folder / "in" / name).write_text(json.dumps([{"conversations": TURNS, "image": "a.png"}] * 30))
+    def drawn_on_a_terminal(self, name):
         terminal, end = pty.openpty()
         command = [sys.executable, JOBS / "pack.py", *map(str, self.command(name)[1:])]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=end)
         os.close(end)
+        said = b""
         with contextlib.suppress(OSError):  # all is read
-            said = b""
             while part := os.read(terminal, 4096):
                 said += part
         os.close(terminal)
         self.assertEqual(done.returncode, 0, said)
-        self.assertRegex(said.decode(), r"\r\[#{30}\] 30 of 30 entries, [0-9,]+/s, 0 dropped\x1b\[K\r\n")
         (self.folder / "out.h5").unlink()
+        return said.decode()
+
+    def test_a_bar_is_drawn_on_a_terminal(self):
+        """Over itself, and nowhere else."""
+        name = "in.json"
+        (self.folder / "in" / name).write_text(json.dumps([{"conversations": TURNS, "image": "a.png"}] * 30))
+        said = self.drawn_on_a_terminal(name)
+        self.assertRegex(said, r"\r\[#{30}\] 30 of 30 entries, [0-9,]+/s, 0 dropped\x1b\[K\r\n")
         self.assertNotIn("[#", self.pack(name).stderr)
+
+    def many_of_unknown_number(self):
+        """Files whose readers tell no number of entries; each has 30."""
+        lines = self.lines(*[talk(uri(PNG), f"what {n}?") for n in range(30)])
+        zipped = "in.jsonl.gz"
+        (self.folder / "in" / zipped).write_bytes(gzip.compress((self.folder / "in" / lines).read_bytes()))
+        members = [(f"{n:02}.{ending}", data) for n in range(30) for ending, data in (("png", PNG), ("txt", b"a b"))]
+        with open(self.folder / "in/meta.csv", "w", newline="") as file:
+            csv.writer(file).writerows([["file_name", "text", "question"], *[["a.png", "a b", "what?"]] * 30])
+        return [lines, zipped, self.tar(members), "meta.csv"]
+
+    def test_a_bar_is_of_bytes_where_entries_are_not_counted(self):
+        for name in self.many_of_unknown_number():
+            said = self.drawn_on_a_terminal(name)
+            end = r"\r\[#{30}\] 30 entries, 100 % of [0-9.]+ MiB read, [0-9,]+/s, 0 dropped\x1b\[K\r\n"
+            self.assertRegex(said, end, name)
+
+    def test_bytes_read_are_told_of_every_entry(self):
+        """They rise, by what an entry takes in files of many blocks, and are never more than there are."""
+        files = [self.folder / "in" / name for name in self.many_of_unknown_number()]
+        whole = files[0].read_bytes()
+        files[0].write_bytes(whole * 40)
+        most = sum(path.stat().st_size for path in files)
+        read = [read for (_, read), _ in read_all(files, "auto", Limits)]
+        self.assertEqual(len(read), 30 * 43)
+        self.assertEqual(read, sorted(read))
+        self.assertLessEqual(read[-1], most)
+        first = files[0].stat().st_size
+        self.assertEqual(read[30 * 40 - 1], first)
+        self.assertAlmostEqual(read[30 * 20], first / 2, delta=first / 100)
+        second = [read for (_, read), _ in read_all(files, "auto", Limits, (1, 7))]
+        self.assertEqual(len(second), 30 * 3 - 7)
+        self.assertGreaterEqual(second[0], first)
 
     def inspect(self, *arguments):
         return subprocess.run([INSPECT, *map(str, arguments)], capture_output=True, text=True)

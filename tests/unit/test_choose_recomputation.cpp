@@ -10,6 +10,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/estimate/kept_keys.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea::test_choose_recomputation {
@@ -131,6 +132,58 @@ TEST(ChooseRecomputation, RefusesALimitThatCannotBeMet) {
   options.model.activation_checkpointing = AutoOption::of_count(0);
   EXPECT_NE(refusal(options).find("set model.activation_checkpointing = \"auto\""),
             std::string::npos);
+}
+
+TEST(ChooseRecomputation, KeepsTheLimitWhereNothingTrains) {
+  for (const RunMode mode : {RunMode::Evaluate, RunMode::Generate}) {
+    Options options = deck_of(1);
+    options.run.mode = mode;
+    options.eval.generate_tokens = mode == RunMode::Generate ? 32 : 0;
+    options.mesh.rank_memory_mib = 1e6;
+    const Plan free = make_fitting_plan(options, config(), 1);
+    EXPECT_EQ(describe_recomputation(free), "");
+    const MemoryEstimate needed = estimate_places(free, predicted_microbatches(free)).front();
+    options.mesh.rank_memory_mib = static_cast<double>(needed.total()) / kMebibyte;
+    EXPECT_EQ(refusal(options), "accepted");
+    options.mesh.rank_memory_mib -= 0.01;
+
+    const std::string refused = refusal(options);
+
+    EXPECT_TRUE(refused.starts_with("mesh.rank_memory_mib = ")) << refused;
+    EXPECT_EQ(refused.find("backward"), std::string::npos) << refused;
+    EXPECT_EQ(refused.find("activation_checkpointing"), std::string::npos) << refused;
+    EXPECT_EQ(refused.find("generate for fewer samples at once (schedule.global_batch; kept keys "
+                           "take ") != std::string::npos,
+              mode == RunMode::Generate)
+        << refused;
+  }
+}
+
+/// Where it evaluates while it trains, too: keys of all samples stand beside what an update needs.
+TEST(ChooseRecomputation, CountsTheKeysThatGenerationKeeps) {
+  Options options = deck_of(1);
+  options.model.activation_checkpointing = AutoOption::of_count(0);
+  options.schedule.global_batch = 4096;
+  const auto told = [&](int64_t tokens, int64_t every) {
+    options.eval.generate_tokens = tokens;
+    options.eval.every = every;
+    const Plan plan = make_plan(options, config(), 1);
+    return estimate_places(plan, predicted_microbatches(plan)).front();
+  };
+  const MemoryEstimate step = told(0, 5), alone = told(32, 0);
+  EXPECT_EQ(step.keys + alone.keys, 0);
+  EXPECT_EQ(step.total(), alone.total());
+
+  const MemoryEstimate said = told(32, 5);
+
+  const Plan plan = make_plan(options, config(), 1);
+  EXPECT_EQ(said.keys, key_bytes_per_token(plan, 0) * 4096 * (96 + 32));
+  EXPECT_EQ(said.states, step.states);
+  EXPECT_LT(said.activations, step.activations);
+  EXPECT_TRUE(said.peak_at.ends_with(" of an evaluation")) << said.peak_at;
+  EXPECT_NE(describe(said).find(", kept keys "), std::string::npos);
+  options.mesh.rank_memory_mib = static_cast<double>(said.total()) / kMebibyte - 0.01;
+  EXPECT_NE(refusal(options).find("generate for fewer samples at once"), std::string::npos);
 }
 
 /// Four ranks, two of each stage: what sharding, and when it gathers, takes of the limit.

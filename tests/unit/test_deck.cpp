@@ -393,6 +393,15 @@ TEST(Deck, OverridesReplaceAndAreNamedInFaults) {
   EXPECT_EQ(options.data.train, "q\"");
   EXPECT_EQ(options.optim.lr, 1e-2);
   EXPECT_FALSE(options.data.packing);
+  const Options tables = parse_deck(
+      kMinimal, "x.toml",
+      {"model.llm.lora={targets = [\"q_proj\", \"v_proj\"], rank = 4}",
+       "model.left.lora={targets = [\"fc1\"], rank = 2}", "mesh={dp_shard = 2, llm = {tp = 2}}"});
+  EXPECT_EQ(tables.llm.lora.targets, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(tables.llm.lora.rank, 4);
+  EXPECT_EQ(tables.encoders["left"].lora.rank, 2);
+  EXPECT_EQ(tables.mesh.dp_shard, 2);
+  EXPECT_EQ(tables.meshes["llm"].tp, 2);
 
   const struct {
     const char* override_text;
@@ -409,7 +418,16 @@ TEST(Deck, OverridesReplaceAndAreNamedInFaults) {
       {"run.directory=\"a", "run.directory: \"a is not a TOML value"},
       {"log.every=1\nx=2", "log.every: 1?x=2 is not a TOML value"},
       {"=3", "is not a key"},
-      {"mesh=3", "mesh is not a key"},
+      {"mesh=3", "mesh is a section, not an integer; write [mesh] and its keys below"},
+      {"model.llm.lora={targets = [",
+       "model.llm.lora: {targets = [ is not a TOML value; a "
+       "section's keys are a table, {key = value}"},
+      {"model.llm.lora={rnk = 4}",
+       "model.llm.lora.rnk is not a key; did you mean "
+       "model.llm.lora.rank? (override model.llm.lora={rnk = 4})"},
+      {"model.llm.lra={rank = 4}",
+       "[model.llm.lra] is not a section; did you mean "
+       "[model.llm.lora]?"},
   };
   for (const auto& [override_text, fault] : cases)
     EXPECT_TRUE(contains(faults_beside_minimal("", {override_text}), fault))

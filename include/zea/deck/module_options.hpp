@@ -54,10 +54,11 @@ struct MeshOptions {
          1e9});
     key(rank_memory_mib,
         {"rank_memory_mib",
-         "MiB of all tensors that a rank may hold in a step of full rows, by the estimate: a run "
-         "that needs more is refused, or computes units again in backward "
-         "(model.activation_checkpointing = \"auto\"), or gathers for each use in a pipeline; 0: "
-         "no limit",
+         "MiB of all tensors that a rank may hold in a step of full rows, by the estimate, with "
+         "the "
+         "keys that generation keeps: a run that needs more is refused, or computes units again in "
+         "backward (model.activation_checkpointing = \"auto\"), or gathers for each use in a "
+         "pipeline; 0: no limit",
          {},
          0,
          1e9});

@@ -118,9 +118,10 @@ struct ModelOptions {
          {}});
     key(activation_checkpointing,
         {"activation_checkpointing",
-         "0: none; 1: keep only the inputs of every unit and run it again in backward; k: of every "
-         "k-th unit; auto: of those that cost least for what they free, until mesh.rank_memory_mib "
-         "is met",
+         "0: none; 1: keep only the inputs of every unit (zea -n lists them: a block is one) and "
+         "run "
+         "it again in backward; k: of every k-th unit; auto: of those units that cost least for "
+         "what they free, until mesh.rank_memory_mib is met; a unit as a whole or not at all",
          {},
          0,
          1e6});

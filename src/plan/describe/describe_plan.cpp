@@ -153,8 +153,9 @@ std::string describe(const MemoryEstimate& memory) {
   return "parameters " + mebibytes(memory.parameters) + ", gradients " +
          mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.states) +
          ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
-         ", activations " + mebibytes(memory.activations) + "; peak " + mebibytes(memory.total()) +
-         " at " + memory.peak_at;
+         ", activations " + mebibytes(memory.activations) +
+         (memory.keys > 0 ? ", kept keys " + mebibytes(memory.keys) : "") + "; peak " +
+         mebibytes(memory.total()) + " at " + memory.peak_at;
 }
 
 std::string describe(const Plan& plan, NarrowProducts products) {

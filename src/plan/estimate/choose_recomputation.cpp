@@ -50,7 +50,7 @@ class Recomputation {
   }
 
  private:
-  int64_t bytes() const { return estimate_memory(plan_, rank_, microbatches_).total(); }
+  int64_t bytes() const { return estimate_run(plan_, rank_, microbatches_).total(); }
   bool fits() const { return bytes() <= limit_; }
 
   double cost(int unit) const { return plan_.unit_costs[unit].forward; }
@@ -121,17 +121,25 @@ std::string dropping(const Plan& plan, size_t place) {
   return text;
 }
 
-[[noreturn]] void refuse(const Plan& plan, size_t place, int64_t least, bool may_choose) {
+/// What else takes less: fewer keys where these make the peak, fewer graphs where it is a step.
+std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_choose) {
+  if (needed.keys > 0)
+    return ", generate for fewer samples at once (schedule.global_batch; kept keys take " +
+           mebibytes(needed.keys) + ")";
+  const bool recomputes = may_choose || plan.options.run.mode != RunMode::Train;
+  return recomputes ? "" : ", set model.activation_checkpointing = \"auto\"";
+}
+
+[[noreturn]] void refuse(const Plan& plan, size_t place, const MemoryEstimate& needed,
+                         bool may_choose) {
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", plan.options.mesh.rank_memory_mib);
-  throw PlanError("mesh.rank_memory_mib = " + std::string(limit) + ": a rank of place " +
-                  plan.pipeline.places[place].name + " needs " + mebibytes(least) +
-                  " by the estimate" +
-                  (may_choose ? ", with every unit computed again in backward" : "") +
-                  "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
-                  dropping(plan, place) +
-                  (may_choose ? "" : ", set model.activation_checkpointing = \"auto\"") +
-                  ", or raise the limit");
+  throw PlanError(
+      "mesh.rank_memory_mib = " + std::string(limit) + ": a rank of place " +
+      plan.pipeline.places[place].name + " needs " + mebibytes(needed.total()) +
+      " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
+      "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
+      dropping(plan, place) + other_ways(plan, needed, may_choose) + ", or raise the limit");
 }
 
 }  // namespace
@@ -139,13 +147,14 @@ std::string dropping(const Plan& plan, size_t place) {
 Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
                        const std::string& profile) {
   Plan made = make_plan(options, config_json, world_size, profile);
-  if (options.mesh.rank_memory_mib == 0 || options.run.mode != RunMode::Train) return made;
+  if (options.mesh.rank_memory_mib == 0) return made;
   const auto limit = static_cast<int64_t>(options.mesh.rank_memory_mib * kMebibyte);
-  const bool may_choose = options.model.activation_checkpointing.is_auto();
+  const bool may_choose =
+      options.run.mode == RunMode::Train && options.model.activation_checkpointing.is_auto();
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(made)),
                                           full_microbatch(made));
-  const auto bytes = [&full](const Plan& tried, size_t place) {
-    return estimate_memory(tried, tried.pipeline.places[place].first_rank, full).total();
+  const auto needed = [&full](const Plan& tried, size_t place) {
+    return estimate_run(tried, tried.pipeline.places[place].first_rank, full);
   };
   const auto recomputed = [may_choose](Plan tried) {
     for (size_t place = 0; may_choose && place < tried.pipeline.places.size(); ++place)
@@ -155,18 +164,20 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
   Plan plan = recomputed(made);
   std::vector<char> beyond;
   for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
-    beyond.push_back(bytes(plan, place) > limit);
+    beyond.push_back(needed(plan, place).total() > limit);
   if (std::ranges::count(beyond, 1) == 0) return plan;
   plan =
       recomputed(detail::gathered_within(made, [&](size_t place) { return beyond[place] != 0; }));
   for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
-    if (const int64_t needed = bytes(plan, place); needed > limit)
-      refuse(plan, place, needed, may_choose);
+    if (const MemoryEstimate most = needed(plan, place); most.total() > limit)
+      refuse(plan, place, most, may_choose);
   return plan;
 }
 
 std::string describe_recomputation(const Plan& plan) {
-  if (!plan.options.model.activation_checkpointing.is_auto()) return "";
+  if (!plan.options.model.activation_checkpointing.is_auto() ||
+      plan.options.run.mode != RunMode::Train)
+    return "";
   std::vector<int> units;
   double again = 0, all = 0;
   for (size_t u = 0; u < plan.model.units.size(); ++u) {

@@ -9,6 +9,17 @@
 namespace zea {
 namespace {
 
+int64_t kept_samples(const Plan& plan) {
+  const int64_t replicas = plan.mesh.replicas();
+  return (plan.options.schedule.global_batch + replicas - 1) / replicas;
+}
+
+/// Of a sample, on each cp rank.
+int64_t kept_tokens(const Plan& plan) {
+  return plan.options.data.row_tokens / plan.mesh.grid(kDecoder).cp +
+         plan.options.eval.generate_tokens;
+}
+
 std::string describe_ends(const Plan& plan) {
   const EvalOptions& eval = plan.options.eval;
   const std::vector<int64_t> asked{eval.stop_tokens.begin(), eval.stop_tokens.end()};
@@ -35,15 +46,16 @@ int64_t key_bytes_per_token(const Plan& plan, int world_rank) {
   return blocks * 2 * here * heads.dim * element;
 }
 
+int64_t kept_key_bytes(const Plan& plan, int world_rank) {
+  return key_bytes_per_token(plan, world_rank) * kept_samples(plan) * kept_tokens(plan);
+}
+
 std::string describe_generation(const Plan& plan) {
-  const int64_t generated = plan.options.eval.generate_tokens;
-  if (generated == 0) return "";
+  if (plan.options.eval.generate_tokens == 0) return "";
   int64_t bytes = 0;
   for (int rank = 0; rank < plan.mesh.ranks_per_replica(); ++rank)
     bytes = std::max(bytes, key_bytes_per_token(plan, rank));
-  const int64_t replicas = plan.mesh.replicas();
-  const int64_t samples = (plan.options.schedule.global_batch + replicas - 1) / replicas;
-  const int64_t tokens = plan.options.data.row_tokens / plan.mesh.grid(kDecoder).cp + generated;
+  const int64_t samples = kept_samples(plan), tokens = kept_tokens(plan);
   char text[200];
   std::snprintf(
       text, sizeof text,

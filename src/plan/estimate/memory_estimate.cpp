@@ -8,6 +8,7 @@
 #include "memory_walk.hpp"
 #include "zea/plan/buffers/muon_matrices.hpp"
 #include "zea/plan/buffers/owned_bytes.hpp"
+#include "zea/plan/estimate/kept_keys.hpp"
 
 namespace zea {
 namespace {
@@ -89,6 +90,36 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
+MemoryEstimate estimate(const Plan& plan, int world_rank,
+                        const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
+                        bool forward_only) {
+  MemoryEstimate estimate;
+  for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
+  const int place = plan.place_of(world_rank);
+  const SlotPlans& slots = plan.slots[place];
+  estimate.gathered += received_bytes(plan, world_rank, microbatches.size());
+  estimate.gathered +=
+      slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
+  std::map<std::string, UnitTypes> types;
+  for (const std::string& module : plan.model.modules())
+    if (plan.mesh.has(world_rank, module))
+      types[module] = detail::unit_types(plan, module, products);
+  int64_t inputs = 0;
+  for (const MicrobatchSizes& sizes : microbatches)
+    inputs += microbatch_bytes(
+        plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
+  detail::MemoryWalk walk(plan, place, microbatches, products, inputs, forward_only);
+  walk.run();
+  estimate.activations = walk.peak();
+  estimate.peak_at = walk.peak_at();
+  const int64_t updating = forward_only ? 0 : inputs + muon_bytes(plan, world_rank);
+  if (updating > estimate.activations) {
+    estimate.activations = updating;
+    estimate.peak_at = "optimizer";
+  }
+  return estimate;
+}
+
 }  // namespace
 
 SampleIndex full_row(const Plan& plan) {
@@ -114,31 +145,8 @@ MicrobatchSizes full_microbatch(const Plan& plan) {
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches,
                                NarrowProducts products) {
-  MemoryEstimate estimate;
-  for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
-  const int place = plan.place_of(world_rank);
-  const SlotPlans& slots = plan.slots[place];
-  estimate.gathered += received_bytes(plan, world_rank, microbatches.size());
-  estimate.gathered +=
-      slots.gathered.total_bytes() + slots.gradients.total_bytes() + slots.wire.total_bytes();
-  std::map<std::string, UnitTypes> types;
-  for (const std::string& module : plan.model.modules())
-    if (plan.mesh.has(world_rank, module))
-      types[module] = detail::unit_types(plan, module, products);
-  int64_t inputs = 0;
-  for (const MicrobatchSizes& sizes : microbatches)
-    inputs += microbatch_bytes(
-        plan.model, with_items(plan.model, sizes, own_items(plan, sizes.items, world_rank)), types);
-  detail::MemoryWalk walk(plan, place, microbatches, products, inputs);
-  walk.run();
-  estimate.activations = walk.peak();
-  estimate.peak_at = walk.peak_at();
-  if (const int64_t updating = inputs + muon_bytes(plan, world_rank);
-      updating > estimate.activations) {
-    estimate.activations = updating;
-    estimate.peak_at = "optimizer";
-  }
-  return estimate;
+  return estimate(plan, world_rank, microbatches, products,
+                  plan.options.run.mode != RunMode::Train);
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
@@ -151,6 +159,19 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
     microbatches.push_back(microbatch_sizes(plan.model, samples));
   }
   return estimate_memory(plan, world_rank, microbatches, products);
+}
+
+MemoryEstimate estimate_run(const Plan& plan, int world_rank,
+                            const std::vector<MicrobatchSizes>& microbatches,
+                            NarrowProducts products) {
+  MemoryEstimate step = estimate_memory(plan, world_rank, microbatches, products);
+  const bool trains = plan.options.run.mode == RunMode::Train;
+  const EvalOptions& eval = plan.options.eval;
+  if (eval.generate_tokens == 0 || (trains && eval.every == 0)) return step;
+  MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, products, true) : step;
+  said.keys = kept_key_bytes(plan, world_rank);
+  if (trains) said.peak_at += " of an evaluation";
+  return said.total() > step.total() ? said : step;
 }
 
 int64_t most_microbatches(const Plan& plan) {
@@ -169,7 +190,7 @@ std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatch
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), full_microbatch(plan));
   std::vector<MemoryEstimate> estimates;
   for (const PipelinePlace& place : plan.pipeline.places)
-    estimates.push_back(estimate_memory(plan, place.first_rank, full, products));
+    estimates.push_back(estimate_run(plan, place.first_rank, full, products));
   return estimates;
 }
 

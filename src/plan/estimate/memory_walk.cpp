@@ -26,11 +26,12 @@ UnitTypes unit_types(const Plan& plan, const std::string& module, NarrowProducts
 
 MemoryWalk::MemoryWalk(const Plan& plan, int place,
                        const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
-                       int64_t standing)
+                       int64_t standing, bool forward_only)
     : plan_(plan),
       place_(place),
       microbatches_(microbatches),
       products_(products),
+      forward_only_(forward_only),
       units_(microbatches.size(), std::vector<Unit>(plan.model.units.size())),
       readers_(plan.model.units.size(), 0),
       live_(standing) {
@@ -43,7 +44,7 @@ MemoryWalk::MemoryWalk(const Plan& plan, int place,
 void MemoryWalk::prepare() {
   for (size_t u = 0; u < readers_.size(); ++u) {
     if (!runs(u)) continue;
-    at(u).needs_gradient = trains(u);
+    at(u).needs_gradient = !forward_only_ && trains(u);
     for (const UnitInput& input : spec(u).inputs)
       at(u).needs_gradient = at(u).needs_gradient || at(input.unit).needs_gradient;
   }
@@ -51,7 +52,7 @@ void MemoryWalk::prepare() {
 
 void MemoryWalk::run() {
   for (const Pass& pass : passes_of_place(plan_.pipeline, plan_.model, place_,
-                                          static_cast<int>(microbatches_.size()), false)) {
+                                          static_cast<int>(microbatches_.size()), forward_only_)) {
     microbatch_ = static_cast<size_t>(pass.microbatch);
     if (microbatches_[microbatch_].tokens == 0) continue;
     std::vector<int> units = plan_.pipeline.stages[pass.stage].units;
@@ -72,7 +73,7 @@ void MemoryWalk::run() {
 }
 
 bool MemoryWalk::runs(size_t u) const {
-  return has_items(u) && !plan_.model.is_cached(static_cast<int>(u));
+  return has_items(u) && (forward_only_ || !plan_.model.is_cached(static_cast<int>(u)));
 }
 
 bool MemoryWalk::has_items(size_t u) const {

@@ -17,7 +17,7 @@ class MemoryWalk {
  public:
   /// `standing` bytes are there all the time: the inputs of all microbatches.
   MemoryWalk(const Plan& plan, int place, const std::vector<MicrobatchSizes>& microbatches,
-             NarrowProducts products, int64_t standing);
+             NarrowProducts products, int64_t standing, bool forward_only);
 
   void run();
   int64_t peak() const { return peak_; }
@@ -38,7 +38,7 @@ class MemoryWalk {
   }
   Unit& at(size_t u) { return units_[microbatch_][u]; }
   bool has_items(size_t u) const;
-  /// Cached units do not: what they would have made stands there from the start.
+  /// Cached units do not in steps: what they would have made stands there from the start.
   bool runs(size_t u) const;
   bool trains(size_t u) const;
   UnitMemory declared(size_t u, bool keeps_graph);
@@ -56,6 +56,7 @@ class MemoryWalk {
   const int place_;
   const std::vector<MicrobatchSizes>& microbatches_;
   const NarrowProducts products_;
+  const bool forward_only_;
   std::vector<std::vector<Unit>> units_;  ///< [microbatch][unit]
   std::vector<int> readers_;              ///< of each unit's output, at this place
   size_t microbatch_ = 0;                 ///< under way

@@ -12,7 +12,7 @@ namespace zea {
 /// mesh.rank_memory_mib, by the estimate of full microbatches. What that costs is bounded, unlike
 /// what is sent to gather for each use: so modules of a pipeline that leave it open do that where
 /// recomputing is not enough. All ranks choose alike, whatever their processors. Throws PlanError
-/// where the limit cannot be met.
+/// where the limit cannot be met, in every mode: what is generated keeps keys (estimate_run()).
 Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
                        const std::string& profile = {});
 

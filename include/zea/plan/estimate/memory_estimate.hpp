@@ -20,9 +20,10 @@ struct MemoryEstimate {
   int64_t gradients = 0;    ///< owned
   int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients
   int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries
+  int64_t keys = 0;         ///< that generation keeps
   std::string peak_at;      ///< where in the step that is: "backward llm.head"
 
-  int64_t total() const { return parameters + states + gradients + gathered + activations; }
+  int64_t total() const { return parameters + states + gradients + gathered + activations + keys; }
 };
 
 /// The fullest row that the deck allows: of one sample, with as many items as fit and a target at
@@ -41,6 +42,11 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchPlan>& step,
                                const std::vector<SampleIndex>& index,
                                NarrowProducts products = NarrowProducts::Library);
+/// Of a run whose steps have these microbatches: of a step of its mode, or of an evaluation that
+/// generates while it trains, which keeps keys of all samples, where that needs more.
+MemoryEstimate estimate_run(const Plan& plan, int world_rank,
+                            const std::vector<MicrobatchSizes>& microbatches,
+                            NarrowProducts products = NarrowProducts::Library);
 /// As many as samples of the global batch can make of a replica's step.
 int64_t most_microbatches(const Plan& plan);
 
@@ -49,7 +55,7 @@ int64_t most_microbatches(const Plan& plan);
 /// second are added to what the first left; but no more than most_microbatches().
 int64_t predicted_microbatches(const Plan& plan);
 
-/// Of the ranks at each place, with so many full microbatches in a step.
+/// estimate_run() of the ranks at each place, with so many full microbatches in a step.
 std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,
                                             NarrowProducts products = NarrowProducts::Library);
 
