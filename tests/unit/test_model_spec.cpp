@@ -154,10 +154,17 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
               c["text_config"]["attention_dropout"] = 0.1;
             }).find("attention_dropout = 0.1"),
             std::string::npos);
-  EXPECT_NE(refusal([](auto& c) {
-              c["vision_config"]["patch_size"] = 3;
-            }).find("a divisor of image_size = 8"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal([](auto& c) { c["vision_config"]["patch_size"] = 9; }).find("at most image_size = 8"),
+      std::string::npos);
+}
+
+TEST(ModelSpec, ReadsNoPixelsBehindTheLastWholePatch) {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
+  config["vision_config"]["patch_size"] = 3;
+  const ModelSpec model = make_model_spec(config.dump());
+  EXPECT_EQ(model.encoders.front().patches().side(), 2);
+  EXPECT_EQ(model.encoders.front().item_shape().features, 4);
 }
 
 nlohmann::json heard_config(const std::string& family) {
