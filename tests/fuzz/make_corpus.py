@@ -4,7 +4,8 @@
 
     tests/fuzz/make_corpus.py [FOLDER]
 
-What fuzzing finds is added by hand, as found_*; this script leaves it alone. Needs h5py, NumPy and Pillow.
+What fuzzing finds is added by hand, as found_*, and so is what config.json and preprocessor_config.json of published
+models say, as good_published_*; this script leaves both alone. Needs h5py, NumPy and Pillow.
 """
 import io
 import json

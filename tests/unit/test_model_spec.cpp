@@ -167,6 +167,21 @@ TEST(ModelSpec, ReadsNoPixelsBehindTheLastWholePatch) {
   EXPECT_EQ(model.encoders.front().item_shape().features, 4);
 }
 
+/// Keys of published configs that say that something is not so.
+TEST(ModelSpec, RefusesWhatPublishedConfigsDeny) {
+  const auto refused = [](const std::string& key, auto value, auto change) {
+    EXPECT_NE(refusal(change).find(key), std::string::npos) << key;
+    EXPECT_NE(refusal(change).find("; allowed: "), std::string::npos) << value;
+  };
+  refused("add_cross_attention", true, [](auto& c) { c["add_cross_attention"] = true; });
+  refused("add_cross_attention", true,
+          [](auto& c) { c["vision_config"]["add_cross_attention"] = true; });
+  refused("use_mrope", true, [](auto& c) {
+    c["text_config"]["model_type"] = "qwen2";
+    c["text_config"]["use_mrope"] = true;
+  });
+}
+
 nlohmann::json heard_config(const std::string& family) {
   return {{"model_type", family},
           {"audio_token_id", 9},

@@ -28,6 +28,7 @@ RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> t
 
 EncoderSpec read_image_transformer(const ConfigReader& config,
                                    const ImageTransformerDefaults& defaults) {
+  config.pass_over({"tie_word_embeddings"});  // of any config that is written whole
   EncoderSpec vision;
   BlockSpec& block = vision.block;
   block.hidden = config.positive("hidden_size", defaults.hidden);
