@@ -137,6 +137,8 @@ IDEFICS3_FAMILIES = {
     SmolVLMOfUnevenPatches: {"plain": {}},
     Idefics3: {
         "plain": {},
+        "text_only": {"images": [0]},
+        "frozen_vision": {"frozen": ["vision"]},
         "tp2_cp2": {"ranks": 4, "model": FOUR_HEADS, "deck": BOTH_GRIDS},
         "pp2": {"ranks": 2, "deck": [*MICROBATCHES_OF_IMAGES, *grid("llm", pp=2)]},
     },
