@@ -72,20 +72,21 @@ double PeftConfig::number(const char* key, double usual) const {
 /// Keys of what is not built, with the values that ask for nothing of it.
 void PeftConfig::check_kind() const {
   if (!config_.contains("peft_type") || config_["peft_type"] != "LORA")
-    refuse("peft_type", "\"LORA\"");
-  if (config_.contains("bias") && config_["bias"] != "none") refuse("bias", "\"none\"");
+    refuse("peft_type", "\"LORA\"", false);
+  if (config_.contains("bias") && config_["bias"] != "none") refuse("bias", "\"none\"", false);
   for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
-    if (config_.contains(key) && config_[key] != false) refuse(key, "false");
+    if (config_.contains(key) && config_[key] != false) refuse(key, "false", false);
   for (const char* key :
        {"modules_to_save", "layer_replication", "target_parameters", "trainable_token_indices",
         "alora_invocation_tokens", "use_bdlora", "arrow_config"})
     if (config_.contains(key) && !config_[key].is_null() && !config_[key].empty())
-      refuse(key, "null");
+      refuse(key, "null", false);
 }
 
-void PeftConfig::refuse(const std::string& key, const std::string& allowed) const {
+void PeftConfig::refuse(const std::string& key, const std::string& allowed, bool is_built) const {
   const std::string found = config_.contains(key) ? config_[key].dump() : "nothing";
-  throw WeightsError(where_ + ": " + key + " = " + found + "; allowed: " + allowed);
+  throw WeightsError(where_ + ": " + key + " = " + found + (is_built ? "" : " is not built") +
+                     "; allowed: " + allowed);
 }
 
 }  // namespace zea

@@ -24,7 +24,8 @@ class PeftConfig {
  private:
   double number(const char* key, double usual) const;
   void check_kind() const;
-  [[noreturn]] void refuse(const std::string& key, const std::string& allowed) const;
+  [[noreturn]] void refuse(const std::string& key, const std::string& allowed,
+                           bool is_built = true) const;
 
   std::string where_;
   nlohmann::ordered_json config_;  ///< of patterns the first counts
