@@ -16,8 +16,11 @@ namespace {
 at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, int64_t shown) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
   const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
+  // Of pixels that no whole patch is left for at their end, none sees anything.
   const at::Tensor parts =
-      pixels.view({-1, shown, input.channels, high, block, patch, wide, block, patch});
+      pixels.narrow(2, 0, high * step)
+          .narrow(3, 0, wide * step)
+          .view({-1, shown, input.channels, high, block, patch, wide, block, patch});
   if (input.by_pixel)
     return parts.permute({0, 3, 6, 4, 7, 1, 5, 8, 2}).reshape({-1, input.values()});
   return parts.permute({0, 3, 6, 4, 7, 2, 1, 5, 8})
@@ -30,10 +33,14 @@ at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
                         const PatchInput& input) {
   int64_t first = 0;
   const auto patches_of = [&](int64_t count, const ItemShape& shape) {
-    const int64_t high = input.patches_of(shape) / shape.width, patch = input.patch_size;
+    const int64_t high = input.patches_of(shape) / shape.width;
+    const auto pixels_of = [&](int64_t patches) {
+      return input.any_size ? patches * input.patch_size : input.image_size;
+    };
     const at::Tensor images = at::from_blob(
         const_cast<float*>(values.data()) + first,
-        {count * shape.pictures(), input.channels, high * patch, shape.width * patch}, at::kFloat);
+        {count * shape.pictures(), input.channels, pixels_of(high), pixels_of(shape.width)},
+        at::kFloat);
     first += images.numel();
     return extract_patches(images, input, shape.pictures() / shape.tiles);
   };

@@ -2,10 +2,8 @@
 #include "zea/io/peft_adapter.hpp"
 
 #include <charconv>
-#include <optional>
-#include <regex>
 
-#include "strict_json.hpp"
+#include "peft_config.hpp"
 #include "zea/core/error.hpp"
 #include "zea/io/companions.hpp"
 #include "zea/io/safetensors.hpp"
@@ -13,37 +11,6 @@
 
 namespace zea {
 namespace {
-
-using PeftJson = nlohmann::ordered_json;  ///< of patterns the first counts
-
-/// Keys of what is not built, with the values that ask for nothing of it.
-void check_kind(const PeftJson& config, const std::string& where) {
-  const auto refuse = [&](const std::string& key, const std::string& allowed) {
-    throw WeightsError(where + ": " + key + " = " + config[key].dump() +
-                       " is not built; allowed: " + allowed);
-  };
-  if (config.value("peft_type", PeftJson()) != "LORA") refuse("peft_type", "\"LORA\"");
-  if (config.contains("bias") && config["bias"] != "none") refuse("bias", "\"none\"");
-  for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
-    if (config.contains(key) && config[key] != false) refuse(key, "false");
-  for (const char* key :
-       {"modules_to_save", "layer_replication", "target_parameters", "trainable_token_indices",
-        "alora_invocation_tokens", "use_bdlora", "arrow_config"})
-    if (config.contains(key) && !config[key].is_null() && !config[key].empty()) refuse(key, "null");
-}
-
-/// Of the keys, regular expressions of `name` or of its last words, the first that matches.
-double of_pattern(const PeftJson& config, const char* key, const std::string& name, double usual) {
-  if (!config.contains(key) || !config[key].is_object()) return usual;
-  for (const auto& [words, value] : config[key].items()) try {
-      if (value.is_number() && std::regex_match(name, std::regex("(.*\\.)?(" + words + ")")))
-        return value.get<double>();
-    } catch (const std::regex_error&) {
-      throw WeightsError(std::string(kPeftConfig) + ": " + key + " has \"" + words +
-                         "\", which is no regular expression");
-    }
-  return usual;
-}
 
 /// `value` as the deck has it in a rule.
 std::string rule_text(const std::string& linear, double value) {
@@ -68,19 +35,9 @@ class PeftAdapter : public WeightsSource {
               const std::set<std::string>& asked)
       : directory_(directory),
         asked_(asked),
-        file_(open_safetensors(directory + "/" + kPeftWeights)) {
-    const std::string where = directory + "/" + kPeftConfig;
-    const std::string text = read_model_text(where);
-    parse_strict_json(text, where);
-    config_ = PeftJson::parse(text);
-    check_kind(config_, where);
-    lora_.rank = config_.value("r", int64_t{8});
-    lora_.alpha = config_.value("lora_alpha", 8.0);
-    lora_.rslora = config_.value("use_rslora", false);
-    lora_.dropout = config_.value("lora_dropout", 0.0);
-    if (!(*lora_.dropout >= 0 && *lora_.dropout < 1))
-      throw WeightsError(where + ": lora_dropout = " + config_["lora_dropout"].dump() +
-                         "; allowed: 0 and more, below 1");
+        file_(open_safetensors(directory + "/" + kPeftWeights)),
+        config_(read_model_text(directory + "/" + kPeftConfig), directory + "/" + kPeftConfig),
+        lora_(config_.lora()) {
     for (const TensorInfo& tensor : file_->tensors()) take(tensor, model, module);
     if (lora_.targets.empty()) throw WeightsError(directory + ": holds no adapters of " + module);
   }
@@ -124,7 +81,7 @@ class PeftAdapter : public WeightsSource {
 
   void take_scale(const std::string& running, const std::string& linear, const TensorInfo& tensor) {
     const auto rank = static_cast<double>(tensor.shape.at(0));
-    const double alpha = of_pattern(config_, "alpha_pattern", running, lora_.alpha);
+    const double alpha = config_.alpha_of(running);
     if (rank != static_cast<double>(lora_.rank))
       lora_.rank_pattern.push_back(rule_text(linear, rank));
     if (alpha != lora_.alpha) lora_.alpha_pattern.push_back(rule_text(linear, alpha));
@@ -134,7 +91,7 @@ class PeftAdapter : public WeightsSource {
   std::string directory_;
   std::set<std::string> asked_;
   std::unique_ptr<WeightsSource> file_;
-  PeftJson config_;
+  PeftConfig config_;
   LoraOptions lora_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::string> names_;  ///< in the file

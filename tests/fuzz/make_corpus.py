@@ -4,7 +4,8 @@
 
     tests/fuzz/make_corpus.py [FOLDER]
 
-What fuzzing finds is added by hand, as found_*; this script leaves it alone. Needs h5py, NumPy and Pillow.
+What fuzzing finds is added by hand, as found_*, and so is what config.json and preprocessor_config.json of published
+models say, as good_published_*; this script leaves both alone. Needs h5py, NumPy and Pillow.
 """
 import io
 import json
@@ -258,11 +259,46 @@ def write_config():
     config("beyond", LLAMA, hidden_size=-(1 << 63), vocab_size=(1 << 64) - 1, rms_norm_eps=1e308)
     config("taps", LLAVA, vision_feature_layer=[-(1 << 63), (1 << 63) - 1])
     config("tokens", LLAVA, image_token_index=(1 << 64) - 1, eos_token_id=[-(1 << 63)])
+    config("large_processor", QWEN25_VL, image_processor={"min_pixels": 1 << 62, "max_pixels": (1 << 63) - 1},
+           video_processor={"size": {"shortest_edge": 1, "longest_edge": 1 << 62}, "max_frames": 1 << 62})
+    config("odd_processor", SEEING, image_processor={"size": [1], "image_mean": {"a": 1}, "rescale_factor": 1e-320})
     config("unknown_value", LLAMA, weird={"a": [[[[{"b": "\udcff"}]]]]})
     put("config", "deep.json", '{"model_type": "llama", "id2label": ' + '{"a":[' * 300 + "]}" * 300 + "}")
     put("config", "deep_open.json", "[" * 3000)
     put("config", "not_utf8.json", b'{"model_type": "\xff\xfe\xc0\x80"}')
     put("config", "numbers.json", '{"model_type": "llama", "hidden_size": 1e999, "num_hidden_layers": 1.5}')
+
+
+ADAPTER = {"peft_type": "LORA", "r": 4, "lora_alpha": 6, "lora_dropout": 0.1, "bias": "none", "use_rslora": True,
+           "target_modules": ["q_proj"], "alpha_pattern": {"^model.layers.1.mlp.down_proj": 3, "q_proj": 7}}
+
+
+def write_adapter():
+    def adapter(name, **changes):
+        put("adapter", name + ".json", json.dumps({**ADAPTER, **changes}))
+
+    adapter("good")
+    adapter("texts", r="4", lora_alpha="6", use_rslora="no")
+    adapter("numbers", r=(1 << 64) - 1, lora_alpha=1e308, lora_dropout=-1)
+    adapter("deep_pattern", alpha_pattern={"(" * 5000 + ")" * 5000: 1})
+    adapter("slow_pattern", alpha_pattern={"((((a*|.)*)*)*)*!": 1})
+    adapter("counted_pattern", alpha_pattern={"((a{9999}){9999}){9999}": 1})
+    put("adapter", "list.json", '[{"peft_type": "LORA"}]')
+
+
+def write_tokenizer():
+    def tokenizer(name, vocabulary, added=(), **more):
+        put("tokenizer", name + ".json", json.dumps({"added_tokens": added, "model": {"vocab": vocabulary}, **more}))
+
+    token = {"id": 2, "content": "<image>", "special": True}
+    tokenizer("good", {"a": 0, "b": 1}, [token])
+    tokenizer("good_pieces", [["a", -1.5], ["b", -2.5]])
+    tokenizer("good_words", {"a": 0}, added_tokens_decoder={"0": {"content": "a"}})
+    tokenizer("large", {"a": (1 << 63) - 1}, [{**token, "id": (1 << 63) - 1}])
+    tokenizer("beyond", {"a": -1, "b": (1 << 64) - 1}, [{**token, "content": "b"}])
+    tokenizer("odd_pieces", [[], "a", [["a"]], {"<image>": 1}])
+    tokenizer("odd_lists", {"a": 0}, {"id": 1}, added_tokens_decoder=[1])
+    put("tokenizer", "deep.json", '{"model": {"vocab": ' * 500)
 
 
 def write_deck():
@@ -448,6 +484,6 @@ def write_dataset():
     h5("dataset", "offsets_back.h5", offsets([0, 9, -(1 << 63), 9]))
 
 
-for write in (write_png, write_jpeg, write_wav, write_flac, write_config, write_deck, write_manifest,
-              write_safetensors, write_weights, write_dataset):
+for write in (write_png, write_jpeg, write_wav, write_flac, write_adapter, write_config, write_deck, write_manifest,
+              write_safetensors, write_tokenizer, write_weights, write_dataset):
     write()

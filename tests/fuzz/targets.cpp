@@ -4,6 +4,8 @@
 #include <stdexcept>
 
 #include "mend.hpp"
+#include "peft_config.hpp"
+#include "tokenizer_tokens.hpp"
 #include "zea/data/audio.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/image.hpp"
@@ -31,6 +33,25 @@ void read_image(const Input& input) {
 
 void read_clip(const Input& input) {
   decode_audio(input.bytes, kMaxSeconds);
+}
+
+void read_adapter(const Input& input) {
+  const PeftConfig config(text_of(input), "input");
+  config.lora();
+  for (const char* linear : {"model.layers.0.self_attn.q_proj", "h.1.attn.c_attn", ""})
+    config.alpha_of(linear);
+}
+
+/// As a tokenizer.json, and as the tokenizer_config.json beside one.
+void read_tokenizer(const Input& input) {
+  const std::string text = text_of(input);
+  TokenizerTokens known(R"({"model": {"vocab": {}}})", "tokenizer.json");
+  known.id_of("<image>");
+  known.with_new(text, "input");
+  TokenizerTokens tokens(text, "input");
+  for (const char* token : {"a", "<image>", "<audio>"}) tokens.id_of(token);
+  tokens.with_new(R"({"added_tokens_decoder": {}})", "tokenizer_config.json");
+  tokens.text();
 }
 
 void read_config(const Input& input) {
@@ -85,6 +106,7 @@ const std::vector<Target>& targets() {
   // 5,461 samples.
   constexpr int64_t kPacked = 64 << 10;
   static const std::vector<Target> all{
+      {.name = "adapter", .take = read_adapter},
       {.name = "config", .take = read_config},
       {.name = "dataset", .take = read_dataset, .reads_file = true, .mend = mend_h5},
       {.name = "deck", .take = read_deck_text},
@@ -96,6 +118,7 @@ const std::vector<Target>& targets() {
        .take = read_safetensors,
        .reads_file = true,
        .mend = mend_safetensors},
+      {.name = "tokenizer", .take = read_tokenizer},
       {.name = "wav", .take = read_clip},
       {.name = "weights", .take = read_weights, .reads_file = true, .mend = mend_h5}};
   return all;

@@ -82,6 +82,12 @@ class LlavaOneVision(LlavaNext):
         return np.asarray(resized(np.ascontiguousarray(square.transpose(1, 2, 0)), cls.tile, cls.tile))
 
 
+class LlavaOneVisionOfUnevenPatches(LlavaOneVision):
+    """As published ones: behind the last whole patch of a tile are pixels that nothing sees."""
+
+    patch = 7
+
+
 class LlavaNextOfSiglip(LlavaNext):
     deck = ["data.row_tokens=128", "data.image_mean=[0.48145466, 0.4578275, 0.40821073]",
             "data.image_std=[0.26862954, 0.26130258, 0.27577711]"]
@@ -163,6 +169,7 @@ CROPPED_FAMILIES = {
             ],
         },
     },
+    LlavaOneVisionOfUnevenPatches: {"plain": {}},
     LlavaNextOfSiglip: {
         "plain": {},
         "images_in_every_sample": {"images": [2, 1, 3]},

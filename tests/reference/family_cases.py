@@ -212,7 +212,8 @@ OF_OTHER_DECODERS = {
 }
 # Of each family, what differs from its plain model: arguments of model(), the deck, images per
 # sample, modules that are frozen, ranks, whether config.json is as transformers 4 wrote it (the
-# text's keys beside those of the model), and whether all is spelt as the family was published.
+# text's keys beside those of the model), whether all is spelt as the family was published, and by
+# how many tokens one sample is longer.
 FAMILIES = {
     InternVL: {
         "plain": {},
@@ -367,7 +368,27 @@ FAMILIES = {
     Qwen25VL: {
         "plain": {},
         "images_in_every_sample": {"images": [2, 1, 3]},
+        "text_only": {"images": [0]},
         "flat_config": {"flat": True},
+        "options": {
+            "model": {
+                "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "tie_word_embeddings": True},
+                "vision": {
+                    "depth": 4,
+                    "fullatt_block_indexes": [0, 3],
+                    "intermediate_size": 20,
+                    "num_heads": 2,
+                    "window_size": 24,
+                },
+                "tie_word_embeddings": True,
+            }
+        },
+        "long_positions": {
+            "model": {"text": {"max_position_embeddings": 2048}},
+            "deck": ["data.row_tokens=2048"],
+            "longer": 1500,
+        },
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
         "all_in_windows_of_one": {"model": {"vision": {"fullatt_block_indexes": [7], "window_size": 8}}},
         "frozen_vision": {"frozen": ["vision"]},
         "tp2_cp2": {
@@ -396,6 +417,7 @@ FAMILIES = {
         },
         "frozen_vision": {"frozen": ["vision"]},
         "frozen_llm": {"frozen": ["llm"]},
+        "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
         "recomputed": {"deck": ["model.activation_checkpointing=1"]},
         "tp2_cp2": {
             "ranks": 4,

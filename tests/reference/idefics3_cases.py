@@ -87,6 +87,12 @@ class Idefics3(SmolVLM):
     kind, config, square = Idefics3ForConditionalGeneration, Idefics3Config, 4
 
 
+class SmolVLMOfUnevenPatches(SmolVLM):
+    """As SmolVLM-Instruct: behind the last whole patch of a tile are pixels that nothing sees."""
+
+    patch, square = 5, 3
+
+
 FOUR_HEADS = {"vision": {"num_attention_heads": 4}}
 MICROBATCHES_OF_IMAGES = ["data.rows_per_microbatch=1"]
 IDEFICS3_FAMILIES = {
@@ -128,8 +134,11 @@ IDEFICS3_FAMILIES = {
             ],
         },
     },
+    SmolVLMOfUnevenPatches: {"plain": {}},
     Idefics3: {
         "plain": {},
+        "text_only": {"images": [0]},
+        "frozen_vision": {"frozen": ["vision"]},
         "tp2_cp2": {"ranks": 4, "model": FOUR_HEADS, "deck": BOTH_GRIDS},
         "pp2": {"ranks": 2, "deck": [*MICROBATCHES_OF_IMAGES, *grid("llm", pp=2)]},
     },

@@ -77,8 +77,8 @@ FULL = {"vision_feature_select_strategy": "full"}
 
 # What differs from the plain model, a CLIP tower and a Llama decoder: families ("tower", "decoder"),
 # their configs ("text", "vision", "llava"), transformers' attention (eager knows caps), whether config.json is
-# spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, and
-# whether images see all of themselves.
+# spelt as transformers 4 did, the deck, images per sample, modules that are frozen, ranks, whether
+# images see all of themselves, and by how many tokens one sample is longer.
 CASES = {
     "plain": {},
     "tied": {"text": {"tie_word_embeddings": True}},
@@ -136,6 +136,12 @@ CASES = {
     "llama": {"only_text": True},
     "llama_tied": {"only_text": True, "text": {"tie_word_embeddings": True}},
     "llama_biases": {"only_text": True, "text": {"attention_bias": True, "mlp_bias": True}},
+    "llama_long_positions": {
+        "only_text": True,
+        "text": {"max_position_embeddings": 2048, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+        "deck": ["data.row_tokens=2048"],
+        "longer": 1500,
+    },
     "qwen2": {"only_text": True, "decoder": "qwen2"},
     "qwen2_tied": {"only_text": True, "decoder": "qwen2", "text": {"tie_word_embeddings": True}},
     "qwen2_under_llava": {"decoder": "qwen2", "text": {"rms_norm_eps": 1e-2}},

@@ -112,6 +112,8 @@ PIXTRAL_FAMILIES = {
     },
     PixtralLlava: {
         "plain": {},
+        "text_only": {"images": [0]},
+        "frozen_vision": {"frozen": ["vision"]},
         "images_in_every_sample": {"images": [2, 1, 3]},
         "options": {
             "model": {

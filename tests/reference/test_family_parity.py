@@ -90,6 +90,8 @@ def make_samples(family, case, count=7, longest_answer=12):
             # Two pictures of which nothing tells where one ends are one to transformers.
             tokens += spelled(family, items[-1], several) + text(1, 2)
         prompt, answer = tokens + text(1, 5), text(1, longest_answer)
+        if number == 2:
+            prompt += text(case.get("longer", 0), case.get("longer", 0))
         mask = [0] * len(prompt) + [1] * len(answer)
         if number == 3 and longest_answer > 1:  # loss from the first token on
             placeholders = {family.placeholder, getattr(family, "video", None)}

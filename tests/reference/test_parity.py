@@ -144,6 +144,8 @@ def make_samples(case, features, count=7):
         for _ in range(images):
             tokens += [IMAGE_TOKEN] * features + text(0, 2)
         prompt = tokens + text(1, 5)
+        if number == 2:
+            prompt += text(case.get("longer", 0), case.get("longer", 0))
         answer = text(1, 12)
         mask = [0] * len(prompt) + [1] * len(answer)
         if number == 3:  # loss from the first token on, with a gap

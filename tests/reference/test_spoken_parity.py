@@ -123,6 +123,12 @@ CASES = {
         "family": "qwen2_audio",
         "audio": {"max_source_positions": 13, "activation_function": "relu"},
     },
+    "qwen2_audio_options": {
+        "family": "qwen2_audio",
+        "audio": {"encoder_attention_heads": 2, "encoder_ffn_dim": 20, "num_mel_bins": 80},
+        "text": {"rms_norm_eps": 1e-2, "num_key_value_heads": 1, "use_sliding_window": True, "sliding_window": 7,
+                 "max_window_layers": 1},
+    },
     "qwen2_audio_frozen": {
         "family": "qwen2_audio",
         "frozen": ["audio_tower.", "language_model."],
@@ -140,6 +146,19 @@ CASES = {
         "family": "voxtral",
         "audio": {"activation_function": "relu"},
         "config": {"projector_hidden_act": "silu"},
+    },
+    "voxtral_options": {
+        "family": "voxtral",
+        "audio": {"activation_function": "quick_gelu", "num_attention_heads": 2, "num_mel_bins": 80},
+        "text": {"attention_bias": True, "head_dim": 12, "mlp_bias": True, "num_key_value_heads": 1,
+                 "rms_norm_eps": 1e-2},
+        "config": {"projector_hidden_act": "relu"},
+    },
+    "voxtral_frozen": {
+        "family": "voxtral",
+        "frozen": ["audio_tower."],
+        "deck": ["model.audio.train=false"],
+        "trained": "multi_modal_projector.linear_1.weight",
     },
     "voxtral_tp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_TP2},
     "voxtral_cp2": {"family": "voxtral", "ranks": 2, "deck": AUDIO_CP2},
@@ -239,7 +258,7 @@ class Published(torch.nn.Module):
             audio = {"model_type": "qwen2_audio_encoder", **QWEN2_AUDIO, **case.get("audio", {})}
             config = Qwen2AudioConfig(
                 audio_config=audio,
-                text_config={"model_type": "qwen2", **TEXT},
+                text_config={"model_type": "qwen2", **TEXT, **case.get("text", {})},
                 audio_token_index=AUDIO_TOKEN,
             )
             self.model = perturbed(Qwen2AudioForConditionalGeneration(config))
@@ -247,7 +266,7 @@ class Published(torch.nn.Module):
             audio = {"model_type": "voxtral_encoder", **VOXTRAL, **case.get("audio", {})}
             config = VoxtralConfig(
                 audio_config=audio,
-                text_config={"model_type": "llama", "head_dim": 16, **TEXT},
+                text_config={"model_type": "llama", "head_dim": 16, **TEXT, **case.get("text", {})},
                 audio_token_id=AUDIO_TOKEN,
                 **case.get("config", {}),
             )

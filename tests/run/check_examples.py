@@ -103,6 +103,20 @@ class Examples(zr.ZeaTest):
         self.assert_code(result, 3)
         self.assertIn("17 tokens, more than the model's 16 learned positions", result.output)
 
+    def test_a_sample_beyond_the_positions_of_dynamic_scaling(self):
+        dynamic = {"max_position_embeddings": 16, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}
+        small = {**SMALL_LLAVA, "text_config": {**SMALL_LLAVA["text_config"], **dynamic}}
+        self.prepare("clip_b32_llama_1b", small, [zr.text_sample(seed, 14) for seed in range(12)])
+        self.assert_code(self.train("clip_b32_llama_1b_ddp"), 0)
+
+        self.data = zr.make_dataset(self.folder / "long.h5", [zr.text_sample(seed, 15) for seed in range(12)])
+        result = self.train("clip_b32_llama_1b_fsdp")
+        self.assert_code(result, 3)
+        self.assertIn(
+            "17 tokens, more than the model's 16 positions (max_position_embeddings), beyond which dynamic rotary",
+            result.output,
+        )
+
     def test_generating_beyond_the_learned_positions(self):
         """The last token that is generated needs no position; prompts alone count, of what is used."""
         short, long = zr.text_sample(1, 12), zr.text_sample(2, 12)

@@ -154,10 +154,32 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
               c["text_config"]["attention_dropout"] = 0.1;
             }).find("attention_dropout = 0.1"),
             std::string::npos);
-  EXPECT_NE(refusal([](auto& c) {
-              c["vision_config"]["patch_size"] = 3;
-            }).find("a divisor of image_size = 8"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal([](auto& c) { c["vision_config"]["patch_size"] = 9; }).find("at most image_size = 8"),
+      std::string::npos);
+}
+
+TEST(ModelSpec, ReadsNoPixelsBehindTheLastWholePatch) {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
+  config["vision_config"]["patch_size"] = 3;
+  const ModelSpec model = make_model_spec(config.dump());
+  EXPECT_EQ(model.encoders.front().patches().side(), 2);
+  EXPECT_EQ(model.encoders.front().item_shape().features, 4);
+}
+
+/// Keys of published configs that say that something is not so.
+TEST(ModelSpec, RefusesWhatPublishedConfigsDeny) {
+  const auto refused = [](const std::string& key, auto value, auto change) {
+    EXPECT_NE(refusal(change).find(key), std::string::npos) << key;
+    EXPECT_NE(refusal(change).find("; allowed: "), std::string::npos) << value;
+  };
+  refused("add_cross_attention", true, [](auto& c) { c["add_cross_attention"] = true; });
+  refused("add_cross_attention", true,
+          [](auto& c) { c["vision_config"]["add_cross_attention"] = true; });
+  refused("use_mrope", true, [](auto& c) {
+    c["text_config"]["model_type"] = "qwen2";
+    c["text_config"]["use_mrope"] = true;
+  });
 }
 
 nlohmann::json heard_config(const std::string& family) {

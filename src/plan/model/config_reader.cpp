@@ -12,6 +12,7 @@ namespace {
 
 /// What transformers writes into any config, of files, generation and training heads.
 constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
+                                    "attn_implementation",
                                     "_commit_hash",
                                     "_name_or_path",
                                     "architectures",
@@ -134,6 +135,7 @@ void ConfigReader::pass_over(const std::vector<const char*>& keys) const {
 }
 
 void ConfigReader::refuse_unknown() const {
+  require_boolean("add_cross_attention", false);
   for (const auto& [key, value] : object_.items()) {
     const std::string path = path_ + "." + key;
     const bool is_usual =

@@ -17,7 +17,9 @@ Decoder read_gemma_like(const ConfigReader& config, LlamaDefaults defaults) {
   defaults.tied = true;
   Decoder decoder = read_llama_like(config, defaults, {biases, biases, biases, biases});
   config.require_boolean("use_bidirectional_attention", false);
-  config.pass_over({"_sliding_window_pattern", "cache_implementation"});  // of generating
+  // Of generating, and second names, which transformers does not read.
+  config.pass_over({"_sliding_window_pattern", "cache_implementation", "hidden_act",
+                    "hidden_activation", "sliding_window_size"});
   decoder.spec.block.norm.offset = 1;
   decoder.spec.embedding_scale = std::sqrt(static_cast<double>(decoder.spec.block.hidden));
   return decoder;

@@ -79,6 +79,7 @@ Decoder read_split_text(const ConfigReader& config) {
   config.pass_over({"_flash_attn_2_enabled", "is_llama_config", "neftune_noise_alpha",
                     "perceiver_config", "pixel_shuffle_factor", "transformers.js_config"});
   config.require_boolean("qk_layer_norms", false);
+  config.require_boolean("rope_interleaved", false);
   config.require_boolean("use_resampler", false);
   Decoder decoder = read_merging_decoder(config, "llama");
   decoder.names.root = "model.text_model.";
@@ -100,7 +101,8 @@ void add_linear_connector(SpecBuilder& builder, const VisionEncoder& encoder, in
 
 ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable) {
   constexpr int64_t kMostSquare = 16;
-  config.pass_over({"image_seq_len", "pad_token_id", "transformers.js_config", "vocab_size"});
+  config.pass_over({"image_seq_len", "pad_token_id", "transformers.js_config",
+                    "use_reentrant_checkpointing", "vocab_size"});
   ModelSpec model;
   Decoder decoder = read_split_text(config.object("text_config"));
   decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", false);

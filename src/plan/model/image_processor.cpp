@@ -183,7 +183,7 @@ void read_crops_beside(const ConfigReader& config, std::optional<CropLimits>& li
 /// Of Idefics 3's and SmolVLM's: the longer side becomes whole tiles.
 void read_stretching(const ConfigReader& config, PatchInput& patches) {
   constexpr int64_t kMost = 4096;
-  config.pass_over({"do_center_crop", "do_pad", "return_row_col_info"});
+  config.pass_over({"do_center_crop", "do_pad", "return_row_col_info", "video_sampling"});
   config.require_boolean("do_image_splitting", true);
   const int64_t tile = patches.image_size;
   const Sides most = read_sides(config, "max_image_size", true);

@@ -40,7 +40,8 @@ BlockFamily read_blocks(const ConfigReader& config) {
 VisionEncoder read_tiled_tower(const ConfigReader& config) {
   config.require_text("model_type", "internvl_vision");
   config.require_boolean("use_absolute_position_embeddings", true);
-  config.require_no_dropout({"attention_dropout", "hidden_dropout_prob", "projection_dropout"});
+  config.require_no_dropout(
+      {"attention_dropout", "dropout", "hidden_dropout_prob", "projection_dropout"});
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec = read_image_transformer(config, {.patch = 14,
                                                                        .eps = 1e-6,

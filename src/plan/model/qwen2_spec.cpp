@@ -35,6 +35,7 @@ void read_windows(const ConfigReader& config, Decoder& decoder, int64_t usual) {
 }
 
 Decoder read_qwen2(const ConfigReader& config) {
+  config.require_boolean("use_mrope", false);
   Decoder decoder = read_llama_like(
       config, {.intermediate = 22016, .vocabulary = 151936, .positions = 32768, .end_token = -1},
       {.q = true, .k = true, .v = true});

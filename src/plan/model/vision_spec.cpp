@@ -28,6 +28,7 @@ RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> t
 
 EncoderSpec read_image_transformer(const ConfigReader& config,
                                    const ImageTransformerDefaults& defaults) {
+  config.pass_over({"tie_word_embeddings"});  // of any config that is written whole
   EncoderSpec vision;
   BlockSpec& block = vision.block;
   block.hidden = config.positive("hidden_size", defaults.hidden);
@@ -42,7 +43,9 @@ EncoderSpec read_image_transformer(const ConfigReader& config,
   if (defaults.image > 0) patches.image_size = config.side("image_size", defaults.image);
   const int64_t heads = config.positive("num_attention_heads", defaults.heads);
   config.require_divisor("num_attention_heads", heads, "hidden_size", block.hidden);
-  config.require_divisor("patch_size", patches.patch_size, "image_size", patches.image_size);
+  if (defaults.image > 0 && patches.patch_size > patches.image_size)
+    config.refuse("patch_size", std::to_string(patches.patch_size),
+                  "at most image_size = " + std::to_string(patches.image_size));
   if (patches.channels != 3)
     config.refuse("num_channels", std::to_string(patches.channels), "3 (images are read as RGB)");
   block.heads = {heads, heads, block.hidden / heads};
