@@ -128,7 +128,7 @@ MicrobatchOptions Engine::microbatch_options(std::optional<int64_t> trained_step
   return {.dtype = to_torch(plan_.precision.param),
           .encoder_dtypes = encoder_dtypes(plan_),
           .device = device_,
-          .images_both_ways = plan_.images_both_ways(),
+          .images_both_ways = plan_.images_both_ways,
           .replica = plan_.replica_layout(world_rank_),
           .seed = static_cast<uint64_t>(plan_.options.run.seed),
           .trained_step = trained_step};

@@ -219,6 +219,21 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   note_no_weights(faults, options.model);
 }
 
+StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, const MeshShape& mesh,
+                             const std::vector<UnitCost>& unit_costs) {
+  StepPlanOptions dealing;
+  dealing.replicas = mesh.replicas();
+  dealing.shard_group = mesh.dp_shard;
+  dealing.row_tokens = data.row_tokens;
+  dealing.rows_per_microbatch = data.rows_per_microbatch;
+  dealing.packing = data.packing;
+  dealing.balance = data.balance;
+  dealing.costs = sample_costs(model, mesh, unit_costs, data.row_tokens * data.rows_per_microbatch);
+  return dealing;
+}
+
+}  // namespace
+
 OptimizerSpec optimizer_of(Faults& faults, const OptimOptions& options) {
   std::vector<std::string> sentences;
   OptimizerSpec optimizer = make_optimizer_spec(options, sentences);
@@ -287,9 +302,7 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
   return shardings;
 }
 
-}  // namespace
-
-bool Plan::images_both_ways() const {
+bool sees_images_both_ways(const Options& options, const ModelSpec& model) {
   const auto& asked = options.llm.image_attention;
   return asked == ImageAttention::Auto ? model.decoder.images_both_ways
                                        : asked == ImageAttention::Bidirectional;
@@ -318,24 +331,10 @@ FlatRange Plan::own_cut(int world_rank, int buffer) const {
   return {begin_of(replica), begin_of(replica + 1)};
 }
 
-StepPlanOptions Plan::step_plan_options() const {
-  StepPlanOptions step_options;
-  step_options.replicas = mesh.replicas();
-  step_options.shard_group = mesh.dp_shard;
-  step_options.row_tokens = options.data.row_tokens;
-  step_options.rows_per_microbatch = options.data.rows_per_microbatch;
-  step_options.packing = options.data.packing;
-  step_options.balance = options.data.balance;
-  step_options.costs = sample_costs(model, mesh, unit_costs,
-                                    options.data.row_tokens * options.data.rows_per_microbatch);
-  return step_options;
-}
-
 StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
                          const std::vector<SampleIndex>& index) const {
-  StepPlan planned = make_step_plan(step, samples, index, step_plan_options());
-  const SampleCosts flops = flops_of_samples();
-  for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops);
+  StepPlan planned = make_step_plan(step, samples, index, dealing);
+  for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops_of_samples);
   if (options.run.cuda_graphs > 0) planned.shape = shape_of(planned, index);
   return planned;
 }
@@ -378,6 +377,9 @@ ReplicaLayout Plan::replica_layout(int world_rank) const {
   for (size_t u = 0; u < model.units.size(); ++u) {
     const int unit = static_cast<int>(u);
     const UnitKind kind = model.units[u].kind;
+      .images_both_ways = images_both_ways,
+      .dealing = make_dealing(options.data, model, mesh, unit_costs),
+      .flops_of_samples = model_flops(model, images_both_ways),
     if (kind == UnitKind::Merge || model.makes_features(unit))
       layout.feature_stages[model.units[u].module] = stage_of_unit(unit);
     if (kind == UnitKind::Head) layout.head_stage = stage_of_unit(unit);
@@ -451,7 +453,8 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
-  detail::check_graphs(faults, {options, model, mesh, shardings});
+  const bool images_both_ways = sees_images_both_ways(options, model);
+  detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
   faults.throw_if_any();
   const Plan plan{
       .options = options,

@@ -112,8 +112,8 @@ Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
   const MicrobatchTokens tokens = full_rows(plan);
   const StepPlan step = step_of(plan, tokens);
   for (int inside = 0; inside < per_replica; ++inside) {
-    const MicrobatchRows rows = rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside),
-                                                   plan.images_both_ways());
+    const MicrobatchRows rows =
+        rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside), plan.images_both_ways);
     // Replicas send alike, but for the norms that lie in their shards.
     const Traffic sent = traffic_of_step(plan, step, {rows}, inside);
     for (int rank = inside; rank < plan.world_size(); rank += per_replica)
