@@ -8,6 +8,7 @@
 #include "faults.hpp"
 #include "gathering.hpp"
 #include "graphs.hpp"
+#include "item_limits.hpp"
 #include "plan/mesh/mesh_shape.hpp"
 #include "plan/mesh/module_sharding.hpp"
 #include "plan/model/precision.hpp"
@@ -66,84 +67,6 @@ void note_no_weights(Faults& faults, const ModelOptions& model) {
   if (!model.strict) faults.note("model.strict = false" + no_effect);
 }
 
-bool limits_pixels(const EncoderSpec& encoder) {
-  const auto* patches = std::get_if<PatchInput>(&encoder.input);
-  return patches && patches->any_size && patches->pixels.most > 0;
-}
-
-bool has_tiles(const EncoderSpec& encoder) {
-  const auto* patches = std::get_if<PatchInput>(&encoder.input);
-  return patches && patches->tiles.most > 0;
-}
-
-bool takes_videos(const EncoderSpec& encoder) {
-  const auto* patches = std::get_if<PatchInput>(&encoder.input);
-  return patches && patches->video;
-}
-
-/// Two keys of data, the least and the most of something that some encoders have.
-struct LimitKeys {
-  std::string least, most;
-  bool are_set;
-  const char* encoders;  ///< of these
-  bool (*has)(const EncoderSpec&);
-  std::pair<int64_t, int64_t> (*limits)(const PatchInput&);
-};
-
-void check_limits(Faults& faults, const LimitKeys& keys, const ModelSpec& model) {
-  if (!keys.are_set) return;
-  if (std::ranges::none_of(model.encoders, keys.has))
-    faults.add("data." + keys.least + " or data." + keys.most + " is set, but the model (" +
-               model.family + ") has no encoder of " + keys.encoders + "; leave them out");
-  for (const EncoderSpec& encoder : model.encoders) {
-    if (!keys.has(encoder)) continue;
-    const auto [least, most] = keys.limits(encoder.patches());
-    if (least > most)
-      faults.add("data." + keys.least + " = " + std::to_string(least) + " is more than data." +
-                 keys.most + " = " + std::to_string(most));
-  }
-}
-
-/// Images that become as large as they may have no least.
-void check_filling_images(Faults& faults, const DataOptions& data, const ModelSpec& model) {
-  const auto check = [&](const EncoderSpec& encoder, const std::string& least, const char* most) {
-    faults.add("data." + least + " is set, but images of " + encoder.name +
-               " become as large as data." + most + " allows; leave it out");
-  };
-  for (const EncoderSpec& encoder : model.encoders) {
-    if (limits_pixels(encoder) && encoder.patches().fills_pixels && data.resized_min_pixels > 0)
-      check(encoder, "resized_min_pixels", "resized_max_pixels");
-    if (has_tiles(encoder) && encoder.patches().stretches && data.min_tiles > 0)
-      check(encoder, "min_tiles", "max_tiles");
-  }
-}
-
-void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec& model) {
-  check_limits(
-      faults,
-      {"resized_min_pixels", "resized_max_pixels",
-       data.resized_min_pixels > 0 || data.resized_max_pixels > 0,
-       "images of any size with such limits", limits_pixels,
-       [](const PatchInput& input) { return std::pair(input.pixels.least, input.pixels.most); }},
-      model);
-  check_limits(
-      faults,
-      {"min_tiles", "max_tiles", data.min_tiles > 0 || data.max_tiles > 0, "tiles", has_tiles,
-       [](const PatchInput& input) { return std::pair(input.tiles.least, input.tiles.most); }},
-      model);
-  check_limits(faults,
-               {"video_min_pixels", "video_max_pixels",
-                data.video_min_pixels > 0 || data.video_max_pixels > 0, "videos", takes_videos,
-                [](const PatchInput& input) {
-                  return std::pair(input.video->pixels.least, input.video->pixels.most);
-                }},
-               model);
-  check_filling_images(faults, data, model);
-  if (data.max_frames > 0 && std::ranges::none_of(model.encoders, takes_videos))
-    faults.add("data.max_frames is set, but the model (" + model.family +
-               ") has no encoder of videos; leave it out");
-}
-
 void check_decoding(Faults& faults, const DataOptions& data, const ModelSpec& model) {
   if (data.decoding_threads > 0 && model.encoders.empty())
     faults.add("data.decoding_threads = " + std::to_string(data.decoding_threads) +
@@ -196,7 +119,7 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
 
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
-  check_image_limits(faults, options.data, model);
+  detail::check_item_limits(faults, options.data, model);
   check_decoding(faults, options.data, model);
   check_scores(faults, options, model);
   check_shrunk(faults, options, model);
@@ -407,27 +330,7 @@ ModelSpec model_of(const Options& options, const std::string& config_json) {
   ModelSpec model = make_model_spec(with_adapters(config_json, options), trainable_of(options));
   freeze_params(options.optim, model);
   detail::mark_cached_encoders(options, model);
-  const auto [least, most] =
-      std::pair(options.data.resized_min_pixels, options.data.resized_max_pixels);
-  for (EncoderSpec& encoder : model.encoders) {
-    if (!limits_pixels(encoder)) continue;
-    auto& patches = std::get<PatchInput>(encoder.input);
-    const PixelLimits usual = patches.pixels;
-    patches.limit({least > 0 ? least : usual.least, most > 0 ? most : usual.most});
-  }
-  for (EncoderSpec& encoder : model.encoders) {
-    if (!has_tiles(encoder)) continue;
-    TileLimits& tiles = std::get<PatchInput>(encoder.input).tiles;
-    if (options.data.min_tiles > 0) tiles.least = options.data.min_tiles;
-    if (options.data.max_tiles > 0) tiles.most = options.data.max_tiles;
-  }
-  for (EncoderSpec& encoder : model.encoders) {
-    if (!takes_videos(encoder)) continue;
-    VideoInput& video = *std::get<PatchInput>(encoder.input).video;
-    if (options.data.video_min_pixels > 0) video.pixels.least = options.data.video_min_pixels;
-    if (options.data.video_max_pixels > 0) video.pixels.most = options.data.video_max_pixels;
-    if (options.data.max_frames > 0) video.most_frames = options.data.max_frames;
-  }
+  detail::set_item_limits(options.data, model);
   return model;
 }
 
