@@ -88,9 +88,9 @@ std::string OptimizerSpec::why_not_from(const std::vector<std::string>& states,
 const std::vector<OptimizerSpec>& optimizers() {
   using enum OptimizerKind;
   static const std::vector<OptimizerSpec> kOptimizers{
-      {Adamw, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
-      {Adam, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
-      {Sgd, {{"momentum_buffer"}}, {"momentum"}},
+      {Adamw, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}, true},
+      {Adam, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}, true},
+      {Sgd, {{"momentum_buffer"}}, {"momentum"}, true},
       // The moments of AdamW where that stands in; Muon's own is the first.
       {Muon, {{"momentum_buffer"}, {"exp_avg_sq"}}, {"betas", "eps", "momentum", "muon_rate"}},
       {Adamw8Bit,
