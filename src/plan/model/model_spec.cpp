@@ -10,6 +10,7 @@
 #include "check_roles.hpp"
 #include "families.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/join.hpp"
 #include "zea/plan/model/adapters.hpp"
 #include "zea/plan/model/generation_config.hpp"
 
@@ -33,9 +34,7 @@ std::string family_names() {
   std::set<std::string> all;
   for (const auto& [name, make] : detail::composites()) all.insert(name);
   for (const auto& [name, read] : detail::decoders()) all.insert(name);
-  std::string names;
-  for (const std::string& name : all) names += (names.empty() ? "" : ", ") + name;
-  return names;
+  return join(all);
 }
 
 ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
@@ -135,9 +134,7 @@ const BlockSpec& ModelSpec::block(const std::string& module) const {
 }
 
 std::string ModelSpec::module_names() const {
-  std::string names;
-  for (const std::string& module : modules()) names += (names.empty() ? "" : ", ") + module;
-  return names;
+  return join(modules());
 }
 
 bool ModelSpec::has(const std::string& module) const {
