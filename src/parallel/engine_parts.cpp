@@ -93,9 +93,7 @@ void Engine::build_units() {
   for (const PipelineEdge& edge : edges_of(plan_.pipeline, plan_.model))
     if (edge.from == here) ++reading_places_[edge.unit];
   for (size_t u = 0; u < units.size(); ++u) {
-    trains_unit_.push_back(
-        std::any_of(units[u].params.begin(), units[u].params.end(),
-                    [&](int param) { return plan_.model.params[param].trainable; }));
+    trains_unit_.push_back(plan_.model.trains(units[u].params));
     unit_parameters_.emplace_back();
     if (plan_.pipeline.place_of_unit(static_cast<int>(u)) != here) {
       unit_buffers_[u].clear();

@@ -147,6 +147,20 @@ int ModelSpec::encoder_index(const std::string& module) const {
   return found == encoders.end() ? -1 : static_cast<int>(found - encoders.begin());
 }
 
+bool ModelSpec::trains(const std::vector<int>& some_params) const {
+  return std::ranges::any_of(some_params, [&](int param) { return params[param].trainable; });
+}
+
+std::vector<bool> ModelSpec::units_with_gradient(
+    const std::function<bool(const UnitSpec&)>& runs) const {
+  std::vector<bool> has(units.size(), false);
+  const auto reads_one = [&](const UnitInput& input) { return has[input.unit]; };
+  for (size_t u = 0; u < has.size(); ++u)
+    has[u] = runs(units[u]) &&
+             (trains(units[u].params) || std::ranges::any_of(units[u].inputs, reads_one));
+  return has;
+}
+
 bool ModelSpec::makes_features(int unit) const {
   return units[unit].kind == UnitKind::Projector;
 }
