@@ -6,6 +6,7 @@
 
 #include "plan/model/passing_ops.hpp"
 #include "zea/plan/estimate/traffic.hpp"
+#include "zea/plan/mesh/reduction.hpp"
 
 namespace zea::detail {
 namespace {
