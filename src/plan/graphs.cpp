@@ -40,7 +40,9 @@ void check_graphs(Faults& faults, const GraphedRun& run) {
   if (run.images_both_ways)
     faults.add(found + " with a language model (" + run.model.family +
                ") in which images see all of themselves: where they stand in a row is not known "
-               "from its shape; set model.llm.image_attention = \"causal\" if that is meant, or "
+               "from its shape; set model." +
+               kDecoder +
+               ".image_attention = \"causal\" if that is meant, or "
                "leave it out");
 }
 

@@ -14,6 +14,7 @@
 #include "plan/model/precision.hpp"
 #include "plan/schedule/make_pipeline.hpp"
 #include "plan/tokens/token_sharding.hpp"
+#include "zea/core/join.hpp"
 #include "zea/plan/model/adapters.hpp"
 
 namespace zea {
@@ -44,9 +45,9 @@ void check_absent_modules(Faults& faults, const Options& options, const ModelSpe
   };
   if (options.llm.image_attention == ImageAttention::Bidirectional &&
       std::ranges::none_of(model.encoders, sees))
-    faults.add("model.llm.image_attention = \"" + options.llm.image_attention +
+    faults.add("model." + kDecoder + ".image_attention = \"" + options.llm.image_attention +
                "\", but the model (" + model.family +
-               ") has no vision encoder, so there are no images; leave it out");
+               ") has no encoder of images, so there are none; leave it out");
 }
 
 Trainable trainable_of(const Options& options) {
@@ -124,12 +125,14 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   check_scores(faults, options, model);
   check_shrunk(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
+  const auto train_keys = [](const std::string& module) {
+    const std::string key = "model." + module + ".train";
+    return module == kDecoder ? key : key + ", " + key + "_projector";
+  };
   if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
-    faults.add(
-        "every module is frozen, so there is nothing to train; set one of model.vision.train, "
-        "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
-        "run.mode to evaluate" +
-        std::string(options.optim.frozen.empty() ? "" : ", or take patterns out of optim.frozen"));
+    faults.add("every module is frozen, so there is nothing to train; set one of " +
+               join(model.modules(), ", ", train_keys) + " to true, or run.mode to evaluate" +
+               (options.optim.frozen.empty() ? "" : ", or take patterns out of optim.frozen"));
   for (const double id : options.eval.stop_tokens)
     if (id >= static_cast<double>(model.decoder.vocabulary))
       faults.add("eval.stop_tokens holds " + std::to_string(static_cast<int64_t>(id)) +
@@ -141,21 +144,6 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   detail::check_precision(faults, options, model);
   note_no_weights(faults, options.model);
 }
-
-StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, const MeshShape& mesh,
-                             const std::vector<UnitCost>& unit_costs) {
-  StepPlanOptions dealing;
-  dealing.replicas = mesh.replicas();
-  dealing.shard_group = mesh.dp_shard;
-  dealing.row_tokens = data.row_tokens;
-  dealing.rows_per_microbatch = data.rows_per_microbatch;
-  dealing.packing = data.packing;
-  dealing.balance = data.balance;
-  dealing.costs = sample_costs(model, mesh, unit_costs, data.row_tokens * data.rows_per_microbatch);
-  return dealing;
-}
-
-}  // namespace
 
 OptimizerSpec optimizer_of(Faults& faults, const OptimOptions& options) {
   std::vector<std::string> sentences;
@@ -231,6 +219,21 @@ bool sees_images_both_ways(const Options& options, const ModelSpec& model) {
                                        : asked == ImageAttention::Bidirectional;
 }
 
+StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, const MeshShape& mesh,
+                             const std::vector<UnitCost>& unit_costs) {
+  StepPlanOptions dealing;
+  dealing.replicas = mesh.replicas();
+  dealing.shard_group = mesh.dp_shard;
+  dealing.row_tokens = data.row_tokens;
+  dealing.rows_per_microbatch = data.rows_per_microbatch;
+  dealing.packing = data.packing;
+  dealing.balance = data.balance;
+  dealing.costs = sample_costs(model, mesh, unit_costs, data.row_tokens * data.rows_per_microbatch);
+  return dealing;
+}
+
+}  // namespace
+
 int Plan::piece_rank(int world_rank, int buffer) const {
   return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);
 }
@@ -300,9 +303,6 @@ ReplicaLayout Plan::replica_layout(int world_rank) const {
   for (size_t u = 0; u < model.units.size(); ++u) {
     const int unit = static_cast<int>(u);
     const UnitKind kind = model.units[u].kind;
-      .images_both_ways = images_both_ways,
-      .dealing = make_dealing(options.data, model, mesh, unit_costs),
-      .flops_of_samples = model_flops(model, images_both_ways),
     if (kind == UnitKind::Merge || model.makes_features(unit))
       layout.feature_stages[model.units[u].module] = stage_of_unit(unit);
     if (kind == UnitKind::Head) layout.head_stage = stage_of_unit(unit);
@@ -377,6 +377,9 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
       .pipeline = pipeline,
       .unit_costs = unit_costs,
       .has_measured_costs = !profile.empty(),
+      .images_both_ways = images_both_ways,
+      .dealing = make_dealing(options.data, model, mesh, unit_costs),
+      .flops_of_samples = model_flops(model, images_both_ways),
       .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
       .notes = faults.notes()};
   return detail::gathered_within(
