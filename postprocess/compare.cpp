@@ -9,6 +9,7 @@
 
 #include "progress.hpp"
 #include "tool.hpp"
+#include "zea/core/join.hpp"
 #include "zea/io/open_source.hpp"
 #include "zea/io/piece_copy.hpp"
 #include "zea/io/shape_text.hpp"
@@ -97,9 +98,7 @@ class Comparison {
  private:
   /// "exp_avg+exp_avg_sq"
   static std::string joined(const std::vector<std::string>& states) {
-    std::string text;
-    for (const std::string& state : states) text += (text.empty() ? "" : "+") + state;
-    return text.empty() ? "none" : text;
+    return states.empty() ? "none" : join(states, "+");
   }
 
   static const StateSource& state_of(const WeightsSource& source) {

@@ -43,7 +43,7 @@ void check_items(const Sample& sample, const EncoderSpec& encoder, int64_t place
   const std::string what = is_audio ? "clip" : "image", items = std::to_string(features.size());
   const std::string each = std::to_string(encoder.item_shape().features);
   throw DataError(
-      "sample " + std::to_string(sample.id) + ", modality " + (is_audio ? "audio" : "image") +
+      "sample " + std::to_string(sample.id) + ", modality " + modality_name(encoder.modality()) +
       ": " + std::to_string(placeholders) + " placeholder tokens (id " +
       std::to_string(encoder.placeholder) + ") for " + items + " " + what + "s" +
       (encoder.varies()

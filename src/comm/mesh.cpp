@@ -12,24 +12,8 @@
 namespace zea {
 namespace {
 
-std::string axes_name(std::vector<Axis> axes) {
-  std::sort(axes.begin(), axes.end());
-  std::string name;
-  for (Axis axis : axes) name.append(name.empty() ? "" : "+").append(axis_name(axis));
-  return name;
-}
-
-constexpr const char* kShardSubgroup = "shard_subgroup";
-constexpr const char* kKvHolders = "kv_holders";
-constexpr const char* kCpInner = "cp_inner";
-constexpr const char* kCpOuter = "cp_outer";
-constexpr const char* kTied = "tied";
 constexpr const char* kOutputs = " outputs";
 constexpr const char* kGradients = " gradients";
-
-std::vector<std::vector<Axis>> combinations() {
-  return {{Axis::Tp}, {Axis::DpReplicate}, shard_axes(), token_axes(), stage_axes()};
-}
 
 }  // namespace
 
@@ -46,8 +30,7 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
   Ranks all(world.size());
   std::iota(all.begin(), all.end(), 0);
   add_name("world", *world_, all);
-  build("replica", [this](int rank) { return zea::replica(shape_, rank); });
-  for (const ModuleGrid& grid : shape_.modules) build_module(grid);
+  for (const RankGroups& groups : rank_groups(shape_)) build(groups);
   for (const RankLink& link : shape_.links) build_link(link);
 }
 
@@ -70,41 +53,17 @@ void Mesh::build_link(const RankLink& link) {
   }
 }
 
-void Mesh::build_module(const ModuleGrid& grid) {
-  const std::string& module = grid.module;
-  const auto build_group = [&](const std::string& name, const auto& group_of) {
-    build(module + "." + name,
-          [&](int rank) { return shape_.has(rank, module) ? group_of(rank) : Ranks{}; });
-  };
-  std::vector<std::vector<Axis>> sets = combinations();
-  sets.insert(sets.end(), grid.buffer_axes.begin(), grid.buffer_axes.end());
-  for (const std::vector<Axis>& axes : sets)
-    build_group(axes_name(axes), [&](int rank) { return shape_.group(rank, module, axes); });
-  if (grid.shard_subgroup > 0)
-    build_group(kShardSubgroup, [&](int rank) {
-      return zea::shard_subgroup(shape_, rank, module, grid.shard_subgroup);
-    });
-  if (grid.kv_holders > 1)
-    build_group(kKvHolders,
-                [&](int rank) { return piece_holders(shape_, rank, module, grid.kv_holders); });
-  if (!grid.tied_stages.empty())
-    build_group(kTied, [&](int rank) { return tied_group(shape_, rank, module); });
-  if (grid.cp > 1) {
-    build_group(kCpInner, [&](int rank) { return cp_inner_group(shape_, rank, module); });
-    build_group(kCpOuter, [&](int rank) { return cp_outer_group(shape_, rank, module); });
-  }
-}
-
 // Every rank works out the groups of all ranks, so that all agree which are new and enter the same
 // splits in the same order, also those in which they get nothing. A group's color is its lowest
 // rank.
-void Mesh::build(const std::string& name, const GroupOf& group_of) {
-  const Ranks own = group_of(rank());
+void Mesh::build(const RankGroups& groups) {
+  const std::string& name = groups.name;
+  const Ranks own = groups.of(rank());
   std::vector<bool> covered(shape_.world_size(), false);
   int color = Communicator::kNoColor;
   bool any_is_new = false;
   for (int r = 0; r < shape_.world_size(); ++r) {
-    const Ranks ranks = covered[r] ? Ranks{} : group_of(r);
+    const Ranks ranks = covered[r] ? Ranks{} : groups.of(r);
     if (ranks.empty()) continue;
     for (int member : ranks) covered[member] = true;
     if (!every_.emplace(ranks, name).second) continue;
@@ -157,19 +116,19 @@ Collectives& Mesh::replica() {
 }
 
 Collectives& Mesh::along(const std::string& module, const std::vector<Axis>& axes) {
-  return named(module + "." + axes_name(axes));
+  return named(group_name(module, axes));
 }
 
 Collectives& Mesh::shard_subgroup(const std::string& module) {
-  return named(module + "." + kShardSubgroup);
+  return named(group_name(module, "shard_subgroup"));
 }
 
 Collectives& Mesh::kv_holders(const std::string& module) {
-  return named(module + "." + kKvHolders);
+  return named(group_name(module, "kv_holders"));
 }
 
 Collectives& Mesh::tied(const std::string& module) {
-  return named(module + "." + kTied);
+  return named(group_name(module, "tied"));
 }
 
 Collectives& Mesh::outputs(const std::string& link) {
@@ -181,11 +140,11 @@ Collectives& Mesh::gradients(const std::string& link) {
 }
 
 Collectives& Mesh::cp_inner(const std::string& module) {
-  return named(module + "." + kCpInner);
+  return named(group_name(module, "cp_inner"));
 }
 
 Collectives& Mesh::cp_outer(const std::string& module) {
-  return named(module + "." + kCpOuter);
+  return named(group_name(module, "cp_outer"));
 }
 
 }  // namespace zea

@@ -90,8 +90,8 @@ void check_encoders(const Dataset& dataset, const LoaderOptions& options,
       if (static_cast<size_t>(item.kind) >= options.encoders.size())
         throw DataError(dataset.describe() + " has " +
                         (item.modality == Modality::Audio
-                             ? "clips of sound, but the model has no audio encoder"
-                             : "images, but the model has no vision encoder"));
+                             ? "clips of sound, but the model has no encoder of sound"
+                             : "images, but the model has no encoder of images"));
 }
 
 void release_bytes(Item& item) {

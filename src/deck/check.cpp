@@ -6,6 +6,8 @@
 
 #include "key_table.hpp"
 
+#include "zea/core/join.hpp"
+
 namespace zea {
 namespace {
 
@@ -87,15 +89,15 @@ void check_files(const Options& options, Faults& faults) {
 
 /// Modules are those that the deck has sections of.
 void check_load_modules(const Options& options, Faults& faults) {
-  std::vector<std::string> parts;
-  for (const auto& [encoder, section] : options.encoders) parts.push_back(encoder);
-  parts.insert(parts.end(), {"projector", kDecoder});
-  std::string allowed;
-  for (const std::string& part : parts) allowed += (allowed.empty() ? "" : ", ") + toml_text(part);
+  std::vector<std::string> encoders;
+  for (const auto& [encoder, section] : options.encoders) encoders.push_back(encoder);
+  const std::vector<std::string> parts = parts_beside(encoders);
   for (const std::string& module : options.model.load_modules)
     if (std::count(parts.begin(), parts.end(), module) == 0)
-      faults.push_back({{"model.load_modules"},
-                        "model.load_modules holds \"" + module + "\"; allowed: " + allowed});
+      faults.push_back(
+          {{"model.load_modules"},
+           "model.load_modules holds \"" + module + "\"; allowed: " +
+               join(parts, ", ", [](const std::string& part) { return toml_text(part); })});
 }
 
 void check_mesh(const MeshOptions& mesh, Faults& faults) {

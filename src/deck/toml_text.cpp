@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "key_table.hpp"
+#include "zea/core/join.hpp"
 #include "zea/deck/deck.hpp"
 
 namespace zea {
@@ -67,9 +68,7 @@ std::string toml_text(const std::optional<double>& value) {
 
 template <class T>
 std::string list_text(const std::vector<T>& value) {
-  std::string text;
-  for (const T& entry : value) text += (text.empty() ? "" : ", ") + toml_text(entry);
-  return "[" + text + "]";
+  return "[" + join(value, ", ", [](const T& entry) { return toml_text(entry); }) + "]";
 }
 
 std::string toml_text(const std::vector<double>& value) {

@@ -13,6 +13,7 @@
 #include "tokenizer_tokens.hpp"
 #include "zea/core/decoder.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/join.hpp"
 #include "zea/io/initial_weights.hpp"
 #include "zea/plan/model/generation_config.hpp"
 #include "zea/plan/model/model_spec.hpp"
@@ -154,10 +155,9 @@ class ComposedSource : public WeightsSource {
   }
 
   std::string describe() const override {
-    std::string text;
-    for (const ComposedPart& part : parts_)
-      text += (text.empty() ? "" : ", ") + part.name + " of " + part.source->describe();
-    return text;
+    return join(parts_, ", ", [](const ComposedPart& part) {
+      return part.name + " of " + part.source->describe();
+    });
   }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   std::string config_json() const override { return config_; }

@@ -93,9 +93,7 @@ void Engine::build_units() {
   for (const PipelineEdge& edge : edges_of(plan_.pipeline, plan_.model))
     if (edge.from == here) ++reading_places_[edge.unit];
   for (size_t u = 0; u < units.size(); ++u) {
-    trains_unit_.push_back(
-        std::any_of(units[u].params.begin(), units[u].params.end(),
-                    [&](int param) { return plan_.model.params[param].trainable; }));
+    trains_unit_.push_back(plan_.model.trains(units[u].params));
     unit_parameters_.emplace_back();
     if (plan_.pipeline.place_of_unit(static_cast<int>(u)) != here) {
       unit_buffers_[u].clear();
@@ -128,7 +126,7 @@ MicrobatchOptions Engine::microbatch_options(std::optional<int64_t> trained_step
   return {.dtype = to_torch(plan_.precision.param),
           .encoder_dtypes = encoder_dtypes(plan_),
           .device = device_,
-          .images_both_ways = plan_.images_both_ways(),
+          .images_both_ways = plan_.images_both_ways,
           .replica = plan_.replica_layout(world_rank_),
           .seed = static_cast<uint64_t>(plan_.options.run.seed),
           .trained_step = trained_step};

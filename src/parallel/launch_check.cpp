@@ -2,9 +2,11 @@
 #include "zea/parallel/launch_check.hpp"
 
 #include <map>
+#include <ranges>
 #include <vector>
 
 #include "zea/core/error.hpp"
+#include "zea/core/join.hpp"
 
 namespace zea {
 namespace {
@@ -37,12 +39,6 @@ std::map<std::vector<int>, std::string> groups_of_walk(const Plan& plan) {
   return groups;
 }
 
-std::string names_of(const std::map<std::vector<int>, std::string>& groups) {
-  std::string names;
-  for (const auto& [ranks, name] : groups) names += (names.empty() ? "" : ", ") + name;
-  return names;
-}
-
 }  // namespace
 
 std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions) {
@@ -58,7 +54,7 @@ std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions)
   const std::string fault = launch_order_fault(versions, CallOrder::SameOnAllRanks);
   if (fault.empty()) return {};
   return "run.device = \"cuda\" with ranks that communicate in several groups (" +
-         names_of(groups) + "): " + fault +
+         join(std::views::values(groups)) + "): " + fault +
          ", or train in one group (tp = 1, cp = 1 and no hybrid strategy, or one replica)";
 }
 

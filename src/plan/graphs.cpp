@@ -12,12 +12,6 @@ bool is_of_some_ranks(const Sharding& sharding, int world_size) {
   return is_some(sharding.shards) || is_some(sharding.replicas) || sharding.subgroup > 0;
 }
 
-bool shows_images_both_ways(const GraphedRun& run) {
-  const auto& asked = run.options.llm.image_attention;
-  return asked == ImageAttention::Auto ? run.model.decoder.images_both_ways
-                                       : asked == ImageAttention::Bidirectional;
-}
-
 }  // namespace
 
 void check_graphs(Faults& faults, const GraphedRun& run) {
@@ -43,10 +37,12 @@ void check_graphs(Faults& faults, const GraphedRun& run) {
     faults.add(found +
                " with data.bad_items = \"mask\": what is masked changes the shape of a step on one "
                "rank alone; use \"stop\", or leave it out");
-  if (shows_images_both_ways(run))
+  if (run.images_both_ways)
     faults.add(found + " with a language model (" + run.model.family +
                ") in which images see all of themselves: where they stand in a row is not known "
-               "from its shape; set model.llm.image_attention = \"causal\" if that is meant, or "
+               "from its shape; set model." +
+               kDecoder +
+               ".image_attention = \"causal\" if that is meant, or "
                "leave it out");
 }
 

@@ -8,11 +8,13 @@
 #include "faults.hpp"
 #include "gathering.hpp"
 #include "graphs.hpp"
+#include "item_limits.hpp"
 #include "plan/mesh/mesh_shape.hpp"
 #include "plan/mesh/module_sharding.hpp"
 #include "plan/model/precision.hpp"
 #include "plan/schedule/make_pipeline.hpp"
 #include "plan/tokens/token_sharding.hpp"
+#include "zea/core/join.hpp"
 #include "zea/plan/model/adapters.hpp"
 
 namespace zea {
@@ -43,9 +45,9 @@ void check_absent_modules(Faults& faults, const Options& options, const ModelSpe
   };
   if (options.llm.image_attention == ImageAttention::Bidirectional &&
       std::ranges::none_of(model.encoders, sees))
-    faults.add("model.llm.image_attention = \"" + options.llm.image_attention +
+    faults.add("model." + kDecoder + ".image_attention = \"" + options.llm.image_attention +
                "\", but the model (" + model.family +
-               ") has no vision encoder, so there are no images; leave it out");
+               ") has no encoder of images, so there are none; leave it out");
 }
 
 Trainable trainable_of(const Options& options) {
@@ -64,84 +66,6 @@ void note_no_weights(Faults& faults, const ModelOptions& model) {
   if (model.load_modules != ModelOptions{}.load_modules)
     faults.note("model.load_modules" + no_effect);
   if (!model.strict) faults.note("model.strict = false" + no_effect);
-}
-
-bool limits_pixels(const EncoderSpec& encoder) {
-  const auto* patches = std::get_if<PatchInput>(&encoder.input);
-  return patches && patches->any_size && patches->pixels.most > 0;
-}
-
-bool has_tiles(const EncoderSpec& encoder) {
-  const auto* patches = std::get_if<PatchInput>(&encoder.input);
-  return patches && patches->tiles.most > 0;
-}
-
-bool takes_videos(const EncoderSpec& encoder) {
-  const auto* patches = std::get_if<PatchInput>(&encoder.input);
-  return patches && patches->video;
-}
-
-/// Two keys of data, the least and the most of something that some encoders have.
-struct LimitKeys {
-  std::string least, most;
-  bool are_set;
-  const char* encoders;  ///< of these
-  bool (*has)(const EncoderSpec&);
-  std::pair<int64_t, int64_t> (*limits)(const PatchInput&);
-};
-
-void check_limits(Faults& faults, const LimitKeys& keys, const ModelSpec& model) {
-  if (!keys.are_set) return;
-  if (std::ranges::none_of(model.encoders, keys.has))
-    faults.add("data." + keys.least + " or data." + keys.most + " is set, but the model (" +
-               model.family + ") has no encoder of " + keys.encoders + "; leave them out");
-  for (const EncoderSpec& encoder : model.encoders) {
-    if (!keys.has(encoder)) continue;
-    const auto [least, most] = keys.limits(encoder.patches());
-    if (least > most)
-      faults.add("data." + keys.least + " = " + std::to_string(least) + " is more than data." +
-                 keys.most + " = " + std::to_string(most));
-  }
-}
-
-/// Images that become as large as they may have no least.
-void check_filling_images(Faults& faults, const DataOptions& data, const ModelSpec& model) {
-  const auto check = [&](const EncoderSpec& encoder, const std::string& least, const char* most) {
-    faults.add("data." + least + " is set, but images of " + encoder.name +
-               " become as large as data." + most + " allows; leave it out");
-  };
-  for (const EncoderSpec& encoder : model.encoders) {
-    if (limits_pixels(encoder) && encoder.patches().fills_pixels && data.resized_min_pixels > 0)
-      check(encoder, "resized_min_pixels", "resized_max_pixels");
-    if (has_tiles(encoder) && encoder.patches().stretches && data.min_tiles > 0)
-      check(encoder, "min_tiles", "max_tiles");
-  }
-}
-
-void check_image_limits(Faults& faults, const DataOptions& data, const ModelSpec& model) {
-  check_limits(
-      faults,
-      {"resized_min_pixels", "resized_max_pixels",
-       data.resized_min_pixels > 0 || data.resized_max_pixels > 0,
-       "images of any size with such limits", limits_pixels,
-       [](const PatchInput& input) { return std::pair(input.pixels.least, input.pixels.most); }},
-      model);
-  check_limits(
-      faults,
-      {"min_tiles", "max_tiles", data.min_tiles > 0 || data.max_tiles > 0, "tiles", has_tiles,
-       [](const PatchInput& input) { return std::pair(input.tiles.least, input.tiles.most); }},
-      model);
-  check_limits(faults,
-               {"video_min_pixels", "video_max_pixels",
-                data.video_min_pixels > 0 || data.video_max_pixels > 0, "videos", takes_videos,
-                [](const PatchInput& input) {
-                  return std::pair(input.video->pixels.least, input.video->pixels.most);
-                }},
-               model);
-  check_filling_images(faults, data, model);
-  if (data.max_frames > 0 && std::ranges::none_of(model.encoders, takes_videos))
-    faults.add("data.max_frames is set, but the model (" + model.family +
-               ") has no encoder of videos; leave it out");
 }
 
 void check_decoding(Faults& faults, const DataOptions& data, const ModelSpec& model) {
@@ -196,17 +120,19 @@ void check_scores(Faults& faults, const Options& options, const ModelSpec& model
 
 void check_model_options(Faults& faults, const Options& options, const ModelSpec& model) {
   check_absent_modules(faults, options, model);
-  check_image_limits(faults, options.data, model);
+  detail::check_item_limits(faults, options.data, model);
   check_decoding(faults, options.data, model);
   check_scores(faults, options, model);
   check_shrunk(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
+  const auto train_keys = [](const std::string& module) {
+    const std::string key = "model." + module + ".train";
+    return module == kDecoder ? key : key + ", " + key + "_projector";
+  };
   if (options.run.mode == RunMode::Train && std::ranges::none_of(model.params, trainable))
-    faults.add(
-        "every module is frozen, so there is nothing to train; set one of model.vision.train, "
-        "model.vision.train_projector, model.llm.train to true (or those of model.audio), or "
-        "run.mode to evaluate" +
-        std::string(options.optim.frozen.empty() ? "" : ", or take patterns out of optim.frozen"));
+    faults.add("every module is frozen, so there is nothing to train; set one of " +
+               join(model.modules(), ", ", train_keys) + " to true, or run.mode to evaluate" +
+               (options.optim.frozen.empty() ? "" : ", or take patterns out of optim.frozen"));
   for (const double id : options.eval.stop_tokens)
     if (id >= static_cast<double>(model.decoder.vocabulary))
       faults.add("eval.stop_tokens holds " + std::to_string(static_cast<int64_t>(id)) +
@@ -287,13 +213,26 @@ std::vector<Sharding> make_shardings(const Options& options, const MeshShape& me
   return shardings;
 }
 
-}  // namespace
-
-bool Plan::images_both_ways() const {
+bool sees_images_both_ways(const Options& options, const ModelSpec& model) {
   const auto& asked = options.llm.image_attention;
   return asked == ImageAttention::Auto ? model.decoder.images_both_ways
                                        : asked == ImageAttention::Bidirectional;
 }
+
+StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, const MeshShape& mesh,
+                             const std::vector<UnitCost>& unit_costs) {
+  StepPlanOptions dealing;
+  dealing.replicas = mesh.replicas();
+  dealing.shard_group = mesh.dp_shard;
+  dealing.row_tokens = data.row_tokens;
+  dealing.rows_per_microbatch = data.rows_per_microbatch;
+  dealing.packing = data.packing;
+  dealing.balance = data.balance;
+  dealing.costs = sample_costs(model, mesh, unit_costs, data.row_tokens * data.rows_per_microbatch);
+  return dealing;
+}
+
+}  // namespace
 
 int Plan::piece_rank(int world_rank, int buffer) const {
   return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].cut_over);
@@ -318,24 +257,10 @@ FlatRange Plan::own_cut(int world_rank, int buffer) const {
   return {begin_of(replica), begin_of(replica + 1)};
 }
 
-StepPlanOptions Plan::step_plan_options() const {
-  StepPlanOptions step_options;
-  step_options.replicas = mesh.replicas();
-  step_options.shard_group = mesh.dp_shard;
-  step_options.row_tokens = options.data.row_tokens;
-  step_options.rows_per_microbatch = options.data.rows_per_microbatch;
-  step_options.packing = options.data.packing;
-  step_options.balance = options.data.balance;
-  step_options.costs = sample_costs(model, mesh, unit_costs,
-                                    options.data.row_tokens * options.data.rows_per_microbatch);
-  return step_options;
-}
-
 StepPlan Plan::step_plan(int64_t step, const std::vector<int64_t>& samples,
                          const std::vector<SampleIndex>& index) const {
-  StepPlan planned = make_step_plan(step, samples, index, step_plan_options());
-  const SampleCosts flops = flops_of_samples();
-  for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops);
+  StepPlan planned = make_step_plan(step, samples, index, dealing);
+  for (const int64_t id : samples) planned.model_flops += sample_cost(index[id], flops_of_samples);
   if (options.run.cuda_graphs > 0) planned.shape = shape_of(planned, index);
   return planned;
 }
@@ -405,27 +330,7 @@ ModelSpec model_of(const Options& options, const std::string& config_json) {
   ModelSpec model = make_model_spec(with_adapters(config_json, options), trainable_of(options));
   freeze_params(options.optim, model);
   detail::mark_cached_encoders(options, model);
-  const auto [least, most] =
-      std::pair(options.data.resized_min_pixels, options.data.resized_max_pixels);
-  for (EncoderSpec& encoder : model.encoders) {
-    if (!limits_pixels(encoder)) continue;
-    auto& patches = std::get<PatchInput>(encoder.input);
-    const PixelLimits usual = patches.pixels;
-    patches.limit({least > 0 ? least : usual.least, most > 0 ? most : usual.most});
-  }
-  for (EncoderSpec& encoder : model.encoders) {
-    if (!has_tiles(encoder)) continue;
-    TileLimits& tiles = std::get<PatchInput>(encoder.input).tiles;
-    if (options.data.min_tiles > 0) tiles.least = options.data.min_tiles;
-    if (options.data.max_tiles > 0) tiles.most = options.data.max_tiles;
-  }
-  for (EncoderSpec& encoder : model.encoders) {
-    if (!takes_videos(encoder)) continue;
-    VideoInput& video = *std::get<PatchInput>(encoder.input).video;
-    if (options.data.video_min_pixels > 0) video.pixels.least = options.data.video_min_pixels;
-    if (options.data.video_max_pixels > 0) video.pixels.most = options.data.video_max_pixels;
-    if (options.data.max_frames > 0) video.most_frames = options.data.max_frames;
-  }
+  detail::set_item_limits(options.data, model);
   return model;
 }
 
@@ -451,7 +356,8 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
   const std::vector<FlatBuffer> buffers =
       make_flat_layout(model, wrappings, cuts, pipeline.stage_of_unit);
   const std::vector<Sharding> shardings = make_shardings(options, mesh, buffers);
-  detail::check_graphs(faults, {options, model, mesh, shardings});
+  const bool images_both_ways = sees_images_both_ways(options, model);
+  detail::check_graphs(faults, {options, model, mesh, shardings, images_both_ways});
   faults.throw_if_any();
   const Plan plan{
       .options = options,
@@ -471,6 +377,9 @@ Plan make_plan(const Options& options, const ModelSpec& model, const std::string
       .pipeline = pipeline,
       .unit_costs = unit_costs,
       .has_measured_costs = !profile.empty(),
+      .images_both_ways = images_both_ways,
+      .dealing = make_dealing(options.data, model, mesh, unit_costs),
+      .flops_of_samples = model_flops(model, images_both_ways),
       .slots = make_slots({model, buffers, bundles, shardings, pipeline}, precisions),
       .notes = faults.notes()};
   return detail::gathered_within(

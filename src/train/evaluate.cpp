@@ -100,7 +100,7 @@ class Evaluator {
 
   /// A plan in which each sample has room for its prompt and all that may be generated.
   StepPlan generation_plan(const Ids& ids) const {
-    StepPlanOptions options = engine_.plan().step_plan_options();
+    StepPlanOptions options = engine_.plan().dealing;
     for (int64_t id : ids)
       options.row_tokens = std::max(options.row_tokens, grown_index_[id].tokens);
     return make_step_plan(0, ids, grown_index_, options);

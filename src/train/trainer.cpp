@@ -2,11 +2,13 @@
 #include "zea/train/trainer.hpp"
 
 #include <algorithm>
+#include <span>
 #include <sstream>
 #include <utility>
 
 #include "zea/checkpoint/agree.hpp"
 #include "zea/core/host_name.hpp"
+#include "zea/core/join.hpp"
 #include "zea/core/stopwatch.hpp"
 #include "zea/data/sampler.hpp"
 #include "zea/train/gather_text.hpp"
@@ -69,9 +71,8 @@ std::string sets_line(const Options& options, const Dataset& dataset, int64_t st
 /// The first of many; metrics.jsonl has all.
 std::string list_samples(const std::vector<int64_t>& samples) {
   constexpr size_t kMost = 32;
-  std::string text;
-  for (size_t i = 0; i < std::min(kMost, samples.size()); ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(samples[i]);
+  const std::span first = std::span(samples).first(std::min(kMost, samples.size()));
+  const std::string text = join(first, ", ", [](int64_t id) { return std::to_string(id); });
   return samples.size() > kMost ? text + ", ... (" + std::to_string(samples.size()) + ")" : text;
 }
 

@@ -29,7 +29,8 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
     if (sample.items.of(static_cast<int>(kind)) == 0) continue;
     const bool is_audio = kinds[kind].modality == Modality::Audio;
     return std::string(is_audio ? " has a clip of sound" : " has an image") + ", but the model (" +
-           plan.model.family + ") has no " + (is_audio ? "audio" : "vision") + " encoder";
+           plan.model.family + ") has no encoder of " + (is_audio ? "sound" : "images") +
+           "; its modules are " + plan.model.module_names();
   }
   return "";
 }

@@ -91,7 +91,7 @@ Summary measure(const std::string& config, int64_t samples, bool balance) {
   const Plan plan = make_plan(deck, config, kReplicas);
   const int64_t all = kSteps * deck.schedule.global_batch;
   const std::vector<SampleIndex> index = index_of(all, plan.model.encoders.at(0));
-  const SampleCosts costs = plan.step_plan_options().costs.at(0);
+  const SampleCosts costs = plan.dealing.costs.at(0);
   Sampler sampler(all, deck.schedule.global_batch, 1, true);
   Summary summary;
   for (int64_t step = 0; step < kSteps; ++step) {

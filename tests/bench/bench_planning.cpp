@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What planning a step takes a rank, on paper: a model's config, one rank per replica, as many
-// samples for each whatever their number. Prints the least milliseconds of nine steps: drawing and
-// dealing the global batch, which is the same work for all ranks, and this rank's own part of the
-// step.
+// What planning a step takes a rank, on paper: a model's config, one rank per replica or a second
+// one for its encoder, as many samples for each whatever their number. Prints the least
+// milliseconds of nine steps: drawing and dealing the global batch, which is the same work for all
+// ranks, and this rank's own part of the step.
 //
 // usage: bench_planning CONFIG.json [SAMPLES_PER_REPLICA]
 #include <algorithm>
@@ -19,8 +19,18 @@
 namespace zea {
 namespace {
 
-Options deck_of(int replicas, int shards, int64_t samples) {
+struct Layout {
+  int replicas, shards;
+  bool disjoint = false;
+};
+
+Options deck_of(const Layout& layout, int64_t samples) {
+  const auto [replicas, shards, disjoint] = layout;
   Options deck;
+  if (disjoint) {
+    deck.mesh.placement = "disjoint";
+    deck.meshes["vision"].dp_module = 1;
+  }
   deck.mesh.dp_shard = shards;
   deck.mesh.dp_replicate = replicas / shards;
   deck.meshes["llm"].strategy = deck.meshes["vision"].strategy =
@@ -45,8 +55,9 @@ double least_ms(const std::vector<double>& seconds) {
   return 1e3 * *std::min_element(seconds.begin(), seconds.end());
 }
 
-void measure(const std::string& config, int replicas, int shards, int64_t samples) {
-  const Plan plan = make_plan(deck_of(replicas, shards, samples), config, replicas);
+void measure(const std::string& config, const Layout& layout, int64_t samples) {
+  const int world_size = layout.replicas * (layout.disjoint ? 2 : 1);
+  const Plan plan = make_plan(deck_of(layout, samples), config, world_size);
   const int64_t batch = plan.options.schedule.global_batch;
   const std::vector<SampleIndex> index = index_of(4 * batch);
   Sampler sampler(4 * batch, batch, 1, true);
@@ -61,7 +72,8 @@ void measure(const std::string& config, int replicas, int shards, int64_t sample
     own.push_back(walks.seconds());
     if (part.schedule.actions.empty()) std::abort();
   }
-  std::printf("%8d %8d %10.2f %10.2f\n", replicas, shards, least_ms(dealing), least_ms(own));
+  std::printf("%8d %8d %8s %10.2f %10.2f\n", layout.replicas, layout.shards,
+              layout.disjoint ? "2" : "1", least_ms(dealing), least_ms(own));
 }
 
 }  // namespace
@@ -72,8 +84,9 @@ int main(int argc, char** argv) {
   std::stringstream config;
   config << std::ifstream(argv[1]).rdbuf();
   const int64_t samples = argc > 2 ? std::atoll(argv[2]) : 16;
-  std::printf("replicas   shards    dealing   own part\n");
-  for (const bool hybrid : {false, true})
-    for (const int replicas : {8, 64, 512, 4096})
-      zea::measure(config.str(), replicas, hybrid ? 8 : replicas, samples);
+  std::printf("replicas   shards    ranks    dealing   own part\n");
+  for (const int replicas : {8, 64, 512, 4096})
+    for (const zea::Layout layout :
+         {zea::Layout{replicas, replicas}, {replicas, 8}, {replicas, 8, true}})
+      zea::measure(config.str(), layout, samples);
 }

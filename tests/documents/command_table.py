@@ -235,6 +235,7 @@ TABLE = {
     ),
     f"{PROGRAMS}/bench_balance inputs/qwen2_vl_7b.json": runs(),
     f"{PROGRAMS}/bench_decoding 2 7": runs(("2 7", "2 1")),
+    f"{PROGRAMS}/bench_opening . 1000": runs(always=((". 1000", ". 5"),)),
     f"{PROGRAMS}/bench_planning inputs/clip_b32_llama_1b.json": runs(("1b.json", "1b.json 2")),
     f"{BENCH}/bench_consolidate.py {PROGRAMS}/make_checkpoint"
     " build/ci/postprocess/zea-consolidate --mib 4096 --ranks 8": bench(("--mib 4096", "--mib 64 --rounds 1")),

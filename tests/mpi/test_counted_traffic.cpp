@@ -417,7 +417,7 @@ Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step,
   for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
     rows.push_back(
         rows_of_microbatch(tokens_of(load_microbatch(dataset, loading, part.samples), plan.model),
-                           plan.model, plan.replica_layout(rank), plan.images_both_ways()));
+                           plan.model, plan.replica_layout(rank), plan.images_both_ways));
   return traffic_of_step(plan, step_plan, rows, rank);
 }
 

@@ -46,6 +46,9 @@ WALLS = {
     "toml++/toml.h": ["deck"],
     "CLI/CLI.hpp": ["deck"],
 }
+# Modules have the names that families give them. Only these name one: families, the keys of decks, the constants.
+MAY_NAME_MODULES = re.compile(r"_spec\.cpp$|/deck/|/core/decoder\.hpp$|/plan/model/modality\.hpp$")
+NAMES_MODULE = re.compile(r'"(?:vision|audio|llm)"|"(?:[^"\n]|\\")*\b(?:model|mesh|precision)\.(?:vision|audio|llm)\b')
 MAX_LINES = 500
 MAX_COLUMNS = 120
 EMPTY_NAMES = re.compile(r"(^|_)(utils?|helpers?|misc|common)(_|\.|$)")
@@ -118,6 +121,10 @@ def faults_of(path, root):
     folder = folder_of(path, root)
     if folder is None:
         return
+    if not MAY_NAME_MODULES.search(str(path)):
+        for number, line in enumerate(lines, 1):
+            if NAMES_MODULE.search(line.split("//")[0]):
+                yield f"line {number} names a module, which is its family's to name; ask the model for modules()"
     if folder == "plan":
         yield from room_faults(path, root, includes(text))
     for header in includes(text):

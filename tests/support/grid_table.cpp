@@ -175,7 +175,7 @@ const RefusedGrid kRefused[] = {
      "mesh.llm.tp = 2: tensor parallelism of gpt2 is not built", true},
     {"both ways in a model without images", 2,
      [](Options& o) { o.llm.image_attention = "bidirectional"; },
-     "model.llm.image_attention = \"bidirectional\", but the model (gpt2) has no vision encoder",
+     "model.llm.image_attention = \"bidirectional\", but the model (gpt2) has no encoder of images",
      true},
 };
 

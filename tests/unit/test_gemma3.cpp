@@ -69,12 +69,12 @@ TEST(Gemma3, ImagesSeeAllOfThemselvesUnlessTheDeckSaysElse) {
   const auto see = [](const char* asked) {
     Options deck;
     deck.llm.image_attention = asked;
-    return make_plan(deck, tiny_config(), 1).images_both_ways();
+    return make_plan(deck, tiny_config(), 1).images_both_ways;
   };
   EXPECT_TRUE(see("auto"));
   EXPECT_TRUE(see("bidirectional"));
   EXPECT_FALSE(see("causal"));
-  EXPECT_FALSE(make_plan({}, testing::tiny_llava_config(), 1).images_both_ways());
+  EXPECT_FALSE(make_plan({}, testing::tiny_llava_config(), 1).images_both_ways);
 }
 
 /// The refusal of a config in which `change` was made.

@@ -77,7 +77,7 @@ class Facts {
     std::map<int, int64_t> tokens;  // of each cp rank
     for (int rank = replica * ranks; rank < (replica + 1) * ranks; ++rank) {
       MicrobatchOptions options{.dtype = at::kDouble};
-      options.images_both_ways = plan_.images_both_ways();
+      options.images_both_ways = plan_.images_both_ways;
       options.replica = plan_.replica_layout(rank);
       const Microbatch made = make_microbatch(
           load_microbatch(dataset_, loading_on(plan_, rank), part.samples), plan_.model, options);

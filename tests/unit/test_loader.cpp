@@ -139,7 +139,7 @@ TEST(LoadMicrobatch, FaultsOfClipsAreNamed) {
   const MemoryDataset talks = spoken_samples();
   EXPECT_NE(fault_of([&] {
               load_microbatch(talks, options_of(false), {0});
-            }).find("talks has clips of sound, but the model has no audio encoder"),
+            }).find("talks has clips of sound, but the model has no encoder of sound"),
             std::string::npos);
 
   Sample bad = talks.read(0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -125,24 +126,57 @@ TEST(StepPlan, NoReplicaWaitsWhereImagesAreSkewed) {
   EXPECT_GT(imbalance(loads_of(in_turn, index, kImagesAreDear)), 1.5);
 }
 
-// With one set of ranks takers are found by their load, with several by asking all of them: a set
-// that costs nothing changes no dealing. Few costs make many loads equal, tenths of them almost.
-TEST(StepPlan, WhoeverFindsTheLeastLoadedDealsAlike) {
+/// The samples of each replica, each dealt after asking all replicas.
+std::vector<std::vector<int64_t>> dealt_by_asking_all(const std::vector<SampleIndex>& index,
+                                                      const StepPlanOptions& options) {
+  const auto costs_of = [&](int64_t id) {
+    std::vector<double> costs;
+    for (const SampleCosts& of_set : options.costs) costs.push_back(sample_cost(index[id], of_set));
+    return costs;
+  };
+  const auto sum_of = [&](int64_t id) {
+    const std::vector<double> costs = costs_of(id);
+    return std::accumulate(costs.begin(), costs.end(), 0.0);
+  };
+  std::vector<int64_t> order = all_of(index);
+  std::ranges::stable_sort(order, std::greater{}, sum_of);
+  std::vector<std::vector<double>> loads(options.replicas,
+                                         std::vector<double>(options.costs.size()));
+  std::vector<std::vector<int64_t>> shares(options.replicas);
+  for (const int64_t id : order) {
+    const std::vector<double> costs = costs_of(id);
+    const auto met = [&](const std::vector<double>& load) {
+      return std::inner_product(load.begin(), load.end(), costs.begin(), 0.0);
+    };
+    const auto taker = std::ranges::min_element(loads, {}, met) - loads.begin();
+    for (size_t set = 0; set < costs.size(); ++set) loads[taker][set] += costs[set];
+    shares[taker].push_back(id);
+  }
+  for (std::vector<int64_t>& share : shares) std::ranges::sort(share);
+  return shares;
+}
+
+// Few costs make many loads equal, tenths of them almost; some sets cost some samples nothing.
+TEST(StepPlan, DealsToManyReplicasAsIfAllWereAsked) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    auto index = make_index(64 + 8 * static_cast<int64_t>(seed), seed);
+    const int replicas = 2 + static_cast<int>(seed * seed % 300);
+    auto index = make_index(5 * replicas, seed);
     if (seed % 3 == 0)
       for (SampleIndex& sample : index) sample.tokens = 1 + sample.tokens % 3;
     const double token = seed % 2 == 0 ? 0.1 : 1;
-    const SampleCosts costs{.token = token, .pair = token / 7, .items = {3 * token}};
-    StepPlanOptions options{
-        .replicas = 2 + static_cast<int>(seed % 9), .row_tokens = 64, .costs = {costs}};
-    const StepPlan by_load = make_step_plan(0, all_of(index), index, options);
-    options.costs.push_back({.token = 0});
-    const StepPlan by_asking = make_step_plan(0, all_of(index), index, options);
-    for (int replica = 0; replica < options.replicas; ++replica)
-      for (int m = 0; m < by_asking.num_microbatches(); ++m)
-        ASSERT_EQ(by_load.replicas[replica][m].samples, by_asking.replicas[replica][m].samples)
-            << "seed " << seed;
+    StepPlanOptions options{.replicas = replicas, .row_tokens = 64};
+    options.costs = {{.token = token, .pair = token / 7, .items = {3 * token}}};
+    if (seed % 4 > 0) options.costs.push_back({.token = 0, .items = {20 * token}});
+    if (seed % 4 > 1) options.costs.push_back({.token = 0, .target = token});
+    const StepPlan plan = make_step_plan(0, all_of(index), index, options);
+    const auto shares = dealt_by_asking_all(index, options);
+    for (int replica = 0; replica < replicas; ++replica) {
+      std::vector<int64_t> share;
+      for (const MicrobatchPlan& part : plan.replicas[replica])
+        share.insert(share.end(), part.samples.begin(), part.samples.end());
+      std::ranges::sort(share);
+      ASSERT_EQ(share, shares[replica]) << "seed " << seed;
+    }
   }
 }
 

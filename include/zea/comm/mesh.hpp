@@ -38,9 +38,8 @@ class Mesh {
   Collectives& replica();
 
   /// This rank's group that differs along `axes` (in any order) in `module`. Built by the
-  /// constructor for tp, dp_replicate, shard_axes(), token_axes(), stage_axes() and
-  /// ModuleGrid::buffer_axes; any other combination, and a module that this rank has no part of, is
-  /// refused by InternalError.
+  /// constructor for the axes of rank_groups(); any other combination, and a module that this rank
+  /// has no part of, is refused by InternalError.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
 
   /// The tp ranks with the same KV head (ModuleGrid::kv_holders).
@@ -73,10 +72,6 @@ class Mesh {
 
  private:
   using Ranks = std::vector<int>;
-  /// The group of any rank, empty where it has none; groups of different ranks coincide or are
-  /// disjoint.
-  using GroupOf = std::function<Ranks(int world_rank)>;
-
   /// A group under one of its names.
   struct Named {
     int64_t sent_bytes = 0;
@@ -84,9 +79,8 @@ class Mesh {
     std::unique_ptr<Collectives> recorded;
   };
 
-  void build_module(const ModuleGrid& grid);
   void build_link(const RankLink& link);
-  void build(const std::string& name, const GroupOf& group_of);
+  void build(const RankGroups& groups);
   void add_name(const std::string& name, Collectives& group, const Ranks& members);
   Collectives& named(const std::string& name);
 

@@ -3,20 +3,33 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "zea/core/decoder.hpp"
 
 namespace zea {
+
+/// The encoders whose sections `zea -h` shows, whatever the model; a deck may have those of others.
+inline constexpr std::array kShownEncoders{"vision", "audio"};
+
+/// What model.load_modules may name of a model with these encoders.
+inline std::vector<std::string> parts_beside(std::vector<std::string> encoders) {
+  encoders.insert(encoders.end(), {"projector", kDecoder});
+  return encoders;
+}
 
 /// Settings by a module's name, in the order of their sections.
 template <class Settings>
 class ByModule {
  public:
-  /// Of the encoders that `zea -h` shows (a deck may have sections of others) and of `modules`.
+  /// Of kShownEncoders and of `modules`.
   ByModule(std::initializer_list<std::string> modules = {}) {
-    for (const char* encoder : {"vision", "audio"}) (*this)[encoder];
+    for (const char* encoder : kShownEncoders) (*this)[encoder];
     for (const std::string& module : modules) (*this)[module];
   }
 

@@ -88,7 +88,8 @@ struct RunOptions {
 struct ModelOptions {
   std::string weights;
   std::string config;
-  std::vector<std::string> load_modules = {"vision", "audio", "projector", "llm"};
+  std::vector<std::string> load_modules =
+      parts_beside({kShownEncoders.begin(), kShownEncoders.end()});
   bool strict = true;
   AutoOption activation_checkpointing = AutoOption::of_count(0);
   bool sync_module_states = false;

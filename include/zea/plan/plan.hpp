@@ -43,6 +43,9 @@ struct Plan {
   Pipeline pipeline;
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
+  bool images_both_ways = false;     ///< in the language model features see all of their image
+  StepPlanOptions dealing;           ///< how this run deals and packs samples
+  SampleCosts flops_of_samples;      ///< of a training step, by sample_cost()
   std::vector<SlotPlans> slots;      ///< of each place
   std::vector<std::string> notes;    ///< on what the deck says and the plan does not use
 
@@ -53,8 +56,6 @@ struct Plan {
     const FlatBuffer& flat = buffers[buffer];
     return precision_of(flat.module).owned(flat.trainable, !flat.units.empty());
   }
-  /// Whether the features of an image see all of it in the language model.
-  bool images_both_ways() const;
   /// The replica (row of StepPlan::replicas) that `world_rank` belongs to.
   int replica_of(int world_rank) const { return world_rank / mesh.ranks_per_replica(); }
   int rank_in_replica(int world_rank) const { return world_rank % mesh.ranks_per_replica(); }
@@ -81,10 +82,6 @@ struct Plan {
 
   bool recomputes(int unit) const { return recomputed[unit]; }
 
-  /// How this run deals and packs samples.
-  StepPlanOptions step_plan_options() const;
-  /// Model FLOPs of a sample in a training step, by sample_cost().
-  SampleCosts flops_of_samples() const { return model_flops(model, images_both_ways()); }
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
                      const std::vector<SampleIndex>& index) const;
   /// How this rank and those that it shares microbatches with hold their tokens.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "zea/core/join.hpp"
+
 namespace zea {
 namespace {
 
@@ -17,12 +19,6 @@ std::vector<std::string> keys_set(OptimOptions optim) {
     if (member != *static_cast<decltype(&member)>(unset[key++])) set.emplace_back(info.name);
   });
   return set;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
 }
 
 bool reads(const OptimizerSpec& optimizer, const std::string& key) {
@@ -75,12 +71,12 @@ std::string OptimizerSpec::why_not_from(const std::vector<std::string>& states,
                                         int64_t block) const {
   const std::vector<std::string> own = state_names(*this, block);
   if (states == own) return "";
-  std::string found = "it holds " + joined(states) + " of what it trained";
+  std::string found = "it holds " + join(states) + " of what it trained";
   std::string remedy;
   for (const OptimizerSpec& other : optimizers())
     if (state_names(other, 0) == states || state_names(other, 1) == states)
       remedy += (remedy.empty() ? "" : " or ") + quoted(other);
-  return found + ", but " + quoted(*this) + " goes on from " + joined(own) + "; " +
+  return found + ", but " + quoted(*this) + " goes on from " + join(own) + "; " +
          (remedy.empty() ? "" : "go on with " + remedy + ", or ") +
          "start a new run with these weights as model.weights";
 }
@@ -88,9 +84,9 @@ std::string OptimizerSpec::why_not_from(const std::vector<std::string>& states,
 const std::vector<OptimizerSpec>& optimizers() {
   using enum OptimizerKind;
   static const std::vector<OptimizerSpec> kOptimizers{
-      {Adamw, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
-      {Adam, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}},
-      {Sgd, {{"momentum_buffer"}}, {"momentum"}},
+      {Adamw, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}, true},
+      {Adam, {{"exp_avg"}, {"exp_avg_sq"}}, {"betas", "eps"}, true},
+      {Sgd, {{"momentum_buffer"}}, {"momentum"}, true},
       // The moments of AdamW where that stands in; Muon's own is the first.
       {Muon, {{"momentum_buffer"}, {"exp_avg_sq"}}, {"betas", "eps", "momentum", "muon_rate"}},
       {Adamw8Bit,
@@ -112,7 +108,7 @@ OptimizerSpec make_optimizer_spec(const OptimOptions& optim, std::vector<std::st
     const auto other =
         std::ranges::find_if(all, [&](const OptimizerSpec& one) { return reads(one, key); });
     if (other == all.end() || reads(own, key)) continue;
-    faults.push_back("optim." + key + " is set, but " + quoted(own) + " has " + joined(own.keys) +
+    faults.push_back("optim." + key + " is set, but " + quoted(own) + " has " + join(own.keys) +
                      "; leave it out, or choose " + quoted(*other));
   }
   return own;

@@ -18,7 +18,7 @@ std::string describe_flops(const Plan& plan) {
   const int64_t rows =
       predicted_microbatches(plan) * plan.options.data.rows_per_microbatch * plan.mesh.replicas();
   const double teraflops =
-      static_cast<double>(rows) * sample_cost(full_row(plan), plan.flops_of_samples()) / 1e12;
+      static_cast<double>(rows) * sample_cost(full_row(plan), plan.flops_of_samples) / 1e12;
   char text[200];
   std::snprintf(text, sizeof text,
                 "model FLOPs of a step of %ld full rows, a sample in each: %.4g TFLOP",

@@ -7,6 +7,7 @@
 #include "plan/mesh/module_sharding.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/estimate/traffic.hpp"
+#include "zea/plan/mesh/reduction.hpp"
 
 namespace zea {
 namespace {

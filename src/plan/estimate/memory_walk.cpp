@@ -44,7 +44,7 @@ MemoryWalk::MemoryWalk(const Plan& plan, int place,
 void MemoryWalk::prepare() {
   for (size_t u = 0; u < readers_.size(); ++u) {
     if (!runs(u)) continue;
-    at(u).needs_gradient = !forward_only_ && trains(u);
+    at(u).needs_gradient = !forward_only_ && plan_.model.trains(spec(u).params);
     for (const UnitInput& input : spec(u).inputs)
       at(u).needs_gradient = at(u).needs_gradient || at(input.unit).needs_gradient;
   }
@@ -79,11 +79,6 @@ bool MemoryWalk::runs(size_t u) const {
 bool MemoryWalk::has_items(size_t u) const {
   const MicrobatchSizes& sizes = microbatches_[microbatch_];
   return spec(u).encoder < 0 || sizes.items.of(spec(u).encoder) > 0;
-}
-
-bool MemoryWalk::trains(size_t u) const {
-  return std::any_of(spec(u).params.begin(), spec(u).params.end(),
-                     [&](int param) { return plan_.model.params[param].trainable; });
 }
 
 UnitMemory MemoryWalk::declared(size_t u, bool keeps_graph) {

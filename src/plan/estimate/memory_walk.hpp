@@ -40,7 +40,6 @@ class MemoryWalk {
   bool has_items(size_t u) const;
   /// Cached units do not in steps: what they would have made stands there from the start.
   bool runs(size_t u) const;
-  bool trains(size_t u) const;
   UnitMemory declared(size_t u, bool keeps_graph);
   MicrobatchSizes module_sizes(size_t u) const;
   void prepare();

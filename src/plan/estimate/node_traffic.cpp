@@ -14,21 +14,6 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-/// The axes of "dp_shard+dp_module+cp".
-std::vector<Axis> axes_of(const std::string& names) {
-  std::vector<Axis> axes;
-  for (size_t begin = 0; begin <= names.size();) {
-    const size_t end = std::min(names.find('+', begin), names.size());
-    const std::string name = names.substr(begin, end - begin);
-    int axis = 0;
-    while (axis < kNumAxes && name != axis_name(static_cast<Axis>(axis))) ++axis;
-    if (axis == kNumAxes) throw InternalError("no axis " + name + " for a group of ranks");
-    axes.push_back(static_cast<Axis>(axis));
-    begin = end + 1;
-  }
-  return axes;
-}
-
 /// The other ranks of a link: those on its other side.
 Ranks link_peers(const MeshShape& shape, int rank, const RankLink& link) {
   const int first = rank - rank % shape.ranks_per_replica();
@@ -38,26 +23,15 @@ Ranks link_peers(const MeshShape& shape, int rank, const RankLink& link) {
   return peers;
 }
 
-/// The ranks of the group under which a mesh counts what `rank` sends.
-Ranks group_of(const MeshShape& shape, int rank, const std::string& name) {
-  if (name == "replica") return replica(shape, rank);
-  const size_t dot = name.find('.');
-  if (dot == std::string::npos) throw InternalError("no group of ranks " + name);
-  const std::string module = name.substr(0, dot), group = name.substr(dot + 1);
-  const ModuleGrid& grid = shape.grid(module);
-  if (group == "shard_subgroup") return shard_subgroup(shape, rank, module, grid.shard_subgroup);
-  if (group == "kv_holders") return piece_holders(shape, rank, module, grid.kv_holders);
-  if (group == "cp_inner") return cp_inner_group(shape, rank, module);
-  if (group == "cp_outer") return cp_outer_group(shape, rank, module);
-  if (group == "tied") return tied_group(shape, rank, module);
-  return shape.group(rank, module, axes_of(group));
-}
-
-Ranks peers_of(const MeshShape& shape, int rank, const std::string& name) {
+/// The other ranks of the group under which a mesh counts what `rank` sends.
+Ranks peers_of(const MeshShape& shape, const std::vector<RankGroups>& groups, int rank,
+               const std::string& name) {
   for (const RankLink& link : shape.links)
     if (name.starts_with(link.name + " ")) return link_peers(shape, rank, link);
-  Ranks peers = group_of(shape, rank, name);
-  peers.erase(std::remove(peers.begin(), peers.end(), rank), peers.end());
+  const auto found = std::ranges::find(groups, name, &RankGroups::name);
+  if (found == groups.end()) throw InternalError("no group of ranks " + name);
+  Ranks peers = found->of(rank);
+  std::erase(peers, rank);
   return peers;
 }
 
@@ -109,18 +83,19 @@ StepPlan step_of(const Plan& plan, const MicrobatchTokens& tokens) {
 Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
   std::map<std::string, double> crossing;
   const int per_replica = plan.mesh.ranks_per_replica();
+  const std::vector<RankGroups> groups = rank_groups(plan.mesh);
   const MicrobatchTokens tokens = full_rows(plan);
   const StepPlan step = step_of(plan, tokens);
   for (int inside = 0; inside < per_replica; ++inside) {
-    const MicrobatchRows rows = rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside),
-                                                   plan.images_both_ways());
+    const MicrobatchRows rows =
+        rows_of_microbatch(tokens, plan.model, plan.replica_layout(inside), plan.images_both_ways);
     // Replicas send alike, but for the norms that lie in their shards.
     const Traffic sent = traffic_of_step(plan, step, {rows}, inside);
     for (int rank = inside; rank < plan.world_size(); rank += per_replica)
       for (const auto& [group, bytes] : sent)
         crossing[group] +=
             static_cast<double>(bytes) *
-            part_elsewhere(peers_of(plan.mesh, rank, group), rank, order.node_of_logical);
+            part_elsewhere(peers_of(plan.mesh, groups, rank, group), rank, order.node_of_logical);
   }
   Traffic traffic;
   for (const auto& [group, bytes] : crossing)

@@ -226,17 +226,6 @@ class StepTraffic {
 
 }  // namespace
 
-std::string group_name(const std::string& module, std::vector<Axis> axes) {
-  std::sort(axes.begin(), axes.end());
-  std::string name;
-  for (Axis axis : axes) name.append(name.empty() ? "" : "+").append(axis_name(axis));
-  return group_name(module, name);
-}
-
-std::string group_name(const std::string& module, const std::string& special) {
-  return module + "." + special;
-}
-
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank) {
   const Schedule schedule = plan.rank_step(step, world_rank).schedule;

@@ -6,6 +6,7 @@
 
 #include "plan/model/passing_ops.hpp"
 #include "zea/plan/estimate/traffic.hpp"
+#include "zea/plan/mesh/reduction.hpp"
 
 namespace zea::detail {
 namespace {
@@ -22,16 +23,9 @@ struct AttentionShape {
   int64_t heads, kv_heads, dim;
 };
 
-bool trains(const ModelSpec& model, const UnitSpec& unit) {
-  return std::any_of(unit.params.begin(), unit.params.end(),
-                     [&](int param) { return model.params[param].trainable; });
-}
-
-bool trains_upstream(const ModelSpec& model, const UnitSpec& unit) {
-  return std::any_of(unit.inputs.begin(), unit.inputs.end(), [&](const UnitInput& input) {
-    const UnitSpec& source = model.units[input.unit];
-    return trains(model, source) || trains_upstream(model, source);
-  });
+bool has_gradient_upstream(const ModelSpec& model, const UnitSpec& unit) {
+  const std::vector<bool> has = model.units_with_gradient();
+  return std::ranges::any_of(unit.inputs, [&](const UnitInput& input) { return has[input.unit]; });
 }
 
 /// Counts what each operation of a unit sends: in forward, or in the backward that belongs to it.
@@ -45,7 +39,7 @@ class TrafficOps : public PassingOps<TrafficOps, Graded> {
         grid_(plan.mesh.grid(unit.module)),
         coordinate_(plan.mesh.coordinate(world_rank, unit.module)),
         dtype_(plan.precision_of(unit.module).param),
-        upstream_(trains_upstream(plan.model, unit)),
+        upstream_(has_gradient_upstream(plan.model, unit)),
         backward_(backward) {}
 
   Graded input(size_t) { return {upstream_}; }

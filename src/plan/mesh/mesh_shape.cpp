@@ -45,13 +45,14 @@ void check_schedule(const Options& options, Faults& faults) {
   const int64_t stages = options.meshes[kDecoder].virtual_stages;
   const std::string found = "mesh.schedule = \"" + mesh.schedule + "\"";
   if (interleaves && stages == 1)
-    faults.add(found + " needs virtual stages; set mesh.llm.virtual_stages to 2 or more");
+    faults.add(found + " needs virtual stages; set mesh." + kDecoder +
+               ".virtual_stages to 2 or more");
   if (!interleaves && stages > 1)
-    faults.add("mesh.llm.virtual_stages = " + std::to_string(stages) + " with " + found +
-               ", which has none; use \"interleaved_1f1b\"");
+    faults.add("mesh." + kDecoder + ".virtual_stages = " + std::to_string(stages) + " with " +
+               found + ", which has none; use \"interleaved_1f1b\"");
   if (interleaves && pipeline_ranks(options.meshes[kDecoder]) == 1)
-    faults.add(found +
-               " with mesh.llm.pp = 1: there are no ranks between which stages take turns; "
+    faults.add(found + " with mesh." + kDecoder +
+               ".pp = 1: there are no ranks between which stages take turns; "
                "raise pp, or use \"1f1b\"");
   if (!is_pipelined(options) && mesh.schedule != MeshOptions{}.schedule)
     faults.note(found +
@@ -62,9 +63,10 @@ void check_schedule(const Options& options, Faults& faults) {
 /// Encoders that share ranks with the language model stand in its first stage.
 void add_shared(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
   const int64_t stage_ranks = degrees_product(options.meshes[kDecoder]);
-  const std::string whose = pipeline_ranks(options.meshes[kDecoder]) > 1
-                                ? "the first stage of [mesh.llm], which are its tp x cp"
-                                : "a replica, which are tp x cp of [mesh.llm]";
+  const std::string whose =
+      pipeline_ranks(options.meshes[kDecoder]) > 1
+          ? "the first stage of [mesh." + kDecoder + "], which are its tp x cp"
+          : "a replica, which are tp x cp of [mesh." + kDecoder + "]";
   for (const EncoderSpec& encoder : model.encoders) {
     const std::string& module = encoder.name;
     const ModuleMeshOptions& own = options.meshes[module];
@@ -138,7 +140,8 @@ void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model,
                 ? add_colocated(shape, options, model, faults)
                 : add_disjoint(shape, options, model, faults);
   if (options.meshes[kDecoder].dp_module > 1)
-    faults.add("mesh.llm.dp_module = " + std::to_string(options.meshes[kDecoder].dp_module) +
+    faults.add("mesh." + kDecoder +
+               ".dp_module = " + std::to_string(options.meshes[kDecoder].dp_module) +
                ": only encoders deal items to their ranks; allowed: 0, 1");
   ModuleMeshOptions own = options.meshes[kDecoder];
   own.dp_module = 0;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "zea/core/error.hpp"
+#include "zea/core/join.hpp"
 
 namespace zea {
 namespace {
@@ -79,6 +80,47 @@ std::vector<int> shard_subgroup(const MeshShape& shape, int world_rank, const st
 std::vector<int> replica(const MeshShape& shape, int world_rank) {
   const int ranks = shape.ranks_per_replica();
   return consecutive(world_rank / ranks * ranks, ranks);
+}
+
+std::string group_name(const std::string& module, const std::string& special) {
+  return module + "." + special;
+}
+
+std::string group_name(const std::string& module, std::vector<Axis> axes) {
+  std::ranges::sort(axes);
+  return group_name(module, join(axes, "+", axis_name));
+}
+
+std::vector<RankGroups> rank_groups(const MeshShape& shape) {
+  std::vector<RankGroups> all{{"replica", [&](int rank) { return replica(shape, rank); }}};
+  for (const ModuleGrid& grid : shape.modules) {
+    const std::string& module = grid.module;
+    const auto add = [&](const std::string& name, const auto& group_of) {
+      all.push_back({name, [&, group_of](int rank) {
+                       return shape.has(rank, module) ? group_of(rank) : std::vector<int>{};
+                     }});
+    };
+    const auto add_special = [&](bool exists, const char* name, const auto& group_of) {
+      if (exists) add(group_name(module, name), group_of);
+    };
+    std::vector<std::vector<Axis>> sets{
+        {Axis::Tp}, {Axis::DpReplicate}, shard_axes(), token_axes(), stage_axes()};
+    sets.insert(sets.end(), grid.buffer_axes.begin(), grid.buffer_axes.end());
+    for (const std::vector<Axis>& axes : sets)
+      add(group_name(module, axes),
+          [&, axes](int rank) { return shape.group(rank, module, axes); });
+    add_special(grid.shard_subgroup > 0, "shard_subgroup",
+                [&](int rank) { return shard_subgroup(shape, rank, module, grid.shard_subgroup); });
+    add_special(grid.kv_holders > 1, "kv_holders",
+                [&](int rank) { return piece_holders(shape, rank, module, grid.kv_holders); });
+    add_special(!grid.tied_stages.empty(), "tied",
+                [&](int rank) { return tied_group(shape, rank, module); });
+    add_special(grid.cp > 1, "cp_inner",
+                [&](int rank) { return cp_inner_group(shape, rank, module); });
+    add_special(grid.cp > 1, "cp_outer",
+                [&](int rank) { return cp_outer_group(shape, rank, module); });
+  }
+  return all;
 }
 
 }  // namespace zea

@@ -7,6 +7,7 @@
 
 #include "add_adapters.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/join.hpp"
 #include "zea/plan/model/param_rules.hpp"
 
 namespace zea {
@@ -173,12 +174,10 @@ class Adapting {
       const std::string name = without_numbers(name_of(target));
       if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
-    std::string all;
-    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
     throw PlanError("model." + module_ + ".lora.targets: \"" + pattern +
                     "\" matches no linear of " + module_ +
-                    " that an adapter can stand beside; these are " + (all.empty() ? "none" : all) +
-                    " (or their last words: q_proj)");
+                    " that an adapter can stand beside; these are " +
+                    (names.empty() ? "none" : join(names)) + " (or their last words: q_proj)");
   }
 
   /// What adapters stand beside is frozen with all of its part: the module, or, where a projector

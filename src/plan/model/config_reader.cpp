@@ -21,7 +21,6 @@ constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
                                     "begin_suppress_tokens",
                                     "bos_token_id",
                                     "chunk_size_feed_forward",
-                                    "cross_attention_hidden_size",
                                     "decoder_start_token_id",
                                     "diversity_penalty",
                                     "do_sample",
@@ -37,8 +36,6 @@ constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
                                     "initializer_factor",
                                     "initializer_range",
                                     "is_composition",
-                                    "is_decoder",
-                                    "is_encoder_decoder",
                                     "label2id",
                                     "length_penalty",
                                     "max_length",
@@ -54,7 +51,6 @@ constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
                                     "pad_token_id",
                                     "prefix",
                                     "problem_type",
-                                    "pruned_heads",
                                     "remove_invalid_values",
                                     "repetition_penalty",
                                     "return_dict",
@@ -64,16 +60,23 @@ constexpr std::array kOfEveryConfig{"_attn_implementation_autoset",
                                     "task_specific_params",
                                     "temperature",
                                     "tf_legacy_loss",
-                                    "tie_encoder_decoder",
                                     "tokenizer_class",
                                     "top_k",
                                     "top_p",
                                     "torch_dtype",
-                                    "torchscript",
                                     "transformers_version",
                                     "typical_p",
                                     "use_bfloat16",
                                     "use_cache"};
+
+/// What it writes, too, and what makes another model of some families. Nothing is built of that, so
+/// it must be as they have it who do without.
+constexpr std::array<std::array<const char*, 2>, 6> kOnly{{{"cross_attention_hidden_size", "null"},
+                                                           {"is_decoder", "false"},
+                                                           {"is_encoder_decoder", "false"},
+                                                           {"pruned_heads", "{}"},
+                                                           {"tie_encoder_decoder", "false"},
+                                                           {"torchscript", "false"}}};
 
 }  // namespace
 
@@ -141,6 +144,12 @@ void ConfigReader::refuse_unknown() const {
     const bool is_usual =
         std::find(kOfEveryConfig.begin(), kOfEveryConfig.end(), key) != kOfEveryConfig.end();
     if (value.is_null() || is_usual) continue;
+    const auto only = std::ranges::find(kOnly, key, [](const auto& row) { return row[0]; });
+    if (only != kOnly.end() && !asked_->contains(path)) {
+      if (value.dump() != (*only)[1] && !(value.is_array() && value.empty()))
+        refuse(key, value.dump(), (*only)[1]);
+      continue;
+    }
     if (!asked_->contains(path))
       throw WeightsError("model config: " + path + " = " + value.dump() +
                          " is a key that zea does not know, so it cannot tell whether the model "

@@ -10,6 +10,8 @@
 #include "config_reader.hpp"
 #include "spec_builder.hpp"
 
+#include "zea/core/join.hpp"
+
 namespace zea::detail {
 
 /// A language model, alone or in another family.
@@ -213,9 +215,8 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
   const std::string type = config.text("model_type", usual);
   const auto found = families.find(type);
   if (found != families.end()) return found->second(config);
-  std::string names;
-  for (const auto& [name, read] : families) names += (names.empty() ? "" : ", ") + name;
-  config.refuse("model_type", type, names + " (others are not built yet)");
+  const auto name = &Families::value_type::first;
+  config.refuse("model_type", type, join(families, ", ", name) + " (others are not built yet)");
 }
 
 /// Encoders, their projectors and a decoder of the families above, by the model_type of configs.

@@ -132,7 +132,7 @@ VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defau
   if (encoder.spec.patches().fills_pixels && !defaults.gives_shapes)
     config.refuse("vision_config.model_type", config.object("vision_config").text("model_type", ""),
                   "an encoder that transformers' composites run, which this is in none; put it "
-                  "together with a language model by a deck (model.vision.weights)");
+                  "together with a language model by a deck (weights of an encoder's section)");
   for (int64_t layer : config.integers("vision_feature_layer", defaults.layer))
     encoder.taps.push_back(resolve_tap(config, layer, encoder.spec.layers));
   const std::string select = config.text("vision_feature_select_strategy", defaults.select);

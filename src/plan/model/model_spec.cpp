@@ -10,6 +10,7 @@
 #include "check_roles.hpp"
 #include "families.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/join.hpp"
 #include "zea/plan/model/adapters.hpp"
 #include "zea/plan/model/generation_config.hpp"
 
@@ -33,9 +34,7 @@ std::string family_names() {
   std::set<std::string> all;
   for (const auto& [name, make] : detail::composites()) all.insert(name);
   for (const auto& [name, read] : detail::decoders()) all.insert(name);
-  std::string names;
-  for (const std::string& name : all) names += (names.empty() ? "" : ", ") + name;
-  return names;
+  return join(all);
 }
 
 ModelSpec make_decoder(const ConfigReader& config, detail::ReadDecoder read,
@@ -135,9 +134,7 @@ const BlockSpec& ModelSpec::block(const std::string& module) const {
 }
 
 std::string ModelSpec::module_names() const {
-  std::string names;
-  for (const std::string& module : modules()) names += (names.empty() ? "" : ", ") + module;
-  return names;
+  return join(modules());
 }
 
 bool ModelSpec::has(const std::string& module) const {
@@ -148,6 +145,20 @@ bool ModelSpec::has(const std::string& module) const {
 int ModelSpec::encoder_index(const std::string& module) const {
   const auto found = std::ranges::find(encoders, module, &EncoderSpec::name);
   return found == encoders.end() ? -1 : static_cast<int>(found - encoders.begin());
+}
+
+bool ModelSpec::trains(const std::vector<int>& some_params) const {
+  return std::ranges::any_of(some_params, [&](int param) { return params[param].trainable; });
+}
+
+std::vector<bool> ModelSpec::units_with_gradient(
+    const std::function<bool(const UnitSpec&)>& runs) const {
+  std::vector<bool> has(units.size(), false);
+  const auto reads_one = [&](const UnitInput& input) { return has[input.unit]; };
+  for (size_t u = 0; u < has.size(); ++u)
+    has[u] = runs(units[u]) &&
+             (trains(units[u].params) || std::ranges::any_of(units[u].inputs, reads_one));
+  return has;
 }
 
 bool ModelSpec::makes_features(int unit) const {

@@ -88,7 +88,7 @@ void check_precision(Faults& faults, const Options& options, const ModelSpec& mo
   for (const EncoderSpec& encoder : model.encoders) {
     const DType features = make_precision(options, encoder.name).output;
     if (!options.precisions[kDecoder].cast_forward_inputs && features != wanted)
-      faults.add("precision.llm.cast_forward_inputs = false, but the " + encoder.name +
+      faults.add("precision." + kDecoder + ".cast_forward_inputs = false, but the " + encoder.name +
                  " module gives out " + dtype_name(features) +
                  " and the language model computes in " + dtype_name(wanted) +
                  "; set it to true, or precision." + encoder.name +

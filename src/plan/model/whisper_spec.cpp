@@ -63,6 +63,7 @@ EncoderSpec read_whisper(const ConfigReader& config) {
                     "max_target_positions",    "median_filter_width",
                     "num_hidden_layers",       "tie_word_embeddings",
                     "use_weighted_layer_sum",  "vocab_size"});
+  config.pass_over({"is_encoder_decoder"});  // all of Whisper is one
   return read_whisper_like(
       config, {.hidden = 384, .intermediate = 1536, .layers = 4, .heads = 6, .mel_bins = 80});
 }

@@ -5,22 +5,6 @@
 #include <map>
 
 namespace zea::detail {
-namespace {
-
-std::vector<bool> units_with_gradient(const ModelSpec& model) {
-  std::vector<bool> has(model.units.size(), false);
-  for (size_t u = 0; u < has.size(); ++u) {
-    const UnitSpec& unit = model.units[u];
-    has[u] = std::any_of(unit.params.begin(), unit.params.end(),
-                         [&](int param) { return model.params[param].trainable; }) ||
-             std::any_of(unit.inputs.begin(), unit.inputs.end(),
-                         [&](const UnitInput& input) { return has[input.unit]; });
-  }
-  return has;
-}
-
-}  // namespace
-
 std::vector<StageTraffic> make_stage_traffic(const Pipeline& pipeline, const ModelSpec& model) {
   std::vector<StageTraffic> traffic(pipeline.stages.size());
   // The first stage of each place that reads a unit: it asks for the output, and when it is through
@@ -37,7 +21,7 @@ std::vector<StageTraffic> make_stage_traffic(const Pipeline& pipeline, const Mod
         readers.try_emplace({input.unit, pipeline.stages[stage].place}, stage);
     }
   }
-  const std::vector<bool> has_gradient = units_with_gradient(model);
+  const std::vector<bool> has_gradient = model.units_with_gradient();
   for (const PipelineEdge& edge : edges_of(pipeline, model)) {
     const int first = readers.at({edge.unit, edge.to});
     const int source = pipeline.stage_of_unit[edge.unit];

@@ -67,10 +67,10 @@ Walk::Work Walk::work_of(const MicrobatchKinds& kinds) const {
   const std::vector<UnitSpec>& units = input_.model.units;
   Work work{std::vector<bool>(units.size()), std::vector<bool>(units.size())};
   for (const MicrobatchKind& kind : kinds) {
-    const std::vector<bool> backward = units_with_backward(input_.model, kind);
+    const auto runs = [&](const UnitSpec& unit) { return unit_runs(unit, kind); };
+    const std::vector<bool> backward = input_.model.units_with_gradient(runs);
     for (size_t u = 0; u < units.size(); ++u) {
-      const bool runs = takes_part(static_cast<int>(u)) && unit_runs(units[u], kind);
-      work.forward[u] = work.forward[u] || runs;
+      work.forward[u] = work.forward[u] || (takes_part(static_cast<int>(u)) && runs(units[u]));
       work.backward[u] = work.backward[u] || backward[u];
     }
   }
@@ -294,19 +294,6 @@ std::optional<size_t> Walk::units_before(size_t index, int units) const {
 
 bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch) {
   return unit.encoder < 0 ? microbatch.has_samples : microbatch.items.of(unit.encoder) > 0;
-}
-
-std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchKind& microbatch) {
-  std::vector<bool> has(model.units.size(), false);
-  for (size_t u = 0; u < has.size(); ++u) {
-    const UnitSpec& unit = model.units[u];
-    if (!unit_runs(unit, microbatch)) continue;
-    has[u] = std::any_of(unit.params.begin(), unit.params.end(),
-                         [&](int param) { return model.params[param].trainable; }) ||
-             std::any_of(unit.inputs.begin(), unit.inputs.end(),
-                         [&](const UnitInput& input) { return has[input.unit]; });
-  }
-  return has;
 }
 
 }  // namespace zea

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "zea/plan/steps/step_plan.hpp"
@@ -15,8 +16,8 @@
 namespace zea::detail {
 
 using Ids = std::vector<int64_t>;
-/// What a thing costs each set of ranks.
-using Costs = std::vector<double>;
+/// What a thing costs each set of ranks: numbers that another holds, since there are many things.
+using Costs = std::span<const double>;
 
 /// Takes the thing at `position`, or refuses since it has no room.
 using Take = std::function<bool(int taker, int64_t position)>;
@@ -29,18 +30,18 @@ std::optional<std::vector<Ids>> deal_longest_first(const std::vector<Costs>& cos
 /// Position p to taker p mod takers.
 std::vector<Ids> deal_in_turn(int64_t positions, int takers);
 
-/// The rows of a microbatch: ids of samples.
+/// The rows of a microbatch: positions of samples in the global batch.
 using Rows = std::vector<Ids>;
 
 /// Microbatches of the samples of `share` in their order: each sample goes into the first row that
-/// has room, rows into microbatches as they come.
-std::vector<Rows> pack_in_order(const Ids& share, const std::vector<SampleIndex>& index,
+/// has room, rows into microbatches as they come. `lengths`: the tokens of each position.
+std::vector<Rows> pack_in_order(const Ids& share, const Ids& lengths,
                                 const StepPlanOptions& options);
 
 /// `microbatches` of them that cost about the same; in a row samples stand in the order of `share`.
-/// Nothing where some sample finds no room that way.
+/// `costs`: of each of `share`. Nothing where some sample finds no room that way.
 std::optional<std::vector<Rows>> pack_by_cost(const Ids& share, const std::vector<Costs>& costs,
-                                              const std::vector<SampleIndex>& index,
-                                              const StepPlanOptions& options, int microbatches);
+                                              const Ids& lengths, const StepPlanOptions& options,
+                                              int microbatches);
 
 }  // namespace zea::detail

@@ -22,19 +22,36 @@ void check_lengths(const Ids& samples, const std::vector<SampleIndex>& index, in
                       "; raise data.row_tokens or leave the sample out");
 }
 
+std::vector<Costs> in_groups(const std::vector<double>& numbers, size_t each) {
+  std::vector<Costs> groups;
+  for (size_t begin = 0; begin < numbers.size(); begin += each)
+    groups.push_back(Costs(numbers).subspan(begin, each));
+  return groups;
+}
+
+/// Knows samples by their positions in the global batch.
 class StepPlanner {
  public:
   StepPlanner(const Ids& samples, const std::vector<SampleIndex>& index,
               const StepPlanOptions& options)
-      : samples_(samples), index_(index), options_(options) {}
+      : options_(options) {
+    for (const int64_t id : samples) {
+      lengths_.push_back(index[id].tokens);
+      for (const SampleCosts& of_set : options.costs)
+        numbers_.push_back(sample_cost(index[id], of_set));
+    }
+    costs_ = in_groups(numbers_, options.costs.size());
+  }
 
   /// Of each replica its microbatches: as many on all of them, the last ones possibly empty.
   std::vector<std::vector<Rows>> deal() const {
     std::vector<std::vector<Rows>> replicas;
     size_t most = 0;
-    const std::vector<Ids> shares = deal_to_replicas();
+    const std::vector<Ids> shares =
+        options_.balance ? *detail::deal_longest_first(costs_, options_.replicas)
+                         : detail::deal_in_turn(std::ssize(lengths_), options_.replicas);
     for (const Ids& share : shares) {
-      replicas.push_back(detail::pack_in_order(share, index_, options_));
+      replicas.push_back(detail::pack_in_order(share, lengths_, options_));
       most = std::max(most, replicas.back().size());
     }
     for (size_t replica = 0; replica < replicas.size(); ++replica) {
@@ -45,36 +62,17 @@ class StepPlanner {
   }
 
  private:
-  Costs costs_of(int64_t id) const {
-    Costs costs;
-    for (const SampleCosts& of_set : options_.costs)
-      costs.push_back(sample_cost(index_[id], of_set));
-    return costs;
-  }
-
-  /// The samples of each replica, in the order of the global batch.
-  std::vector<Ids> deal_to_replicas() const {
-    const auto count = static_cast<int64_t>(samples_.size());
-    std::vector<Costs> costs;
-    for (const int64_t id : samples_) costs.push_back(costs_of(id));
-    std::vector<Ids> shares = options_.balance
-                                  ? *detail::deal_longest_first(costs, options_.replicas)
-                                  : detail::deal_in_turn(count, options_.replicas);
-    for (Ids& share : shares)
-      for (int64_t& position : share) position = samples_[position];
-    return shares;
-  }
-
   /// Makes the microbatches alike. Where rows are so full that samples do not fit that way, the
   /// longest go first; where that does not help either, microbatches stay as they are.
   void balance(const Ids& share, int microbatches, std::vector<Rows>& packed) const {
-    std::vector<Costs> costs, lengths;
-    for (const int64_t id : share) {
-      costs.push_back(costs_of(id));
-      lengths.push_back({static_cast<double>(index_[id].tokens)});
+    std::vector<Costs> costs;
+    std::vector<double> lengths;
+    for (const int64_t position : share) {
+      costs.push_back(costs_[position]);
+      lengths.push_back(static_cast<double>(lengths_[position]));
     }
-    for (const std::vector<Costs>& weights : {costs, lengths})
-      if (auto balanced = detail::pack_by_cost(share, weights, index_, options_, microbatches)) {
+    for (const std::vector<Costs>& weights : {costs, in_groups(lengths, 1)})
+      if (auto balanced = detail::pack_by_cost(share, weights, lengths_, options_, microbatches)) {
         packed = std::move(*balanced);
         break;
       }
@@ -87,8 +85,8 @@ class StepPlanner {
     for (Rows& rows : microbatches) {
       double load = 0;
       for (const Ids& row : rows)
-        for (const int64_t id : row)
-          for (const double cost : costs_of(id)) load += cost;
+        for (const int64_t position : row)
+          for (const double cost : costs_[position]) load += cost;
       loaded.emplace_back(load, std::move(rows));
     }
     std::stable_sort(loaded.begin(), loaded.end(),
@@ -96,16 +94,19 @@ class StepPlanner {
     for (size_t m = 0; m < microbatches.size(); ++m) microbatches[m] = std::move(loaded[m].second);
   }
 
-  const Ids& samples_;
-  const std::vector<SampleIndex>& index_;
   const StepPlanOptions& options_;
+  Ids lengths_;                  ///< of each sample
+  std::vector<double> numbers_;  ///< of each sample and set of ranks
+  std::vector<Costs> costs_;     ///< these, of each sample
 };
 
-MicrobatchPlan count_microbatch(const Rows& rows, const std::vector<SampleIndex>& index) {
+MicrobatchPlan count_microbatch(const Rows& rows, const Ids& samples,
+                                const std::vector<SampleIndex>& index) {
   MicrobatchPlan microbatch;
   microbatch.rows = static_cast<int64_t>(rows.size());
   for (const Ids& row : rows)
-    for (const int64_t id : row) {
+    for (const int64_t position : row) {
+      const int64_t id = samples[position];
       microbatch.samples.push_back(id);
       microbatch.tokens += index[id].tokens;
       microbatch.targets += index[id].targets;
@@ -159,7 +160,8 @@ StepPlan make_step_plan(int64_t step, const std::vector<int64_t>& samples,
   std::vector<std::vector<MicrobatchPlan>> replicas;
   for (const std::vector<Rows>& microbatches : StepPlanner(samples, index, options).deal()) {
     replicas.emplace_back();
-    for (const Rows& rows : microbatches) replicas.back().push_back(count_microbatch(rows, index));
+    for (const Rows& rows : microbatches)
+      replicas.back().push_back(count_microbatch(rows, samples, index));
   }
   StepPlan plan = count_step(std::move(replicas), options.shard_group);
   plan.step = step;

@@ -134,16 +134,11 @@ std::vector<UnitCost> item_costs(const ModelSpec& model, int64_t times) {
 
 std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<UnitCost>& plain) {
   std::vector<UnitCost> costs = plain;
-  std::vector<bool> has_gradient(model.units.size(), false);
+  const std::vector<bool> has_gradient = model.units_with_gradient();
   for (size_t u = 0; u < costs.size(); ++u) {
     const UnitSpec& unit = model.units[u];
-    const bool trains = std::any_of(unit.params.begin(), unit.params.end(),
-                                    [&](int param) { return model.params[param].trainable; });
-    const bool upstream = std::any_of(unit.inputs.begin(), unit.inputs.end(),
-                                      [&](const UnitInput& in) { return has_gradient[in.unit]; });
-    has_gradient[u] = trains || upstream;
     if (!has_gradient[u]) costs[u].backward_input = 0;
-    costs[u].backward_weight *= trains ? trained_share(model, unit) : 0;
+    costs[u].backward_weight *= model.trains(unit.params) ? trained_share(model, unit) : 0;
   }
   return costs;
 }

@@ -68,10 +68,7 @@ class FlopOps : public detail::RowOps<FlopOps, Rows> {
 
  private:
   Rows with(const Rows& x, const std::string& role) const {
-    const std::vector<int> params = model_.params_of(unit_, role);
-    const bool trains = std::any_of(params.begin(), params.end(),
-                                    [&](int param) { return model_.params[param].trainable; });
-    return {x.rows, x.has_gradient || trains};
+    return {x.rows, x.has_gradient || model_.trains(model_.params_of(unit_, role))};
   }
   Rows table(const std::string& role) const { return with({count_.tokens}, role); }
   Rows product(const Rows& x, const std::string& role) {

@@ -40,6 +40,7 @@ struct OptimizerSpec {
   Choice<OptimizerKind> kind = OptimizerKind::Adamw;
   std::vector<StateSpec> states;
   std::vector<std::string> keys;  ///< of [optim], that not every optimizer reads
+  bool reads_factor = false;      ///< of clipping on the device, where the sums of a step made it
 
   /// Whether states of large matrices are in blocks.
   bool has_blocks() const;

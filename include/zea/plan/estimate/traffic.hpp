@@ -14,10 +14,6 @@
 
 namespace zea {
 
-/// The names of groups: "llm.tp", "llm.dp_shard+dp_module+cp".
-std::string group_name(const std::string& module, std::vector<Axis> axes);
-std::string group_name(const std::string& module, const std::string& special);
-
 /// What `world_rank` sends in training step `step`; `rows`: of each of its microbatches.
 Traffic traffic_of_step(const Plan& plan, const StepPlan& step,
                         const std::vector<MicrobatchRows>& rows, int world_rank);

@@ -13,6 +13,7 @@
 //   at several stages (tied embeddings)          of one stage's use: summed over these stages
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -53,5 +54,18 @@ std::vector<int> shard_subgroup(const MeshShape& shape, int world_rank, const st
 /// The ranks of `world_rank`'s replica (one dp_replicate, one dp_shard), of all modules: features
 /// travel among them.
 std::vector<int> replica(const MeshShape& shape, int world_rank);
+
+/// The names of groups: "llm.tp", "llm.dp_shard+dp_module+cp", "llm.tied".
+std::string group_name(const std::string& module, const std::string& special);
+std::string group_name(const std::string& module, std::vector<Axis> axes);
+
+struct RankGroups {
+  std::string name;  ///< under which it is counted what they send
+  /// That of a rank; none where it has no part of the module.
+  std::function<std::vector<int>(int world_rank)> of;
+};
+
+/// All groups that a mesh of this shape, which outlives them, is built of, but for links.
+std::vector<RankGroups> rank_groups(const MeshShape& shape);
 
 }  // namespace zea

@@ -4,6 +4,7 @@
 // torch nor weights. The model does not know its rank.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -132,6 +133,11 @@ struct ModelSpec {
   int64_t hidden(const std::string& module) const { return block(module).hidden; }
   /// Whether adapters of a module drop inputs.
   bool has_dropout(const std::string& module) const;
+  /// Whether one of these parameters trains.
+  bool trains(const std::vector<int>& some_params) const;
+  /// Of each unit that runs whether its output has a gradient: it trains, or one that it reads has.
+  std::vector<bool> units_with_gradient(const std::function<bool(const UnitSpec&)>& runs =
+                                            [](const UnitSpec&) { return true; }) const;
   /// Whether a unit's output goes to another module: rows of the language model's width.
   bool makes_features(int unit) const;
   /// Whether a unit's output, or what that is made of, is read with the samples that train.

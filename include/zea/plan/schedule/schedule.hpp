@@ -53,10 +53,6 @@ struct ScheduleInput : ScheduleParts {
 /// Whether `unit` has work in a microbatch: those of an encoder only where there are items of it.
 bool unit_runs(const UnitSpec& unit, const MicrobatchKind& microbatch);
 
-/// The units with a backward in a microbatch: those that run and have a trainable parameter, in
-/// themselves or in a unit upstream that runs too.
-std::vector<bool> units_with_backward(const ModelSpec& model, const MicrobatchKind& microbatch);
-
 struct Schedule {
   std::vector<Action> actions;
   /// Of each buffer: whether some rank of the whole job has its gradient in this step; the others

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// How large images and videos become, and of how many parts. Private to plan/.
+#pragma once
+
+#include "faults.hpp"
+#include "zea/deck/data_options.hpp"
+#include "zea/plan/model/model_spec.hpp"
+
+namespace zea::detail {
+
+/// Puts what the deck says in place of what encoders have by themselves.
+void set_item_limits(const DataOptions& data, ModelSpec& model);
+
+/// Of a model that has them.
+void check_item_limits(Faults& faults, const DataOptions& data, const ModelSpec& model);
+
+}  // namespace zea::detail
