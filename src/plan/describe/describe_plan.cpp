@@ -154,7 +154,9 @@ std::string describe(const MemoryEstimate& memory) {
          mebibytes(memory.gradients) + ", optimizer state " + mebibytes(memory.states) +
          ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
          ", activations " + mebibytes(memory.activations) + "; peak " + mebibytes(memory.total()) +
-         " at " + memory.peak_at;
+         " at " + memory.peak_at +
+         (memory.graphs > 0 ? ", and at most " + mebibytes(memory.graphs) + " that graphs keep"
+                            : "");
 }
 
 std::string describe(const Plan& plan, NarrowProducts products) {

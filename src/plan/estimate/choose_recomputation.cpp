@@ -50,7 +50,7 @@ class Recomputation {
   }
 
  private:
-  int64_t bytes() const { return estimate_memory(plan_, rank_, microbatches_).total(); }
+  int64_t bytes() const { return estimate_memory(plan_, rank_, microbatches_).with_graphs(); }
   bool fits() const { return bytes() <= limit_; }
 
   double cost(int unit) const { return plan_.unit_costs[unit].forward; }
@@ -145,7 +145,7 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
   const std::vector<MicrobatchSizes> full(static_cast<size_t>(predicted_microbatches(made)),
                                           full_microbatch(made));
   const auto bytes = [&full](const Plan& tried, size_t place) {
-    return estimate_memory(tried, tried.pipeline.places[place].first_rank, full).total();
+    return estimate_memory(tried, tried.pipeline.places[place].first_rank, full).with_graphs();
   };
   const auto recomputed = [may_choose](Plan tried) {
     for (size_t place = 0; may_choose && place < tried.pipeline.places.size(); ++place)

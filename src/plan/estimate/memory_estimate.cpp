@@ -123,6 +123,8 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
   detail::MemoryWalk walk(plan, place, microbatches, products, inputs);
   walk.run();
   estimate.activations = walk.peak();
+  if (const int64_t shapes = plan.options.run.cuda_graphs; shapes > 0)
+    estimate.graphs = shapes * inputs + walk.peak() - inputs;
   estimate.peak_at = walk.peak_at();
   if (const int64_t updating = inputs + muon_bytes(plan, world_rank);
       updating > estimate.activations) {
