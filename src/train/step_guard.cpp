@@ -43,8 +43,7 @@ std::string find_spike(const OptimOptions& optim, const StepHistory& history, do
 
 bool is_judged_on_device(const Plan& plan, bool has_kernels) {
   const OptimizerKind kind = plan.optimizer.kind;
-  const bool reads_scale =
-      kind == OptimizerKind::Adamw || kind == OptimizerKind::Adam || kind == OptimizerKind::Sgd;
+  const bool reads_scale = kind != OptimizerKind::Muon;
   const bool offloads = std::ranges::any_of(plan.shardings, &Sharding::offloads);
   return has_kernels && reads_scale && !offloads && plan.options.optim.spike_deviations == 0;
 }
