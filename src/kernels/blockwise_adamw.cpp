@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
 #include <vector>
 
 #include "elements.hpp"
@@ -169,29 +172,62 @@ void run_blocks(const at::Tensor& parameter, const at::Tensor& gradient,
       kChunkElements / block);
 }
 
-at::Tensor code_tensor(bool is_signed, const at::Tensor& like) {
-  const std::array<double, kCodes>& codes = dynamic_codes(is_signed);
-  return at::tensor(at::ArrayRef<double>(codes.data(), codes.size()), at::kDouble)
-      .to(like.options());
-}
+/// Codes and borders as CodeTable's, where `like` is and of its type: copied there once, since the
+/// host would wait for each copy.
+struct CodeTensors {
+  at::Tensor values, borders;
+
+  CodeTensors(bool is_signed, const at::Tensor& like) {
+    const std::array<double, kCodes>& codes = dynamic_codes(is_signed);
+    const at::Tensor wide =
+        at::tensor(at::ArrayRef<double>(codes.data(), codes.size()), at::kDouble);
+    values = wide.to(like.options());
+    borders = ((wide.slice(0, 1) + wide.slice(0, 0, -1)) / 2).to(like.options());
+  }
+
+  static const CodeTensors& of(bool is_signed, const at::Tensor& like) {
+    using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType, bool>;
+    static auto* const all = new std::map<Kind, CodeTensors>;  // devices end before they would
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    const Kind kind{like.device().type(), like.device().index(), like.scalar_type(), is_signed};
+    if (const auto known = all->find(kind); known != all->end()) return known->second;
+    return all->emplace(kind, CodeTensors(is_signed, like)).first->second;
+  }
+};
 
 /// (blocks, elements of a block)
 at::Tensor values_of(const BlockwiseMoment& moment, bool is_signed) {
   const at::Tensor parts =
-      code_tensor(is_signed, moment.scales).index_select(0, moment.codes.to(at::kLong));
+      CodeTensors::of(is_signed, moment.scales).values.index_select(0, moment.codes.to(at::kLong));
   return parts.view({moment.scales.numel(), -1}) * moment.scales.unsqueeze(1);
 }
 
-void keep_values(const BlockwiseMoment& moment, const at::Tensor& values, bool is_signed) {
-  const at::Tensor scales = values.abs().amax(1),
-                   wide = code_tensor(is_signed, values.to(at::kDouble));
-  const at::Tensor borders =
-      ((wide.slice(0, 1) + wide.slice(0, 0, -1)) / 2).to(values.scalar_type());
+/// Where `may_change`, if there is one, is false, the moment stays as it is.
+void keep_values(const BlockwiseMoment& moment, const at::Tensor& values, bool is_signed,
+                 const at::Tensor& may_change) {
+  at::Tensor scales = values.abs().amax(1);
   const at::Tensor parts = (values / scales.unsqueeze(1)).nan_to_num_(-1);
-  at::Tensor codes = at::bucketize(parts, borders);
+  at::Tensor codes = at::bucketize(parts, CodeTensors::of(is_signed, values).borders);
   if (!is_signed) codes = at::where(values > 0, codes.clamp_min(1), codes);
-  moment.codes.copy_(codes.flatten());
+  codes = codes.flatten().to(at::kByte);
+  if (may_change.defined()) {
+    codes = at::where(may_change, codes, moment.codes);
+    scales = at::where(may_change, scales, moment.scales);
+  }
+  moment.codes.copy_(codes);
   moment.scales.copy_(scales);
+}
+
+/// Whether a factor that lies on the device lets an update change anything; undefined: there is
+/// none.
+at::Tensor is_to_change(const double* scale_there, at::Device device) {
+  if (scale_there == nullptr) return {};
+  const at::Tensor scale = at::for_blob(const_cast<double*>(scale_there), {})
+                               .options(at::TensorOptions(device).dtype(at::kDouble))
+                               .target_device(device)
+                               .make_tensor();
+  return scale >= 0;
 }
 
 }  // namespace
@@ -219,6 +255,7 @@ void blockwise_adamw_reference(at::Tensor parameter, const at::Tensor& gradient,
                                const AdamwUpdate& update) {
   constexpr int64_t kMostBlocks = int64_t{1} << 14;
   const int64_t blocks = exp_avg.scales.numel(), block = parameter.numel() / blocks;
+  const at::Tensor may_change = is_to_change(update.scale_there, parameter.device());
   for (int64_t begin = 0; begin < blocks; begin += kMostBlocks) {
     const int64_t count = std::min(kMostBlocks, blocks - begin);
     const auto elements = [&](const at::Tensor& all) {
@@ -228,9 +265,9 @@ void blockwise_adamw_reference(at::Tensor parameter, const at::Tensor& gradient,
       return BlockwiseMoment{elements(all.codes), all.scales.narrow(0, begin, count)};
     };
     const at::Tensor m = values_of(run(exp_avg), true), v = values_of(run(exp_avg_sq), false);
-    adamw_reference(elements(parameter), elements(gradient), m.view(-1), v.view(-1), update);
-    keep_values(run(exp_avg), m, true);
-    keep_values(run(exp_avg_sq), v, false);
+    adamw(elements(parameter), elements(gradient), m.view(-1), v.view(-1), update);
+    keep_values(run(exp_avg), m, true, may_change);
+    keep_values(run(exp_avg_sq), v, false, may_change);
   }
 }
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the ranks of a stand-in NCCL communicator meet: a file in memory that all of them map.
-// Nothing is waited for longer than two minutes: who did not come is named.
+// Nothing is waited for longer than two minutes, or what is set: who did not come is named.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace zea::testing {
+
+void set_patience(std::chrono::milliseconds patience);
+inline constexpr std::chrono::milliseconds kUsualPatience = std::chrono::minutes(2);
 
 /// A message on its way, piece by piece.
 struct Transfer {

@@ -41,7 +41,9 @@ const GridScenario& with_dropout() {
   });
 }
 
-const GridScenario kWindows{.name = "windows", .remake = see_windows};
+/// Of 8 dimensions, of which the library's attention takes rows of segments in bf16.
+const GridScenario kHeads{.name = "heads", .model = {.head_dim = 8}},
+    kWindows{.name = "windows", .model = {.head_dim = 8}, .remake = see_windows};
 
 Grid grid_of(const char* strategy) {
   const Grid both{{1, 1}, strategy, 2};
@@ -71,12 +73,14 @@ MemoryDataset dataset(const ModelSpec& model, int64_t shapes, int64_t repeats) {
 struct GraphedRun {
   const char* strategy = "full_shard";
   const GridScenario* scenario = &grid_scenarios().front();
+  const char* preset = "fp64";
   int64_t graphs = 2;   ///< run.cuda_graphs
   int64_t shapes = 1;   ///< of the data
   int64_t repeats = 1;  ///< of steps of a shape, one after the other
 
   TinyRunOptions options() const {
     TinyRunOptions run = run_of(*scenario, grid_of(strategy));
+    run.deck.precision.preset = preset;
     run.deck.schedule = {.steps = kSteps, .global_batch = kSamples};
     run.deck.data.shuffle = false;
     run.deck.optim.on_nonfinite = "skip";
@@ -141,6 +145,22 @@ TEST_F(DeviceGraphs, GiveTheBitsOfStepsWithoutThem) {
       // Every step has other data: what was captured is not what is computed.
       for (size_t step = 1; step < got.result.losses.size(); ++step)
         EXPECT_NE(got.result.losses[step], got.result.losses[step - 1]);
+    }
+  EXPECT_TRUE(device().take_faults().empty());
+}
+
+/// By attention over rows of segments, and sums in fp32 of products of bf16.
+TEST_F(DeviceGraphs, GiveTheBitsOfStepsWithoutThemInBf16) {
+  for (const char* strategy : {"full_shard", "no_shard"})
+    for (const GridScenario* scenario : {&kHeads, &kWindows}) {
+      SCOPED_TRACE(std::string(strategy) + ", " + scenario->name);
+      device().take_launches();
+      const Trained got({.strategy = strategy, .scenario = scenario, .preset = "bf16"});
+      EXPECT_GT(device().take_launches()["addmm"], 0);
+      const Trained expected(
+          {.strategy = strategy, .scenario = scenario, .preset = "bf16", .graphs = 0});
+      expect_same(got, expected);
+      expect_counts(got.result, 1, 1, kSteps - 2);
     }
   EXPECT_TRUE(device().take_faults().empty());
 }

@@ -12,6 +12,7 @@
 #include "device/device.hpp"
 #include "device/functor_lists.hpp"
 #include "device/launch_items.hpp"
+#include "device/meeting.hpp"
 #include "support/mpi_main.hpp"
 #include "zea/core/error.hpp"
 
@@ -308,6 +309,50 @@ TEST(StandIn, NamesCallsOfAGroupInAnotherOrder) {
   start(ranks.rank() == 0);
   expect_mismatch(ranks.rank() == 0 ? "ncclAllReduce of 8" : "ncclAllReduce of 4");
   ncclCommAbort(comm);
+}
+
+/// On a device that runs communicators one at a time: each rank waits in that which it came to
+/// first, until one gives up.
+TEST(StandIn, NamesCommunicatorsInAnotherOrder) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const Buffer one(64), other(64);
+  write(one, 64, nullptr);
+  write(other, 64, nullptr);
+  device().take_turns(true);
+  const auto run = [&](bool one_first, std::chrono::milliseconds patience) {
+    const auto make = [] { return make_nccl_collectives(world().communicator(), compute_stream); };
+    const std::unique_ptr<Collectives> of_one = make(), of_other = make();
+    set_patience(patience);
+    std::vector<Pending> pending;
+    for (const bool is_one : {one_first, !one_first})
+      pending.push_back((is_one ? of_one : of_other)
+                            ->all_reduce(is_one ? one.data() : other.data(), is_one ? 8 : 4,
+                                         DType::Float64, ReduceOp::Sum));
+    int failed = 0;
+    for (Pending& call : pending) try {
+        finish(call);
+      } catch (const CommError&) {
+        ++failed;
+      }
+    return failed;
+  };
+  EXPECT_EQ(run(true, kUsualPatience), 0);
+  EXPECT_EQ(faults(), "");
+  const bool is_first = world().rank() == 0;
+  EXPECT_GT(run(is_first, std::chrono::milliseconds(500)), 0);
+  set_patience(kUsualPatience);
+  device().take_turns(false);
+  const std::string found = faults();
+  const bool is_named =
+      found.find(is_first ? "rank 0 waits in ncclAllReduce of 8 of type 8 for ranks 1"
+                          : "rank 1 waits in ncclAllReduce of 4 of type 8 for ranks 0") !=
+      std::string::npos;
+  EXPECT_TRUE(is_named || found.find("gave the communicator up") != std::string::npos) << found;
+  int64_t named = is_named ? 1 : 0;
+  make_mpi_collectives(world().communicator())
+      ->all_reduce(&named, 1, DType::Int64, ReduceOp::Sum)
+      .wait();
+  EXPECT_GT(named, 0);
 }
 
 TEST(StandIn, NamesMessagesOfAGroupInAnotherOrder) {

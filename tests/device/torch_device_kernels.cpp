@@ -75,7 +75,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
           narrow(at::matmul(p.transpose(2, 3), d)), at::Tensor()};
 }
 
-// Over rows of segments: (tokens, heads, dim), bounds of segments as int32 on the device.
+// Over rows of segments: (tokens, heads, dim), bounds of segments as int32 beside them. These are
+// the CPU's, which lacks them, so that the bounds are read when a graph is launched, not before.
 
 struct Ragged {
   at::Tensor q, k, v;  ///< (heads, tokens, dim), in fp32; keys repeated for their queries' heads
@@ -93,8 +94,7 @@ struct Ragged {
     q = queries.transpose(0, 1).to(at::kFloat);
     k = keys.transpose(0, 1).to(at::kFloat).repeat_interleave(repeats, 0);
     v = values.transpose(0, 1).to(at::kFloat).repeat_interleave(repeats, 0);
-    const at::Tensor host = starts.to(at::kCPU);
-    for (int64_t i = 0; i < host.numel(); ++i) bounds.push_back(host.data_ptr<int32_t>()[i]);
+    for (int64_t i = 0; i < starts.numel(); ++i) bounds.push_back(starts.data_ptr<int32_t>()[i]);
     for (size_t i = 1; i < bounds.size(); ++i) TORCH_CHECK(bounds[i] - bounds[i - 1] <= longest);
     TORCH_CHECK(bounds.back() == queries.size(0));
   }
@@ -112,7 +112,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> ragged_fo
     std::optional<int64_t> left, std::optional<int64_t> right, const std::optional<at::Tensor>&,
     const std::optional<at::Tensor>&) {
   TORCH_CHECK(dropout == 0);
-  const OneLaunch one("attention");
   const Ragged row(q, k, v, *starts, longest);
   const Seen seen(is_causal, left, right);
   std::vector<at::Tensor> outs, lses;
@@ -134,7 +133,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ragged_backward(
     const at::Tensor& out, const at::Tensor& lse, const at::Tensor& starts, const at::Tensor&,
     int64_t longest, int64_t, double, bool is_causal, const at::Tensor&, const at::Tensor&,
     std::optional<double> scale, std::optional<int64_t> left, std::optional<int64_t> right) {
-  const OneLaunch one("attention backward");
   TORCH_CHECK(dout.is_contiguous());
   const Ragged row(q, k, v, starts, longest);
   const Seen seen(is_causal, left, right);
@@ -199,10 +197,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_foreach_zero_", &zero_each);
   m.impl("_foreach_copy_", &copy_each);
   m.impl("addmm.dtype_out", &add_product);
-  m.impl("_flash_attention_forward", &ragged_forward);
-  m.impl("_flash_attention_backward", &ragged_backward);
   m.impl("_scaled_dot_product_efficient_attention", &forward);
   m.impl("_scaled_dot_product_efficient_attention_backward", &backward);
+}
+
+TORCH_LIBRARY_IMPL(aten, CPU, m) {
+  m.impl("_flash_attention_forward", &ragged_forward);
+  m.impl("_flash_attention_backward", &ragged_backward);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device kernels read and write 16 bytes at once: in the code that nvcc makes of every row, logit and flat functor.
-Single elements of 2 bytes are those of tails. A functor that hides its pointers from the lanes is found.
+Single elements, of whatever width, are those of tails, and what there is one of for each row or chunk. A functor that
+hides its pointers from the lanes is found.
 
 usage: check_device_loads.py ROOT [NVCC]
 """
@@ -17,6 +18,13 @@ NVCC = sys.argv[2:]
 KERNELS = ROOT / "src" / "kernels"
 # Their only results are sums.
 SUMS = ("AddLogitRow", "SquaresOfChunk")
+# Single loads and stores that are not of elements: statistics of rows, places, factors; as often as loops are unrolled.
+BESIDE = {
+    "NormaliseRow": (0, 3), "NormaliseRowBackward": (2, 0), "SumNormGradients": (42, 3),
+    "NormaliseHead": (0, 1), "NormaliseHeadBackward": (1, 0), "SumHeadNormGradients": (14, 1),
+    "MergeHead": (6, 2), "DropRow": (1, 0), "AddLogitRow": (3, 2), "LogitRowGradient": (3, 0),
+    "AdamwChunk": (2, 0), "SgdChunk": (2, 0),
+}  # fmt: skip
 
 PLANTED = """
 #include "device_launcher.cuh"
@@ -39,7 +47,17 @@ struct BesideBf16 {
   }
 };
 ZEA_INSTANTIATE_LAUNCH(SingleBf16)
+struct BesideFloat {
+  const float *x, *w;
+  float* y;
+  template <class Lanes>
+  __device__ void operator()(const Lanes& lanes, int64_t row) const {
+    const auto value = [=, this](int64_t i, float v) { return v * w[i]; };
+    lanes.each(64, StoreTo<float>{y + row * 64}, OfPlace{value}, x + row * 64);
+  }
+};
 ZEA_INSTANTIATE_LAUNCH(BesideBf16)
+ZEA_INSTANTIATE_LAUNCH(BesideFloat)
 }
 """
 
@@ -58,16 +76,18 @@ def faults(name, code):
     """Why a kernel is not one of packs."""
 
     def accesses(what):
-        of = rf"\b{what}\.global(?:\.wb)?\."
-        return len(re.findall(of + r"v(?:4\.\w32|2\.\w64)\s", code)), len(re.findall(of + r"\w16\s", code))
+        of = rf"\b{what}\.global(?:\.wb|\.nc)?\."
+        return len(re.findall(of + r"v(?:4\.\w32|2\.\w64)\s", code)), len(re.findall(of + r"\w(?:16|32|64)\s", code))
 
-    for what in ("ld",) if any(sums in name for sums in SUMS) else ("ld", "st"):
+    # As its mangled name has it, behind its length.
+    beside = next((counts for functor, counts in BESIDE.items() if f"{len(functor)}{functor}" in name), (0, 0))
+    for what, others in zip(("ld", "st"), beside):
         packs, singles = accesses(what)
-        if packs == 0:
+        if packs == 0 and not (what == "st" and any(sums in name for sums in SUMS)):
             yield f"{name}: no {what} of 16 bytes"
         # One of a tail beside each; the logit of a row's target is read and written by itself.
-        elif "Bf16" in name and singles > packs + 1:
-            yield f"{name}: {singles} {what} of 2 bytes beside {packs} of 16"
+        elif singles > packs + 1 + others:
+            yield f"{name}: {singles} single {what} beside {packs} of 16 bytes and {others} that are no elements"
 
 
 class DeviceLoads(unittest.TestCase):
@@ -94,7 +114,8 @@ class DeviceLoads(unittest.TestCase):
         found = "\n".join(self.faults_of(planted))
         self.assertRegex(found, "SingleBf16.*: no ld of 16 bytes")
         self.assertRegex(found, "SingleBf16.*: no st of 16 bytes")
-        self.assertRegex(found, "BesideBf16.*: [0-9]+ ld of 2 bytes beside 1 of 16")
+        for functor in ("BesideBf16", "BesideFloat"):
+            self.assertRegex(found, f"{functor}.*: [0-9]+ single ld beside 1 of 16 bytes")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
+#include "zea/plan/estimate/memory_estimate.hpp"
 #include "zea/plan/plan.hpp"
 
 namespace zea::testing::test_graphs {
@@ -68,6 +69,25 @@ TEST(Graphs, AreOfStepsWithTheSameCountsAtTheSamePlaces) {
   Options without = graphed();
   without.run.cuda_graphs = 0;
   EXPECT_TRUE(make_plan(without, tiny_llava_config(), 2).step_plan(0, {0, 2}, index).shape.empty());
+}
+
+/// Beside the peak of a step: a pool in which each of them computes, and the inputs of all.
+TEST(Graphs, KeepMemoryThatTheEstimateTells) {
+  const auto estimate = [](int64_t shapes) {
+    Options options = graphed();
+    options.run.cuda_graphs = shapes;
+    return estimate_places(make_plan(options, tiny_llava_config(), 2), 1).at(0);
+  };
+  const MemoryEstimate none = estimate(0), one = estimate(1), three = estimate(3);
+  EXPECT_EQ(none.graphs, 0);
+  EXPECT_EQ(one.graphs, one.activations);
+  const int64_t inputs = (three.graphs - one.graphs) / 2;
+  EXPECT_GT(inputs, 0);
+  EXPECT_LT(inputs, one.activations);
+  EXPECT_EQ(one.total(), none.total());
+  EXPECT_EQ(one.with_graphs(), one.total() + one.graphs);
+  EXPECT_NE(describe(one).find(" that graphs keep"), std::string::npos) << describe(one);
+  EXPECT_EQ(describe(none).find("graphs"), std::string::npos) << describe(none);
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ const std::vector<OptimizerSpec>& optimizers() {
         {"exp_avg_scales", {}, StateOf::Scales},
         {"exp_avg_sq_codes", DType::UInt8, StateOf::Codes},
         {"exp_avg_sq_scales", {}, StateOf::Scales}},
-       {"betas", "eps"}},
+       {"betas", "eps"},
+       true},
   };
   return kOptimizers;
 }

@@ -155,7 +155,9 @@ std::string describe(const MemoryEstimate& memory) {
          ", gathered units and unreduced gradients " + mebibytes(memory.gathered) +
          ", activations " + mebibytes(memory.activations) +
          (memory.keys > 0 ? ", kept keys " + mebibytes(memory.keys) : "") + "; peak " +
-         mebibytes(memory.total()) + " at " + memory.peak_at;
+         mebibytes(memory.total()) + " at " + memory.peak_at +
+         (memory.graphs > 0 ? ", and at most " + mebibytes(memory.graphs) + " that graphs keep"
+                            : "");
 }
 
 std::string describe(const Plan& plan, NarrowProducts products) {

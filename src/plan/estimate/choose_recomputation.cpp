@@ -50,7 +50,7 @@ class Recomputation {
   }
 
  private:
-  int64_t bytes() const { return estimate_run(plan_, rank_, microbatches_).total(); }
+  int64_t bytes() const { return estimate_run(plan_, rank_, microbatches_).with_graphs(); }
   bool fits() const { return bytes() <= limit_; }
 
   double cost(int unit) const { return plan_.unit_costs[unit].forward; }
@@ -136,7 +136,7 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
   std::snprintf(limit, sizeof limit, "%g", plan.options.mesh.rank_memory_mib);
   throw PlanError(
       "mesh.rank_memory_mib = " + std::string(limit) + ": a rank of place " +
-      plan.pipeline.places[place].name + " needs " + mebibytes(needed.total()) +
+      plan.pipeline.places[place].name + " needs " + mebibytes(needed.with_graphs()) +
       " by the estimate" + (may_choose ? ", with every unit computed again in backward" : "") +
       "; shard over more ranks, cut layers (tp, pp) or rows (cp, data.row_tokens)" +
       dropping(plan, place) + other_ways(plan, needed, may_choose) + ", or raise the limit");
@@ -164,12 +164,12 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
   Plan plan = recomputed(made);
   std::vector<char> beyond;
   for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
-    beyond.push_back(needed(plan, place).total() > limit);
+    beyond.push_back(needed(plan, place).with_graphs() > limit);
   if (std::ranges::count(beyond, 1) == 0) return plan;
   plan =
       recomputed(detail::gathered_within(made, [&](size_t place) { return beyond[place] != 0; }));
   for (size_t place = 0; place < plan.pipeline.places.size(); ++place)
-    if (const MemoryEstimate most = needed(plan, place); most.total() > limit)
+    if (const MemoryEstimate most = needed(plan, place); most.with_graphs() > limit)
       refuse(plan, place, most, may_choose);
   return plan;
 }

@@ -111,6 +111,8 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   detail::MemoryWalk walk(plan, place, microbatches, products, inputs, forward_only);
   walk.run();
   estimate.activations = walk.peak();
+  if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
+    estimate.graphs = shapes * inputs + walk.peak() - inputs;
   estimate.peak_at = walk.peak_at();
   const int64_t updating = forward_only ? 0 : inputs + muon_bytes(plan, world_rank);
   if (updating > estimate.activations) {

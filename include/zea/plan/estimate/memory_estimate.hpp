@@ -22,8 +22,12 @@ struct MemoryEstimate {
   int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries
   int64_t keys = 0;         ///< that generation keeps
   std::string peak_at;      ///< where in the step that is: "backward llm.head"
+  /// What run.cuda_graphs keeps beside these where steps of other shapes come between, at most: of
+  /// each graph its inputs, and of all the memory that a step makes what it computes in.
+  int64_t graphs = 0;
 
   int64_t total() const { return parameters + states + gradients + gathered + activations + keys; }
+  int64_t with_graphs() const { return total() + graphs; }
 };
 
 /// The fullest row that the deck allows: of one sample, with as many items as fit and a target at
