@@ -205,7 +205,8 @@ class Formats(InFolder):
 
     def test_pictures_are_turned_as_exif_says(self):
         smooth = np.add.outer(8 * np.arange(16), 5 * np.arange(24))[..., None].repeat(3, 2).astype(np.uint8)
-        turns = {1: smooth, 3: smooth[::-1, ::-1], 6: np.rot90(smooth, -1), 8: np.rot90(smooth), 5: smooth.swapaxes(0, 1)}
+        left, right = np.rot90(smooth), np.rot90(smooth, -1)
+        turns = {1: smooth, 3: smooth[::-1, ::-1], 6: right, 8: left, 5: smooth.swapaxes(0, 1)}
 
         def picture(form, turn):
             exif = Image.Exif()
