@@ -34,6 +34,11 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 3 where the
       classes               strings of fixed length, UTF-8
       token_byte_offsets    int64 (vocabulary + 1)
       token_byte_values     uint8                 bytes of each token id; none for special ones
+      special_text_offsets  int64 (vocabulary + 1)
+      special_text_values   uint8                 what special tokens are called, UTF-8; none for others
+      sample_answer_offsets int64 (samples + 1)   which answers are right for a sample, where several are
+      answer_offsets        int64 (answers + 1)
+      answer_values         uint8                 their texts, UTF-8
 
 In a sample the placeholders of its items stand in the order of the items, as many for each as the
 encoder of its modality makes features of it. The file appears under its name only when it is complete.
@@ -122,12 +127,13 @@ class DatasetWriter:
     """Collects samples; `with DatasetWriter(path, image_token) as writer: writer.add(...)`."""
 
     def __init__(
-        self, path, image_token, classes=None, token_bytes=None, audio_token=-1, video_token=-1
+        self, path, image_token, classes=None, token_bytes=None, audio_token=-1, video_token=-1, special_texts=None
     ):
         self.path = Path(path)
         self.image_token, self.audio_token, self.video_token = image_token, audio_token, video_token
         self.classes = classes
-        self.token_bytes = token_bytes
+        self.token_bytes, self.special_texts = token_bytes, special_texts
+        self.answers, self.sample_answer_offsets = [], array("q", [0])
         self.tokens, self.loss_mask = array("i"), array("B")
         self.token_offsets, self.sample_item_offsets = array("q", [0]), array("q", [0])
         self.item_offsets, self.item_shape, self.labels = array("q", [0]), array("i"), array("i")
@@ -141,7 +147,7 @@ class DatasetWriter:
         )  # item bytes: they may not fit into memory
         return self
 
-    def add(self, tokens, loss_mask, items=(), label=-1):
+    def add(self, tokens, loss_mask, items=(), label=-1, answers=()):
         """One sample. Items: bytes of JPEG or PNG, uint8 pixels (height, width[, channels]), Clips,
         Videos."""
         if len(tokens) == 0 or len(tokens) != len(loss_mask):
@@ -163,6 +169,8 @@ class DatasetWriter:
                 self._add_item(frame)
         self.sample_item_offsets.append(len(self.item_offsets) - 1)
         self.labels.append(label)
+        self.answers += [answer.encode() for answer in answers]
+        self.sample_answer_offsets.append(len(self.answers))
 
     def append(self, file):
         """All samples of an open file of version 2 or 3, which has the same tokens."""
@@ -171,11 +179,22 @@ class DatasetWriter:
         self.item_shape.frombytes(file["item_shape"][...].tobytes())
         frames = file["item_frames"][...] if "item_frames" in file else np.zeros(len(file["item_rate"]), np.int32)
         self.item_frames.frombytes(frames.tobytes())
+        self._append_answers(file)
         for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
             own = getattr(self, name)
             own.frombytes((file[name][1:] + own[-1]).tobytes())
         for begin in range(0, len(file["item_bytes"]), COPIED):
             self.spool.write(file["item_bytes"][begin : begin + COPIED].tobytes())
+
+    def _append_answers(self, file):
+        if "sample_answer_offsets" in file:
+            ends, values = file["answer_offsets"][...], file["answer_values"][...].tobytes()
+            own = [values[begin:end] for begin, end in zip(ends, ends[1:])]
+            counts = file["sample_answer_offsets"][1:]
+        else:
+            own, counts = [], np.zeros(len(file["labels"]), np.int64)
+        self.sample_answer_offsets.extend((counts + len(self.answers)).tolist())
+        self.answers += own
 
     def _add_item(self, item):
         shape = (0, 0, 0)
@@ -239,9 +258,12 @@ class DatasetWriter:
         if self.classes is not None:
             file.create_dataset("classes", data=np.array([c.encode() for c in self.classes], dtype="S"))
         if self.token_bytes is not None:
-            lengths = [len(piece) for piece in self.token_bytes]
-            file["token_byte_offsets"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            file["token_byte_values"] = np.frombuffer(b"".join(self.token_bytes), np.uint8)
+            write_texts(file, "token_byte", self.token_bytes)
+        if self.special_texts is not None:
+            write_texts(file, "special_text", self.special_texts)
+        if self.answers:
+            file["sample_answer_offsets"] = np.asarray(self.sample_answer_offsets, np.int64)
+            write_texts(file, "answer", self.answers)
 
     def _write_item_bytes(self, file):
         target = file.create_dataset("item_bytes", (self.item_offsets[-1],), np.uint8)
@@ -250,6 +272,11 @@ class DatasetWriter:
         while part := self.spool.read(COPIED):
             target[position : position + len(part)] = np.frombuffer(part, np.uint8)
             position += len(part)
+
+
+def write_texts(file, name, texts):
+    file[f"{name}_offsets"] = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
+    file[f"{name}_values"] = np.frombuffer(b"".join(texts), np.uint8)
 
 
 def encoded_size(image):

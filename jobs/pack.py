@@ -13,6 +13,9 @@ Sources, told apart by their endings or by --format, or folders of such files:
     .parquet   columns messages or conversations, or text, with image or images, whose bytes are inside
     .csv       in a folder of images: columns file_name and text, perhaps prompt
 
+Where several answers are right, "answers" of an entry (or a column of Parquet) lists all of them, texts: what
+is learnt is the conversation, predictions are scored by the best.
+
 Images are named by their paths below --images, are inside as base64 data URIs, or come with their
 entry. JPEG and PNG stay as they are, WebP, GIF and BMP (of what moves the first frame) become PNG. A
 clip is a WAV or FLAC file. A video (with --model) is a folder of its frames, JPEG or PNG files in the
@@ -49,7 +52,7 @@ from packing.readers import READERS, bytes_of, count_all, files_of, read_all, re
 from packing.record import RecordMaker
 from packing.report import Progress, Tally
 from packing.tokens import FamilyTurns, FixedCounts, TemplateTurns, token_id
-from token_bytes import token_bytes
+from token_bytes import special_texts, token_bytes
 from tokenizers import Tokenizer
 
 MOST_FAULTS = 20  # after which packing stops, unless they are skipped
@@ -104,7 +107,7 @@ class Work:
         self.arguments, self.parts = arguments, parts
         tokenizer = read_tokenizer(arguments.model / "tokenizer.json" if arguments.model else arguments.tokenizer)
         self.tokens = make_tokens(arguments, tokenizer, parts.date)
-        self.pieces = token_bytes(tokenizer)
+        self.pieces, self.special = token_bytes(tokenizer), special_texts(tokenizer)
         sampler = Sampler(RecordMaker(arguments.prompt), Media(arguments), self.tokens)
         entries = read_all(files, arguments.format, Limits(arguments), parts.next)
         self.outcomes = outcomes(entries, sampler, arguments.processes)
@@ -113,7 +116,7 @@ class Work:
 
     def writer(self, path):
         image, audio, video = (self.tokens.placeholder[name] for name in ("image", "audio", "video"))
-        return DatasetWriter(path, image, None, self.pieces, audio, video)
+        return DatasetWriter(path, image, None, self.pieces, audio, video, self.special)
 
     def pack_part(self):
         """Whether there was anything left, and no faults that stop it."""
@@ -124,8 +127,8 @@ class Work:
                     tally.add_fault(name, *result)
                     self.total.add_fault(name, *result)
                 else:
-                    tokens, mask, items, notes = result
-                    writer.add(tokens, mask, items)
+                    tokens, mask, items, answers, notes = result
+                    writer.add(tokens, mask, items, answers=answers)
                     tally.add_sample(name, tokens, mask, notes)
                     self.total.add_sample(name, tokens, mask, notes)
                 self.progress.show(self.total, read)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 from dataset_writer import DatasetWriter
-from token_bytes import token_bytes
+from token_bytes import special_texts, token_bytes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 CLASSES = [
@@ -126,7 +126,8 @@ def pack(path, images, labels, task, tokenizer, image_tokens, rng):
     questions = rng.integers(len(task.questions), size=len(labels))
     wordings = rng.integers(len(task.captions), size=len(labels))
     labels = [task.class_of_picture[label] for label in labels]
-    with DatasetWriter(path, image, task.classes, token_bytes(tokenizer)) as writer:
+    names = {"token_bytes": token_bytes(tokenizer), "special_texts": special_texts(tokenizer)}
+    with DatasetWriter(path, image, task.classes, **names) as writer:
         for pixels, label, question, wording in zip(images, labels, questions, wordings):
             prompt = [bos] + [image] * image_tokens + encode(task.questions[question])
             answer = encode(task.caption(wording, label)) + [eos]

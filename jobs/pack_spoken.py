@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from dataset_writer import Clip, DatasetWriter
 from pack_fashion_mnist import CLASSES, SPLITS, read_split, with_article
-from token_bytes import token_bytes
+from token_bytes import special_texts, token_bytes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 NAME, SHOE, LIGHT = "what is this?", "is this a shoe?", "is it dark or light?"
@@ -182,7 +182,7 @@ def main():
     tokenizer = train_tokenizer()
     arguments.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(arguments.out / "tokenizer.json"))
-    texts = token_bytes(tokenizer)
+    texts, special = token_bytes(tokenizer), special_texts(tokenizer)
     for number, (split, prefix, samples) in enumerate(SPLITS):
         images, labels = read_split(arguments.source, prefix, samples)
         limits = [arguments.limit, arguments.test_limit if split == "test" else None]
@@ -190,7 +190,7 @@ def main():
         rng = np.random.default_rng([arguments.seed, number])
         packer = Packer(tokenizer, arguments, speak_all(split), rng)
         path = arguments.out / f"{split}.h5"
-        with DatasetWriter(path, packer.image, packer.labels, texts, packer.audio) as writer:
+        with DatasetWriter(path, packer.image, packer.labels, texts, packer.audio, special_texts=special) as writer:
             for _ in range(arguments.passes if split == "train" else 1):
                 for picture, label in zip(images[:count], labels[:count]):
                     writer.add(*packer.sample(picture, CLASSES[label]))

@@ -24,7 +24,7 @@ import zlib
 from pathlib import Path
 
 from dataset_writer import DatasetWriter
-from token_bytes import token_bytes
+from token_bytes import special_texts, token_bytes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 NO_IMAGES = -1
@@ -159,7 +159,7 @@ class Packer:
         if self.end is None:
             sys.exit(f"the tokenizer has no token {arguments.eos}; see --eos")
         self.tokenizer, self.most, self.out = tokenizer, arguments.max_tokens, arguments.out
-        self.pieces = token_bytes(tokenizer)
+        self.pieces, self.special = token_bytes(tokenizer), special_texts(tokenizer)
 
     def samples(self, documents):
         for begin in range(0, len(documents), BATCH):
@@ -168,7 +168,7 @@ class Packer:
                 yield from samples_of([*encoding.ids, self.end], self.most)
 
     def write(self, name, samples):
-        with DatasetWriter(self.out / name, NO_IMAGES, None, self.pieces) as writer:
+        with DatasetWriter(self.out / name, NO_IMAGES, None, self.pieces, special_texts=self.special) as writer:
             for tokens in samples:
                 writer.add(tokens, [1] * len(tokens))
             count, tokens = len(writer.labels), len(writer.tokens)

@@ -28,6 +28,13 @@ def token_bytes(tokenizer):
     return pieces
 
 
+def special_texts(tokenizer):
+    """What special tokens are called, UTF-8, by id up to the last; empty for others."""
+    added = json.loads(tokenizer.to_str())["added_tokens"]
+    special = {token["id"]: token["content"].encode() for token in added if token["special"]}
+    return [special.get(number, b"") for number in range(max(special, default=-1) + 1)]
+
+
 def decode_byte_level():
     byte = byte_of_character()
     return lambda text: (

@@ -23,9 +23,21 @@ Marks marks_of_output() {
 }
 
 std::string text_of(int32_t token, const std::vector<std::string>& pieces) {
-  const bool is_known = static_cast<size_t>(token) < pieces.size();
-  const std::string text = is_known ? pieces[static_cast<size_t>(token)] : "";
+  const bool is_known = token >= 0 && static_cast<size_t>(token) < pieces.size();
+  return is_known ? pieces[static_cast<size_t>(token)] : "";
+}
+
+/// A special token as its tokenizer calls it; where the data set does not hold that, its id.
+std::string special_text(int32_t token, const Dataset& dataset) {
+  const std::string text = text_of(token, dataset.special_texts());
   return text.empty() ? "<" + std::to_string(token) + ">" : text;
+}
+
+/// "<image>" or "<5>", so many times: "<image x 3>".
+std::string run_text(const std::string& text, size_t count) {
+  const bool is_marked = text.starts_with('<') && text.ends_with('>');
+  return "<" + (is_marked ? text.substr(1, text.size() - 2) : text) + " x " +
+         std::to_string(count) + ">";
 }
 
 bool is_placeholder(int32_t token, const std::vector<ItemKind>& kinds) {
@@ -54,10 +66,11 @@ std::string marked_text(const Sample& sample, const Dataset& dataset, const Mark
       text += learns ? marks.begin : marks.end;
       is_learnt = learns;
     }
+    const std::string bytes = text_of(token, dataset.token_bytes());
     if (is_placeholder(token, dataset.kinds()))
-      run += "<" + std::to_string(token) + " x " + std::to_string(end - i) + ">";
+      run += run_text(special_text(token, dataset), end - i);
     else
-      run += text_of(token, dataset.token_bytes());
+      run += bytes.empty() ? special_text(token, dataset) : bytes;
     i = end;
   }
   end_run();
@@ -89,6 +102,7 @@ void inspect_sample(const Dataset& dataset, int64_t id) {
   if (sample.label >= 0 && static_cast<size_t>(sample.label) < dataset.classes().size())
     print_line("  label %d: %s", sample.label,
                dataset.classes()[static_cast<size_t>(sample.label)].c_str());
+  for (const std::string& answer : sample.answers) print_line("  right answer: %s", answer.c_str());
   std::printf("%s\n", marked_text(sample, dataset, marks_of_output()).c_str());
 }
 

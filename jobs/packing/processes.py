@@ -17,7 +17,7 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Sampler:
-    """What an entry becomes: ("sample", tokens, mask, items, notes), or ("fault", kind, text)."""
+    """What an entry becomes: ("sample", tokens, mask, items, answers, notes), or ("fault", kind, text)."""
 
     def __init__(self, maker, media, tokens):
         self.maker, self.media, self.tokens = maker, media, tokens
@@ -27,7 +27,7 @@ class Sampler:
             record = self.maker.record(entry)
             items = self.media.items(record)
             tokens, mask, items = self.tokens.sample(record, items)
-            return "sample", tokens, mask, items, record.notes + self.media.notes
+            return "sample", tokens, mask, items, record.answers, record.notes + self.media.notes
         except EntryFault as fault:
             return "fault", fault.kind, str(fault)
 

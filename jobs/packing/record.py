@@ -55,6 +55,7 @@ class Record(NamedTuple):
     sources: dict  # by modality: paths, data URIs, or bytes
     value: dict
     notes: list  # what was left out of it
+    answers: list = []  # that are right, where several are
 
     def marks(self, modality):
         parts = (part for message in self.messages for part in message.parts)
@@ -70,6 +71,13 @@ def sources_of(value, inside, modality):
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise EntryFault("turns", f"{modality} must be a path or a list of paths")
     return names
+
+
+def answers_of(value):
+    answers = value.get("answers") or []
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise EntryFault("turns", "answers must be a list of texts")
+    return answers
 
 
 class RecordMaker:
@@ -94,7 +102,8 @@ class RecordMaker:
             turns = enumerate(self.listed(value, "conversations"))
             messages = [self.turn(n, turn, value["conversations"]) for n, turn in turns]
         check_order(messages)
-        return Record(messages, sources, value, ["tools left out"] if value.get("tools") else [])
+        notes = ["tools left out"] if value.get("tools") else []
+        return Record(messages, sources, value, notes, answers_of(value))
 
     def listed(self, value, key):
         found = value.get(key)

@@ -114,6 +114,7 @@ class FileDataset : public Dataset {
     add_kind(kinds_, {Modality::Audio, audio_token_});
     check_structure();
     read_names();
+    read_answers();
     make_index();
   }
 
@@ -130,6 +131,7 @@ class FileDataset : public Dataset {
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<std::string>& token_bytes() const override { return token_bytes_; }
+  const std::vector<std::string>& special_texts() const override { return special_texts_; }
 
  private:
   void check_structure() const;
@@ -141,6 +143,9 @@ class FileDataset : public Dataset {
   void check_labels() const;
   int64_t vocabulary() const { return static_cast<int64_t>(token_bytes_.size()); }
   void read_names();
+  /// NAME_offsets and NAME_values as texts; empty where the file has none.
+  std::vector<std::string> read_texts(const std::string& name) const;
+  void read_answers();
   void make_index();
   int64_t sample_of(int64_t token_position) const;
   [[noreturn]] void refuse(const std::string& fault) const {
@@ -158,7 +163,9 @@ class FileDataset : public Dataset {
   Contents<uint8_t> loss_mask_;
   Contents<uint8_t> item_bytes_;
   std::vector<std::string> classes_;
-  std::vector<std::string> token_bytes_;
+  std::vector<std::string> token_bytes_, special_texts_;
+  std::vector<int64_t> sample_answers_;  ///< which of `answers_` are a sample's; may be empty
+  std::vector<std::string> answers_;
   std::vector<SampleIndex> index_;
 };
 
@@ -181,11 +188,27 @@ void FileDataset::check_structure() const {
 
 void FileDataset::read_names() {
   if (file_.has("classes")) classes_ = file_.read_strings("classes");
-  if (!file_.has("token_byte_offsets")) return;
-  const auto offsets = file_.read_all<int64_t>("token_byte_offsets");
-  const auto values = detail::read_optional<uint8_t>(file_, "token_byte_values");
-  check_offsets(describe(), "token_byte_offsets", offsets, static_cast<int64_t>(values.size()));
-  token_bytes_ = ragged_strings(offsets, values);
+  token_bytes_ = read_texts("token_byte");
+  special_texts_ = read_texts("special_text");
+}
+
+std::vector<std::string> FileDataset::read_texts(const std::string& name) const {
+  if (!file_.has(name + "_offsets")) return {};
+  const auto offsets = file_.read_all<int64_t>(name + "_offsets");
+  const auto values = detail::read_optional<uint8_t>(file_, name + "_values");
+  check_offsets(describe(), name + "_offsets", offsets, static_cast<int64_t>(values.size()));
+  return ragged_strings(offsets, values);
+}
+
+void FileDataset::read_answers() {
+  if (!file_.has("sample_answer_offsets")) return;
+  answers_ = read_texts("answer");
+  sample_answers_ = file_.read_all<int64_t>("sample_answer_offsets");
+  check_offsets(describe(), "sample_answer_offsets", sample_answers_, std::ssize(answers_));
+  if (sample_answers_.size() != token_offsets_.size())
+    refuse("sample_answer_offsets has " + std::to_string(sample_answers_.size()) +
+           " entries, token_offsets has " + std::to_string(token_offsets_.size()) +
+           "; both must have one more than there are samples");
 }
 
 void FileDataset::make_index() {
@@ -291,6 +314,15 @@ int64_t FileDataset::sample_of(int64_t token_position) const {
   return after - token_offsets_.begin() - 1;
 }
 
+}  // namespace
+
+const std::vector<std::string>& Dataset::special_texts() const {
+  static const std::vector<std::string> kNone;
+  return kNone;
+}
+
+namespace {
+
 Sample FileDataset::read(int64_t id) const {
   if (id < 0 || id >= static_cast<int64_t>(index_.size()))
     refuse("there is no sample " + std::to_string(id) + "; it holds " +
@@ -305,6 +337,9 @@ Sample FileDataset::read(int64_t id) const {
   for (size_t item = 0; item < sample.items.size(); ++item)
     sample.items[item].bytes = item_bytes_.read(file_, offsets[item], offsets[item + 1]);
   if (!labels_.empty()) sample.label = labels_[i];
+  if (!sample_answers_.empty())
+    sample.answers = {answers_.begin() + sample_answers_[i],
+                      answers_.begin() + sample_answers_[i + 1]};
   return sample;
 }
 

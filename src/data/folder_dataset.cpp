@@ -62,6 +62,7 @@ class FolderDataset : public Dataset {
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return first_->classes(); }
   const std::vector<std::string>& token_bytes() const override { return first_->token_bytes(); }
+  const std::vector<std::string>& special_texts() const override { return first_->special_texts(); }
 
   Sample read(int64_t id) const override {
     if (id < 0 || id >= static_cast<int64_t>(index_.size()))
@@ -183,6 +184,9 @@ class WholeFolder : public Dataset {
   int32_t max_token() const override { return joined_->max_token(); }
   const std::vector<std::string>& classes() const override { return joined_->classes(); }
   const std::vector<std::string>& token_bytes() const override { return joined_->token_bytes(); }
+  const std::vector<std::string>& special_texts() const override {
+    return joined_->special_texts();
+  }
 
  private:
   std::string folder_;

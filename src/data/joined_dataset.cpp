@@ -39,6 +39,9 @@ class JoinedDataset : public Dataset {
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return sets_[0]->classes(); }
   const std::vector<std::string>& token_bytes() const override { return sets_[0]->token_bytes(); }
+  const std::vector<std::string>& special_texts() const override {
+    return sets_[0]->special_texts();
+  }
 
  private:
   std::vector<std::unique_ptr<Dataset>> sets_;

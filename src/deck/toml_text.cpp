@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options as text: single values, and the echo of a resolved deck.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 
 #include "key_table.hpp"
 #include "zea/core/join.hpp"
@@ -116,6 +118,23 @@ std::string allowed_values(const Key& key) {
   if (std::isfinite(info.min)) return "at least " + bound_text(info.min);
   if (std::isfinite(info.max)) return "at most " + bound_text(info.max);
   return "";
+}
+
+std::vector<ChangedKey> changed_keys(const Options& options) {
+  Options copy = options, defaults;
+  for (const std::string& section : list_sections(copy)) add_module_section(defaults, section, {});
+  std::map<std::string, std::string> standard;
+  for (const Key& key : list_keys(defaults)) standard[key.path()] = toml_text(key.member);
+  std::vector<ChangedKey> changed;
+  for (const Key& key : list_keys(copy)) {
+    const std::string text = toml_text(key.member);
+    if (standard.at(key.path()) == text) continue;
+    const size_t dot = key.section.find('.');
+    std::string module = dot == std::string::npos ? "" : key.section.substr(dot + 1);
+    module.resize(std::min(module.size(), module.find('.')));
+    changed.push_back({key.path(), key.path() + " = " + text, module});
+  }
+  return changed;
 }
 
 std::string echo_deck(const Options& options) {

@@ -7,10 +7,15 @@
 #include "zea/core/error.hpp"
 #include "zea/io/companions.hpp"
 #include "zea/io/safetensors.hpp"
+#include "zea/plan/model/adapters.hpp"
 #include "zea/plan/model/parameter_names.hpp"
 
 namespace zea {
 namespace {
+
+/// How tensors end that PEFT writes where an embedding or the head is adapted.
+constexpr const char* kOfVocabulary[] = {".base_layer.weight", ".lora_embedding_A",
+                                         ".lora_embedding_B"};
 
 /// `value` as the deck has it in a rule.
 std::string rule_text(const std::string& linear, double value) {
@@ -57,6 +62,11 @@ class PeftAdapter : public WeightsSource {
     const std::string prefix = kPeftPrefix;
     const size_t end =
         std::min(tensor.name.rfind(".lora_A.weight"), tensor.name.rfind(".lora_B.weight"));
+    if (tensor.name.starts_with(prefix))
+      for (const char* ending : kOfVocabulary)
+        if (tensor.name.ends_with(ending))
+          refuse(tensor,
+                 tensor.name.substr(prefix.size(), tensor.name.rfind(ending) - prefix.size()));
     if (!tensor.name.starts_with(prefix) || end == std::string::npos)
       throw WeightsError(directory_ + ": " + tensor.name +
                          " is no matrix of an adapter; these are called " + prefix +
@@ -64,6 +74,9 @@ class PeftAdapter : public WeightsSource {
     const std::string running = tensor.name.substr(prefix.size(), end - prefix.size());
     const std::string linear = linear_name(model, module, running);
     const int base = model.param_index(linear + ".weight");
+    // Tied to the embeddings it has no name of its own.
+    if (base < 0 && (running == "lm_head" || running.ends_with(".lm_head")))
+      refuse(tensor, running);
     if (base < 0)
       throw WeightsError(directory_ + ": " + tensor.name + " stands beside " + linear +
                          ", which this " + model.family + " model has not");
@@ -73,10 +86,18 @@ class PeftAdapter : public WeightsSource {
                          owner + ".lora.weights as well");
     // Layers behind those whose features are read have no effect, and neither have their adapters.
     if (owner != module || !model.params[base].used) return;
+    if (!may_have_adapter(model, base)) refuse(tensor, running);
     const std::string name = linear + tensor.name.substr(end);
     tensors_.push_back({name, tensor.shape, tensor.dtype});
     names_.emplace(name, tensor.name);
     if (name.ends_with(".lora_A.weight")) take_scale(running, linear, tensor);
+  }
+
+  [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& running) const {
+    throw WeightsError(directory_ + ": " + tensor.name + " is of an adapter beside " + running +
+                       ", where none is built; allowed are linears of transformer blocks and of "
+                       "projectors: train it without " +
+                       running.substr(running.rfind('.') + 1) + " in target_modules");
   }
 
   void take_scale(const std::string& running, const std::string& linear, const TensorInfo& tensor) {

@@ -63,15 +63,16 @@ void Optimizer::add_counted(int buffer) {
   const Plan& plan = engine_.plan();
   const FlatRange own = plan.own_cut(engine_.world_rank(), buffer);
   const int64_t shard = engine_.buffers()[buffer]->range().begin;
-  int64_t begin = own.begin, frozen = 0;
+  int64_t begin = own.begin;
+  ParamRule rule;
   const auto count_to = [&](int64_t end) {
-    if (begin < end) counted_.push_back({buffer, begin - shard, end - begin, frozen});
+    if (begin < end) counted_.push_back({buffer, begin - shard, end - begin, rule});
     begin = end;
   };
   for (const FlatPart& part : parts_in_range(plan.buffers[buffer], own)) {
-    if (const int64_t updates = plan.param_rules[part.param].frozen_updates; updates != frozen) {
+    if (const ParamRule& next = plan.param_rules[part.param]; !next.trains_as(rule)) {
       count_to(part.flat_begin);
-      frozen = updates;
+      rule = next;
     }
     if (plan.cuts[part.param].is_first_holder(plan.piece_rank(engine_.world_rank(), buffer)))
       continue;
@@ -84,7 +85,7 @@ void Optimizer::add_counted(int buffer) {
 std::vector<at::Tensor> Optimizer::counted_gradients(int64_t update) const {
   std::vector<at::Tensor> counted;
   for (const Counted& run : counted_)
-    if (update > run.frozen_updates)
+    if (run.rule.trains_at(update))
       counted.push_back(
           engine_.buffers()[run.buffer]->gradient().narrow(0, run.begin, run.elements));
   return counted;
@@ -101,10 +102,10 @@ at::Tensor Optimizer::own_squares(int64_t update) const {
                          : chunk_squares(counted);
 }
 
-bool Optimizer::thaws_at(int64_t update) const {
-  return std::ranges::any_of(engine_.plan().param_rules, [&](const ParamRule& rule) {
-    return rule.frozen_updates > 0 && rule.frozen_updates == update - 1;
-  });
+bool Optimizer::trains_others_at(int64_t update) const {
+  return update > 1 && std::ranges::any_of(engine_.plan().param_rules, [&](const ParamRule& rule) {
+           return rule.trains_at(update) != rule.trains_at(update - 1);
+         });
 }
 
 int Optimizer::non_finite_buffer() const {
@@ -120,7 +121,7 @@ int Optimizer::non_finite_buffer(const at::Tensor& squares, int64_t update) cons
   const at::Tensor sums = squares.cpu();
   int64_t first = 0;
   for (const Counted& run : counted_) {
-    if (update <= run.frozen_updates) continue;
+    if (!run.rule.trains_at(update)) continue;
     const int64_t chunks = (run.elements + kChunkElements - 1) / kChunkElements;
     if (!std::isfinite(sums.narrow(0, first, chunks).sum().item<double>())) return run.buffer;
     first += chunks;
@@ -135,10 +136,10 @@ void Optimizer::step(const std::vector<bool>& buffers_with_gradient, Update upda
   const Plan& plan = engine_.plan();
   std::vector<OwnedRun> runs;
   for (const Cut& cut : cuts_) {
-    if (!buffers_with_gradient[cut.buffer] || step <= cut.rule.frozen_updates) continue;
+    if (!buffers_with_gradient[cut.buffer] || !cut.rule.trains_at(step)) continue;
     const ShardedBuffer& buffer = *engine_.buffers()[cut.buffer];
-    update.lr = lr * cut.rule.lr_factor;
-    update.weight_decay = cut.rule.weight_decay;
+    update.lr = lr * cut.rule.lr_factor_at(step);
+    update.weight_decay = cut.rule.weight_decay_at(step);
     update.step = step - cut.rule.frozen_updates;
     OwnedRun run{cut.run.of(buffer.master()), cut.run.of(buffer.gradient()), {}, update};
     for (size_t s = 0; s < cut.states.size(); ++s)

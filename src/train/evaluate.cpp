@@ -172,6 +172,7 @@ class Evaluator {
           {"generated", generated},
           {"answer", text_of_tokens(dataset_.token_bytes(),
                                     {sample.tokens.begin() + prompt, sample.tokens.end()})}};
+      if (!sample.answers.empty()) line["answers"] = sample.answers;
       if (sample.label >= 0 && !classes.empty()) {
         const auto predicted = class_named_in(generated, classes);
         const bool correct = predicted == sample.label;

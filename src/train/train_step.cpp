@@ -124,7 +124,7 @@ StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& 
   const Options& options = engine_.plan().options;
   report.lr = learning_rate(options.optim, step, options.schedule.steps);
   // What the norm is of changes: the window begins anew.
-  if (optimizer_.thaws_at(position.optimizer_step + 1))
+  if (optimizer_.trains_others_at(position.optimizer_step + 1))
     position.history.losses = position.history.grad_norms = {};
   judge(report, position);
   report.skipped_in_a_row = position.history.skipped_in_a_row;

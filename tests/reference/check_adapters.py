@@ -2,7 +2,7 @@
 """LoRA as PEFT has it: its adapters come in, loss, logits and gradients are PEFT's, and what goes out, adapters
 and the merged model, computes the same there.
 
-check_adapters.py RUN_MODEL ZEA CONSOLIDATE JOBS [unittest arguments]
+check_adapters.py RUN_MODEL ZEA CONSOLIDATE EXTRACT_LOG_MEL JOBS [unittest arguments]
 """
 
 import json
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import wave
 from pathlib import Path
 
 try:
@@ -17,6 +18,7 @@ try:
     import numpy as np
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
+    from safetensors.torch import load_file
     from transformers import (
         AutoConfig,
         AutoModel,
@@ -24,8 +26,12 @@ try:
         GPT2Config,
         LlavaConfig,
         LlavaForConditionalGeneration,
+        WhisperConfig,
+        WhisperForConditionalGeneration,
     )
     from transformers.utils.logging import disable_progress_bar
+
+    from family_cases import Gemma3, Qwen25VL
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -43,12 +49,13 @@ from transformers_models import (
     run,
 )
 
-RUN_MODEL, ZEA, CONSOLIDATE, JOBS = sys.argv[1:5]
+RUN_MODEL, ZEA, CONSOLIDATE, EXTRACT, JOBS = sys.argv[1:6]
 MODEL_RUNS = ModelRuns(RUN_MODEL)
 sys.path.insert(0, JOBS)
-from dataset_writer import DatasetWriter  # noqa: E402
+from dataset_writer import Clip, DatasetWriter  # noqa: E402
 
 IMAGE_TOKEN, IMAGE_SIZE, PATCHES = 5, 24, 9
+AUDIO_TOKEN, POSITIONS, MELS = 4, 6, 8
 MEAN, STD = [0.48, 0.45, 0.4], [0.27, 0.26, 0.28]
 
 
@@ -90,12 +97,43 @@ def make_samples(has_images):
     return samples
 
 
-def reference_of(model, samples, named_parameters=()):
-    def logits_of(tokens, mask, pixels):
-        images = {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
-        return model(input_ids=torch.tensor([tokens]), use_cache=False, **images).logits[0]
+class Llava:
+    """Or a language model alone; what else has images is a family of family_cases.py."""
+
+    placeholder = IMAGE_TOKEN
+    deck = [f"data.image_mean={MEAN}", f"data.image_std={STD}"]
+
+    @staticmethod
+    def inputs(tokens, pixels):
+        return {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
+
+
+def make_family_samples(family):
+    """Images of all shapes, behind each of which there is text."""
+    random = np.random.default_rng(3)
+    text = lambda count: random.integers(6, VOCABULARY, size=count).tolist()  # noqa: E731
+    samples, sizes = [], iter([(17, 40), (31, 23), (9, 14), (60, 51), (24, 24)])
+    for number in (1, 0, 2, 1, 1):
+        tokens, images = text(3), []
+        for height, width in [next(sizes) for _ in range(number)]:
+            images.append(random.integers(0, 256, size=(height, width, 3), dtype=np.uint8))
+            tokens += [family.placeholder] * family.features(height, width) + text(2)
+        answer = text(6)
+        samples.append((tokens + answer, [0] * len(tokens) + [1] * len(answer), images))
+    return samples
+
+
+def reference_of(model, samples, named_parameters=(), family=Llava):
+    def logits_of(tokens, mask, items):
+        inputs = family.inputs(tokens, items)
+        return model(input_ids=torch.tensor([tokens]), use_cache=False, **inputs).logits[0]
 
     return reference(samples, logits_of, named_parameters)
+
+
+def project(states, weights):
+    linear = lambda x, name: x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]  # noqa: E731
+    return linear(torch.nn.functional.gelu(linear(states, "linear_1")), "linear_2")
 
 
 class Adapters(unittest.TestCase):
@@ -107,19 +145,19 @@ class Adapters(unittest.TestCase):
     def tearDown(self):
         self.temporary.cleanup()
 
-    def save(self, model, peft_config, samples):
+    def save(self, model, peft_config, samples, family=Llava):
         """The base model, PEFT's adapters of it and the data; returns the model with adapters."""
         perturbed(model).save_pretrained(self.folder / "base")
         adapted = get_peft_model(model, peft_config).eval()
         perturbed(adapted)  # of these the adapters alone train
         adapted.save_pretrained(self.folder / "adapter")
-        with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN) as writer:
-            for tokens, mask, pixels in samples:
-                writer.add(tokens, mask, pixels)
+        with DatasetWriter(self.folder / "data.h5", family.placeholder) as writer:
+            for tokens, mask, items in samples:
+                writer.add(tokens, mask, items)
+        keys = "".join(f"{key.removeprefix('data.')}\n" for key in family.deck)
         (self.folder / "deck.toml").write_text(
             f'[model]\nweights = "{self.folder}/base"\n'
-            f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 64\n'
-            f"rows_per_microbatch = 2\nimage_mean = {MEAN}\nimage_std = {STD}\n"
+            f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 96\nrows_per_microbatch = 2\n{keys}'
         )
         return adapted
 
@@ -128,17 +166,17 @@ class Adapters(unittest.TestCase):
         for row, values in expected.items():
             np.testing.assert_allclose(found[row], values, rtol=1e-5, atol=atol, err_msg=str(row))
 
-    def check(self, model, modules, **lora):
-        samples = make_samples("vision" in modules)
+    def check(self, model, modules, family=Llava, frozen=(), **lora):
+        samples = make_samples("vision" in modules) if family is Llava else make_family_samples(family)
         multimodal = isinstance(model, LlavaForConditionalGeneration)
-        adapted = self.save(model, LoraConfig(**lora), samples)
+        adapted = self.save(model, LoraConfig(**lora), samples, family)
 
         def name_of(name):
             name = name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", "")
-            return file_name(name, multimodal)
+            return file_name(name, multimodal) if family is Llava else family.file_name(name)
 
         named = [(name_of(name), parameter) for name, parameter in adapted.named_parameters()]
-        loss, logits, gradients = reference_of(adapted, samples, named)
+        loss, logits, gradients = reference_of(adapted, samples, named, family)
 
         # zea starts from PEFT's adapters...
         run_directory, deck = self.folder / "run", self.folder / "deck.toml"
@@ -147,6 +185,7 @@ class Adapters(unittest.TestCase):
             keys += ["model.llm.train=false", "model.vision.train_projector=false"]
         if modules == ["llm"] and multimodal:
             keys += ["model.vision.train=false", "model.vision.train_projector=false"]
+        keys += frozen
         run(ZEA, "-i", deck, "-d", run_directory, "schedule.steps=0", *keys)
         # ... and computes what PEFT does.
         state = self.folder / "state.h5"
@@ -163,9 +202,9 @@ class Adapters(unittest.TestCase):
         run(CONSOLIDATE, "--adapter", run_directory, f"{self.folder}/exported/")
         kind = type(model)
         again = PeftModel.from_pretrained(kind.from_pretrained(self.folder / "base"), self.folder / "exported").eval()
-        self.check_logits(logits, reference_of(again, samples)[1])
+        self.check_logits(logits, reference_of(again, samples, family=family)[1])
         run(CONSOLIDATE, run_directory, f"{self.folder}/merged/")
-        merged = reference_of(kind.from_pretrained(self.folder / "merged").eval(), samples)[1]
+        merged = reference_of(kind.from_pretrained(self.folder / "merged").eval(), samples, family=family)[1]
         self.check_logits(logits, merged, atol=3e-5)  # sums of weights are rounded to fp32
         self.assertNotIn("lora", json.dumps(json.loads((self.folder / "merged/config.json").read_text())))
 
@@ -199,6 +238,16 @@ class Adapters(unittest.TestCase):
         names = r".*vision_tower\.layers\.[01]\.(attention\.[qvo]_proj|mlp\.fc[12])"
         self.check(make_llava("vit"), ["vision"], r=4, lora_alpha=2, target_modules=names)
 
+    def test_images_of_any_size_in_windows(self):
+        names = ["q_proj", "v_proj", "down_proj", "qkv", "attn.proj"]
+        frozen = ["model.vision.train_projector=false"]
+        self.check(Qwen25VL.model(), ["vision", "llm"], Qwen25VL, frozen, r=4, lora_alpha=6, target_modules=names)
+
+    def test_gemma3_with_images(self):
+        names = ["q_proj", "k_proj", "o_proj", "gate_proj", "fc2"]
+        frozen = ["model.vision.train_projector=false"]
+        self.check(Gemma3.model(), ["vision", "llm"], Gemma3, frozen, r=4, lora_alpha=6, target_modules=names)
+
     def test_ranks_and_alphas_by_pattern(self):
         own = {
             "rank_pattern": {"down_proj": 2, r"layers\.0\.self_attn\.[qv]_proj": 5},
@@ -215,6 +264,9 @@ class Adapters(unittest.TestCase):
     def adapt(self, name, model, targets):
         """A model of its own with adapters, both in directories."""
         perturbed(model).save_pretrained(self.folder / name)
+        return self.adapt_saved(name, model, targets)
+
+    def adapt_saved(self, name, model, targets):
         adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=6, target_modules=targets)).eval()
         perturbed(adapted)
         adapted.save_pretrained(self.folder / f"{name}-adapter")
@@ -267,6 +319,95 @@ class Adapters(unittest.TestCase):
                     continue  # behind the layer whose features are read
                 np.testing.assert_allclose(value.detach(), expected.detach(), rtol=1e-5, atol=1e-6, err_msg=key)
 
+    def test_models_put_together_with_whisper(self):
+        """A tower, an encoder of sound and a language model, each with PEFT's adapters of its own."""
+        sizes = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+        rest = {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 20}
+        ids = {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "decoder_start")}
+        config = WhisperConfig(num_mel_bins=MELS, max_source_positions=POSITIONS, **sizes, **rest, **ids)
+        whisper = perturbed(WhisperForConditionalGeneration(config))
+        whisper.save_pretrained(self.folder / "whisper")
+        adapted = {
+            "vision": self.adapt("clip", AutoModel.from_config(tower_config("clip_vision_model")), ["q_proj", "fc1"]),
+            "audio": self.adapt_saved("whisper", whisper.model.encoder, ["v_proj", "fc2"]),
+            "llm": self.adapt("llama", make_decoder("llama"), ["q_proj", "down_proj"]),
+        }
+        directories = {"vision": "clip", "audio": "whisper", "llm": "llama"}
+        samples = self.make_spoken_samples()
+        with DatasetWriter(self.folder / "data.h5", IMAGE_TOKEN, audio_token=AUDIO_TOKEN) as writer:
+            for sample in samples:
+                writer.add(*sample)
+        data = (
+            f'[data]\ntrain = "{self.folder}/data.h5"\nrow_tokens = 96\nrows_per_microbatch = 2\n'
+            f"image_mean = {MEAN}\nimage_std = {STD}\n"
+        )
+        parts = {name: f'weights = "{self.folder}/{directory}"\n' for name, directory in directories.items()}
+        parts["vision"] += f'placeholder = "{IMAGE_TOKEN}"\ntrain_projector = false\n'
+        parts["audio"] += f'placeholder = "{AUDIO_TOKEN}"\ntrain_projector = false\n'
+        deck, state = self.folder / "deck.toml", self.folder / "state.h5"
+        deck.write_text("".join(f"[model.{name}]\n{lines}" for name, lines in parts.items()) + data)
+        keys = [f"model.{name}.lora.weights={self.folder}/{directories[name]}-adapter" for name in adapted]
+        run(ZEA, "-i", deck, "-d", self.folder / "run", "schedule.steps=0", *keys)
+        run(CONSOLIDATE, "--optimizer", self.folder / "run", state)
+        run(CONSOLIDATE, self.folder / "run", f"{self.folder}/merged/")
+        projectors = {
+            name: load_file(self.folder / "merged" / f"{name}.projector" / "model.safetensors")
+            for name in ("vision", "audio")
+        }
+
+        def logits_of(tokens, mask, items):
+            ids = torch.tensor(tokens)
+            embeds = adapted["llm"].get_input_embeddings()(ids)
+            pixels = [item for item in items if not isinstance(item, Clip)]
+            if pixels:
+                pixels = normalised(np.stack(pixels), MEAN, STD)
+                states = adapted["vision"](pixel_values=pixels, output_hidden_states=True).hidden_states[-2][:, 1:]
+                found = project(states, projectors["vision"]).flatten(0, 1)
+                embeds = embeds.index_copy(0, (ids == IMAGE_TOKEN).nonzero()[:, 0], found)
+            mels = [self.mel_of(item) for item in items if isinstance(item, Clip)]
+            if mels:
+                states = adapted["audio"](torch.stack(mels)).last_hidden_state
+                found = project(states, projectors["audio"]).flatten(0, 1)
+                embeds = embeds.index_copy(0, (ids == AUDIO_TOKEN).nonzero()[:, 0], found)
+            return adapted["llm"](inputs_embeds=embeds[None], use_cache=False).logits[0]
+
+        prefixes = {"vision": "vision.encoder.", "audio": "audio.encoder.", "llm": "llm."}
+        named = [
+            (prefixes[part] + name.removeprefix("base_model.model.").replace(".default", ""), parameter)
+            for part, model in adapted.items()
+            for name, parameter in model.named_parameters()
+        ]
+        loss, logits, gradients = reference(samples, logits_of, named)
+        deck.write_text(f'[model]\nweights = "{state}"\n{data}')
+        still = [f"model.{name}.train_projector=false" for name in projectors]
+        MODEL_RUNS.run(1, deck, self.folder / "out.h5", *still)
+        with h5py.File(self.folder / "out.h5") as out:
+            rows = zip(out["sample"][...].tolist(), out["position"][...].tolist())
+            self.check_logits(logits, dict(zip(rows, out["logits"][...])), atol=2e-5)
+            self.assertAlmostEqual(out["loss"][0], loss, delta=2e-6 * loss)
+            check_gradients(self, gradients, dict(datasets(out["gradients"])))
+
+    def make_spoken_samples(self):
+        random = np.random.default_rng(3)
+        samples = []
+        for images, clips in ((1, 1), (0, 2), (1, 0), (2, 1)):
+            items = [random.integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8) for _ in range(images)]
+            items += [Clip(random.integers(-9000, 9000, 1600).astype(np.int16), 16000) for _ in range(clips)]
+            prompt = [IMAGE_TOKEN] * PATCHES * images + [AUDIO_TOKEN] * POSITIONS * clips + [9, 10]
+            answer = random.integers(6, VOCABULARY, size=7).tolist()
+            samples.append((prompt + answer, [0] * len(prompt) + [1] * len(answer), items))
+        return samples
+
+    def mel_of(self, clip):
+        with wave.open(str(self.folder / "clip.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(clip.rate)
+            file.writeframes(clip.bytes)
+        command = [EXTRACT, self.folder / "clip.wav", str(MELS), str(POSITIONS)]
+        values = subprocess.run(command, capture_output=True, check=True).stdout
+        return torch.tensor(np.frombuffer(values, np.float32).reshape(MELS, -1))
+
     def test_models_put_together(self):
         self.check_parts("clip_vision_model", ["q_proj", "fc1"])
 
@@ -305,6 +446,17 @@ class Adapters(unittest.TestCase):
             self.assertEqual(config["lora_dropout"], expected)
         self.assertIn("lora_dropout = 1.0; allowed: 0 and more, below 1", self.refusal("llm", lora_dropout=1.0))
 
+    def test_vocabularies_have_no_adapters(self):
+        for tied in (False, True):
+            model = make_decoder("llama", tie_word_embeddings=tied)
+            for name, linear in (("lm_head", "lm_head"), ("embed_tokens", "model.embed_tokens")):
+                adapted = self.save(model, LoraConfig(r=4, target_modules=["q_proj", name]), make_samples(False))
+                self.assertIn(f"is of an adapter beside {linear}, where none is built", self.refusal("llm"))
+                self.assertIn(f"train it without {name} in target_modules", self.refusal("llm"))
+                adapted.save_pretrained(self.folder / "adapter", save_embedding_layers=False)
+                self.assertIn(f"is of an adapter beside {linear}, where none is built", self.refusal("llm"))
+                model = adapted.unload()
+
     def test_kinds_that_are_not_built_are_refused(self):
         self.save(make_decoder("llama"), LoraConfig(r=4, target_modules=["q_proj", "k_proj"]), make_samples(False))
         self.assertIn("no regular expression", self.refusal("llm", alpha_pattern={"(k_proj": 3}))
@@ -315,4 +467,4 @@ class Adapters(unittest.TestCase):
 if __name__ == "__main__":
     disable_progress_bar()
     torch.set_num_threads(1)
-    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

@@ -205,7 +205,8 @@ class Formats(InFolder):
 
     def test_pictures_are_turned_as_exif_says(self):
         smooth = np.add.outer(8 * np.arange(16), 5 * np.arange(24))[..., None].repeat(3, 2).astype(np.uint8)
-        turns = {1: smooth, 3: smooth[::-1, ::-1], 6: np.rot90(smooth, -1), 8: np.rot90(smooth), 5: smooth.swapaxes(0, 1)}
+        left, right = np.rot90(smooth), np.rot90(smooth, -1)
+        turns = {1: smooth, 3: smooth[::-1, ::-1], 6: right, 8: left, 5: smooth.swapaxes(0, 1)}
 
         def picture(form, turn):
             exif = Image.Exif()
@@ -388,7 +389,7 @@ class Formats(InFolder):
             said = self.inspect(path).stdout
             self.assertIn("sample 0: ", said)
             self.assertIn("  image of 4 x 6, ", said)
-            self.assertTrue(said.endswith("<0>USER: <2 x 2>what 0? ASSISTANT:[[ a b<1>]]\n"), said)
+            self.assertTrue(said.endswith("<s>USER: <image x 2>what 0? ASSISTANT:[[ a b</s>]]\n"), said)
         self.assertIn("what 5?", self.inspect(folder, "--sample", 5).stdout)
         beyond = self.inspect(folder, "--sample", 7)
         self.assertEqual(beyond.returncode, 3)
@@ -404,6 +405,20 @@ class Formats(InFolder):
         self.assertEqual(pixels[8 + 107, 8 + 159].tolist(), [255] * 3)
         self.assertEqual(self.inspect(folder, "--picture", self.folder / "no/sheet.png").returncode, 7)
         self.assertIn("is no data set", self.inspect(self.folder / "in", "--sample", 1).stderr)
+
+    def test_several_answers_that_are_right(self):
+        """Also of parts that have none, joined to a file; they are shown, and lists of what is no text are faults."""
+        lines = [talk(uri(PNG), f"what {n}?") for n in range(5)]
+        lines[2]["answers"], lines[4]["answers"] = ["a b", "b \u00e4"], ["c"]
+        name = self.lines(*lines)
+        for more in (["--part-entries", 2], ["--part-entries", 100]):
+            self.samples(name, *more)
+            said = [self.inspect(self.folder / "out.h5", "--sample", number).stdout for number in range(5)]
+            right = [[line for line in text.splitlines() if "right answer" in line] for text in said]
+            of_two = ["  right answer: a b", "  right answer: b \u00e4"]
+            self.assertEqual(right, [[], [], of_two, [], ["  right answer: c"]])
+            (self.folder / "out.h5").unlink()
+        self.assertIn("answers must be a list of texts", self.pack(self.lines({**lines[0], "answers": "a"})).stderr)
 
     def test_a_killed_packer_goes_on(self):
         """To the bytes of one that was not, whatever the number of processes."""

@@ -14,7 +14,8 @@ class Evaluate(zr.ZeaTest):
             "classes": ["a", "b"],
             "token_bytes": [b""] * 4 + [bytes([61 + i]) for i in range(zr.VOCABULARY - 4)],
         }
-        labelled = [(*sample, i % 2) for i, sample in enumerate(zr.mixed_samples(7))]
+        answers = {3: ["one", "two  words"], 5: ["<>"]}
+        labelled = [(*sample, i % 2, answers.get(i, [])) for i, sample in enumerate(zr.mixed_samples(7))]
         data = zr.make_dataset(self.folder / "data.h5", labelled, **names)
         deck = zr.write_deck(self.folder, weights, data)
         run, evaluated = self.folder / "run", self.folder / "evaluated"
@@ -41,6 +42,7 @@ class Evaluate(zr.ZeaTest):
         self.assertEqual([entry["sample"] for entry in predictions], list(range(7)))
         self.assertTrue(all(len(entry["generated"]) <= 3 for entry in predictions))
         self.assertTrue(all(entry["answer"] for entry in predictions))
+        self.assertEqual({entry["sample"]: entry["answers"] for entry in predictions if "answers" in entry}, answers)
 
     def generate(self, deck, name, *keys):
         """What is generated behind each sample, and the run's directory."""

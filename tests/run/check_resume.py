@@ -104,11 +104,12 @@ class Resume(zr.ZeaTest):
         deck.write_text(text.replace("shuffle = false", "shuffle = true"))
         return deck
 
-    def test_several_data_sets_on_other_ranks(self):
+    def check_other_ranks(self, ranks, others):
+        """A run of several sets that goes on with other ranks is that which does not."""
         whole, rest = self.folder / "whole", self.folder / "rest"
-        self.assert_code(zr.run_zea(2, ["-i", self.mixed_deck(), "-d", whole], whole), 0)
+        self.assert_code(zr.run_zea(ranks, ["-i", self.mixed_deck(), "-d", whole], whole), 0)
         half = whole / "checkpoints" / "step-00000004"
-        self.assert_code(zr.run_zea(1, ["-r", half, "-d", rest], rest), 0)
+        self.assert_code(zr.run_zea(others, ["-r", half, "-d", rest], rest), 0)
         expected, found = zr.numbers_of_steps(whole), zr.numbers_of_steps(rest)
         self.assertEqual(sorted(found), [5, 6, 7, 8])
         for step, numbers in found.items():
@@ -118,6 +119,13 @@ class Resume(zr.ZeaTest):
         took = [next(line for line in text.splitlines() if "the first 8 steps took" in line) for text in lines]
         self.assertEqual(*[line[line.index("of data.train") :] for line in took])
         self.assertRegex(took[0], r"one.h5 \d+ samples \([\d.]+ epochs of 5\), .*many \d+ samples \(.* of 9\)")
+        return half
+
+    def test_several_data_sets_on_more_ranks(self):
+        self.check_other_ranks(1, 3)
+
+    def test_several_data_sets_on_fewer_ranks(self):
+        half = self.check_other_ranks(2, 1)
         other = self.folder / "other"
         changed = zr.run_zea(1, ["-i", self.mixed_deck((2.0, 1.5)), "-r", half, "-d", other], other)
         self.assert_code(changed, 2)

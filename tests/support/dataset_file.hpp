@@ -33,6 +33,10 @@ struct Arrays {
   std::vector<std::string> classes{"bag", "coat"};
   std::vector<int64_t> token_byte_offsets{0, 1, 1, 3, 4, 5, 6, 7, 7};
   std::vector<uint8_t> token_byte_values{'a', 'b', 'c', 'd', 'e', 'f', 'g'};
+  std::vector<int64_t> special_text_offsets{0, 0, 4};
+  std::vector<uint8_t> special_text_values{'<', 'b', '>', ' '};
+  std::vector<int64_t> sample_answer_offsets{0, 0, 2, 2}, answer_offsets{0, 1, 3};
+  std::vector<uint8_t> answer_values{'x', 'y', 'z'};
   std::string audio_token;  ///< of version 2, as are the next two
   std::vector<uint8_t> item_modality;
   std::vector<int32_t> item_rate;
@@ -84,6 +88,11 @@ class DatasetFile : public ::testing::Test {
     if (!a.item_frames.empty()) put(file, "item_frames", DType::Int32, a.item_frames);
     if (!a.labels.empty()) put(file, "labels", DType::Int32, a.labels);
     if (!a.classes.empty()) file.write_strings("classes", a.classes);
+    put(file, "special_text_offsets", DType::Int64, a.special_text_offsets);
+    put(file, "special_text_values", DType::UInt8, a.special_text_values);
+    put(file, "sample_answer_offsets", DType::Int64, a.sample_answer_offsets);
+    put(file, "answer_offsets", DType::Int64, a.answer_offsets);
+    put(file, "answer_values", DType::UInt8, a.answer_values);
     if (a.token_byte_offsets.empty()) return path_;
     put(file, "token_byte_offsets", DType::Int64, a.token_byte_offsets);
     put(file, "token_byte_values", DType::UInt8, a.token_byte_values);

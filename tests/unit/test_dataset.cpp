@@ -28,6 +28,9 @@ TEST_F(DatasetFile, GivesBackWhatWasWritten) {
     EXPECT_EQ(data->classes(), (std::vector<std::string>{"bag", "coat"}));
     EXPECT_EQ(data->token_bytes(),
               (std::vector<std::string>{"a", "", "bc", "d", "e", "f", "g", ""}));
+    EXPECT_EQ(data->special_texts(), (std::vector<std::string>{"", "<b> "}));
+    EXPECT_EQ(first.answers, std::vector<std::string>{});
+    EXPECT_EQ(text.answers, (std::vector<std::string>{"x", "yz"}));
     EXPECT_EQ(first.tokens, (std::vector<int32_t>{7, 7, 1, 2}));
     EXPECT_EQ(first.loss_mask, (std::vector<uint8_t>{0, 0, 1, 1}));
     EXPECT_EQ(first.label, 1);
@@ -253,6 +256,13 @@ TEST_F(DatasetFile, OffsetFaultsAreNamed) {
   expect_fault("sample_item_offsets has 3",
                [](Arrays& a) { a.sample_item_offsets.erase(a.sample_item_offsets.begin() + 1); });
   expect_fault("token_byte_offsets ends at 8", [](Arrays& a) { a.token_byte_offsets[8] = 8; });
+  expect_fault("special_text_offsets ends at 5", [](Arrays& a) { a.special_text_offsets[2] = 5; });
+  expect_fault("answer_offsets[2] is 3, less than 4", [](Arrays& a) { a.answer_offsets[1] = 4; });
+  expect_fault("sample_answer_offsets ends at 3", [](Arrays& a) {
+    a.sample_answer_offsets = {0, 1, 2, 3};
+  });
+  expect_fault("sample_answer_offsets has 3",
+               [](Arrays& a) { a.sample_answer_offsets.erase(a.sample_answer_offsets.begin()); });
   expect_fault("holds no samples", [](Arrays& a) {
     a.token_offsets = a.sample_item_offsets = {0};
     a.item_offsets = {0};

@@ -154,7 +154,7 @@ TEST(ModelFlops, OfAStepArePartOfThePlansText) {
   options.run.peak_tflops = 989;
   EXPECT_EQ(idle_settings(make_plan(options, llama_config(), 2)),
             std::vector<std::string>{"run.peak_tflops has no effect with run.mode = \"evaluate\": "
-                                     "MFU is told of steps that train"});
+                                     "nothing is trained"});
 }
 
 TEST(PeakTflops, AreThoseOfDataSheetsByNameAndType) {

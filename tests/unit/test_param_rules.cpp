@@ -74,6 +74,52 @@ TEST(ParamRules, TheLastRuleThatMatchesCounts) {
   EXPECT_EQ(rules.of("language_model.model.embed_tokens.weight"), (ParamRule{1, 0}));
 }
 
+TEST(ParamRules, ARuleMayBeginAfterSomeUpdates) {
+  OptimOptions optim;
+  optim.weight_decay = 0.1;
+  optim.lr_factors = {"llm = 3 from 7", "vision = 0.1", "vision = 0.5 from 500",
+                      "vision = 0.2 from 100", "llm = 2"};
+  optim.weight_decays = {"vision = 0 from 10", "*.bias = 0.4 from 20"};
+  const Rules rules(optim);
+  EXPECT_EQ(rules.faults, std::vector<std::string>{});
+  const ParamRule weight = rules.of("vision_tower.encoder.layers.0.mlp.fc1.weight"),
+                  bias = rules.of("vision_tower.encoder.layers.0.mlp.fc1.bias"),
+                  head = rules.of("language_model.lm_head.weight");
+  const auto factors = [](const ParamRule& rule) {
+    std::vector<double> at;
+    for (const int64_t update : {1, 7, 8, 100, 101, 500, 501})
+      at.push_back(rule.lr_factor_at(update));
+    return at;
+  };
+  EXPECT_EQ(factors(weight), (std::vector<double>{0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2}));
+  EXPECT_EQ(factors(head), std::vector<double>(7, 2));
+  EXPECT_EQ(weight.weight_decay_at(10), 0.1);
+  EXPECT_EQ(weight.weight_decay_at(11), 0);
+  EXPECT_EQ(bias.weight_decay_at(10), 0);
+  EXPECT_EQ(bias.weight_decay_at(21), 0.4);
+}
+
+TEST(ParamRules, FreezeAfterSomeUpdates) {
+  OptimOptions optim;
+  optim.frozen = {"vision from 5", "*.layers.1.* = 3", "*.mlp.fc2.* from 2"};
+  ModelSpec model = make_model_spec(tiny_llava_config());
+  freeze_params(optim, model);
+  std::vector<std::string> faults;
+  const std::vector<ParamRule> rules = make_param_rules(model, optim, faults);
+  EXPECT_EQ(faults, std::vector<std::string>{});
+  const auto trained = [&](const std::string& name) {
+    const int p = model.param_index(name);
+    std::string updates = model.params[p].trainable ? "" : "never";
+    for (int64_t update = 1; update <= 7; ++update)
+      updates += rules[p].trains_at(update) ? "x" : "-";
+    return updates;
+  };
+  EXPECT_EQ(trained("vision_tower.encoder.layers.0.mlp.fc1.weight"), "xxxxx--");
+  EXPECT_EQ(trained("vision_tower.encoder.layers.1.mlp.fc1.weight"), "---xxxx");
+  EXPECT_EQ(trained("vision_tower.encoder.layers.1.mlp.fc2.weight"), "xx-----");
+  EXPECT_EQ(trained("language_model.lm_head.weight"), "xxxxxxx");
+}
+
 TEST(ParamRules, FreezeForGoodOrForSomeUpdates) {
   OptimOptions optim;
   optim.frozen = {"vision", "vision_tower.encoder.layers.1.* = 500", "*.embed_tokens.weight",
@@ -117,6 +163,30 @@ TEST(ParamRules, FaultsNameTheRule) {
   ASSERT_EQ(rules.faults.size(), 4u);
   EXPECT_NE(rules.faults[0].find("optim.lr_factors holds \"vision\""), std::string::npos);
   EXPECT_NE(rules.faults[2].find("\"audio\" matches no parameter"), std::string::npos);
+}
+
+TEST(ParamRules, FaultsNameTheRuleThatBeginsLater) {
+  OptimOptions optim;
+  optim.lr_factors = {"llm = 1 from 0", "llm = 1 from x", "llm from 3"};
+  optim.frozen = {"llm = 2 from 3", "llm from 0", " from 3"};
+  const Rules rules(optim);
+  ASSERT_EQ(rules.faults.size(), 6u);
+  EXPECT_NE(rules.faults[0].find("optim.lr_factors holds \"llm = 1 from 0\"; a rule is"),
+            std::string::npos);
+  EXPECT_NE(rules.faults[3].find("or \"pattern from updates\" with one of 1 or more"),
+            std::string::npos);
+}
+
+TEST(ParamRules, MatricesOfMuonHaveOneRateForTheRun) {
+  OptimOptions optim;
+  optim.kind = "muon";
+  optim.lr_factors = {"*embed* = 0.5 from 3", "*norm* = 0.5 from 3"};
+  EXPECT_EQ(Rules(optim).faults, std::vector<std::string>{});
+  optim.lr_factors = {"llm = 0.5 from 3"};
+  const Rules rules(optim);
+  ASSERT_EQ(rules.faults.size(), 1u);
+  EXPECT_TRUE(
+      rules.faults[0].starts_with("optim.kind = \"muon\" with a rule \"... from updates\""));
 }
 
 }  // namespace

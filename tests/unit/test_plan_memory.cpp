@@ -84,5 +84,34 @@ TEST(PlanMemory, OfAnEvaluationNothingTrains) {
               plan.buffers[g].units.empty() ? DType::Float32 : DType::BFloat16);
 }
 
+/// LLaVA-1.5 7B of which the projector trains: what is frozen takes bf16 alone, 14 GB in place of
+/// the 42 that masters beside it would take.
+TEST(PlanMemory, AFrozen7BTakesFourteenGigabytes) {
+  const std::string config =
+      R"({"model_type": "llava", "image_token_index": 32000,
+          "text_config": {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+                          "num_hidden_layers": 32, "num_attention_heads": 32,
+                          "vocab_size": 32064},
+          "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024,
+                            "intermediate_size": 4096, "num_hidden_layers": 24,
+                            "num_attention_heads": 16, "image_size": 336, "patch_size": 14}})";
+  Options options;
+  options.precision.preset = "bf16";
+  options.llm.train = options.encoders["vision"].train = false;
+  options.data.row_tokens = 2048;
+  const Plan plan = make_plan(options, config, 1);
+  double frozen = 0, trained = 0;
+  for (const ParamSpec& param : plan.model.params)
+    (param.trainable ? trained : frozen) += static_cast<double>(num_elements(param.shape));
+  ASSERT_NEAR(frozen, 7.04e9, 0.01e9);
+
+  const MemoryEstimate told = estimate_places(plan, 1).front();
+
+  EXPECT_NEAR(static_cast<double>(told.parameters), 14.2e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(told.states), 8 * trained, 0.01 * trained);
+  EXPECT_NEAR(static_cast<double>(told.gradients), 4 * trained, 0.01 * trained);
+  EXPECT_EQ(told.gathered, 0);
+}
+
 }  // namespace
 }  // namespace zea::test_plan_memory

@@ -77,6 +77,8 @@ struct Sample {
   std::vector<uint8_t> loss_mask;  ///< 1: this token is predicted (as the target of the one before)
   std::vector<Item> items;         ///< in the order of their placeholders
   int32_t label = -1;              ///< index into classes(), or -1
+  std::vector<std::string> answers =
+      {};  ///< that are as right as its own: all of them; empty: that
 };
 
 class Dataset {
@@ -97,6 +99,9 @@ class Dataset {
   virtual const std::vector<std::string>& classes() const = 0;  ///< may be empty
   virtual const std::vector<std::string>& token_bytes()
       const = 0;  ///< bytes of each token id; may be empty
+  /// What special tokens, which have no bytes, are called ("<|im_end|>"): of each token id, or
+  /// empty.
+  virtual const std::vector<std::string>& special_texts() const;
 };
 
 inline constexpr int64_t kHeldBytes = int64_t{256} << 20;

@@ -34,6 +34,14 @@ Options parse_deck(const std::string& text, const std::string& name,
 /// it back.
 std::string echo_deck(const Options& options);
 
+/// A key that differs from its default: "mesh.llm.wrap_units", "mesh.llm.wrap_units = 2" (TOML),
+/// and the module in its section's name ("llm"; empty: none is).
+struct ChangedKey {
+  std::string path, text, module;
+};
+/// In the order of the documentation.
+std::vector<ChangedKey> changed_keys(const Options& options);
+
 /// The reference of all keys (name, type, default, range, help) for `zea -h`.
 std::string deck_reference();
 

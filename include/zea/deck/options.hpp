@@ -302,21 +302,23 @@ struct OptimOptions {
          "decays that suit AdamW, or sqrt(max(1, a / b)), the original",
          {}});
     key(weight_decay, {"weight_decay", "decay of parameters of two or more dims", {}, 0, 10});
-    key(lr_factors,
-        {"lr_factors",
-         "learning rates of some parameters, as factors of lr: \"pattern = factor\", the last that "
-         "matches counts; a pattern is a module (vision, llm) or a parameter's name with *",
-         {}});
+    key(lr_factors, {"lr_factors",
+                     "learning rates of some parameters, as factors of lr: \"pattern = factor\", "
+                     "or \"pattern = "
+                     "factor from updates\" for what holds after so many updates; the last that "
+                     "matches counts; "
+                     "a pattern is a module (vision, llm) or a parameter's name with *",
+                     {}});
     key(weight_decays,
         {"weight_decays",
-         "weight decay of some parameters, in place of weight_decay: \"pattern = decay\", as in "
-         "lr_factors",
+         "weight decay of some parameters, in place of weight_decay: \"pattern = decay\", or "
+         "\"pattern = decay from updates\", as in lr_factors",
          {}});
     key(frozen,
         {"frozen",
-         "parameters that are not trained: \"pattern\", or \"pattern = updates\" for those that "
-         "the first so many updates leave as they are; patterns as in lr_factors, the last that "
-         "matches counts",
+         "parameters that are not trained: \"pattern\", \"pattern = updates\" for those that the "
+         "first so many updates leave as they are, or \"pattern from updates\" for those that all "
+         "later ones do; patterns as in lr_factors, the last that matches counts",
          {}});
     key(clip_norm,
         {"clip_norm", "largest norm of the whole gradient; 0: no clipping", {}, 0, 1e12});

@@ -25,11 +25,12 @@ class Optimizer {
 
   /// Updates the buffers that have a gradient in this step; the plan's rules give each
   /// parameter its factor of `update.lr` and its weight decay, and the updates it is frozen for:
-  /// its own count of steps begins after them.
+  /// its own count of steps begins after the first of them.
   void step(const std::vector<bool>& buffers_with_gradient, Update update);
 
-  /// Whether update `update` is the first of parameters that were frozen until then, on any rank.
-  bool thaws_at(int64_t update) const;
+  /// Whether update `update` is the first of parameters that were frozen until then, or the first
+  /// that leaves some as they are, on any rank.
+  bool trains_others_at(int64_t update) const;
 
   /// The first buffer of this rank whose gradient is not finite; -1 when all are.
   int non_finite_buffer() const;
@@ -56,7 +57,7 @@ class Optimizer {
   struct Counted {
     int buffer;
     int64_t begin, elements;  ///< in the shard
-    int64_t frozen_updates;   ///< in which it is not counted
+    ParamRule rule;           ///< which says when it is counted
   };
 
   void add_cuts(int buffer);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "plan/mesh/module_sharding.hpp"
+#include "zea/deck/deck.hpp"
 
 namespace zea {
 namespace {
@@ -99,18 +100,126 @@ void note_one_copy(const Plan& plan, std::vector<std::string>& notes) {
         "between them: there is no other to broadcast to, and every rank reads its own part");
 }
 
-void note_peak(const Plan& plan, std::vector<std::string>& notes) {
-  const RunOptions& run = plan.options.run;
-  if (run.peak_tflops > 0 && run.mode != RunMode::Train)
-    notes.push_back("run.peak_tflops has no effect with run.mode = \"" + run.mode +
-                    "\": MFU is told of steps that train");
+/// What is read where a run trains alone.
+const std::vector<std::string> kOfTraining = {
+    "run.peak_tflops",
+    "run.cuda_graphs",
+    "model.activation_checkpointing",
+    "model.*.train",
+    "model.*.train_projector",
+    "model.*.lora.dropout",
+    "mesh.*.backward_prefetch",
+    "mesh.*.bucket_mib",
+    "mesh.*.sync_grad_accum",
+    "precision.*.reduce_dtype",
+    "data.train",
+    "data.shuffle",
+    "optim.*",
+    "schedule.steps",
+    "checkpoint.*",
+    "eval.every",
+    "log.every",
+    "log.tensorboard",
+    "log.trace_step",
+};
+
+bool is_of_training(const std::string& path) {
+  return std::ranges::any_of(kOfTraining,
+                             [&](const std::string& pattern) { return matches(pattern, path); });
 }
 
-void note_graphs(const Plan& plan, std::vector<std::string>& notes) {
-  const RunOptions& run = plan.options.run;
-  if (run.cuda_graphs > 0 && run.mode != RunMode::Train)
-    notes.push_back("run.cuda_graphs has no effect with run.mode = \"" + run.mode +
-                    "\": graphs are of steps that train");
+/// Decks of a training serve evaluations, too: all in one note.
+void note_training(const Plan& plan, const std::vector<ChangedKey>& changed,
+                   std::vector<std::string>& notes) {
+  if (plan.options.run.mode == RunMode::Train) return;
+  std::string keys;
+  int count = 0;
+  for (const ChangedKey& key : changed)
+    if (is_of_training(key.path)) keys += (count++ > 0 ? ", " : "") + key.path;
+  if (count > 0)
+    notes.push_back(keys + (count > 1 ? " have" : " has") + " no effect with run.mode = \"" +
+                    plan.options.run.mode + "\": nothing is trained");
+}
+
+std::string not_trained(const Plan& plan, const std::string& module) {
+  const bool trains = std::ranges::any_of(plan.buffers, [&](const FlatBuffer& buffer) {
+    return buffer.module == module && buffer.trainable;
+  });
+  return trains ? "" : "where nothing of the module is trained: it has no gradients";
+}
+
+/// What no_shard would gather is refused.
+std::string not_gathered(const Plan& plan, const std::string& module) {
+  if (sharding_of(plan, module).gathered() ||
+      plan.options.meshes[module].strategy == ShardingStrategy::NoShard)
+    return "";
+  return "where no other rank has a shard of the module: nothing of it is gathered";
+}
+
+std::string not_shared(const Plan& plan, const std::string& module) {
+  const Sharding& sharding = sharding_of(plan, module);
+  if (sharding.gathered() || sharding.replicas > 1) return "";
+  return "where no other rank has a shard or a copy of the module: nothing of it is gathered or "
+         "reduced";
+}
+
+std::string not_hybrid(const Plan& plan, const std::string& module) {
+  const bool is_hybrid = plan.options.meshes[module].strategy.name().starts_with("hybrid_shard");
+  if (!is_hybrid || sharding_of(plan, module).gathered()) return "";
+  return "where the ranks of a copy are one (mesh.dp_shard = 1): every rank has all of it, as with "
+         "no_shard";
+}
+
+/// A key of a module, and why it has no effect; empty: it has one.
+struct ModuleKey {
+  const char* pattern;
+  std::vector<std::string (*)(const Plan&, const std::string&)> reasons;
+};
+
+const std::vector<ModuleKey> kOfModules = {
+    {"mesh.*.strategy", {not_hybrid}},
+    {"mesh.*.reshard_after_forward", {not_gathered}},
+    {"mesh.*.forward_prefetch", {not_gathered}},
+    {"mesh.*.backward_prefetch", {not_gathered}},
+    {"mesh.*.prefetch_depth", {not_gathered}},
+    {"mesh.*.wrap_units", {not_shared}},
+    {"mesh.*.flatten_parameters", {not_shared}},
+    {"mesh.*.bucket_mib", {not_trained, not_shared}},
+    {"mesh.*.sync_grad_accum", {not_trained, not_gathered}},
+    {"precision.*.reduce_dtype", {not_trained, not_shared}},
+};
+
+void note_modules(const Plan& plan, const std::vector<ChangedKey>& changed,
+                  std::vector<std::string>& notes) {
+  const bool trains = plan.options.run.mode == RunMode::Train;
+  for (const ChangedKey& key : changed) {
+    if (!plan.model.has(key.module) || (!trains && is_of_training(key.path))) continue;
+    for (const auto& [pattern, reasons] : kOfModules) {
+      if (!matches(pattern, key.path)) continue;
+      for (const auto& reason : reasons)
+        if (const std::string why = reason(plan, key.module); !why.empty()) {
+          notes.push_back(key.text + " has no effect " + why);
+          break;
+        }
+    }
+  }
+}
+
+/// Rules of what is not trained, and those that begin behind the run's end.
+void note_rules(const Plan& plan, const std::string& key, const std::vector<std::string>& rules,
+                std::vector<std::string>& notes) {
+  if (plan.options.run.mode != RunMode::Train) return;
+  const int64_t steps = plan.options.schedule.steps;
+  for (const std::string& text : rules) {
+    const ParamPattern rule = *parse_param_rule(text);
+    const std::string no_effect = key + ": \"" + text + "\" has no effect: ";
+    const auto is_trained = [&](size_t p) { return plan.model.params[p].trainable; };
+    if (std::ranges::none_of(matched_params(plan.model, rule.pattern), is_trained))
+      notes.push_back(no_effect + "it matches only parameters that are not trained");
+    else if (rule.after >= steps)
+      notes.push_back(no_effect + "schedule.steps = " + std::to_string(steps) +
+                      " makes no more updates than that");
+  }
 }
 
 /// Of images and sound, in a model that takes none.
@@ -141,9 +250,12 @@ std::vector<std::string> idle_settings(const Plan& plan) {
   std::vector<std::string> notes;
   for (const std::string& module : plan.model.modules()) note_prefetch(plan, module, notes);
   note_one_copy(plan, notes);
-  note_peak(plan, notes);
-  note_graphs(plan, notes);
   note_items(plan, notes);
+  const std::vector<ChangedKey> changed = changed_keys(plan.options);
+  note_training(plan, changed, notes);
+  note_modules(plan, changed, notes);
+  note_rules(plan, "optim.lr_factors", plan.options.optim.lr_factors, notes);
+  note_rules(plan, "optim.weight_decays", plan.options.optim.weight_decays, notes);
   return notes;
 }
 

@@ -318,6 +318,17 @@ bool has_adapters(const std::string& config_json) {
          parsed(config_json).contains(kAdapters);
 }
 
+bool may_have_adapter(const ModelSpec& model, int param) {
+  const std::string suffix = kWeightSuffix;
+  for (const UnitSpec& unit : model.units)
+    for (const std::string& role : unit.roles)
+      if (role.ends_with(suffix) &&
+          takes_adapter(unit.kind, role.substr(0, role.size() - suffix.size())) &&
+          std::ranges::count(model.params_of(unit, role), param) > 0)
+        return true;
+  return false;
+}
+
 double adapter_scale(const LoraOptions& lora) {
   const auto rank = static_cast<double>(lora.rank);
   return lora.alpha / (lora.rslora ? std::sqrt(rank) : rank);

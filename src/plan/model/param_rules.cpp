@@ -18,21 +18,43 @@ std::string trim(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
+/// "text from updates" -> text and updates, or 0 where it says none; none: no number of updates.
+std::optional<std::pair<std::string, int64_t>> split_from(const std::string& text) {
+  const std::string word = " from ";
+  const size_t at = text.rfind(word);
+  if (at == std::string::npos) return std::pair(text, int64_t{0});
+  const std::string number = trim(text.substr(at + word.size()));
+  int64_t updates = 0;
+  const auto [end, fault] = std::from_chars(number.data(), number.data() + number.size(), updates);
+  if (fault != std::errc() || end != number.data() + number.size() || updates < 1)
+    return std::nullopt;
+  return std::pair(text.substr(0, at), updates);
+}
+
+/// Which updates leave a parameter as it is: the first so many, and those after so many.
+struct Frozen {
+  double updates = 0;
+  int64_t after = INT64_MAX;
+};
+
 /// A rule of optim.frozen: a pattern alone freezes for good.
-std::optional<PatternRule> parse_frozen(const std::string& text) {
-  if (text.find('=') == std::string::npos && !trim(text).empty())
-    return PatternRule{trim(text), kForGood};
-  const std::optional<PatternRule> rule = parse_rule(text);
-  return rule && rule->value == std::floor(rule->value) && rule->value < 1e15 ? rule : std::nullopt;
+std::optional<std::pair<std::string, Frozen>> parse_frozen(const std::string& text) {
+  const auto split = split_from(text);
+  if (!split || trim(split->first).empty()) return std::nullopt;
+  const auto& [rest, after] = *split;
+  const bool is_bare = rest.find('=') == std::string::npos;
+  if (is_bare && after > 0) return std::pair(trim(rest), Frozen{0, after});
+  if (is_bare) return std::pair(trim(rest), Frozen{kForGood});
+  const std::optional<PatternRule> rule = parse_rule(rest);
+  if (!rule || after > 0 || rule->value != std::floor(rule->value) || rule->value >= 1e15)
+    return std::nullopt;
+  return std::pair(rule->pattern, Frozen{rule->value});
 }
 
 /// The parameters that a pattern matches; a fault where there are none.
 std::vector<size_t> params_of(const std::string& key, const std::string& pattern,
                               const ModelSpec& model, std::vector<std::string>& faults) {
-  std::vector<size_t> found;
-  for (size_t p = 0; p < model.params.size(); ++p)
-    if (pattern == model.params[p].module || matches(pattern, model.params[p].name))
-      found.push_back(p);
+  std::vector<size_t> found = matched_params(model, pattern);
   if (found.empty())
     faults.push_back(key + ": \"" + pattern + "\" matches no parameter; use a module (" +
                      model.module_names() + ") or a name such as " + model.params.front().name +
@@ -45,36 +67,53 @@ template <class Set>
 void apply_rules(const std::string& key, const std::vector<std::string>& texts,
                  const ModelSpec& model, std::vector<std::string>& faults, Set set) {
   for (const std::string& text : texts) {
-    const std::optional<PatternRule> rule = parse_rule(text);
+    const std::optional<ParamPattern> rule = parse_param_rule(text);
     if (!rule) {
       faults.push_back(key + " holds \"" + text +
-                       "\"; a rule is \"pattern = number\" with a number of 0 or more");
+                       "\"; a rule is \"pattern = number\" with a number of 0 or more, or "
+                       "\"pattern = number from updates\" with a whole number of 1 or more");
       continue;
     }
-    for (const size_t p : params_of(key, rule->pattern, model, faults)) set(p, rule->value);
+    for (const size_t p : params_of(key, rule->pattern, model, faults)) set(p, *rule);
   }
 }
 
-/// Of each parameter, the updates for which it is frozen; kForGood: all.
-std::vector<double> frozen_updates(const ModelSpec& model, const OptimOptions& optim,
+/// From the rule's beginning on no earlier rule counts.
+void set_value(const ParamPattern& rule, double& first, std::vector<ValueAfter>& later) {
+  std::erase_if(later, [&](const ValueAfter& other) { return other.updates >= rule.after; });
+  if (rule.after == 0)
+    first = rule.value;
+  else
+    later.push_back({rule.after, rule.value});
+}
+
+double value_at(int64_t update, double first, const std::vector<ValueAfter>& later) {
+  for (const ValueAfter& value : later)
+    if (update > value.updates) first = value.value;
+  return first;
+}
+
+/// Of each parameter; kForGood updates: all.
+std::vector<Frozen> frozen_updates(const ModelSpec& model, const OptimOptions& optim,
                                    std::vector<std::string>& faults) {
-  std::vector<double> updates(model.params.size(), 0);
+  std::vector<Frozen> frozen(model.params.size());
   for (const std::string& text : optim.frozen) {
-    const std::optional<PatternRule> rule = parse_frozen(text);
+    const auto rule = parse_frozen(text);
     if (!rule) {
       faults.push_back("optim.frozen holds \"" + text +
-                       "\"; a rule is \"pattern\", or \"pattern = updates\" with a whole number "
-                       "of 0 or more");
+                       "\"; a rule is \"pattern\", \"pattern = updates\" with a whole number of "
+                       "0 or more, or \"pattern from updates\" with one of 1 or more");
       continue;
     }
-    const std::vector<size_t> params = params_of("optim.frozen", rule->pattern, model, faults);
-    for (const size_t p : params) updates[p] = rule->value;
-    if (rule->value != kForGood && !params.empty() &&
+    const auto& [pattern, updates] = *rule;
+    const std::vector<size_t> params = params_of("optim.frozen", pattern, model, faults);
+    for (const size_t p : params) frozen[p] = updates;
+    if (updates.updates != kForGood && !params.empty() &&
         std::ranges::none_of(params, [&](size_t p) { return model.params[p].trainable; }))
       faults.push_back("optim.frozen: \"" + text +
                        "\" matches only parameters that are never trained; leave it out");
   }
-  return updates;
+  return frozen;
 }
 
 /// Matrices of which all that reads them is a block or a projector: no embeddings, no head.
@@ -88,7 +127,47 @@ std::vector<bool> inner_matrices(const ModelSpec& model) {
   return inner;
 }
 
+/// Updates of Muon's matrices read one rate for the whole run.
+void check_muon(const ModelSpec& model, const std::vector<ParamRule>& rules,
+                std::vector<std::string>& faults) {
+  for (size_t p = 0; p < rules.size(); ++p) {
+    const ParamRule& rule = rules[p];
+    if (!rule.orthogonalises ||
+        (rule.later_lr_factors.empty() && rule.later_weight_decays.empty() &&
+         rule.frozen_after == INT64_MAX))
+      continue;
+    faults.push_back("optim.kind = \"muon\" with a rule \"... from updates\" for " +
+                     model.params[p].name +
+                     ", a matrix that Muon orthogonalises: its rate, decay and freezing are not "
+                     "changed later on; name other parameters, or choose another optimizer");
+    return;
+  }
+}
+
 }  // namespace
+
+double ParamRule::lr_factor_at(int64_t update) const {
+  return value_at(update, lr_factor, later_lr_factors);
+}
+
+double ParamRule::weight_decay_at(int64_t update) const {
+  return value_at(update, weight_decay, later_weight_decays);
+}
+
+std::optional<ParamPattern> parse_param_rule(const std::string& text) {
+  const auto split = split_from(text);
+  const std::optional<PatternRule> rule = split ? parse_rule(split->first) : std::nullopt;
+  if (!rule) return std::nullopt;
+  return ParamPattern{rule->pattern, rule->value, split->second};
+}
+
+std::vector<size_t> matched_params(const ModelSpec& model, const std::string& pattern) {
+  std::vector<size_t> found;
+  for (size_t p = 0; p < model.params.size(); ++p)
+    if (pattern == model.params[p].module || matches(pattern, model.params[p].name))
+      found.push_back(p);
+  return found;
+}
 
 std::optional<PatternRule> parse_rule(const std::string& text) {
   const size_t equals = text.rfind('=');
@@ -124,10 +203,10 @@ bool matches(const std::string& pattern, const std::string& name) {
 
 void freeze_params(const OptimOptions& optim, ModelSpec& model) {
   std::vector<std::string> faults;  // told by make_param_rules()
-  const std::vector<double> updates = frozen_updates(model, optim, faults);
+  const std::vector<Frozen> frozen = frozen_updates(model, optim, faults);
   std::vector<bool> trains(model.params.size(), false);
   for (const UnitSpec& unit : model.units)
-    if (std::ranges::any_of(unit.params, [&](int p) { return updates[p] != kForGood; }))
+    if (std::ranges::any_of(unit.params, [&](int p) { return frozen[p].updates != kForGood; }))
       for (const int p : unit.params) trains[p] = true;
   for (size_t p = 0; p < trains.size(); ++p)
     if (!trains[p]) model.params[p].trainable = false;
@@ -139,15 +218,22 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
   for (size_t p = 0; p < rules.size(); ++p)
     rules[p].weight_decay = model.params[p].decays() ? optim.weight_decay : 0;
   apply_rules("optim.lr_factors", optim.lr_factors, model, faults,
-              [&](size_t p, double value) { rules[p].lr_factor = value; });
+              [&](size_t p, const ParamPattern& rule) {
+                set_value(rule, rules[p].lr_factor, rules[p].later_lr_factors);
+              });
   apply_rules("optim.weight_decays", optim.weight_decays, model, faults,
-              [&](size_t p, double value) { rules[p].weight_decay = value; });
-  const std::vector<double> updates = frozen_updates(model, optim, faults);
-  for (size_t p = 0; p < rules.size(); ++p)
-    rules[p].frozen_updates = static_cast<int64_t>(updates[p]);
+              [&](size_t p, const ParamPattern& rule) {
+                set_value(rule, rules[p].weight_decay, rules[p].later_weight_decays);
+              });
+  const std::vector<Frozen> frozen = frozen_updates(model, optim, faults);
+  for (size_t p = 0; p < rules.size(); ++p) {
+    rules[p].frozen_updates = static_cast<int64_t>(frozen[p].updates);
+    rules[p].frozen_after = frozen[p].after;
+  }
   if (optim.kind != OptimizerKind::Muon) return rules;
   const std::vector<bool> inner = inner_matrices(model);
   for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalises = inner[p];
+  check_muon(model, rules, faults);
   return rules;
 }
 

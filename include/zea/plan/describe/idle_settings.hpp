@@ -9,8 +9,9 @@
 
 namespace zea {
 
-/// A note on each setting of prefetching, of reading weights, or of images and sound, that has no
-/// effect in `plan`.
+/// A note on each setting that has no effect in `plan`: of gathering and reducing, of reading
+/// weights, of images and sound, of parameters that are not trained; of a run that trains nothing
+/// all of training in one.
 std::vector<std::string> idle_settings(const Plan& plan);
 
 }  // namespace zea

@@ -24,6 +24,9 @@ std::string with_adapters(const std::string& config_json, const std::string& mod
 std::string without_adapters(const std::string& config_json);
 bool has_adapters(const std::string& config_json);
 
+/// Whether an adapter can stand beside a linear, of which `param` is the weight.
+bool may_have_adapter(const ModelSpec& model, int param);
+
 /// What the adapter of a parameter is multiplied by: alpha / rank, or alpha / sqrt(rank) (rsLoRA,
 /// arXiv:2312.03732).
 double adapter_scale(const LoraOptions& lora);
