@@ -5,54 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include "support/counted_traffic.hpp"
 #include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/scattered_buffers.hpp"
-#include "support/shared_directory.hpp"
 #include "support/tiny_llava.hpp"
-#include "support/tiny_qwen2_vl.hpp"
-#include "support/tiny_run.hpp"
-#include "zea/batch/make_microbatch.hpp"
-#include "zea/train/training_data.hpp"
 
 namespace zea::testing::test_counted_traffic {
 namespace {
-
-using Refine = void (*)(TinyRunOptions&);
-
-struct Layout {
-  const char* name;
-  int ranks;
-  std::vector<std::string> sends;  ///< groups that must have sent something
-  Refine refine;
-};
-
-void each(TinyRunOptions& run, void (*change)(ModuleMeshOptions&)) {
-  change(run.deck.meshes["vision"]);
-  change(run.deck.meshes["llm"]);
-}
-
-void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
-  for (ModuleMeshOptions* mesh : {&run.deck.meshes["vision"], &run.deck.meshes["llm"]}) {
-    mesh->cp = cp;
-    mesh->cp_mode = mode;
-    if (mesh->cp_mode != CpMode::Ulysses) mesh->cp_block = 8;
-  }
-}
-
-void take_images_of_any_size(TinyRunOptions& run) {
-  run.config_json = tiny_llava_config({.image_size = 24, .siglip = true});
-  run.remake = merge_images_of_any_size;
-}
-
-void take_mistral3(TinyRunOptions& run) {
-  run.config_json = tiny_llava_config({.image_size = 24, .pixtral = true, .merges = true});
-}
-
-void take_qwen_vl(TinyRunOptions& run, const std::string& config) {
-  run.config_json = config;
-  run.remake = testing::shrink_images;
-}
 
 /// In a folder that the test makes.
 void keep_features(TinyRunOptions& run) {
@@ -60,11 +20,7 @@ void keep_features(TinyRunOptions& run) {
   run.deck.data.cache_features = "kept";
 }
 
-void take_gemma3(TinyRunOptions& run) {
-  run.config_json = tiny_llava_config({.image_size = 24, .siglip = true, .gemma3 = true});
-}
-
-const Layout kLayouts[] = {
+const TrafficLayout kLayouts[] = {
     {"one rank", 1, {}, [](TinyRunOptions&) {}},
     {"DDP", 2, {"llm.dp_replicate+dp_shard+dp_module+cp"}, [](TinyRunOptions&) {}},
     {"DDP of three, which no buffer divides",
@@ -168,85 +124,6 @@ const Layout kLayouts[] = {
      [](TinyRunOptions& run) {
        run.config_json = tiny_llava_config({.tied = true, .kv_heads = 1});
        run.deck.meshes["llm"].tp = 2;
-     }},
-    {"tp 2, images of any size, four patches a feature",
-     2,
-     {"llm.tp", "vision.tp"},
-     [](TinyRunOptions& run) {
-       take_images_of_any_size(run);
-       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
-     }},
-    {"cp 2, ring, images of any size, four patches a feature",
-     2,
-     {"llm.cp_outer", "vision.cp_outer"},
-     [](TinyRunOptions& run) {
-       take_images_of_any_size(run);
-       use_cp(run, "ring", 2);
-     }},
-    {"tp 2, images cut into tiles",
-     2,
-     {"llm.tp", "vision.tp"},
-     [](TinyRunOptions& run) {
-       run.remake = testing::cut_into_tiles;
-       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
-     }},
-    {"cp 2, ring, images cut into tiles",
-     2,
-     {"llm.cp_outer", "vision.cp_outer"},
-     [](TinyRunOptions& run) {
-       run.remake = testing::cut_into_tiles;
-       use_cp(run, "ring", 2);
-     }},
-    {"tp 2, qwen2_vl",
-     2,
-     {"llm.tp", "llm.kv_holders", "vision.tp"},
-     [](TinyRunOptions& run) {
-       take_qwen_vl(run, tiny_qwen2_vl_config());
-       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
-     }},
-    {"tp 2 of llm, pp 2, qwen3_vl",
-     4,
-     {"llm.tp", "llm.kv_holders"},
-     [](TinyRunOptions& run) {
-       take_qwen_vl(run, tiny_qwen3_vl_config());
-       run.deck.meshes["llm"].tp = run.deck.meshes["llm"].pp = 2;
-     }},
-    {"cp 2, ring, qwen2_5_vl",
-     2,
-     {"llm.cp_outer", "vision.cp_outer"},
-     [](TinyRunOptions& run) {
-       take_qwen_vl(run, tiny_qwen2_5_vl_config());
-       use_cp(run, "ring", 2);
-     }},
-    {"tp 2, gemma3",
-     2,
-     {"llm.tp", "vision.tp"},
-     [](TinyRunOptions& run) {
-       take_gemma3(run);
-       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
-     }},
-    {"cp 2, ring, gemma3, frozen tower",
-     2,
-     {"llm.cp_outer", "vision.cp_outer"},
-     [](TinyRunOptions& run) {
-       take_gemma3(run);
-       use_cp(run, "ring", 2);
-       run.deck.encoders["vision"].train = false;
-     }},
-    {"tp 2, mistral3",
-     2,
-     {"llm.tp", "vision.tp"},
-     [](TinyRunOptions& run) {
-       take_mistral3(run);
-       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
-     }},
-    {"cp 2, ring, mistral3, frozen vision",
-     2,
-     {"llm.cp_outer", "vision.cp_outer"},
-     [](TinyRunOptions& run) {
-       take_mistral3(run);
-       use_cp(run, "ring", 2);
-       run.deck.encoders["vision"].train = false;
      }},
     {"cp 2, images see all of themselves",
      2,
@@ -386,70 +263,9 @@ const Layout kLayouts[] = {
      }},
 };
 
-TinyRunOptions make_run(const Layout& layout) {
-  TinyRunOptions run;
-  run.config_json = tiny_llava_config();
-  run.deck.precision.preset = "fp64";
-  run.deck.data.row_tokens = 40;
-  run.deck.schedule = {.steps = 2, .global_batch = 7};
-  run.deck.meshes["vision"].strategy = run.deck.meshes["llm"].strategy = "no_shard";
-  layout.refine(run);
-  return run;
-}
-
-MicrobatchTokens tokens_of(const LoadedMicrobatch& loaded, const ModelSpec& model) {
-  MicrobatchTokens tokens;
-  tokens.items = loaded.items;
-  tokens.words = make_microbatch(loaded, model, {.dtype = at::kDouble}).words;
-  for (const Sample& sample : loaded.samples)
-    for (size_t i = 0; i < sample.tokens.size(); ++i)
-      tokens.is_target.push_back(i + 1 < sample.tokens.size() && sample.loss_mask[i + 1]);
-  return tokens;
-}
-
-/// By the formulas, for step `step` on this rank.
-Traffic expected_traffic(const Plan& plan, const Dataset& dataset, int64_t step, int rank) {
-  Sampler sampler(static_cast<int64_t>(dataset.index().size()), plan.options.schedule.global_batch,
-                  plan.options.run.seed, plan.options.data.shuffle);
-  const LoaderOptions loading = loading_of(plan);
-  const StepPlan step_plan = plan.step_plan(step, sampler.global_batch(step), dataset.index());
-  std::vector<MicrobatchRows> rows;
-  for (const MicrobatchPlan& part : step_plan.replicas[plan.replica_of(rank)])
-    rows.push_back(
-        rows_of_microbatch(tokens_of(load_microbatch(dataset, loading, part.samples), plan.model),
-                           plan.model, plan.replica_layout(rank), plan.images_both_ways));
-  return traffic_of_step(plan, step_plan, rows, rank);
-}
-
 TEST(CountedTraffic, CountedEqualsTheFormula) {
   const Communicator world = testing::world().communicator();
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(layout.name);
-    const bool takes_part = world.rank() < layout.ranks;
-    const Communicator part = world.split(takes_part ? 0 : Communicator::kNoColor, "layout");
-    if (!takes_part) continue;
-    TinyRunOptions options = make_run(layout);
-    const SharedDirectory folder(part);
-    if (!options.deck.data.cache_features.empty())
-      options.deck.data.cache_features = folder / options.deck.data.cache_features;
-    const MemoryDataset dataset =
-        make_tiny_dataset(plan_of(options, layout.ranks).model, 14, {1, 0, 2}, 5);
-    TinyRun run(part, make_host_collectives, dataset, options);
-    TinyResult result;
-    Traffic all;
-    for (int64_t step = 0; step < 2; ++step) {
-      const Traffic before = run.engine().mesh().traffic();
-      run.train(1, result);
-      const Traffic counted = traffic_between(before, run.engine().mesh().traffic());
-      EXPECT_EQ(counted, expected_traffic(run.engine().plan(), dataset, step, part.rank()));
-      add_traffic(all, counted);
-    }
-    for (const std::string& name : layout.sends) {
-      // One rank may have nothing to send: no image in these steps.
-      run.control().all_reduce(&all[name], 1, DType::Int64, ReduceOp::Max).wait();
-      EXPECT_GT(all[name], 0) << name;
-    }
-  }
+  for (const TrafficLayout& layout : kLayouts) expect_counted_traffic(world, layout);
 }
 
 TEST(CountedTraffic, OfGroupsWithTheSameRanksIsCountedApart) {

@@ -9,6 +9,7 @@
 #include "support/shared_directory.hpp"
 #include "support/stopped_run.hpp"
 #include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing::test_resume_layouts {
 namespace {
@@ -81,9 +82,14 @@ std::string name_of(const Layout& layout) {
          " vision" + degrees(layout.vision) + ", " + layout.placement + ", " + layout.schedule;
 }
 
-TinyRunOptions options_of(const Layout& layout) {
-  TinyRunOptions run =
-      stopped_run_options(tiny_llava_config({.tied = true, .kv_heads = 1, .vocabulary = 41}));
+struct Family {
+  std::string config = tiny_llava_config({.tied = true, .kv_heads = 1, .vocabulary = 41});
+  void (*remake)(ModelSpec&) = nullptr;
+};
+
+TinyRunOptions options_of(const Layout& layout, const Family& family) {
+  TinyRunOptions run = stopped_run_options(family.config);
+  if (family.remake != nullptr) run.remake = family.remake;
   run.deck.mesh.dp_replicate = layout.dp_replicate;
   run.deck.mesh.placement = layout.placement;
   run.deck.mesh.schedule = layout.schedule;
@@ -111,8 +117,13 @@ class ResumeLayouts : public ::testing::Test {
       SCOPED_TRACE(name_of(writer) + " read by " + name_of(reader));
       const Communicator ranks = first_ranks(reader.ranks);
       if (ranks.size() > 0)
-        expect_resumes(ranks, make_mpi_collectives, dataset_, options_of(reader), expected);
+        expect_resumes(ranks, make_mpi_collectives, dataset_, options_of(reader, family_),
+                       expected);
     }
+  }
+  void take(const Family& family) {
+    family_ = family;
+    dataset_ = dataset_of(family);
   }
 
  private:
@@ -120,12 +131,19 @@ class ResumeLayouts : public ::testing::Test {
   StoppedRun run_on(const Layout& writer, const std::string& directory) {
     const Communicator ranks = first_ranks(writer.ranks);
     if (ranks.size() == 0) return {.checkpoint = directory + "/step-00000003"};
-    return run_through(ranks, make_mpi_collectives, dataset_, options_of(writer), directory);
+    return run_through(ranks, make_mpi_collectives, dataset_, options_of(writer, family_),
+                       directory);
   }
 
   const SharedDirectory shared_{testing::world().communicator()};
-  const MemoryDataset dataset_ =
-      make_tiny_dataset(make_model_spec(options_of(kWriters[0]).config_json), 23, {1, 0, 2}, 5);
+  static MemoryDataset dataset_of(const Family& family) {
+    ModelSpec model = make_model_spec(family.config);
+    if (family.remake != nullptr) family.remake(model);
+    return make_tiny_dataset(model, 23, {1, 0, 2}, 5);
+  }
+
+  Family family_;
+  MemoryDataset dataset_ = dataset_of(family_);
   int written_ = 0;
 };
 
@@ -141,6 +159,22 @@ TEST_F(ResumeLayouts, AnyLayoutGoesOnWhereAnyOtherStopped) {
 TEST_F(ResumeLayouts, GridsGoOnWhereOtherGridsStopped) {
   expect_all_resume(kWriters[0], grid_readers());
   for (const Layout& writer : kGridWriters) expect_all_resume(writer, grid_readers());
+}
+
+/// Tensors that a family has beside others: fused, tied, merged.
+TEST_F(ResumeLayouts, FamiliesGoOnWhereOtherLayoutsStopped) {
+  const TinyLlava gemma3{.tied = true, .image_size = 24, .siglip = true, .gemma3 = true};
+  const TinyLlava mistral3{.image_size = 24, .pixtral = true, .merges = true};
+  for (const Family& family :
+       {Family{tiny_llava_config(gemma3)}, Family{tiny_qwen2_5_vl_config(), shrink_images},
+        Family{tiny_llava_config(mistral3)}}) {
+    SCOPED_TRACE(family.config);
+    take(family);
+    expect_all_resume({4, "full_shard", 1, 1, {.tp = 2}, {.tp = 2}},
+                      {{2, "no_shard"},
+                       {3, "full_shard", 1, 1, {.cp = 3}, {}},
+                       {6, "full_shard", 1, 1, {.pp = 2}, {.dp_module = 1}, "disjoint"}});
+  }
 }
 
 TEST_F(ResumeLayouts, PipelinesGoOnWhereOthersStopped) {

@@ -31,6 +31,7 @@ try:
         ViTForImageClassification,
         ViTModel,
         WhisperConfig,
+        WhisperFeatureExtractor,
         WhisperForConditionalGeneration,
         WhisperModel,
     )
@@ -330,6 +331,69 @@ class Composed(unittest.TestCase):
         sections = {**two, "llm": f'weights = "{llama}"'}
         new = VOCABULARY  # the first row behind those that there are
         self.assertTrue(0 < self.train(sections, make_samples(SIDE * SIDE, new), new))
+
+    def test_three_encoders(self):
+        """Two of images and one of sound, each with a projector that begins as is stated."""
+        clip, siglip, text = make_clip(), make_siglip(), make_text()
+        whisper = perturbed(make_whisper()).eval()
+        tokens_of = {"left": 7, "right": 6, "ears": 5}
+        kinds = {"left": "linear", "right": "pool", "ears": "mlp"}
+        of_images = {"left": "", "right": "feature_layer = -1", "ears": ""}
+        sections = {
+            name: f'weights = "{self.save(name, model)}"\nplaceholder = "{tokens_of[name]}"\n'
+            f'projector = "{kinds[name]}"\n{of_images[name]}'
+            for name, model in (("left", clip), ("right", siglip), ("ears", whisper))
+        }
+        sections["llm"] = f'weights = "{self.save("llama", text)}"'
+        features = {"left": SIDE * SIDE, "right": SIDE * SIDE // 4, "ears": POSITIONS}
+        random = np.random.default_rng(6)
+        samples, seen = [], {}
+        for order in (["left", "ears", "right"], [], ["right", "right"], ["ears", "left"]):
+            tokens, items = [1, 2], []
+            for name in order:
+                picture = random.integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
+                clip_of_it = Clip(random.integers(-9000, 9000, 1600).astype(np.int16), 16000)
+                items.append(clip_of_it if name == "ears" else picture)
+                tokens += [tokens_of[name]] * features[name] + [8 + len(items)]
+            answer = random.integers(8, VOCABULARY, size=5).tolist()
+            seen[tuple(tokens + answer)] = order
+            samples.append((tokens + answer, [0] * len(tokens) + [1] * len(answer), items))
+        loss = self.train(sections, samples, 7, 5)
+        out = self.export()
+        projectors = {name: load_file(out / f"{name}.projector" / "model.safetensors") for name in kinds}
+        for name, weights in projectors.items():
+            for key, values in weights.items():
+                deviation = values.std().item() if key.endswith("weight") else values.abs().max().item()
+                self.assertAlmostEqual(deviation, 0.02 if key.endswith("weight") else 0, delta=0.002, msg=(name, key))
+        self.assert_loads(CLIPVisionModel, out / "left", clip)
+        self.assert_loads(SiglipVisionModel, out / "right", siglip)
+        self.assert_loads(WhisperEncoder, out / "ears", whisper.encoder)
+        extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
+
+        def states_of(name, item):
+            if name == "ears":
+                sound = np.frombuffer(item.bytes, np.int16).astype(np.float32) / 32768
+                mel = extractor(sound, sampling_rate=16000, return_tensors="pt")["input_features"]
+                return whisper.encoder(mel[..., : 2 * POSITIONS]).last_hidden_state[0]
+            pixels = normalised(item[None], MEAN, STD)
+            if name == "right":
+                return siglip(pixels, output_hidden_states=True).hidden_states[-1][0]
+            return clip(pixels, output_hidden_states=True).hidden_states[-2][0, 1:]
+
+        def logits_of(tokens, mask, items):
+            ids = torch.tensor(tokens)
+            embeds = text.get_input_embeddings()(ids)
+            for name in kinds:
+                found = [project(kinds[name], states_of(name, item), projectors[name])
+                         for of, item in zip(seen[tuple(tokens)], items) if of == name]
+                if found:
+                    embeds = embeds.index_copy(0, (ids == tokens_of[name]).nonzero()[:, 0], torch.cat(found))
+            return text(inputs_embeds=embeds[None], use_cache=False).logits[0]
+
+        self.assertAlmostEqual(loss, self.loss_of(samples, logits_of), delta=2e-5)
+        keys = ["mesh.llm.tp=2", "mesh.left.dp_module=2", "mesh.ears.cp=2"]
+        sharded = self.train(sections, samples, 7, 5, name="sharded", ranks=2, keys=keys)
+        self.assertAlmostEqual(sharded, loss, delta=2e-6 * loss)
 
     def test_any_names_and_a_tokenizer(self):
         """Three directories; one placeholder is in the tokenizer, the other becomes its next."""

@@ -21,7 +21,7 @@ try:
     from transformers.utils.logging import disable_progress_bar
 
     from cropped_cases import CROPPED_FAMILIES
-    from family_cases import FAMILIES
+    from family_cases import FAMILIES, Gemma3, Qwen25VL
     from idefics3_cases import IDEFICS3_FAMILIES
     from pixtral_cases import PIXTRAL_FAMILIES
     from video_cases import VIDEO_FAMILIES, Clip
@@ -182,23 +182,33 @@ class FamilyParity(unittest.TestCase):
         _, found, _ = self.run_zea(family, {}, model, samples)
         check_next_tokens(self, expected, found)
 
-    def check_return(self, family):
+    def check_return(self, family, dtype=torch.float32, files=1):
         """What is imported and not trained goes out as it was, and transformers takes all of it."""
         torch.manual_seed(2)
-        model = perturbed(family.model())
+        model = perturbed(family.model()).to(dtype)
         model.save_pretrained(self.folder / "model")
         run(IMPORT, self.folder / "model", self.folder / "weights.h5")
-        run(CONSOLIDATE, self.folder / "weights.h5", f"{self.folder}/returned/")
+        limit = ["--max-shard-size", "20KB"] if files > 1 else []
+        run(CONSOLIDATE, *limit, self.folder / "weights.h5", f"{self.folder}/returned/")
         given = load_file(self.folder / "model" / "model.safetensors")
-        returned = load_file(self.folder / "returned" / "model.safetensors")
+        parts = [load_file(part) for part in (self.folder / "returned").glob("*.safetensors")]
+        self.assertGreaterEqual(len(parts), files)
+        returned = {name: tensor for part in parts for name, tensor in part.items()}
         self.assertEqual(given.keys(), returned.keys())
         for name, tensor in given.items():
+            self.assertEqual(tensor.dtype, returned[name].dtype, name)
             self.assertTrue(torch.equal(tensor, returned[name]), name)
         _, loading = type(model).from_pretrained(
-            self.folder / "returned", output_loading_info=True, dtype=torch.float32
+            self.folder / "returned", output_loading_info=True, dtype=dtype
         )
         for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             self.assertFalse(loading[fault], fault)
+
+    def test_qwen25_vl_in_bf16_comes_back_in_several_files(self):
+        self.check_return(Qwen25VL, torch.bfloat16, 3)
+
+    def test_gemma3_in_bf16_comes_back_in_several_files(self):
+        self.check_return(Gemma3, torch.bfloat16, 3)
 
 
 def add_case(family, name, case):

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/measured_models.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "support/made_up_models.hpp"
 #include "support/tiny_llava.hpp"
@@ -83,6 +85,37 @@ std::string internvl_config() {
                           {"use_qk_norm", true},
                           {"norm_type", "rms_norm"}}}}
       .dump();
+}
+
+/// Squares of so many patches of a tile are a feature; images become up to four tiles.
+std::string idefics3_config(const char* family, int64_t square) {
+  nlohmann::json text = nlohmann::json::parse(tiny_llava_config({.layers = 1}))["text_config"];
+  text.update({{"hidden_size", 116}, {"intermediate_size", 284}});
+  return nlohmann::json{{"model_type", family},
+                        {"image_token_id", 3},
+                        {"scale_factor", square},
+                        {"text_config", text},
+                        {"vision_config",
+                         {{"hidden_size", 78},
+                          {"intermediate_size", 202},
+                          {"num_hidden_layers", 1},
+                          {"num_attention_heads", 2},
+                          {"image_size", 24},
+                          {"patch_size", 4},
+                          {"size", {{"longest_edge", 48}}}}}}
+      .dump();
+}
+
+/// Without registers, layer scale or gates.
+std::string vit_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 1}));
+  config["text_config"]["hidden_size"] = 116;
+  config["vision_config"] = {{"model_type", "vit"},      {"hidden_size", 78},
+                             {"num_hidden_layers", 1},   {"num_attention_heads", 2},
+                             {"intermediate_size", 202}, {"image_size", 20},
+                             {"patch_size", 4}};
+  config["vision_feature_layer"] = -1;
+  return config.dump();
 }
 
 /// Images of up to four tiles beside the whole one, with learned ends of rows.
@@ -245,6 +278,13 @@ std::string gpt2_config(bool tied) {
       .dump();
 }
 
+/// Two matrices of several parts each.
+std::string phi3_config() {
+  nlohmann::json config = nlohmann::json::parse(tiny_llava_config({.layers = 1, .text = "phi3"}));
+  config["text_config"].update({{"hidden_size", 120}, {"intermediate_size", 284}});
+  return config["text_config"].dump();
+}
+
 /// Llama's decoder in another family's ways.
 std::string decoder_config(const std::string& family, bool is_tied) {
   return nlohmann::json{
@@ -266,6 +306,9 @@ const std::vector<MeasuredModel>& measured_models() {
       {"llava with a table of positions laid over images", siglip_config(), fill_patches},
       {"llava with registers", dinov2_config()},
       {"internvl", internvl_config(), cut_into_few},
+      {"smolvlm", idefics3_config("smolvlm", 2)},
+      {"idefics3", idefics3_config("idefics3", 3)},
+      {"llava of vit", vit_config()},
       {"llava_next", llava_next_config()},
       {"llava_onevision", llava_onevision_config()},
       {"qwen2_vl", qwen2_vl_config(), shrink_images},
@@ -280,10 +323,21 @@ const std::vector<MeasuredModel>& measured_models() {
       {"three positions of sound side by side", heard_config(false)},
       {"gpt2", gpt2_config(true)},
       {"gpt2 untied", gpt2_config(false)},
+      {"llama", decoder_config("llama", false)},
+      {"qwen2", decoder_config("qwen2", false)},
       {"qwen3", decoder_config("qwen3", false)},
       {"gemma", decoder_config("gemma", true)},
+      {"gemma2", decoder_config("gemma2", true)},
+      {"gemma3_text", decoder_config("gemma3_text", true)},
+      {"phi3", phi3_config()},
       {"windows", decoder_config("mistral", false), see_windows}};
   return all;
+}
+
+const MeasuredModel& measured_model(const std::string& name) {
+  const auto found = std::ranges::find(measured_models(), name, &MeasuredModel::name);
+  if (found == measured_models().end()) throw std::out_of_range(name);
+  return *found;
 }
 
 }  // namespace zea::testing

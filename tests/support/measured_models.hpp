@@ -17,5 +17,7 @@ struct MeasuredModel {
 };
 
 const std::vector<MeasuredModel>& measured_models();
+/// One of them. Throws std::out_of_range.
+const MeasuredModel& measured_model(const std::string& name);
 
 }  // namespace zea::testing

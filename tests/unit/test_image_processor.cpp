@@ -64,6 +64,29 @@ std::string refusal(const Json& config, const Json& processor) {
   return "";
 }
 
+/// Of an encoder of 8 x 8 that is put together with a language model.
+std::vector<std::string> notes_of_part(const Json& processor) {
+  const Json whole = llava();
+  const Json eyes{{"vision_config", whole["vision_config"]},
+                  {"image_token_index", 3},
+                  {kImageProcessor, processor}};
+  const Json config{{"model_type", "composed"},
+                    {"text_config", whole["text_config"]},
+                    {"encoders", {{"eyes", eyes}}}};
+  return make_model_spec(config.dump()).notes;
+}
+
+TEST(ImageProcessor, OfAPartAnotherSizeIsNoted) {
+  EXPECT_EQ(notes_of_part({{"size", 8}}).size(), 1u);
+  EXPECT_EQ(notes_of_part({{"crop_size", {{"height", 8}, {"width", 8}}}, {"size", 11}}).size(), 1u);
+  const std::vector<std::string> notes =
+      notes_of_part({{"crop_size", {{"height", 6}, {"width", 8}}}, {"size", 8}});
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(notes.front(),
+            "eyes.image_processor: crop_size = {\"height\":6,\"width\":8} is left out; the "
+            "encoder's image_size = 8 counts");
+}
+
 TEST(ImageProcessor, SaysColoursAndSizes) {
   const PatchInput found = patches_of(llava(), {{"image_mean", {0, 0.5, 0.25}},
                                                 {"image_std", {1, 0.5, 2}},

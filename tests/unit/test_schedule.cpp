@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "support/tiny_llava.hpp"
@@ -297,6 +298,24 @@ TEST(Slots, TwoAreEnoughForUnitsOfOneSizeAndShardGradOpNeedsAll) {
   EXPECT_GE(zero2.slots[0].gathered.bytes.size(), 8);
   EXPECT_GT(zero2.slots[0].gathered.total_bytes(), full.slots[0].gathered.total_bytes());
   EXPECT_EQ(zero2.slots[0].gradients.total_bytes(), full.slots[0].gradients.total_bytes());
+}
+
+TEST(Schedule, BuffersOfAnyNumberOfEncodersHaveTheirSlots) {
+  const auto llava = nlohmann::json::parse(tiny_llava_config());
+  nlohmann::json config{{"model_type", "composed"}, {"text_config", llava["text_config"]}};
+  for (int encoder = 0; encoder < 4; ++encoder)
+    config["encoders"]["eye" + std::to_string(encoder)] = {
+        {"vision_config", llava["vision_config"]}, {"image_token_index", 3 + encoder}};
+
+  const Plan plan = make_plan({}, config.dump(), 2);
+
+  ASSERT_EQ(plan.model.encoders.size(), 4u);
+  for (size_t buffer = 0; buffer < plan.buffers.size(); ++buffer) {
+    const std::vector<int>& units = plan.buffers[buffer].units;
+    if (!plan.shardings[buffer].gathered() || units.empty()) continue;
+    EXPECT_GE(plan.slots.at(0).gathered.slot_of_buffer[buffer], 0)
+        << plan.model.units[units.front()].name;
+  }
 }
 
 }  // namespace

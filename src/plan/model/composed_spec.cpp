@@ -20,9 +20,12 @@ ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable) 
     features.push_back(
         sees ? add_image_encoder(builder, model, encoder, place, trainable, {.gives_shapes = true})
              : add_sound_encoder(builder, model, encoder, place, trainable));
-    if (sees && encoder.has(kImageProcessor))
-      read_image_processor(encoder.object_alone(kImageProcessor, name + "." + kImageProcessor),
-                           model.encoders.back(), true);
+    if (sees && encoder.has(kImageProcessor)) {
+      const std::string path = name + "." + kImageProcessor;
+      const std::string left_out =
+          read_part_processor(encoder.object_alone(kImageProcessor, path), model.encoders.back());
+      if (!left_out.empty()) model.notes.push_back(path + ": " + left_out);
+    }
     const std::string text = encoder.text("placeholder", "");
     model.notes.push_back("features of " + name + " are put in the places of token " +
                           std::to_string(model.encoders.back().placeholder) +

@@ -195,10 +195,12 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
                       const EncoderPlace& place, const Trainable& trainable);
 
-/// What a directory's image processor says of the images of an encoder; of one that is put together
-/// with others (`is_part`) not their size, which then is that of its table of positions. Throws
-/// WeightsError naming what zea can not do.
-void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part = false);
+/// What a directory's image processor says of the images of an encoder. Throws WeightsError naming
+/// what zea can not do.
+void read_image_processor(const ConfigReader& config, EncoderSpec& encoder);
+/// The same of an encoder that is put together with others, but for the size of images, which then
+/// is that of its table of positions. Returns what is left out of it; empty: nothing.
+std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder);
 /// Likewise what its video processor says, and where it has none of videos what that of images
 /// does.
 void read_video_processor(const ConfigReader& config, EncoderSpec& encoder);

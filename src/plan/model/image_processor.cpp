@@ -3,6 +3,7 @@
 // transformers writes into preprocessor_config.json or processor_config.json. What it leaves out is
 // as the family has it.
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "families.hpp"
@@ -234,6 +235,14 @@ void pass_over_classes(const ConfigReader& config) {
                     "processor_class", "return_tensors", "size_divisor", "video_processor_type"});
 }
 
+/// Whatever becomes of an image's size.
+void read_values(const ConfigReader& config, PatchInput& patches) {
+  pass_over_classes(config);
+  read_colours(config, patches.colours);
+  patches.resampling = read_resampling(config, patches.resampling);
+  read_crops_beside(config, patches.beside);
+}
+
 }  // namespace
 
 void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
@@ -263,19 +272,34 @@ void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
   video.pixels = read_areas(of_images, video.pixels);
 }
 
-void read_image_processor(const ConfigReader& config, EncoderSpec& encoder, bool is_part) {
-  pass_over_classes(config);
+void read_image_processor(const ConfigReader& config, EncoderSpec& encoder) {
   auto& patches = std::get<PatchInput>(encoder.input);
-  read_colours(config, patches.colours);
-  patches.resampling = read_resampling(config, patches.resampling);
-  read_crops_beside(config, patches.beside);
+  read_values(config, patches);
   if (patches.fills_pixels)
     read_filling(config, patches);
-  else if (is_part)
-    config.pass_over({"crop_size", "do_center_crop", "do_pad", "do_resize", "size"});
   else
     read_shape(config, patches);
   config.refuse_unknown();
+}
+
+std::string read_part_processor(const ConfigReader& config, EncoderSpec& encoder) {
+  auto& patches = std::get<PatchInput>(encoder.input);
+  read_values(config, patches);
+  const bool crops = config.has("crop_size") && config.boolean("do_center_crop", true);
+  const char* key = crops ? "crop_size" : "size";
+  const Sides said = patches.fills_pixels ? Sides() : read_sides(config, key, true);
+  if (patches.fills_pixels)
+    read_filling(config, patches);
+  else
+    config.pass_over({"crop_size", "do_center_crop", "do_pad", "do_resize", "size"});
+  config.refuse_unknown();
+  const auto is_other = [&](int64_t side) { return side > 0 && side != patches.image_size; };
+  if (std::ranges::none_of(std::array{said.height, said.width, said.shortest, said.longest},
+                           is_other))
+    return "";
+  return std::string(key) + " = " + config.dump(key) +
+         " is left out; the encoder's image_size = " + std::to_string(patches.image_size) +
+         " counts";
 }
 
 }  // namespace zea::detail

@@ -158,9 +158,10 @@ std::vector<SlotPlans> make_slots(const ScheduleParts& parts, const Precisions& 
   const BufferBytes bytes = bytes_of(parts, precisions);
   // So many microbatches with work for every unit that what lies beside what does not change after
   // them: virtual stages take turns after as many microbatches as there are places.
-  const std::vector<MicrobatchPlan> busy(
-      2 * parts.pipeline.places.size(),
-      MicrobatchPlan{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {1, 1}});
+  MicrobatchPlan one{.samples = {0}, .rows = 1, .tokens = 1, .targets = 1, .items = {}};
+  for (int encoder = 0; encoder < std::ssize(parts.model.encoders); ++encoder)
+    one.items.add(encoder, 1);
+  const std::vector<MicrobatchPlan> busy(2 * parts.pipeline.places.size(), one);
   const std::vector<MicrobatchKinds> kinds(busy.size(), {busy[0].kind()});
   ScheduleInput input{parts, busy, kinds, kinds};
   std::vector<SlotPlans> slots;

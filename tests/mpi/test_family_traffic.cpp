@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step of each family sends is what the plan works out on paper.
+#include <gtest/gtest.h>
+
+#include "support/counted_traffic.hpp"
+#include "support/made_up_models.hpp"
+#include "support/measured_models.hpp"
+#include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
+#include "support/tiny_qwen2_vl.hpp"
+
+namespace zea::testing::test_family_traffic {
+namespace {
+
+void take_images_of_any_size(TinyRunOptions& run) {
+  run.config_json = tiny_llava_config({.image_size = 24, .siglip = true});
+  run.remake = merge_images_of_any_size;
+}
+
+void take_mistral3(TinyRunOptions& run) {
+  run.config_json = tiny_llava_config({.image_size = 24, .pixtral = true, .merges = true});
+}
+
+void take_qwen_vl(TinyRunOptions& run, const std::string& config) {
+  run.config_json = config;
+  run.remake = testing::shrink_images;
+}
+
+void take_gemma3(TinyRunOptions& run) {
+  run.config_json = tiny_llava_config({.image_size = 24, .siglip = true, .gemma3 = true});
+}
+
+/// Each of its modules on so many ranks.
+void take_measured(TinyRunOptions& run, const char* name, int tp, int cp = 1) {
+  const MeasuredModel& model = measured_model(name);
+  run.config_json = model.config;
+  if (model.remake != nullptr) run.remake = model.remake;
+  run.deck.data.row_tokens = 400;
+  run.deck.meshes["vision"] = {};
+  for (const std::string& module : make_model_spec(model.config).modules()) {
+    ModuleMeshOptions& mesh = run.deck.meshes[module];
+    mesh.strategy = "no_shard";
+    mesh.tp = tp;
+    mesh.cp = cp;
+    if (cp > 1) mesh.cp_block = 8;
+  }
+}
+
+const TrafficLayout kLayouts[] = {
+    {"tp 2, images of any size, four patches a feature",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_images_of_any_size(run);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, images of any size, four patches a feature",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_images_of_any_size(run);
+       use_cp(run, "ring", 2);
+     }},
+    {"tp 2, images cut into tiles",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       run.remake = testing::cut_into_tiles;
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, images cut into tiles",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       run.remake = testing::cut_into_tiles;
+       use_cp(run, "ring", 2);
+     }},
+    {"tp 2, qwen2_vl",
+     2,
+     {"llm.tp", "llm.kv_holders", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_qwen_vl(run, tiny_qwen2_vl_config());
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"tp 2 of llm, pp 2, qwen3_vl",
+     4,
+     {"llm.tp", "llm.kv_holders"},
+     [](TinyRunOptions& run) {
+       take_qwen_vl(run, tiny_qwen3_vl_config());
+       run.deck.meshes["llm"].tp = run.deck.meshes["llm"].pp = 2;
+     }},
+    {"cp 2, ring, qwen2_5_vl",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_qwen_vl(run, tiny_qwen2_5_vl_config());
+       use_cp(run, "ring", 2);
+     }},
+    {"tp 2, gemma3",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_gemma3(run);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, gemma3, frozen tower",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_gemma3(run);
+       use_cp(run, "ring", 2);
+       run.deck.encoders["vision"].train = false;
+     }},
+    {"tp 2, mistral3",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       take_mistral3(run);
+       each(run, [](ModuleMeshOptions& mesh) { mesh.tp = 2; });
+     }},
+    {"cp 2, ring, mistral3, frozen vision",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_mistral3(run);
+       use_cp(run, "ring", 2);
+       run.deck.encoders["vision"].train = false;
+     }},
+    {"tp 2, llava_next",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) { take_measured(run, "llava_next", 2); }},
+    {"tp 2 of llm, llava_onevision",
+     2,
+     {"llm.tp", "vision.dp_replicate+dp_shard+dp_module+cp"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "llava_onevision", 2);
+       run.deck.meshes["vision"].tp = 1;
+     },
+     {1, 0, 1}},
+    {"tp 2 of llm, cp 2 of the tower, internvl",
+     2,
+     {"llm.tp", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "internvl", 2);
+       run.deck.meshes["vision"].tp = 1;
+       run.deck.meshes["vision"].cp = 2;
+       run.deck.meshes["vision"].cp_block = 8;
+     }},
+    {"cp 2, ring, smolvlm",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "smolvlm", 1);
+       use_cp(run, "ring", 2);
+     }},
+    {"tp 2, idefics3",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) { take_measured(run, "idefics3", 2); }},
+    {"tp 2, a tower with registers",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) { take_measured(run, "llava with registers", 2); }},
+    {"cp 2, ring, a tower of vit",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "llava of vit", 1);
+       use_cp(run, "ring", 2);
+     }},
+    {"tp 2, qwen2_audio",
+     2,
+     {"llm.tp", "audio.tp"},
+     [](TinyRunOptions& run) { take_measured(run, "clips of their own length, averaged", 2); }},
+    {"cp 2, voxtral",
+     2,
+     {"llm.cp_outer", "audio.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "three positions of sound side by side", 1, 2);
+     }},
+    {"tp 2, phi3", 2, {"llm.tp"}, [](TinyRunOptions& run) { take_measured(run, "phi3", 2); }},
+};
+
+TEST(FamilyTraffic, CountedEqualsTheFormula) {
+  const Communicator world = testing::world().communicator();
+  for (const TrafficLayout& layout : kLayouts) expect_counted_traffic(world, layout);
+}
+
+}  // namespace
+}  // namespace zea::testing::test_family_traffic

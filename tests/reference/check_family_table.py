@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every cell of the table of families in inputs/README.md has the cases that it claims, and every family that is
+read has a row.
+
+check_family_table.py PROJECT
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+PROJECT = Path(sys.argv[1])
+sys.argv = [sys.argv[0], *[""] * 6]  # of the tests whose cases these are
+sys.path.insert(0, str(PROJECT / "jobs"))
+try:
+    import test_family_parity
+    import test_spoken_parity
+    from parity_cases import CASES
+    from tower_cases import TOWER_CASES
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+AXES = ("tp", "cp", "pp")
+DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
+
+
+def rows():
+    """What stands in the first cell, and of each axis whether it is claimed."""
+    text = (PROJECT / "inputs/README.md").read_text().split("\n## Families")[1].split("\n## ")[0]
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 7 and cells[0].startswith("`") and cells[0] != "`model_type`":
+            yield cells[0], cells[1:3] + cells[5:], dict(zip(AXES, cells[3:6]))
+
+
+def of_family(*names):
+    return [case for family, cases in test_family_parity.ALL.items() if family.__name__ in names
+            for case in cases.values()]
+
+
+def of_decoder(name):
+    return [case for case in CASES.values() if case.get("decoder", "llama") == name and "gpt2" not in case]
+
+
+def of_tower(*names):
+    towers = [case for case in [*CASES.values(), *TOWER_CASES.values()] if "gpt2" not in case]
+    seeing = [case for case in towers if not case.get("only_text")]
+    return [case for case in seeing if case.get("tower", "clip_vision_model") in names]
+
+
+def of_sound(family):
+    return [case for case in test_spoken_parity.CASES.values() if case.get("family") == family]
+
+
+# Of what a cell names, each with its cases; of several in a row each has all that the row claims.
+OF = {
+    **{name: of_decoder(name) for name in DECODERS},
+    "gpt2": [case for case in CASES.values() if "gpt2" in case],
+    "llava of CLIP": of_tower("clip_vision_model"),
+    "llava of SigLIP": of_tower("siglip_vision_model"),
+    "llava of ViT": of_tower("vit"),
+    "llava of DINOv2": of_tower("dinov2"),
+    "llava with registers": of_tower("dinov2_with_registers"),
+    "llava_next of CLIP": of_family("LlavaNext"),
+    "llava_next of SigLIP": of_family("LlavaNextOfSiglip"),
+    "llava_onevision": of_family("LlavaOneVision"),
+    "internvl of Qwen2": of_family("InternVL"),
+    "internvl of Qwen3": of_family("InternVLOfQwen3"),
+    "internvl of Llama": of_family("InternVLOfLlama"),
+    "smolvlm": of_family("SmolVLM"),
+    "idefics3": of_family("Idefics3"),
+    "llava of Pixtral": of_family("PixtralLlava"),
+    "mistral3": of_family("Mistral3"),
+    "llava with Whisper": of_sound(None),
+    "qwen2_vl": of_family("Qwen2VL"),
+    "qwen2_5_vl": of_family("Qwen25VL"),
+    "qwen3_vl": of_family("Qwen3VL"),
+    "qwen2_vl of videos": of_family("Qwen2VLVideos"),
+    "qwen2_5_vl of videos": of_family("Qwen25VLVideos"),
+    "qwen3_vl of videos": of_family("Qwen3VLVideos"),
+    "gemma3": of_family("Gemma3"),
+    "qwen2_audio": of_sound("qwen2_audio"),
+    "voxtral": of_sound("voxtral"),
+}
+
+
+def parts_of(cell):
+    """The names of OF that a first cell stands for."""
+    names = re.findall(r"`(\w+)`", cell)
+    whole = [part for part in OF if part.split()[0] in names]
+    named = [part for part in whole if " " not in part or part.split()[-1] in cell]
+    return names, named
+
+
+def degrees(case, axis):
+    """By module, where it has more than one rank along the axis."""
+    found = {}
+    for key in case.get("deck", []):
+        match = re.fullmatch(rf"mesh\.(\w+)\.{axis}=(\d+)", key)
+        if match and int(match[2]) > 1:
+            found[match[1]] = int(match[2])
+    return found
+
+
+def faults():
+    seen = set()
+    for cell, others, axes in rows():
+        names, parts = parts_of(cell)
+        seen.update(names)
+        for name in names:
+            if not any(part.split()[0] == name for part in parts):
+                yield f"{cell}: {name} has no cases"
+        if not set(others) <= {"yes", "in parts"}:
+            yield f"{cell}: says {others}"
+        for part in parts:
+            cases = OF[part]
+            if not any(case.get("ranks", 1) == 1 for case in cases):
+                yield f"{part}: no case on one rank"
+            for axis, claim in axes.items():
+                on = [degrees(case, axis) for case in cases if degrees(case, axis)]
+                if claim == "no" and on:
+                    yield f"{part}: {axis} is called refused, and has cases"
+                if claim != "no" and not any("llm" in modules for modules in on):
+                    yield f"{part}: {axis} = {claim} without a case"
+                encoders = any(set(modules) - {"llm"} for modules in on)
+                if claim == "its text" and encoders:
+                    yield f"{part}: {axis} of its text alone, and has cases of its encoder"
+    corpus = (PROJECT / "tests/fuzz/corpus/config").glob("good_*.json")
+    read = {json.loads(path.read_text())["model_type"] for path in corpus} - {"composed"}
+    if read != seen:
+        yield f"rows that lack: {sorted(read - seen)}, too many: {sorted(seen - read)}"
+    unnamed = set(OF) - {part for cell, *_ in rows() for part in parts_of(cell)[1]}
+    if unnamed:
+        yield f"cases of no row: {sorted(unnamed)}"
+
+
+found = list(faults())
+for fault in found:
+    print(fault)
+sys.exit(1 if found else 0)

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tiny model of every family on few layouts of four ranks, which together have every axis.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/measured_models.hpp"
+#include "support/tiny_run.hpp"
+
+namespace zea::testing {
+
+/// What a layout asks of a family's modules.
+enum class FamilyFeature { Tp, Cp, Pp, OwnRanks, FrozenEncoder };
+
+struct FamilyLayout {
+  const MeasuredModel* model;
+  bool is_pipeline;  ///< beside encoders on ranks of their own, which are frozen; else a grid
+
+  std::string name() const { return model->name + (is_pipeline ? " in stages" : " on a grid"); }
+  /// Two steps in fp64.
+  TinyRunOptions run() const;
+  /// The same on one rank.
+  TinyRunOptions run_on_one_rank() const;
+};
+
+inline constexpr int kFamilyRanks = 4;
+const std::vector<FamilyLayout>& family_layouts();
+/// What a plan on one of them has.
+std::vector<FamilyFeature> features_of(const Plan& plan);
+/// What a family can not have.
+bool lacks(const ModelSpec& model, FamilyFeature feature);
+
+}  // namespace zea::testing
