@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
 #include <vector>
 
 #include "zea/io/durable_file.hpp"
@@ -57,17 +56,7 @@ bool is_disk_full(const std::string& reasons) {
 /// Sign, exponent and mantissa of a floating type.
 struct FloatFields {
   size_t sign, exponent, exponent_bits, mantissa, mantissa_bits, bias;
-  bool operator==(const FloatFields&) const = default;
 };
-
-FloatFields fields_of(hid_t type, const H5Site& site, const std::string& name) {
-  FloatFields fields{};
-  check_h5(H5Tget_fields(type, &fields.sign, &fields.exponent, &fields.exponent_bits,
-                         &fields.mantissa, &fields.mantissa_bits),
-           site, "dataset \"" + name + "\": cannot read its type");
-  fields.bias = H5Tget_ebias(type);
-  return fields;
-}
 
 constexpr FloatFields kHalf{15, 10, 5, 0, 10, 15};
 constexpr FloatFields kBFloat16{15, 7, 8, 0, 7, 127};
@@ -84,30 +73,6 @@ H5Handle make_16_bit_float(const FloatFields& fields, const H5Site& site) {
   check_h5(H5Tset_size(*type, 2), site, what);
   check_h5(H5Tset_ebias(*type, fields.bias), site, what);
   return type;
-}
-
-std::optional<DType> integer_dtype(hid_t type) {
-  const size_t size = H5Tget_size(type);
-  const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
-  if (H5Tget_precision(type) != 8 * size || H5Tget_offset(type) != 0) return std::nullopt;
-  if (size == 1 && !is_signed) return DType::UInt8;
-  if (H5Tget_order(type) != H5T_ORDER_LE || !is_signed) return std::nullopt;
-  if (size == 4) return DType::Int32;
-  if (size == 8) return DType::Int64;
-  return std::nullopt;
-}
-
-std::optional<DType> float_dtype(hid_t type, const H5Site& site, const std::string& name) {
-  if (H5Tget_order(type) != H5T_ORDER_LE) return std::nullopt;
-  if (H5Tequal(type, H5T_IEEE_F32LE) > 0) return DType::Float32;
-  if (H5Tequal(type, H5T_IEEE_F64LE) > 0) return DType::Float64;
-  if (H5Tget_size(type) != 2 || H5Tget_precision(type) != 16 || H5Tget_offset(type) != 0 ||
-      H5Tget_norm(type) != H5T_NORM_IMPLIED)
-    return std::nullopt;
-  const FloatFields fields = fields_of(type, site, name);
-  if (fields == kBFloat16) return DType::BFloat16;
-  if (fields == kHalf) return DType::Float16;
-  return std::nullopt;
 }
 
 }  // namespace
@@ -159,23 +124,6 @@ H5Handle make_h5_type(DType dtype, const H5Site& site) {
       return copy(H5T_STD_U8LE);
   }
   throw InternalError("unknown dtype");
-}
-
-DType dtype_of_h5_type(hid_t type, const H5Site& site, const std::string& name) {
-  const H5T_class_t type_class =
-      check_h5(H5Tget_class(type), site, "dataset \"" + name + "\": cannot read its type");
-  std::optional<DType> dtype;
-  if (type_class == H5T_INTEGER) dtype = integer_dtype(type);
-  if (type_class == H5T_FLOAT) dtype = float_dtype(type, site, name);
-  if (dtype) return *dtype;
-  const char* kind = type_class == H5T_INTEGER  ? "an integer"
-                     : type_class == H5T_FLOAT  ? "a floating type"
-                     : type_class == H5T_STRING ? "text"
-                                                : "no number";
-  throw_error(site.code, site.path + ": dataset \"" + name + "\" has elements of " +
-                             std::to_string(H5Tget_size(type)) + " bytes that are " + kind +
-                             " zea does not read; allowed: little-endian float64, float32, "
-                             "float16, bfloat16, int64, int32, uint8");
 }
 
 H5Handle make_h5_space(const Shape& shape, const H5Site& site) {

@@ -81,9 +81,6 @@ class H5Handle {
 /// HDF5's type for a dtype, the same in files and in memory: little-endian.
 H5Handle make_h5_type(DType dtype, const H5Site& site);
 
-/// The dtype of a file's type. Throws saying what it is instead when it is none of ours.
-DType dtype_of_h5_type(hid_t type, const H5Site& site, const std::string& name);
-
 /// A data space of `shape`; a scalar one when it has no dims.
 H5Handle make_h5_space(const Shape& shape, const H5Site& site);
 

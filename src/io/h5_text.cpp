@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text in HDF5: attributes and lists of strings. Written with fixed length, since the heap of
-// variable-length strings has no checksum; read in both forms, since h5py writes the other.
+// Text in HDF5: attributes and lists of strings, of fixed length, since the heap of those of
+// variable length, which h5py writes where it is not told otherwise, has no checksum.
 #include <algorithm>
 
 #include "h5_state.hpp"
@@ -19,10 +19,10 @@ H5Handle text_type(size_t bytes, const H5Site& site) {
 }
 
 /// Removes what fills a fixed-length string up.
-std::string without_padding(std::string text, H5T_str_t padding) {
-  if (padding == H5T_STR_NULLTERM) text.resize(std::min(text.size(), text.find('\0')));
-  const char fill = padding == H5T_STR_SPACEPAD ? ' ' : '\0';
-  text.resize(text.find_last_not_of(fill) + 1);
+std::string without_padding(std::string text, char padding) {
+  constexpr char kEndsWithNul = 0, kSpaces = 2;
+  if (padding == kEndsWithNul) text.resize(std::min(text.size(), text.find('\0')));
+  text.resize(text.find_last_not_of(padding == kSpaces ? ' ' : '\0') + 1);
   return text;
 }
 
@@ -30,24 +30,20 @@ std::string without_padding(std::string text, H5T_str_t padding) {
   throw_error(site.code, site.path + ": " + what + " " + why);
 }
 
-/// Reads `count` strings of `type` with `read_into`.
-template <class Read>
-std::vector<std::string> read_text(hid_t type, int64_t count, const H5File::State& state,
-                                   const std::string& what, Read read_into) {
-  if (H5Tis_variable_str(type) != 0)
+/// The `count` strings of `bytes`, which HDF5 may have padded.
+std::vector<std::string> split_text(const H5Type& type, const std::string& bytes, size_t count) {
+  std::vector<std::string> values;
+  for (size_t i = 0; i < count; ++i)
+    values.push_back(without_padding(bytes.substr(i * type.bytes, type.bytes), type.padding));
+  return values;
+}
+
+void check_length(const H5Type& type, const H5Site& site, const std::string& what) {
+  if (type.kind == H5Type::Kind::VariableText)
     refuse_text(
-        state.site, what,
+        site, what,
         "is text of variable length, which HDF5 does not protect against damage; write it with "
         "fixed length (in h5py: numpy.bytes_)");
-  const size_t size = H5Tget_size(type);
-  if (static_cast<int64_t>(size) > state.file_bytes / std::max<int64_t>(count, 1))
-    refuse_text(state.site, what, "is longer than the file");
-  std::string buffer(size * static_cast<size_t>(count), '\0');
-  check_h5(read_into(static_cast<void*>(buffer.data())), state.site, "cannot read " + what);
-  std::vector<std::string> values;
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
-    values.push_back(without_padding(buffer.substr(i * size, size), H5Tget_strpad(type)));
-  return values;
 }
 
 }  // namespace
@@ -57,19 +53,15 @@ std::optional<std::string> H5File::text_attribute(const std::string& name,
   const H5Lock lock;
   const H5Site& site = state_->site;
   const std::string what = "attribute \"" + name + "\" of \"" + object + "\"";
-  if (object != "/" && !state_->has_hard_link(object))
-    refuse_text(site, what, "cannot be read: no such object");
-  const htri_t exists = H5Aexists_by_name(*state_->file, object.c_str(), name.c_str(), H5P_DEFAULT);
-  if (check_h5(exists, site, "cannot look up " + what) == 0) return std::nullopt;
-  const H5Handle attribute(
-      H5Aopen_by_name(*state_->file, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
-      H5Aclose, site, "cannot open " + what);
-  const H5Handle type(H5Aget_type(*attribute), H5Tclose, site, "cannot read " + what);
-  const H5Handle space(H5Aget_space(*attribute), H5Sclose, site, "cannot read " + what);
-  if (H5Tget_class(*type) != H5T_STRING || H5Sget_simple_extent_npoints(*space) != 1)
-    refuse_text(site, what, "is not one text");
-  auto read_into = [&](void* target) { return H5Aread(*attribute, *type, target); };
-  return read_text(*type, 1, *state_, what, read_into).front();
+  ZEA_ASSERT(state_->reader);
+  const std::optional<H5Attribute> found = state_->reader->attribute(object, name);
+  if (!found) return std::nullopt;
+  uint64_t values = found->space.is_null ? 0 : 1;
+  for (const uint64_t dim : found->space.dims) values *= dim;
+  if (!found->type.is_text() || values != 1) refuse_text(site, what, "is not one text");
+  check_length(found->type, site, what);
+  if (found->value.size() < found->type.bytes) refuse_text(site, what, "is longer than its value");
+  return split_text(found->type, found->value, 1).front();
 }
 
 void H5File::write_text_attribute(const std::string& name, const std::string& text,
@@ -90,17 +82,15 @@ std::vector<std::string> H5File::read_strings(const std::string& name) const {
   const H5Lock lock;
   const H5Site& site = state_->site;
   const std::string what = "dataset \"" + name + "\"";
-  const H5Handle dataset = open_h5_dataset(*state_, name);
-  const H5Handle type(H5Dget_type(*dataset), H5Tclose, site, "cannot read type of " + what);
-  if (H5Tget_class(*type) != H5T_STRING) refuse_text(site, what, "does not hold text");
-  const auto size = static_cast<int64_t>(H5Tget_size(*type));
-  const Shape shape = checked_h5_shape(*dataset, size, *state_, name);
-  if (shape.size() != 1) refuse_text(site, what, "is not a list");
-  if (shape[0] == 0) return {};
-  auto read_into = [&](void* target) {
-    return H5Dread(*dataset, *type, H5S_ALL, H5S_ALL, H5P_DEFAULT, target);
-  };
-  return read_text(*type, shape[0], *state_, what, read_into);
+  ZEA_ASSERT(state_->reader);
+  const H5Stored& stored = state_->reader->dataset(name);
+  if (!stored.type.is_text()) refuse_text(site, what, "does not hold text");
+  check_length(stored.type, site, what);
+  if (stored.shape.size() != 1) refuse_text(site, what, "is not a list");
+  const auto count = static_cast<size_t>(stored.shape[0]);
+  std::string bytes(count * stored.type.bytes, '\0');
+  read_h5_box(*state_, stored, whole(stored.shape), bytes.data(), name);
+  return split_text(stored.type, bytes, count);
 }
 
 void H5File::write_strings(const std::string& name, const std::vector<std::string>& values) {

@@ -56,18 +56,18 @@ H5Handle make_h5_dataset(hid_t file, const std::string& name, hid_t type, hid_t 
 void H5File::create_dataset(const std::string& name, const Shape& shape, DType dtype) {
   const H5Lock lock;
   const H5Site& site = state_->site;
-  H5Dataset made;
+  H5Made made;
   made.info = {name, shape, dtype};
   const H5Handle type = make_h5_type(dtype, site), space = make_h5_space(shape, site);
   made.handle = make_h5_dataset(*state_->file, name, *type, *space, site, made.bytes());
-  made.offset = H5Dget_offset(*made.handle);
-  state_->keep(name, std::move(made));
+  made.offset = static_cast<int64_t>(H5Dget_offset(*made.handle));
+  state_->keep(std::move(made));
 }
 
 void H5File::write_part(const std::string& name, const Extent& extent, const void* source) {
   const H5Lock lock;
   const H5Site& site = state_->site;
-  H5Dataset& dataset = state_->dataset(name);
+  H5Made& dataset = state_->find_made(name);
   ZEA_ASSERT(extent.offset.size() == dataset.info.shape.size());
   ZEA_ASSERT(intersect(extent, whole(dataset.info.shape)) == extent);
   if (extent.empty()) return;
@@ -75,8 +75,12 @@ void H5File::write_part(const std::string& name, const Extent& extent, const voi
   const H5Handle file_space = make_h5_space(dataset.info.shape, site);
   select_extent(*file_space, extent, site);
   const H5Handle memory = make_h5_space({extent.elements()}, site);
-  check_h5(H5Dwrite(*dataset.handle, *type, *memory, *file_space, H5P_DEFAULT, source), site,
-           "cannot write dataset \"" + name + "\"", dataset.bytes());
+  const std::string what = "cannot write dataset \"" + name + "\"";
+  if (!dataset.handle)
+    dataset.handle =
+        H5Handle(H5Dopen2(*state_->file, name.c_str(), H5P_DEFAULT), H5Dclose, site, what);
+  check_h5(H5Dwrite(*dataset.handle, *type, *memory, *file_space, H5P_DEFAULT, source), site, what,
+           dataset.bytes());
 }
 
 void H5File::write(const std::string& name, const Shape& shape, DType dtype, const void* source) {
@@ -90,7 +94,7 @@ void H5File::write_range(const std::string& name, int64_t first, int64_t count,
   int direct = -1;
   {
     const H5Lock lock;
-    const H5Dataset& dataset = state_->dataset(name);
+    const H5Made& dataset = state_->find_made(name);
     const auto size = static_cast<int64_t>(element_bytes(dataset.info.dtype));
     ZEA_ASSERT(first >= 0 && count >= 0 && first + count <= num_elements(dataset.info.shape));
     if (count == 0) return;

@@ -429,6 +429,40 @@ def hostile(base, place, value):
     yield "compound", changed(lambda f: f.__setitem__(place, np.zeros(3, dtype=[("a", "<f4"), ("b", "<i8")])))
 
 
+def write_structures(value):
+    """What HDF5 makes of many datasets and attributes, and of chunks: heaps, trees, arrays."""
+    def many(file):
+        weights(file)
+        for i in range(20):
+            file[f"model.layers.{i}.weight"] = np.full(1, i, dtype=np.float32)
+
+    def attributes(file):
+        weights(file)
+        for i in range(12):
+            file.attrs[f"a{i}"] = text(str(i))
+        file.attrs["long"] = text("x" * 5000)
+
+    def chunks(file):
+        weights(file)
+        file.create_dataset("fixed", data=value, chunks=(1, 2))
+        file.create_dataset("single", data=value, chunks=(2, 3))
+
+    def growing(file):
+        weights(file)
+        for name, most in (("fixed", (4, 9)), ("extensible", (None, 3)), ("tree", (None, None))):
+            file.create_dataset(name, data=value, chunks=(1, 2), maxshape=most)
+
+    def named(file):
+        weights(file)
+        file["type"] = np.dtype(np.float32)
+        file.create_dataset("x", data=value, dtype=file["type"])
+
+    for name, fill in (("many", many), ("attributes", attributes), ("chunks", chunks), ("named", named)):
+        h5("weights", f"good_{name}.h5", fill)
+        h5("weights", f"good_{name}_old.h5", fill, libver="earliest")
+    h5("weights", "good_growing.h5", growing)
+
+
 def write_weights():
     h5("weights", "good.h5", weights)
     h5("weights", "good_old.h5", weights, libver="earliest")
@@ -441,6 +475,7 @@ def write_weights():
         file["__files__/a/../../b"] = np.zeros(1, dtype=np.uint8)
 
     h5("weights", "companion_path.h5", path_name)
+    write_structures(value)
     put("weights", "cut.h5", (ROOT / "weights" / "good.h5").read_bytes()[:300])
 
 
@@ -481,6 +516,16 @@ def write_dataset():
         file["item_frames"] = np.array([1, 1, 0], dtype=np.int32)
 
     h5("dataset", "good_videos.h5", videos)
+
+    def chunks(file):
+        dataset(file)
+        for name, most in (("tokens", None), ("token_offsets", (None,))):
+            values = file[name][()]
+            del file[name]
+            file.create_dataset(name, data=values, chunks=(2,), maxshape=most)
+
+    h5("dataset", "good_chunks.h5", chunks)
+    h5("dataset", "good_chunks_old.h5", chunks, libver="earliest")
     h5("dataset", "offsets_back.h5", offsets([0, 9, -(1 << 63), 9]))
 
 

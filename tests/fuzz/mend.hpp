@@ -6,9 +6,13 @@
 
 namespace zea::fuzz {
 
-void mend_h5(Bytes& bytes);           ///< superblock and object headers
+void mend_h5(Bytes& bytes);           ///< of every structure that has one (mend_h5.cpp)
 void mend_manifest(Bytes& bytes);     ///< the digest that ends it
 void mend_png(Bytes& bytes);          ///< of every chunk
 void mend_safetensors(Bytes& bytes);  ///< a length beyond the file
+
+/// The number of `count` bytes at `place`, lowest first; and to put it there.
+uint64_t number_at(const Bytes& bytes, size_t place, size_t count);
+void put_number(Bytes& bytes, size_t place, uint64_t number, size_t count);
 
 }  // namespace zea::fuzz

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thin checked layer over HDF5's C API: every return code is checked and carries HDF5's own text.
-// Readers check rank, dims, type, layout, filters and external storage before any H5Dread; soft
-// links are refused, external links and filter plugins switched off for the process. All calls hold
-// one lock, so any build of HDF5 is safe with threads.
+// HDF5 files. They are written by HDF5, every return code checked and carrying its own text; all
+// calls hold one lock, so any build of it is safe with threads. They are read without it, since
+// they may be made to harm: every address and count is checked, only data that lies in the file,
+// unfiltered and wholly written, is read, by hard links.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct H5DatasetInfo {
 /// close_and_sync()).
 class H5File {
  public:
-  /// Opens for reading. Throws the error type that `code` selects, naming the file.
+  /// Opens for reading; what is not read here is checked when it is asked for. Throws the error
+  /// type that `code` selects, naming the file and the place.
   static H5File open(const std::string& path, ExitCode code = ExitCode::Weights);
   /// Creates with H5F_LIBVER_LATEST metadata (checksummed); refuses an existing file. Throws
   /// StorageError.
