@@ -7,6 +7,7 @@
 
 #include "device/launch_items.hpp"
 #include "support/mpi_main.hpp"
+#include "zea/kernels/blockwise_adamw.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/head_norms.hpp"
 #include "zea/kernels/logit_kernels.hpp"
@@ -241,6 +242,32 @@ TEST_P(DeviceKernels, FlatBuffers) {
     g[count - 1] = std::numeric_limits<double>::quiet_NaN();
     EXPECT_TRUE(std::isnan(sum_of_squares({g})));
   }
+}
+
+/// By a factor that lies on the device; where that is not a number nothing changes.
+TEST_P(DeviceKernels, MomentsInBlocks) {
+  if (GetParam() == at::kBFloat16) return;  // masters and gradients are fp32 or fp64
+  constexpr int64_t kBlocks = 300, kElements = kBlocks * 128;
+  at::Tensor p = random({kElements}), scale = of(at::full({}, 0.25), at::kDouble);
+  const at::Tensor g = random({kElements}), p2 = exact(p);
+  const auto moment = [](const at::Tensor& like) {
+    return BlockwiseMoment{at::zeros_like(like, at::kByte), at::zeros({kBlocks}, like.options())};
+  };
+  const BlockwiseMoment m = moment(p), v = moment(p), m2 = moment(p2), v2 = moment(p2);
+  AdamwUpdate there{.lr = 1e-2, .weight_decay = 0.1}, here = there;
+  there.scale_there = scale.const_data_ptr<double>();
+  here.gradient_scale = 0.25;
+  blockwise_adamw(p, g, m, v, there);
+  blockwise_adamw(p2, exact(g), m2, v2, here);
+  for (const auto& [found, expected] : {std::pair{p, p2}, {m.scales, m2.scales}})
+    expect_close(found, expected, 4);
+
+  const at::Tensor held[] = {p, m.codes, m.scales, v.codes, v.scales};
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& one : held) before.push_back(one.clone());
+  scale.fill_(std::numeric_limits<double>::quiet_NaN());
+  blockwise_adamw(p, g, m, v, there);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(held[i], before[i])) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DeviceKernels,
