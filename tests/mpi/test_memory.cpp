@@ -350,6 +350,40 @@ TEST(Memory, PredictionIsWithinFivePercentOfThePeak) {
     for (const Layout& layout : kLayouts) expect_predicted(layout, size, 0.05);
 }
 
+/// What chooses units to recompute compares estimates: of sets of units they rank as what is
+/// counted.
+TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
+  const Communicator world = testing::world().communicator();
+  const Size size = kSizes[1];
+  TinyRunOptions run;
+  run.config_json = sized_config(size);
+  run.steps = 1;
+  run.deck.data.row_tokens = size.row_tokens;
+  run.deck.schedule = {.steps = 1, .global_batch = size.batch};
+  const Plan free = plan_of(run, world.size());
+  const MemoryDataset dataset = make_tiny_dataset(free.model, 400, size.images, 3);
+  std::vector<std::pair<double, double>> tried;  // told, counted
+  const size_t units = free.model.units.size();
+  for (size_t first = 0; first < units; ++first)
+    for (const size_t count : {size_t{1}, size_t{3}}) {
+      run.adjust = [=](Plan& plan) {
+        for (size_t u = first; u < std::min(first + count, units); ++u)
+          plan.recomputed[u] = plan.model.units[u].kind != UnitKind::Head;
+      };
+      const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
+      tried.emplace_back(predict(plan_of(run, world.size()), dataset, world.rank(), 1).total(),
+                         got.tensor_peak_bytes);
+    }
+  int compared = 0;
+  for (const auto& [told, counted] : tried)
+    for (const auto& [other_told, other_counted] : tried) {
+      if (told > 0.97 * other_told) continue;
+      EXPECT_LT(counted, other_counted) << told << ", " << other_told;
+      ++compared;
+    }
+  EXPECT_GT(compared, 10);
+}
+
 TEST(Memory, OfGridsItIsWithinTenPercent) {
   for (const Size& size : kSizes)
     for (const Layout& layout : kGrids) expect_predicted(layout, size, 0.1);
