@@ -14,6 +14,7 @@
 #include "support/tiny_run.hpp"
 #include "zea/data/sampler.hpp"
 #include "zea/kernels/matmul.hpp"
+#include "zea/plan/estimate/choose_recomputation.hpp"
 #include "zea/plan/estimate/memory_estimate.hpp"
 
 namespace zea::testing::test_memory {
@@ -131,6 +132,21 @@ const Layout kLayouts[] = {
        o.precision.preset = "bf16";
        o.encoders["vision"].train = o.llm.train = false;
      }},
+    {"adapters of both modules",
+     [](Options& o) {
+       o.llm.lora.targets = {"q_proj", "v_proj", "down_proj"};
+       o.llm.lora.rank = 16;
+       o.encoders["vision"].lora.targets = {"out_proj", "fc1"};
+     }},
+    {"adapters with dropout, bf16",
+     [](Options& o) {
+       o.precision.preset = "bf16";
+       o.llm.lora.targets = {"q_proj", "o_proj", "up_proj"};
+       o.llm.lora.dropout = 0.1;
+       o.encoders["vision"].train = o.encoders["vision"].train_projector = false;
+     }},
+    {"checkpointing as memory asks for",
+     [](Options& o) { o.model.activation_checkpointing = AutoOption(); }},
     {"features of frozen vision kept",
      [](Options& o) {
        o.encoders["vision"].train = false;
@@ -173,6 +189,22 @@ const Layout kPipelines[] = {
        o.meshes["llm"].pp = 2;
        for (const char* module : {"vision", "llm"})
          o.meshes[module].reshard_after_forward = AutoOption::of(true);
+     }},
+    {"pp 2, gathered for each use, summed once a step, two replicas",
+     [](Options& o) {
+       o.meshes["llm"].pp = 2;
+       for (const char* module : {"vision", "llm"}) {
+         o.meshes[module].reshard_after_forward = AutoOption::of(true);
+         o.meshes[module].sync_grad_accum = AutoOption::of(false);
+       }
+     }},
+    {"pp 2, gathered once a step, summed each time, two replicas",
+     [](Options& o) {
+       o.meshes["llm"].pp = 2;
+       for (const char* module : {"vision", "llm"}) {
+         o.meshes[module].reshard_after_forward = AutoOption::of(false);
+         o.meshes[module].sync_grad_accum = AutoOption::of(true);
+       }
      }},
     {"vision apart on two ranks",
      [](Options& o) {
@@ -239,6 +271,23 @@ const Size kSizes[] = {{224, 608, 112, 224, 44, {1, 0, 2}},
                        // Long segments, which the library's attention computes.
                        {72, 168, 56, 900, 16, {60, 0, 55}}};
 
+/// A limit that recomputing half of what may be meets: of some units, not of all.
+void limit_memory(TinyRunOptions& run) {
+  Options& deck = run.deck;
+  const auto needed = [&](int every) {
+    Options tried = deck;
+    tried.model.activation_checkpointing = AutoOption::of_count(every);
+    const Plan plan = make_plan(tried, run.config_json, 4);
+    return static_cast<double>(estimate_places(plan, predicted_microbatches(plan))[0].total());
+  };
+  deck.mesh.rank_memory_mib = (needed(0) + needed(1)) / 2 / (1 << 20);
+  const std::vector<bool> chosen = make_fitting_plan(deck, run.config_json, 4).recomputed;
+  const auto count = std::ranges::count(chosen, true);
+  ASSERT_GT(count, 0);
+  ASSERT_LT(count, std::ssize(chosen) - 1);
+  run.adjust = [chosen](Plan& plan) { plan.recomputed = chosen; };
+}
+
 double largest_of_ranks(int64_t mine) {
   int64_t largest = 0;
   MPI_Allreduce(&mine, &largest, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
@@ -282,6 +331,7 @@ void expect_predicted(const Layout& layout, const Size& size, double tolerance) 
     run.deck.data.cache_features = folder / run.deck.data.cache_features;
   if (size.family != nullptr && measured_model(size.family).remake != nullptr)
     run.remake = measured_model(size.family).remake;
+  if (run.deck.model.activation_checkpointing.is_auto()) limit_memory(run);
   const Plan plan = plan_of(run, 4);
   const MemoryDataset dataset = make_tiny_dataset(plan.model, 400, size.images, 3);
   const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
@@ -325,6 +375,40 @@ TEST(Memory, OfFamiliesItIsWithinFivePercent) {
       expect_predicted(
           *layout, {.row_tokens = 1400, .batch = 120, .images = {1, 0, 2}, .family = family}, 0.05);
     }
+}
+
+/// What chooses units to recompute compares estimates: of sets of units they rank as what is
+/// counted.
+TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
+  const Communicator world = testing::world().communicator();
+  const Size size = kSizes[1];
+  TinyRunOptions run;
+  run.config_json = sized_config(size);
+  run.steps = 1;
+  run.deck.data.row_tokens = size.row_tokens;
+  run.deck.schedule = {.steps = 1, .global_batch = size.batch};
+  const Plan free = plan_of(run, world.size());
+  const MemoryDataset dataset = make_tiny_dataset(free.model, 400, size.images, 3);
+  std::vector<std::pair<double, double>> tried;  // told, counted
+  const size_t units = free.model.units.size();
+  for (size_t first = 0; first < units; ++first)
+    for (const size_t count : {size_t{1}, size_t{3}}) {
+      run.adjust = [=](Plan& plan) {
+        for (size_t u = first; u < std::min(first + count, units); ++u)
+          plan.recomputed[u] = plan.model.units[u].kind != UnitKind::Head;
+      };
+      const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
+      tried.emplace_back(predict(plan_of(run, world.size()), dataset, world.rank(), 1).total(),
+                         got.tensor_peak_bytes);
+    }
+  int compared = 0;
+  for (const auto& [told, counted] : tried)
+    for (const auto& [other_told, other_counted] : tried) {
+      if (told > 0.97 * other_told) continue;
+      EXPECT_LT(counted, other_counted) << told << ", " << other_told;
+      ++compared;
+    }
+  EXPECT_GT(compared, 10);
 }
 
 TEST(Memory, OfGridsItIsWithinTenPercent) {
