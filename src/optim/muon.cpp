@@ -97,15 +97,20 @@ Muon::Part Muon::make_part(MuonPart planned) {
 
 void Muon::step(const std::vector<bool>& buffers_with_gradient, const Update& update) {
   for (const Part& part : parts_) {
-    const Due due{buffers_with_gradient, update.step};
+    const Due due{engine_.plan().param_rules, buffers_with_gradient, update.step};
     if (std::ranges::any_of(part.plan.matrices,
                             [&](const MuonMatrix& matrix) { return due.is(matrix); }))
       step_part(part, due, update);
   }
 }
 
+bool Muon::Due::is(int buffer, int param) const {
+  return rules[param].trains_at(step) && buffers_with_gradient[buffer];
+}
+
 bool Muon::Due::is(const MuonMatrix& matrix) const {
-  return step > matrix.frozen_updates && buffers_with_gradient[matrix.buffer];
+  return std::ranges::any_of(
+      matrix.members, [&](const FlatParam& member) { return is(matrix.buffer, member.param); });
 }
 
 /// Of frozen matrices, and of buffers without a gradient, nothing is made: what is sent of them is
@@ -153,9 +158,7 @@ at::Tensor Muon::updates_of(const Part& part, const Due& due, const Update& upda
 void Muon::for_each_run(const Part& part, const Due& due, const auto& visit) const {
   int64_t begin = 0;
   for (const MuonRun& run : part.share.runs) {
-    if (due.step > engine_.plan().param_rules[run.param].frozen_updates &&
-        due.buffers_with_gradient[run.buffer])
-      visit(run, begin);
+    if (due.is(run.buffer, run.param)) visit(run, begin);
     begin += run.elements;
   }
 }
@@ -249,7 +252,8 @@ void Muon::apply(const Part& part, const at::Tensor& moved, const Due& due,
     runs.push_back({master.narrow(0, run.begin, run.elements),
                     made,
                     made,
-                    {.lr = update.lr * rule.lr_factor, .weight_decay = rule.weight_decay}});
+                    {.lr = update.lr * rule.lr_factor_at(due.step),
+                     .weight_decay = rule.weight_decay_at(due.step)}});
   });
   sgd(runs);
 }

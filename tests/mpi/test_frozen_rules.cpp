@@ -71,11 +71,12 @@ TEST(FrozenRules, AThawedParameterBeginsAnew) {
 
 /// A rate that becomes 0 without decay, and freezing, leave the same values; a rate that changes is
 /// that of a run which goes on with another.
-TEST(FrozenRules, RatesAndDecayChangeAfterSomeUpdates) {
+void expect_later_rules(const char* optimizer) {
   const MemoryDataset dataset = axis_dataset();
   const Communicator alone =
       testing::world().communicator().split(testing::world().rank(), "alone");
   TinyRunOptions options = with_rules(run_on({"full_shard"}, "fp64"), {});
+  options.deck.optim.kind = optimizer;
   options.deck.optim.clip_norm = 0;
   options.deck.optim.decay = "constant";
   const std::string name = "vision_tower.encoder.layers.0.mlp.fc1.weight",
@@ -107,6 +108,13 @@ TEST(FrozenRules, RatesAndDecayChangeAfterSomeUpdates) {
     EXPECT_NEAR(faster.at(name)[i], before.at(name)[i] + 2 * step, 1e-12);
     EXPECT_NEAR(decayed.at(name)[i],
                 usual.at(name)[i] - 10 * options.deck.optim.lr * before.at(name)[i], 1e-12);
+  }
+}
+
+TEST(FrozenRules, RatesAndDecayChangeAfterSomeUpdates) {
+  for (const char* optimizer : {"adamw", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    expect_later_rules(optimizer);
   }
 }
 

@@ -177,17 +177,5 @@ TEST(ParamRules, FaultsNameTheRuleThatBeginsLater) {
             std::string::npos);
 }
 
-TEST(ParamRules, MatricesOfMuonHaveOneRateForTheRun) {
-  OptimOptions optim;
-  optim.kind = "muon";
-  optim.lr_factors = {"*embed* = 0.5 from 3", "*norm* = 0.5 from 3"};
-  EXPECT_EQ(Rules(optim).faults, std::vector<std::string>{});
-  optim.lr_factors = {"llm = 0.5 from 3"};
-  const Rules rules(optim);
-  ASSERT_EQ(rules.faults.size(), 1u);
-  EXPECT_TRUE(
-      rules.faults[0].starts_with("optim.kind = \"muon\" with a rule \"... from updates\""));
-}
-
 }  // namespace
 }  // namespace zea::test_param_rules

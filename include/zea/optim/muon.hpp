@@ -38,8 +38,10 @@ class Muon {
 
   /// What of a part is updated.
   struct Due {
+    const std::vector<ParamRule>& rules;
     const std::vector<bool>& buffers_with_gradient;
     int64_t step;
+    bool is(int buffer, int param) const;
     bool is(const MuonMatrix& matrix) const;
   };
 

@@ -51,7 +51,7 @@ std::vector<MuonMatrix> matrices_of(const ModelSpec& model, const std::vector<Fl
     const ParamRule& rule = rules[member.param];
     if (!rule.orthogonalises) continue;
     const auto [found, is_new] = of_tensor.emplace(param.name, matrices.size());
-    if (is_new) matrices.push_back({param.tensor_shape(), g, {}, rule.frozen_updates});
+    if (is_new) matrices.push_back({param.tensor_shape(), g, {}});
     matrices[found->second].members.push_back(member);
   }
   return matrices;

@@ -127,23 +127,6 @@ std::vector<bool> inner_matrices(const ModelSpec& model) {
   return inner;
 }
 
-/// Updates of Muon's matrices read one rate for the whole run.
-void check_muon(const ModelSpec& model, const std::vector<ParamRule>& rules,
-                std::vector<std::string>& faults) {
-  for (size_t p = 0; p < rules.size(); ++p) {
-    const ParamRule& rule = rules[p];
-    if (!rule.orthogonalises ||
-        (rule.later_lr_factors.empty() && rule.later_weight_decays.empty() &&
-         rule.frozen_after == INT64_MAX))
-      continue;
-    faults.push_back("optim.kind = \"muon\" with a rule \"... from updates\" for " +
-                     model.params[p].name +
-                     ", a matrix that Muon orthogonalises: its rate, decay and freezing are not "
-                     "changed later on; name other parameters, or choose another optimizer");
-    return;
-  }
-}
-
 }  // namespace
 
 double ParamRule::lr_factor_at(int64_t update) const {
@@ -233,7 +216,6 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
   if (optim.kind != OptimizerKind::Muon) return rules;
   const std::vector<bool> inner = inner_matrices(model);
   for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalises = inner[p];
-  check_muon(model, rules, faults);
   return rules;
 }
 

@@ -22,7 +22,6 @@ struct MuonMatrix {
   Shape shape;                     ///< of the tensor
   int buffer;                      ///< where it lies
   std::vector<FlatParam> members;  ///< its parts in the buffer, of which a tp rank has a piece each
-  int64_t frozen_updates = 0;
   int owner = 0;      ///< of the ranks that share the work: replica by replica, shard by shard
   int64_t begin = 0;  ///< of its members, one after the other, in what all ranks make
 
