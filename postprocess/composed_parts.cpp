@@ -169,7 +169,7 @@ std::vector<ModelPart> parts_of_composed(const WeightsSource& composed, const Js
 
 /// Of a LLaVA with an encoder of sound, which transformers' lacks: that and its projector, and the
 /// rest, which is a LLaVA, or the decoder where nothing is seen.
-std::vector<ModelPart> parts_of_hearing(const WeightsSource& model, const Json& config) {
+std::vector<ModelPart> parts_with_audio(const WeightsSource& model, const Json& config) {
   Json rest = config, projector;
   for (const char* key : {"audio_config", "audio_token_index", "audio_token_id"})
     if (rest.contains(key)) projector[key] = rest[key], rest.erase(key);
@@ -200,7 +200,7 @@ std::vector<ModelPart> parts_of(const WeightsSource& model) {
   const Json config = config_of(model);
   const std::string family = config.is_object() ? config.value("model_type", "") : "";
   if (family == "composed") return parts_of_composed(model, config);
-  if (family == "llava" && config.contains("audio_config")) return parts_of_hearing(model, config);
+  if (family == "llava" && config.contains("audio_config")) return parts_with_audio(model, config);
   return {};
 }
 

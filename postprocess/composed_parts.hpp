@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that transformers has no counterpart of as models that it knows: a composed one as a
-// LLaVA where it has that shape, else each part for itself; of a LLaVA that hears its sound for
+// LLaVA where it has that shape, else each part for itself; of a LLaVA with audio that encoder for
 // itself.
 #pragma once
 

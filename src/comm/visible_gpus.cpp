@@ -22,9 +22,10 @@ std::string text_of(const std::vector<VisibleGpu>& gpus) {
 std::vector<VisibleGpu> gpus_of_text(const std::string& text) {
   std::vector<VisibleGpu> gpus;
   std::istringstream lines(text);
-  for (std::string id, name, place; std::getline(lines, id, '\t') &&
-                                    std::getline(lines, name, '\t') && std::getline(lines, place);)
-    gpus.push_back({id, name, place == "near"});
+  for (std::string id, name, distance; std::getline(lines, id, '\t') &&
+                                       std::getline(lines, name, '\t') &&
+                                       std::getline(lines, distance);)
+    gpus.push_back({id, name, distance == "near"});
   return gpus;
 }
 
@@ -85,14 +86,14 @@ std::vector<std::vector<VisibleGpu>> gpus_on_node(const World& world,
 
 std::vector<int> deal_gpus(const std::vector<std::vector<VisibleGpu>>& seen_by_rank,
                            int64_t ranks_per_gpu) {
-  std::vector<std::vector<VisibleGpu>> places(seen_by_rank.size());
+  std::vector<std::vector<VisibleGpu>> shares(seen_by_rank.size());
   for (size_t rank = 0; rank < seen_by_rank.size(); ++rank)
     for (int64_t share = 0; share < ranks_per_gpu; ++share)
       for (VisibleGpu gpu : seen_by_rank[rank]) {
         gpu.id += " " + std::to_string(share);
-        places[rank].push_back(gpu);
+        shares[rank].push_back(gpu);
       }
-  Dealer dealer(places);
+  Dealer dealer(shares);
   dealer.deal(true);
   dealer.deal(false);
   std::vector<int> taken = dealer.taken();

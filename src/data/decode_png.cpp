@@ -33,7 +33,7 @@ class PngReader {
   }
   /// Bytes that the picture takes in a file: every row has a byte for its filter.
   int64_t least_bytes() const {
-    const int64_t bits = png_get_bit_depth(png_, info_) * png_get_channels(png_, info_);
+    const int64_t bits = int64_t{png_get_bit_depth(png_, info_)} * png_get_channels(png_, info_);
     return (height() + height() * width() * bits / 8) / kMaxDeflation;
   }
   /// Bytes of a decoded row, after the conversions that libpng makes: RGB, or index, or 16-bit

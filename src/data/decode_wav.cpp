@@ -36,8 +36,8 @@ uint64_t number_in(std::span<const uint8_t> bytes, size_t count) {
   return number;
 }
 
-int64_t field(std::span<const uint8_t> chunk, size_t place, size_t count) {
-  return static_cast<int64_t>(number_in(chunk.subspan(place, count), count));
+int64_t field(std::span<const uint8_t> chunk, size_t begin, size_t count) {
+  return static_cast<int64_t>(number_in(chunk.subspan(begin, count), count));
 }
 
 std::string name_of(int64_t tag) {
@@ -107,8 +107,8 @@ Audio read_samples(std::span<const uint8_t> data, const WavFormat& format, int64
   Audio audio{format.rate, std::vector<float>(data.size() / frame_bytes)};
   for (float& sample : audio.samples) {
     double sum = 0;
-    for (size_t place = 0; place < frame_bytes; place += value_bytes)
-      sum += value_of(data.subspan(place), format);
+    for (size_t begin = 0; begin < frame_bytes; begin += value_bytes)
+      sum += value_of(data.subspan(begin), format);
     sample = static_cast<float>(sum / static_cast<double>(format.channels));
     data = data.subspan(frame_bytes);
   }
@@ -147,7 +147,7 @@ Audio decode_wav(std::span<const uint8_t> bytes, int64_t max_seconds) {
       refuse_wav("a chunk of " + std::to_string(size) + " bytes with " +
                  std::to_string(bytes.size()) + " left");
     if (name == "fmt ") format = read_format(bytes.first(static_cast<size_t>(size)));
-    // Chunks begin at even places.
+    // Chunks begin at even positions.
     bytes = bytes.subspan(std::min(bytes.size(), static_cast<size_t>(size + size % 2)));
   }
   refuse_wav("no data chunk");

@@ -68,12 +68,12 @@ std::array<double, kFrame> hann_window() {
   return window;
 }
 
-/// The sample at `place` of a clip that is cut to `length`, silent after the `samples` that there
-/// are, and mirrored at its first and last sample.
-double sample_at(std::span<const float> samples, int64_t place, int64_t length) {
-  place = std::abs(place);
-  if (place >= length) place = 2 * length - 2 - place;
-  return place < static_cast<int64_t>(samples.size()) ? samples[static_cast<size_t>(place)] : 0;
+/// The sample at `position` of a clip that is cut to `length`, silent after the `samples` that
+/// there are, and mirrored at its first and last sample.
+double sample_at(std::span<const float> samples, int64_t position, int64_t length) {
+  position = std::abs(position);
+  if (position >= length) position = 2 * length - 2 - position;
+  return position < std::ssize(samples) ? samples[static_cast<size_t>(position)] : 0;
 }
 
 double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, size_t lane) {
@@ -124,7 +124,7 @@ double LogMel::put_logarithms(std::span<const float> samples, float* target) con
   std::array<Lanes, kFrame> frames{};
   std::array<Lanes, kBins> power;
   for (int64_t column = 0; column < columns; column += kLanes) {
-    // From here on frames hear nothing, not even in the mirror.
+    // From here on frames are silent, the mirrored ones, too.
     if (column * kMelHop - int64_t{kFrame / 2} >= static_cast<int64_t>(samples.size())) break;
     const auto lanes = static_cast<size_t>(std::min<int64_t>(kLanes, columns - column));
     tables_->put_frames(samples, column, options_.samples(), lanes, frames);

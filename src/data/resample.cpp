@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From one sample rate to another by a polyphase filter: with the rates' ratio in lowest terms,
-// from : to, there are `to` different sets of weights, one for each place that an output can have
-// between two inputs. They are made one at a time and used for all outputs of their phase, so that
-// rates without a common divisor cost time and not memory. Outside the clip there is silence.
+// from : to, there are `to` different sets of weights, one for each position that an output can
+// have between two inputs. They are made one at a time and used for all outputs of their phase, so
+// that rates without a common divisor cost time and not memory. Outside the clip there is silence.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,9 +32,9 @@ class KaiserWindow {
   }
   /// For 0 <= x <= 1.
   double operator()(double x) const {
-    const double place = x * kWindowSteps;
-    const auto i = static_cast<size_t>(place);
-    return values_[i] + (place - static_cast<double>(i)) * (values_[i + 1] - values_[i]);
+    const double position = x * kWindowSteps;
+    const auto i = static_cast<size_t>(position);
+    return values_[i] + (position - static_cast<double>(i)) * (values_[i + 1] - values_[i]);
   }
 
  private:
@@ -72,9 +72,9 @@ double dot(const double* weights, const float* samples, int64_t count) {
   return sums[0] + sums[1] + sums[2] + sums[3];
 }
 
-/// The output at `place` + its phase's fraction, in inputs.
-float apply(const Phase& phase, const std::vector<float>& samples, int64_t place) {
-  const int64_t first = place + phase.first;
+/// The output at `position` + its phase's fraction, in inputs.
+float apply(const Phase& phase, const std::vector<float>& samples, int64_t position) {
+  const int64_t first = position + phase.first;
   const int64_t begin = std::max<int64_t>(first, 0);
   const int64_t end = std::min(first + static_cast<int64_t>(phase.weights.size()),
                                static_cast<int64_t>(samples.size()));
@@ -100,8 +100,9 @@ Audio resample(const Audio& audio, int64_t rate, int64_t max_samples) {
   for (int64_t p = 0; p < std::min(to, outputs); ++p) {
     const double fraction = static_cast<double>(p * from % to) / static_cast<double>(to);
     const Phase phase = phase_at(fraction, cutoff, window);
-    for (int64_t output = p, place = p * from / to; output < outputs; output += to, place += from)
-      result.samples[static_cast<size_t>(output)] = apply(phase, audio.samples, place);
+    for (int64_t output = p, position = p * from / to; output < outputs;
+         output += to, position += from)
+      result.samples[static_cast<size_t>(output)] = apply(phase, audio.samples, position);
   }
   return result;
 }

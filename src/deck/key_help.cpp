@@ -76,7 +76,7 @@ constexpr std::pair<std::string_view, const char*> kExamples[] = {
 /// A value other than the default, but of lists of numbers.
 std::string example_value(const Key& key) {
   const KeyInfo& info = key.info;
-  const std::string standard = toml_text(key.member);
+  std::string standard = toml_text(key.member);
   for (const auto& [name, example] : kExamples)
     if (key.path() == name || info.name == name) return example;
   for (const std::string& value : info.allowed)

@@ -1,45 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/parallel/torch_dtype.hpp"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "zea/core/error.hpp"
 
 namespace zea {
+namespace {
+
+using TypePair = std::pair<DType, at::ScalarType>;
+
+constexpr std::array<TypePair, 7> kTorchTypes{{{DType::Float64, at::kDouble},
+                                               {DType::Float32, at::kFloat},
+                                               {DType::BFloat16, at::kBFloat16},
+                                               {DType::Float16, at::kHalf},
+                                               {DType::Int64, at::kLong},
+                                               {DType::Int32, at::kInt},
+                                               {DType::UInt8, at::kByte}}};
+
+}  // namespace
 
 at::ScalarType to_torch(DType dtype) {
-  switch (dtype) {
-    case DType::Float64:
-      return at::kDouble;
-    case DType::Float32:
-      return at::kFloat;
-    case DType::BFloat16:
-      return at::kBFloat16;
-    case DType::Float16:
-      return at::kHalf;
-    case DType::Int64:
-      return at::kLong;
-    case DType::Int32:
-      return at::kInt;
-    case DType::UInt8:
-      return at::kByte;
-  }
-  throw InternalError("unknown dtype");
+  return std::ranges::find(kTorchTypes, dtype, &TypePair::first)->second;
 }
 
 DType dtype_of(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kDouble:
-      return DType::Float64;
-    case at::kFloat:
-      return DType::Float32;
-    case at::kBFloat16:
-      return DType::BFloat16;
-    case at::kHalf:
-      return DType::Float16;
-    case at::kByte:
-      return DType::UInt8;
-    default:
-      throw InternalError(std::string("no element type for ") + at::toString(x.scalar_type()));
-  }
+  const auto found = std::ranges::find(kTorchTypes, x.scalar_type(), &TypePair::second);
+  if (found == kTorchTypes.end())
+    throw InternalError(std::string("no element type for ") + at::toString(x.scalar_type()));
+  return found->first;
 }
 
 }  // namespace zea

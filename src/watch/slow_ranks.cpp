@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <numeric>
 
@@ -16,7 +15,7 @@ namespace {
 std::vector<std::string> texts_of_ranks(Collectives& control, const std::string& own) {
   constexpr int64_t kRoom = 64;
   char sent[kRoom] = {};
-  std::memcpy(sent, own.data(), std::min<size_t>(own.size(), kRoom - 1));
+  own.copy(sent, kRoom - 1);
   std::vector<char> all(static_cast<size_t>(control.size() * kRoom));
   control.all_gather(sent, all.data(), Counts(control.size(), kRoom), DType::UInt8).wait();
   std::vector<std::string> texts;

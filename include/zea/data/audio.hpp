@@ -12,7 +12,7 @@
 
 namespace zea {
 
-/// What every Whisper hears: samples per second, and samples from one column of features to the
+/// What every Whisper takes: samples per second, and samples from one column of features to the
 /// next.
 constexpr int64_t kMelRate = 16000;
 constexpr int64_t kMelHop = 160;

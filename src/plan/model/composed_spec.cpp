@@ -15,11 +15,11 @@ ModelSpec make_composed(const ConfigReader& config, const Trainable& trainable) 
   const ConfigReader encoders = config.object("encoders");
   for (const std::string& name : encoders.keys()) {
     const ConfigReader encoder = encoders.object(name.c_str());
-    const EncoderPlace place{name, name + ".encoder.", name + ".projector."};
+    const EncoderNames names{name, name + ".encoder.", name + ".projector."};
     const bool sees = encoder.has("vision_config");
     features.push_back(
-        sees ? add_image_encoder(builder, model, encoder, place, trainable, {.gives_shapes = true})
-             : add_sound_encoder(builder, model, encoder, place, trainable));
+        sees ? add_image_encoder(builder, model, encoder, names, trainable, {.gives_shapes = true})
+             : add_sound_encoder(builder, model, encoder, names, trainable));
     if (sees && encoder.has(kImageProcessor)) {
       const std::string path = name + "." + kImageProcessor;
       const std::string left_out =

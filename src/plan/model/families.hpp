@@ -158,7 +158,7 @@ void add_carried(SpecBuilder& builder, const VisionEncoder& encoder, const std::
 
 /// What an encoder is called, and what the names of its parameters and of its projector's begin
 /// with.
-struct EncoderPlace {
+struct EncoderNames {
   std::string name, root, projector_root;
   std::string row_end = {};  ///< of images that are fitted into tiles; empty: they are not
 };
@@ -167,7 +167,7 @@ EncoderSpec read_whisper(const ConfigReader& config);
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);
 EncoderSpec read_voxtral_encoder(const ConfigReader& config);
 /// Whisper's encoder and its projector to rows of `hidden`.
-void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderPlace& place,
+void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderNames& names,
                        int64_t hidden, const Trainable& trainable);
 /// The linears of a projector from rows of `width` to rows of `hidden`, of parameters called
 /// `root`.
@@ -190,10 +190,10 @@ struct ImageDefaults {
 /// The encoder of images, or of sound, that a config of LLaVA describes, with its projector, for a
 /// model whose decoder is known. Returns the unit that makes the features.
 int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
-                      const EncoderPlace& place, const Trainable& trainable,
+                      const EncoderNames& names, const Trainable& trainable,
                       const ImageDefaults& defaults = {});
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
-                      const EncoderPlace& place, const Trainable& trainable);
+                      const EncoderNames& names, const Trainable& trainable);
 
 /// What a directory's image processor says of the images of an encoder. Throws WeightsError naming
 /// what zea can not do.
@@ -224,7 +224,7 @@ auto read_part(const Families& families, const ConfigReader& config, const std::
 /// Encoders, their projectors and a decoder of the families above, by the model_type of configs.
 using MakeComposite = ModelSpec (*)(const ConfigReader&, const Trainable&);
 const std::map<std::string, MakeComposite>& composites();
-/// A decoder that hears.
+/// A decoder with an encoder of sound.
 ModelSpec make_qwen2_audio(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_voxtral(const ConfigReader& config, const Trainable& trainable);
 ModelSpec make_idefics3(const ConfigReader& config, const Trainable& trainable);

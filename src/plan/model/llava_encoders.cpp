@@ -171,19 +171,19 @@ void add_projector_linears(SpecBuilder& builder, const ProjectorSpec& projector,
 }
 
 int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
-                      const EncoderPlace& place, const Trainable& trainable,
+                      const EncoderNames& names, const Trainable& trainable,
                       const ImageDefaults& defaults) {
   VisionEncoder encoder = read_vision(config, defaults);
   EncoderSpec& vision = encoder.spec;
-  vision.name = place.name;
+  vision.name = names.name;
   vision.placeholder = read_token(config, "image_token_index",
                                   config.integer("image_token_id", defaults.token), model);
   read_projector(config, vision, defaults.bias);
   if (defaults.merges) read_patch_merger(config, model.decoder, encoder);
-  if (!place.row_end.empty()) read_resolutions(config, defaults.resolutions, vision);
+  if (!names.row_end.empty()) read_resolutions(config, defaults.resolutions, vision);
   model.encoders.push_back(vision);
   const auto [trains, projector_trains] = trainable.of(vision.name);
-  const std::vector<int> states = add_vision_encoder(builder, encoder, place.root, trains);
+  const std::vector<int> states = add_vision_encoder(builder, encoder, names.root, trains);
   std::vector<UnitInput> taps;
   for (int64_t tap : encoder.taps) taps.push_back({states[tap], false});
   const bool is_wide = !vision.projector.pools && !defaults.merges;
@@ -191,28 +191,28 @@ int add_image_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
   const int64_t width = vision.block.hidden * static_cast<int64_t>(taps.size()) * side_by_side;
   builder.start(vision.name + ".projector", vision.name, UnitKind::Projector, std::move(taps));
   if (encoder.norms_features)
-    builder.add_norm("encoder_norm", place.root + encoder.names.final_norm, vision.block.norm,
+    builder.add_norm("encoder_norm", names.root + encoder.names.final_norm, vision.block.norm,
                      vision.block.hidden, trains);
-  if (defaults.merges) add_patch_merger(builder, vision, place.projector_root, projector_trains);
-  add_projector_linears(builder, vision.projector, place.projector_root, width,
+  if (defaults.merges) add_patch_merger(builder, vision, names.projector_root, projector_trains);
+  add_projector_linears(builder, vision.projector, names.projector_root, width,
                         model.decoder.block.hidden, projector_trains);
-  if (!place.row_end.empty())
-    builder.add_normal_vector("row_end", place.row_end, model.decoder.block.hidden,
+  if (!names.row_end.empty())
+    builder.add_normal_vector("row_end", names.row_end, model.decoder.block.hidden,
                               projector_trains);
   const int features = builder.last_unit();
-  add_carried(builder, encoder, place.root);
+  add_carried(builder, encoder, names.root);
   return features;
 }
 
 int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader& config,
-                      const EncoderPlace& place, const Trainable& trainable) {
+                      const EncoderNames& names, const Trainable& trainable) {
   EncoderSpec audio = read_part(kAudioEncoders, config.object("audio_config"), "whisper");
-  audio.name = place.name;
+  audio.name = names.name;
   audio.placeholder =
       read_token(config, "audio_token_index", config.integer("audio_token_id", -1), model);
   read_projector(config, audio);
   model.encoders.push_back(audio);
-  add_audio_encoder(builder, audio, place, model.decoder.block.hidden, trainable);
+  add_audio_encoder(builder, audio, names, model.decoder.block.hidden, trainable);
   return builder.last_unit();
 }
 

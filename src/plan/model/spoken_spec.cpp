@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Language models that hear: an encoder like Whisper's, a projector, and a decoder of the families
-// above. Qwen2-Audio (arXiv:2407.10759) averages two positions and hears a clip's own length;
+// Language models with audio: an encoder like Whisper's, a projector, and a decoder of the families
+// above. Qwen2-Audio (arXiv:2407.10759) averages two positions and takes a clip's own length;
 // Voxtral (arXiv:2507.13264) puts four side by side, of windows that silence fills up.
 #include "families.hpp"
 

@@ -101,27 +101,23 @@ EncoderSpec read_voxtral_encoder(const ConfigReader& config) {
   return audio;
 }
 
-void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderPlace& place,
+void add_audio_encoder(SpecBuilder& builder, const EncoderSpec& audio, const EncoderNames& names,
                        int64_t hidden, const Trainable& trainable) {
   const auto [trains, projector_trains] = trainable.of(audio.name);
-  add_embed(builder, audio, place.root, trains);
-  const BlockFamily blocks{.names = {.attention_norm = ".self_attn_layer_norm",
-                                     .q = ".self_attn.q_proj",
-                                     .k = ".self_attn.k_proj",
-                                     .v = ".self_attn.v_proj",
-                                     .out = ".self_attn.out_proj",
-                                     .mlp_norm = ".final_layer_norm",
-                                     .up = ".fc1",
-                                     .down = ".fc2"},
-                           .biases = {.q = true, .v = true, .out = true, .mlp = true},
-                           .init = {kStd, kStd, kStd, kStd}};
-  builder.add_blocks(audio.name, audio.layers, audio.block, blocks, place.root + "layers.", trains);
+  add_embed(builder, audio, names.root, trains);
+  BlockFamily blocks = image_transformer_blocks({kStd, kStd, kStd, kStd});
+  blocks.names.attention_norm = ".self_attn_layer_norm";
+  blocks.names.mlp_norm = ".final_layer_norm";
+  blocks.names.up = ".fc1";
+  blocks.names.down = ".fc2";
+  blocks.biases.k = false;
+  builder.add_blocks(audio.name, audio.layers, audio.block, blocks, names.root + "layers.", trains);
   builder.start(audio.name + ".projector", audio.name, UnitKind::Projector,
                 {{builder.last_unit(), false}});
   builder.add_norm(audio.projector.pools_first ? "encoder_norm_of_means" : "encoder_norm",
-                   place.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
+                   names.root + "layer_norm", audio.block.norm, audio.block.hidden, trains);
   const int64_t side_by_side = audio.projector.pools ? 1 : audio.projector.merge;
-  add_projector_linears(builder, audio.projector, place.projector_root,
+  add_projector_linears(builder, audio.projector, names.projector_root,
                         audio.block.hidden * side_by_side, hidden, projector_trains);
 }
 

@@ -107,57 +107,39 @@ FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight
   return f;
 }
 
-FunctionMemory layer_norm_memory(int64_t rows, int64_t hidden, bool trains,
-                                 const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * hidden * bytes.param;
-  f.saved = 2 * rows * bytes.wide;
-  f.saves_input = true;
-  f.trains = trains;
-  if (trains) f.backward_working = 2 * sums_bytes(rows, hidden, bytes);
-  return f;
-}
-
-FunctionMemory rms_norm_memory(int64_t rows, int64_t hidden, bool trains,
-                               const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * hidden * bytes.param;
-  f.saved = rows * bytes.wide;
-  f.saves_input = true;
-  f.trains = trains;
-  if (trains) f.backward_working = sums_bytes(rows, hidden, bytes);
-  return f;
+FunctionMemory norm_memory(int64_t rows, int64_t hidden, int64_t numbers, bool trains,
+                           const ElementBytes& bytes) {
+  return {.output = rows * hidden * bytes.param,
+          .saved = numbers * rows * bytes.wide,
+          .saves_input = true,
+          .trains = trains,
+          .backward_working = trains ? numbers * sums_bytes(rows, hidden, bytes) : 0};
 }
 
 FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
                                  const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * width * bytes.param;
-  f.saved = rows * (width / dim) * bytes.wide;
-  f.saves_input = true;
-  f.trains = trains;
-  if (trains) {
-    const int64_t step = rows_per_sum(width), parts = (rows + step - 1) / step;
-    f.backward_working = 2 * (parts + 1) * dim * bytes.wide;
-  }
-  return f;
+  const int64_t step = rows_per_sum(width), parts = (rows + step - 1) / step;
+  return {.output = rows * width * bytes.param,
+          .saved = rows * (width / dim) * bytes.wide,
+          .saves_input = true,
+          .trains = trains,
+          .backward_working = trains ? 2 * (parts + 1) * dim * bytes.wide : 0};
 }
 
 FunctionMemory layer_scale_memory(int64_t rows, int64_t hidden, bool trains,
                                   const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * hidden * bytes.param;
-  f.trains = f.saves_input = trains;
-  if (trains) f.backward_working = f.output + sums_bytes(rows, hidden, bytes);
-  return f;
+  const int64_t output = rows * hidden * bytes.param;
+  return {.output = output,
+          .saves_input = trains,
+          .trains = trains,
+          .backward_working = trains ? output + sums_bytes(rows, hidden, bytes) : 0};
 }
 
 FunctionMemory embedding_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * weight.in * bytes.param;
-  f.trains = weight.trains;
-  if (bytes.gradient != bytes.param) f.backward_working = rows * weight.in * bytes.gradient;
-  return f;
+  const int64_t elements = rows * weight.in;
+  return {.output = elements * bytes.param,
+          .trains = weight.trains,
+          .backward_working = bytes.gradient != bytes.param ? elements * bytes.gradient : 0};
 }
 
 FunctionMemory interpolated_rows_memory(int64_t rows, const WeightSpec& weight,
@@ -170,23 +152,17 @@ FunctionMemory interpolated_rows_memory(int64_t rows, const WeightSpec& weight,
 
 FunctionMemory image_tokens_memory(int64_t rows, int64_t table, int64_t hidden, bool trains,
                                    const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * hidden * bytes.param;
-  f.trains = trains;
-  f.backward_working =
-      (table + (bytes.gradient != bytes.param ? rows : 0)) * hidden * bytes.gradient;
-  return f;
+  const int64_t widened = bytes.gradient != bytes.param ? rows : 0;
+  return {.output = rows * hidden * bytes.param,
+          .trains = trains,
+          .backward_working = (table + widened) * hidden * bytes.gradient};
 }
 
 FunctionMemory windows_memory(int64_t rows, int64_t hidden, const ElementBytes& bytes) {
-  constexpr int64_t kWidth = 3;
-  FunctionMemory f;
-  f.output = kWidth * rows * hidden * bytes.param;
+  const int64_t output = 3 * rows * hidden * bytes.param;
   // Places without those beyond the clip, and which these are, beside one column of the windows.
   const int64_t column = rows * (hidden * bytes.param + static_cast<int64_t>(sizeof(int64_t)) + 1);
-  f.forward_peak = f.output + column;
-  f.backward_working = column;
-  return f;
+  return {.output = output, .forward_peak = output + column, .backward_working = column};
 }
 
 int64_t biases_working(int64_t rows, const WeightSpec& bias, const ElementBytes& bytes) {
@@ -194,34 +170,26 @@ int64_t biases_working(int64_t rows, const WeightSpec& bias, const ElementBytes&
 }
 
 FunctionMemory rotary_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * width * bytes.param;
-  f.changes_input = true;
-  return f;
+  return {.output = rows * width * bytes.param, .changes_input = true};
 }
 
 FunctionMemory gated_memory(int64_t rows, int64_t width, const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * width * bytes.param;
-  f.saves_input = true;
-  return f;
+  return {.output = rows * width * bytes.param, .saves_input = true};
 }
 
 FunctionMemory activation_memory(int64_t rows, int64_t width, Activation activation,
                                  const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * width * bytes.param;
-  f.saves_output = activation == Activation::Relu;
-  f.saves_input = !f.saves_output;
-  return f;
+  const bool keeps_output = activation == Activation::Relu;
+  return {.output = rows * width * bytes.param,
+          .saves_input = !keeps_output,
+          .saves_output = keeps_output};
 }
 
 FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * heads.query * heads.dim * bytes.param;
-  f.saved = rows * heads.query * bytes.wide;
-  f.saves_input = f.saves_output = true;
-  return f;
+  return {.output = rows * heads.query * heads.dim * bytes.param,
+          .saved = rows * heads.query * bytes.wide,
+          .saves_input = true,
+          .saves_output = true};
 }
 
 FunctionMemory ragged_attention_memory(int64_t rows, const HeadSizes& heads,
@@ -260,9 +228,7 @@ struct LibraryBatch {
 
 FunctionMemory library_attention_memory(int64_t rows, const std::vector<AttentionSizes>& batches,
                                         const HeadSizes& heads, const ElementBytes& bytes) {
-  FunctionMemory f;
-  f.output = rows * heads.query * heads.dim * bytes.param;
-  f.saves_input = true;
+  FunctionMemory f{.output = rows * heads.query * heads.dim * bytes.param, .saves_input = true};
   for (const AttentionSizes& sizes : batches) {
     const LibraryBatch batch(sizes, heads, bytes);
     f.saved += batch.saved();
@@ -380,23 +346,15 @@ FunctionMemory cross_entropy_memory(int64_t rows, const WeightSpec& vocabulary, 
 }
 
 FunctionMemory sum_memory(int64_t bytes) {
-  FunctionMemory f;
-  f.output = bytes;
-  f.passes_gradient = true;
-  return f;
+  return {.output = bytes, .passes_gradient = true};
 }
 
 FunctionMemory mixed_rows_memory(int64_t bytes) {
-  FunctionMemory f = rows_memory(bytes);
-  f.forward_peak = 2 * f.output;
-  f.gradient_working = f.output;
-  return f;
+  return {.output = bytes, .forward_peak = 2 * bytes, .gradient_working = bytes};
 }
 
 FunctionMemory rows_memory(int64_t bytes) {
-  FunctionMemory f;
-  f.output = bytes;
-  return f;
+  return {.output = bytes};
 }
 
 }  // namespace zea::detail

@@ -64,10 +64,9 @@ FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& wei
 FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight,
                                  const ElementBytes& bytes);
 FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, const ElementBytes& bytes);
-FunctionMemory layer_norm_memory(int64_t rows, int64_t hidden, bool trains,
-                                 const ElementBytes& bytes);
-FunctionMemory rms_norm_memory(int64_t rows, int64_t hidden, bool trains,
-                               const ElementBytes& bytes);
+/// `numbers`: that are kept of a row: 1 of RMSNorm, 2 of LayerNorm, whose shift trains, too.
+FunctionMemory norm_memory(int64_t rows, int64_t hidden, int64_t numbers, bool trains,
+                           const ElementBytes& bytes);
 /// Of heads of `dim` elements, `width` in all, of which the values are copied.
 FunctionMemory head_norms_memory(int64_t rows, int64_t width, int64_t dim, bool trains,
                                  const ElementBytes& bytes);

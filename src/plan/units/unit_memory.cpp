@@ -167,10 +167,8 @@ class MemoryOps {
   }
   TapeTensor norm(const TapeTensor& x, const std::string& role, const NormSpec& spec) {
     const WeightSpec of = weight(role);
-    return call(spec.kind == NormKind::Layer
-                    ? layer_norm_memory(x.rows(), of.out, of.trains, bytes_)
-                    : rms_norm_memory(x.rows(), of.out, of.trains, bytes_),
-                {x}, x.rows());
+    const int64_t numbers = spec.kind == NormKind::Layer ? 2 : 1;
+    return call(norm_memory(x.rows(), of.out, numbers, of.trains, bytes_), {x}, x.rows());
   }
   NormedSum norm_sum(const TapeTensor& x, const TapeTensor& added, const std::string& role,
                      const NormSpec& spec) {
