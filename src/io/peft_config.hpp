@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zea/deck/options.hpp"
+#include "zea/plan/model/adapters.hpp"
 
 namespace zea {
 

@@ -15,8 +15,8 @@ sys.argv = [sys.argv[0], *[""] * 6]  # of the tests whose cases these are
 sys.path.insert(0, str(PROJECT / "jobs"))
 try:
     import test_family_parity
-    import test_spoken_parity
     from parity_cases import CASES
+    from spoken_cases import CASES as SPOKEN_CASES
     from tower_cases import TOWER_CASES
 except ImportError as error:
     print(f"skipped: {error}")
@@ -51,7 +51,7 @@ def of_tower(*names):
 
 
 def of_sound(family):
-    return [case for case in test_spoken_parity.CASES.values() if case.get("family") == family]
+    return [case for case in SPOKEN_CASES.values() if case.get("family") == family]
 
 
 # Of what a cell names, each with its cases; of several in a row each has all that the row claims.

@@ -25,9 +25,6 @@ try:
     )
     from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
     from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
-        LlavaOnevisionImageProcessorPil,
-    )
     from transformers.models.pixtral.image_processing_pil_pixtral import (
         PixtralImageProcessorPil,
         get_resize_output_image_size,
@@ -39,6 +36,7 @@ try:
         convert_image_to_patches,
         get_image_size_for_max_num_patches,
     )
+    from image_directories import directories
     from stretched_tiles import compare_stretched
 except ImportError as missing:
     print(f"skipped: {missing}")
@@ -366,73 +364,6 @@ def compare_fitted(program, folder, height, width, size):
     if difference > 1e-6:
         return f"{name} at {size}: differs by {difference}"
     return away_from_processor(name, height, width, reference, whole)
-
-
-TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "num_key_value_heads": 4, "vocab_size": 64}
-TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-COLOURS = {"image_mean": [0.1, 0.0, 0.7], "image_std": [0.3, 0.9, 0.2]}
-
-
-def of_llava(tower, select, **sizes):
-    vision = {"model_type": tower, **TOWER, **sizes}
-    text = {"model_type": "llama", **TEXT}
-    return {"model_type": "llava", "vision_config": vision, "text_config": text,
-            "vision_feature_select_strategy": select}
-
-
-def of_qwen(family, **vision):
-    text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
-    return {"model_type": family, "vision_config": {"embed_dim": 32, "hidden_size": 32, "num_heads": 4, **vision},
-            "text_config": text}
-
-
-def of_internvl():
-    vision = {**TOWER, "model_type": "internvl_vision", "image_size": [32, 32], "patch_size": [8, 8]}
-    return {"model_type": "internvl", "vision_config": vision, "text_config": {"model_type": "qwen2", **TEXT}}
-
-
-def of_gemma3():
-    vision = {**TOWER, "model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8}
-    text = {**TEXT, "model_type": "gemma3_text", "head_dim": 8}
-    return {"model_type": "gemma3", "vision_config": vision, "text_config": text, "mm_tokens_per_image": 4}
-
-
-def directories():
-    """What a directory says of a model, its processor with unusual values, and how that takes what zea makes."""
-    clip = of_llava("clip_vision_model", "default", image_size=32, patch_size=8)
-    siglip = of_llava("siglip_vision_model", "full", image_size=32, patch_size=8)
-    pixtral = of_llava("pixtral", "full", image_size=120, patch_size=8, hidden_act="silu")
-    crop, square = {"height": 32, "width": 32}, {"height": 32, "width": 32}
-    as_it_is = lambda processor, values, shape, *_: values.reshape(shape)  # noqa: E731
-    yield clip, CLIPImageProcessorPil(size={"shortest_edge": 41}, crop_size=crop, **COLOURS, resample=2), as_it_is
-    yield clip, CLIPImageProcessorPil(size=square, do_center_crop=False, rescale_factor=1 / 127.5), as_it_is
-    yield clip, CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=crop, do_rescale=False), as_it_is
-    yield siglip, SiglipImageProcessorPil(size=square, do_normalize=False), as_it_is
-    yield siglip, CLIPImageProcessorPil(size={"shortest_edge": 33}, crop_size=crop), as_it_is
-    yield pixtral, PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size=8, **COLOURS), as_it_is
-    processor = GotOcr2ImageProcessorPil(
-        size=square, crop_to_patches=True, min_patches=2, max_patches=5, resample=2, **COLOURS
-    )
-    yield of_internvl(), processor, as_it_is
-
-    gemma3 = of_gemma3()
-    # (crops, values): transformers puts these in one list, too.
-    pans = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 20, "pan_and_scan_max_num_crops": 4,
-            "pan_and_scan_min_ratio_to_activate": 1.3}
-    yield gemma3, Gemma3ImageProcessorPil(size=square, **pans, **COLOURS), as_it_is
-    pinpoints = [[high, wide] for high in (32, 64, 96) for wide in (32, 64, 96, 160)]
-    fitted = {**siglip, "model_type": "llava_onevision", "image_grid_pinpoints": pinpoints}
-    yield fitted, LlavaOnevisionImageProcessorPil(size=square, image_grid_pinpoints=pinpoints, **COLOURS), as_it_is
-
-    def patches(processor, values, shape, height, width):
-        side = processor.patch_size * processor.merge_size
-        to = smart_resize(height, width, side, *(processor.size[f"{way}est_edge"] for way in ("short", "long")))
-        pixels = values.reshape(3, *to)
-        return processor.patchify(pixels, processor.patch_size, processor.merge_size, 2)[0]
-
-    for limits in ({"shortest_edge": 20000, "longest_edge": 60000}, {"shortest_edge": 100, "longest_edge": 5000}):
-        yield of_qwen("qwen2_vl", patch_size=8), Qwen2VLImageProcessorPil(size=limits, patch_size=8, **COLOURS), patches
 
 
 # Wide, tall (by at most 1.5) and square: with crops above and beside each other, and without.

@@ -159,29 +159,6 @@ TEST(ModelSpec, RefusesWhatIsNotBuiltByKey) {
       std::string::npos);
 }
 
-TEST(ModelSpec, ReadsNoPixelsBehindTheLastWholePatch) {
-  nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
-  config["vision_config"]["patch_size"] = 3;
-  const ModelSpec model = make_model_spec(config.dump());
-  EXPECT_EQ(model.encoders.front().patches().side(), 2);
-  EXPECT_EQ(model.encoders.front().item_shape().features, 4);
-}
-
-/// Keys of published configs that say that something is not so.
-TEST(ModelSpec, RefusesWhatPublishedConfigsDeny) {
-  const auto refused = [](const std::string& key, auto value, auto change) {
-    EXPECT_NE(refusal(change).find(key), std::string::npos) << key;
-    EXPECT_NE(refusal(change).find("; allowed: "), std::string::npos) << value;
-  };
-  refused("add_cross_attention", true, [](auto& c) { c["add_cross_attention"] = true; });
-  refused("add_cross_attention", true,
-          [](auto& c) { c["vision_config"]["add_cross_attention"] = true; });
-  refused("use_mrope", true, [](auto& c) {
-    c["text_config"]["model_type"] = "qwen2";
-    c["text_config"]["use_mrope"] = true;
-  });
-}
-
 nlohmann::json heard_config(const std::string& family) {
   return {{"model_type", family},
           {"audio_token_id", 9},
