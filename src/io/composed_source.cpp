@@ -15,6 +15,7 @@
 #include "zea/core/error.hpp"
 #include "zea/core/join.hpp"
 #include "zea/io/initial_weights.hpp"
+#include "zea/plan/model/encoder_facts.hpp"
 #include "zea/plan/model/generation_config.hpp"
 #include "zea/plan/model/model_spec.hpp"
 #include "zea/plan/model/parameter_names.hpp"
@@ -39,8 +40,8 @@ std::optional<int64_t> number_of(const std::string& text) {
   return number;
 }
 
-bool is_audio(const Json& config) {
-  return config.value("model_type", "") == "whisper";
+std::string family_of(const Json& config) {
+  return config.value("model_type", "");
 }
 
 /// Hands out ids of placeholders: those of the tokenizer, which gets new tokens, or, where there is
@@ -95,7 +96,7 @@ class Placeholders {
   std::map<std::string, int64_t> rows_;  ///< of texts without a tokenizer
 };
 
-/// ViT's models for classes have none.
+/// Models for classes have none.
 bool has_pooler(const ComposedPart& part) {
   return std::ranges::any_of(part.source->tensors(), [](const TensorInfo& tensor) {
     return tensor.name.ends_with("pooler.dense.weight");
@@ -109,7 +110,7 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   config.erase(kImageProcessor);
   config.erase(kVideoProcessor);
   config.erase(kGenerationConfig);
-  const bool of_sound = is_audio(config);
+  const bool of_sound = is_audio_family(family_of(config));
   if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
   Json encoder;
   encoder[of_sound ? "audio_config" : "vision_config"] = config;
@@ -117,15 +118,13 @@ Json encoder_config(const ComposedPart& part, int64_t placeholder) {
   encoder["placeholder"] = part.placeholder;
   encoder["projector"] = part.projector;
   if (of_sound) return encoder;
-  const std::string family = config.value("model_type", "");
   if (!processor.is_null()) encoder[kImageProcessor] = processor;
   encoder["vision_feature_layer"] = part.feature_layer;
   if (part.feature_norm) encoder["vision_feature_norm"] = true;
-  const bool is_all_patches = family.starts_with("siglip") || family == "pixtral";
-  encoder["vision_feature_select_strategy"] = is_all_patches                      ? "full"
-                                              : family == "dinov2_with_registers" ? "patches"
-                                                                                  : "default";
-  if (family == "vit" && !has_pooler(part)) encoder["vision_config"]["add_pooling_layer"] = false;
+  const ImageEncoderFacts facts =
+      image_encoder_facts(config.dump(), "config.encoders." + part.name + ".vision_config");
+  encoder["vision_feature_select_strategy"] = facts.select;
+  if (facts.has_pooler && !has_pooler(part)) encoder["vision_config"]["add_pooling_layer"] = false;
   return encoder;
 }
 
@@ -138,7 +137,7 @@ std::map<std::string, TensorInfo> named_in_model(const ComposedPart& part,
       tensors.emplace(part.name + "." + canonical_parameter_name(family, tensor.name), tensor);
       continue;
     }
-    const std::string name = tower_parameter_name(tensor.name, family == "whisper");
+    const std::string name = tower_parameter_name(tensor.name, is_audio_family(family));
     tensors.emplace(part.name + ".encoder." + name, tensor);
   }
   return tensors;
@@ -221,7 +220,7 @@ class ComposedSource : public WeightsSource {
     for (const ComposedPart& part : parts_) taken.insert(part.placeholder);
     for (ComposedPart& part : parts_) {
       if (part.name == kDecoder || !part.placeholder.empty()) continue;
-      part.placeholder = is_audio(config_of(part)) ? "<audio>" : "<image>";
+      part.placeholder = is_audio_family(family_of(config_of(part))) ? "<audio>" : "<image>";
       if (!taken.insert(part.placeholder).second) part.placeholder = "<" + part.name + ">";
     }
   }
@@ -230,7 +229,7 @@ class ComposedSource : public WeightsSource {
     Json text = config_of(decoder());
     text.erase(kImageProcessor);
     text.erase(kVideoProcessor);
-    family_ = text.value("model_type", "");
+    family_ = family_of(text);
     known_rows_ = make_model_spec(text.dump()).decoder.vocabulary;
     Placeholders placeholders(*decoder().source, known_rows_);
     Json encoders = Json::object();
@@ -257,8 +256,7 @@ class ComposedSource : public WeightsSource {
 
   void take_tensors(const ComposedPart& part) {
     const std::string prefix = part.name == kDecoder ? part.name + "." : part.name + ".encoder.";
-    const std::string family =
-        part.name == kDecoder ? family_ : config_of(part).value("model_type", "");
+    const std::string family = part.name == kDecoder ? family_ : family_of(config_of(part));
     const auto named = named_in_model(part, family);
     std::string faults;
     for (const ParamSpec& param : model_.params) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encoders as configs of LLaVA describe them, each with a projector to rows of the language model.
 #include "families.hpp"
+#include "zea/plan/model/encoder_facts.hpp"
 
-namespace zea::detail {
+namespace zea {
+namespace detail {
 namespace {
 
 const std::map<std::string, EncoderSpec (*)(const ConfigReader&)> kAudioEncoders{
@@ -148,6 +150,26 @@ VisionEncoder read_vision(const ConfigReader& config, const ImageDefaults& defau
 }
 
 }  // namespace
+}  // namespace detail
+
+bool is_audio_family(const std::string& family) {
+  return detail::kAudioEncoders.contains(family);
+}
+
+ImageEncoderFacts image_encoder_facts(const std::string& config_json, const std::string& path) {
+  const auto config = nlohmann::json::parse(config_json);
+  const detail::VisionEncoder encoder =
+      detail::read_part(detail::vision_encoders(), detail::ConfigReader(config, path),
+                        detail::ImageDefaults{}.encoder);
+  const PatchInput& input = encoder.spec.patches();
+  const auto is_pooler = [](const auto& param) { return param.name == "pooler.dense.weight"; };
+  return {!input.class_token    ? "full"
+          : input.registers > 0 ? detail::kPatches
+                                : "default",
+          std::ranges::any_of(encoder.carried, is_pooler)};
+}
+
+namespace detail {
 
 void add_projector_linear(SpecBuilder& builder, const std::string& role, const std::string& name,
                           const Shape& shape, bool bias, bool trainable) {
@@ -216,4 +238,5 @@ int add_sound_encoder(SpecBuilder& builder, ModelSpec& model, const ConfigReader
   return builder.last_unit();
 }
 
-}  // namespace zea::detail
+}  // namespace detail
+}  // namespace zea
