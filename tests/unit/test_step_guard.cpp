@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "zea/plan/buffers/optimizer_spec.hpp"
+
 namespace zea::test_step_guard {
 namespace {
 
@@ -28,13 +30,12 @@ OptimOptions guarded() {
 TEST(StepGuard, LeavesToTheDeviceWhatItCanJudge) {
   Plan plan;
   plan.shardings.resize(2);
-  for (const char* kind : {"adamw", "adam", "sgd", "muon", "adamw_8bit"}) {
-    plan.optimizer.kind = kind;
-    const std::string name = kind;
-    EXPECT_EQ(is_judged_on_device(plan, true), name == "adamw" || name == "adam" || name == "sgd")
-        << kind;
+  for (const OptimizerSpec& optimizer : optimizers()) {
+    plan.optimizer = optimizer;
+    EXPECT_EQ(is_judged_on_device(plan, true), optimizer.kind != OptimizerKind::Muon)
+        << optimizer.kind.name();
   }
-  plan.optimizer.kind = OptimizerKind::Adamw;
+  plan.optimizer = optimizers().front();
   EXPECT_FALSE(is_judged_on_device(plan, false)) << "the host, or libtorch's operations";
   plan.shardings[1].offloads = true;
   EXPECT_FALSE(is_judged_on_device(plan, true));
