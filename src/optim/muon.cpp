@@ -88,10 +88,9 @@ Muon::Part Muon::make_part(MuonPart planned) {
   if (sharding.shards > 1) part.shard_group = &mesh.along(module, sharding.sharded_over);
   if (sharding.replicas > 1) part.replicas = &mesh.along(module, sharding.summed_over);
   if (plan.mesh.grid(module).tp > 1) part.pieces = &mesh.along(module, sharding.cut_over);
-  const int shard = part.shard_group ? part.shard_group->rank() : 0,
-            replica = part.replicas ? part.replicas->rank() : 0;
-  part.rank = replica * sharding.shards + shard;
-  part.share = muon_share(part.plan, plan.buffers, sharding, shard, replica);
+  const int buffer = part.plan.buffers.front(), rank = engine_.world_rank();
+  part.share = muon_share(part.plan, plan.buffers, sharding, plan.shard_of(rank, buffer),
+                          plan.copy_of(rank, buffer));
   return part;
 }
 
@@ -168,12 +167,12 @@ void Muon::for_each_run(const Part& part, const Due& due, const auto& visit) con
 void Muon::orthogonalise_apart(const Part& part, const at::Tensor& section, const Due& due) const {
   const DType type = engine_.plan().precision.master;
   const MuonShare& share = part.share;
-  const int64_t elements = part.plan.counts[static_cast<size_t>(part.rank)];
+  const int64_t elements = part.plan.counts[static_cast<size_t>(part.share.rank)];
   const at::Tensor received = at::empty({elements}, options()), own = at::empty_like(received);
   part.shard_group
       ->all_to_all(section.data_ptr(), share.sent, received.data_ptr(), share.received, type)
       .wait();
-  const int64_t first = part.plan.first_made(part.rank);
+  const int64_t first = part.plan.first_made(part.share.rank);
   const auto copy_runs = [&](const at::Tensor& to, const at::Tensor& from, bool comes) {
     int64_t begin = 0;
     for (const MuonRun& run : share.owned) {
@@ -204,8 +203,8 @@ void Muon::orthogonalise_own(const Part& part, const at::Tensor& own, const Due&
         .wait();
   }
   for (const MuonMatrix& matrix : part.plan.matrices)
-    if (matrix.owner == part.rank && due.is(matrix))
-      orthogonalise_in(own, all, matrix, matrix.begin - part.plan.first_made(part.rank));
+    if (matrix.owner == part.share.rank && due.is(matrix))
+      orthogonalise_in(own, all, matrix, matrix.begin - part.plan.first_made(part.share.rank));
 }
 
 /// `pieces` (tp rank, element) hold the matrix from `begin` on.

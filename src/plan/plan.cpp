@@ -242,13 +242,17 @@ int Plan::shard_of(int world_rank, int buffer) const {
   return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].sharded_over);
 }
 
+int Plan::copy_of(int world_rank, int buffer) const {
+  return mesh.rank_along(world_rank, buffers[buffer].module, shardings[buffer].summed_over);
+}
+
 FlatRange Plan::own_cut(int world_rank, int buffer) const {
   // The owner of shard s in replica r takes the r-th part of it; so N ranks cut a buffer into N
   // parts either way; of whole blocks, where states are in blocks.
   const Sharding& sharding = shardings[buffer];
   const FlatRange shard =
       shard_range(buffers[buffer], shard_of(world_rank, buffer), sharding.shards);
-  const int replica = mesh.rank_along(world_rank, buffers[buffer].module, sharding.summed_over);
+  const int replica = copy_of(world_rank, buffer);
   const int64_t length = shard.end - shard.begin;
   const int64_t step = optimizer.has_blocks() ? kFlatAlignment : 1;
   const auto begin_of = [&](int part) {

@@ -33,7 +33,6 @@ class Muon {
     MuonPart plan;
     MuonShare share;
     Collectives *shard_group = nullptr, *replicas = nullptr, *pieces = nullptr;
-    int rank = 0;  ///< among those that share the work
   };
 
   /// What of a part is updated.

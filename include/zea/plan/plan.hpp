@@ -75,6 +75,8 @@ struct Plan {
   int piece_rank(int world_rank, int buffer) const;
   /// This rank's part of a buffer: which of its shards.
   int shard_of(int world_rank, int buffer) const;
+  /// Which of the copies of that shard.
+  int copy_of(int world_rank, int buffer) const;
   /// A rank's own cut of a buffer for files and norms, which does not depend on the strategy: 1/N
   /// of it, N being the ranks that hold the same pieces. What several tp ranks hold lies in the
   /// cuts of all of them.

@@ -62,25 +62,19 @@ bool lie_alike(const Sharding& a, const Sharding& b) {
          a.summed_over == b.summed_over && a.shards == b.shards && a.replicas == b.replicas;
 }
 
-std::vector<MuonRun> runs_of_shard(const MuonPart& part, const std::vector<FlatBuffer>& buffers,
-                                   int shard, int shards) {
-  std::map<int, std::pair<int64_t, int>> made;  // of a parameter: where its buffer would begin
-  for (const MuonMatrix& matrix : part.matrices)
-    for (int64_t begin = matrix.begin; const FlatParam& member : matrix.members) {
-      made[member.param] = {begin - member.offset, matrix.owner};
-      begin += member.elements;
+/// Calls visit(run) for what lies of a matrix in each shard of its buffer, in the matrix's order.
+void each_run(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards, const auto& visit) {
+  int64_t made = matrix.begin;
+  for (const FlatParam& member : matrix.members)
+    for (int64_t at = member.offset, end = at + member.elements; at < end;) {
+      const int shard = static_cast<int>(at / (buffer.padded(shards) / shards));
+      const FlatRange range = shard_range(buffer, shard, shards);
+      const int64_t count = std::min(end, range.end) - at;
+      visit(
+          MuonRun{matrix.buffer, member.param, shard, at - range.begin, count, made, matrix.owner});
+      at += count;
+      made += count;
     }
-  std::vector<MuonRun> runs;
-  for (const int g : part.buffers) {
-    const FlatBuffer& buffer = buffers[static_cast<size_t>(g)];
-    const FlatRange range = shard_range(buffer, shard, shards);
-    for (const FlatPart& own : parts_in_range(buffer, range))
-      if (const auto found = made.find(own.param); found != made.end())
-        runs.push_back({g, own.param, own.flat_begin - range.begin, own.elements,
-                        found->second.first + own.flat_begin, found->second.second});
-  }
-  std::ranges::sort(runs, {}, &MuonRun::made);
-  return runs;
 }
 
 }  // namespace
@@ -128,21 +122,24 @@ MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffer
                      const Sharding& sharding, int shard, int replica) {
   const auto shards = static_cast<size_t>(sharding.shards);
   MuonShare share;
+  share.rank = replica * sharding.shards + shard;
   share.of_replicas.assign(static_cast<size_t>(sharding.replicas), 0);
   share.sent.assign(shards, 0);
   share.received.assign(shards, 0);
-  for (int s = 0; s < sharding.shards; ++s)
-    for (const MuonRun& run : runs_of_shard(part, buffers, s, sharding.shards)) {
-      const int to_shard = run.owner % sharding.shards, to_replica = run.owner / sharding.shards;
-      if (s == shard) {
-        share.runs.push_back(run);
-        share.of_replicas[static_cast<size_t>(to_replica)] += run.elements;
-        if (to_replica == replica) share.sent[static_cast<size_t>(to_shard)] += run.elements;
-      }
-      if (to_shard != shard || to_replica != replica) continue;
-      share.owned.push_back(run);
-      share.received[static_cast<size_t>(s)] += run.elements;
+  const auto take = [&](const MuonRun& run) {
+    const int to_shard = run.owner % sharding.shards, to_replica = run.owner / sharding.shards;
+    if (run.shard == shard) {
+      share.runs.push_back(run);
+      share.of_replicas[static_cast<size_t>(to_replica)] += run.elements;
+      if (to_replica == replica) share.sent[static_cast<size_t>(to_shard)] += run.elements;
     }
+    if (run.owner != share.rank) return;
+    share.owned.push_back(run);
+    share.received[static_cast<size_t>(run.shard)] += run.elements;
+  };
+  for (const MuonMatrix& matrix : part.matrices)
+    each_run(matrix, buffers[static_cast<size_t>(matrix.buffer)], sharding.shards, take);
+  std::ranges::stable_sort(share.owned, {}, &MuonRun::shard);
   return share;
 }
 

@@ -61,16 +61,16 @@ int64_t muon_bytes(const Plan& plan, int world_rank) {
     const int buffer = part.buffers.front();
     const std::string& module = plan.buffers[buffer].module;
     const Sharding& sharding = plan.shardings[buffer];
-    const int replica =
-        sharding.replicas > 1 ? plan.mesh.rank_along(world_rank, module, sharding.summed_over) : 0;
-    const int shard = plan.shard_of(world_rank, buffer), rank = replica * sharding.shards + shard;
-    const MuonShare share = muon_share(part, plan.buffers, sharding, shard, replica);
-    const int64_t own = part.counts[static_cast<size_t>(rank)], tp = plan.mesh.grid(module).tp;
+    const MuonShare share =
+        muon_share(part, plan.buffers, sharding, plan.shard_of(world_rank, buffer),
+                   plan.copy_of(world_rank, buffer));
+    const int64_t own = part.counts[static_cast<size_t>(share.rank)],
+                  tp = plan.mesh.grid(module).tp;
     int64_t elements = std::reduce(share.of_replicas.begin(), share.of_replicas.end()),
             iteration = 0;
     elements += (sharding.shards > 1 ? 2 * own : 0) + (tp > 1 ? tp * own : 0);
     for (const MuonMatrix& matrix : part.matrices) {
-      if (matrix.owner != rank) continue;
+      if (matrix.owner != share.rank) continue;
       const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
       iteration = std::max(iteration, 4 * matrix.elements() + 4 * least * least);
     }

@@ -95,25 +95,22 @@ class StepTraffic {
 
  private:
   void add_muon(const MuonPart& part) {
-    const int buffer = part.buffers.front(), shard = plan_.shard_of(rank_, buffer);
+    const int buffer = part.buffers.front(), shard = plan_.shard_of(rank_, buffer),
+              copy = plan_.copy_of(rank_, buffer);
     const std::string& module = plan_.buffers[buffer].module;
     const Sharding& sharding = plan_.shardings[buffer];
     const DType type = plan_.precision.master;
-    const int replica =
-        sharding.replicas > 1 ? plan_.mesh.rank_along(rank_, module, sharding.summed_over) : 0;
-    const MuonShare share = muon_share(part, plan_.buffers, sharding, shard, replica);
+    const MuonShare share = muon_share(part, plan_.buffers, sharding, shard, copy);
     if (sharding.shards > 1)
       add(group_name(module, sharding.sharded_over), type,
           sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard));
-    if (const int tp = plan_.mesh.grid(module).tp; tp > 1) {
-      const int rank = replica * sharding.shards + shard;
+    if (const int tp = plan_.mesh.grid(module).tp; tp > 1)
       add(group_name(module, sharding.cut_over), type,
-          sent_by_all_gather(Ids(tp, part.counts[static_cast<size_t>(rank)]),
+          sent_by_all_gather(Ids(tp, part.counts[static_cast<size_t>(share.rank)]),
                              plan_.piece_rank(rank_, buffer)));
-    }
     if (sharding.replicas > 1)
       add(group_name(module, sharding.summed_over), type,
-          sent_by_all_gather(share.of_replicas, replica));
+          sent_by_all_gather(share.of_replicas, copy));
   }
 
   void add(const std::string& group, DType dtype, int64_t elements) {

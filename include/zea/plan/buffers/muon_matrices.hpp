@@ -41,6 +41,7 @@ struct MuonPart {
 /// What lies of a matrix in a shard, one piece of memory.
 struct MuonRun {
   int buffer, param;
+  int shard;
   int64_t begin, elements;  ///< in the shard
   int64_t made;             ///< where it begins in what all ranks make
   int owner;
@@ -48,6 +49,7 @@ struct MuonRun {
 
 /// Of a part, what one rank has to do with: (shard, replica) of its buffers.
 struct MuonShare {
+  int rank = 0;                      ///< among those that share the work
   std::vector<MuonRun> runs;         ///< of its shard, in the order of what is made
   std::vector<int64_t> of_replicas;  ///< elements of these, by the replica of their owner
   std::vector<MuonRun> owned;        ///< of the matrices that it makes, shard by shard
