@@ -12,6 +12,18 @@ constexpr uint64_t kSlot = 8, kUnfiltered = 0, kBlockHead = 14;
 
 using Slots = std::vector<uint64_t>;
 
+/// Of headers and blocks alike.
+void expect_kind(H5Cursor& cursor, const char* signature) {
+  cursor.expect(signature);
+  cursor.expect_version(0);
+  cursor.expect(kUnfiltered, 1, "kind");
+}
+
+void expect_head(H5Cursor& cursor, const char* signature) {
+  expect_kind(cursor, signature);
+  cursor.expect(kSlot, 1, "slots of bytes");
+}
+
 /// Reads blocks of slots. One that is long comes in pages, each with a sum of its own.
 class SlotReader {
  public:
@@ -26,9 +38,7 @@ class SlotReader {
   std::string block(const char* signature, uint64_t address, uint64_t bytes) const {
     const std::string all = file_.checked(address, bytes, kArray);
     H5Cursor cursor(file_, kArray, address, all);
-    cursor.expect(signature);
-    cursor.expect_version(0);
-    cursor.expect(kUnfiltered, 1, "kind");
+    expect_kind(cursor, signature);
     cursor.expect(header_, kH5Address, "header");
     return std::string(cursor.take(cursor.left()));
   }
@@ -68,10 +78,7 @@ class ExtensibleArray {
     constexpr uint64_t kHeader = 72, kCounts = 48;
     const std::string bytes = file.checked(address, kHeader, kArray);
     H5Cursor cursor(file, kArray, address, bytes);
-    cursor.expect("EAHD");
-    cursor.expect_version(0);
-    cursor.expect(kUnfiltered, 1, "kind");
-    cursor.expect(kSlot, 1, "slots of bytes");
+    expect_head(cursor, "EAHD");
     max_bits_ = cursor.number(1);
     in_index_ = cursor.number(1);
     least_ = cursor.number(1);
@@ -156,10 +163,7 @@ std::vector<uint64_t> read_h5_fixed_array(const H5Bytes& file, uint64_t address)
   constexpr uint64_t kHeader = 28;
   const std::string bytes = file.checked(address, kHeader, kArray);
   H5Cursor cursor(file, kArray, address, bytes);
-  cursor.expect("FAHD");
-  cursor.expect_version(0);
-  cursor.expect(kUnfiltered, 1, "kind");
-  cursor.expect(kSlot, 1, "slots of bytes");
+  expect_head(cursor, "FAHD");
   const uint64_t page_bits = cursor.number(1), count = cursor.number(8), block = cursor.address();
   if (page_bits > 31 || count > file.file_bytes() / kSlot) cursor.refuse("is too large");
   if (block == kH5Undefined) return {};

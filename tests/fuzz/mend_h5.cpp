@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "h5_bytes.hpp"
 #include "mend.hpp"
 
 namespace zea::fuzz {
@@ -13,34 +14,8 @@ namespace {
 
 constexpr size_t kSum = 4, kAddress = 8;
 
-/// Bob Jenkins' lookup3, which HDF5 puts behind its metadata.
-uint32_t lookup3(const Bytes& bytes, size_t begin, size_t count) {
-  uint32_t a = 0xdeadbeef + static_cast<uint32_t>(count), b = a, c = a;
-  const auto word = [&](size_t from) {
-    const size_t left = from < count ? std::min<size_t>(4, count - from) : 0;
-    return static_cast<uint32_t>(number_at(bytes, begin + from, left));
-  };
-  const auto turn = [](uint32_t& x, uint32_t y, int bits) { x ^= std::rotl(y, bits); };
-  size_t at = 0;
-  for (; count - at > 12; at += 12) {
-    a += word(at), b += word(at + 4), c += word(at + 8);
-    a -= c, turn(a, c, 4), c += b;
-    b -= a, turn(b, a, 6), a += c;
-    c -= b, turn(c, b, 8), b += a;
-    a -= c, turn(a, c, 16), c += b;
-    b -= a, turn(b, a, 19), a += c;
-    c -= b, turn(c, b, 4), b += a;
-  }
-  if (at == count) return c;
-  a += word(at), b += word(at + 4), c += word(at + 8);
-  c ^= b, c -= std::rotl(b, 14);
-  a ^= c, a -= std::rotl(c, 11);
-  b ^= a, b -= std::rotl(a, 25);
-  c ^= b, c -= std::rotl(b, 16);
-  a ^= c, a -= std::rotl(c, 4);
-  b ^= a, b -= std::rotl(a, 14);
-  c ^= b, c -= std::rotl(b, 24);
-  return c;
+uint32_t sum_of(const Bytes& bytes, size_t begin, size_t count) {
+  return h5_checksum({reinterpret_cast<const char*>(bytes.data()) + begin, count});
 }
 
 class Mender {
@@ -80,7 +55,7 @@ class Mender {
   }
   void put_sum(size_t at, size_t count) {
     if (holds(at, count) && holds(at + count, kSum))
-      put_number(bytes_, at + count, lookup3(bytes_, at, count), kSum);
+      put_number(bytes_, at + count, sum_of(bytes_, at, count), kSum);
   }
 
   /// Of an object header, before its sum.
@@ -114,7 +89,7 @@ class Mender {
       const size_t size = first << (rows == 0 ? 0 : std::bit_width(rows) - 1);
       if (!holds(block, size) || !holds(block + head, kSum)) return;
       put_number(bytes_, block + head, 0, kSum);
-      put_number(bytes_, block + head, lookup3(bytes_, block, size), kSum);
+      put_number(bytes_, block + head, sum_of(bytes_, block, size), kSum);
     });
   }
 
