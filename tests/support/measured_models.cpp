@@ -67,43 +67,28 @@ std::string dinov2_config() {
 }
 
 /// Tiles of 6 x 6 patches, four of which are a feature.
+/// A tower beside a language model for tiles; `family` has what its config holds beside both, and
+/// `tower` beside sizes.
+std::string tiled_config(nlohmann::json family, const nlohmann::json& tower) {
+  nlohmann::json text = nlohmann::json::parse(tiny_llava_config({.layers = 1}))["text_config"];
+  text.update({{"hidden_size", 116}, {"intermediate_size", 284}});
+  nlohmann::json vision{{"hidden_size", 78},      {"intermediate_size", 202},
+                        {"num_hidden_layers", 1}, {"num_attention_heads", 2},
+                        {"image_size", 24},       {"patch_size", 4}};
+  vision.update(tower);
+  family.update({{"image_token_id", 3}, {"text_config", text}, {"vision_config", vision}});
+  return family.dump();
+}
+
 std::string internvl_config() {
-  const nlohmann::json llava = nlohmann::json::parse(tiny_llava_config({.layers = 1}));
-  nlohmann::json text = llava["text_config"];
-  text["hidden_size"] = 116;
-  text["intermediate_size"] = 284;
-  return nlohmann::json{{"model_type", "internvl"},
-                        {"image_token_id", 3},
-                        {"text_config", text},
-                        {"vision_config",
-                         {{"hidden_size", 78},
-                          {"intermediate_size", 202},
-                          {"num_hidden_layers", 1},
-                          {"num_attention_heads", 2},
-                          {"image_size", 24},
-                          {"patch_size", 4},
-                          {"use_qk_norm", true},
-                          {"norm_type", "rms_norm"}}}}
-      .dump();
+  return tiled_config({{"model_type", "internvl"}},
+                      {{"use_qk_norm", true}, {"norm_type", "rms_norm"}});
 }
 
 /// Squares of so many patches of a tile are a feature; images become up to four tiles.
 std::string idefics3_config(const char* family, int64_t square) {
-  nlohmann::json text = nlohmann::json::parse(tiny_llava_config({.layers = 1}))["text_config"];
-  text.update({{"hidden_size", 116}, {"intermediate_size", 284}});
-  return nlohmann::json{{"model_type", family},
-                        {"image_token_id", 3},
-                        {"scale_factor", square},
-                        {"text_config", text},
-                        {"vision_config",
-                         {{"hidden_size", 78},
-                          {"intermediate_size", 202},
-                          {"num_hidden_layers", 1},
-                          {"num_attention_heads", 2},
-                          {"image_size", 24},
-                          {"patch_size", 4},
-                          {"size", {{"longest_edge", 48}}}}}}
-      .dump();
+  return tiled_config({{"model_type", family}, {"scale_factor", square}},
+                      {{"size", {{"longest_edge", 48}}}});
 }
 
 /// Without registers, layer scale or gates.
