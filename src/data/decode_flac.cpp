@@ -53,6 +53,20 @@ class FlacReader {
   throw DataError("FLAC: " + fault);
 }
 
+/// libFLAC takes memory for a table of seek points, up to 22 MB, before it reads it.
+void check_metadata(std::span<const uint8_t> rest) {
+  rest = rest.subspan(4);  // fLaC
+  for (bool is_last = false; !is_last && rest.size() >= 4;) {
+    is_last = (rest[0] & 0x80) != 0;
+    const size_t bytes = size_t{rest[1]} << 16 | size_t{rest[2]} << 8 | rest[3];
+    rest = rest.subspan(4);
+    if (bytes > rest.size())
+      refuse_flac("a block of metadata says that it has " + std::to_string(bytes) + " bytes, of " +
+                  std::to_string(rest.size()) + " that are left in the file");
+    rest = rest.subspan(bytes);
+  }
+}
+
 FlacReader::FlacReader(std::span<const uint8_t> bytes, int64_t max_seconds)
     : rest_(bytes), max_seconds_(max_seconds), decoder_(FLAC__stream_decoder_new()) {
   if (!decoder_) throw std::bad_alloc();
@@ -146,6 +160,7 @@ Audio FlacReader::read() {
 }  // namespace
 
 Audio decode_flac(std::span<const uint8_t> bytes, int64_t max_seconds) {
+  check_metadata(bytes);
   return FlacReader(bytes, max_seconds).read();
 }
 

@@ -14,6 +14,12 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
 
+void check_id(int64_t id, const std::string& token, const std::string& where) {
+  if (id > kMostId)
+    throw WeightsError(where + ": the id of " + token + " is " + std::to_string(id) +
+                       "; allowed: up to " + std::to_string(kMostId));
+}
+
 }  // namespace
 
 TokenizerTokens::TokenizerTokens(const std::string& text, std::string where)
@@ -27,8 +33,8 @@ TokenizerTokens::TokenizerTokens(const std::string& text, std::string where)
   if (!tokenizer_["added_tokens"].is_array())
     throw WeightsError(where_ + ": \"added_tokens\" is no list");
   for (const Json& added : tokenizer_["added_tokens"]) {
-    json_text(added, "content", where_);
-    json_count(json_member(added, "id", where_), where_);
+    const std::string token = json_text(added, "content", where_);
+    check_id(json_count(json_member(added, "id", where_), where_), token, where_);
   }
 }
 
@@ -53,9 +59,7 @@ int64_t TokenizerTokens::next_id() const {
 
 int64_t TokenizerTokens::id_of(const std::string& token) {
   const int64_t known = find(token), id = known < 0 ? next_id() : known;
-  if (id > kMostId)
-    throw WeightsError(where_ + ": the id of " + token + " is " + std::to_string(id) +
-                       "; allowed: up to " + std::to_string(kMostId));
+  check_id(id, token, where_);
   if (known >= 0) return id;
   if (vocabulary().is_object())
     for (const auto& [text, other] : vocabulary().items())

@@ -340,6 +340,16 @@ TEST(Flac, AClipThatIsTooLongIsRefused) {
   EXPECT_CONTAINS(fault_of(with_total(hour, 3600000)), "a clip of 3600000 samples");
 }
 
+TEST(Flac, MetadataLiesInTheFile) {
+  // STREAMINFO, the only block, then one of seek points: not one is there.
+  Bytes bytes = flac(make_levels(100));
+  bytes[4] &= 0x7F;
+  const Bytes seek_points{0x83, 0xF0, 0, 0};
+  bytes.insert(bytes.begin() + 42, seek_points.begin(), seek_points.end());
+  EXPECT_CONTAINS(fault_of(bytes),
+                  "FLAC: a block of metadata says that it has 15728640 bytes, of ");
+}
+
 TEST(Flac, RatesAreLimitedToo) {
   EXPECT_CONTAINS(fault_of(flac(make_levels(100), {.rate = 500})),
                   "FLAC: sample rate of 500 Hz; allowed are 1000 to 768000");

@@ -68,6 +68,9 @@ TEST(TokenizerTokens, WhatCannotBeIsRefused) {
             std::string::npos);
   EXPECT_NE(refusal(tokenizer(R"({"a": 1099511627776})"), "a").find("allowed: up to 2147483647"),
             std::string::npos);
+  const char* const added = R"([{"id": 9223372036854775807, "content": "b"}])";
+  EXPECT_NE(refusal(tokenizer(R"({"a": 0})", added)).find("the id of b is 9223372036854775807"),
+            std::string::npos);
   EXPECT_NE(refusal(tokenizer(R"({"a": -1})")).find("tokenizer.json"), std::string::npos);
   EXPECT_NE(refusal(tokenizer("3")).find("no table of tokens"), std::string::npos);
   EXPECT_NE(refusal(json::object()).find("\"model\" is missing"), std::string::npos);
