@@ -42,24 +42,20 @@ ZEA_PAIR_CODE inline void multiply_block(const TileProduct<Pairs>& p, int64_t ro
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) block[r][c] = _mm512_setzero_ps();
   const Bf16Pair* left = p.left + row * p.left_row + begin * p.left_inner;
-  const Bf16Pair* right = p.right + begin * p.right_stride + column;
+  const Bf16Pair* right = p.right + begin * p.right_stride + column / 16 * p.right_vector;
   for (int64_t k = begin; k < end; ++k, left += p.left_inner, right += p.right_stride) {
     __m512i lanes[C];
-    for (int c = 0; c < C; ++c) lanes[c] = _mm512_loadu_si512(right + c * 16);
+    for (int c = 0; c < C; ++c) lanes[c] = _mm512_loadu_si512(right + c * p.right_vector);
     for (int r = 0; r < R; ++r) {
       const __m512i pair = _mm512_set1_epi32(static_cast<int>(left[r * p.left_row]));
       for (int c = 0; c < C; ++c)
         block[r][c] = _mm512_dpbf16_ps(block[r][c], (__m512bh)pair, (__m512bh)lanes[c]);
     }
   }
-  const __m512 scale = _mm512_set1_ps(p.scale);
-  for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) {
-      float* const sum = p.sum + (row + r) * p.sum_stride + column + c * 16;
-      _mm512_storeu_ps(sum, p.adds ? _mm512_add_ps(_mm512_loadu_ps(sum), block[r][c])
-                                   : _mm512_mul_ps(block[r][c], scale));
-    }
-  p.add_addends<R, C>(row, column);
+  const float* const sum = p.sum + row * p.sum_stride + column;
+  for (int r = 0; p.adds && r < R; ++r)
+    for (int c = 0; c < C; ++c) block[r][c] += _mm512_loadu_ps(sum + r * p.sum_stride + c * 16);
+  p.store_block(block, row, column);
 }
 
 ZEA_PAIR_CODE inline void multiply(const TileProduct<Pairs>& p) {

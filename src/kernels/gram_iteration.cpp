@@ -3,6 +3,9 @@
 // rounded and laid out for the next ones at once; elsewhere products are called one by one.
 #include "zea/kernels/gram_iteration.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 #include "bf16_pairs.hpp"
 #include "pair_matmul.hpp"
 #include "tile_chunks.hpp"
@@ -12,141 +15,192 @@ namespace zea {
 namespace detail {
 namespace {
 
+/// Of the transposed matrix where that is the wide one.
 class ProductByProduct : public GramIteration {
  public:
-  ProductByProduct(at::Tensor x, at::ScalarType operands) : x_(std::move(x)), operands_(operands) {}
+  ProductByProduct(const at::Tensor& x, const at::Tensor& divisor, at::ScalarType operands)
+      : is_tall_(x.size(0) > x.size(1)),
+        x_((is_tall_ ? x.t().contiguous() : x).div(divisor)),
+        operands_(operands) {}
 
   at::Tensor gram() override { return symmetric_product(x_, x_.t(), operands_); }
   at::Tensor product(const at::Tensor& a, const at::Tensor& b, double scale,
                      const Addends& addends) override {
     return symmetric_product(a, b, operands_, scale, addends);
   }
-  void apply(const at::Tensor& square, double factor) override {
+  void apply(const at::Tensor& square, double factor, double scale) override {
     x_ = rounded_product(square, x_, operands_, {{x_, factor}});
+    if (scale != 1) x_.mul_(scale);
   }
-  at::Tensor x() const override { return x_; }
+  at::Tensor x() const override { return is_tall_ ? x_.t() : x_; }
 
  private:
+  bool is_tall_;
   at::Tensor x_;
   at::ScalarType operands_;
 };
 
 #ifdef ZEA_HAS_PAIRS
 
-/// A square of so many rows, in whole vectors: its upper half in fp32, and behind it all of it in
-/// pairs, of neighbours in rows and of neighbouring rows.
-struct PairedSquare {
-  PairedSquare(const at::Tensor& memory, int64_t rows)
-      : floats(elements<float>(memory)),
-        along(reinterpret_cast<Bf16Pair*>(floats + rows * rows)),
-        across(along + rows * rows / 2) {}
-  float* floats;
-  Bf16Pair *along, *across;
-};
-
 typedef LaneVector<float>::Type FloatVector;
 
-/// 16 rows of 16, to `along`, rows of `columns / 2` pairs, and `across`, rows of `columns`.
-ZEA_PAIR_CODE inline void pair_block(const FloatVector* rows, int64_t columns, Bf16Pair* along,
-                                     Bf16Pair* across) {
-  for (int r = 0; r < 16; r += 2) {
-    const SixteenBf16 first = narrowed((__m512)rows[r]), second = narrowed((__m512)rows[r + 1]);
-    store_sixteen(first, along + r * columns / 2);
-    store_sixteen(second, along + (r + 1) * columns / 2);
-    _mm512_storeu_si512(across + r / 2 * columns, (__m512i)woven(first, second));
+/// Lanes of a vector. Pairs lie in panels of so many rows or columns of a product, one after the
+/// other, vectors of them along its inner dim: as they are read.
+constexpr int64_t kWidth = 16;
+
+/// Of so many rows, in whole vectors: its upper half in fp32, and behind it all of it in panels.
+struct PairedSquare {
+  PairedSquare(const at::Tensor& memory, int64_t rows)
+      : floats(elements<float>(memory)), pairs(reinterpret_cast<Bf16Pair*>(floats + rows * rows)) {}
+  float* floats;
+  Bf16Pair* pairs;
+};
+
+/// (rows, columns) in panels.
+struct PairedMatrix {
+  Bf16Pair* of_columns;  ///< (columns / 16, rows / 2, 16): of neighbouring rows
+  Bf16Pair* of_rows;     ///< (rows / 16, columns / 2, 16): of neighbours in rows
+  int64_t rows, columns;
+};
+
+/// Rounds 16 rows from `row`, columns from `column` on, 16 or 32, scale times what begins at
+/// `from`; of panels of rows not the columns before `first`.
+ZEA_PAIR_CODE void pair_block(const float* from, int64_t stride, float scale, int64_t row,
+                              int64_t column, int64_t first, const PairedMatrix& to) {
+  const __m512 scales = _mm512_set1_ps(scale);
+  const int64_t end = std::min(column + 2 * kWidth, to.columns);
+  SixteenBf16 values[kWidth][2] = {};  // of a row, in the order of memory
+  for (int64_t c = column; c < end; c += kWidth) {
+    const int64_t part = (c - column) / kWidth;
+    Bf16Pair* const panel = to.of_columns + c * to.rows / 2 + row / 2 * kWidth;
+    for (int r = 0; r < kWidth; ++r)
+      values[r][part] = narrowed(_mm512_loadu_ps(from + r * stride + c - column) * scales);
+    for (int r = 0; r < kWidth; r += 2)
+      _mm512_storeu_si512(panel + r / 2 * kWidth,
+                          (__m512i)woven(values[r][part], values[r + 1][part]));
   }
+  FloatVector pairs[kWidth];
+  std::memcpy(pairs, values, sizeof pairs);
+  transpose_square<float>(pairs);
+  Bf16Pair* const panel = to.of_rows + row * to.columns / 2;
+  for (int64_t c = first; c < end; c += 2)
+    _mm512_storeu_ps(reinterpret_cast<float*>(panel + c / 2 * kWidth),
+                     (__m512)pairs[(c - column) / 2]);
 }
 
-/// What is above the diagonal becomes pairs there and below, for 16 rows of the upper half.
-ZEA_PAIR_CODE void pair_square(const PairedSquare& square, int64_t size, int64_t row) {
-  for (int64_t column = row; column < size; column += 16) {
-    FloatVector block[16];
-    for (int r = 0; r < 16; ++r)
-      block[r] = *reinterpret_cast<const FloatVector*>(square.floats + (row + r) * size + column);
-    pair_block(block, size, square.along + (row * size + column) / 2,
-               square.across + row / 2 * size + column);
-    if (column == row) continue;
-    transpose_square<float>(block);
-    pair_block(block, size, square.along + (column * size + row) / 2,
-               square.across + column / 2 * size + row);
-  }
+/// What is above the diagonal of a square of 16 goes below it: of a product of symmetric matrices
+/// that were rounded both are not quite the same, and left and right operands must be.
+void mirror_block(float* first, int64_t stride) {
+  for (int r = 1; r < kWidth; ++r)
+    for (int c = 0; c < r; ++c) first[r * stride + c] = first[c * stride + r];
 }
 
 class InPairs : public GramIteration {
  public:
-  explicit InPairs(const at::Tensor& x)
-      : rows_(x.size(0)),
-        columns_(x.size(1)),
-        size_(round_to(rows_, 16)),
-        width_(round_to(columns_, 32)),
-        x_(x) {
-    if (size_ == rows_ && width_ == columns_) return;
-    x_ = at::zeros({size_, width_}, x.options());
+  InPairs(const at::Tensor& x, double divisor)
+      : given_{x.size(0), x.size(1)},
+        rows_(round_to(given_[0], kWidth)),
+        columns_(round_to(given_[1], kWidth)),
+        short_(std::min(rows_, columns_)),
+        divided_(static_cast<float>(1 / divisor)),
+        x_(x),
+        pairs_(at::empty({2, rows_ * columns_ / 2}, x.options())) {
+    if (is_given()) return;
+    x_ = at::zeros({rows_, columns_}, x.options());
     part_of_x().copy_(x);
   }
 
   at::Tensor gram() override {
-    pairs_ = at::empty({3, size_ * width_ / 2}, x_.options());
-    Bf16Pair* const along = pairs(0);
-    pair_rows(elements<float>(x_), width_, size_, 0, width_, {along, pairs(1)});
-    transpose(elements<float>(pairs_[0]), width_ / 2, size_, width_ / 2, elements<float>(pairs_[2]),
-              size_);
-    return made(times(along, width_ / 2, pairs(2), size_));
+    const float* const first = elements<float>(x_);
+    const int64_t stride = x_.stride(0);
+    each_sixteen(rows_, [&](int64_t row) {
+      for (int64_t column = 0; column < columns_; column += 2 * kWidth)
+        pair_block(first + row * stride + column, stride, divided_, row, column, column,
+                   paired_x());
+    });
+    const Bf16Pair* const panels = is_wide() ? paired_x().of_rows : paired_x().of_columns;
+    return made(times(panels, panels, std::max(rows_, columns_), short_, short_));
   }
 
   at::Tensor product(const at::Tensor& a, const at::Tensor& b, double scale,
                      const Addends& addends) override {
-    TileProduct<Pairs> product =
-        times(PairedSquare(a, size_).along, size_ / 2, PairedSquare(b, size_).across, size_);
+    TileProduct<Pairs> product = times(pairs_of(a), pairs_of(b), short_, short_, short_);
     product.scale = static_cast<float>(scale);
     for (size_t i = 0; i < addends.size(); ++i)
-      product.addends[i] = {elements<float>(addends[i].matrix), size_,
+      product.addends[i] = {elements<float>(addends[i].matrix), short_,
                             static_cast<float>(addends[i].factor)};
     return made(product);
   }
 
-  void apply(const at::Tensor& square, double factor) override {
-    const at::Tensor next = at::empty_like(x_);
+  void apply(const at::Tensor& square, double factor, double scale) override {
     TileProduct<Pairs> product =
-        times(PairedSquare(square, size_).along, size_ / 2, pairs(1), width_);
-    product.sum = elements<float>(next);
-    product.addends[0] = {elements<float>(x_), width_, static_cast<float>(factor)};
-    multiply_chunks(product, Part::All);
-    x_ = next;
+        is_wide() ? times(pairs_of(square), paired_x().of_columns, short_, rows_, columns_)
+                  : times(paired_x().of_rows, pairs_of(square), short_, rows_, columns_);
+    product.sum = elements<float>(x_);
+    product.sum_stride = x_.stride(0);
+    product.scale = static_cast<float>(scale);
+    product.addends[0] = {product.sum, product.sum_stride,
+                          static_cast<float>(factor * scale) * divided_};
+    multiply_panels(product, Part::All);
+    divided_ = 1;
   }
 
-  at::Tensor x() const override { return part_of_x(); }
+  at::Tensor x() const override { return is_given() ? x_ : part_of_x(); }
 
  private:
-  at::Tensor part_of_x() const { return x_.narrow(0, 0, rows_).narrow(1, 0, columns_); }
-
-  /// Of x: along its rows; across them; and the first one transposed.
-  Bf16Pair* pairs(int64_t which) const {
-    return reinterpret_cast<Bf16Pair*>(elements<float>(pairs_) + which * pairs_.size(1));
+  bool is_wide() const { return rows_ <= columns_; }
+  bool is_given() const { return rows_ == given_[0] && columns_ == given_[1]; }
+  at::Tensor part_of_x() const { return x_.narrow(0, 0, given_[0]).narrow(1, 0, given_[1]); }
+  PairedMatrix paired_x() const {
+    auto* const first = reinterpret_cast<Bf16Pair*>(elements<float>(pairs_));
+    return {first, first + pairs_.size(1), rows_, columns_};
+  }
+  const Bf16Pair* pairs_of(const at::Tensor& square) const {
+    return PairedSquare(square, short_).pairs;
   }
 
-  /// Of so many pairs in a row of `left`, and columns of `right`.
-  TileProduct<Pairs> times(const Bf16Pair* left, int64_t inner, const Bf16Pair* right,
-                           int64_t columns) const {
-    return TileProduct<Pairs>{left,    inner, 1,       right, columns, nullptr,
-                              columns, size_, columns, inner, false};
+  /// Of panels of so many elements along the inner dim.
+  static TileProduct<Pairs> times(const Bf16Pair* left, const Bf16Pair* right, int64_t inner,
+                                  int64_t rows, int64_t columns) {
+    TileProduct<Pairs> product{left,    1,    kWidth,  right,     kWidth, nullptr,
+                               columns, rows, columns, inner / 2, false};
+    product.right_vector = inner / 2 * kWidth;
+    return product;
+  }
+
+  static void multiply_panels(const TileProduct<Pairs>& product, Part part) {
+    multiply_chunks(product, part, kWidth, product.inner * kWidth);
+  }
+
+  /// visit(row) for every sixteenth.
+  static void each_sixteen(int64_t rows, const auto& visit) {
+    for_each_chunk(
+        rows / kWidth,
+        [&](int64_t, int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) visit(kWidth * i);
+        },
+        4);
   }
 
   at::Tensor made(TileProduct<Pairs> product) const {
-    const at::Tensor memory = at::empty({2 * size_, size_}, x_.options());
-    const PairedSquare square(memory, size_);
+    const at::Tensor memory = at::empty({3 * short_ / 2, short_}, x_.options());
+    const PairedSquare square(memory, short_);
     product.sum = square.floats;
-    multiply_chunks(product, Part::UpperHalf);
-    for_each_chunk(
-        size_ / 16,
-        [&](int64_t, int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) pair_square(square, size_, 16 * i);
-        },
-        4);
+    multiply_panels(product, Part::UpperHalf);
+    // What is above the diagonal becomes pairs there and below.
+    const PairedMatrix to{square.pairs, square.pairs, short_, short_};
+    each_sixteen(short_, [&](int64_t row) {
+      mirror_block(square.floats + row * short_ + row, short_);
+      for (int64_t column = row; column < short_; column += 2 * kWidth)
+        pair_block(square.floats + row * short_ + column, short_, 1, row, column,
+                   std::max(column, row + kWidth), to);
+    });
     return memory;
   }
 
-  int64_t rows_, columns_, size_, width_;
+  int64_t given_[2];
+  int64_t rows_, columns_, short_;
+  float divided_;  ///< x is so many times x_
   at::Tensor x_, pairs_;
 };
 
@@ -159,12 +213,14 @@ bool takes_pairs(const at::Tensor& x, at::ScalarType operands) {
 }  // namespace
 }  // namespace detail
 
-std::unique_ptr<GramIteration> gram_iteration(const at::Tensor& x, at::ScalarType operands) {
-  ZEA_ASSERT(x.size(0) <= x.size(1) && x.stride(1) == 1);
+std::unique_ptr<GramIteration> gram_iteration(const at::Tensor& x, const at::Tensor& divisor,
+                                              at::ScalarType operands) {
+  ZEA_ASSERT(x.stride(1) == 1);
 #ifdef ZEA_HAS_PAIRS
-  if (detail::takes_pairs(x, operands)) return std::make_unique<detail::InPairs>(x);
+  if (detail::takes_pairs(x, operands))
+    return std::make_unique<detail::InPairs>(x, divisor.item<double>());
 #endif
-  return std::make_unique<detail::ProductByProduct>(x, operands);
+  return std::make_unique<detail::ProductByProduct>(x, divisor, operands);
 }
 
 }  // namespace zea

@@ -26,6 +26,15 @@ struct LaneVector {
   typedef W Type __attribute__((vector_size(64), aligned(sizeof(W)), may_alias));
 };
 
+template <class W>
+[[gnu::always_inline]] inline auto& vector_at(W* first) {
+  return *reinterpret_cast<typename LaneVector<W>::Type*>(first);
+}
+template <class W>
+[[gnu::always_inline]] inline const auto& vector_at(const W* first) {
+  return *reinterpret_cast<const typename LaneVector<W>::Type*>(first);
+}
+
 /// How many of them it takes, the last perhaps not whole.
 constexpr int64_t parts_of(int64_t whole, int64_t part) {
   return (whole + part - 1) / part;
@@ -85,21 +94,24 @@ struct TileProduct {
   Sum scale = 1;  ///< only where nothing is added to, as are addends
   SeenPart seen = {};
   TileAddend<Sum> addends[2] = {};
+  int64_t right_vector = kLanes<Sum>;  ///< between vectors of its columns; only of pairs
 
-  /// To a block of R rows and C vectors that was stored.
-  template <int R, int C>
-  [[gnu::always_inline]] void add_addends(int64_t row, int64_t column) const {
-    using V = typename LaneVector<Sum>::Type;
+  /// Scales a block of R rows and C vectors, adds what is to be added, which may lie where it goes,
+  /// and stores it.
+  template <int R, int C, class V>
+  [[gnu::always_inline]] void store_block(V (&block)[R][C], int64_t row, int64_t column) const {
+    for (int r = 0; r < R; ++r)
+      for (int c = 0; c < C; ++c) block[r][c] *= scale;
     for (const TileAddend<Sum>& addend : addends) {
-      if (addend.first == nullptr) return;
+      if (addend.first == nullptr) break;
+      const Sum* const first = addend.first + row * addend.stride + column;
       for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) {
-          const int64_t lane = column + c * kLanes<Sum>;
-          *reinterpret_cast<V*>(sum + (row + r) * sum_stride + lane) +=
-              addend.factor *
-              *reinterpret_cast<const V*>(addend.first + (row + r) * addend.stride + lane);
-        }
+        for (int c = 0; c < C; ++c)
+          block[r][c] += addend.factor * vector_at(first + r * addend.stride + c * kLanes<Sum>);
     }
+    for (int r = 0; r < R; ++r)
+      for (int c = 0; c < C; ++c)
+        vector_at(sum + (row + r) * sum_stride + column + c * kLanes<Sum>) = block[r][c];
   }
 };
 
@@ -136,43 +148,23 @@ template <int R, int64_t L, int64_t G>
   return part;
 }
 
-/// A block of R rows and C vectors of sums, in registers.
-template <class Sum, int R, int C>
-struct SumBlock {
-  using V = typename LaneVector<Sum>::Type;
-
-  [[gnu::always_inline]] void load(const Sum* from, int64_t stride, bool adds) {
-    for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c)
-        rows[r][c] = adds ? *reinterpret_cast<const V*>(from + r * stride + c * kLanes<Sum>) : V{};
-  }
-  [[gnu::always_inline]] void store(Sum* to, int64_t stride, Sum scale) const {
-    for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c)
-        *reinterpret_cast<V*>(to + r * stride + c * kLanes<Sum>) = rows[r][c] * scale;
-  }
-
-  V rows[R][C];
-};
-
 /// One block, over groups [begin, end) of the inner dim.
 template <int R, int C, class W>
 [[gnu::always_inline]] inline void multiply_block(const TileProduct<Singles<W>>& p, int64_t row,
                                                   int64_t column, int64_t begin, int64_t end) {
-  using V = typename LaneVector<W>::Type;
-  SumBlock<W, R, C> block;
-  W* const sum = p.sum + row * p.sum_stride + column;
-  block.load(sum, p.sum_stride, p.adds);
+  typename LaneVector<W>::Type block[R][C] = {};
+  const W* const sum = p.sum + row * p.sum_stride + column;
+  for (int r = 0; p.adds && r < R; ++r)
+    for (int c = 0; c < C; ++c) block[r][c] = vector_at(sum + r * p.sum_stride + c * kLanes<W>);
   const W* left = p.left + row * p.left_row + begin * p.left_inner;
   const W* right = p.right + begin * p.right_stride + column;
   for (int64_t k = begin; k < end; ++k, left += p.left_inner, right += p.right_stride) {
-    V lanes[C];
-    for (int c = 0; c < C; ++c) lanes[c] = *reinterpret_cast<const V*>(right + c * kLanes<W>);
+    typename LaneVector<W>::Type lanes[C];
+    for (int c = 0; c < C; ++c) lanes[c] = vector_at(right + c * kLanes<W>);
     for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c) block.rows[r][c] += left[r * p.left_row] * lanes[c];
+      for (int c = 0; c < C; ++c) block[r][c] += left[r * p.left_row] * lanes[c];
   }
-  block.store(sum, p.sum_stride, p.scale);
-  p.template add_addends<R, C>(row, column);
+  p.store_block(block, row, column);
 }
 
 /// R rows, all columns that count.

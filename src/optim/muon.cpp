@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <tuple>
 
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/gram_iteration.hpp"
@@ -29,10 +31,10 @@ at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
 }
 
 /// So many steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x, where g = x x^T, with two products
-/// of the long side: a step multiplies x from the left by what is made of its Gram matrix, which is
-/// known after it, too. What steps multiply x by is kept as power I + rest, so that rounding
-/// touches no small singular value.
-void take_steps(GramIteration& iteration, int steps) {
+/// of the long side (of a tall matrix transposed): a step multiplies x by what is made of its Gram
+/// matrix, which is known after it, too. What steps multiply x by is kept as power I + rest, so
+/// that rounding touches no small singular value. x comes out times `scale`.
+void take_steps(GramIteration& iteration, int steps, double scale) {
   at::Tensor gram = iteration.gram(), rest;
   double power = 1;
   for (int i = 0; i < steps; ++i) {
@@ -43,7 +45,7 @@ void take_steps(GramIteration& iteration, int steps) {
     const at::Tensor half = iteration.product(step, gram, 1, {{gram, kA}});
     gram = iteration.product(half, step, 1, {{half, kA}});
   }
-  iteration.apply(rest, power);
+  iteration.apply(rest, power, scale);
 }
 
 /// As torch.optim.Muon has it; but runs in fp64 are to be exact.
@@ -53,16 +55,15 @@ at::ScalarType iteration_type(DType master) {
 
 }  // namespace
 
-at::Tensor orthogonalise(const at::Tensor& matrix, at::ScalarType type) {
-  const bool is_tall = matrix.size(0) > matrix.size(1);
-  at::Tensor x = type == at::kBFloat16 ? matrix : matrix.to(type);
-  if (is_tall) x = x.t().contiguous();
-  x = x.div(x.norm().clamp_min(kEps));  // no singular value above 1
-  const std::unique_ptr<GramIteration> iteration = gram_iteration(x, type);
-  const int at_once = x.size(1) >= kMuonLong * x.size(0) ? kGramSteps : 1;
+void orthogonalise(const at::Tensor& matrix, at::ScalarType type, double scale) {
+  const at::Tensor x = type == at::kBFloat16 ? matrix : matrix.to(type);
+  const std::unique_ptr<GramIteration> iteration =
+      gram_iteration(x, x.norm().clamp_min(kEps), type);  // no singular value above 1
+  const auto [least, most] = std::minmax({x.size(0), x.size(1)});
+  const int at_once = most >= kMuonLong * least ? kGramSteps : 1;
   for (int left = kSteps; left > 0; left -= at_once)
-    take_steps(*iteration, std::min(left, at_once));
-  return is_tall ? iteration->x().t() : iteration->x();
+    take_steps(*iteration, std::min(left, at_once), left > at_once ? 1 : scale);
+  matrix.copy_(iteration->x());
 }
 
 double muon_scale(MuonRate rate, int64_t rows, int64_t columns) {
@@ -90,17 +91,25 @@ Muon::Part Muon::make_part(MuonPart planned) {
   if (plan.mesh.grid(module).tp > 1) part.pieces = &mesh.along(module, sharding.cut_over);
   const int buffer = part.plan.buffers.front(), rank = engine_.world_rank();
   part.share = muon_share(part.plan, plan.buffers, sharding, plan.shard_of(rank, buffer),
-                          plan.copy_of(rank, buffer));
+                          plan.copy_of(rank, buffer), part.pieces != nullptr);
   return part;
 }
 
 void Muon::step(const std::vector<bool>& buffers_with_gradient, const Update& update) {
+  const Due due{engine_.plan().param_rules, buffers_with_gradient, update.step};
+  std::optional<Moved> before;
+  const auto apply_before = [&] {
+    if (before) apply(*before, due, update);
+  };
   for (const Part& part : parts_) {
-    const Due due{engine_.plan().param_rules, buffers_with_gradient, update.step};
-    if (std::ranges::any_of(part.plan.matrices,
-                            [&](const MuonMatrix& matrix) { return due.is(matrix); }))
-      step_part(part, due, update);
+    if (std::ranges::none_of(part.plan.matrices,
+                             [&](const MuonMatrix& matrix) { return due.is(matrix); }))
+      continue;
+    Moved moved = move_part(part, due, update);
+    apply_before();
+    before = std::move(moved);
   }
+  apply_before();
 }
 
 bool Muon::Due::is(int buffer, int param) const {
@@ -114,24 +123,24 @@ bool Muon::Due::is(const MuonMatrix& matrix) const {
 
 /// Of frozen matrices, and of buffers without a gradient, nothing is made: what is sent of them is
 /// anything, and is not read.
-void Muon::step_part(const Part& part, const Due& due, const Update& update) {
+Muon::Moved Muon::move_part(const Part& part, const Due& due, const Update& update) const {
   const std::vector<int64_t>& of_replicas = part.share.of_replicas;
-  const at::Tensor moved = updates_of(part, due, update);
+  Moved moved{&part, updates_of(part, due, update), {}, {}};
   const auto first = of_replicas.begin();
   const int replica = part.replicas ? part.replicas->rank() : 0;
   const int64_t begin = std::reduce(first, first + replica);
-  const at::Tensor section = moved.narrow(0, begin, of_replicas[static_cast<size_t>(replica)]);
+  const at::Tensor section = moved.runs.narrow(0, begin, of_replicas[static_cast<size_t>(replica)]);
   if (part.shard_group) {
-    orthogonalise_apart(part, section, due);
+    orthogonalise_joined(moved, section, due);
   } else {
-    orthogonalise_own(part, section, due);
+    orthogonalise_made(part, section, at::Tensor(), due);
   }
-  if (part.replicas)
-    part.replicas
-        ->all_gather(section.data_ptr(), moved.data_ptr(), of_replicas,
-                     engine_.plan().precision.master)
-        .wait();
-  apply(part, moved, due, update);
+  if (part.replicas) {
+    moved.arriving.wait();
+    moved.arriving = part.replicas->all_gather(section.data_ptr(), moved.runs.data_ptr(),
+                                               of_replicas, engine_.plan().precision.master);
+  }
+  return moved;
 }
 
 /// What is to be orthogonalised of the runs, one after the other. States may be offloaded.
@@ -163,91 +172,99 @@ void Muon::for_each_run(const Part& part, const Due& due, const auto& visit) con
 }
 
 /// `section` holds what lies in this rank's shard of the matrices that the ranks of its shard group
-/// make, by rank: they send each other theirs, and back what came of it.
-void Muon::orthogonalise_apart(const Part& part, const at::Tensor& section, const Due& due) const {
+/// make. What they make of runs of several shards they send each other, and back what came of it.
+void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const Due& due) const {
+  const Part& part = *moved.part;
   const DType type = engine_.plan().precision.master;
   const MuonShare& share = part.share;
-  const int64_t elements = part.plan.counts[static_cast<size_t>(part.share.rank)];
-  const at::Tensor received = at::empty({elements}, options()), own = at::empty_like(received);
-  part.shard_group
-      ->all_to_all(section.data_ptr(), share.sent, received.data_ptr(), share.received, type)
-      .wait();
-  const int64_t first = part.plan.first_made(part.share.rank);
-  const auto copy_runs = [&](const at::Tensor& to, const at::Tensor& from, bool comes) {
-    int64_t begin = 0;
-    for (const MuonRun& run : share.owned) {
-      const int64_t made = run.made - first;
-      to.narrow(0, comes ? made : begin, run.elements)
-          .copy_(from.narrow(0, comes ? begin : made, run.elements));
-      begin += run.elements;
+  const auto& [sent, received] = std::tie(share.sent, share.received);
+  const at::Tensor joined = at::empty({share.joined_elements}, options());
+  const at::Tensor others = at::empty({std::reduce(received.begin(), received.end())}, options());
+  moved.others = others;
+  const auto each_join = [&](const auto& visit) {
+    for (const MuonJoin& join : share.joins) {
+      const at::Tensor& from = join.shard == part.shard_group->rank() ? section : others;
+      visit(joined.narrow(0, join.to, join.elements), from.narrow(0, join.from, join.elements));
     }
   };
-  copy_runs(own, received, true);
-  orthogonalise_own(part, own, due);
-  copy_runs(received, own, false);
-  part.shard_group
-      ->all_to_all(received.data_ptr(), share.received, section.data_ptr(), share.sent, type)
-      .wait();
+  part.shard_group->all_to_all(section.data_ptr(), sent, others.data_ptr(), received, type).wait();
+  each_join([](const at::Tensor& whole, const at::Tensor& run) { whole.copy_(run); });
+  orthogonalise_made(part, section, joined, due);
+  each_join([](const at::Tensor& whole, const at::Tensor& run) { run.copy_(whole); });
+  moved.arriving =
+      part.shard_group->all_to_all(others.data_ptr(), received, section.data_ptr(), sent, type);
 }
 
-/// `own`: this tp rank's pieces of the matrices that this rank makes, one after the other; becomes
-/// those of what is made. Padding of pieces stays as it is.
-void Muon::orthogonalise_own(const Part& part, const at::Tensor& own, const Due& due) const {
-  at::Tensor all = own.unsqueeze(0);
-  if (part.pieces) {
-    const int size = part.pieces->size();
-    all = at::empty({size, own.numel()}, options());
-    part.pieces
-        ->all_gather(own.data_ptr(), all.data_ptr(), Counts(static_cast<size_t>(size), own.numel()),
-                     engine_.plan().precision.master)
-        .wait();
+/// This tp rank's pieces of the matrices that this rank makes become those of what is made. Padding
+/// of pieces stays as it is.
+void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
+                              const Due& due) const {
+  const auto place = [&](const MuonMade& made) { return made.is_joined ? joined : section; };
+  const std::vector<MuonMade>& all = part.share.made;
+  if (all.empty()) return;
+  at::Tensor pieces;  // (tp rank, element), from the first matrix on
+  const int64_t first = part.pieces ? all.front().begin : 0;
+  if (part.pieces)
+    pieces = gathered(
+        part, place(all.front())
+                  .narrow(0, first, part.plan.counts[static_cast<size_t>(part.share.rank)]));
+  for (const MuonMade& made : all) {
+    const MuonMatrix& matrix = part.plan.matrices[static_cast<size_t>(made.matrix)];
+    const at::Tensor own = place(made).narrow(0, made.begin, matrix.held_elements());
+    if (due.is(matrix))
+      orthogonalise_in(
+          own, part.pieces ? pieces.narrow(1, made.begin - first, own.numel()) : own.unsqueeze(0),
+          matrix);
   }
-  for (const MuonMatrix& matrix : part.plan.matrices)
-    if (matrix.owner == part.share.rank && due.is(matrix))
-      orthogonalise_in(own, all, matrix, matrix.begin - part.plan.first_made(part.share.rank));
 }
 
-/// `pieces` (tp rank, element) hold the matrix from `begin` on.
+/// (tp rank, element) of what each of them has.
+at::Tensor Muon::gathered(const Part& part, const at::Tensor& own) const {
+  const int size = part.pieces->size();
+  const at::Tensor all = at::empty({size, own.numel()}, options());
+  part.pieces
+      ->all_gather(own.data_ptr(), all.data_ptr(), Counts(static_cast<size_t>(size), own.numel()),
+                   engine_.plan().precision.master)
+      .wait();
+  return all;
+}
+
+/// `own`: the piece of `pieces` (tp rank, element) that becomes what is made.
 void Muon::orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
-                            const MuonMatrix& matrix, int64_t begin) const {
+                            const MuonMatrix& matrix) const {
   const Plan& plan = engine_.plan();
+  const at::ScalarType type = iteration_type(plan.precision.master);
+  const double scale = muon_scale(plan.options.optim.muon_rate, matrix.shape[0], matrix.shape[1]);
+  if (pieces.size(0) == 1 && matrix.members.size() == 1)
+    return orthogonalise(packed(own, 0, zea::whole(matrix.shape)), type, scale);
   const int own_piece = plan.piece_rank(engine_.world_rank(), matrix.buffer);
   const auto each_box = [&](int piece, const auto& visit) {
-    int64_t member_begin = begin;
+    int64_t begin = 0;
     for (const FlatParam& member : matrix.members) {
       for (const PieceBox& box : boxes_of_piece(plan.model.params[member.param],
                                                 plan.cuts[member.param], piece, 0, member.elements))
-        visit(member_begin + box.begin, box.extent);
-      member_begin += member.elements;
+        visit(begin + box.begin, box.extent);
+      begin += member.elements;
     }
   };
-  at::Tensor whole;
-  if (pieces.size(0) == 1 && matrix.members.size() == 1) {
-    whole = packed(pieces[0], begin, zea::whole(matrix.shape));
-  } else {
-    whole = at::empty({matrix.shape[0], matrix.shape[1]}, pieces.options());
-    for (int piece = 0; piece < pieces.size(0); ++piece)
-      each_box(pieces.size(0) > 1 ? piece : own_piece, [&](int64_t from, const Extent& box) {
-        box_of(whole, box).copy_(packed(pieces[piece], from, box));
-      });
-  }
-  whole = orthogonalise(whole, iteration_type(plan.precision.master));
-  const at::Tensor scale = at::scalar_tensor(
-      muon_scale(plan.options.optim.muon_rate, matrix.shape[0], matrix.shape[1]), at::kDouble);
-  each_box(own_piece, [&](int64_t to, const Extent& box) {
-    at::Tensor target = packed(own, to, box);
-    at::mul_out(target, box_of(whole, box), scale);
-  });
+  const at::Tensor whole = at::empty({matrix.shape[0], matrix.shape[1]}, pieces.options());
+  for (int piece = 0; piece < pieces.size(0); ++piece)
+    each_box(pieces.size(0) > 1 ? piece : own_piece, [&](int64_t from, const Extent& box) {
+      box_of(whole, box).copy_(packed(pieces[piece], from, box));
+    });
+  orthogonalise(whole, type, scale);
+  each_box(own_piece,
+           [&](int64_t to, const Extent& box) { packed(own, to, box).copy_(box_of(whole, box)); });
 }
 
 /// As SGD without momentum takes a gradient, which then holds the decay, too.
-void Muon::apply(const Part& part, const at::Tensor& moved, const Due& due,
-                 const Update& update) const {
+void Muon::apply(Moved& moved, const Due& due, const Update& update) const {
+  moved.arriving.wait();
   std::vector<SgdRun> runs;
-  for_each_run(part, due, [&](const MuonRun& run, int64_t begin) {
+  for_each_run(*moved.part, due, [&](const MuonRun& run, int64_t begin) {
     const at::Tensor& master = engine_.buffers()[run.buffer]->master();
     const ParamRule& rule = engine_.plan().param_rules[run.param];
-    const at::Tensor made = moved.narrow(0, begin, run.elements).to(master.device());
+    const at::Tensor made = moved.runs.narrow(0, begin, run.elements).to(master.device());
     runs.push_back({master.narrow(0, run.begin, run.elements),
                     made,
                     made,

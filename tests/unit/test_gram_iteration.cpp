@@ -15,7 +15,8 @@ struct Size {
 };
 
 /// One, uneven, whole vectors, and more than a core keeps.
-const Size kSizes[] = {{1, 1}, {7, 50}, {16, 16}, {48, 64}, {50, 51}, {64, 192}, {600, 700}};
+const Size kSizes[] = {{1, 1},    {7, 50},   {16, 16}, {48, 64},  {50, 51},
+                       {64, 192}, {192, 64}, {70, 9},  {600, 700}};
 
 /// Of operands, and of what comes out: a library's products may be rounded to bf16.
 double tolerance(at::ScalarType operands) {
@@ -25,7 +26,11 @@ double tolerance(at::ScalarType operands) {
 
 class GramIterations : public ::testing::TestWithParam<at::ScalarType> {};
 
-/// x is then (step gram + 2 gram - step) x + 0.5 x, of a step that is gram^2 / 2 - gram / 4.
+at::Tensor multiplied(const at::Tensor& square, const at::Tensor& x) {
+  return x.size(0) <= x.size(1) ? square.mm(x) : x.mm(square);
+}
+
+/// x is then 2 (step gram + 2 gram - step) x + x, of a step that is gram^2 / 2 - gram / 4.
 TEST_P(GramIterations, MakeWhatIsAsked) {
   const at::ScalarType operands = GetParam();
   const auto wide = at::TensorOptions().dtype(at::kDouble);
@@ -33,14 +38,17 @@ TEST_P(GramIterations, MakeWhatIsAsked) {
   for (const auto& [rows, columns] : kSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     at::Tensor x = at::randn({rows, columns}, generator, wide);
-    x = x / at::linalg_matrix_norm(x, 2.0);
-    const auto iteration = gram_iteration(operands == at::kDouble ? x : x.to(at::kFloat), operands);
+    const at::Tensor divisor = at::linalg_matrix_norm(x, 2.0);
+    const auto iteration =
+        gram_iteration(operands == at::kDouble ? x.clone() : x.to(at::kFloat), divisor, operands);
+    x = x / divisor;
     for (int turn = 0; turn < 2; ++turn) {
       const at::Tensor gram = iteration->gram();
       const at::Tensor step = iteration->product(gram, gram, 0.5, {{gram, -0.25}});
-      iteration->apply(iteration->product(step, gram, 1, {{gram, 2}, {step, -1}}), 0.5);
-      const at::Tensor exact = x.mm(x.t()), exact_step = exact.mm(exact) * 0.5 - exact * 0.25;
-      x = (exact_step.mm(exact) + exact * 2 - exact_step).mm(x) + x * 0.5;
+      iteration->apply(iteration->product(step, gram, 1, {{gram, 2}, {step, -1}}), 0.5, 2);
+      const at::Tensor exact = rows <= columns ? x.mm(x.t()) : x.t().mm(x);
+      const at::Tensor exact_step = exact.mm(exact) * 0.5 - exact * 0.25;
+      x = multiplied(exact_step.mm(exact) + exact * 2 - exact_step, x) * 2 + x;
     }
     const at::Tensor made = iteration->x().to(at::kDouble);
     ASSERT_EQ(made.sizes(), x.sizes());

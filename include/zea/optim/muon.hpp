@@ -13,8 +13,9 @@
 
 namespace zea {
 
-/// (a, b): near to U V^T of `matrix` = U S V^T, by five steps of a quintic iteration in `type`.
-at::Tensor orthogonalise(const at::Tensor& matrix, at::ScalarType type);
+/// `matrix` (a, b) = U S V^T, its rows dense, becomes near to scale U V^T, by five steps of a
+/// quintic iteration in `type`.
+void orthogonalise(const at::Tensor& matrix, at::ScalarType type, double scale);
 
 /// What the learning rate of a matrix (rows, columns) is multiplied by.
 double muon_scale(MuonRate rate, int64_t rows, int64_t columns);
@@ -44,15 +45,25 @@ class Muon {
     bool is(const MuonMatrix& matrix) const;
   };
 
+  /// What becomes of a part's runs, one after the other; some of it may be on its way from other
+  /// ranks while the next part is made.
+  struct Moved {
+    const Part* part;
+    at::Tensor runs, others;  ///< `others`: sent from here
+    Pending arriving;
+  };
+
   Part make_part(MuonPart planned);
-  void step_part(const Part& part, const Due& due, const Update& update);
+  Moved move_part(const Part& part, const Due& due, const Update& update) const;
   at::Tensor updates_of(const Part& part, const Due& due, const Update& update) const;
   void for_each_run(const Part& part, const Due& due, const auto& visit) const;
-  void orthogonalise_apart(const Part& part, const at::Tensor& section, const Due& due) const;
-  void orthogonalise_own(const Part& part, const at::Tensor& own, const Due& due) const;
-  void orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces, const MuonMatrix& matrix,
-                        int64_t begin) const;
-  void apply(const Part& part, const at::Tensor& moved, const Due& due, const Update& update) const;
+  void orthogonalise_joined(Moved& moved, const at::Tensor& section, const Due& due) const;
+  void orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
+                          const Due& due) const;
+  at::Tensor gathered(const Part& part, const at::Tensor& own) const;
+  void orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,
+                        const MuonMatrix& matrix) const;
+  void apply(Moved& moved, const Due& due, const Update& update) const;
   at::TensorOptions options() const;
 
   Engine& engine_;

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <utility>
 
 namespace zea {
 namespace {
@@ -18,26 +19,96 @@ int64_t multiplications(const MuonMatrix& matrix) {
          (is_long ? 6 * matrix.elements() + 14 * square : 5 * (3 * matrix.elements() + square));
 }
 
-void deal(MuonPart& part, int ranks) {
+/// Calls visit(run) for what lies of a matrix in each shard of its buffer, in the matrix's order.
+void each_run(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards, const auto& visit) {
+  int64_t held = 0;
+  for (const FlatParam& member : matrix.members)
+    for (int64_t at = member.offset, end = at + member.elements; at < end;) {
+      const int shard = static_cast<int>(at / (buffer.padded(shards) / shards));
+      const FlatRange range = shard_range(buffer, shard, shards);
+      const int64_t count = std::min(end, range.end) - at;
+      visit(MuonRun{matrix.buffer, member.param, shard, at - range.begin, count, held});
+      at += count;
+      held += count;
+    }
+}
+
+std::vector<int64_t> held_by_shards(const MuonMatrix& matrix, const FlatBuffer& buffer,
+                                    int shards) {
+  std::vector<int64_t> held(static_cast<size_t>(shards), 0);
+  each_run(matrix, buffer, shards,
+           [&](const MuonRun& run) { held[static_cast<size_t>(run.shard)] += run.elements; });
+  return held;
+}
+
+int shard_with_most(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards) {
+  const std::vector<int64_t> held = held_by_shards(matrix, buffer, shards);
+  return static_cast<int>(std::ranges::max_element(held) - held.begin());
+}
+
+bool lies_in(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards, int shard) {
+  return held_by_shards(matrix, buffer, shards)[static_cast<size_t>(shard)] ==
+         matrix.held_elements();
+}
+
+/// Of those that share the work, replica by replica.
+class Loads {
+ public:
+  Loads(const MuonPart& part, const Sharding& sharding)
+      : shards_(sharding.shards), loads_(static_cast<size_t>(shards_ * sharding.replicas), 0) {
+    for (const MuonMatrix& matrix : part.matrices) all_ += multiplications(matrix);
+  }
+
+  /// Whoever takes it: one of those with the shard, or where all of them have their part, any.
+  int take(int64_t load, int shard) {
+    int least = least_of(shard, shards_);
+    if ((at(least) + load) * std::ssize(loads_) > all_) least = least_of(0, 1);
+    at(least) += load;
+    return least;
+  }
+
+ private:
+  int64_t& at(int rank) { return loads_[static_cast<size_t>(rank)]; }
+  int least_of(int first, int step) {
+    int least = first;
+    for (int rank = first; rank < std::ssize(loads_); rank += step)
+      if (at(rank) < at(least)) least = rank;
+    return least;
+  }
+
+  int shards_;
+  std::vector<int64_t> loads_;
+  int64_t all_ = 0;
+};
+
+void deal(MuonPart& part, const std::vector<FlatBuffer>& buffers, const Sharding& sharding) {
   std::vector<size_t> order(part.matrices.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t a, size_t b) {
     return multiplications(part.matrices[a]) > multiplications(part.matrices[b]);
   });
-  std::vector<int64_t> loads(static_cast<size_t>(ranks), 0);
+  Loads loads(part, sharding);
   for (const size_t m : order) {
-    const auto least = std::ranges::min_element(loads);
-    *least += multiplications(part.matrices[m]);
-    part.matrices[m].owner = static_cast<int>(least - loads.begin());
+    MuonMatrix& matrix = part.matrices[m];
+    const FlatBuffer& buffer = buffers[static_cast<size_t>(matrix.buffer)];
+    matrix.owner =
+        loads.take(multiplications(matrix), shard_with_most(matrix, buffer, sharding.shards));
   }
   std::ranges::stable_sort(part.matrices, {}, &MuonMatrix::owner);
-  part.counts.assign(static_cast<size_t>(ranks), 0);
-  int64_t end = 0;
-  for (MuonMatrix& matrix : part.matrices) {
-    matrix.begin = end;
-    end += matrix.held_elements();
+  part.counts.assign(static_cast<size_t>(sharding.shards * sharding.replicas), 0);
+  for (const MuonMatrix& matrix : part.matrices)
     part.counts[static_cast<size_t>(matrix.owner)] += matrix.held_elements();
-  }
+}
+
+/// Matrices by the replica of their owner, and last those whose owner has this shard.
+std::vector<int> own_last(const MuonPart& part, int shards, int shard) {
+  std::vector<int> order(part.matrices.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int m) {
+    const int owner = part.matrices[static_cast<size_t>(m)].owner;
+    return std::pair(owner / shards, owner % shards == shard);
+  });
+  return order;
 }
 
 std::vector<MuonMatrix> matrices_of(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
@@ -62,31 +133,12 @@ bool lie_alike(const Sharding& a, const Sharding& b) {
          a.summed_over == b.summed_over && a.shards == b.shards && a.replicas == b.replicas;
 }
 
-/// Calls visit(run) for what lies of a matrix in each shard of its buffer, in the matrix's order.
-void each_run(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards, const auto& visit) {
-  int64_t made = matrix.begin;
-  for (const FlatParam& member : matrix.members)
-    for (int64_t at = member.offset, end = at + member.elements; at < end;) {
-      const int shard = static_cast<int>(at / (buffer.padded(shards) / shards));
-      const FlatRange range = shard_range(buffer, shard, shards);
-      const int64_t count = std::min(end, range.end) - at;
-      visit(
-          MuonRun{matrix.buffer, member.param, shard, at - range.begin, count, made, matrix.owner});
-      at += count;
-      made += count;
-    }
-}
-
 }  // namespace
 
 int64_t MuonMatrix::held_elements() const {
   int64_t sum = 0;
   for (const FlatParam& member : members) sum += member.elements;
   return sum;
-}
-
-int64_t MuonPart::first_made(int rank) const {
-  return std::reduce(counts.begin(), counts.begin() + rank);
 }
 
 std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
@@ -113,33 +165,46 @@ std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatB
   }
   for (MuonPart& part : parts) {
     const Sharding& sharding = shardings[static_cast<size_t>(part.buffers.front())];
-    deal(part, sharding.shards * sharding.replicas);
+    deal(part, buffers, sharding);
   }
   return parts;
 }
 
 MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffers,
-                     const Sharding& sharding, int shard, int replica) {
-  const auto shards = static_cast<size_t>(sharding.shards);
+                     const Sharding& sharding, int shard, int replica, bool joins_all) {
+  const int shards = sharding.shards;
   MuonShare share;
-  share.rank = replica * sharding.shards + shard;
+  share.rank = replica * shards + shard;
   share.of_replicas.assign(static_cast<size_t>(sharding.replicas), 0);
-  share.sent.assign(shards, 0);
-  share.received.assign(shards, 0);
-  const auto take = [&](const MuonRun& run) {
-    const int to_shard = run.owner % sharding.shards, to_replica = run.owner / sharding.shards;
-    if (run.shard == shard) {
+  share.sent.assign(static_cast<size_t>(shards), 0);
+  share.received = share.sent;
+  for (const int m : own_last(part, shards, shard)) {
+    const MuonMatrix& matrix = part.matrices[static_cast<size_t>(m)];
+    const FlatBuffer& buffer = buffers[static_cast<size_t>(matrix.buffer)];
+    const int to_shard = matrix.owner % shards, to_replica = matrix.owner / shards;
+    const bool is_own = matrix.owner == share.rank;
+    const bool is_joined = shards > 1 && (joins_all || !lies_in(matrix, buffer, shards, to_shard));
+    int64_t& end = share.of_replicas[static_cast<size_t>(to_replica)];
+    const int64_t begin = is_joined ? share.joined_elements : end;
+    if (is_own) share.made.push_back({m, is_joined, begin});
+    each_run(matrix, buffer, shards, [&](const MuonRun& run) {
+      if (is_own && is_joined)
+        share.joins.push_back({run.shard, end, share.joined_elements + run.held, run.elements});
+      if (run.shard != shard) return;
       share.runs.push_back(run);
-      share.of_replicas[static_cast<size_t>(to_replica)] += run.elements;
-      if (to_replica == replica) share.sent[static_cast<size_t>(to_shard)] += run.elements;
-    }
-    if (run.owner != share.rank) return;
-    share.owned.push_back(run);
-    share.received[static_cast<size_t>(run.shard)] += run.elements;
-  };
-  for (const MuonMatrix& matrix : part.matrices)
-    each_run(matrix, buffers[static_cast<size_t>(matrix.buffer)], sharding.shards, take);
-  std::ranges::stable_sort(share.owned, {}, &MuonRun::shard);
+      end += run.elements;
+      if (to_replica == replica && to_shard != shard)
+        share.sent[static_cast<size_t>(to_shard)] += run.elements;
+    });
+    if (is_own && is_joined) share.joined_elements += matrix.held_elements();
+  }
+  std::ranges::stable_sort(share.joins, {}, &MuonJoin::shard);
+  int64_t received = 0;
+  for (MuonJoin& join : share.joins) {
+    if (join.shard == shard) continue;
+    join.from = std::exchange(received, received + join.elements);
+    share.received[static_cast<size_t>(join.shard)] += join.elements;
+  }
   return share;
 }
 

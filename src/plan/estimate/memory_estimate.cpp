@@ -51,32 +51,35 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
 }
 
 /// What Muon takes beside the buffers that it updates together: what is to be orthogonalised of the
-/// own shard; of the matrices that this rank makes what comes from other shards, in two orders, and
-/// the pieces of all tp ranks; and the iteration on one matrix, which holds it, what a step makes
-/// of it, their operands in vectors, and four squares.
+/// own shard; of the matrices that this rank makes those of several shards, what of these comes
+/// from others, and the pieces of all tp ranks; the iteration on one matrix, which holds it, what a
+/// step makes of it, their operands in vectors, and four squares; and what is still on its way of
+/// the buffers before.
 int64_t muon_bytes(const Plan& plan, int world_rank) {
-  int64_t most = 0;
+  int64_t most = 0, before = 0;
   for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
                                          plan.held_buffers(world_rank))) {
     const int buffer = part.buffers.front();
     const std::string& module = plan.buffers[buffer].module;
     const Sharding& sharding = plan.shardings[buffer];
+    const int64_t tp = plan.mesh.grid(module).tp;
     const MuonShare share =
         muon_share(part, plan.buffers, sharding, plan.shard_of(world_rank, buffer),
-                   plan.copy_of(world_rank, buffer));
-    const int64_t own = part.counts[static_cast<size_t>(share.rank)],
-                  tp = plan.mesh.grid(module).tp;
-    int64_t elements = std::reduce(share.of_replicas.begin(), share.of_replicas.end()),
-            iteration = 0;
-    elements += (sharding.shards > 1 ? 2 * own : 0) + (tp > 1 ? tp * own : 0);
+                   plan.copy_of(world_rank, buffer), tp > 1);
+    const int64_t own = part.counts[static_cast<size_t>(share.rank)];
+    const int64_t moved = std::reduce(share.of_replicas.begin(), share.of_replicas.end()) +
+                          std::reduce(share.received.begin(), share.received.end());
+    int64_t iteration = 0;
     for (const MuonMatrix& matrix : part.matrices) {
       if (matrix.owner != share.rank) continue;
       const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
       iteration = std::max(iteration, 4 * matrix.elements() + 4 * least * least);
     }
-    most = std::max(most, (elements + iteration) * bytes_of(plan.precision.master));
+    most = std::max(most,
+                    before + moved + share.joined_elements + (tp > 1 ? tp * own : 0) + iteration);
+    before = moved;
   }
-  return most;
+  return most * bytes_of(plan.precision.master);
 }
 
 /// The items of a microbatch that a rank encodes, at most: they are dealt to dp_module groups.

@@ -100,11 +100,12 @@ class StepTraffic {
     const std::string& module = plan_.buffers[buffer].module;
     const Sharding& sharding = plan_.shardings[buffer];
     const DType type = plan_.precision.master;
-    const MuonShare share = muon_share(part, plan_.buffers, sharding, shard, copy);
+    const int tp = plan_.mesh.grid(module).tp;
+    const MuonShare share = muon_share(part, plan_.buffers, sharding, shard, copy, tp > 1);
     if (sharding.shards > 1)
       add(group_name(module, sharding.sharded_over), type,
           sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard));
-    if (const int tp = plan_.mesh.grid(module).tp; tp > 1)
+    if (tp > 1)
       add(group_name(module, sharding.cut_over), type,
           sent_by_all_gather(Ids(tp, part.counts[static_cast<size_t>(share.rank)]),
                              plan_.piece_rank(rank_, buffer)));

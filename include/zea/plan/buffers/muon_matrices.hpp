@@ -22,8 +22,7 @@ struct MuonMatrix {
   Shape shape;                     ///< of the tensor
   int buffer;                      ///< where it lies
   std::vector<FlatParam> members;  ///< its parts in the buffer, of which a tp rank has a piece each
-  int owner = 0;      ///< of the ranks that share the work: replica by replica, shard by shard
-  int64_t begin = 0;  ///< of its members, one after the other, in what all ranks make
+  int owner = 0;  ///< of the ranks that share the work: replica by replica, shard by shard
 
   int64_t elements() const { return shape[0] * shape[1]; }
   int64_t held_elements() const;  ///< of a tp rank's piece
@@ -34,8 +33,6 @@ struct MuonPart {
   std::vector<int> buffers;
   std::vector<MuonMatrix> matrices;  ///< by owner, then in the order of buffers
   std::vector<int64_t> counts;       ///< elements of a piece that each of the ranks makes
-
-  int64_t first_made(int rank) const;  ///< where a rank's matrices begin among all
 };
 
 /// What lies of a matrix in a shard, one piece of memory.
@@ -43,25 +40,46 @@ struct MuonRun {
   int buffer, param;
   int shard;
   int64_t begin, elements;  ///< in the shard
-  int64_t made;             ///< where it begins in what all ranks make
-  int owner;
+  int64_t held;             ///< where it begins in the matrix, of which a tp rank has a piece
+};
+
+/// A matrix that a rank makes.
+struct MuonMade {
+  int matrix;  ///< of the part
+  /// Of runs of several shards: begins there, among what is joined. Else among the runs of its
+  /// shard that its replica makes.
+  bool is_joined;
+  int64_t begin;
+};
+
+/// A run of a matrix that is joined.
+struct MuonJoin {
+  int shard;
+  int64_t
+      from;    ///< among what is received; of the own shard, among its runs that its replica makes
+  int64_t to;  ///< among what is joined
+  int64_t elements;
 };
 
 /// Of a part, what one rank has to do with: (shard, replica) of its buffers.
 struct MuonShare {
   int rank = 0;                      ///< among those that share the work
-  std::vector<MuonRun> runs;         ///< of its shard, in the order of what is made
+  std::vector<MuonRun> runs;         ///< of its shard, by the replica of their owner, its own last
   std::vector<int64_t> of_replicas;  ///< elements of these, by the replica of their owner
-  std::vector<MuonRun> owned;        ///< of the matrices that it makes, shard by shard
-  std::vector<int64_t> sent;         ///< elements of `runs` for each shard's rank of its replica
-  std::vector<int64_t> received;     ///< elements of `owned` from each shard
+  std::vector<MuonMade> made;
+  std::vector<MuonJoin> joins;  ///< shard by shard
+  int64_t joined_elements = 0;
+  std::vector<int64_t> sent;      ///< elements of `runs` for each other shard's rank of its replica
+  std::vector<int64_t> received;  ///< elements of `joins` from these
 };
 
+/// `joins_all`: also what lies in one of several shards, since its tp pieces are gathered at once.
 MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffers,
-                     const Sharding& sharding, int shard, int replica);
+                     const Sharding& sharding, int shard, int replica, bool joins_all);
 
 /// Of the buffers that a rank holds, in their order. Matrices are dealt to the ranks of a part by
-/// their multiplications, costliest first onto the least loaded.
+/// their multiplications, costliest first: to one that has most of it in its shard, unless that
+/// would have more than its part; else to the least loaded.
 std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
                                  const std::vector<Sharding>& shardings,
                                  const std::vector<ParamRule>& rules, const std::vector<int>& held);
