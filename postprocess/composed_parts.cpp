@@ -130,7 +130,9 @@ void add_llava_processor(const Json& encoder, const EncoderSpec& spec, Texts& te
 }
 
 ModelPart make_llava(const WeightsSource& composed, const Json& config) {
-  const auto& [name, encoder] = *config["encoders"].items().begin();
+  const Json::const_iterator first = config["encoders"].begin();
+  const std::string& name = first.key();
+  const Json& encoder = first.value();
   Json llava = encoder;
   llava.erase("projector");
   llava.erase("placeholder");
