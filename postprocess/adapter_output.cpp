@@ -33,7 +33,7 @@ struct Matrix {
 };
 
 /// A parameter in the model that PEFT stands beside.
-struct Place {
+struct RunningName {
   std::string directory;  ///< of the adapters of that model, in the target's; empty: the target
   std::string name;       ///< as the running model has it
 };
@@ -47,7 +47,7 @@ std::string running_tower_name(const ModelSpec& model, const std::string& root,
 
 /// Of models put together each has a directory of its own: the user has each of them, and no model
 /// that holds both.
-Place place_of(const ModelSpec& model, const ParamSpec& param) {
+RunningName running_name_of(const ModelSpec& model, const ParamSpec& param) {
   const std::string tower = "vision_tower.";
   if (model.family != "composed") {
     std::string name = param.name;
@@ -80,11 +80,11 @@ class PeftDirectory {
       if (found == source_.tensors().end())
         throw WeightsError(source_.describe() + ": has no " + spec.name);
       const DType dtype = dtype_.empty() ? found->dtype : dtype_from_name(dtype_);
-      const std::string name = place_of(model_, spec).name;
+      const std::string name = running_name_of(model_, spec).name;
       matrices_.push_back({spec.name, {kPeftPrefix + name, spec.tensor_shape(), dtype}});
     }
     const ParamSpec& base = model_.params[adapter.base];
-    const std::string name = place_of(model_, base).name;
+    const std::string name = running_name_of(model_, base).name;
     linears_[name.substr(0, name.rfind(".weight"))] = &adapter;
     if (first_.is_null()) first_ = config_.at(kAdapters).at(base.module);
     is_in_out_ |= adapter.order == WeightOrder::InOut;
@@ -169,7 +169,7 @@ void write_peft_adapter(const WeightsSource& source, const std::string& target,
   std::map<std::string, PeftDirectory> directories;
   for (const UnitSpec& unit : model.units)
     for (const Adapter& adapter : unit.adapters) {
-      const std::string directory = place_of(model, model.params[adapter.base]).directory;
+      const std::string directory = running_name_of(model, model.params[adapter.base]).directory;
       directories.try_emplace(directory, source, model, dtype).first->second.add(adapter);
     }
   for (const auto& [directory, adapters] : directories) adapters.write(target + directory);

@@ -15,7 +15,7 @@ namespace zea {
 namespace {
 
 /// One state of one tensor, on the line of all that have this state.
-struct Place {
+struct PlacedState {
   TensorInfo state;  ///< its shape and type
   int64_t elements_of_each;
   int64_t begin;  ///< element of the line where it starts
@@ -23,11 +23,11 @@ struct Place {
 
 /// All tensors of a state, laid end to end.
 struct Line {
-  std::vector<Place> places;
+  std::vector<PlacedState> states;
   int64_t elements = 0;
 
   void add(const TensorInfo& tensor, const TensorInfo& state) {
-    places.push_back({state, zea::elements_of_each(tensor, state), elements});
+    states.push_back({state, zea::elements_of_each(tensor, state), elements});
     elements += num_elements(state.shape);
   }
 };
@@ -45,7 +45,7 @@ std::map<std::string, Line> lines_of(const StateSource& source) {
 int64_t bytes_of(const std::map<std::string, Line>& lines) {
   int64_t bytes = 0;
   for (const auto& [state, line] : lines)
-    for (const Place& place : line.places)
+    for (const PlacedState& place : line.states)
       bytes +=
           num_elements(place.state.shape) * static_cast<int64_t>(element_bytes(place.state.dtype));
   return bytes;
@@ -59,7 +59,7 @@ int64_t cut(int64_t elements, int64_t rank, int64_t ranks) {
 /// Begins the pieces of a line's elements [begin, end).
 void begin_pieces(ShardWriter& writer, const std::string& state, const Line& line, int64_t begin,
                   int64_t end, std::vector<Piece>& pieces) {
-  for (const Place& place : line.places) {
+  for (const PlacedState& place : line.states) {
     const Shape& shape = place.state.shape;
     const int64_t first = std::max<int64_t>(0, begin - place.begin);
     const int64_t last = std::min(num_elements(shape), end - place.begin);
