@@ -43,28 +43,6 @@ std::vector<ProjectedRow> projected_rows(const TokenRuns& here, const ItemRow& r
   return projected;
 }
 
-/// Of items that are all here, since their features are put together of any of their rows.
-void fill_mixed_features(EncoderPart& part, const ItemRow& row, at::ScalarType dtype,
-                         at::Device device) {
-  Ids corners, row_ends;
-  std::vector<double> shares;
-  int64_t before = 0, features = 0;
-  for (const ItemShape& shape : row.shapes()) {
-    for (int64_t feature = 0; feature < shape.features; ++feature)
-      for (const TableShare& corner : shape.feature_shares(feature)) {
-        corners.push_back(before + corner.row);
-        shares.push_back(corner.share);
-      }
-    for (int64_t token = shape.tokens - shape.row_ends; token < shape.tokens; ++token)
-      row_ends.push_back(features + shape.feature_of(token));
-    before += shape.projected();
-    features += shape.features;
-  }
-  part.row_ends = index_tensor(row_ends, device);
-  part.feature_corners = index_tensor(corners, device).view({-1, 4});
-  part.feature_shares_of = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype).to(device);
-}
-
 void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& here,
                const ItemRow& row, at::Device device) {
   Ids positions, feature_rows, row_ends;
@@ -80,6 +58,27 @@ void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& h
   const bool are_all = feature_rows.size() == positions.size();
   if (!are_all || !std::ranges::is_sorted(feature_rows))
     part.feature_rows = index_tensor(feature_rows, device);
+}
+
+/// Of features that are put together of rows here and of other ranks' what is of those here.
+void fill_mixed_features(EncoderPart& part, const TokenRuns& here, const ItemRow& row,
+                         at::ScalarType dtype, at::Device device) {
+  const Ids rows = numbers_of(row.projected(here)), features = numbers_of(row.features(here));
+  Ids corners, row_ends;
+  std::vector<double> shares;
+  for (const int64_t feature : features)
+    for (const TableShare& corner : row.feature_shares(feature)) {
+      const auto at = std::ranges::lower_bound(rows, corner.row);
+      const bool is_here = at != rows.end() && *at == corner.row;
+      corners.push_back(is_here ? at - rows.begin() : 0);
+      shares.push_back(is_here ? corner.share : 0);
+    }
+  for (const int64_t token : numbers_of(here))
+    if (row.shape(row.item_of(token)).is_row_end(row.position(token)))
+      row_ends.push_back(std::ranges::lower_bound(features, row.feature(token)) - features.begin());
+  part.row_ends = index_tensor(row_ends, device);
+  part.feature_corners = index_tensor(corners, device).view({-1, 4});
+  part.feature_shares_of = at::tensor(shares, at::kDouble).view({-1, 4}).to(dtype).to(device);
 }
 
 /// The rows of a table that is laid over images which each row here lies between.
@@ -145,11 +144,11 @@ void fill_rows_here(EncoderPart& part, const ItemRow& row, const TokenRuns& here
   fill_rows(part, spec, here, row, options.device);
   const auto is_shrunk = [](const ItemShape& shape) { return shape.sources > 0; };
   if (std::ranges::any_of(row.shapes(), is_shrunk))
-    fill_mixed_features(part, row, dtype, options.device);
+    fill_mixed_features(part, here, row, dtype, options.device);
   part.shares = layout.shares(coordinate.cp);
   for (size_t t = 0; t < part.shares.size(); ++t)
     part.feature_shares.push_back(
-        count_tokens(row.features(layout.held(coordinate.cp, static_cast<int>(t)))));
+        count_tokens(row.projected(layout.held(coordinate.cp, static_cast<int>(t)))));
 }
 
 /// How these rows attend, and where they stand.
@@ -180,8 +179,8 @@ void fill_attention(EncoderPart& part, const ItemRow& row, const TokenRuns& here
 }  // namespace
 
 RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
-                          int rank, at::Device device) {
-  const RowExchange exchange = plan_row_exchange(held, needed, rank);
+                          int rank, at::Device device, const std::vector<int>& parts) {
+  const RowExchange exchange = plan_row_exchange(held, needed, rank, parts);
   RowTransfer transfer;
   Ids sent, received;
   for (const TokenRuns& runs : exchange.sends) {
@@ -211,7 +210,8 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   if (replica.ranks() > 1) {
     const std::vector<TokenRuns> made = made_features(rows, name, replica);
     const std::vector<TokenRuns> taken = taken_features(host, host.placeholders[e], model, options);
-    part.features = make_transfer(made, taken, replica.rank, options.device);
+    part.features =
+        make_transfer(made, taken, replica.rank, options.device, feature_parts(spec, replica));
     part.feature_gradients = make_transfer(taken, made, replica.rank, options.device);
   }
   if (!replica.has(replica.rank, name)) return;

@@ -81,9 +81,10 @@ void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnIt
 void fill_states(EncoderPart& part, const std::vector<uint8_t>& kept, const OwnItems& own,
                  int64_t states);
 
-/// This rank's part of the exchange after which every rank has the rows that it needs.
+/// This rank's part of the exchange after which every rank has the rows that it needs; `parts` as
+/// plan_row_exchange takes them.
 RowTransfer make_transfer(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed,
-                          int rank, at::Device device);
+                          int rank, at::Device device, const std::vector<int>& parts = {});
 
 /// Which items of an encoder this rank encodes, its tokens and their attention, and what becomes of
 /// its features; then the above.

@@ -11,6 +11,13 @@ Counts elements_of(Counts rows, int64_t width) {
   return rows;
 }
 
+at::Tensor placed_rows(const at::Tensor& received, const at::Tensor& received_rows, int64_t rows) {
+  const std::vector<int64_t> shape{rows, received.size(1)};
+  if (received.size(0) == rows)
+    return at::empty(shape, received.options()).index_copy_(0, received_rows, received);
+  return at::zeros(shape, received.options()).index_add_(0, received_rows, received);
+}
+
 at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTransfer& transfer,
                          const RowFormat& format) {
   const auto options = at::TensorOptions().dtype(to_torch(format.dtype)).device(format.device);
@@ -23,8 +30,7 @@ at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTr
                   received.data_ptr(), elements_of(transfer.received_counts, format.width),
                   format.dtype)
       .wait();
-  at::Tensor needed = at::empty({transfer.needed, format.width}, options);
-  return needed.index_copy_(0, transfer.received_rows, received);
+  return placed_rows(received, transfer.received_rows, transfer.needed);
 }
 
 }  // namespace zea

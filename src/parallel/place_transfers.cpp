@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "zea/core/error.hpp"
+#include "zea/parallel/exchange_rows.hpp"
 #include "zea/parallel/sharded_buffer.hpp"
 
 namespace zea {
@@ -33,8 +34,7 @@ Arrival::Arrival(at::Tensor received, at::Tensor indices, int64_t rows, Pending 
 at::Tensor Arrival::take() {
   pending_.wait();
   if (!indices_.defined()) return std::move(received_);
-  at::Tensor needed = at::empty({rows_, received_.size(1)}, received_.options());
-  return needed.index_copy_(0, indices_, received_);
+  return placed_rows(received_, indices_, rows_);
 }
 
 PlaceTransfers::PlaceTransfers(const Plan& plan, Mesh& mesh, at::Device device)

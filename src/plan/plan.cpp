@@ -75,19 +75,6 @@ void check_decoding(Faults& faults, const DataOptions& data, const ModelSpec& mo
                ") has no encoder, so there is nothing to decode; leave it out");
 }
 
-/// Features that are put together of several need all rows of their image.
-void check_shrunk(Faults& faults, const Options& options, const ModelSpec& model) {
-  for (const EncoderSpec& encoder : model.encoders) {
-    const ModuleMeshOptions& mesh = options.meshes[encoder.name];
-    if (encoder.projector.shrinks && (mesh.tp > 1 || mesh.cp > 1))
-      faults.add("mesh." + encoder.name + ".tp = " + std::to_string(mesh.tp) +
-                 " and cp = " + std::to_string(mesh.cp) + ", but the " + encoder.name +
-                 " encoder of " + model.family +
-                 " resamples the features of large images, which stay on one rank; use 1 for "
-                 "both: its images are dealt to the ranks of the replica");
-  }
-}
-
 void check_device(Faults& faults, const Options& options) {
   const RunOptions& run = options.run;
   if (run.device == DeviceKind::Cpu && run.ranks_per_gpu > 1)
@@ -123,7 +110,6 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
   detail::check_item_limits(faults, options.data, model);
   check_decoding(faults, options.data, model);
   check_scores(faults, options, model);
-  check_shrunk(faults, options, model);
   const auto trainable = [](const ParamSpec& param) { return param.trainable; };
   const auto train_keys = [](const std::string& module) {
     const std::string key = "model." + module + ".train";

@@ -130,12 +130,33 @@ const TrafficLayout kLayouts[] = {
      2,
      {"llm.tp", "vision.tp"},
      [](TinyRunOptions& run) { take_measured(run, "llava_next", 2); }},
-    {"tp 2 of llm, llava_onevision",
+    {"tp 2, llava_onevision",
      2,
-     {"llm.tp", "vision.dp_replicate+dp_shard+dp_module+cp"},
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) { take_measured(run, "llava_onevision", 2); },
+     {1, 0, 1}},
+    {"cp 2, ring, llava_onevision",
+     2,
+     {"llm.cp_outer", "vision.cp_outer"},
      [](TinyRunOptions& run) {
-       take_measured(run, "llava_onevision", 2);
-       run.deck.meshes["vision"].tp = 1;
+       take_measured(run, "llava_onevision", 1);
+       use_cp(run, "ring", 2);
+     },
+     {1, 0, 1}},
+    {"tp 2, cp 2, llava_onevision",
+     4,
+     {"llm.tp", "vision.tp", "vision.cp_outer"},
+     [](TinyRunOptions& run) { take_measured(run, "llava_onevision", 2, 2); },
+     {1, 0, 1}},
+    {"cp 2 of the tower on ranks of its own, llava_onevision",
+     4,
+     {"llm.tp", "vision.cp_outer"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "llava_onevision", 1, 2);
+       run.deck.mesh.placement = "disjoint";
+       run.deck.meshes["llm"] = {};
+       run.deck.meshes["llm"].strategy = "no_shard";
+       run.deck.meshes["llm"].tp = 2;
      },
      {1, 0, 1}},
     {"tp 2 of llm, cp 2 of the tower, internvl",

@@ -416,6 +416,23 @@ TEST(Memory, OfGridsItIsWithinTenPercent) {
     for (const Layout& layout : kGrids) expect_predicted(layout, size, 0.1);
 }
 
+/// Where ranks make parts of the features that they have rows of.
+TEST(Memory, OfResampledFeaturesOnGridsItIsWithinFivePercent) {
+  const Layout layouts[] = {
+      {"tp 2", [](Options& o) { o.meshes["llm"].tp = o.meshes["vision"].tp = 2; }},
+      {"tp 2 of the tower, cp 4 of the text",
+       [](Options& o) { o.meshes["llm"].cp = 2 * (o.meshes["vision"].tp = 2); }},
+      {"cp 2, ring", [](Options& o) {
+         for (const char* module : {"vision", "llm"}) {
+           o.meshes[module].cp = 2;
+           o.meshes[module].cp_mode = "ring";
+           o.meshes[module].cp_block = 16;
+         }
+       }}};
+  const Size size{.row_tokens = 1400, .batch = 120, .images = {1, 1}, .family = "llava_onevision"};
+  for (const Layout& layout : layouts) expect_predicted(layout, size, 0.05);
+}
+
 TEST(Memory, OfPipelinesItIsWithinFifteenPercent) {
   for (Size size : {kSizes[0], kSizes[1]})
     for (const Layout& layout : kPipelines) {

@@ -17,6 +17,8 @@ from parity_cases import grid
 from tiled_families import LlavaNext
 from transformers_models import TEXT, resized
 
+TOWER = {"model_type": "siglip_vision_model", "vision_use_head": False}
+
 
 class LlavaOneVision(LlavaNext):
     """Most pictures alone in their sample have too many features and are resampled; where a sample has
@@ -24,7 +26,7 @@ class LlavaOneVision(LlavaNext):
 
     pinpoints = [[16, 16], [16, 32], [32, 16], [32, 32], [48, 32], [32, 48], [48, 48]]
     most = 2
-    tower = {"model_type": "siglip_vision_model", "vision_use_head": False}
+    tower = TOWER
     vision_aspect_ratio = f"anyres_max_{most}"
     several = True
     deck = ["data.row_tokens=128", "data.image_mean=[0.48145466, 0.4578275, 0.40821073]",
@@ -154,6 +156,12 @@ CROPPED_FAMILIES = {
         "one_sample_per_row": {"deck": ["data.packing=false", "data.rows_per_microbatch=1"]},
         "recomputed": {"deck": ["model.activation_checkpointing=1"]},
         "llm_tp2_cp2": {"ranks": 4, "deck": grid("llm", tp=2, cp=2, cp_mode="ring")},
+        "tp2_cp2": {
+            "ranks": 4,
+            "model": {"vision": {**TOWER, "num_attention_heads": 4}},
+            "deck": BOTH_GRIDS,
+        },
+        "cp4_ring": {"ranks": 4, "deck": [*grid("llm", cp=4), *grid("vision", cp=4, cp_mode="ring")]},
         "dealt_to_4": {"ranks": 4, "deck": grid("llm", cp=4, cp_mode="ring")},
         "pp2_tp2": {
             "ranks": 4,

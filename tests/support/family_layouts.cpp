@@ -12,14 +12,9 @@ ModelSpec spec_of(const MeasuredModel& model) {
   return spec;
 }
 
-bool shrinks_features(const ModelSpec& model) {
-  return std::ranges::any_of(model.encoders, &ProjectorSpec::shrinks, &EncoderSpec::projector);
-}
-
 void set_grid(const ModelSpec& model, Options& deck) {
   for (const std::string& module : model.modules()) {
     ModuleMeshOptions& mesh = deck.meshes[module];
-    if (module != kDecoder && shrinks_features(model)) continue;
     const bool norms_all = module != kDecoder && model.block(module).query_key_norm.has_value();
     mesh.tp = norms_all || lacks(model, FamilyFeature::Tp) ? 1 : 2;
     mesh.cp = kFamilyRanks / mesh.tp;

@@ -161,18 +161,21 @@ TEST(LlavaOneVision, OneOfSeveralImagesIsPadded) {
   EXPECT_EQ(features, (std::vector<int64_t>{0, 1, 2, 3, 4}));
 }
 
-TEST(LlavaOneVision, ItsTowerIsNotCut) {
-  Options options;
-  options.meshes["vision"].cp = 2;
-  options.meshes["llm"].cp = 2;
-  try {
-    make_plan(options, onevision_config().dump(), 2);
-    FAIL();
-  } catch (const PlanError& error) {
-    EXPECT_NE(std::string(error.what()).find("mesh.vision.tp = 1 and cp = 2"), std::string::npos);
-  }
-  options.meshes["vision"].cp = 1;
-  EXPECT_NO_THROW(make_plan(options, onevision_config().dump(), 2));
+/// Of a row of images, some of which are dealt to others.
+TEST(LlavaOneVision, EachRankMakesAPartOfTheFeaturesThatItHasRowsOf) {
+  const EncoderSpec encoder = onevision_encoder();
+  const ItemShape six = encoder.item_shape(ImageSize{16, 24}), two = encoder.padded_shape();
+  const ItemRow row({six, two, six}, {1, 2}, "vision", {});
+  const int64_t before_rows = six.sources, before = six.features;
+
+  // The padded one, and of the other all of its small whole and the first tile's upper row.
+  const TokenRuns first{{0, two.tokens + 4 + 2}}, rest{{two.tokens + 6, two.tokens + six.tokens}};
+  EXPECT_EQ(row.projected(first), (TokenRuns{{before_rows, before_rows + two.features + 4 + 2}}));
+  const int64_t own = before + two.features;  // the first feature of the second
+  EXPECT_EQ(row.features(first), (TokenRuns{{before, own + 5}}));
+  EXPECT_EQ(row.features(rest), (TokenRuns{{own + 4, own + six.features}}));
+  EXPECT_EQ(row.feature_shares(own + 4)[1].row, before_rows + two.features + 5);
+  EXPECT_EQ(row.feature_shares(before)[0].row, before_rows);
 }
 
 TEST(LlavaOneVision, RefusesWhatIsNotBuilt) {

@@ -84,6 +84,33 @@ TEST(RowExchange, GivesEveryTakerEachRowOnceFromItsNearestHolder) {
   }
 }
 
+TEST(RowExchange, GivesEveryTakerEachPartOfARowOnce) {
+  std::mt19937_64 random(13);
+  for (int round = 0; round < 500; ++round) {
+    const Layouts layouts = random_layouts(random);
+    const int ranks = static_cast<int>(layouts.held.size());
+    std::vector<int> parts;
+    for (int rank = 0; rank < ranks; ++rank) parts.push_back(static_cast<int>(random() % 3));
+    for (int taker = 0; taker < ranks; ++taker) {
+      const RowExchange got = plan_row_exchange(layouts.held, layouts.needed, taker, parts);
+      std::vector<Rows> expected(ranks);
+      for (int part = 0; part < 3; ++part) {
+        std::vector<Rows> held;
+        for (int rank = 0; rank < ranks; ++rank)
+          held.push_back(parts[rank] == part ? rows_of(layouts.held[rank]) : Rows());
+        for (int64_t row : rows_of(layouts.needed[taker]))
+          if (const int holder = provider(held, taker, row); holder >= 0)
+            expected[holder].insert(row);
+      }
+      for (int holder = 0; holder < ranks; ++holder) {
+        ASSERT_EQ(rows_of(got.receives[holder]), expected[holder]);
+        ASSERT_EQ(plan_row_exchange(layouts.held, layouts.needed, holder, parts).sends[taker],
+                  got.receives[holder]);
+      }
+    }
+  }
+}
+
 TEST(RowExchange, FindsThePlacesOfRowsAmongTheHeld) {
   std::mt19937_64 random(12);
   for (int round = 0; round < 500; ++round) {

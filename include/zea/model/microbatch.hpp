@@ -20,7 +20,8 @@ namespace zea {
 struct RowTransfer {
   at::Tensor sent_rows;  ///< int64, of the rows held, in order of the rank that takes them
   std::vector<int64_t> sent_counts;
-  at::Tensor received_rows;  ///< int64, of the rows needed, in order of the rank that gave them
+  /// int64, of the rows needed, in order of the rank that gave them; what several gave is added up
+  at::Tensor received_rows;
   std::vector<int64_t> received_counts;
   int64_t needed = 0;
 };
@@ -44,7 +45,8 @@ struct EncoderPart {
   at::Tensor feature_rows;  ///< int64: rows here that become features, in order of these; none:
                             ///< all, as they stand
   /// Where features of images here are resampled: (features made here, 4) the rows behind the
-  /// projector that each is put together of, int64, and their shares in it, compute type.
+  /// projector that each is put together of, int64, and their shares in it, compute type. What it
+  /// has of other ranks' rows these make: its parts are added up where it is taken.
   at::Tensor feature_corners, feature_shares_of;
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
   RowShares feature_shares;       ///< of the features of the cp tokens

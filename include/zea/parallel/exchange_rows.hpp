@@ -18,6 +18,9 @@ struct RowFormat {
 /// Elements of each rank's rows.
 Counts elements_of(Counts rows, int64_t width);
 
+/// What was received, each row in the place among the `rows` needed that it has in `received_rows`.
+at::Tensor placed_rows(const at::Tensor& received, const at::Tensor& received_rows, int64_t rows);
+
 /// held (rows held, width), undefined where this rank holds none -> (rows needed, width).
 /// Collective.
 at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTransfer& transfer,

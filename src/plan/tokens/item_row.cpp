@@ -26,24 +26,34 @@ std::vector<int64_t> starts_of_items(const std::vector<ItemShape>& items) {
   return starts;
 }
 
-/// For each token of `items` the number of its feature among those of all items.
-std::vector<int64_t> features_of_tokens(const std::vector<ItemShape>& all,
-                                        const std::vector<int64_t>& items) {
-  std::vector<int64_t> features;
-  size_t next = 0;
-  int64_t before = 0;
-  for (size_t item = 0; item < all.size(); ++item) {
-    const ItemShape& shape = all[item];
-    if (next < items.size() && items[next] == static_cast<int64_t>(item)) {
-      ++next;
-      for (int64_t token = 0; token < shape.tokens; ++token) {
-        const int64_t feature = shape.feature_of(token);
-        features.push_back(feature < 0 ? -1 : before + feature);
-      }
-    }
-    before += shape.features;
+/// For each of `items` how many `of` all items before it have.
+template <class Of>
+std::vector<int64_t> before_items(const std::vector<ItemShape>& all,
+                                  const std::vector<int64_t>& items, Of of) {
+  std::vector<int64_t> before;
+  int64_t sum = 0;
+  size_t item = 0;
+  for (const int64_t own : items) {
+    for (; item < static_cast<size_t>(own); ++item) sum += of(all[item]);
+    before.push_back(sum);
   }
-  return features;
+  return before;
+}
+
+/// For each token of items the number of the projector's row that it is a part of; -1: of none.
+std::vector<int64_t> rows_of_tokens(const std::vector<ItemShape>& items,
+                                    const std::vector<int64_t>& first_rows) {
+  std::vector<int64_t> rows;
+  for (size_t item = 0; item < items.size(); ++item)
+    for (int64_t token = 0; token < items[item].tokens; ++token) {
+      const int64_t row = items[item].source_of(token);
+      rows.push_back(row < 0 ? -1 : first_rows[item] + row);
+    }
+  return rows;
+}
+
+bool is_resampled(const ItemShape& shape) {
+  return shape.sources > 0;
 }
 
 int64_t merge_of(const std::vector<ItemShape>& items) {
@@ -76,7 +86,11 @@ ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& 
                  const std::string& encoder, const ReplicaLayout& replica)
     : shapes_(chosen(all, items)),
       starts_(starts_of_items(shapes_)),
-      features_(features_of_tokens(all, items)),
+      first_rows_(before_items(
+          all, items, [](const ItemShape& shape) { return shape.projected() / shape.merge; })),
+      first_features_(
+          before_items(all, items, [](const ItemShape& shape) { return shape.features; })),
+      rows_(rows_of_tokens(shapes_, first_rows_)),
       layout_(visible(), replica.sharding(encoder), replica.grid(encoder).tp, merge_of(all)) {
   for (const ItemShape& shape : all)
     ZEA_ASSERT(shape.merge == merge_of(all) && shape.first % shape.merge == 0);
@@ -100,13 +114,47 @@ std::vector<int64_t> ItemRow::items_of(const TokenRuns& runs) const {
   return items;
 }
 
-TokenRuns ItemRow::features(const TokenRuns& runs) const {
+int64_t ItemRow::feature(int64_t token) const {
+  const size_t item = item_of(token);
+  const int64_t feature = shapes_[item].feature_of(position(token));
+  return feature < 0 ? -1 : first_features_[item] + feature;
+}
+
+TokenRuns ItemRow::projected(const TokenRuns& runs) const {
   std::vector<int64_t> made;
   for (const TokenRange& run : runs)
     for (int64_t token = run.begin; token < run.end; ++token)
-      if (feature(token) >= 0) made.push_back(feature(token));
+      if (rows_[token] >= 0) made.push_back(rows_[token]);
   std::ranges::sort(made);
   return numbered({{0, std::ssize(made)}}, [&](int64_t i) { return made[i]; });
+}
+
+TokenRuns ItemRow::features(const TokenRuns& runs) const {
+  const TokenRuns rows = projected(runs);
+  if (std::ranges::none_of(shapes_, is_resampled) && first_rows_ == first_features_) return rows;
+  const std::vector<int64_t> here = numbers_of(rows);
+  const auto is_here = [&](const TableShare& of) {
+    return of.share > 0 && std::ranges::binary_search(here, of.row);
+  };
+  TokenRuns all;
+  for (size_t item = 0; item < shapes_.size(); ++item)
+    all.push_back({first_features_[item], first_features_[item] + shapes_[item].features});
+  return numbered(all, [&](int64_t feature) {
+    return std::ranges::any_of(feature_shares(feature), is_here) ? feature : -1;
+  });
+}
+
+std::array<TableShare, 4> ItemRow::feature_shares(int64_t feature) const {
+  const auto next = std::ranges::upper_bound(first_features_, feature);
+  const auto item = static_cast<size_t>(next - first_features_.begin()) - 1;
+  std::array<TableShare, 4> shares = shapes_[item].feature_shares(feature - first_features_[item]);
+  for (TableShare& each : shares) each.row += first_rows_[item];
+  return shares;
+}
+
+std::vector<int> feature_parts(const EncoderSpec& encoder, const ReplicaLayout& replica) {
+  if (!encoder.projector.shrinks) return {};
+  return replica.token_shares(encoder.name);
 }
 
 std::vector<int64_t> items_held(const std::vector<ItemShape>& all, const ModelSpec& model,

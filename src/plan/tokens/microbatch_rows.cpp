@@ -33,9 +33,10 @@ ModuleRows module_rows(const Visibility& visible, const TokenLayout& layout,
   return rows;
 }
 
-Ids rows_sent(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed, int rank) {
+Ids rows_sent(const std::vector<TokenRuns>& held, const std::vector<TokenRuns>& needed, int rank,
+              const std::vector<int>& parts = {}) {
   Ids rows;
-  for (const TokenRuns& runs : plan_row_exchange(held, needed, rank).sends)
+  for (const TokenRuns& runs : plan_row_exchange(held, needed, rank, parts).sends)
     rows.push_back(count_tokens(runs));
   return rows;
 }
@@ -78,9 +79,9 @@ EncoderRows encoder_rows(const EncoderSpec& spec, const MicrobatchTokens& tokens
     if (rank == replica.rank && !items.empty())
       rows.items =
           module_rows(row.visible(), row.layout(), replica.sharding(encoder), coordinate.cp,
-                      [&](const TokenRuns& tokens) { return row.features(tokens); });
+                      [&](const TokenRuns& tokens) { return row.projected(tokens); });
   }
-  rows.features = rows_sent(made, taken, replica.rank);
+  rows.features = rows_sent(made, taken, replica.rank, feature_parts(spec, replica));
   rows.feature_gradients = rows_sent(taken, made, replica.rank);
   return rows;
 }

@@ -47,17 +47,28 @@ int64_t count_tokens(const TokenRuns& runs) {
   return rows;
 }
 
+std::vector<int64_t> numbers_of(const TokenRuns& runs) {
+  std::vector<int64_t> numbers;
+  for (const TokenRange& run : runs)
+    for (int64_t number = run.begin; number < run.end; ++number) numbers.push_back(number);
+  return numbers;
+}
+
 RowExchange plan_row_exchange(const std::vector<TokenRuns>& held,
-                              const std::vector<TokenRuns>& needed, int rank) {
+                              const std::vector<TokenRuns>& needed, int rank,
+                              const std::vector<int>& parts) {
   ZEA_ASSERT(held.size() == needed.size());
+  const int most = parts.empty() ? 0 : std::ranges::max(parts);
   const size_t ranks = held.size();
   RowExchange exchange;
   exchange.sends.resize(ranks);
   exchange.receives.resize(ranks);
   for (size_t taker = 0; taker < ranks; ++taker) {
-    TokenRuns open = needed[taker];
-    for (size_t step = 0; step < ranks && !open.empty(); ++step) {
+    std::vector<TokenRuns> open_parts(static_cast<size_t>(most) + 1, needed[taker]);
+    for (size_t step = 0; step < ranks; ++step) {
       const size_t holder = (taker + step) % ranks;
+      TokenRuns& open = open_parts[parts.empty() ? 0 : static_cast<size_t>(parts[holder])];
+      if (open.empty()) continue;
       const TokenRuns part = common(open, held[holder]);
       open = without(open, part);
       if (taker == static_cast<size_t>(rank)) exchange.receives[holder] = part;

@@ -36,6 +36,17 @@ TokenSharding ReplicaLayout::sharding(const std::string& module) const {
   return found == tokens.end() ? TokenSharding{} : found->second;
 }
 
+std::vector<int> ReplicaLayout::token_shares(const std::string& module) const {
+  const int slices = sharding(module).sequence_parallel ? grid(module).tp : 1;
+  std::vector<int> shares(static_cast<size_t>(ranks()), 0);
+  for (int r = 0; r < ranks(); ++r) {
+    if (!has(r, module)) continue;
+    const Coordinate at = coordinate(r, module);
+    shares[static_cast<size_t>(r)] = at.cp * slices + at.tp % slices;
+  }
+  return shares;
+}
+
 std::vector<int64_t> slice_rows(int64_t rows, int parts) {
   std::vector<int64_t> slices;
   for (int64_t part = 0; part < parts; ++part)

@@ -3,6 +3,7 @@
 // that share them, and the features that they become.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "zea/plan/model/model_spec.hpp"
@@ -44,16 +45,26 @@ class ItemRow {
   /// The items here, ascending, that the tokens of `runs` are of.
   std::vector<int64_t> items_of(const TokenRuns& runs) const;
   /// The feature, by number in the microbatch, that a token is a part of; -1: of none.
-  int64_t feature(int64_t token) const { return features_[token]; }
-  /// Those that the tokens of `runs` become, ascending: along these they may fall.
+  int64_t feature(int64_t token) const;
+  /// The rows that a projector makes of the tokens of `runs`, by number in the microbatch,
+  /// ascending: along the tokens they may fall. They are the features but where these are put
+  /// together of several.
+  TokenRuns projected(const TokenRuns& runs) const;
+  /// Those that the tokens of `runs` become, or become a part of.
   TokenRuns features(const TokenRuns& runs) const;
+  /// The projector's rows that a feature is put together of, by number in the microbatch.
+  std::array<TableShare, 4> feature_shares(int64_t feature) const;
 
  private:
   std::vector<ItemShape> shapes_;
-  std::vector<int64_t> starts_;    ///< of the items
-  std::vector<int64_t> features_;  ///< of each token
+  std::vector<int64_t> starts_;                       ///< of the items
+  std::vector<int64_t> first_rows_, first_features_;  ///< of them, by number in the microbatch
+  std::vector<int64_t> rows_;                         ///< of the projector, of each token
   TokenLayout layout_;
 };
+
+/// Of each rank which part it makes of the features that it has rows of (plan_row_exchange).
+std::vector<int> feature_parts(const EncoderSpec& encoder, const ReplicaLayout& replica);
 
 /// The items of an encoder in a microbatch, by number among `all` of them, ascending, of which this
 /// rank of the replica holds tokens: only these are decoded for it. Empty where it has no part of

@@ -25,7 +25,8 @@ struct TpRows {
 /// The rows of a module's tokens on the tp ranks of this rank, and its part of their attention.
 struct ModuleRows {
   TpRows held;
-  TpRows read;  ///< of these, what the module's last unit reads: targets, or features
+  TpRows read;  ///< of these, what the module's last unit reads: targets, or features before they
+                ///< are resampled
   std::optional<ContextPlan> context;  ///< of the widest windows: all exchange the same rows
 };
 

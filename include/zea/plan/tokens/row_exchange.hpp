@@ -17,6 +17,8 @@ using TokenRuns = std::vector<TokenRange>;
 
 /// How many these are.
 int64_t count_tokens(const TokenRuns& runs);
+/// Each of them.
+std::vector<int64_t> numbers_of(const TokenRuns& runs);
 
 /// One rank's part: what it sends to and receives from each rank.
 struct RowExchange {
@@ -25,9 +27,12 @@ struct RowExchange {
 };
 
 /// `held` and `needed`: of each rank. A row comes from the taker itself where it holds it, else
-/// from the first holder after the taker, around. Rows that nobody holds are not sent.
+/// from the first holder after the taker, around. Rows that nobody holds are not sent. With `parts`
+/// a row is a sum: of each rank which part of the rows that it holds is there, so that a taker gets
+/// each part once; empty: all are whole.
 RowExchange plan_row_exchange(const std::vector<TokenRuns>& held,
-                              const std::vector<TokenRuns>& needed, int rank);
+                              const std::vector<TokenRuns>& needed, int rank,
+                              const std::vector<int>& parts = {});
 
 /// For each row of `wanted` (ascending, all of them in `held`) its index among the rows of `held`.
 std::vector<int64_t> indices_of_rows(const TokenRuns& wanted, const TokenRuns& held);

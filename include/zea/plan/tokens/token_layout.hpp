@@ -40,6 +40,8 @@ struct ReplicaLayout {
   Coordinate coordinate(int rank_in_replica, const std::string& module) const;
   ModuleGrid grid(const std::string& module) const;
   TokenSharding sharding(const std::string& module) const;
+  /// Of each rank which share of the module's tokens it holds: those with the same have copies.
+  std::vector<int> token_shares(const std::string& module) const;
 };
 
 /// Rows of each of `parts` slices of `rows` rows, which differ by one at most.
