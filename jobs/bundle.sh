@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
-# Packs what was built into one archive that another machine unpacks anywhere: jobs/bundle.sh [--tests] [preset [archive]], by default of
-# release, into build/<preset>/zea-<version>.tar.gz. It holds zea, its tools, scripts, decks and the libraries that they need, but for libtorch and
-# MPI. There ZEA_TORCH_ROOT names libtorch's folder, and MPI is an Open MPI 4 that is loaded or installed:
-#   tar xf zea-0.1.0.tar.gz && ZEA_TORCH_ROOT=/opt/torch mpirun -n 4 zea-0.1.0/bin/zea -i deck.toml
-# --tests adds those of GPUs (preset ci builds them) and share/zea/tests/gpu/first_run.sh, which runs them all.
+# Packs what was built into one archive that another machine unpacks anywhere: jobs/bundle.sh [--tests] [--no-mpi] [preset
+# [archive]], by default of release, into build/<preset>/zea-<version>.tar.gz. It holds zea, its tools, scripts, decks and the
+# libraries that they need, but for libtorch, whose folder ZEA_TORCH_ROOT names there; and the Open MPI of the build, for
+# machines without one, whose launcher is bin/zea-mpirun. An Open MPI 4 that is loaded or installed is taken first, by mpirun:
+#   tar xf zea-0.1.0.tar.gz && ZEA_TORCH_ROOT=/opt/torch zea-0.1.0/bin/zea-mpirun -n 4 zea-0.1.0/bin/zea -i deck.toml
+# --tests adds those of GPUs (preset ci builds them) and share/zea/tests/gpu/first_run.sh, which runs them all; --no-mpi leaves
+# Open MPI out. The licences of what is of others lie in share/doc/zea/licenses.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tests=false
-if [ "${1:-}" = --tests ]; then
-  tests=true
+tests=false mpi=true
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+  --tests) tests=true ;;
+  --no-mpi) mpi=false ;;
+  *) echo "bundle: $1 is neither --tests nor --no-mpi" >&2; exit 1 ;;
+  esac
   shift
-fi
+done
 preset=${1:-release}
 cmake=.venv/bin/cmake
 most_mib=50
@@ -21,10 +27,16 @@ archive=${2:-build/$preset/zea-$version.tar.gz}
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"$cmake" --install "build/$preset" --prefix "$folder/zea-$version" --strip >/dev/null
+tree=$folder/zea-$version
+"$cmake" --install "build/$preset" --prefix "$tree" --strip >/dev/null
 if $tests; then
-  "$cmake" --install "build/$preset" --component tests --prefix "$folder/zea-$version" --strip >/dev/null
+  "$cmake" --install "build/$preset" --component tests --prefix "$tree" --strip >/dev/null
 fi
+if $mpi; then
+  jobs/bundle_mpi.sh "build/$preset/src/zea" "$tree" >"$folder/of_others"
+fi
+find "$tree" -name '*.so*' -path '*/zea/*' -not -path '*/openmpi/*' >>"$folder/of_others"
+jobs/bundle_licenses.sh "$tree" <"$folder/of_others"
 tar -C "$folder" -czf "$archive" "zea-$version"
 mib=$((($(stat -c %s "$archive") + 1048575) / 1048576))
 [ "$mib" -le "$most_mib" ] || { echo "bundle: $archive has $mib MiB, more than $most_mib" >&2; exit 1; }

@@ -10,7 +10,7 @@ function(zea_movable target folder)
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
 endfunction()
 
-# What every system has, and what comes from elsewhere: libtorch, CUDA, MPI.
+# What every system has, and what comes from elsewhere: libtorch, CUDA, MPI (jobs/bundle_mpi.sh).
 set(zea_not_beside
   "^ld-linux" "^lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\\+\\+|gomp|[at]san|ubsan)\\.so"
   "^lib(torch|c10|nccl|nv|mpi|open-|cu(da|blas|dnn|fft|rand|solver|sparse|pti))")
@@ -20,6 +20,7 @@ install(RUNTIME_DEPENDENCY_SET zea_needs PRE_EXCLUDE_REGEXES ${zea_not_beside}
 # zea_start(): bin/zea.
 function(zea_start)
   file(RELATIVE_PATH program /${CMAKE_INSTALL_BINDIR} /${zea_programs}/zea)
+  set(bundled_mpi ${zea_programs}/openmpi)
   list(GET MPI_CXX_LIBRARIES 0 mpi_library)
   get_filename_component(mpi_folder ${mpi_library} DIRECTORY)
   configure_file(${CMAKE_CURRENT_SOURCE_DIR}/start_zea.sh.in start_zea.sh @ONLY)

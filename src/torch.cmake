@@ -1,5 +1,5 @@
 # libtorch (find_torch.cmake) as one imported target, with and without a CUDA toolkit. Its include folder goes last (-idirafter), since the wheel's own fmt would shadow the system's.
-add_library(torch_cpu INTERFACE IMPORTED)
+add_library(torch_cpu INTERFACE IMPORTED GLOBAL)
 target_compile_options(torch_cpu INTERFACE "SHELL:-idirafter ${ZEA_TORCH_ROOT}/include")
 target_link_libraries(torch_cpu INTERFACE ${ZEA_TORCH_ROOT}/lib/libtorch_cpu.so ${ZEA_TORCH_ROOT}/lib/libc10.so)
 target_link_options(torch_cpu INTERFACE -Wl,--allow-shlib-undefined)

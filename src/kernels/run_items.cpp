@@ -3,6 +3,8 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "zea/kernels/stream_handle.hpp"
+
 namespace zea::detail {
 
 bool runs_kernels(const at::Tensor& x) {
@@ -12,7 +14,7 @@ bool runs_kernels(const at::Tensor& x) {
 }
 
 void* stream_of(const at::Tensor& x) {
-  return c10::impl::getDeviceGuardImpl(x.device().type())->getStream(x.device()).native_handle();
+  return stream_handle(c10::impl::getDeviceGuardImpl(x.device().type())->getStream(x.device()));
 }
 
 }  // namespace zea::detail

@@ -27,7 +27,7 @@ c10::MempoolId_t new_graph_pool() {
 
 GraphMemory::GraphMemory(c10::MempoolId_t pool, c10::Stream stream) : pool_(pool), stream_(stream) {
   allocator().emptyCache();
-  void* captured = stream.native_handle();
+  void* captured = stream_handle(stream);
   allocator().beginAllocateToPool(stream.device_index(), pool_,
                                   [captured](cudaStream_t of) { return of == captured; });
 }

@@ -11,6 +11,7 @@
 
 #include "zea/core/error.hpp"
 #include "zea/core/host_name.hpp"
+#include "zea/kernels/stream_handle.hpp"
 
 namespace zea {
 namespace {
@@ -30,7 +31,7 @@ const c10::impl::DeviceGuardImplInterface& cuda() {
 
 /// libtorch's stream at the time of the call.
 void* compute_stream() {
-  return cuda().getStream(cuda().getDevice()).native_handle();
+  return stream_handle(cuda().getStream(cuda().getDevice()));
 }
 
 /// NCCL refuses ranks of one node that share a GPU: each becomes a node of its own.

@@ -65,7 +65,7 @@ void StepGraphs::capture(Kept& kept, const Walk& walk) {
   const Traffic before = mesh_.traffic();
   const c10::StreamGuard guard(stream_);
   kept.memory = std::make_unique<GraphMemory>(pool_, stream_);
-  kept.graph = std::make_unique<CapturedGraph>(stream_.native_handle(),
+  kept.graph = std::make_unique<CapturedGraph>(stream_handle(stream_),
                                                [&] { kept.loss = walk(kept.microbatches); });
   kept.memory->close();
   kept.sent = traffic_between(before, mesh_.traffic());
@@ -74,7 +74,7 @@ void StepGraphs::capture(Kept& kept, const Walk& walk) {
 void StepGraphs::launch(Kept& kept) {
   ActionRecord::Call call = mesh_.record().begin_call(group_, "a step's graph");
   const c10::Stream stream = current_stream(device_);
-  kept.graph->launch(stream.native_handle());
+  kept.graph->launch(stream_handle(stream));
   const auto ended = std::make_shared<c10::Event>(device_.type());
   ended->record(stream);
   mesh_.record().leave_to_device(std::move(call), {}, [ended] { return ended->query(); });

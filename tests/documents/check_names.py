@@ -29,7 +29,7 @@ SCRIPTS = ["jobs/pack*.py", "postprocess/*.py", "tests/bench/bench_*.py"]
 OWN_PROGRAMS = ["zea", "zea-import", "zea-consolidate", "zea-inspect", "zea-compare", "zea-generate"]
 # Programs of others, whose options are theirs.
 OTHERS = "mpirun kill touch scancel sbatch srun tensorboard cp rsync ulimit dd perf apptainer spack nproc".split()
-OPTIONS_OF_OTHERS = "--shm-size --allow-run-as-root --oversubscribe --bind-to --gpu-bind --gpus-per-task".split()
+OPTIONS_OF_OTHERS = "--shm-size --allow-run-as-root --oversubscribe --bind-to --gpu-bind --gpus-per-task -x".split()
 # Names of libraries, of processors and of what libraries write, which nothing of ours spells.
 NOT_OURS = """
     vader_segment amx_tile async_save find_package torch nvidia cuda crt cccl at parallel_for f member path LOCK SAVE
@@ -66,6 +66,7 @@ def help_texts():
         # argparse's own, of scripts that need packages: read, not run.
         **{script.name: script.read_text() for script in scripts},
         "setup.sh": (ROOT / "jobs/setup.sh").read_text(),
+        "bundle.sh": (ROOT / "jobs/bundle.sh").read_text(),
         "file": "--file " + (ROOT / "tests/support/chosen_tests.cpp").read_text(),
     }
 

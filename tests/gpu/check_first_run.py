@@ -187,6 +187,23 @@ class FirstRun(unittest.TestCase):
             checks.parity(SimpleNamespace(quick=False), None)
         self.assertEqual(taken, [(1, 0), (3, 0), (2, 0), (3, 1), (2, 1), (3, 2)])
 
+    def test_takes_the_packed_launcher_where_the_machine_has_none(self):
+        """Or one that is not Open MPI's."""
+        from machine import launcher_of
+
+        programs = self.folder / "bin"
+        programs.mkdir()
+        tree = SimpleNamespace(folder=self.folder)
+        for path, name in (("mpirun", "mpirun (Open MPI) 4.1.6"), ("zea-mpirun", "not asked")):
+            (programs / path).write_text(f"#!/bin/sh\necho '{name}'\n")
+            (programs / path).chmod(0o755)
+        with mock.patch.dict(os.environ, PATH=f"{programs}:/usr/bin:/bin"):
+            self.assertEqual(launcher_of(tree)[0], "mpirun")
+            (programs / "mpirun").write_text("#!/bin/sh\necho HYDRA build details\n")
+            self.assertEqual(launcher_of(tree)[0], programs / "zea-mpirun")
+            (programs / "zea-mpirun").unlink()
+            self.assertEqual(launcher_of(tree)[0], "mpirun")
+
     def test_trains_a_model_that_sees_and_hears_on_ranks_of_their_own(self):
         from families import apart, families, prepare, ranks_apart
         from machine import Tree

@@ -7,6 +7,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
 
+#include "zea/kernels/stream_handle.hpp"  // by which a stream is captured
+
 namespace zea {
 
 /// One that no other graphs have.

@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2] / "jobs")]
 
-from machine import Tree, default_tree, query_gpus, run  # noqa: E402
+from machine import Tree, default_tree, launcher_of, query_gpus, run  # noqa: E402
 from report import Part, Report  # noqa: E402
 from setting import Setting, TimeIsUp  # noqa: E402
 import checks  # noqa: E402
@@ -42,7 +42,8 @@ def parse():
     parser.add_argument("--minutes", type=float, default=25, help="that all may take (default: 25)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: tries this script")
     parser.add_argument("--quick", action="store_true", help="less of everything")
-    parser.add_argument("--mpirun", default="mpirun --allow-run-as-root --oversubscribe --bind-to none")
+    launcher = "the machine's, or the packed tree's where that has no Open MPI, for more ranks than cores"
+    parser.add_argument("--mpirun", help=f"how ranks are started (default: {launcher})")
     return parser.parse_args()
 
 
@@ -58,12 +59,13 @@ def main():
     gpus = len(query_gpus("index")) if arguments.device == "cuda" else 0
     if arguments.device == "cuda" and not gpus:
         raise SystemExit("first_run: nvidia-smi shows no GPU; --device cpu tries the script itself")
+    tree = Tree(arguments.tree or default_tree())
     setting = Setting(
-        tree=Tree(arguments.tree or default_tree()),
+        tree=tree,
         device=arguments.device,
         gpus=max(1, gpus),
         folder=arguments.out.resolve(),
-        mpirun=shlex.split(arguments.mpirun),
+        mpirun=shlex.split(arguments.mpirun) if arguments.mpirun else launcher_of(tree),
         quick=arguments.quick,
         end=time.monotonic() + 60 * arguments.minutes,
     )

@@ -89,6 +89,14 @@ def default_tree():
     return packed if (packed / "bin/zea").is_file() else PROJECT / "build/ci"
 
 
+def launcher_of(tree):
+    """mpirun of the machine, or of the tree where that is not Open MPI's, for ranks that may be more than cores."""
+    packed = tree.folder / "bin/zea-mpirun"
+    has_its_own = shutil.which("mpirun") and re.search("Open ?(MPI|RTE)", run(["mpirun", "--version"], 60).output)
+    launcher = packed if packed.exists() and not has_its_own else "mpirun"
+    return [launcher, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
 def query_gpus(what):
     """Lines of nvidia-smi's answer, each split at commas; none without it."""
     if not shutil.which("nvidia-smi"):
