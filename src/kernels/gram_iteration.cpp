@@ -4,7 +4,6 @@
 #include "zea/kernels/gram_iteration.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "bf16_pairs.hpp"
 #include "pair_matmul.hpp"
@@ -63,29 +62,40 @@ struct PairedMatrix {
   int64_t rows, columns;
 };
 
+/// 32 bf16 of two rows as pairs: of the first or the second 16 columns.
+ZEA_PAIR_CODE inline __m512i woven_part(FloatVector first, FloatVector second, int part) {
+  constexpr SixteenPairs kFirst = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const SixteenPairs lower = kFirst + static_cast<uint32_t>(16 * part);
+  const SixteenPairs words = lower | (lower + 32) << 16;
+  return _mm512_permutex2var_epi16((__m512i)first, (__m512i)words, (__m512i)second);
+}
+
 /// Rounds 16 rows from `row`, columns from `column` on, 16 or 32, scale times what begins at
 /// `from`; of panels of rows not the columns before `first`.
 ZEA_PAIR_CODE void pair_block(const float* from, int64_t stride, float scale, int64_t row,
                               int64_t column, int64_t first, const PairedMatrix& to) {
   const __m512 scales = _mm512_set1_ps(scale);
   const int64_t end = std::min(column + 2 * kWidth, to.columns);
-  SixteenBf16 values[kWidth][2] = {};  // of a row, in the order of memory
+  FloatVector rows[kWidth];
+  for (int r = 0; r < kWidth; ++r) {
+    const float* const values = from + r * stride;
+    const SixteenBf16 lower = narrowed(_mm512_loadu_ps(values) * scales);
+    SixteenBf16 upper{};
+    if (end - column > kWidth) upper = narrowed(_mm512_loadu_ps(values + kWidth) * scales);
+    rows[r] = (FloatVector)_mm512_maskz_inserti64x4(0xFF, _mm512_castsi256_si512((__m256i)lower),
+                                                    (__m256i)upper, 1);
+  }
   for (int64_t c = column; c < end; c += kWidth) {
-    const int64_t part = (c - column) / kWidth;
     Bf16Pair* const panel = to.of_columns + c * to.rows / 2 + row / 2 * kWidth;
-    for (int r = 0; r < kWidth; ++r)
-      values[r][part] = narrowed(_mm512_loadu_ps(from + r * stride + c - column) * scales);
     for (int r = 0; r < kWidth; r += 2)
       _mm512_storeu_si512(panel + r / 2 * kWidth,
-                          (__m512i)woven(values[r][part], values[r + 1][part]));
+                          woven_part(rows[r], rows[r + 1], c == column ? 0 : 1));
   }
-  FloatVector pairs[kWidth];
-  std::memcpy(pairs, values, sizeof pairs);
-  transpose_square<float>(pairs);
+  transpose_square<float>(rows);
   Bf16Pair* const panel = to.of_rows + row * to.columns / 2;
   for (int64_t c = first; c < end; c += 2)
     _mm512_storeu_ps(reinterpret_cast<float*>(panel + c / 2 * kWidth),
-                     (__m512)pairs[(c - column) / 2]);
+                     (__m512)rows[(c - column) / 2]);
 }
 
 /// What is above the diagonal of a square of 16 goes below it: of a product of symmetric matrices
