@@ -55,7 +55,8 @@ bool lies_in(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards, int
 class Loads {
  public:
   Loads(const MuonPart& part, const Sharding& sharding)
-      : shards_(sharding.shards), loads_(static_cast<size_t>(shards_ * sharding.replicas), 0) {
+      : shards_(sharding.shards),
+        loads_(static_cast<size_t>(shards_) * static_cast<size_t>(sharding.replicas), 0) {
     for (const MuonMatrix& matrix : part.matrices) all_ += multiplications(matrix);
   }
 
@@ -95,7 +96,8 @@ void deal(MuonPart& part, const std::vector<FlatBuffer>& buffers, const Sharding
         loads.take(multiplications(matrix), shard_with_most(matrix, buffer, sharding.shards));
   }
   std::ranges::stable_sort(part.matrices, {}, &MuonMatrix::owner);
-  part.counts.assign(static_cast<size_t>(sharding.shards * sharding.replicas), 0);
+  part.counts.assign(static_cast<size_t>(sharding.shards) * static_cast<size_t>(sharding.replicas),
+                     0);
   for (const MuonMatrix& matrix : part.matrices)
     part.counts[static_cast<size_t>(matrix.owner)] += matrix.held_elements();
 }

@@ -130,7 +130,7 @@ TokenRuns ItemRow::projected(const TokenRuns& runs) const {
 }
 
 TokenRuns ItemRow::features(const TokenRuns& runs) const {
-  const TokenRuns rows = projected(runs);
+  TokenRuns rows = projected(runs);
   if (std::ranges::none_of(shapes_, is_resampled) && first_rows_ == first_features_) return rows;
   const std::vector<int64_t> here = numbers_of(rows);
   const auto is_here = [&](const TableShare& of) {
