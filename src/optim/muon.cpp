@@ -190,8 +190,8 @@ void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const D
   };
   Pending arriving =
       part.shard_group->all_to_all(section.data_ptr(), sent, others.data_ptr(), received, type);
-  orthogonalise_made(part, section, false, due);  // the others come meanwhile
   arriving.wait();
+  orthogonalise_made(part, section, false, due);
   each_join([](const at::Tensor& whole, const at::Tensor& run) { whole.copy_(run); });
   orthogonalise_made(part, joined, true, due);
   each_join([](const at::Tensor& whole, const at::Tensor& run) { run.copy_(whole); });
