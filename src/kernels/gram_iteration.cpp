@@ -98,13 +98,6 @@ ZEA_PAIR_CODE void pair_block(const float* from, int64_t stride, float scale, in
                      (__m512)rows[(c - column) / 2]);
 }
 
-/// What is above the diagonal of a square of 16 goes below it: of a product of symmetric matrices
-/// that were rounded both are not quite the same, and left and right operands must be.
-void mirror_block(float* first, int64_t stride) {
-  for (int r = 1; r < kWidth; ++r)
-    for (int c = 0; c < r; ++c) first[r * stride + c] = first[c * stride + r];
-}
-
 class InPairs : public GramIteration {
  public:
   InPairs(const at::Tensor& x, double divisor)
@@ -200,7 +193,8 @@ class InPairs : public GramIteration {
     // What is above the diagonal becomes pairs there and below.
     const PairedMatrix to{square.pairs, square.pairs, short_, short_};
     each_sixteen(short_, [&](int64_t row) {
-      mirror_block(square.floats + row * short_ + row, short_);
+      // Left and right operands must be the same: those of a rounded product are not quite so.
+      mirror_square(square.floats + row * short_ + row, short_, kWidth);
       for (int64_t column = row; column < short_; column += 2 * kWidth)
         pair_block(square.floats + row * short_ + column, short_, 1, row, column,
                    std::max(column, row + kWidth), to);

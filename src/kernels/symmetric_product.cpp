@@ -82,8 +82,7 @@ void mirror_tiles(const at::Tensor& room) {
   for (int64_t i = 0; i < size; i += L) {
     for (int64_t j = i + L; j < size; j += L)
       transpose(first + i * stride + j, stride, L, L, first + j * stride + i, stride);
-    for (int64_t r = i; r < i + L; ++r)
-      for (int64_t c = i; c < r; ++c) first[r * stride + c] = first[c * stride + r];
+    mirror_square(first + i * stride + i, stride, L);
   }
 }
 

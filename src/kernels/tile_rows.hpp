@@ -172,6 +172,13 @@ ZEA_WIDE_CLONES void transpose(const W* source, int64_t source_stride, int64_t r
     }
 }
 
+/// What is above the diagonal of a square goes below it.
+template <class W>
+void mirror_square(W* first, int64_t stride, int64_t size) {
+  for (int64_t r = 1; r < size; ++r)
+    for (int64_t c = 0; c < r; ++c) first[r * stride + c] = first[c * stride + r];
+}
+
 /// Memory of a thread, aligned to vectors, not initialized.
 template <class W>
 class TileMemory {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -134,7 +133,7 @@ Muon::Moved Muon::move_part(const Part& part, const Due& due, const Update& upda
   if (part.shard_group) {
     orthogonalise_joined(moved, section, due);
   } else {
-    orthogonalise_made(part, section, false, due);
+    orthogonalise_made(part, section, at::Tensor(), due);
   }
   if (part.replicas) {
     moved.arriving.wait();
@@ -188,33 +187,30 @@ void Muon::orthogonalise_joined(Moved& moved, const at::Tensor& section, const D
       visit(joined.narrow(0, join.to, join.elements), from.narrow(0, join.from, join.elements));
     }
   };
-  Pending arriving =
-      part.shard_group->all_to_all(section.data_ptr(), sent, others.data_ptr(), received, type);
-  arriving.wait();
-  orthogonalise_made(part, section, false, due);
+  part.shard_group->all_to_all(section.data_ptr(), sent, others.data_ptr(), received, type).wait();
   each_join([](const at::Tensor& whole, const at::Tensor& run) { whole.copy_(run); });
-  orthogonalise_made(part, joined, true, due);
+  orthogonalise_made(part, section, joined, due);
   each_join([](const at::Tensor& whole, const at::Tensor& run) { run.copy_(whole); });
   moved.arriving =
       part.shard_group->all_to_all(others.data_ptr(), received, section.data_ptr(), sent, type);
 }
 
-/// This tp rank's pieces of the matrices that this rank makes, those that are joined or those that
-/// are not, become those of what is made. Padding of pieces stays as it is.
-void Muon::orthogonalise_made(const Part& part, const at::Tensor& there, bool joined,
+/// This tp rank's pieces of the matrices that this rank makes become those of what is made. Padding
+/// of pieces stays as it is.
+void Muon::orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
                               const Due& due) const {
-  std::vector<MuonMade> all;
-  std::ranges::copy_if(part.share.made, std::back_inserter(all),
-                       [&](const MuonMade& made) { return made.is_joined == joined; });
+  const auto place = [&](const MuonMade& made) { return made.is_joined ? joined : section; };
+  const std::vector<MuonMade>& all = part.share.made;
   if (all.empty()) return;
   at::Tensor pieces;  // (tp rank, element), from the first matrix on
   const int64_t first = part.pieces ? all.front().begin : 0;
   if (part.pieces)
     pieces = gathered(
-        part, there.narrow(0, first, part.plan.counts[static_cast<size_t>(part.share.rank)]));
+        part, place(all.front())
+                  .narrow(0, first, part.plan.counts[static_cast<size_t>(part.share.rank)]));
   for (const MuonMade& made : all) {
     const MuonMatrix& matrix = part.plan.matrices[static_cast<size_t>(made.matrix)];
-    const at::Tensor own = there.narrow(0, made.begin, matrix.held_elements());
+    const at::Tensor own = place(made).narrow(0, made.begin, matrix.held_elements());
     if (due.is(matrix))
       orthogonalise_in(
           own, part.pieces ? pieces.narrow(1, made.begin - first, own.numel()) : own.unsqueeze(0),

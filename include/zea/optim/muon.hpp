@@ -58,7 +58,7 @@ class Muon {
   at::Tensor updates_of(const Part& part, const Due& due, const Update& update) const;
   void for_each_run(const Part& part, const Due& due, const auto& visit) const;
   void orthogonalise_joined(Moved& moved, const at::Tensor& section, const Due& due) const;
-  void orthogonalise_made(const Part& part, const at::Tensor& there, bool joined,
+  void orthogonalise_made(const Part& part, const at::Tensor& section, const at::Tensor& joined,
                           const Due& due) const;
   at::Tensor gathered(const Part& part, const at::Tensor& own) const;
   void orthogonalise_in(const at::Tensor& own, const at::Tensor& pieces,

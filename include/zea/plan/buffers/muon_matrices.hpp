@@ -55,8 +55,8 @@ struct MuonMade {
 /// A run of a matrix that is joined.
 struct MuonJoin {
   int shard;
-  int64_t
-      from;    ///< among what is received; of the own shard, among its runs that its replica makes
+  /// Among what is received; of the own shard, among its runs that its replica makes.
+  int64_t from;
   int64_t to;  ///< among what is joined
   int64_t elements;
 };
