@@ -73,25 +73,20 @@ double muon_scale(MuonRate rate, int64_t rows, int64_t columns) {
 }
 
 Muon::Muon(Engine& engine) : engine_(engine) {
-  const Plan& plan = engine.plan();
-  for (MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
-                                   plan.held_buffers(engine.world_rank())))
-    parts_.push_back(make_part(std::move(part)));
+  for (MuonWork& work : muon_work(engine.plan(), engine.world_rank()))
+    parts_.push_back(make_part(std::move(work)));
 }
 
-Muon::Part Muon::make_part(MuonPart planned) {
+Muon::Part Muon::make_part(MuonWork work) {
   const Plan& plan = engine_.plan();
-  const Sharding& sharding = plan.shardings[planned.buffers.front()];
-  const std::string& module = plan.buffers[planned.buffers.front()].module;
-  Part part;
-  part.plan = std::move(planned);
+  const int buffer = work.part.buffers.front();
+  const Sharding& sharding = plan.shardings[buffer];
+  const std::string& module = plan.buffers[buffer].module;
+  Part part{std::move(work.part), std::move(work.share)};
   Mesh& mesh = engine_.mesh();
   if (sharding.shards > 1) part.shard_group = &mesh.along(module, sharding.sharded_over);
   if (sharding.replicas > 1) part.replicas = &mesh.along(module, sharding.summed_over);
   if (plan.mesh.grid(module).tp > 1) part.pieces = &mesh.along(module, sharding.cut_over);
-  const int buffer = part.plan.buffers.front(), rank = engine_.world_rank();
-  part.share = muon_share(part.plan, plan.buffers, sharding, plan.shard_of(rank, buffer),
-                          plan.copy_of(rank, buffer), part.pieces != nullptr);
   return part;
 }
 

@@ -9,7 +9,7 @@
 
 #include "zea/optim/update.hpp"
 #include "zea/parallel/engine.hpp"
-#include "zea/plan/buffers/muon_matrices.hpp"
+#include "zea/plan/muon_work.hpp"
 
 namespace zea {
 
@@ -53,7 +53,7 @@ class Muon {
     Pending arriving;
   };
 
-  Part make_part(MuonPart planned);
+  Part make_part(MuonWork work);
   Moved move_part(const Part& part, const Due& due, const Update& update) const;
   at::Tensor updates_of(const Part& part, const Due& due, const Update& update) const;
   void for_each_run(const Part& part, const Due& due, const auto& visit) const;

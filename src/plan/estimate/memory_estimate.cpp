@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "memory_walk.hpp"
-#include "zea/plan/buffers/muon_matrices.hpp"
 #include "zea/plan/buffers/owned_bytes.hpp"
 #include "zea/plan/estimate/kept_keys.hpp"
+#include "zea/plan/muon_work.hpp"
 
 namespace zea {
 namespace {
@@ -57,15 +57,8 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
 /// the buffers before.
 int64_t muon_bytes(const Plan& plan, int world_rank) {
   int64_t most = 0, before = 0;
-  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
-                                         plan.held_buffers(world_rank))) {
-    const int buffer = part.buffers.front();
-    const std::string& module = plan.buffers[buffer].module;
-    const Sharding& sharding = plan.shardings[buffer];
-    const int64_t tp = plan.mesh.grid(module).tp;
-    const MuonShare share =
-        muon_share(part, plan.buffers, sharding, plan.shard_of(world_rank, buffer),
-                   plan.copy_of(world_rank, buffer), tp > 1);
+  for (const auto& [part, share] : muon_work(plan, world_rank)) {
+    const int64_t tp = plan.mesh.grid(plan.buffers[part.buffers.front()].module).tp;
     const int64_t own = part.counts[static_cast<size_t>(share.rank)];
     const int64_t moved = std::reduce(share.of_replicas.begin(), share.of_replicas.end()) +
                           std::reduce(share.received.begin(), share.received.end());

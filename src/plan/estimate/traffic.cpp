@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "unit_traffic.hpp"
-#include "zea/plan/buffers/muon_matrices.hpp"
 #include "zea/plan/mesh/reduction.hpp"
+#include "zea/plan/muon_work.hpp"
 
 namespace zea {
 namespace {
@@ -85,23 +85,20 @@ class StepTraffic {
   /// gathered there; and replicas of a shard give each other what they have of it.
   void add_muon(const std::vector<bool>& buffers_with_gradient) {
     const auto has_gradient = [&](int buffer) { return buffers_with_gradient[buffer]; };
-    for (const MuonPart& part : muon_parts(plan_.model, plan_.buffers, plan_.shardings,
-                                           plan_.param_rules, plan_.held_buffers(rank_))) {
-      if (std::ranges::any_of(part.buffers, has_gradient)) add_muon(part);
-    }
+    for (const MuonWork& work : muon_work(plan_, rank_))
+      if (std::ranges::any_of(work.part.buffers, has_gradient)) add_muon(work);
   }
 
   Traffic take() { return std::move(traffic_); }
 
  private:
-  void add_muon(const MuonPart& part) {
-    const int buffer = part.buffers.front(), shard = plan_.shard_of(rank_, buffer),
-              copy = plan_.copy_of(rank_, buffer);
+  void add_muon(const MuonWork& work) {
+    const auto& [part, share] = work;
+    const int buffer = part.buffers.front(), shard = plan_.shard_of(rank_, buffer);
     const std::string& module = plan_.buffers[buffer].module;
     const Sharding& sharding = plan_.shardings[buffer];
     const DType type = plan_.precision.master;
     const int tp = plan_.mesh.grid(module).tp;
-    const MuonShare share = muon_share(part, plan_.buffers, sharding, shard, copy, tp > 1);
     if (sharding.shards > 1)
       add(group_name(module, sharding.sharded_over), type,
           sent_by_all_to_all(share.sent, shard) + sent_by_all_to_all(share.received, shard));
@@ -111,7 +108,7 @@ class StepTraffic {
                              plan_.piece_rank(rank_, buffer)));
     if (sharding.replicas > 1)
       add(group_name(module, sharding.summed_over), type,
-          sent_by_all_gather(share.of_replicas, copy));
+          sent_by_all_gather(share.of_replicas, plan_.copy_of(rank_, buffer)));
   }
 
   void add(const std::string& group, DType dtype, int64_t elements) {
