@@ -10,14 +10,17 @@ namespace zea {
 namespace {
 
 /// Of a linear's name or of its last words. Short, so that its parts do not stand too deep in each
-/// other, without counts, which would make it long, and matched in a time that grows with both
-/// lengths alone: strangers wrote it.
+/// other, without counts, which would make it long, or numbers of groups, which std::regex reads of
+/// any length, and matched in a time that grows with both lengths alone: strangers wrote it.
 bool matches(const std::string& name, const std::string& words, const std::string& where) {
   constexpr size_t kMostWords = 256;
-  if (words.size() > kMostWords || words.find('{') != std::string::npos)
+  bool has_numbers = words.find('{') != std::string::npos;
+  for (size_t i = 1; i < words.size(); ++i)
+    has_numbers |= words[i - 1] == '\\' && words[i] >= '0' && words[i] <= '9';
+  if (words.size() > kMostWords || has_numbers)
     throw WeightsError(where + ": alpha_pattern has \"" + words.substr(0, kMostWords) +
                        "\"; allowed: up to " + std::to_string(kMostWords) +
-                       " characters, and no counts in braces");
+                       " characters, no counts in braces, and no groups by number");
   try {
     const auto way = std::regex::ECMAScript | std::regex_constants::__polynomial;
     return std::regex_match(name, std::regex("(.*\\.)?(" + words + ")", way));
