@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peft_config.hpp"
 
+#include <algorithm>
 #include <regex>
 
 #include "strict_json.hpp"
@@ -14,10 +15,11 @@ namespace {
 /// any length, and matched in a time that grows with both lengths alone: strangers wrote it.
 bool matches(const std::string& name, const std::string& words, const std::string& where) {
   constexpr size_t kMostWords = 256;
-  bool has_numbers = words.find('{') != std::string::npos;
-  for (size_t i = 1; i < words.size(); ++i)
-    has_numbers |= words[i - 1] == '\\' && words[i] >= '0' && words[i] <= '9';
-  if (words.size() > kMostWords || has_numbers)
+  const auto is_group_number = [](char before, char digit) {
+    return before == '\\' && digit >= '0' && digit <= '9';
+  };
+  if (words.size() > kMostWords || words.find('{') != std::string::npos ||
+      std::ranges::adjacent_find(words, is_group_number) != words.end())
     throw WeightsError(where + ": alpha_pattern has \"" + words.substr(0, kMostWords) +
                        "\"; allowed: up to " + std::to_string(kMostWords) +
                        " characters, no counts in braces, and no groups by number");
