@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/plan/muon_work.hpp"
 
+#include <utility>
+
 namespace zea {
 
 std::vector<MuonWork> muon_work(const Plan& plan, int world_rank) {
