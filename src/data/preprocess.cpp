@@ -1,110 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resize, crop, scale and normalise, equal to CLIPImageProcessor's PIL back end bit for bit:
-// bicubic (a = -0.5) or bilinear with antialiasing, weights in 22-bit fixed point, horizontal then
-// vertical, each rounded to 8 bits. Only the pixels that the crop keeps are computed, so a 1 x 10^8
-// image costs no more memory than it came with.
+// Crops, tiles and squares of an image, resized, scaled and normalised.
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "decode.hpp"
+#include "resize.hpp"
 #include "zea/core/error.hpp"
 #include "zea/data/image.hpp"
 
 namespace zea {
 namespace {
 
-constexpr int kFractionBits =
-    22;  ///< 32 minus 8 of the pixel minus 2 of headroom for weights outside 0..1
-
-/// Source pixels [first, first + weights.size()) that make one target pixel.
-struct Taps {
-  int64_t first = 0;
-  std::vector<int32_t> weights;  ///< fixed point
-};
-
-/// Target pixels [first, first + count) of a row of `source_size` pixels resized to `target_size`.
-std::vector<Taps> make_taps(int64_t source_size, int64_t target_size, int64_t first, int64_t count,
-                            Resampling resampling) {
-  std::vector<Taps> taps;
-  for (int64_t i = first; i < first + count; ++i) {
-    const SourceWeights exact = source_weights(i, source_size, target_size, resampling);
-    Taps& rounded = taps.emplace_back(Taps{exact.first, {}});
-    for (const double weight : exact.weights)
-      rounded.weights.push_back(static_cast<int32_t>(std::round(weight * (1 << kFractionBits))));
-  }
-  return taps;
-}
-
-uint8_t round_to_8_bits(int64_t sum) {
-  return static_cast<uint8_t>(std::clamp<int64_t>(sum >> kFractionBits, 0, 255));
-}
-
-/// One RGB pixel from taps over `source`, whose pixels are `stride` bytes apart.
-void apply_taps(const Taps& taps, const uint8_t* source, int64_t stride, uint8_t* target) {
-  constexpr int64_t kHalf = int64_t{1} << (kFractionBits - 1);
-  int64_t sum[3] = {kHalf, kHalf, kHalf};
-  for (size_t i = 0; i < taps.weights.size(); ++i) {
-    const uint8_t* pixel = source + (taps.first + static_cast<int64_t>(i)) * stride;
-    for (int c = 0; c < 3; ++c) sum[c] += int64_t{taps.weights[i]} * pixel[c];
-  }
-  for (int c = 0; c < 3; ++c) target[c] = round_to_8_bits(sum[c]);
-}
-
-/// Columns `taps` of rows [first_row, first_row + rows).
-Image resize_columns(const Image& image, const std::vector<Taps>& taps, int64_t first_row,
-                     int64_t rows) {
-  const auto width = static_cast<int64_t>(taps.size());
-  Image result{rows, width, std::vector<uint8_t>(static_cast<size_t>(3 * rows * width))};
-  for (int64_t y = 0; y < rows; ++y) {
-    const uint8_t* row = image.pixels.data() + 3 * (first_row + y) * image.width;
-    for (int64_t x = 0; x < width; ++x)
-      apply_taps(taps[static_cast<size_t>(x)], row, 3,
-                 &result.pixels[static_cast<size_t>(3 * (y * width + x))]);
-  }
-  return result;
-}
-
-/// Rows `taps`, whose sources are numbered from `first_row` of the whole image.
-Image resize_rows(const Image& image, const std::vector<Taps>& taps, int64_t first_row) {
-  const auto height = static_cast<int64_t>(taps.size());
-  Image result{height, image.width,
-               std::vector<uint8_t>(static_cast<size_t>(3 * height * image.width))};
-  for (int64_t y = 0; y < height; ++y) {
-    Taps row = taps[static_cast<size_t>(y)];
-    row.first -= first_row;
-    for (int64_t x = 0; x < image.width; ++x)
-      apply_taps(row, image.pixels.data() + 3 * x, 3 * image.width,
-                 &result.pixels[static_cast<size_t>(3 * (y * image.width + x))]);
-  }
-  return result;
-}
-
 /// Length of the longer edge when the shorter becomes `size`; cut down as CLIPImageProcessor does.
 int64_t resized_edge(int64_t edge, int64_t shorter, int64_t size) {
   return static_cast<int64_t>(static_cast<double>(size * edge) / static_cast<double>(shorter));
 }
 
-/// Pixels of an image of another size, resized: some of its columns and rows.
-Image resize(const Image& image, const std::vector<Taps>& columns, const std::vector<Taps>& rows) {
-  const int64_t first_row = rows.front().first;
-  const int64_t end_row = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
-  return resize_rows(resize_columns(image, columns, first_row, end_row - first_row), rows,
-                     first_row);
-}
-
-Image resize(const Image& image, const ImageSize& to, const ImageOptions& options) {
-  return resize(image, make_taps(image.width, to.width, 0, to.width, options.resampling),
-                make_taps(image.height, to.height, 0, to.height, options.resampling));
-}
-
 /// The middle size x size pixels of the image with its shorter edge resized to `edge`.
-Image resize_and_crop(const Image& image, int64_t size, int64_t edge, Resampling resampling) {
-  const int64_t shorter = std::min(image.height, image.width);
+Image resize_and_crop(const Image& image, int64_t edge, const ImageOptions& options) {
+  const int64_t size = options.size, shorter = std::min(image.height, image.width);
   const int64_t height = resized_edge(image.height, shorter, edge);
   const int64_t width = resized_edge(image.width, shorter, edge);
-  return resize(image, make_taps(image.width, width, (width - size) / 2, size, resampling),
-                make_taps(image.height, height, (height - size) / 2, size, resampling));
+  return resize(image, {height, width}, {(height - size) / 2, (width - size) / 2, {size, size}},
+                options);
 }
 
 void normalise(const Image& image, const ImageOptions& options, float* target) {
@@ -121,7 +40,7 @@ void normalise(const Image& image, const ImageOptions& options, float* target) {
 }
 
 /// As large as fits into `into`.
-Image fitted(const Image& image, const ImageSize& into, Resampling resampling) {
+Image fitted(const Image& image, const ImageSize& into, const ImageOptions& options) {
   const auto scale = [](int64_t to, int64_t from) {
     return static_cast<double>(to) / static_cast<double>(from);
   };
@@ -134,8 +53,7 @@ Image fitted(const Image& image, const ImageSize& into, Resampling resampling) {
     to.height = scaled(image.height, wide, into.height);
   else
     to.width = scaled(image.width, high, into.width);
-  return resize(image, make_taps(image.width, to.width, 0, to.width, resampling),
-                make_taps(image.height, to.height, 0, to.height, resampling));
+  return resize(image, to, options);
 }
 
 /// Of an image of one colour; an odd pixel more is to the right and below.
@@ -166,7 +84,7 @@ Image cut(const Image& image, int64_t top, int64_t left, const ImageSize& size) 
 void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
   ZEA_ASSERT(options.size > 0);
   const int64_t edge = options.shortest_edge > 0 ? options.shortest_edge : options.size;
-  normalise(resize_and_crop(image, options.size, edge, options.resampling), options, target);
+  normalise(resize_and_crop(image, edge, options), options, target);
 }
 
 void preprocess_padded(const Image& image, const ImageOptions& options, float* target) {
@@ -184,7 +102,7 @@ void preprocess_fitted(const Image& image, const ImageOptions& options, const Ti
   const int64_t size = options.size;
   preprocess_image(image, options, ImageSize{size, size}, target);
   const ImageSize all{grid.high * size, grid.wide * size};
-  const Image canvas = in_the_middle(fitted(image, all, options.resampling), all, {});
+  const Image canvas = in_the_middle(fitted(image, all, options), all, {});
   for (int64_t tile = 0; tile < grid.tiles(); ++tile) {
     target += 3 * size * size;
     normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, {size, size}), options,
@@ -218,11 +136,8 @@ void preprocess_tiles(const Image& image, const ImageOptions& options, const Til
                             grid, target);
   }
   for (int64_t tile = 0; tile < grid.tiles(); ++tile, target += 3 * size * size) {
-    const int64_t column = tile % grid.wide * size, row = tile / grid.wide * size;
-    normalise(
-        resize(image, make_taps(image.width, grid.wide * size, column, size, options.resampling),
-               make_taps(image.height, grid.high * size, row, size, options.resampling)),
-        options, target);
+    const Window part{tile / grid.wide * size, tile % grid.wide * size, {size, size}};
+    normalise(resize(image, {grid.high * size, grid.wide * size}, part, options), options, target);
   }
   if (grid.tiles() > 1) preprocess_image(image, options, ImageSize{size, size}, target);
 }

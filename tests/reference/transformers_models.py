@@ -55,12 +55,9 @@ def file_name(name, multimodal=True):
 
 
 def resized(image, height, width, resample=None):
-    """By columns first, as Pillow before 13 did and zea does: between the passes numbers are rounded."""
     from PIL import Image
 
-    resample = resample or Image.Resampling.BICUBIC
-    columns = Image.fromarray(image).resize((width, image.shape[0]), resample)
-    return columns.resize((width, height), resample)
+    return Image.fromarray(image).resize((width, height), resample or Image.Resampling.BICUBIC)
 
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
