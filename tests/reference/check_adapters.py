@@ -164,7 +164,9 @@ class Adapters(unittest.TestCase):
     def check_logits(self, expected, found, atol=1e-5):
         self.assertEqual(sorted(expected), sorted(found))
         for row, values in expected.items():
-            np.testing.assert_allclose(found[row], values, rtol=1e-5, atol=atol, err_msg=str(row))
+            # Of the largest: small ones are what is left of such.
+            least = atol * max(1, np.abs(values).max())
+            np.testing.assert_allclose(found[row], values, rtol=1e-5, atol=least, err_msg=str(row))
 
     def check(self, model, modules, family=Llava, frozen=(), **lora):
         samples = make_samples("vision" in modules) if family is Llava else make_family_samples(family)
