@@ -44,19 +44,21 @@ Image decode_sized(const Item& item, int64_t max_pixels) {
   return image;
 }
 
-/// All frames, and the last one again where the shape has more.
+/// All frames, and the last one again where the shape has more. Processors of videos are
+/// torchvision's alone.
 void decode_video(const Item& item, const LoaderOptions& options, float* target) {
   const ItemDecoding& decoding = options.encoders[static_cast<size_t>(item.kind)];
   if (item.rate > 0 && 1000 * item.frames > options.max_clip_seconds * item.rate)
     throw DataError(
         "lasts " + std::to_string(1000 * item.frames / item.rate) +
         " s, more than data.max_clip_seconds = " + std::to_string(options.max_clip_seconds));
+  ImageOptions image = decoding.image;
+  image.by_torchvision = true;
   const ImageSize size = decoding.size_of(item.shape);
   const int64_t values = 3 * size.height * size.width;
   for (int64_t i = 0; i < item.shape.frames; ++i, target += values)
     if (i < item.frames)
-      preprocess_image(decode_sized(frame_of(item, i), decoding.image.max_pixels), decoding.image,
-                       size, target);
+      preprocess_image(decode_sized(frame_of(item, i), image.max_pixels), image, size, target);
     else
       std::copy_n(target - values, values, target);
 }
@@ -221,6 +223,7 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                     .crops = input.crops,
                     .shortest_edge = input.shortest_edge,
                     .resampling = input.resampling,
+                    .by_torchvision = input.by_torchvision,
                     .scale = input.colours.scale,
                     .has_crops_beside = input.has_crops_beside(),
                     .has_tiles = encoder.has_tiles(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Equal bit for bit to Pillow 13: antialiased, weights in 22-bit fixed point, columns and then
-// rows, or rows first where these become fewer by much, each rounded to 8 bits.
+// rows, or rows first where these become fewer by much, each rounded to 8 bits; or to torchvision,
+// whose weights have 16 bits, and which makes columns first.
 #include "resize.hpp"
 
 #include <algorithm>
@@ -36,10 +37,25 @@ Range sources(const AxisTaps& axis) {
   return {first, axis.taps.back().first + std::ssize(axis.taps.back().weights) - first};
 }
 
+/// As many as let the largest weight of all target pixels keep within a signed 16-bit number, as
+/// torch's antialiased interpolation of bytes has them.
+int torchvision_bits(int64_t source_size, int64_t target_size, Resampling resampling) {
+  double largest = 0;
+  for (int64_t i = 0; i < target_size; ++i)
+    for (const double weight : source_weights(i, source_size, target_size, resampling).weights)
+      largest = std::max(largest, weight);
+  const auto fits = [&](int bits) { return std::lround(largest * (1 << bits)) < (1 << 15); };
+  int bits = 0;
+  while (bits < kPilBits && fits(bits + 1)) ++bits;
+  return bits;
+}
+
 /// Target pixels of a row of `source_size` pixels resized to `target_size`.
 AxisTaps make_axis(int64_t source_size, int64_t target_size, const Range& targets,
                    const ImageOptions& options) {
   AxisTaps axis;
+  if (options.by_torchvision)
+    axis.bits = torchvision_bits(source_size, target_size, options.resampling);
   for (int64_t i = targets.first; i < targets.first + targets.count; ++i) {
     const SourceWeights exact = source_weights(i, source_size, target_size, options.resampling);
     Taps& rounded = axis.taps.emplace_back(Taps{exact.first, {}});
@@ -95,19 +111,22 @@ Image resize_rows(const Image& image, const AxisTaps& rows, const Range& columns
 }
 
 /// Pillow does so since its version 13.
-bool takes_rows_first(const Image& image, const ImageSize& to) {
+bool takes_rows_first(const Image& image, const ImageSize& to, const ImageOptions& options) {
   const int64_t fewer_rows = image.height - to.height, fewer_columns = image.width - to.width;
-  return fewer_rows > 0 && fewer_rows > 2 * fewer_columns;
+  return !options.by_torchvision && fewer_rows > 0 && fewer_rows > 2 * fewer_columns;
 }
 
 }  // namespace
 
 Image resize(const Image& image, const ImageSize& to, const Window& part,
              const ImageOptions& options) {
+  // The weights' precision comes from all of it.
+  if (options.by_torchvision)
+    check_dimensions("resized image", to.height, to.width, options.max_pixels);
   const AxisTaps columns = make_axis(image.width, to.width, {part.left, part.size.width}, options);
   const AxisTaps rows = make_axis(image.height, to.height, {part.top, part.size.height}, options);
   const Range from_columns = sources(columns), from_rows = sources(rows);
-  if (takes_rows_first(image, to))
+  if (takes_rows_first(image, to, options))
     return resize_columns(resize_rows(image, rows, from_columns, 0), columns, {0, part.size.height},
                           from_columns.first);
   return resize_rows(resize_columns(image, columns, from_rows, 0), rows, {0, part.size.width},

@@ -12,7 +12,8 @@ struct Window {
 };
 
 /// What `part` shows of an image that is made as large as `to`. Only the pixels of `part` are
-/// computed: a 1 x 10^8 image costs no more memory than it came with.
+/// computed: a 1 x 10^8 image costs no more memory than it came with. With
+/// `options.by_torchvision` throws DataError where `to` has more than `options.max_pixels`.
 Image resize(const Image& image, const ImageSize& to, const Window& part,
              const ImageOptions& options);
 /// All of it.

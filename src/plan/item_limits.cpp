@@ -80,6 +80,8 @@ void set_item_limits(const DataOptions& data, ModelSpec& model) {
     auto* patches = std::get_if<PatchInput>(&encoder.input);
     if (patches && patches->video && data.max_frames > 0)
       patches->video->most_frames = data.max_frames;
+    if (patches && data.image_backend != ImageBackend::Auto)
+      patches->by_torchvision = data.image_backend == ImageBackend::Torchvision;
   }
 }
 
@@ -90,6 +92,13 @@ void check_item_limits(Faults& faults, const DataOptions& data, const ModelSpec&
     const auto* patches = std::get_if<PatchInput>(&encoder.input);
     return patches && patches->video;
   };
+  for (const EncoderSpec& encoder : model.encoders) {
+    const auto* patches = std::get_if<PatchInput>(&encoder.input);
+    if (patches && patches->by_torchvision && patches->resampling == Resampling::Lanczos)
+      faults.add(
+          "data.image_backend = \"torchvision\", but images of " + encoder.name +
+          " are resized by Lanczos' kernel, which zea has as PIL has it; allowed: auto, pil");
+  }
   if (data.max_frames > 0 && std::ranges::none_of(model.encoders, takes_videos))
     faults.add("data.max_frames is set, but the model (" + model.family +
                ") has no encoder of videos; leave it out");

@@ -64,10 +64,10 @@ std::string hash_preprocessing(const CachedRun& run, int encoder) {
   for (const std::vector<double>& of_channels : {image.mean, image.std})
     for (const double value : of_channels) text << value << ' ';
   text << image.size << ' ' << image.patch_size << ' ' << image.crops << ' ' << image.shortest_edge
-       << ' ' << static_cast<int>(image.resampling) << ' ' << image.scale << ' '
-       << image.has_crops_beside << ' ' << image.has_tiles << ' ' << image.longest_side << ' '
-       << image.max_pixels << ' ' << run.loading.max_clip_seconds << ' '
-       << run.loading.mask_bad_items;
+       << ' ' << static_cast<int>(image.resampling) << ' ' << image.by_torchvision << ' '
+       << image.scale << ' ' << image.has_crops_beside << ' ' << image.has_tiles << ' '
+       << image.longest_side << ' ' << image.max_pixels << ' ' << run.loading.max_clip_seconds
+       << ' ' << run.loading.mask_bad_items;
   if (decoding.mel)
     text << ' ' << decoding.mel->options().mel_bins << ' ' << decoding.mel->options().columns();
   return hash_text(text.str());

@@ -373,7 +373,7 @@ def main():
                 judge(fault, height, width, "stretched", size)
         for height, width, *limits in tiled_cases():
             judge(compare_tiles(program, folder, height, width, *limits), height, width, "tiles", *limits)
-        for number, case in enumerate(directories()):
+        for number, case in enumerate(directories("Pil")):
             for height, width in DIRECTORY_SIZES:
                 fault = compare_directory(program, folder, number, height, width, *case)
                 judge(fault, height, width, "directory", number)

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of directories, whose image processors have unusual values, for compare_preprocess.py."""
+"""Models of directories, whose image processors have unusual values."""
 
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
-from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+import transformers
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
         "num_key_value_heads": 4, "vocab_size": 64}
@@ -39,20 +34,25 @@ def of_gemma3():
     return {"model_type": "gemma3", "vision_config": vision, "text_config": text, "mm_tokens_per_image": 4}
 
 
-def directories():
-    """What a directory says of a model, its processor with unusual values, and how that takes what zea makes."""
+def directories(backend):
+    """What a directory says of a model, its processor (of a backend, "Pil" or "" for torchvision) with unusual values,
+    and how that takes what zea makes."""
+    clip_images, siglip_images, pixtral_images, ocr_images, gemma3_images, onevision_images, qwen_images = (
+        getattr(transformers, f"{name}ImageProcessor{backend}")
+        for name in ("CLIP", "Siglip", "Pixtral", "GotOcr2", "Gemma3", "LlavaOnevision", "Qwen2VL")
+    )
     clip = of_llava("clip_vision_model", "default", image_size=32, patch_size=8)
     siglip = of_llava("siglip_vision_model", "full", image_size=32, patch_size=8)
     pixtral = of_llava("pixtral", "full", image_size=120, patch_size=8, hidden_act="silu")
     crop, square = {"height": 32, "width": 32}, {"height": 32, "width": 32}
     as_it_is = lambda processor, values, shape, *_: values.reshape(shape)  # noqa: E731
-    yield clip, CLIPImageProcessorPil(size={"shortest_edge": 41}, crop_size=crop, **COLOURS, resample=2), as_it_is
-    yield clip, CLIPImageProcessorPil(size=square, do_center_crop=False, rescale_factor=1 / 127.5), as_it_is
-    yield clip, CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=crop, do_rescale=False), as_it_is
-    yield siglip, SiglipImageProcessorPil(size=square, do_normalize=False), as_it_is
-    yield siglip, CLIPImageProcessorPil(size={"shortest_edge": 33}, crop_size=crop), as_it_is
-    yield pixtral, PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size=8, **COLOURS), as_it_is
-    processor = GotOcr2ImageProcessorPil(
+    yield clip, clip_images(size={"shortest_edge": 41}, crop_size=crop, **COLOURS, resample=2), as_it_is
+    yield clip, clip_images(size=square, do_center_crop=False, rescale_factor=1 / 127.5), as_it_is
+    yield clip, clip_images(size={"shortest_edge": 32}, crop_size=crop, do_rescale=False), as_it_is
+    yield siglip, siglip_images(size=square, do_normalize=False), as_it_is
+    yield siglip, clip_images(size={"shortest_edge": 33}, crop_size=crop), as_it_is
+    yield pixtral, pixtral_images(size={"longest_edge": 100}, patch_size=8, **COLOURS), as_it_is
+    processor = ocr_images(
         size=square, crop_to_patches=True, min_patches=2, max_patches=5, resample=2, **COLOURS
     )
     yield of_internvl(), processor, as_it_is
@@ -61,16 +61,16 @@ def directories():
     # (crops, values): transformers puts these in one list, too.
     pans = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 20, "pan_and_scan_max_num_crops": 4,
             "pan_and_scan_min_ratio_to_activate": 1.3}
-    yield gemma3, Gemma3ImageProcessorPil(size=square, **pans, **COLOURS), as_it_is
+    yield gemma3, gemma3_images(size=square, **pans, **COLOURS), as_it_is
     pinpoints = [[high, wide] for high in (32, 64, 96) for wide in (32, 64, 96, 160)]
     fitted = {**siglip, "model_type": "llava_onevision", "image_grid_pinpoints": pinpoints}
-    yield fitted, LlavaOnevisionImageProcessorPil(size=square, image_grid_pinpoints=pinpoints, **COLOURS), as_it_is
+    yield fitted, onevision_images(size=square, image_grid_pinpoints=pinpoints, **COLOURS), as_it_is
 
     def patches(processor, values, shape, height, width):
         side = processor.patch_size * processor.merge_size
         to = smart_resize(height, width, side, *(processor.size[f"{way}est_edge"] for way in ("short", "long")))
         pixels = values.reshape(3, *to)
-        return processor.patchify(pixels, processor.patch_size, processor.merge_size, 2)[0]
+        return Qwen2VLImageProcessorPil().patchify(pixels, processor.patch_size, processor.merge_size, 2)[0]
 
     for limits in ({"shortest_edge": 20000, "longest_edge": 60000}, {"shortest_edge": 100, "longest_edge": 5000}):
-        yield of_qwen("qwen2_vl", patch_size=8), Qwen2VLImageProcessorPil(size=limits, patch_size=8, **COLOURS), patches
+        yield of_qwen("qwen2_vl", patch_size=8), qwen_images(size=limits, patch_size=8, **COLOURS), patches

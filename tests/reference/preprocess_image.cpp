@@ -4,7 +4,8 @@
 // are, with the most of the longer side: preprocess_image FILE MOST PATCH BLOCK; or as Qwen2-VL's,
 // with two limits of pixels: preprocess_image FILE LEAST MOST PATCH BLOCK; or as SigLIP 2's, as
 // large as the second of them allows: with "fills" behind these; or as the model of a directory
-// takes it: preprocess_image FILE of CONFIG_JSON. Exit code 3 with the fault on standard error when
+// takes it: preprocess_image FILE of CONFIG_JSON, and a video, with all of its frames' files:
+// preprocess_image FILE of CONFIG_JSON FILES. Exit code 3 with the fault on standard error when
 // the file is refused.
 #include <cstdio>
 #include <fstream>
@@ -40,7 +41,8 @@ class OneItem : public zea::Dataset {
 std::vector<float> prepared(zea::Item item, const std::string& config) {
   const zea::ModelSpec model = zea::make_model_spec(zea::read_model_config(config));
   const zea::EncoderSpec& encoder = model.encoders.at(0);
-  const zea::Image image = zea::decode_image(item, zea::ImageOptions().max_pixels);
+  const zea::Image image = zea::decode_image(item.frames > 0 ? zea::frame_of(item, 0) : item,
+                                             zea::ImageOptions().max_pixels);
   item.height = image.height;
   item.width = image.width;
   if (encoder.varies()) item.shape = zea::shape_of(item, encoder);
@@ -48,13 +50,28 @@ std::vector<float> prepared(zea::Item item, const std::string& config) {
   return zea::load_microbatch(OneItem(std::move(item)), loading, {0}).values.at(0);
 }
 
+void append(const char* path, std::vector<uint8_t>& bytes) {
+  std::ifstream file(path, std::ios::binary);
+  bytes.insert(bytes.end(), std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+}
+
+/// Of the image that it is, a video.
+void add_frames(zea::Item& item, int files, char** paths) {
+  item.frame_ends = {std::ssize(item.bytes)};
+  for (int i = 0; i < files; ++i) {
+    append(paths[i], item.bytes);
+    item.frame_ends.push_back(std::ssize(item.bytes));
+  }
+  item.frames = std::ssize(item.frame_ends);
+  item.rate = 1000;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
-  std::ifstream file(argv[1], std::ios::binary);
   zea::Item item;
-  item.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  append(argv[1], item.bytes);
   zea::ImageOptions options;
   std::vector<float> pixels;
   const auto write = [&] {
@@ -63,6 +80,7 @@ int main(int argc, char** argv) {
   };
   try {
     if (std::string(argv[2]) == "of") {
+      if (argc > 4) add_frames(item, argc - 4, argv + 4);
       pixels = prepared(item, argv[3]);
       return write();
     }

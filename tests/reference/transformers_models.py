@@ -60,6 +60,15 @@ def resized(image, height, width, resample=None):
     return Image.fromarray(image).resize((width, height), resample or Image.Resampling.BICUBIC)
 
 
+def resized_frames(frames, height, width):
+    """uint8 (frames, height, width, 3), as torchvision and zea resize those of a video."""
+    import torch
+
+    bytes_first = torch.as_tensor(frames).permute(0, 3, 1, 2)
+    resized = torch.nn.functional.interpolate(bytes_first, (height, width), mode="bicubic", antialias=True)
+    return resized.permute(0, 2, 3, 1)
+
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 

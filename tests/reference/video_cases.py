@@ -14,7 +14,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from family_cases import BOTH_GRIDS, LONG_MICROBATCHES, Qwen2VL, Qwen3VL, Qwen25VL
 from parity_cases import grid
-from transformers_models import normalised, resized
+from transformers_models import normalised, resized_frames
 
 
 class Clip(NamedTuple):
@@ -46,7 +46,7 @@ class OfVideos:
         """Of pairs of frames, those of a square of 2 x 2 side by side."""
         height, width = cls.resized_to(clip)
         colours = cls.processor.image_mean, cls.processor.image_std
-        frames = normalised(np.stack([resized(frame, height, width) for frame in clip.frames]), *colours)
+        frames = normalised(resized_frames(clip.frames, height, width), *colours)
         frames = torch.cat([frames, frames[-1:]]) if len(frames) % 2 else frames
         side = cls.patch
         squares = frames.unfold(2, side, side).unfold(3, side, side)  # frame, colour, row, column, y, x
@@ -105,7 +105,7 @@ class Qwen3VLVideos(OfVideos, Qwen3VL):
 
     @classmethod
     def resized_to(cls, clip):
-        """As Qwen3VLVideoProcessor does it, which cannot be imported without torchvision."""
+        """As Qwen3VLVideoProcessor does it."""
         step, (frames, *sides) = 2 * cls.patch, clip.frames.shape[:3]
         stretch = max(1, step / min(sides))
         sides = [int(side * stretch) for side in sides]

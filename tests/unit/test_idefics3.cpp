@@ -121,5 +121,21 @@ TEST(Idefics3, DecksChangeHowManyTilesThereAre) {
   }
 }
 
+TEST(Idefics3, ResizesAsPilDoesAlone) {
+  nlohmann::json config = tiny_config();
+  config[kImageProcessor] = {{"image_processor_type", "Idefics3ImageProcessorFast"}};
+  Options deck;
+  const auto input = [&] { return make_plan(deck, config.dump(), 1).model.encoders[0].patches(); };
+  EXPECT_FALSE(input().by_torchvision);
+  deck.data.image_backend = ImageBackend::Torchvision;
+  try {
+    input();
+    FAIL() << "accepted";
+  } catch (const PlanError& error) {
+    testing::expect_refusal(error.what(),
+                            "Lanczos' kernel, which zea has as PIL has it; allowed: auto, pil");
+  }
+}
+
 }  // namespace
 }  // namespace zea::test_idefics3

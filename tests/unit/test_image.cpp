@@ -234,6 +234,10 @@ TEST(Preprocess, AVeryLongImageIsCroppedWithoutResizingAllOfIt) {
   preprocess_image(strip, plain_options(224), pixels.data());
 
   EXPECT_FLOAT_EQ(pixels[0], 1);
+
+  ImageOptions options = plain_options(224);
+  options.by_torchvision = true;
+  EXPECT_THROW(preprocess_image(strip, options, pixels.data()), DataError);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
-#include "zea/plan/model/model_spec.hpp"
+#include "zea/plan/plan.hpp"
 
 namespace zea::test_image_processor {
 namespace {
@@ -110,6 +110,20 @@ TEST(ImageProcessor, SaysColoursAndSizes) {
   EXPECT_EQ(plain.colours.mean, (std::vector<double>{0, 0, 0}));
   EXPECT_EQ(plain.colours.std, (std::vector<double>{1, 1, 1}));
   EXPECT_FALSE(plain.crops);
+}
+
+TEST(ImageProcessor, SaysWhoseResizingItIs) {
+  const auto is_by_torchvision = [](const char* type, ImageBackend backend) {
+    Json config = llava();
+    config[kImageProcessor] = {{"image_processor_type", type}};
+    Options deck;
+    deck.data.image_backend = backend;
+    return make_plan(deck, config.dump(), 1).model.encoders[0].patches().by_torchvision;
+  };
+  EXPECT_TRUE(is_by_torchvision("CLIPImageProcessorFast", ImageBackend::Auto));
+  EXPECT_FALSE(is_by_torchvision("CLIPImageProcessor", ImageBackend::Auto));
+  EXPECT_FALSE(is_by_torchvision("CLIPImageProcessorFast", ImageBackend::Pil));
+  EXPECT_TRUE(is_by_torchvision("CLIPImageProcessor", ImageBackend::Torchvision));
 }
 
 TEST(ImageProcessor, LeavesWhatItDoesNotSay) {

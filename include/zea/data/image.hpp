@@ -23,6 +23,7 @@ struct ImageOptions {
   bool crops = true;          ///< to the middle; false: the whole image is made size x size
   int64_t shortest_edge = 0;  ///< that a cropped image has before; 0: size
   Resampling resampling = Resampling::Bicubic;
+  bool by_torchvision = false;  ///< weights as torchvision rounds them; false: as PIL does
   double scale = ImageColours().scale;
   bool has_crops_beside = false;  ///< behind the whole image, as the item's shape says
   bool has_tiles = false;         ///< of size x size each, as many as the item's shape says

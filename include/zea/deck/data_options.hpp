@@ -22,6 +22,7 @@ struct DataOptions {
   bool shuffle = true;
   Choice<BadItems> bad_items = BadItems::Stop;
   std::vector<double> image_mean, image_std;
+  Choice<ImageBackend> image_backend = ImageBackend::Auto;
   int64_t resized_min_pixels = 0, resized_max_pixels = 0;
   int64_t video_min_pixels = 0, video_max_pixels = 0, max_frames = 0;
   int64_t min_tiles = 0, max_tiles = 0;
@@ -62,6 +63,11 @@ struct DataOptions {
          "family",
          {},
          1e-6});
+    key(image_backend,
+        {"image_backend",
+         "whose processors images are resized like, to the bit: pil, or torchvision; auto: "
+         "torchvision where the model's directory names a processor of it (...Fast), else pil",
+         {}});
     key(resized_min_pixels,
         {"resized_min_pixels",
          "least pixels of an image after its resize, for encoders of images of any size; 0: as the "

@@ -64,6 +64,10 @@ enum class ImageAttention { Auto, Causal, Bidirectional };
 template <>
 inline constexpr std::array kDeckNames<ImageAttention>{"auto", "causal", "bidirectional"};
 
+enum class ImageBackend { Auto, Pil, Torchvision };
+template <>
+inline constexpr std::array kDeckNames<ImageBackend>{"auto", "pil", "torchvision"};
+
 enum class BadItems { Stop, Mask };
 template <>
 inline constexpr std::array kDeckNames<BadItems>{"stop", "mask"};

@@ -237,6 +237,7 @@ void note_items(const Plan& plan, std::vector<std::string>& notes) {
   if (!has_images) {
     add(!data.image_mean.empty(), "image_mean", " of images");
     add(!data.image_std.empty(), "image_std", " of images");
+    add(data.image_backend != defaults.image_backend, "image_backend", " of images");
     add(data.max_image_pixels != defaults.max_image_pixels, "max_image_pixels", " of images");
   }
   if (!model.encoders.empty()) return;

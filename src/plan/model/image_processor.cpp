@@ -227,6 +227,13 @@ void read_shape(const ConfigReader& config, PatchInput& patches) {
   return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
 }
 
+/// Transformers 4 called processors so that resize with torchvision. Those of 5 have one name for
+/// both, and by torchvision without Lanczos' kernel is not what they promise.
+bool is_by_torchvision(const ConfigReader& config, Resampling resampling) {
+  return config.text("image_processor_type", "").ends_with("Fast") &&
+         resampling != Resampling::Lanczos;
+}
+
 /// Of classes and arrays, and of images that are none of RGB, which its processor refuses.
 void pass_over_classes(const ConfigReader& config) {
   config.pass_over({"_processor_class", "_valid_processor_keys", "data_format", "default_to_square",
@@ -240,6 +247,7 @@ void read_values(const ConfigReader& config, PatchInput& patches) {
   pass_over_classes(config);
   read_colours(config, patches.colours);
   patches.resampling = read_resampling(config, patches.resampling);
+  patches.by_torchvision = is_by_torchvision(config, patches.resampling);
   read_crops_beside(config, patches.beside);
 }
 

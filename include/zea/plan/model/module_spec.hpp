@@ -204,6 +204,8 @@ struct PatchInput {
   bool crops = true;                      ///< the middle of an image becomes that; false: all of it
   int64_t shortest_edge = 0;              ///< of an image before its middle is taken; 0: image_size
   Resampling resampling = Resampling::Bicubic;
+  /// Images are resized as torchvision does it; false: as PIL does. Videos always are.
+  bool by_torchvision = false;
   /// A patch's values lie pixel by pixel, not channel by channel: its weights are those of a
   /// linear.
   bool by_pixel = false;
