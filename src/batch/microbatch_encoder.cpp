@@ -113,9 +113,8 @@ std::vector<TokenPosition> patch_positions(const PatchInput& input, const TokenR
   for (const TokenRange& run : runs)
     for (int64_t token = run.begin; token < run.end; ++token) {
       const ItemShape& image = row.shape(row.item_of(token));
-      const PatchPlace place =
-          input.place(row.position_in_tile(token) - input.class_tokens(), image);
-      positions.push_back({0, place.row, place.column});
+      const PatchCell cell = input.cell(row.position_in_tile(token) - input.class_tokens(), image);
+      positions.push_back({0, cell.row, cell.column});
     }
   return positions;
 }

@@ -96,7 +96,7 @@ TEST(Qwen25Vl, AllBlocksButThoseNamedSeeWindows) {
   const PatchInput& patches = model.encoders[0].patches();
   std::vector<int64_t> columns;  // of the first patch of each feature
   for (int64_t patch = 0; patch < shape.tokens; patch += 4)
-    columns.push_back(patches.place(patch, shape).column);
+    columns.push_back(patches.cell(patch, shape).column);
   EXPECT_EQ(columns, (std::vector<int64_t>{0, 2, 0, 2, 4, 4}));
 }
 

@@ -14,7 +14,7 @@ int64_t ItemShape::columns() const {
   return width / std::llround(std::sqrt(merge));
 }
 
-PatchPlace ItemShape::square(int64_t index) const {
+PatchCell ItemShape::square(int64_t index) const {
   const int64_t wide = columns();
   if (window == 0) return {index / wide, index % wide};
   const int64_t row = index / (window * wide) * window;
@@ -88,8 +88,8 @@ int64_t ItemShape::feature_of(int64_t token) const {
   if (index < 0 || index >= tile_features()) return -1;
   const int64_t of_tile = token / tile_tokens() * tile_features();
   if (window == 0) return of_tile + index;
-  const PatchPlace place = square(index);
-  return of_tile + place.row * columns() + place.column;
+  const PatchCell cell = square(index);
+  return of_tile + cell.row * columns() + cell.column;
 }
 
 std::vector<int64_t> ItemShape::windows() const {

@@ -148,8 +148,8 @@ ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
   return resized_within(stretched_to(step, frame), video->pixels, step, frames, made);
 }
 
-PatchPlace PatchInput::place(int64_t patch, const ItemShape& image) const {
-  const PatchPlace square = image.square(patch / (block * block));
+PatchCell PatchInput::cell(int64_t patch, const ItemShape& image) const {
+  const PatchCell square = image.square(patch / (block * block));
   const int64_t inside = patch % (block * block);
   return {square.row * block + inside / block, square.column * block + inside % block};
 }
@@ -239,7 +239,7 @@ int64_t PatchInput::patch_of(int64_t token, int64_t patches) const {
 int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
   const int64_t patches = patches_of(shape), patch = patch_of(token, patches);
   if (patch >= 0) {
-    const PatchPlace at = place(patch, shape);
+    const PatchCell at = cell(patch, shape);
     return class_tokens() + at.row * side() + at.column;
   }
   const int64_t learned = patches_first ? token - patches : token;
@@ -252,7 +252,7 @@ std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape&
     return table_fit == TableFit::Edges ? between_edges(index, table_side, patches)
                                         : between_corners(index, table_side, patches);
   };
-  const PatchPlace at = place(patch, image);
+  const PatchCell at = cell(patch, image);
   const auto rows = along(at.row, image.tile_tokens() / image.width);
   const auto columns = along(at.column, image.width);
   std::vector<TableShare> shares;

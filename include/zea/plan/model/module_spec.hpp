@@ -135,8 +135,8 @@ struct TileGrid {
   int64_t tiles() const { return wide * high; }
 };
 
-/// A patch of an image, in patches from its upper left corner.
-struct PatchPlace {
+/// Where a patch of an image stands, in patches from the upper left corner.
+struct PatchCell {
   int64_t row = 0, column = 0;
 };
 
@@ -245,7 +245,7 @@ struct PatchInput {
   /// The patch that a token of a tile is; -1: it is none.
   int64_t patch_of(int64_t token, int64_t patches) const;
   /// Where the patch lies that is the patch-th of an image or tile.
-  PatchPlace place(int64_t patch, const ItemShape& image) const;
+  PatchCell cell(int64_t patch, const ItemShape& image) const;
   /// The row of the table of positions, which has side() x side() patches after the class token and
   /// registers after these, for a token of an image or tile; padding has the first.
   int64_t position(int64_t token, const ItemShape& image) const;
@@ -298,7 +298,7 @@ struct ItemShape {
   /// Features of an image that lie side by side, each of a square of patches.
   int64_t columns() const;
   /// Where the square of patches lies that is the index-th along the tokens, in such squares.
-  PatchPlace square(int64_t index) const;
+  PatchCell square(int64_t index) const;
   /// The feature, by number in the item (by rows), that a token is a part of; -1: of none.
   int64_t feature_of(int64_t token) const;
   /// Which of the projector's rows for this item is made of a token; -1: none. Where features are
