@@ -79,6 +79,16 @@ Image cut(const Image& image, int64_t top, int64_t left, const ImageSize& size) 
   return part;
 }
 
+/// All of them, row by row. Returns where the next image goes.
+float* normalise_tiles(const Image& canvas, const ImageOptions& options, const TileGrid& grid,
+                       float* target) {
+  const int64_t size = options.size;
+  for (int64_t tile = 0; tile < grid.tiles(); ++tile, target += 3 * size * size)
+    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, {size, size}), options,
+              target);
+  return target;
+}
+
 }  // namespace
 
 void preprocess_image(const Image& image, const ImageOptions& options, float* target) {
@@ -103,11 +113,7 @@ void preprocess_fitted(const Image& image, const ImageOptions& options, const Ti
   preprocess_image(image, options, ImageSize{size, size}, target);
   const ImageSize all{grid.high * size, grid.wide * size};
   const Image canvas = in_the_middle(fitted(image, all, options), all, {});
-  for (int64_t tile = 0; tile < grid.tiles(); ++tile) {
-    target += 3 * size * size;
-    normalise(cut(canvas, tile / grid.wide * size, tile % grid.wide * size, {size, size}), options,
-              target);
-  }
+  normalise_tiles(canvas, options, grid, target + 3 * size * size);
 }
 
 void preprocess_crops(const Image& image, const ImageOptions& options, const TileGrid& grid,
@@ -135,10 +141,8 @@ void preprocess_tiles(const Image& image, const ImageOptions& options, const Til
     return preprocess_tiles(resize(first, {grid.high * size, grid.wide * size}, options), of_whole,
                             grid, target);
   }
-  for (int64_t tile = 0; tile < grid.tiles(); ++tile, target += 3 * size * size) {
-    const Window part{tile / grid.wide * size, tile % grid.wide * size, {size, size}};
-    normalise(resize(image, {grid.high * size, grid.wide * size}, part, options), options, target);
-  }
+  const Image canvas = resize(image, {grid.high * size, grid.wide * size}, options);
+  target = normalise_tiles(canvas, options, grid, target);
   if (grid.tiles() > 1) preprocess_image(image, options, ImageSize{size, size}, target);
 }
 

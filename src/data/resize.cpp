@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kPilBits =
     22;  ///< 32 minus 8 of the pixel minus 2 of headroom for weights outside 0..1
+constexpr int kMostTorchvisionBits = 22;
 
 /// Source pixels [first, first + weights.size()) that make one target pixel.
 struct Taps {
@@ -46,7 +47,7 @@ int torchvision_bits(int64_t source_size, int64_t target_size, Resampling resamp
       largest = std::max(largest, weight);
   const auto fits = [&](int bits) { return std::lround(largest * (1 << bits)) < (1 << 15); };
   int bits = 0;
-  while (bits < kPilBits && fits(bits + 1)) ++bits;
+  while (bits < kMostTorchvisionBits && fits(bits + 1)) ++bits;
   return bits;
 }
 
@@ -110,7 +111,14 @@ Image resize_rows(const Image& image, const AxisTaps& rows, const Range& columns
   return result;
 }
 
-/// Pillow does so since its version 13.
+/// It makes all of an image, and of a tall one more by columns than it has before or behind.
+void check_torchvision(const Image& image, const ImageSize& to, int64_t max_pixels) {
+  check_dimensions("image resized by columns, as torchvision does it", image.height, to.width,
+                   max_pixels);
+  check_dimensions("image resized as torchvision does it", to.height, to.width, max_pixels);
+}
+
+/// Pillow 13 does so: no pass makes more than there is before or behind both.
 bool takes_rows_first(const Image& image, const ImageSize& to, const ImageOptions& options) {
   const int64_t fewer_rows = image.height - to.height, fewer_columns = image.width - to.width;
   return !options.by_torchvision && fewer_rows > 0 && fewer_rows > 2 * fewer_columns;
@@ -120,9 +128,7 @@ bool takes_rows_first(const Image& image, const ImageSize& to, const ImageOption
 
 Image resize(const Image& image, const ImageSize& to, const Window& part,
              const ImageOptions& options) {
-  // The weights' precision comes from all of it.
-  if (options.by_torchvision)
-    check_dimensions("resized image", to.height, to.width, options.max_pixels);
+  if (options.by_torchvision) check_torchvision(image, to, options.max_pixels);
   const AxisTaps columns = make_axis(image.width, to.width, {part.left, part.size.width}, options);
   const AxisTaps rows = make_axis(image.height, to.height, {part.top, part.size.height}, options);
   const Range from_columns = sources(columns), from_rows = sources(rows);

@@ -11,9 +11,9 @@ struct Window {
   ImageSize size;
 };
 
-/// What `part` shows of an image that is made as large as `to`. Only the pixels of `part` are
-/// computed: a 1 x 10^8 image costs no more memory than it came with. With
-/// `options.by_torchvision` throws DataError where `to` has more than `options.max_pixels`.
+/// What `part` shows of an image that is made as large as `to`. Only its pixels are computed: a
+/// crop of a 1 x 10^8 image costs no more memory than that came with. With `options.by_torchvision`
+/// throws DataError where that would make more than `options.max_pixels` on its way.
 Image resize(const Image& image, const ImageSize& to, const Window& part,
              const ImageOptions& options);
 /// All of it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How large images and videos become, and of how many parts. Private to plan/.
+// How large images and videos become, of how many parts, and who resizes them. Private to plan/.
 #pragma once
 
 #include "faults.hpp"

@@ -25,7 +25,7 @@ except ImportError as missing:
     sys.exit(77)
 
 SIZES = [(97, 131), (131, 97), (61, 300), (300, 61), (64, 64), (32, 32), (20, 27),
-         (700, 640), (480, 641), (401, 223), (45, 33)]
+         (1, 1), (2, 3), (4300, 45), (700, 640), (480, 641), (401, 223), (45, 33)]
 CLIPS = [(4, 97, 131), (2, 131, 97), (3, 300, 61), (6, 40, 200), (4, 64, 64), (5, 333, 401)]
 
 
@@ -107,7 +107,7 @@ def video_faults(program, folder):
 
 
 def main():
-    # Without AVX2 it resizes floats, which round otherwise.
+    # Without AVX2 it would resize some images as floats, which round otherwise.
     torchvision.transforms.v2.functional._geometry._do_native_uint8_resize_on_cpu = lambda _: True
     with tempfile.TemporaryDirectory() as folder:
         program, folder = sys.argv[1], Path(folder)

@@ -234,10 +234,30 @@ TEST(Preprocess, AVeryLongImageIsCroppedWithoutResizingAllOfIt) {
   preprocess_image(strip, plain_options(224), pixels.data());
 
   EXPECT_FLOAT_EQ(pixels[0], 1);
+}
 
+TEST(Preprocess, TorchvisionMakesNoMorePixelsOnItsWayThanAllowed) {
+  const Image strip{10000, 1, std::vector<uint8_t>(30000, 255)};
+  std::vector<float> pixels(3 * 224 * 224);
   ImageOptions options = plain_options(224);
   options.by_torchvision = true;
-  EXPECT_THROW(preprocess_image(strip, options, pixels.data()), DataError);
+  const auto fault = [&](bool crops) -> std::string {
+    try {
+      if (crops)
+        preprocess_image(strip, options, pixels.data());
+      else
+        preprocess_image(strip, options, ImageSize{224, 224}, pixels.data());
+    } catch (const DataError& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  const std::string most = "more than data.max_image_pixels = " + std::to_string(kMaxPixels);
+  EXPECT_NE(fault(true).find("10000 x 224 pixels, " + most), std::string::npos) << fault(true);
+  EXPECT_EQ(fault(true), fault(false));
+  options.max_pixels = 10000 * 224;
+  EXPECT_NE(fault(true).find("2240000 x 224 pixels, more"), std::string::npos) << fault(true);
+  EXPECT_EQ(fault(false), "");
 }
 
 }  // namespace

@@ -66,7 +66,9 @@ struct DataOptions {
     key(image_backend,
         {"image_backend",
          "whose processors images are resized like, to the bit: pil, or torchvision; auto: "
-         "torchvision where the model's directory names a processor of it (...Fast), else pil",
+         "torchvision where the model's directory names a processor of it (...Fast) and no "
+         "Lanczos' "
+         "kernel, else pil; frames of videos: always torchvision",
          {}});
     key(resized_min_pixels,
         {"resized_min_pixels",
@@ -113,8 +115,11 @@ struct DataOptions {
                     {},
                     0,
                     1024});
-    key(max_image_pixels,
-        {"max_image_pixels", "an image with more pixels is a bad item", {}, 1, 1e10});
+    key(max_image_pixels, {"max_image_pixels",
+                           "an image with more pixels, also while it is resized, is a bad item",
+                           {},
+                           1,
+                           1e10});
     key(max_clip_seconds,
         {"max_clip_seconds",
          "a clip of sound or a video that lasts longer is a bad item; of sound, what the encoder's "

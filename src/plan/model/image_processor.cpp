@@ -227,8 +227,9 @@ void read_shape(const ConfigReader& config, PatchInput& patches) {
   return patches.pixels.most > 0 ? read_limits(config, patches) : read_longest(config, patches);
 }
 
-/// Transformers 4 called processors so that resize with torchvision. Those of 5 have one name for
-/// both, and by torchvision without Lanczos' kernel is not what they promise.
+/// Transformers 4 called processors so that resize with torchvision; those of 5 have one name for
+/// both. With torchvision before 0.27 they fall back to another kernel than Lanczos', which PIL
+/// has.
 bool is_by_torchvision(const ConfigReader& config, Resampling resampling) {
   return config.text("image_processor_type", "").ends_with("Fast") &&
          resampling != Resampling::Lanczos;
