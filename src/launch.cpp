@@ -55,6 +55,15 @@ void check_no_checkpoints(const std::string& directory) {
                     "); go on with -r " + directory + ", or choose another directory with -d");
 }
 
+/// A run that goes on elsewhere does not either: it would remove those that are older than its own.
+void check_own_checkpoints(const std::string& directory, const StateSource& from) {
+  for (const CheckpointEntry& entry : list_checkpoints(directory + "/checkpoints"))
+    if (const std::optional<std::string> run = run_id_of(entry.path); run && *run != from.run_id())
+      throw DeckError("the run directory " + directory +
+                      " holds checkpoints of another run than that of " + from.describe() +
+                      " (one is " + entry.path + "); choose another directory with -d");
+}
+
 /// --profile: a file of measured costs.
 std::string profile(const CommandLine& line) {
   const KernelRuntime kernels;
@@ -194,12 +203,13 @@ void open_directory(const Start& start, WatchedRanks& ranks,
       ranks.watchdog->use_directory();
     }
     if (start.options.run.mode != RunMode::Train) return;
-    const std::string checkpoints = start.directory + "/checkpoints";
-    if (!start.checkpoint) check_no_checkpoints(start.directory);
+    if (start.checkpoint)
+      check_own_checkpoints(start.directory, *start.checkpoint);
+    else
+      check_no_checkpoints(start.directory);
     directory->write_deck(echo_deck(start.options));
     keep_companions(start);
-    remove_unfinished(checkpoints);
-    if (start.checkpoint) set_aside_later(checkpoints, start.checkpoint->position().step);
+    remove_unfinished(start.directory + "/checkpoints");
   });
   if (!ranks.watchdog) return;
   agree(*ranks.control, [&] {
@@ -262,6 +272,16 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, Log&
   agree(*ranks.control, [&] { load_weights(engine, *start.weights); });
   if (start.options.model.sync_module_states) engine.broadcast_weights();
   return {};
+}
+
+/// Those behind what the run goes on from, once that was read: it writes them anew.
+void clear_later_steps(const Start& start, const TrainPosition& position, WatchedRanks& ranks,
+                       Log& log) {
+  std::vector<std::string> aside;
+  agree_on_root(*ranks.control,
+                [&] { aside = set_aside_later(start.directory + "/checkpoints", position.step); });
+  for (const std::string& path : aside)
+    log.warn("a later checkpoint is set aside, since the run goes on before it: " + path);
 }
 
 /// How this rank loads samples. Collective.
@@ -337,6 +357,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
     return ExitCode::Done;
   }
 
+  if (start.checkpoint) clear_later_steps(start, position, ranks, log);
   const FeatureCaches features = keep_features(start, ranks, engine, *data.train, loading, log);
   if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);

@@ -23,15 +23,6 @@ bool is_ours(const fs::directory_entry& entry) {
   return name == kManifestFile || name == kViewFile || is_shard_name(name);
 }
 
-bool has_good_manifest(const std::string& checkpoint) {
-  try {
-    read_manifest(checkpoint);
-    return true;
-  } catch (const WeightsError&) {
-    return false;
-  }
-}
-
 /// Killed afterwards, nothing looks complete that is not, and the next run removes it.
 std::string retire(const std::string& checkpoint) {
   const std::string unfinished = checkpoint + detail::kUnfinishedSuffix;
@@ -91,7 +82,7 @@ std::vector<std::string> retire_all_but_newest(const std::string& directory, int
   std::vector<std::string> retired;
   int64_t good = 0;
   for (const CheckpointEntry& entry : entries)
-    if (has_good_manifest(entry.path) && ++good > keep && detail::find_stranger(entry.path).empty())
+    if (run_id_of(entry.path) && ++good > keep && detail::find_stranger(entry.path).empty())
       retired.push_back(retire(entry.path));
   return retired;
 }
@@ -100,16 +91,28 @@ void remove_retired(const std::vector<std::string>& directories) {
   for (const std::string& directory : directories) detail::remove_checkpoint(directory);
 }
 
-void set_aside(const std::string& checkpoint) {
-  for (int number = 1;; ++number) {
-    const std::string aside = checkpoint + ".replaced-" + std::to_string(number);
-    if (!fs::exists(fs::symlink_status(aside))) return rename_durably(checkpoint, aside);
+std::optional<std::string> run_id_of(const std::string& checkpoint) {
+  try {
+    return read_manifest(checkpoint).run_id;
+  } catch (const WeightsError&) {
+    return std::nullopt;
   }
 }
 
-void set_aside_later(const std::string& directory, int64_t step) {
+std::string set_aside(const std::string& checkpoint) {
+  for (int number = 1;; ++number) {
+    const std::string aside = checkpoint + ".replaced-" + std::to_string(number);
+    if (fs::exists(fs::symlink_status(aside))) continue;
+    rename_durably(checkpoint, aside);
+    return aside;
+  }
+}
+
+std::vector<std::string> set_aside_later(const std::string& directory, int64_t step) {
+  std::vector<std::string> aside;
   for (const CheckpointEntry& entry : list_checkpoints(directory))
-    if (entry.step > step) set_aside(entry.path);
+    if (entry.step > step) aside.push_back(set_aside(entry.path));
+  return aside;
 }
 
 void remove_unfinished(const std::string& directory) {

@@ -45,6 +45,27 @@ class Directories(zr.ZeaTest):
         result = self.zea(0, "-r", self.run_directory, "schedule.steps=5")
         self.assertRegex(result.output, r"resumed .*step-00000005")
 
+    def test_what_lies_behind_is_set_aside_once_the_start_is_known_to_work(self):
+        before = self.names()
+        older = f"{self.run_directory}/checkpoints/step-00000002"
+        self.zea(3, "-r", older, "schedule.steps=5", "data.train=/nowhere.h5")
+        self.assertEqual(self.names(), before)
+
+        result = self.zea(0, "-r", older, "schedule.steps=5")
+        self.assertRegex(result.output, r"a later checkpoint is set aside.*step-00000004.replaced-1")
+
+    def test_going_on_in_the_directory_of_another_run_is_refused(self):
+        """It would remove what is older than its own."""
+        other = self.run_directory.parent / "other"
+        result = zr.run_zea(1, ["-i", self.deck, "-d", other, "schedule.steps=2"], other)
+        self.assert_code(result, 0)
+        before = self.names()
+
+        result = self.zea(2, "-r", other, "-d", self.run_directory, "schedule.steps=8")
+
+        self.assertIn("holds checkpoints of another run", result.output)
+        self.assertEqual(self.names(), before)
+
     def test_another_batch_is_refused(self):
         for change in ("schedule.global_batch=3", "run.seed=7", "data.shuffle=true"):
             result = self.zea(2, "-r", self.run_directory, "schedule.steps=8", change)

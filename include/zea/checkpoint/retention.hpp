@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,16 @@ void keep_newest(const std::string& directory, int64_t keep);
 std::vector<std::string> retire_all_but_newest(const std::string& directory, int64_t keep);
 void remove_retired(const std::vector<std::string>& directories);
 
+/// The run that wrote a checkpoint; none where its manifest cannot be read.
+std::optional<std::string> run_id_of(const std::string& checkpoint);
+
 /// Gives `checkpoint`, or whatever has its name, another name that is never listed:
-/// "....replaced-1". Throws StorageError.
-void set_aside(const std::string& checkpoint);
+/// "....replaced-1", which it returns. Throws StorageError.
+std::string set_aside(const std::string& checkpoint);
 
 /// Sets aside the complete checkpoints in `directory` of steps after `step`: a run that goes on
-/// from there writes them anew. Throws StorageError.
-void set_aside_later(const std::string& directory, int64_t step);
+/// from there writes them anew. Returns what they are called now. Throws StorageError.
+std::vector<std::string> set_aside_later(const std::string& directory, int64_t step);
 
 /// Deletes what saves that were killed left behind in `directory`. Only for the process that alone
 /// writes there.
