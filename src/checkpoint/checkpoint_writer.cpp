@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/checkpoint/checkpoint_writer.hpp"
 
+#include <utility>
+
 #include "checkpoint_save.hpp"
 #include "zea/checkpoint/agree.hpp"
 #include "zea/checkpoint/retention.hpp"
@@ -18,7 +20,16 @@ CheckpointWriter::~CheckpointWriter() = default;
 
 /// On the root: its room may be needed, and its names.
 void CheckpointWriter::wait_for_removal() {
-  if (removal_.valid()) removal_.get();
+  if (!removal_.valid()) return;
+  try {
+    removal_.get();
+  } catch (const StorageError& error) {
+    removal_fault_ = error.what();
+  }
+}
+
+std::string CheckpointWriter::removal_fault() {
+  return std::exchange(removal_fault_, "");
 }
 
 void CheckpointWriter::keep_newest(const std::string& directory, int64_t keep) {

@@ -415,6 +415,9 @@ void Trainer::finish_save(bool must) {
     report_save(report);
     if (options_.checkpoint.keep > 0)
       writer_.keep_newest(parts_.run_directory + "/checkpoints", options_.checkpoint.keep);
+    if (const std::string fault = writer_.removal_fault(); !fault.empty())
+      parts_.log.warn("what is left of an old checkpoint goes when the run is started again: " +
+                      fault);
   });
 }
 

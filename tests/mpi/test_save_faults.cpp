@@ -299,6 +299,28 @@ TEST_F(SaveFaults, APowerCutLosesNothingThatHasItsName) {
   for (const std::string& loss : testing::power_cut_losses()) ADD_FAILURE() << loss;
 }
 
+TEST_F(SaveFaults, WhatCannotBeRemovedIsToldAndTheNextSaveIsMade) {
+  links_ = true;
+  std::string fault;
+  for (int at = 1; fault.empty(); ++at) {
+    ASSERT_LT(at, 20);
+    restore();
+    write(kStep);
+    testing::arm({temporary_.path(), testing::FaultKind::Error, at, EBUSY});
+    const std::string error = error_of([&] {
+      writer_.keep_newest(checkpoints_, 1);
+      write(kStep + 1);
+    });
+    testing::disarm();
+    fault = writer_.removal_fault();
+    EXPECT_TRUE(fault.empty() || error.empty()) << error;
+  }
+
+  EXPECT_TRUE(contains(fault, checkpoints_)) << fault;
+  EXPECT_EQ(writer_.removal_fault(), "");
+  EXPECT_EQ(list_checkpoints(checkpoints_).back().step, kStep + 1);
+}
+
 TEST_F(SaveFaults, AnElementThatNoRankWritesIsNoticed) {
   // As if ranks disagreed about who writes what.
   plan_.buffers.front().params.pop_back();

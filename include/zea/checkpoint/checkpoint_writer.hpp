@@ -80,15 +80,19 @@ class CheckpointWriter {
   /// Waits until all ranks' files are a checkpoint.
   SaveReport finish();
   /// As the function keep_newest(), but files are deleted in the background, which a disk may take
-  /// long for: until the next call, start() or destructor, the first two of which throw its fault.
+  /// long for: until the next call, start() or destructor.
   void keep_newest(const std::string& directory, int64_t keep);
+  /// Why files of an earlier call could not be deleted; what is left of them looks like no
+  /// checkpoint. Empty on the other ranks, and where it was said. Not collective.
+  std::string removal_fault();
 
  private:
   void wait_for_removal();
 
   Engine& engine_;
   Collectives& control_;
-  std::future<void> removal_;                   ///< on the root
+  std::future<void> removal_;  ///< on the root
+  std::string removal_fault_;
   std::unique_ptr<detail::SaveMemory> memory_;  ///< outlives each save
   std::unique_ptr<detail::CheckpointSave> save_;
 };
