@@ -19,7 +19,8 @@ std::optional<FrozenShard> find_frozen_shard(Engine& engine, const FrozenOrigin&
   const std::string file = frozen_file_name(engine.world_rank());
   const std::string path = read.describe() + "/" + file;
   const std::optional<FileIdentity> identity = identity_of(path);
-  if (!identity) return std::nullopt;
+  // A manifest takes files of its own version alone.
+  if (!identity || read.manifest().version != kManifestVersion) return std::nullopt;
   FrozenShard shard{path, read.run_id(), *identity, {}, {}};
   for (const ManifestFile& entry : read.manifest().files)
     if (entry.name == file) shard.file = entry;
