@@ -10,6 +10,9 @@ namespace zea {
 
 namespace fs = std::filesystem;
 
+/// Says that a directory is ours to remove: an unfinished one of a process that was killed.
+constexpr const char* kMark = "/.zea-unfinished";
+
 std::string without_trailing_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -25,8 +28,12 @@ StagedDirectory::StagedDirectory(const std::string& target)
     throw StorageError(target_ + ": is a file; choose another name");
   if (fs::exists(target_) && !fs::is_empty(target_))
     throw StorageError(target_ + ": is not empty; choose another directory");
+  if (fs::exists(staging_) && !fs::exists(staging_ + kMark))
+    throw StorageError(staging_ +
+                       ": is there, and no unfinished output of zea's; move it elsewhere");
   fs::remove_all(staging_);
   if (!fs::create_directories(staging_)) throw StorageError(staging_ + ": cannot be created");
+  write_text_durably(staging_ + kMark, "");
 }
 
 StagedDirectory::~StagedDirectory() {
@@ -36,6 +43,7 @@ StagedDirectory::~StagedDirectory() {
 }
 
 void StagedDirectory::finish() {
+  fs::remove(staging_ + kMark);
   sync_directory(staging_);
   if (fs::exists(target_)) fs::remove(target_);  // empty: that was checked
   rename_durably(staging_, target_);

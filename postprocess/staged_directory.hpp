@@ -15,8 +15,8 @@ bool is_directory_target(const std::string& target);
 
 class StagedDirectory {
  public:
-  /// Makes `target`.tmp, anew when there is one. Throws StorageError when `target` is there and not
-  /// an empty directory.
+  /// Makes `target`.tmp, anew when a process that was killed left one. Throws StorageError when
+  /// `target` is there and not an empty directory, or `target`.tmp is somebody else's.
   explicit StagedDirectory(const std::string& target);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;

@@ -100,14 +100,14 @@ class Offline(zr.ZeaTest):
     def setUpClass(cls):
         """A run on 2 ranks, with a checkpoint half way."""
         made = zr.make_folder(cls.addClassCleanup)
-        deck = zr.write_deck(
+        cls.deck = zr.write_deck(
             made,
             zr.make_weights(made / "weights.h5"),
             zr.make_dataset(made / "train.h5", zr.mixed_samples(22)),
             schedule=["steps = 6"],
             checkpoint=["every = 3", "keep = 0"],
         )
-        run = zr.run_zea(2, ["-i", deck, "-d", made / "whole"])
+        run = zr.run_zea(2, ["-i", cls.deck, "-d", made / "whole"])
         assert run.code == 0, run.output
         cls.expected = {}  # what resuming gives, by ranks
         cls.half = made / "whole" / "checkpoints" / "step-00000003"
@@ -202,6 +202,15 @@ class Offline(zr.ZeaTest):
         bytes_of_shard[places[0]] ^= 1
         shard.write_bytes(bytes_of_shard)
         self.assertIn("damaged", run_tool(INSPECT, "--check", old, code=4))
+
+    def test_frozen_values_of_the_first_version_are_written_anew(self):
+        """Their files are of that version, which a manifest of this one does not take."""
+        run = self.folder / "run"
+        frozen = ["-i", self.deck, "-d", run, "model.vision.train=false", "schedule.steps=2"]
+        self.assert_code(zr.run_zea(2, frozen, run), 0)
+        write_as_version_1(zr.checkpoints(run)[-1])
+        self.assert_code(zr.run_zea(2, ["-r", run, "schedule.steps=3"], run), 0)
+        self.assertIn("every hash is right", run_tool(INSPECT, "--check", zr.checkpoints(run)[-1]))
 
     def test_a_terminal_sees_a_bar(self):
         shown = run_on_a_terminal(zr.ZEA_CONSOLIDATE, self.half, self.folder / "shown.h5")
@@ -299,6 +308,14 @@ class Offline(zr.ZeaTest):
             run_tool(*command)
             self.assertTrue(self.is_whole(target))
             self.assertEqual([path for path in self.folder.iterdir() if path.suffix == ".tmp"], [])
+
+    def test_a_directory_of_somebody_is_left_alone(self):
+        mine = self.folder / "model.tmp"
+        mine.mkdir()
+        (mine / "notes.txt").write_text("mine")
+        said = run_tool(zr.ZEA_CONSOLIDATE, self.half, f"{self.folder}/model/", code=7)
+        self.assertIn("model.tmp: is there, and no unfinished output of zea's; move it elsewhere", said)
+        self.assertEqual((mine / "notes.txt").read_text(), "mine")
 
     def test_a_full_disk_leaves_nothing(self):
         for name, options in (("state.h5", ["--optimizer"]), ("shards", ["--ranks", "3"])):
