@@ -167,7 +167,7 @@ void TrainStep::judge(StepReport& report, TrainPosition& position) const {
       not_finite.empty() ? find_spike(optim, history, report.loss, report.grad_norm) : not_finite;
   if (report.fault.empty()) return accept(optim, report.loss, report.grad_norm, history);
   const bool stops = !not_finite.empty() && optim.on_nonfinite == NonFiniteStep::Stop;
-  const bool is_one_too_many = history.skipped_in_a_row == optim.max_skips;
+  const bool is_one_too_many = history.skipped_in_a_row >= optim.max_skips;
   if (stops || is_one_too_many)
     throw NonFiniteError(
         "step " + std::to_string(report.step) + ": " + report.fault + "; nothing was updated; " +

@@ -146,6 +146,9 @@ TEST(SkippedSteps, EndTheRunWhereTheyAreTooMany) {
   const std::string said = stop_of(1, NAN);
   EXPECT_TRUE(contains(said, "step 7: loss is ")) << said;
   EXPECT_TRUE(contains(said, "2 steps in a row were skipped before it (optim.max_skips)")) << said;
+  run.position().history.skipped_in_a_row =
+      5;  // of a run that may skip more, and goes on with less
+  EXPECT_TRUE(contains(stop_of(1, NAN), "in a row"));
 }
 
 }  // namespace
