@@ -33,7 +33,7 @@ def read_predictions(path):
         text = path.read_text(encoding="utf-8")
     except OSError as fault:
         sys.exit(f"{path}: cannot be read: {fault.strerror}")
-    lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+    lines = [json.loads(line) for line in text.split("\n") if line.strip()]
     if not lines:
         sys.exit(f"{path}: holds no predictions")
     return sorted(lines, key=lambda line: line["sample"])

@@ -25,7 +25,8 @@ import string
 import sys
 from pathlib import Path
 
-LETTER = re.compile(r"^\W*([A-Z])(?=\s*$|[).:,\]])|answer(?:\s+is|:)\s*\W?([A-Z])(?=\s*$|[).:,\]])", re.IGNORECASE)
+ALONE = r"([A-Z])(?=\s*$|[).:,\]*])"  # a letter with nothing but a mark behind it on its line
+LETTER = re.compile(rf"\A\W*{ALONE}|answer(?:\s+is|:)\W*{ALONE}", re.IGNORECASE | re.MULTILINE)
 
 
 def edits(a, b):
@@ -109,7 +110,7 @@ def answers_of(line):
 def read(path):
     """(said, answers, line) of each line with an answer, and how many have none."""
     lines, without = [], 0
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not text.strip():
             continue
         try:

@@ -38,6 +38,11 @@ class Scores(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
 
+    def test_lines_end_where_json_lines_do(self):
+        self.path.write_text('{"generated": "a\u2028b\x85", "answer": "a\u2028b"}\n', encoding="utf-8")
+        result = self.run_score("--json")
+        self.assertEqual(json.loads(result.stdout)["exact"], 1, result.stderr)
+
     def test_exact_match(self):
         scores = self.score((" Paris\n", "Paris"), ("paris", "Paris"), ("The Paris.", " paris"), ("x", ["y", "x"]))
         self.assertEqual((scores["exact"], scores["squad"]), (2 / 4, 4 / 4))
@@ -48,6 +53,8 @@ class Scores(unittest.TestCase):
         self.assertEqual(self.score(*right)["choice"], 1)
         self.assertEqual(self.score(*wrong)["choice"], 0)
         self.assertEqual(self.score(*right, *wrong, ("B", "Paris"))["choice"], 5 / 9)
+        lines = [("B\nBecause it is red.", "B"), ("The answer is B\nand not A.", "B"), ("The answer is **B**.", "B")]
+        self.assertEqual(self.score(*lines, ("It is\nA", "A"))["choice"], 3 / 4)
         self.assertIsNone(self.score(("B", "Paris"))["choice"])
 
     def test_word_error_rate(self):
