@@ -16,8 +16,9 @@ namespace {
 using Ids = std::vector<int64_t>;
 
 bool is_placeholder(const Dataset& dataset, int32_t token) {
-  return std::ranges::any_of(dataset.kinds(),
-                             [&](const ItemKind& kind) { return kind.token == token; });
+  return std::ranges::any_of(dataset.kinds(), [&](const ItemKind& kind) {
+    return kind.token == token || kind.video_token == token;
+  });
 }
 
 /// Where the answer starts: at the first target after the last item, as nothing can be generated

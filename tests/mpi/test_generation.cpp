@@ -4,6 +4,7 @@
 // turns all of a sample anew once it is long. And how tokens are drawn.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -103,6 +104,30 @@ TEST(KeptKeysOfLongRope, AreMadeAnewWhereASampleBecomesLong) {
     EXPECT_LE((logits - whole.logits.at(of)).abs().max().item<double>(), 1e-10);
   options.remake = nullptr;
   EXPECT_GT(kept.rows, say(options, dataset, true).rows);
+}
+
+/// Answers may lie before an image or a video; what is generated comes behind all of them.
+TEST(Prompts, EndBehindTheLastItem) {
+  const auto scenario = std::ranges::find_if(grid_scenarios(), [](const GridScenario& one) {
+    return std::string(one.name).find("videos") != std::string::npos;
+  });
+  ASSERT_NE(scenario, grid_scenarios().end());
+  const Grid one = one_rank_like({});
+  const MemoryDataset dataset = dataset_of(*scenario, one);
+  std::vector<Sample> samples;
+  bool has_answers_before = false;
+  for (int64_t s = 0; s < std::ssize(dataset.index()); ++s) {
+    Sample& sample = samples.emplace_back(dataset.read(s));
+    if (sample.items.empty() || sample.items[0].frames == 0) continue;
+    has_answers_before = true;
+    sample.tokens.insert(sample.tokens.begin(), {5, 6});
+    sample.loss_mask.insert(sample.loss_mask.begin(), {0, 1});
+  }
+  ASSERT_TRUE(has_answers_before);
+
+  const Said said = say(run_of(*scenario, one), MemoryDataset(samples, dataset.kinds()), true);
+
+  EXPECT_EQ(std::ranges::count(said.predictions, '\n'), std::ssize(samples));
 }
 
 TEST(DrawnNumbers, DependOnSeedSampleAndPlace) {
