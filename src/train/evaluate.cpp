@@ -203,8 +203,8 @@ class Evaluator {
     std::vector<std::pair<int64_t, std::string>> order;
     for (size_t begin = 0; begin < all.size();) {
       const size_t end = all.find('\n', begin) + 1;
-      // Every line starts with {"sample":<id>,
-      order.emplace_back(std::stoll(all.substr(begin + 10)), all.substr(begin, end - begin));
+      const std::string line = all.substr(begin, end - begin);
+      order.emplace_back(std::stoll(line.substr(std::string_view("{\"sample\":").size())), line);
       begin = end;
     }
     std::sort(order.begin(), order.end());
