@@ -57,6 +57,11 @@ class Evaluator {
                    .stop_texts = options.stop_texts,
                    .token_bytes = &dataset.token_bytes(),
                    .keeps_keys = options.keeps_keys};
+    // Special tokens are no text: one that a stop text names ends it by its id.
+    const std::vector<std::string>& special = dataset.special_texts();
+    for (size_t id = 0; id < special.size(); ++id)
+      if (!special[id].empty() && std::ranges::count(options.stop_texts, special[id]) > 0)
+        generation_.end_tokens.push_back(static_cast<int64_t>(id));
   }
 
   Evaluation run() {
@@ -244,6 +249,22 @@ Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset
   return Evaluator(engine, control, dataset, loading, options).run();
 }
 
+namespace {
+
+/// The root rank's files.
+void write_evaluation(const Evaluation& evaluation, const MetricsFile& metrics,
+                      const std::string& directory) {
+  metrics.append(evaluation.metrics);
+  if (evaluation.predictions_jsonl.empty()) return;
+  const std::string path = directory + "/predictions.jsonl";
+  std::ofstream out(path);
+  out << evaluation.predictions_jsonl;
+  out.close();
+  if (!out) throw StorageError("cannot write " + path + "; is the disk full?");
+}
+
+}  // namespace
+
 void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output) {
@@ -254,13 +275,13 @@ void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
   evaluation.metrics.seconds = output.seconds;
   log.info(eval_line(evaluation.metrics));
   if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
-  metrics.append(evaluation.metrics);
-  if (control.rank() != 0 || evaluation.predictions_jsonl.empty()) return;
-  const std::string path = output.directory + "/predictions.jsonl";
-  std::ofstream out(path);
-  out << evaluation.predictions_jsonl;
-  out.close();
-  if (!out) throw StorageError("cannot write " + path + "; is the disk full?");
+  if (control.rank() != 0) return;
+  try {
+    write_evaluation(evaluation, metrics, output.directory);
+  } catch (const StorageError& error) {
+    if (!output.goes_on) throw;
+    log.warn(error.what());
+  }
 }
 
 }  // namespace zea

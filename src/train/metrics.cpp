@@ -20,9 +20,9 @@ std::string clock_text(double seconds) {
   return text;
 }
 
-/// A step without targets has no loss; zero would look like a good one.
-nlohmann::ordered_json of_targets(const StepReport& report, double value) {
-  return report.targets == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
+/// Without targets there is no loss; zero would look like a good one.
+nlohmann::ordered_json of_targets(int64_t targets, double value) {
+  return targets == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
 }
 
 /// A start that died while it wrote leaves half a line, which must not spoil the next one.
@@ -88,7 +88,7 @@ std::string eval_line(const EvalMetrics& m) {
       (m.has_loss ? "evaluation" : "generation") + (" at step " + std::to_string(m.step)) + ": ";
   if (m.has_loss) {
     std::snprintf(text, sizeof text, "loss %.4f over ", m.loss);
-    line += text;
+    line += m.targets > 0 ? text : "no targets, so no loss, in ";
   }
   line += std::to_string(m.samples) + " samples";
   if (m.labelled > 0) {
@@ -114,8 +114,8 @@ void MetricsFile::append(const StepMetrics& m) const {
   nlohmann::ordered_json line{{"kind", "train"},
                               {"step", m.step},
                               {"seconds", m.seconds},
-                              {"loss", of_targets(m.report, m.report.loss)},
-                              {"grad_norm", of_targets(m.report, m.report.grad_norm)},
+                              {"loss", of_targets(m.report.targets, m.report.loss)},
+                              {"grad_norm", of_targets(m.report.targets, m.report.grad_norm)},
                               {"lr", m.report.lr},
                               {"targets", m.report.targets},
                               {"bad_items", m.bad_items},
@@ -143,7 +143,7 @@ void MetricsFile::append(const StepMetrics& m) const {
 void MetricsFile::append(const EvalMetrics& m) const {
   nlohmann::ordered_json line{
       {"kind", m.has_loss ? "eval" : "generate"}, {"step", m.step}, {"seconds", m.seconds}};
-  if (m.has_loss) line["loss"] = m.loss;
+  if (m.has_loss) line["loss"] = of_targets(m.targets, m.loss);
   line["samples"] = m.samples;
   if (m.has_loss) line["targets"] = m.targets;
   if (m.prompts > 0) {

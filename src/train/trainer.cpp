@@ -359,7 +359,8 @@ void Trainer::run_evaluation() {
   const Stopwatch clock;
   EvaluationOutput output{.step = position_.step,
                           .seconds = parts_.stop.elapsed_seconds(),
-                          .directory = parts_.run_directory};
+                          .directory = parts_.run_directory,
+                          .goes_on = options_.checkpoint.on_failure == SaveFailure::Continue};
   evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log,
                       parts_.metrics, output);
   seconds_per_evaluation_ = moving_average(seconds_per_evaluation_, clock.seconds());

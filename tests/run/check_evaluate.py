@@ -44,6 +44,36 @@ class Evaluate(zr.ZeaTest):
         self.assertTrue(all(entry["answer"] for entry in predictions))
         self.assertEqual({entry["sample"]: entry["answers"] for entry in predictions if "answers" in entry}, answers)
 
+    def test_without_targets_there_is_no_loss(self):
+        weights = zr.make_weights(self.folder / "weights.h5")
+        asked = [(tokens, [0] * len(mask), *rest) for tokens, mask, *rest in zr.mixed_samples(3)]
+        data = zr.make_dataset(self.folder / "data.h5", asked)
+        deck = zr.write_deck(self.folder, weights, data)
+        evaluated = self.folder / "evaluated"
+        keys = ['run.mode="evaluate"', f'data.eval="{data}"']
+
+        result = zr.run_zea(2, ["-i", deck, "-d", evaluated, *keys], evaluated)
+
+        self.assert_code(result, 0)
+        self.assertIn("no targets, so no loss, in 3 samples", result.output)
+        (line,) = zr.metrics(evaluated)
+        self.assertIsNone(line["loss"])
+
+    def test_training_goes_on_where_predictions_cannot_be_written(self):
+        """As it does where checkpoints cannot be, if it is told to."""
+        weights = zr.make_weights(self.folder / "weights.h5")
+        data = zr.make_dataset(self.folder / "data.h5", zr.mixed_samples(4))
+        deck = zr.write_deck(self.folder, weights, data)
+        keys = [f'data.eval="{data}"', "eval.every=1", "eval.generate_tokens=2", "schedule.steps=2"]
+        for on_failure, code in (("continue", 0), ("stop", 7)):
+            run = self.folder / on_failure
+            (run / "predictions.jsonl").mkdir(parents=True)
+            more = [*keys, f'checkpoint.on_failure="{on_failure}"']
+            result = zr.run_zea(2, ["-i", deck, "-d", run, *more], run)
+            self.assert_code(result, code)
+            self.assertIn("predictions.jsonl; is the disk full?", result.output)
+        self.assertEqual(zr.last_step(self.folder / "continue"), 2)
+
     def generate(self, deck, name, *keys):
         """What is generated behind each sample, and the run's directory."""
         directory = self.folder / name
@@ -82,6 +112,12 @@ class Evaluate(zr.ZeaTest):
         refused = zr.run_zea(2, ["-i", deck, "-d", self.folder / "wordless", *keys])
         self.assert_code(refused, 3)
         self.assertIn("does not say what text its tokens are", refused.output)
+
+        named = {"special_texts": [b"<end>" if i == int(token) else b"" for i in range(zr.VOCABULARY)]}
+        texts = [b"" if i == int(token) else f"{i} ".encode() for i in range(zr.VOCABULARY)]
+        zr.make_dataset(self.folder / "data.h5", samples, token_bytes=texts, **named)
+        ended, _ = self.generate(deck, "ended", ten, 'eval.stop_texts=["<end>"]')
+        self.assertEqual(ended[longest].split(), words[: words.index(token)])
 
         drawn, _ = self.generate(deck, "drawn", ten, "eval.temperature=3")
         self.assertNotEqual(drawn, said)

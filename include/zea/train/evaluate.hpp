@@ -42,6 +42,7 @@ struct EvaluationOutput {
   int64_t step = 0;
   double seconds = 0;
   std::string directory;
+  bool goes_on = false;  ///< what cannot be written is a warning; false: a StorageError
 };
 
 /// Evaluates as the deck's [eval] says and reports it. Collective.
