@@ -28,7 +28,8 @@ with --tokenizer, turns are in the form of the family (ChatML, Gemma's, Mistral'
 
     [bos]USER: human turn ASSISTANT: gpt turn[eos]
 
-with bos only at the start. The loss is on what the assistant says and on the token that ends it.
+with bos only at the start. The loss is on what the assistant says and on the token that ends it, which is
+eos_token where a chat template writes none.
 
 An entry at fault is named with its reason; with --on-fault skip it is left out. OUT.report.json counts
 by reason what was left out. A packer that was killed goes on where it was when it is started again with

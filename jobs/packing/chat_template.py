@@ -3,11 +3,13 @@
 
 It is rendered as transformers' apply_chat_template does, in Jinja's sandbox. Answers are what stands in
 {% generation %}, or, in a template without these, what each turn of the assistant adds to the text of
-the turns before it with the prompt for an answer, up to the token that ends the turn.
+the turns before it with the prompt for an answer, up to the token that ends the turn. That token is part
+of an answer also where it stands behind {% endgeneration %}, and where the template writes none it is eos_token.
 """
 
 import datetime
 import json
+import os
 import sys
 
 from packing.record import EntryFault
@@ -82,7 +84,7 @@ class ChatTemplate:
     """`ends`: the special tokens, one of which ends a turn. `date`: what templates take for today."""
 
     def __init__(self, source, names, ends, date):
-        self.names, self.ends = names, tuple(sorted(ends))
+        self.names, self.ends = names, tuple(sorted(filter(None, ends)))
         try:
             self.template = compiled(source, date)
         except Exception as fault:  # Jinja's, and what its extensions throw
@@ -112,7 +114,7 @@ class ChatTemplate:
         roles = ("user", "assistant", "user", "assistant")
         talk = [self.turn(role, f"{PROBE} {number}") for number, role in enumerate(roles)]
         try:
-            spans = self.render(talk)[1]
+            text, spans = self.answered(talk)
         except Unmaskable as fault:
             sys.exit(f"the chat template cannot be masked exactly: {fault}; mark its answers with {{% generation %}}, "
                      "or name another: --chat-template FILE")
@@ -120,6 +122,7 @@ class ChatTemplate:
             sys.exit(f"{fault}; name another: --chat-template FILE")
         if len(spans) != 2:
             sys.exit(f"the chat template marks {len(spans)} answers of 2; name another: --chat-template FILE")
+        self.lacking = self.lacking_end(text, *spans[-1])  # behind an earlier answer a token may begin the next turn
 
     def write(self, messages, prompt=False):
         try:
@@ -131,8 +134,37 @@ class ChatTemplate:
 
     def render(self, messages):
         """The text, and begin and end of each answer in it. Raises Unmaskable."""
+        text, spans = self.answered(messages)
+        return self.ended(text, spans) if self.lacking else (text, spans)
+
+    def answered(self, messages):
+        """As the template writes it."""
         text = self.write(messages)
         return marked(text) if self.has_marks else (text, self.spans(messages, text))
+
+    def lacking_end(self, text, begin, end):
+        """The token that ends a turn, where it is not in its answer."""
+        if text[begin:end].rstrip().endswith(self.ends):
+            return None
+        behind = text[end:].lstrip()
+        token = max(filter(behind.startswith, self.ends), key=len, default=self.names.get("eos_token"))
+        if not token:
+            sys.exit("the chat template writes no token that ends an answer, and tokenizer_config.json names no "
+                     "eos_token to end it; name it there, or another template: --chat-template FILE")
+        return token
+
+    def ended(self, text, spans):
+        """Every answer through the token that it lacks, which, where it does not follow, takes the place of the
+        white space at the answer's end: as LLaVA was trained, "ASSISTANT: answer</s>USER: "."""
+        written, moved, last = "", [], 0
+        for begin, end in spans:
+            written += text[last:begin]
+            follows = text[end:].lstrip().startswith(self.lacking)
+            last = text.index(self.lacking, end) + len(self.lacking) if follows else end
+            answer = text[begin:last] if follows else text[begin:end].rstrip() + self.lacking
+            moved.append((len(written), len(written) + len(answer)))
+            written += answer
+        return written + text[last:], moved
 
     def spans(self, messages, text):
         spans = []
@@ -154,10 +186,12 @@ class ChatTemplate:
             raise Unmaskable(f"what it writes of the first {number} messages changes with those behind them")
         if before != plain:
             return len(before)
-        place = text.find(text_of(messages[number]).strip(), len(before))
-        if place < 0:
+        # Not by looking for the answer, which may be as short as a letter of the turn's header.
+        tried = [self.write([*messages[:number], self.turn("assistant", a), *messages[number + 1 :]]) for a in "xy"]
+        header = os.path.commonprefix(tried)
+        if tried[0] == tried[1] or not text.startswith(header):
             raise Unmaskable(f"it does not write message {number} as it is")
-        return place if text[len(before) : place].strip() else len(before)
+        return len(header) if text[len(before) : len(header)].strip() else len(before)
 
     def end_of(self, message, begin, text):
         """Where a template writes earlier turns otherwise than the last one."""

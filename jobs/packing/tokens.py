@@ -92,6 +92,7 @@ class Tokens:
 
     def sample(self, record, items):
         """Ids, mask, and items in the order in which they stand."""
+        check_text("".join(record.answers))
         for name, mark in MARKS.items():
             marks = record.marks(name)
             if marks and self.placeholder[name] < 0:
@@ -161,6 +162,8 @@ class TemplateTurns(Tokens):
         self.template = template
         known = [name for name, token in self.placeholder.items() if token >= 0 and tokenizer.id_to_token(token)]
         self.marks = {name: self.mark(name) for name in known}
+        # As in transformers, where processors let the tokenizer add what begins a text, and its own templates do not.
+        self.opening = opening(tokenizer) if self.marks else []
 
     def mark(self, modality):
         """What the template writes for an item, and whether it does it itself."""
@@ -198,7 +201,10 @@ class TemplateTurns(Tokens):
         places = self.places(text, stands)
         text, spans = replaced(text, spans, places, lambda item: self.spelt(stands[item.modality][item.number][0]))
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, mask_of(encoding.offsets, spans), [item for _, _, item in places]
+        ids, mask = encoding.ids, mask_of(encoding.offsets, spans)
+        if ids[: len(self.opening)] != self.opening:  # the template may write bos_token itself
+            ids, mask = self.opening + ids, [0] * len(self.opening) + mask
+        return ids, mask, [item for _, _, item in places]
 
     def places(self, text, stands):
         """Begin, end and item of each mark, in order."""
@@ -217,6 +223,12 @@ class TemplateTurns(Tokens):
     def spelt(self, pieces):
         names = (p if isinstance(p, str) else "".join(map(self.tokenizer.id_to_token, p)) for p in pieces)
         return "".join(names)
+
+
+def opening(tokenizer):
+    """Ids that the tokenizer puts before a text: bos_token, or none."""
+    encoding = tokenizer.encode("a", add_special_tokens=True)
+    return encoding.ids[: [*encoding.special_tokens_mask, 0].index(0)]
 
 
 def replaced(text, spans, places, spelt):

@@ -10,7 +10,7 @@ import unittest
 from types import SimpleNamespace
 
 from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 try:
     from transformers import PreTrainedTokenizerFast
@@ -20,6 +20,7 @@ except ImportError as missing:
 
 sys.path.insert(0, str(JOBS))
 from packing.chat_template import ChatTemplate, Unmaskable, read_template  # noqa: E402
+from packing.record import Message  # noqa: E402
 from packing.tokens import TemplateTurns  # noqa: E402
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -65,6 +66,25 @@ IMAGES_FIRST = """{% for message in messages %}{{ message['role'] | upper }}: {%
 selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}{% for part in message['content'] |
 selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}{% if message['role'] == 'assistant' %}{{
 eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"""
+# LLaVA-1.5's as it is, which ends no answer, and LLaVA-OneVision's, which ends them behind the mark.
+LLAVA = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
+    "{# Render all images first #}{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}"
+    "{{ '<image>\n' }}{% endfor %}{# Render all text next #}{% if message['role'] != 'assistant' %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}"
+    "{% endfor %}{% else %}{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{% generation %}{{ content['text'] + ' '}}{% endgeneration %}{% endfor %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+ONEVISION = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + ' '}}{# Render all images first #}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{# Render all text next #}{% if message['role'] != 'assistant' %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ '\n' + content['text'] }}"
+    "{% endfor %}{% else %}{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{% generation %}{{ '\n' + content['text'] }}{% endgeneration %}{% endfor %}{% endif %}{{'<|im_end|>'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 TALK = [("user", "What now?"), ("assistant", "A gr\u00fc\u00df \u4e16."), ("user", "And?"), ("assistant", "Done, all.")]
 
 
@@ -116,6 +136,48 @@ class Templates(InFolder):
                 self.assertEqual(self.learnt(source, talk), expected)
         self.assertEqual(self.learnt(PARTS, TALK, as_list=True), chatml)
         self.assertEqual(self.learnt(IMAGES_FIRST, TALK, as_list=True), [f" {first} </s>", f" {last} </s>"])
+        behind = [f"\n{first}<|im_end|>", f"\n{last}<|im_end|>"]
+        self.assertEqual(self.learnt(ONEVISION, TALK, as_list=True), behind)
+        spaced = GENERATION.replace("{{ eos_token }}{% endgeneration %}", "{% endgeneration %} \n{{ eos_token }}")
+        self.assertEqual(self.learnt(spaced, TALK), [f"{first} \n</s>", f"{last} \n</s>"])
+
+    def test_answers_as_short_as_a_letter_of_their_header(self):
+        short = [("user", "u"), ("assistant", "a"), ("user", "A"), ("assistant", "A")]
+        self.assertEqual(self.learnt(NO_PROMPT, short), ["a<|im_end|>", "A<|im_end|>"])
+        plain = "{% for m in messages %}{{ m.role | upper }}: {{ m.content | trim }}{{ eos_token }}\n{% endfor %}"
+        self.assertEqual(self.learnt(plain, short), ["a</s>", "A</s>"])
+
+    def test_turns_that_a_template_does_not_end(self):
+        """End in eos_token, in place of the space behind them."""
+        system = [("system", "Be brief. "), *TALK]
+        messages = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in system]
+        first, last = TALK[1][1], TALK[3][1]
+        expected = f"Be brief.  USER: What now? ASSISTANT: {first}</s>USER: And? ASSISTANT: {last}</s>"
+        for source in (LLAVA, LLAVA.replace("{% generation %}", "").replace("{% endgeneration %}", "")):
+            text, spans = self.template(source).render(messages)
+            self.assertEqual(text, expected)
+            self.assertEqual([text[begin:end].strip() for begin, end in spans], [f"{first}</s>", f"{last}</s>"])
+
+    def packed(self, source, modality="image"):
+        """Text and learnt text of ids, by a tokenizer that puts <s> before a text."""
+        self.tokenizer.decoder = decoders.ByteLevel()
+        special = [("<s>", 0), ("</s>", 1)]
+        self.tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=special)
+        placeholders = {modality: SPECIAL.index("<image>")} if modality else {}
+        model = SimpleNamespace(placeholders=placeholders, turns=lambda _: SimpleNamespace(around_image=("", "")))
+        tokens = TemplateTurns(self.tokenizer, SimpleNamespace(max_tokens=0), model, self.template(source))
+        messages = [Message(role, [text], False) for role, text in TALK]
+        ids, mask, _ = tokens.written(messages, dict.fromkeys(placeholders, []))
+        learnt = [number for number, is_learnt in zip(ids, mask) if is_learnt]
+        return [self.tokenizer.decode(found, skip_special_tokens=False) for found in (ids, learnt)]
+
+    def test_what_begins_a_text_stands_once_before_samples_of_models_of_items(self):
+        first, last = TALK[1][1], TALK[3][1]
+        text = f"USER: What now? ASSISTANT: {first}</s>USER: And? ASSISTANT: {last}</s>"
+        learnt = f"{first}</s> {last}</s>"
+        self.assertEqual(self.packed(LLAVA), [f"<s>{text}", learnt])
+        self.assertEqual(self.packed("{{ bos_token }}" + LLAVA), [f"<s>{text}", learnt])
+        self.assertEqual(self.packed(LLAVA, modality=None), [text, learnt])
 
     def test_tokens_and_masks_are_those_of_transformers(self):
         """What {% generation %} marks, transformers finds, too."""
@@ -126,8 +188,6 @@ class Templates(InFolder):
         whole = self.reference.apply_chat_template(
             messages, chat_template=source, return_dict=True, return_assistant_tokens_mask=True
         )
-        from packing.record import Message
-
         ids, mask, _ = tokens.written([Message(role, [text], False) for role, text in TALK], {})
         self.assertEqual(ids, whole["input_ids"])
         self.assertEqual(mask, whole["assistant_masks"])
@@ -145,6 +205,10 @@ class Templates(InFolder):
             with self.subTest(part), self.assertRaises(SystemExit) as left:
                 self.template(source)
             self.assertIn(part, str(left.exception))
+        self.names = {"bos_token": "<s>"}
+        with self.assertRaises(SystemExit) as left:
+            self.template(LLAVA)
+        self.assertIn("names no eos_token to end it", str(left.exception))
         template = self.template(THINKING)
         with self.assertRaises(Unmaskable):
             template.render([{"role": r, "content": t + "\n" * (r == "assistant")} for r, t in TALK])
