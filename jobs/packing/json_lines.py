@@ -3,6 +3,7 @@
 
 import gzip
 import json
+import zlib
 
 from packing.record import Entry, EntryFault
 
@@ -29,7 +30,7 @@ def parsed(text):
     """Raises EntryFault."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+    except ValueError as fault:  # also of bytes that are no text, and of a number of too many digits
         raise EntryFault("not JSON", f"is not JSON: {fault}") from None
     except RecursionError:
         raise EntryFault("not JSON", "is nested too deeply") from None
@@ -48,5 +49,5 @@ def entries(path, limits, skip):
                 yield Entry(name, parsed(line), read=read)
             except EntryFault as fault:
                 yield Entry(name, None, {}, fault, read)
-    except (OSError, EOFError) as fault:
+    except (OSError, EOFError, zlib.error) as fault:
         yield Entry(str(path), None, {}, EntryFault("unreadable", f"cannot be read further: {fault}"))

@@ -12,7 +12,7 @@ from packing.record import Entry
 def listed(path):
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+    except ValueError as fault:  # also of bytes that are no text, and of a number of too many digits
         sys.exit(f"{path}: {fault}")
     except RecursionError:
         sys.exit(f"{path}: is nested too deeply")

@@ -8,6 +8,7 @@ import binascii
 import io
 import os
 import re
+import reprlib
 import stat
 from pathlib import PurePosixPath
 
@@ -42,7 +43,7 @@ class Media:
         if isinstance(source, bytes):
             label, data = modality, source
             self.check_bytes(len(data), label)
-        elif source.startswith("data:"):
+        elif isinstance(source, str) and source.startswith("data:"):
             label, data = modality, self.of_uri(source, modality)
         else:
             path = self.path(source, modality)
@@ -66,7 +67,11 @@ class Media:
     def path(self, source, modality):
         """Inside the folder of its modality, also where links lead."""
         if not isinstance(source, str):
-            raise EntryFault("unreadable", f"{modality} inside cannot be read: it is neither bytes nor a path")
+            raise EntryFault(
+                "unreadable",
+                f"{modality} inside is {reprlib.repr(source)}; allowed are the bytes of a file, or its path: write the "
+                f"file into the cell, or leave {modality} out",
+            )
         if re.match(r"[a-z]+://", source):
             raise EntryFault("unreadable", f"{modality} {source[:80]} is not on this machine; fetch it, and name its file")
         path, root = PurePosixPath(source), self.roots[modality]

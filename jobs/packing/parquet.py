@@ -26,13 +26,9 @@ def count(path):
     return opened(path).metadata.num_rows
 
 
-def split_cell(cell):
-    """Bytes that are inside, and the path that is not."""
-    if isinstance(cell, bytes):
-        return cell, None
-    if isinstance(cell, dict):
-        return (cell["bytes"], None) if cell.get("bytes") else (None, cell.get("path"))
-    return None, cell
+def source_of(cell):
+    """Bytes that are inside, or the path of what is not; a cell that has neither as it is, which Media refuses."""
+    return cell.get("bytes") or cell.get("path") or cell if isinstance(cell, dict) else cell
 
 
 def entry_of(name, row):
@@ -40,12 +36,12 @@ def entry_of(name, row):
     for modality, plural in PLURALS.items():
         cells = [value.pop(key) for key in (modality, plural) if key in value]
         cells = [cell for found in cells for cell in (found if isinstance(found, list) else [found])]
-        inside[modality] = [data or path for data, path in map(split_cell, cells)]
+        inside[modality] = [source_of(cell) for cell in cells]
     for key in ("conversations", "messages"):
         if isinstance(value.get(key), str):  # as JSON
             try:
                 value[key] = json.loads(value[key])
-            except (json.JSONDecodeError, RecursionError) as fault:
+            except (ValueError, RecursionError) as fault:  # also of a number of too many digits
                 return Entry(name, None, {}, EntryFault("not JSON", f"its {key} are not JSON: {fault}"))
     if "text" not in value and "caption" in value:
         value["text"] = value["caption"]

@@ -28,13 +28,15 @@ class EntryFault(Exception):
 
 class Entry(NamedTuple):
     """`inside`: bytes of items by modality, which come with the entry; `fault`: why it is none; `read`:
-    bytes of its file up to its end or a little beyond, where the reader tells no number of entries."""
+    bytes of its file up to its end or a little beyond, where the reader tells no number of entries; `notes`: what
+    the reader left out of it."""
 
     name: str
     value: object
     inside: dict = {}
     fault: EntryFault | None = None
     read: int = 0
+    notes: list = []
 
 
 class Item(NamedTuple):
@@ -102,7 +104,7 @@ class RecordMaker:
             turns = enumerate(self.listed(value, "conversations"))
             messages = [self.turn(n, turn, value["conversations"]) for n, turn in turns]
         check_order(messages)
-        notes = ["tools left out"] if value.get("tools") else []
+        notes = [*entry.notes, *["tools left out"] * bool(value.get("tools"))]
         return Record(messages, sources, value, notes, answers_of(value))
 
     def listed(self, value, key):

@@ -9,7 +9,7 @@ import zlib
 from pathlib import PurePosixPath
 
 from packing.json_lines import parsed
-from packing.record import Entry, EntryFault
+from packing.record import PLURALS, Entry, EntryFault
 
 MODALITIES = dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image") | dict.fromkeys(("wav", "flac"), "audio")
 TEXTS = ("json", "txt", "caption")
@@ -54,13 +54,25 @@ def value_of(texts):
     return value
 
 
+def check_items(value, inside, ignored):
+    """A caption is about something, inside or named."""
+    named = [value.get(name) for pair in PLURALS.items() for name in pair]
+    if not {"conversations", "messages"} & value.keys() and not any([*inside.values(), *named]):
+        raise EntryFault(
+            "items",
+            f"its text has no image or sound beside it; left out are {', '.join(sorted(ignored)) or 'no members'}; "
+            f"allowed are .{', .'.join(MODALITIES)}; text alone goes into .json as conversations or messages",
+        )
+
+
 def entry_of(name, members, tar, limits):
     """The members are read in any case, since a stream gives them once."""
-    inside, texts = {"image": [], "audio": []}, {}
+    inside, texts, ignored = {"image": [], "audio": []}, {}, set()
     try:
         for member in members:
             ending = ending_of(member)
             if ending not in MODALITIES and ending not in TEXTS:
+                ignored.add(f".{ending}")
                 continue
             checked(member, limits)
             data = tar.extractfile(member).read()
@@ -68,7 +80,9 @@ def entry_of(name, members, tar, limits):
                 texts[ending] = data
             else:
                 inside[MODALITIES[ending]].append(data)
-        return Entry(name, value_of(texts), inside)
+        value = value_of(texts)
+        check_items(value, inside, ignored)
+        return Entry(name, value, inside, notes=[f"members left out: {ending}" for ending in sorted(ignored)])
     except EntryFault as fault:
         return Entry(name, None, {}, fault)
 

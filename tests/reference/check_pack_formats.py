@@ -140,6 +140,21 @@ class Formats(InFolder):
         path.write_bytes(path.read_bytes()[:700])
         self.assertIn("cannot be read further", self.pack("in.tar").stderr)
 
+    def test_members_of_tars_that_are_left_out(self):
+        """Beside what is taken they are noted; a caption that is left with nothing is a fault."""
+        said = json.dumps({"messages": [{"role": "user", "content": "what?"}, {"role": "assistant", "content": "a b"}]})
+        members = [("sound.mp3", b"ID3"), ("sound.txt", b"a b"), ("two.image.jpg", JPEG), ("two.txt", b"a b")]
+        members += [("lone.txt", b"a b"), ("both.png", PNG), ("both.mp3", b"ID3"), ("both.txt", b"a b")]
+        members += [("talk.json", said.encode()), ("path.json", b'{"image": "a.png", "text": "a b"}')]
+        self.assertEqual(len(self.samples(self.tar(members), "--on-fault", "skip")), 3)
+        examples = self.dropped()["items"]["examples"]
+        for text, key, ignored in zip(examples, ("sound", "two", "lone"), (".mp3", ".image.jpg", "no members")):
+            alone = f"{key}]: its text has no image or sound beside it; left out are {ignored}; allowed are .jpg"
+            self.assertIn(alone, text)
+        notes = json.loads((self.folder / "out.h5.report.json").read_text())["notes"]
+        self.assertEqual(list(notes), ["members left out: .mp3"])
+        self.assertIn("[both]", notes["members left out: .mp3"]["examples"][0])
+
     def test_parquet(self):
         try:
             import pyarrow as arrow
@@ -161,6 +176,18 @@ class Formats(InFolder):
         self.expect(self.samples("in.parquet"), [PNG])
         write([{"conversations": "[", "image": PNG}])
         self.assertIn("its conversations are not JSON", self.pack("in.parquet").stderr)
+        empty = {"bytes": b"", "path": None}
+        for cells, part in [
+            ([empty], "image inside is {'bytes': b'', 'path': None}; allowed are the bytes"),
+            ([None], "image inside is None;"),
+        ]:
+            write([one, {"messages": messages, "images": cells}])
+            self.samples("in.parquet", "--on-fault", "skip")
+            self.assertIn(part, self.dropped()["unreadable"]["examples"][0])
+        write([{"image": [[1, 2], [3, 4]], "caption": "a b"}])
+        self.assertIn("image inside is [1, 2];", self.pack("in.parquet").stderr)
+        write([{"conversations": "1" * 5000, "image": PNG}])
+        self.assertIn("its conversations are not JSON: Exceeds the limit", self.pack("in.parquet").stderr)
         (self.folder / "in/in.parquet").write_bytes(b"PAR1 and no more")
         self.assertIn("cannot be read as Parquet", self.pack("in.parquet").stderr)
 
@@ -257,6 +284,8 @@ class Formats(InFolder):
             ([1], "turns", "has no conversations"),
             ('{"messages": }', "not JSON", "is not JSON"),
             (deep, "not JSON", "is nested too deeply"),
+            ('{"id": ' + "1" * 5000 + "}", "not JSON", "is not JSON: Exceeds the limit"),
+            ({**talk("a.png"), "answers": ["\ud83d"]}, "text", "text is not valid Unicode"),
             ('"' + "x" * (5 << 20) + '"', "too large", "has more than 4194304 bytes"),
             ({"messages": [{"role": "tool", "content": "x"}]}, "tools", "is a call of a tool"),
         ]
@@ -273,6 +302,10 @@ class Formats(InFolder):
     def test_faults_of_sources_are_named(self):
         (self.folder / "in/a.xyz").touch()
         (self.folder / "in/none").mkdir()
+        (self.folder / "in/damaged.jsonl.gz").write_bytes(gzip.compress(b"")[:10] + b"\xff" * 20)
+        self.assertIn("cannot be read further: Error -3", self.pack("damaged.jsonl.gz").stderr)
+        (self.folder / "in/long.json").write_text("[" + "1" * 5000 + "]")
+        self.assertIn("long.json: Exceeds the limit", self.pack("long.json").stderr.splitlines()[0])
         self.assertIn("there is no such file", self.pack("gone.jsonl").stderr)
         self.assertIn("its ending tells no format", self.pack("a.xyz").stderr)
         self.assertIn("holds no file that ends with", self.pack("none").stderr)
