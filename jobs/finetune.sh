@@ -6,8 +6,8 @@
 # Qwen2-Audio, Voxtral, or a language model, for conversations of text alone). With VISION= and AUDIO=, directories of encoders (CLIP,
 # SigLIP and others; Whisper), MODEL is a language model that they are put together with; PROJECTOR=mlp may be another for images
 # (zea -h model.vision.projector).
-# DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes; paths of images, clips of sound, and folders
-# of the frames of videos (Qwen2-VL to Qwen3-VL) start from its folder, or from IMAGES=.
+# DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes, also a folder; paths of images, clips of
+# sound, and folders of the frames of videos (Qwen2-VL to Qwen3-VL) start from its folder, or that folder, or from IMAGES=.
 # RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
 # resized; 0: as the family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames
 # of a video) and MAX_FRAMES= (that are taken of a video; 0: as MODEL says) may be set.
@@ -20,7 +20,9 @@ model=$(realpath "$1")
 data=$(realpath "$2")
 shift 2
 out=$(realpath -m "${OUT:-finetuned}")
-images=$(realpath "${IMAGES:-$(dirname "$data")}")
+folder=$data
+[ -d "$data" ] || folder=$(dirname "$data")
+images=$(realpath "${IMAGES:-$folder}")
 vision=${VISION:+$(realpath "$VISION")}
 audio=${AUDIO:+$(realpath "$AUDIO")}
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."

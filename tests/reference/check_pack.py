@@ -6,7 +6,9 @@ usage: check_pack.py JOBS_FOLDER DUMP_DATASET
 """
 
 import json
+import os
 import struct
+import subprocess
 import sys
 import unittest
 
@@ -198,6 +200,23 @@ class Llava(InFolder):
         self.assertEqual(tokens.count(4), 3 * 65 * 97)
         begin = tokens.index(4)
         self.assertEqual((tokens[begin - 1], tokens[begin + 3 * 65 * 97]), (2, 3))
+
+    def test_finetune_looks_in_a_folder_for_what_its_files_name(self):
+        """Whose programs end with the plan, behind the packing."""
+        model, data = self.qwen2_vl(), self.folder / "data"
+        frames(data / "a", 2)
+        (data / "in.json").write_text(json.dumps([{**entry(["<video> what?", "b"]), "video": "a"}]))
+        program = self.folder / "build/src/zea"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\nexit 9\n")
+        program.chmod(0o755)
+        environment = {**os.environ, "BIN": str(self.folder / "build"), "OUT": str(self.folder / "out")}
+        for source in (data, data / "in.json"):
+            command = ["bash", JOBS / "finetune.sh", model, source]
+            result = subprocess.run(command, capture_output=True, text=True, env=environment)
+            self.assertEqual(result.returncode, 9, result.stderr)
+            self.assertIn("1 samples, 0 entries skipped", result.stdout)
+            (self.folder / "out/train.h5").unlink()
 
     def test_frames_are_as_many_as_the_directory_allows(self):
         model = self.qwen2_vl()
