@@ -83,7 +83,8 @@ def documents_of(path, arguments):
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         texts = read_json_lines(path, arguments.field)
     elif arguments.separator:
-        texts = split_at(arguments.separator, read_text(path))
+        # With the line ends of Windows "$" would match nowhere, behind "\r".
+        texts = split_at(arguments.separator, read_text(path).replace("\r\n", "\n"))
     else:
         texts = [read_text(path)]
     for text in texts:

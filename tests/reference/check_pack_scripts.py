@@ -255,6 +255,9 @@ class Text(InFolder):
         found = self.pack(source, more=[*more, "--separator", r"^(==|===) \w+ (==|===)$"])
         self.assertEqual(found, ["head\n", "\nfirst\n", "\nsecond == not here\n"])
         self.assertEqual(len(self.pack(source, more=more)), 1)
+        windows = self.folder / "windows.txt"
+        windows.write_bytes(b"one\r\n---\r\ntwo\r\n")
+        self.assertEqual(self.pack(windows, more=[*more, "--separator", "^---$"]), ["one\n", "\ntwo\n"])
 
     def test_held_out_documents(self):
         lines = self.write("a.jsonl", "".join(f'{{"text": "document {n}"}}\n' for n in range(1, 8)))
