@@ -72,6 +72,9 @@ class Contents {
   std::vector<T> held_;
 };
 
+/// Of a scan that moved: a slow disk reads that many in a second.
+constexpr int64_t kTokensOfAMove = int64_t{1} << 20;
+
 H5File open_checked(const std::string& path) {
   H5File file = H5File::open(path, ExitCode::Data);
   const std::string format = file.text_attribute("format").value_or("none");
@@ -119,7 +122,8 @@ class FileDataset : public Dataset {
   }
 
   /// Of the tokens of the samples that are this rank's to look at: about as many for each rank.
-  detail::ContentScan scan(int rank, int ranks) const;
+  /// `moved` is called after every so many tokens.
+  detail::ContentScan scan(int rank, int ranks, const std::function<void()>& moved) const;
   /// Takes what all ranks have found. Throws what is wrong with the contents, the first fault.
   void accept(const detail::ContentScan& found);
   int64_t num_tokens() const { return tokens_.length(); }
@@ -137,7 +141,8 @@ class FileDataset : public Dataset {
   void check_structure() const;
   /// Without their bytes.
   std::vector<Item> items_of(size_t sample) const;
-  void scan_masks(size_t first, size_t last, detail::ContentScan& found) const;
+  void scan_masks(size_t first, size_t last, const std::function<void()>& moved,
+                  detail::ContentScan& found) const;
   void check_contents(const detail::ContentScan& found) const;
   void check_placeholder_ids() const;
   void check_labels() const;
@@ -220,7 +225,8 @@ void FileDataset::make_index() {
   }
 }
 
-detail::ContentScan FileDataset::scan(int rank, int ranks) const {
+detail::ContentScan FileDataset::scan(int rank, int ranks,
+                                      const std::function<void()>& moved) const {
   const auto first_of = [&](int number) {
     const int64_t token = tokens_.length() * number / ranks;
     return static_cast<size_t>(std::ranges::lower_bound(token_offsets_, token) -
@@ -228,10 +234,11 @@ detail::ContentScan FileDataset::scan(int rank, int ranks) const {
   };
   const size_t first = first_of(rank), last = first_of(rank + 1);
   detail::ContentScan found;
-  scan_masks(first, last, found);
+  scan_masks(first, last, moved, found);
   const int64_t end = tokens_.length(), known = vocabulary();
   tokens_.for_each(file_, token_offsets_[first], token_offsets_[last],
                    [&](int64_t position, int32_t token) {
+                     if (position % kTokensOfAMove == 0) moved();
                      found.max_token = std::max<int64_t>(found.max_token, token);
                      if (token < 0 || (known > 0 && token >= known))
                        found.bad_token = std::max(found.bad_token, end - position);
@@ -240,11 +247,13 @@ detail::ContentScan FileDataset::scan(int rank, int ranks) const {
 }
 
 /// A sample's first token is no target.
-void FileDataset::scan_masks(size_t first, size_t last, detail::ContentScan& found) const {
+void FileDataset::scan_masks(size_t first, size_t last, const std::function<void()>& moved,
+                             detail::ContentScan& found) const {
   found.targets.assign(index_.size(), 0);
   size_t sample = first;
   loss_mask_.for_each(file_, token_offsets_[first], token_offsets_[last],
                       [&](int64_t position, uint8_t mask) {
+                        if (position % kTokensOfAMove == 0) moved();
                         if (position == token_offsets_[sample + 1]) ++sample;
                         if (mask > 1)
                           found.bad_mask = std::max(found.bad_mask, tokens_.length() - position);
@@ -382,7 +391,8 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   std::vector<int64_t> is_known{kept.has_value()};
   opening.max(is_known);
   detail::ContentScan found = kept.value_or(detail::ContentScan{});
-  if (is_known[0] == 0) opening.agree([&] { found = dataset->scan(opening.rank, opening.ranks); });
+  if (is_known[0] == 0)
+    opening.agree([&] { found = dataset->scan(opening.rank, opening.ranks, opening.moved); });
   join(found, samples, opening);
   opening.agree([&] { dataset->accept(found); });
   if (keeps && is_known[0] == 0 && opening.rank == 0) detail::keep_scan(path, contents, found);

@@ -106,8 +106,9 @@ LoaderOptions loading_on(const Plan& plan, int world_rank) {
 
 namespace {
 
-SharedOpening shared_by(Collectives& control) {
+SharedOpening shared_by(Collectives& control, ActionRecord& record) {
   SharedOpening opening{.rank = control.rank(), .ranks = control.size()};
+  opening.moved = [&record] { record.moved(); };
   opening.agree = [&control](const auto& part) { agree(control, part); };
   opening.max = [&control](std::vector<int64_t>& values) {
     control
@@ -134,24 +135,25 @@ void check_against(const Dataset& dataset, const Plan& plan) {
 }  // namespace
 
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
-                                      Collectives& control) {
+                                      Collectives& control, ActionRecord& record) {
   if (path.empty()) return nullptr;
   std::unique_ptr<Dataset> dataset =
-      open_dataset(path, kHeldBytes, shared_by(control), item_kinds(plan.model));
+      open_dataset(path, kHeldBytes, shared_by(control, record), item_kinds(plan.model));
   agree(control, [&] { check_against(*dataset, plan); });
   return dataset;
 }
 
 std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& plan,
-                                      Collectives& control) {
+                                      Collectives& control, ActionRecord& record) {
   std::vector<std::unique_ptr<Dataset>> sets;
   for (const DataSource& source : sources.sets)
-    sets.push_back(open_checked(source.path, plan, control));
+    sets.push_back(open_checked(source.path, plan, control, record));
   return sets.empty() ? nullptr : join_datasets(std::move(sets));
 }
 
-std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control) {
-  std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control);
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control,
+                                           ActionRecord& record) {
+  std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control, record);
   if (!dataset || !generates(plan)) return dataset;
   if (dataset->token_bytes().empty())
     throw DataError(dataset->describe() +

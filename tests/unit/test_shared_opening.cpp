@@ -51,6 +51,14 @@ TEST_F(SharedOpeningFile, IsLookedThroughOnce) {
   EXPECT_EQ(again.data->max_token(), 7);
 }
 
+TEST_F(SharedOpeningFile, SaysThatItMovesWhileItIsLookedThrough) {
+  int moves = 0;
+  SharedOpening opening;
+  opening.moved = [&moves] { ++moves; };
+  open_dataset(write({}), kHeldBytes, opening);
+  EXPECT_EQ(moves, 2) << "for masks and for tokens";
+}
+
 TEST_F(SharedOpeningFile, NothingIsKeptOfASmallOneOrOfOneWithFaults) {
   open_dataset(write({}));
   EXPECT_FALSE(std::filesystem::exists(kept_path()));

@@ -16,6 +16,8 @@ struct SharedOpening {
   std::function<void(const std::function<void()>&)> agree = [](const auto& part) { part(); };
   /// Gives all ranks the largest of each value.
   std::function<void(std::vector<int64_t>&)> max = [](std::vector<int64_t>&) {};
+  /// Is called now and then while a part takes long: slow is not hung.
+  std::function<void()> moved = [] {};
   /// What was found in so many tokens is kept beside the data set; fewer take no time.
   int64_t kept_from_tokens = int64_t{4} << 20;
 };

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "zea/comm/collectives.hpp"
+#include "zea/core/action_record.hpp"
 #include "zea/data/dataset.hpp"
 #include "zea/data/loader.hpp"
 #include "zea/plan/plan.hpp"
@@ -25,15 +26,16 @@ ItemsTaken taken_on(const Plan& plan, int world_rank, int encoder, bool takes_an
 LoaderOptions loading_on(const Plan& plan, int world_rank);
 
 /// Null where `path` is empty. Throws DataError, on all ranks, naming the sample that the model or
-/// a row cannot take. Collective over `control`, as are the next ones.
+/// a row cannot take. Collective over `control`, as are the next ones, and moves `record` on.
 std::unique_ptr<Dataset> open_checked(const std::string& path, const Plan& plan,
-                                      Collectives& control);
+                                      Collectives& control, ActionRecord& record);
 
 /// All of them as one. Null where there are none.
 std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& plan,
-                                      Collectives& control);
+                                      Collectives& control, ActionRecord& record);
 
 /// data.eval, whose prompts must also leave the model room for eval.generate_tokens.
-std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control);
+std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control,
+                                           ActionRecord& record);
 
 }  // namespace zea
