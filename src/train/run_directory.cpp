@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Who holds a lock: one line each of host, process, when that started, job, and the space that
-/// numbers its processes, of which containers have one each.
+/// Who holds a lock: one line each of host, process, when that started, job, the space that numbers
+/// its processes, of which containers have one each, and how often the job was requeued.
 struct Holder {
-  std::string host, process, started, job, process_space;
+  std::string host, process, started, job, process_space, requeued;
 
   bool operator==(const Holder&) const = default;
   std::string describe() const {
@@ -53,7 +53,9 @@ Holder own_holder() {
   const std::string process = std::to_string(getpid());
   std::error_code no_link;  // no /proc: nothing is known of any process
   const fs::path space = fs::read_symlink("/proc/self/ns/pid", no_link);
-  return {host, process, start_of_process(process), job ? job : "", space.string()};
+  const char* requeued = std::getenv("SLURM_RESTART_COUNT");
+  return {host,           process,        start_of_process(process),
+          job ? job : "", space.string(), requeued ? requeued : "0"};
 }
 
 Holder read_holder(const fs::path& lock) {
@@ -64,6 +66,7 @@ Holder read_holder(const fs::path& lock) {
   std::getline(file, holder.started);
   std::getline(file, holder.job);
   std::getline(file, holder.process_space);
+  std::getline(file, holder.requeued);
   return holder;
 }
 
@@ -71,7 +74,8 @@ bool is_stale(const Holder& holder, const Holder& own) {
   // Elsewhere only a job that was requeued is known to have ended: it is this one.
   const bool is_elsewhere = holder.host != own.host || (!holder.process_space.empty() &&
                                                         holder.process_space != own.process_space);
-  if (is_elsewhere) return !own.job.empty() && holder.job == own.job;
+  if (is_elsewhere)
+    return !own.job.empty() && holder.job == own.job && holder.requeued != own.requeued;
   const std::string started = start_of_process(holder.process);
   return started.empty() || started != holder.started;
 }
@@ -102,7 +106,7 @@ class Guard {
 void write_holder(const fs::path& path, const Holder& holder) {
   std::ofstream out(path);
   out << holder.host << '\n' << holder.process << '\n' << holder.started << '\n';
-  out << holder.job << '\n' << holder.process_space << '\n';
+  out << holder.job << '\n' << holder.process_space << '\n' << holder.requeued << '\n';
   out.close();
   if (!out) fail("write", path);
 }

@@ -116,7 +116,11 @@ TEST(RunDirectory, TakesOverTheLockThatItsOwnJobLeftOnAnotherHost) {
   setenv("SLURM_JOB_ID", "1234", 1);
   const Left left;
   left.rewrite_line(kHostLine, "elsewhere");
+  EXPECT_THROW(RunDirectory(left.path()), StorageError)
+      << "which another step of it may be holding";
+  setenv("SLURM_RESTART_COUNT", "1", 1);
   EXPECT_NE(RunDirectory(left.path()).note(), "");
+  unsetenv("SLURM_RESTART_COUNT");
   unsetenv("SLURM_JOB_ID");
 }
 
