@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -252,8 +253,8 @@ RunData open_data(const Plan& plan, WatchedRanks& ranks) {
   const Options& options = plan.options;
   RunData data;
   if (options.run.mode == RunMode::Train)
-    data.train = open_checked(options.data.train, plan, *ranks.control);
-  data.eval = open_checked_eval(plan, *ranks.control);
+    data.train = open_checked(options.data.train, plan, *ranks.control, ranks.record);
+  data.eval = open_checked_eval(plan, *ranks.control, ranks.record);
   return data;
 }
 
@@ -311,18 +312,43 @@ FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& eng
                          .log = log});
 }
 
+/// What starts of one run have in common: the later ones pass over what was found to be damaged.
+struct Starts {
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  std::vector<DamagedCheckpoint> damaged;
+};
+
+void broadcast_text(Collectives& control, std::string& text) {
+  auto bytes = static_cast<int64_t>(text.size());
+  control.broadcast(&bytes, 1, DType::Int64, 0).wait();
+  text.resize(static_cast<size_t>(bytes));
+  control.broadcast(text.data(), bytes, DType::UInt8, 0).wait();
+}
+
+/// What -r names, as the root rank sees it: others may see less of a file system that they share.
+std::optional<ResolvedCheckpoint> find_restart(const CommandLine& line, const Starts& starts,
+                                               Collectives& control) {
+  if (line.restart.empty()) return std::nullopt;
+  ResolvedCheckpoint found;
+  agree_on_root(control, [&] { found = resolve_checkpoint(line.restart, starts.damaged); });
+  broadcast_text(control, found.path);
+  broadcast_text(control, found.note);
+  return found;
+}
+
 /// A run on ranks: everything is made here, in order, and handed to the loop. `rank` becomes this
 /// rank's number in the plan.
 ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
-                  const std::vector<DamagedCheckpoint>& damaged, const GiveUp& give_up, int& rank) {
+                  const Starts& starts, const GiveUp& give_up, int& rank) {
   std::optional<std::jthread> start_limit = limit_start(kStartSeconds, give_up);
   const auto heed_options = [&start_limit](const Options& options) {
     if (options.run.watchdog_seconds == 0) start_limit.reset();
   };
   Communicator all = world.communicator();
   Start start;
-  agree(*make_mpi_collectives(all),
-        [&] { start = read_start(line, world.size(), damaged, heed_options); });
+  const std::unique_ptr<Collectives> of_all = make_mpi_collectives(all);
+  const std::optional<ResolvedCheckpoint> restart = find_restart(line, starts, *of_all);
+  agree(*of_all, [&] { start = read_start(line, world.size(), restart, heed_options); });
   const Plan plan =
       make_fitting_plan(start.options, start.config_json, world.size(), start.profile);
   const RankOrder order = order_ranks(plan.mesh, world.node_of_rank(), plan.options.mesh.order);
@@ -334,7 +360,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   // From here on signals are requests, and the wall limit runs: loading may take long.
   const bool trains = start.options.run.mode == RunMode::Train;
   std::optional<StopRequest> stop;
-  if (trains) stop.emplace(start.directory, ranks.is_root(), line.wall_seconds);
+  if (trains) stop.emplace(start.directory, ranks.is_root(), line.wall_seconds, starts.begin);
   const auto [device, gpu] = open_device_of(start, ranks, world);
   at::set_num_threads(static_cast<int>(start.options.run.threads));
 
@@ -413,13 +439,13 @@ ExitCode run(const CommandLine& line, World& world, const GiveUp& give_up, int& 
   const KernelRuntime kernels;
   if (line.check_node) return check_nodes(line, world, give_up);
   TensorBytes tensor_bytes;  // outlives all tensors
-  std::vector<DamagedCheckpoint> damaged;
+  Starts starts;
   for (;;) {
     try {
-      return run_from(line, world, tensor_bytes, damaged, give_up, rank);
+      return run_from(line, world, tensor_bytes, starts, give_up, rank);
     } catch (const UnreadableCheckpoint& error) {
       if (names_checkpoint(line.restart)) throw;
-      damaged.push_back({error.path, error.what()});
+      starts.damaged.push_back({error.path, error.what()});
     } catch (const c10::OutOfMemoryError& error) {
       throw StorageError(std::string("out of memory on the device: ") +
                          error.what_without_backtrace() +

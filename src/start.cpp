@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "zea/core/error.hpp"
+#include "zea/core/printable.hpp"
 #include "zea/deck/deck.hpp"
 #include "zea/io/checkpoint_list.hpp"
 #include "zea/io/composed_source.hpp"
@@ -42,10 +43,7 @@ std::unique_ptr<WeightsSource> open_model(const std::string& path) {
 std::string choose_directory(const CommandLine& line, const Options& options,
                              const std::string& restarted) {
   if (!line.directory.empty()) return line.directory;
-  const bool is_overridden =
-      std::any_of(line.overrides.begin(), line.overrides.end(),
-                  [](const std::string& text) { return text.starts_with("run.directory="); });
-  if (!restarted.empty() && !is_overridden) return restarted;
+  if (!restarted.empty() && !is_overridden("run.directory", line.overrides)) return restarted;
   if (!options.run.directory.empty()) return options.run.directory;
   return (fs::path("runs") / fs::path(line.deck).stem()).string();
 }
@@ -98,10 +96,7 @@ void keep_weights(const CommandLine& line, Options& options, const StateSource& 
   ModelOptions& now = options.model;
   std::string found;
   const auto compare = [&](const std::string& key, bool is_same) {
-    const bool is_given = std::ranges::any_of(line.overrides, [&](const std::string& text) {
-      return text.starts_with(key + "=") || text.starts_with(key + ".");
-    });
-    if (is_given && !is_same) found += (found.empty() ? "" : ", ") + key;
+    if (!is_same && is_overridden(key, line.overrides)) found += (found.empty() ? "" : ", ") + key;
   };
   compare("model.weights", now.weights == then.weights);
   compare("model.config", now.config == then.config);
@@ -224,12 +219,13 @@ std::string read_profile(const CommandLine& line, const std::string& path) {
 
 }  // namespace
 
-Start read_start(const CommandLine& line, int ranks, const std::vector<DamagedCheckpoint>& damaged,
+Start read_start(const CommandLine& line, int ranks,
+                 const std::optional<ResolvedCheckpoint>& restart,
                  const std::function<void(const Options&)>& reader) {
   Start start;
   std::string restarted;
   if (!line.restart.empty()) {
-    const ResolvedCheckpoint found = resolve_checkpoint(line.restart, damaged);
+    const ResolvedCheckpoint found = restart ? *restart : resolve_checkpoint(line.restart);
     start.note = found.note;
     start.checkpoint = open_state(found.path);
     restarted = run_of_checkpoint(found.path);
@@ -245,6 +241,10 @@ Start read_start(const CommandLine& line, int ranks, const std::vector<DamagedCh
   }
   start.profile = read_profile(line, start.options.mesh.profile);
   start.directory = choose_directory(line, start.options, restarted);
+  // It goes into every checkpoint.
+  if (!is_utf8(start.directory))
+    throw DeckError("the run directory " + printable(start.directory) +
+                    " is not UTF-8; choose another with -d");
   start.options.run.directory = start.directory;  // so that the echoed deck says where the run is
   if (start.checkpoint) check_same_batches(start.options, *start.checkpoint);
   return start;

@@ -27,11 +27,11 @@ struct Start {
   std::string note;  ///< of how the checkpoint was found
 };
 
-/// For `ranks` ranks; checkpoints that turned out to be `damaged` are passed over. Every rank finds
-/// the same. The `reader` of the options is told as soon as they are known: opening what they name
-/// may take long. Throws DeckError with all faults at once, WeightsError.
+/// For `ranks` ranks, from the checkpoint that `restart` is, or else what -r names. The `reader` of
+/// the options is told as soon as they are known: opening what they name may take long. Throws
+/// DeckError with all faults at once, WeightsError.
 Start read_start(const CommandLine& line, int ranks,
-                 const std::vector<DamagedCheckpoint>& damaged = {},
+                 const std::optional<ResolvedCheckpoint>& restart = {},
                  const std::function<void(const Options&)>& reader = {});
 
 /// What zea --check-node needs of a start: options, and the run directory ("." without a deck), but

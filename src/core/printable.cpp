@@ -36,6 +36,12 @@ bool is_shown(uint32_t code, bool is_line) {
 
 }  // namespace
 
+bool is_utf8(const std::string& text) {
+  for (size_t at = 0, bytes = 0; at < text.size(); at += bytes)
+    if ((bytes = character_at(text, at).bytes) == 0) return false;
+  return true;
+}
+
 std::string printable(const std::string& text, bool is_line) {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string shown;

@@ -17,6 +17,7 @@
 
 #include "key_table.hpp"
 #include "zea/core/error.hpp"
+#include "zea/core/printable.hpp"
 #include "zea/deck/check.hpp"
 
 namespace zea {
@@ -69,6 +70,7 @@ class DeckReader {
 
   void read_text(const std::string& text);
   void read_override(const std::string& text);
+  bool has_given(const std::string& path) const;
   Options finish();
 
  private:
@@ -250,6 +252,7 @@ void DeckReader::store(std::string& member, const Key& key, const toml::node& no
   suspects_.insert(key.path());
   if (value.find('\0') != std::string::npos)
     return fault_at(node.source(), found + " holds a NUL character");
+  if (!is_utf8(value)) return fault_at(node.source(), found + " is not UTF-8");
   if (!allowed.empty() && std::count(allowed.begin(), allowed.end(), value) == 0)
     return fault_at(node.source(), found + " is not allowed; use " + allowed_values(key));
   suspects_.erase(key.path());
@@ -439,6 +442,12 @@ std::string DeckReader::place_words(const toml::source_position& place) const {
   return name_ + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
 }
 
+bool DeckReader::has_given(const std::string& path) const {
+  return std::ranges::any_of(places_, [&](const auto& given) {
+    return given.first == path || given.first.starts_with(path + ".");
+  });
+}
+
 Options DeckReader::finish() {
   ++order_;
   if (is_toml_)
@@ -478,6 +487,12 @@ Options parse_deck(const std::string& text, const std::string& name,
   reader.read_text(text);
   for (const std::string& entry : overrides) reader.read_override(entry);
   return reader.finish();
+}
+
+bool is_overridden(const std::string& path, const std::vector<std::string>& overrides) {
+  DeckReader reader("");
+  for (const std::string& entry : overrides) reader.read_override(entry);
+  return reader.has_given(path);
 }
 
 }  // namespace zea

@@ -2,6 +2,8 @@
 """A run keeps to its directory and to its batches: a second start, branches, other paths to the same
 checkpoint, and settings that would change what a resumed run sees."""
 
+import os
+
 import zea_run as zr
 
 
@@ -65,6 +67,21 @@ class Directories(zr.ZeaTest):
 
         self.assertIn("holds checkpoints of another run", result.output)
         self.assertEqual(self.names(), before)
+
+    def test_a_table_of_a_section_says_what_its_keys_do(self):
+        other = self.run_directory.parent / "other"
+        self.zea(0, "-r", self.run_directory, "schedule.steps=7", f'run={{directory="{other}"}}')
+        self.assertEqual([path.name for path in zr.checkpoints(other)], ["step-00000007"])
+        with self.subTest("and no more"):
+            self.zea(0, "-i", self.deck, "-r", self.run_directory, "schedule.steps=7", "run={watchdog_seconds=60}")
+            self.assertEqual(self.names()[-1], "step-00000007")
+        result = self.zea(2, "-r", self.run_directory, 'model.llm={lora={targets=["q_proj"]}}')
+        self.assertIn("model.llm.lora on a command line with -r", result.output)
+
+    def test_a_directory_that_is_not_utf8_is_refused(self):
+        """Or the first checkpoint would be."""
+        result = self.zea(2, "-i", self.deck, "-d", os.fsdecode(b"caf\xe9"))
+        self.assertIn("the run directory caf\\xe9 is not UTF-8", result.output)
 
     def test_another_batch_is_refused(self):
         for change in ("schedule.global_batch=3", "run.seed=7", "data.shuffle=true"):

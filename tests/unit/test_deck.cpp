@@ -327,6 +327,7 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
       {"mesh.dp_replicate=-1", "only one of them can be the rest"},
       {"data.image_mean=[1]", "data.image_mean has 1 entries"},
       {"data.image_std=[1,1,1,1]", "data.image_std has 4 entries"},
+      {"data.train=caf\xe9.h5", "is not UTF-8"},
       {"optim.min_lr=0.5", "optim.min_lr = 0.5 is above optim.lr = 0.001"},
       {"optim.warmup_steps=101", "optim.warmup_steps = 101 is above schedule.steps = 100"},
       {"optim.betas=[0.9,1.0]", "each must be below 1"},

@@ -11,4 +11,6 @@ namespace zea {
 /// those that turn the direction of writing), and each that is not UTF-8, as "\x1b".
 std::string printable(const std::string& text, bool is_line = false);
 
+bool is_utf8(const std::string& text);
+
 }  // namespace zea

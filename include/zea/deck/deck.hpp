@@ -30,6 +30,10 @@ Options read_deck(const std::string& path, const std::vector<std::string>& overr
 Options parse_deck(const std::string& text, const std::string& name,
                    const std::vector<std::string>& overrides);
 
+/// Whether any of `overrides` gives a key or, of a section, one of its keys: by name, or in a table
+/// of a section above it.
+bool is_overridden(const std::string& path, const std::vector<std::string>& overrides);
+
 /// The resolved deck as TOML: every section and key, with its help as a comment. parse_deck reads
 /// it back.
 std::string echo_deck(const Options& options);
