@@ -35,11 +35,19 @@ std::string CheckpointWriter::removal_fault() {
 void CheckpointWriter::keep_newest(const std::string& directory, int64_t keep) {
   agree_on_root(control_, [&] {
     wait_for_removal();
-    removal_ = std::async(std::launch::async, [retired = retire_all_but_newest(directory, keep)] {
-      detail::step_back(detail::kWaitingNice);
-      remove_retired(retired);
-    });
+    try {
+      removal_ = std::async(std::launch::async, [retired = retire_all_but_newest(directory, keep)] {
+        detail::step_back(detail::kWaitingNice);
+        remove_retired(retired);
+      });
+    } catch (const StorageError& error) {
+      removal_fault_ = error.what();
+    }
   });
+}
+
+void CheckpointWriter::finish_removal() {
+  agree_on_root(control_, [&] { wait_for_removal(); });
 }
 
 void CheckpointWriter::starts_from(const WeightsSource& source) {

@@ -80,10 +80,11 @@ class CheckpointWriter {
   /// Waits until all ranks' files are a checkpoint.
   SaveReport finish();
   /// As the function keep_newest(), but files are deleted in the background, which a disk may take
-  /// long for: until the next call, start() or destructor.
+  /// long for: until the next call, start(), finish_removal() or destructor.
   void keep_newest(const std::string& directory, int64_t keep);
-  /// Why files of an earlier call could not be deleted; what is left of them looks like no
-  /// checkpoint. Empty on the other ranks, and where it was said. Not collective.
+  void finish_removal();
+  /// Why what earlier calls should have removed is still there, or a part of it, which looks like
+  /// no checkpoint. Empty on the other ranks, and where it was said. Not collective.
   std::string removal_fault();
 
  private:
