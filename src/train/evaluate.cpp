@@ -70,6 +70,7 @@ class Evaluator {
         options_.samples > 0 ? std::min(options_.samples, available) : available;
     const int64_t batch = engine_.plan().options.schedule.global_batch;
     for (int64_t begin = 0; begin < samples; begin += batch) {
+      if (is_left()) return {{.samples = begin}, "", /*is_whole=*/false};
       Ids ids(std::min(batch, samples - begin));
       std::iota(ids.begin(), ids.end(), begin);
       if (options_.has_loss) add_loss(ids);
@@ -79,6 +80,13 @@ class Evaluator {
   }
 
  private:
+  bool is_left() {
+    if (!options_.is_leave_asked) return false;
+    int64_t asked = options_.is_leave_asked();
+    control_.all_reduce(&asked, 1, DType::Int64, ReduceOp::Max).wait();
+    return asked > 0;
+  }
+
   RankStep own_part(const StepPlan& step) const {
     return engine_.plan().rank_step(step, engine_.world_rank(), true);
   }
@@ -251,10 +259,7 @@ Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset
 
 namespace {
 
-/// The root rank's files.
-void write_evaluation(const Evaluation& evaluation, const MetricsFile& metrics,
-                      const std::string& directory) {
-  metrics.append(evaluation.metrics);
+void write_predictions(const Evaluation& evaluation, const std::string& directory) {
   if (evaluation.predictions_jsonl.empty()) return;
   const std::string path = directory + "/predictions.jsonl";
   std::ofstream out(path);
@@ -269,19 +274,28 @@ void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output) {
   const ActionRecord::Action action(engine.mesh().record(), "evaluation");
-  Evaluation evaluation =
-      evaluate(engine, control, dataset, loading, options_of(engine.plan().options));
+  EvaluateOptions options = options_of(engine.plan().options);
+  options.is_leave_asked = output.is_leave_asked;
+  Evaluation evaluation = evaluate(engine, control, dataset, loading, options);
+  if (!evaluation.is_whole)
+    return log.warn("the evaluation after step " + std::to_string(output.step) + " ends with " +
+                    std::to_string(evaluation.metrics.samples) +
+                    " samples and is not counted: the run is asked to leave");
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
   log.info(eval_line(evaluation.metrics));
   if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
   if (control.rank() != 0) return;
-  try {
-    write_evaluation(evaluation, metrics, output.directory);
-  } catch (const StorageError& error) {
-    if (!output.goes_on) throw;
-    log.warn(error.what());
-  }
+  const auto try_to = [&](const auto& write) {
+    try {
+      write();
+    } catch (const StorageError& error) {
+      if (!output.goes_on) throw;
+      log.warn(error.what());
+    }
+  };
+  try_to([&] { metrics.append(evaluation.metrics); });
+  try_to([&] { write_predictions(evaluation, output.directory); });
 }
 
 }  // namespace zea

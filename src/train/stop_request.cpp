@@ -39,11 +39,12 @@ bool take_file(const std::filesystem::path& file) {
 
 }  // namespace
 
-StopRequest::StopRequest(std::string run_directory, bool is_root, double wall_seconds)
+StopRequest::StopRequest(std::string run_directory, bool is_root, double wall_seconds,
+                         std::chrono::steady_clock::time_point start)
     : directory_(std::move(run_directory)),
       is_root_(is_root),
       wall_seconds_(wall_seconds),
-      start_(std::chrono::steady_clock::now()) {
+      start_(start) {
   save_signals = leave_signals = 0;
   install(on_signal);
 }
@@ -66,17 +67,32 @@ int StopRequest::take_save_signals() {
   return signals;
 }
 
-StepFlags StopRequest::poll(double seconds_to_save) {
+StepFlags StopRequest::poll(double seconds_to_save, bool has_saved) {
   StepFlags flags;
   flags.save = take_save_signals();
   flags.leave = leave_signals.exchange(0);
   const std::filesystem::path directory(directory_);
   if (is_root_) flags.save += take_file(directory / "SAVE");
+  if (is_root_ && !has_saved && !is_half_over_ && is_time_up(wall_seconds_ / 2)) {
+    is_half_over_ = true;
+    ++flags.save;
+  }
   has_asked_ |= flags.save > 0;
   if (!is_root_) return flags;
   flags.leave += take_file(directory / "STOP");
-  if (wall_seconds_ > 0) flags.leave += elapsed_seconds() + seconds_to_save > wall_seconds_;
+  flags.leave += is_time_up(seconds_to_save);
   return flags;
+}
+
+bool StopRequest::is_time_up(double seconds_to_save) const {
+  return wall_seconds_ > 0 && elapsed_seconds() + seconds_to_save > wall_seconds_;
+}
+
+bool StopRequest::is_leave_asked(double seconds_to_save) const {
+  if (leave_signals > 0) return true;
+  std::error_code ignored;
+  return is_root_ && (is_time_up(seconds_to_save) ||
+                      std::filesystem::exists(std::filesystem::path(directory_) / "STOP", ignored));
 }
 
 void StopRequest::serve_save(double spread_seconds) {

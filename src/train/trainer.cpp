@@ -170,6 +170,8 @@ ExitCode Trainer::train(MadeSteps& source) {
   // Also where nothing was left to do: every run's directory ends with a checkpoint.
   if (options_.checkpoint.at_end) save(true);
   finish_save(true);
+  writer_.finish_removal();
+  warn_of_removal();
   return ExitCode::Done;
 }
 
@@ -230,9 +232,8 @@ std::vector<StepReport> Trainer::run_step(const MadeSteps& source, MadeStep& mad
     if (reports) bad_items += static_cast<int64_t>(part.bad.size());
     microbatches.push_back(source.take(made, m));
   }
-  const int steps_to_go = step_.is_judged_on_device() ? 2 : 1;  // until all have heard
-  StepFlags asked = parts_.stop.poll(2 * (steps_to_go * seconds_per_step_ + seconds_per_save_) +
-                                     seconds_per_evaluation_);
+  StepFlags asked = parts_.stop.poll(seconds_to_leave() + seconds_per_evaluation_,
+                                     /*has_saved=*/seconds_per_save_ > 0);
   asked.writing = writer_.is_writing();
   std::vector<StepReport> known = step_.run(step.plan, microbatches, bad_items, asked, position_);
   const bool stops = std::ranges::any_of(known, [](const StepReport& report) {
@@ -308,6 +309,12 @@ bool Trainer::is_due(int64_t every) const {
   return every > 0 && position_.step % every == 0;
 }
 
+/// Twice what a step and a checkpoint took.
+double Trainer::seconds_to_leave() const {
+  const int steps_to_go = step_.is_judged_on_device() ? 2 : 1;  // until all have heard
+  return 2 * (steps_to_go * seconds_per_step_ + seconds_per_save_);
+}
+
 /// Of the interval, for its line.
 void Trainer::tell_facts() {
   facts_.tell(interval_.own_seconds, memory_.take_device_memory());
@@ -359,8 +366,11 @@ void Trainer::run_evaluation() {
   const Stopwatch clock;
   EvaluationOutput output{.step = position_.step,
                           .seconds = parts_.stop.elapsed_seconds(),
-                          .directory = parts_.run_directory,
-                          .goes_on = options_.checkpoint.on_failure == SaveFailure::Continue};
+                          .directory = parts_.run_directory};
+  if (position_.step < options_.schedule.steps) {  // the last one has nothing to make way for
+    output.goes_on = options_.checkpoint.on_failure == SaveFailure::Continue;
+    output.is_leave_asked = [this] { return parts_.stop.is_leave_asked(seconds_to_leave()); };
+  }
   evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log,
                       parts_.metrics, output);
   seconds_per_evaluation_ = moving_average(seconds_per_evaluation_, clock.seconds());
@@ -416,10 +426,13 @@ void Trainer::finish_save(bool must) {
     report_save(report);
     if (options_.checkpoint.keep > 0)
       writer_.keep_newest(parts_.run_directory + "/checkpoints", options_.checkpoint.keep);
-    if (const std::string fault = writer_.removal_fault(); !fault.empty())
-      parts_.log.warn("what is left of an old checkpoint goes when the run is started again: " +
-                      fault);
+    warn_of_removal();
   });
+}
+
+void Trainer::warn_of_removal() {
+  if (const std::string fault = writer_.removal_fault(); !fault.empty())
+    parts_.log.warn("an old checkpoint, or what is left of one, could not be removed: " + fault);
 }
 
 void Trainer::report_save(const SaveReport& report) {

@@ -24,6 +24,45 @@ TEST(StopRequest, SignalsAskOnce) {
   EXPECT_EQ(again.save + again.leave, 0);
 }
 
+TEST(StopRequest, TheWallLimitRunsFromTheStartThatItIsTold) {
+  const auto begin = std::chrono::steady_clock::now() - std::chrono::seconds(60);
+  StopRequest stop(".", true, 100, begin);
+  EXPECT_EQ(stop.poll(30).leave, 0);
+  EXPECT_EQ(stop.poll(50).leave, 1);
+}
+
+TEST(StopRequest, ARunThatHasNotSavedSavesOnceWhenHalfOfItsTimeIsOver) {
+  const auto ago = [](int seconds) {
+    return std::chrono::steady_clock::now() - std::chrono::seconds(seconds);
+  };
+  EXPECT_EQ(StopRequest(".", true, 100, ago(40)).poll(0, false).save, 0);
+  EXPECT_EQ(StopRequest(".", true, 100, ago(60)).poll(0, true).save, 0);
+  EXPECT_EQ(StopRequest(".", true, 0, ago(60)).poll(0, false).save, 0) << "no limit";
+  EXPECT_EQ(StopRequest(".", false, 100, ago(60)).poll(0, false).save, 0) << "the root rank asks";
+  StopRequest stop(".", true, 100, ago(60));
+  EXPECT_EQ(stop.poll(0, false).save, 1);
+  EXPECT_EQ(stop.poll(0, false).save, 0) << "also where the save fails";
+}
+
+TEST(StopRequest, WhoAsksWhetherToLeaveTakesNothing) {
+  const TemporaryDirectory folder;
+  StopRequest stop(folder.path(), true, 0), other(folder.path(), false, 0);
+  EXPECT_FALSE(stop.is_leave_asked(1000));
+  std::ofstream(folder / "STOP").close();
+  EXPECT_TRUE(stop.is_leave_asked(0));
+  EXPECT_FALSE(other.is_leave_asked(0)) << "the root rank looks for files";
+  EXPECT_EQ(stop.poll(0).leave, 1);
+  EXPECT_FALSE(stop.is_leave_asked(0));
+  std::raise(SIGUSR2);
+  EXPECT_TRUE(other.is_leave_asked(0));
+  EXPECT_EQ(other.poll(0).leave, 1);
+
+  const auto begin = std::chrono::steady_clock::now() - std::chrono::seconds(60);
+  const StopRequest timed(folder.path(), true, 100, begin);
+  EXPECT_FALSE(timed.is_leave_asked(30));
+  EXPECT_TRUE(timed.is_leave_asked(50));
+}
+
 TEST(StopRequest, ASignalThatFindsASaveAgreedUponIsServedByIt) {
   StopRequest stop("", false, 0);
 

@@ -4,6 +4,7 @@
 // the generated text names.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct Evaluation {
   EvalMetrics metrics;  ///< step and seconds are the caller's
   std::string
       predictions_jsonl;  ///< on the root rank, in the order of samples; empty without generation
+  bool is_whole = true;   ///< false: left before the last sample, as was asked for
 };
 
 struct EvaluateOptions {
@@ -30,6 +32,8 @@ struct EvaluateOptions {
   std::vector<int64_t> stop_tokens = {};  ///< none: those that the model says
   std::vector<std::string> stop_texts = {};
   bool keeps_keys = true;  ///< as GenerateOptions
+  /// Asked on every rank before each global batch: whether to leave the rest. One is enough.
+  std::function<bool()> is_leave_asked = {};
 };
 
 /// Collective over all ranks; throws alike on all of them.
@@ -43,9 +47,11 @@ struct EvaluationOutput {
   double seconds = 0;
   std::string directory;
   bool goes_on = false;  ///< what cannot be written is a warning; false: a StorageError
+  std::function<bool()> is_leave_asked = {};  ///< as EvaluateOptions
 };
 
-/// Evaluates as the deck's [eval] says and reports it. Collective.
+/// Evaluates as the deck's [eval] says and reports it; of one that is left, nothing but a warning.
+/// Collective.
 void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output);

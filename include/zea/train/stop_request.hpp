@@ -15,16 +15,20 @@ namespace zea {
 
 class StopRequest {
  public:
-  /// Installs the signal handlers until destroyed. `wall_seconds` of 0: no limit. Files are looked
-  /// for by the root rank.
-  StopRequest(std::string run_directory, bool is_root, double wall_seconds);
+  /// Installs the signal handlers until destroyed. `wall_seconds` from `start` on; 0: no limit.
+  /// Files are looked for by the root rank.
+  StopRequest(std::string run_directory, bool is_root, double wall_seconds,
+              std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
   /// What this rank was asked for since the last call. `seconds_to_save` is how long one more step
-  /// and a checkpoint may take: the run leaves while that much is left.
-  StepFlags poll(double seconds_to_save);
+  /// and a checkpoint may take: the run leaves while that much is left. A run that `has_saved`
+  /// nothing does not know: it saves once when half of its time is over.
+  StepFlags poll(double seconds_to_save, bool has_saved = true);
+  /// Whether the next poll() will say that this rank was asked to leave.
+  bool is_leave_asked(double seconds_to_save) const;
   /// Ranks have agreed to save what this step made. That is what this rank was asked for until now
   /// as well; and if it was asked for nothing so far, the signal that others had may come
   /// for another `spread_seconds`.
@@ -33,11 +37,13 @@ class StopRequest {
 
  private:
   int take_save_signals();
+  bool is_time_up(double seconds_to_save) const;
 
   std::string directory_;
   bool is_root_;
   double wall_seconds_;
   std::chrono::steady_clock::time_point start_;
+  bool is_half_over_ = false;     ///< the time, and a run that had saved nothing was told so
   bool has_asked_ = false;        ///< for a checkpoint, and it was not served yet
   int64_t on_its_way_until_ = 0;  ///< clock_nanoseconds(): for a signal that others have had
 };

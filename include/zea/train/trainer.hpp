@@ -72,6 +72,7 @@ class Trainer {
   void begin_trace();
   void end_trace();
   bool is_due(int64_t every) const;
+  double seconds_to_leave() const;
   bool evaluation_is_due(bool last) const;
   void warn_of_bad_items();
   void report_skip(const StepReport& report);
@@ -85,6 +86,7 @@ class Trainer {
   void save(bool must);
   void advance_save();
   void finish_save(bool must);
+  void warn_of_removal();
   void try_to_save(bool must, const std::function<void()>& part);
   void report_save(const SaveReport& report);
   template <class Metrics>
