@@ -15,6 +15,7 @@
 #include "zea/core/error.hpp"
 #include "zea/core/join.hpp"
 #include "zea/io/initial_weights.hpp"
+#include "zea/io/model_source.hpp"
 #include "zea/plan/model/encoder_facts.hpp"
 #include "zea/plan/model/generation_config.hpp"
 #include "zea/plan/model/model_spec.hpp"
@@ -150,6 +151,8 @@ class ComposedSource : public WeightsSource {
     compose_config();
     drawn_ = make_initial_weights(config_, seed);
     for (const ComposedPart& part : parts_) take_tensors(part);
+    if (model_.decoder.tied_embeddings)
+      check_tied_head(*decoder().source, places_.at(embedding_of(model_)).tensor);
     std::ranges::sort(tensors_, {}, &TensorInfo::name);
   }
 

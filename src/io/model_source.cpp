@@ -11,6 +11,8 @@
 namespace zea {
 namespace {
 
+constexpr const char* kHead = "lm_head.weight";
+
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
@@ -29,7 +31,7 @@ std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
     if (is_computed_buffer(tensor.name)) continue;
     const std::string name = canonical_parameter_name(model.family, tensor.name);
     // A tied head is the embedding: files may carry it, models do not have it.
-    if (model.decoder.tied_embeddings && name.ends_with("lm_head.weight")) continue;
+    if (model.decoder.tied_embeddings && name.ends_with(kHead)) continue;
     const auto [place, is_new] = tensors.emplace(name, tensor);
     if (!is_new)
       throw WeightsError(source.describe() + ": \"" + place->second.name + "\" and \"" +
@@ -96,6 +98,31 @@ void check_match(const TensorMatch& match, const ModelSpec& model, const Weights
                      faults);
 }
 
+const std::string& embedding_of(const ModelSpec& model) {
+  const auto unit = std::ranges::find(model.units, UnitKind::TokenEmbed, &UnitSpec::kind);
+  return model.params[static_cast<size_t>(unit->params.front())].name;
+}
+
+void check_tied_head(const WeightsSource& source, const TensorInfo& embedding) {
+  constexpr int64_t kRows = 64;
+  const auto head = std::ranges::find_if(
+      source.tensors(), [](const TensorInfo& tensor) { return tensor.name.ends_with(kHead); });
+  if (head == source.tensors().end()) return;
+  const DType narrow = element_bytes(head->dtype) < element_bytes(embedding.dtype)
+                           ? head->dtype
+                           : embedding.dtype;  // a copy may have been rounded
+  const auto first_rows = [&](const TensorInfo& tensor) {
+    const Extent rows{{0, 0}, {std::min(tensor.shape[0], kRows), tensor.shape[1]}};
+    std::vector<char> values(static_cast<size_t>(rows.elements()) * element_bytes(narrow));
+    source.read(tensor.name, tensor.shape, rows, narrow, values.data());
+    return values;
+  };
+  if (head->shape == embedding.shape && first_rows(*head) == first_rows(embedding)) return;
+  throw WeightsError(source.describe() + ": " + head->name + " is another than " + embedding.name +
+                     ", to which its config.json ties it; set tie_word_embeddings = false there to "
+                     "keep it, or remove it from the file");
+}
+
 ModelSource::ModelSource(std::unique_ptr<WeightsSource> source, const std::string& config_json,
                          const LoadOptions& options)
     : source_(std::move(source)),
@@ -111,6 +138,9 @@ ModelSource::ModelSource(std::unique_ptr<WeightsSource> source, const std::strin
 void ModelSource::load_what_fits(const LoadOptions& options) {
   TensorMatch match = match_tensors(model_, *source_, options.modules);
   if (options.strict) check_match(match, model_, *source_);
+  const auto embedding = match.found.find(embedding_of(model_));
+  if (model_.decoder.tied_embeddings && embedding != match.found.end())
+    check_tied_head(*source_, embedding->second);
   note_ = match.faults();
   loaded_ = std::move(match.found);
   if (loaded_.empty() && options.modules != std::vector<std::string>{})

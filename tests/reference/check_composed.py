@@ -7,6 +7,7 @@ check_composed.py ZEA CONSOLIDATE JOBS MPIRUN_IN_ONE_ARGUMENT [unittest argument
 
 import json
 import shlex
+import shutil
 import sys
 import tempfile
 import unittest
@@ -154,7 +155,14 @@ class Composed(unittest.TestCase):
         return losses[0]
 
     def export(self, name="run"):
+        """Made whole, or not at all: a part that cannot be written leaves none."""
         out = self.folder / f"{name}-out"
+        (self.folder / f"{name}-out.tmp").mkdir()
+        (self.folder / f"{name}-out.tmp/mine").touch()
+        with self.assertRaises(AssertionError):
+            run(CONSOLIDATE, self.folder / name, f"{out}/")
+        self.assertFalse(out.exists())
+        shutil.rmtree(self.folder / f"{name}-out.tmp")
         run(CONSOLIDATE, self.folder / name, f"{out}/")
         return out
 
@@ -312,6 +320,11 @@ class Composed(unittest.TestCase):
             (f'weights = "{clip}"\nfeature_layer = 4', "vision_feature_layer = 4; allowed: -4 to 3"),
         ):
             self.assertRegex(self.refusal({"vision": lines, "llm": llm}), sentence)
+        trained = self.save("trained", make_text())
+        config = json.loads((trained / "config.json").read_text())
+        (trained / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+        said = self.refusal({"vision": f'weights = "{clip}"', "llm": f'weights = "{trained}"'})
+        self.assertIn("lm_head.weight is another than model.embed_tokens.weight", said)
         two = {name: f'weights = "{clip}"\nplaceholder = "7"' for name in ("left", "right")}
         self.assertIn("another id than that of left", self.refusal({**two, "llm": llm}))
         self.assertIn("model_type = \"clip_vision_model\"; allowed", self.refusal({"llm": f'weights = "{clip}"'}))

@@ -17,10 +17,11 @@ using Names = std::vector<std::string>;
 const std::string kNorm = "language_model.model.norm.weight";
 const std::string kHead = "language_model.lm_head.weight";
 
-/// Tensors by name; element i of each is i.
+/// Tensors by name; element i of each is i, of `trained` i + 1.
 class ListedSource : public WeightsSource {
  public:
-  explicit ListedSource(std::vector<TensorInfo> tensors) : tensors_(std::move(tensors)) {}
+  explicit ListedSource(std::vector<TensorInfo> tensors, std::string trained = "")
+      : tensors_(std::move(tensors)), trained_(std::move(trained)) {}
 
   std::string describe() const override { return "list"; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
@@ -31,12 +32,14 @@ class ListedSource : public WeightsSource {
       return tensor.name == name;
     })) << name;
     std::vector<double> values(static_cast<size_t>(extent.elements()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<double>(i + (name == trained_ ? 1 : 0));
     convert_elements(DType::Float64, values.data(), dtype, target, extent.elements());
   }
 
  private:
   std::vector<TensorInfo> tensors_;
+  std::string trained_;
 };
 
 class ModelSourceTest : public ::testing::Test {
@@ -54,7 +57,7 @@ class ModelSourceTest : public ::testing::Test {
     std::erase_if(tensors_, [&](const TensorInfo& tensor) { return tensor.name == name; });
   }
   ModelSource open(const LoadOptions& options = {}) const {
-    return {std::make_unique<ListedSource>(tensors_), config_, options};
+    return {std::make_unique<ListedSource>(tensors_, trained_), config_, options};
   }
   std::vector<double> read(const ModelSource& source, const std::string& name) const {
     const Shape& shape = model_.params[static_cast<size_t>(model_.param_index(name))].shape;
@@ -70,6 +73,7 @@ class ModelSourceTest : public ::testing::Test {
   std::string config_ = tiny_llava_config();
   ModelSpec model_ = make_model_spec(config_);
   std::vector<TensorInfo> tensors_;
+  std::string trained_;
 };
 
 TEST_F(ModelSourceTest, IsTheSourceWhereAllFits) {
@@ -107,6 +111,10 @@ TEST_F(ModelSourceTest, PassesOverTheHeadOfTiedEmbeddings) {
 
   EXPECT_EQ(open().note(), "");
   EXPECT_EQ(make_model_spec(config_).param_index(kHead), -1);
+  trained_ = kHead;
+  const std::string error = error_of([&] { open(); });
+  EXPECT_TRUE(contains(error, kHead + " is another than language_model.model.embed_tokens.weight"))
+      << error;
 }
 
 TEST_F(ModelSourceTest, ListsEveryFaultAtOnce) {

@@ -38,6 +38,14 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
 /// Throws one WeightsError with every fault of the match of `source`, unless there is none.
 void check_match(const TensorMatch& match, const ModelSpec& model, const WeightsSource& source);
 
+/// The name of the parameter that a tied head is.
+const std::string& embedding_of(const ModelSpec& model);
+
+/// A head that `source` has beside the embedding that its config.json ties it to is a copy of that,
+/// or one that was trained: transformers 5 keeps the latter, so that it must not be dropped. Throws
+/// WeightsError where it is another, as its first rows tell.
+void check_tied_head(const WeightsSource& source, const TensorInfo& embedding);
+
 /// Adapters of a module that a model gets beside the weights that it has: drawn, or another's.
 struct NewAdapters {
   std::string module;
@@ -57,7 +65,7 @@ class ModelSource : public WeightsSource {
  public:
   /// `source` may be null: then everything is drawn. An empty `config_json` means the source's own.
   /// Throws WeightsError when there is no config, when something does not fit and `strict` is set,
-  /// and when nothing fits at all.
+  /// when nothing fits at all, and for a tied head that is another than the embedding.
   ModelSource(std::unique_ptr<WeightsSource> source, const std::string& config_json,
               const LoadOptions& options = {});
 
