@@ -151,8 +151,9 @@ TEST(Configs, OfEveryFamilyAreAccepted) {
 /// Whose keys are anybody's, and which are passed over whole where they stand.
 bool is_of_others(const std::string& key) {
   const std::set<std::string> keys{
-      "auto_map", "crop_size",      "id2label",         "label2id",     "patch_size",
-      "size",     "max_image_size", "perceiver_config", "pruned_heads", "video_sampling"};
+      "auto_map",      "crop_size",      "id2label",         "label2id",     "patch_size",
+      "size",          "max_image_size", "perceiver_config", "pruned_heads", "task_specific_params",
+      "video_sampling"};
   return keys.contains(key);
 }
 

@@ -147,6 +147,10 @@ TEST(ImageProcessor, SaysLimits) {
           .pixels;
   EXPECT_EQ(by_size.least, 900);
   EXPECT_EQ(by_size.most, 5000);
+  const PixelLimits of_old_files =
+      patches_of(qwen2_vl(), {{"size", {{"min_pixels", 900}, {"max_pixels", 5000}}}}).pixels;
+  EXPECT_EQ(of_old_files.least, 900);
+  EXPECT_EQ(of_old_files.most, 5000);
   const PixelLimits by_name =
       patches_of(qwen2_vl(), {{"size", {{"shortest_edge", 900}}}, {"max_pixels", 7000}}).pixels;
   EXPECT_EQ(by_name.least, 900);

@@ -42,6 +42,20 @@ std::string refusal(const char* part, const char* key, const Json& value) {
   return testing::refusal_of(config);
 }
 
+TEST(InternVl, IsTiedAsItsTextIsUnlessItSaysOtherwise) {
+  Json config = tiny_config();
+  const auto is_tied = [&] { return make_model_spec(config.dump()).decoder.tied_embeddings; };
+  EXPECT_FALSE(is_tied());
+  config["text_config"]["tie_word_embeddings"] = true;
+  EXPECT_FALSE(is_tied());
+  config.erase("tie_word_embeddings");
+  EXPECT_TRUE(is_tied());
+  config["text_config"]["tie_word_embeddings"] = false;
+  EXPECT_FALSE(is_tied());
+  config["text_config"].erase("tie_word_embeddings");
+  EXPECT_TRUE(is_tied());
+}
+
 TEST(InternVl, CutsImagesAsItsProcessor) {
   PatchInput input{.image_size = 448, .tiles = {.least = 1, .most = 12}};
   // Of transformers' get_optimal_tiled_canvas: height, width, columns, rows.

@@ -108,6 +108,10 @@ std::string refusal(Change change, const std::string& of = tiny_qwen2_vl_config(
   return testing::refusal_of(config);
 }
 
+TEST(Qwen2Vl, TakesMarksThatStandBesideTheTextToo) {
+  EXPECT_EQ(refusal([](auto& c) { c["text_config"]["vision_token_id"] = 5; }), "accepted");
+}
+
 TEST(Qwen2Vl, RefusesWhatIsNotBuiltByKey) {
   testing::expect_refusal(
       refusal([](auto& c) {

@@ -76,10 +76,9 @@ VisionEncoder read_split_tower(const ConfigReader& config, int64_t square) {
 
 Decoder read_split_text(const ConfigReader& config) {
   // What published configs say beside Llama's keys, of models that these are not.
-  config.pass_over({"_flash_attn_2_enabled", "is_llama_config", "neftune_noise_alpha",
-                    "perceiver_config", "pixel_shuffle_factor", "transformers.js_config"});
+  config.pass_over({"_flash_attn_2_enabled", "neftune_noise_alpha", "perceiver_config",
+                    "pixel_shuffle_factor", "transformers.js_config"});
   config.require_boolean("qk_layer_norms", false);
-  config.require_boolean("rope_interleaved", false);
   config.require_boolean("use_resampler", false);
   Decoder decoder = read_merging_decoder(config, "llama");
   decoder.names.root = "model.text_model.";

@@ -130,9 +130,14 @@ PixelLimits read_areas(const ConfigReader& config, const PixelLimits& usual) {
   if (config.has("size") && (size.height > 0 || size.width > 0))
     config.refuse("size", config.dump("size"), "shortest_edge and longest_edge, pixels in all");
   const auto either = [](int64_t found, int64_t usual) { return found > 0 ? found : usual; };
+  const auto in_size = [&](const char* key, int64_t usual) {
+    return config.is_object("size") ? config.object("size").positive(key, usual) : usual;
+  };
   const PixelLimits limits{
-      .least = config.positive("min_pixels", either(size.shortest, usual.least)),
-      .most = config.positive("max_pixels", either(size.longest, usual.most))};
+      .least =
+          config.positive("min_pixels", in_size("min_pixels", either(size.shortest, usual.least))),
+      .most =
+          config.positive("max_pixels", in_size("max_pixels", either(size.longest, usual.most)))};
   if (limits.least > limits.most)
     config.refuse(config.has("min_pixels") ? "min_pixels" : "size", std::to_string(limits.least),
                   "at most the largest number of pixels, " + std::to_string(limits.most));

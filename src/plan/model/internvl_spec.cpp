@@ -125,8 +125,11 @@ ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) 
   config.pass_over({"image_seq_length", "vocab_size"});
   config.require_text("vision_feature_select_strategy", "default");
   ModelSpec model;
-  Decoder decoder = read_merging_decoder(config.object("text_config"), "qwen2");
-  decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", true);
+  const ConfigReader text = config.object("text_config");
+  Decoder decoder = read_merging_decoder(text, "qwen2");
+  // Converted files have it beside the text alone.
+  const bool usual = text.has("tie_word_embeddings") ? decoder.spec.tied_embeddings : true;
+  decoder.spec.tied_embeddings = config.boolean("tie_word_embeddings", usual);
   model.decoder = decoder.spec;
   VisionEncoder encoder = read_tiled_tower(config.object("vision_config"));
   EncoderSpec& vision = encoder.spec;

@@ -153,7 +153,8 @@ Decoder read_llama_like(const ConfigReader& config, const LlamaDefaults& default
 }
 
 Decoder read_llama(const ConfigReader& config) {
-  config.pass_over({"pretraining_tp", "padding_idx"});
+  config.pass_over({"is_llama_config", "pretraining_tp", "padding_idx"});
+  config.require_boolean("rope_interleaved", false);
   const bool biases = config.boolean("attention_bias", false);
   return read_llama_like(
       config, {.intermediate = 11008, .vocabulary = 32000, .positions = 2048, .end_token = 2},

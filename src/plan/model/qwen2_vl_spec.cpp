@@ -105,6 +105,11 @@ Decoder read_turned_text(const ConfigReader& config) {
   return decoder;
 }
 
+/// Tokens around images are text like any other.
+void pass_over_marks(const ConfigReader& config) {
+  config.pass_over({"vision_start_token_id", "vision_end_token_id", "vision_token_id"});
+}
+
 /// Files of the last versions before 5 have the text's keys in both places, and these are not read.
 ConfigReader text_of(const ConfigReader& config) {
   if (!config.has("text_config")) return config;
@@ -113,14 +118,15 @@ ConfigReader text_of(const ConfigReader& config) {
                     "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
                     "rms_norm_eps", "rope_scaling", "rope_theta", "sliding_window",
                     "use_sliding_window", "vocab_size"});
-  return config.object("text_config");
+  ConfigReader text = config.object("text_config");
+  pass_over_marks(text);
+  return text;
 }
 
 /// `read`: the tower, whose features have the width that the config calls `width_key`.
 ModelSpec make_turned(const ConfigReader& config, const Trainable& trainable,
                       VisionEncoder (*read)(const ConfigReader&), const char* width_key) {
-  // Tokens around images are text like any other.
-  config.pass_over({"vision_start_token_id", "vision_end_token_id", "vision_token_id"});
+  pass_over_marks(config);
   const ConfigReader text = text_of(config);
   const ConfigReader of_vision = config.object("vision_config");
   ModelSpec model;
