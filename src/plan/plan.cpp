@@ -59,13 +59,30 @@ Trainable trainable_of(const Options& options) {
 }
 
 /// What is said of weights has no meaning where there are none.
-void note_no_weights(Faults& faults, const ModelOptions& model) {
-  if (!model.weights.empty()) return;
+void note_no_weights(Faults& faults, const Options& options) {
+  const ModelOptions& model = options.model;
+  if (!options.llm.weights.empty() && !model.strict)
+    faults.note("model.strict = false has no effect with model." + kDecoder +
+                ".weights: what such parts lack is refused, but for projectors");
+  if (!model.weights.empty() || !options.llm.weights.empty()) return;
   const std::string no_effect =
       " has no effect with model.weights = \"\": all modules begin with initial values";
   if (model.load_modules != ModelOptions{}.load_modules)
     faults.note("model.load_modules" + no_effect);
   if (!model.strict) faults.note("model.strict = false" + no_effect);
+}
+
+/// Of a module that is frozen the deck says so; which linears are a projector's the model knows.
+void check_frozen_projectors(Faults& faults, const Options& options, const ModelSpec& model) {
+  for (const auto& [encoder, section] : options.encoders) {
+    if (section.train_projector || section.lora.targets.empty()) continue;
+    for (size_t u = 0; u < model.units.size(); ++u)
+      if (model.units[u].module == encoder && model.makes_features(static_cast<int>(u)) &&
+          !model.units[u].adapters.empty())
+        faults.add("model." + encoder + ".train_projector = false, but model." + encoder +
+                   ".lora.targets name " + model.units[u].name +
+                   ", which would get adapters to train; leave one of the two out");
+  }
 }
 
 void check_decoding(Faults& faults, const DataOptions& data, const ModelSpec& model) {
@@ -123,12 +140,13 @@ void check_model_options(Faults& faults, const Options& options, const ModelSpec
     if (id >= static_cast<double>(model.decoder.vocabulary))
       faults.add("eval.stop_tokens holds " + std::to_string(static_cast<int64_t>(id)) +
                  ", outside the model's vocabulary of " + std::to_string(model.decoder.vocabulary));
+  if (options.run.mode == RunMode::Train) check_frozen_projectors(faults, options, model);
   if (options.model.activation_checkpointing.is_auto() && options.mesh.rank_memory_mib == 0)
     faults.add(
         "model.activation_checkpointing = \"auto\" recomputes what mesh.rank_memory_mib asks for, "
         "which is 0 (no limit): set that to what a rank has, or say which units (0, 1, ...)");
   detail::check_precision(faults, options, model);
-  note_no_weights(faults, options.model);
+  note_no_weights(faults, options);
 }
 
 OptimizerSpec optimizer_of(Faults& faults, const OptimOptions& options) {

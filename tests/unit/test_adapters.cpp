@@ -79,6 +79,12 @@ TEST(Adapters, OfAnEncoderLeaveItsProjectorUnlessTheyStandThere) {
   const ModelSpec all = with_lora(tiny_llava_config(), "vision", {.targets = {"*"}});
   EXPECT_FALSE(param(all, "multi_modal_projector.linear_1.weight").trainable);
   EXPECT_TRUE(param(all, "multi_modal_projector.linear_1.lora_A.weight").trainable);
+
+  const std::string config = with_adapters(tiny_llava_config(), "vision", {.targets = {"*"}});
+  Trainable kept;
+  kept.encoders["vision"].projector = false;
+  const ModelSpec still = make_model_spec(config, kept);
+  EXPECT_FALSE(param(still, "multi_modal_projector.linear_1.lora_A.weight").trainable);
 }
 
 TEST(Adapters, DoNotTrainWhereTheirModuleDoesNot) {

@@ -127,6 +127,22 @@ int add_disjoint(MeshShape& shape, const Options& options, const ModelSpec& mode
   return first;
 }
 
+/// Whether grids have numbers that an int holds; each degree alone does.
+bool has_countable_ranks(const Options& options, const ModelSpec& model, Faults& faults) {
+  constexpr int64_t kMostRanks = int64_t{1} << 20;
+  bool fits = true;
+  for (const std::string& module : model.modules()) {
+    const ModuleMeshOptions& own = options.meshes[module];
+    const int64_t ranks = own_stage_ranks(own) * pipeline_ranks(own);
+    if (ranks <= kMostRanks) continue;
+    faults.add("mesh." + module + " asks for " + std::to_string(ranks) +
+               " ranks, the product of its pp, dp_module, cp and tp; allowed: up to " +
+               std::to_string(kMostRanks));
+    fits = false;
+  }
+  return fits;
+}
+
 /// The grids of all modules in a replica; the language model's is the last.
 void add_grids(MeshShape& shape, const Options& options, const ModelSpec& model, Faults& faults) {
   int first = 0;
@@ -164,6 +180,7 @@ MeshShape make_mesh_shape(Faults& faults, const Options& options, const ModelSpe
     check_degrees(module, options.meshes[module], model, faults);
   check_schedule(options, faults);
   MeshShape shape;
+  if (!has_countable_ranks(options, model, faults)) return shape;
   add_grids(shape, options, model, faults);
   resolve_replicas(faults, options.mesh, shape.ranks_per_replica(), world_size, shape);
   const RunKind run{options.run.device, is_pipelined(options)};

@@ -82,8 +82,13 @@ struct Target {
 
 class Adapting {
  public:
-  Adapting(ModelSpec& model, std::string module, const LoraOptions& lora, bool trains)
-      : model_(model), module_(std::move(module)), lora_(lora), trains_(trains) {
+  Adapting(ModelSpec& model, std::string module, const LoraOptions& lora, bool trains,
+           bool trains_projector)
+      : model_(model),
+        module_(std::move(module)),
+        lora_(lora),
+        trains_(trains),
+        trains_projector_(trains_projector) {
     list_targets();
     const std::string section = "model." + module_ + ".lora.";
     ranks_ = parse_rules(section + "rank_pattern", lora.rank_pattern);
@@ -218,7 +223,7 @@ class Adapting {
                    .init = Init::Uniform,
                    .std = 1 / std::sqrt(static_cast<double>(in))};
     if (is_row_linear(target.role)) down.tp_cut = first.tp_cut;
-    adapter.a = add_param(unit, std::move(down));
+    adapter.a = add_param(target.unit, std::move(down));
     unit.roles.push_back(adapter.down + kWeightSuffix);
     for (const int p : target.params) {
       const ParamSpec base = model_.params[p];
@@ -230,7 +235,7 @@ class Adapting {
                    .fused_with_next = p != target.params.back(),
                    .part = base.part};
       if (!is_row_linear(target.role)) up.tp_cut = base.tp_cut;
-      const int index = add_param(unit, std::move(up));
+      const int index = add_param(target.unit, std::move(up));
       if (p == target.params.front()) adapter.b = index;
     }
     unit.roles.push_back(adapter.up + kWeightSuffix);
@@ -242,17 +247,18 @@ class Adapting {
     return role == "linear" ? model_.encoders[unit.encoder].projector.order : WeightOrder::OutIn;
   }
 
-  int add_param(UnitSpec& unit, ParamSpec param) {
-    param.trainable = trains_;
+  int add_param(int unit, ParamSpec param) {
+    param.trainable = trains_ && (trains_projector_ || !model_.makes_features(unit));
     model_.params.push_back(std::move(param));
-    unit.params.push_back(static_cast<int>(model_.params.size()) - 1);
-    return unit.params.back();
+    const int added = static_cast<int>(model_.params.size()) - 1;
+    model_.units[static_cast<size_t>(unit)].params.push_back(added);
+    return added;
   }
 
   ModelSpec& model_;
   const std::string module_;
   const LoraOptions& lora_;
-  const bool trains_;
+  const bool trains_, trains_projector_;
   std::vector<PatternRule> ranks_, alphas_;
   std::vector<Target> targets_;
 };
@@ -279,7 +285,8 @@ void detail::add_adapters(ModelSpec& model, const ConfigReader& adapters,
       lora.dropout = dropout;
     const bool trains =
         module == kDecoder ? trainable.llm && !trainable.all_frozen : trainable.of(module).encoder;
-    if (model.has(module)) Adapting(model, module, lora, trains).run();
+    const bool trains_projector = module == kDecoder || trainable.of(module).projector;
+    if (model.has(module)) Adapting(model, module, lora, trains, trains_projector).run();
   }
 }
 

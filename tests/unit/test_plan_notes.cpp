@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan takes and says has no effect.
+#include <gtest/gtest.h>
+
+#include "support/tiny_llava.hpp"
+#include "zea/plan/plan.hpp"
+
+namespace zea::test_plan_notes {
+namespace {
+
+using testing::tiny_llava_config;
+
+std::vector<std::string> notes_of(const Options& options) {
+  return make_plan(options, model_of(options, tiny_llava_config()), tiny_llava_config(), 1).notes;
+}
+
+TEST(PlanNotes, WithoutWeightsNothingIsLoaded) {
+  Options options;
+  options.model.load_modules = {"llm"};
+  const std::vector<std::string> notes = notes_of(options);
+  ASSERT_EQ(notes.size(), 1);
+  EXPECT_NE(notes[0].find("model.load_modules has no effect"), std::string::npos) << notes[0];
+}
+
+TEST(PlanNotes, PartsAreWeights) {
+  Options options;
+  options.llm.weights = "parts";
+  options.model.load_modules = {"llm"};
+  EXPECT_EQ(notes_of(options), std::vector<std::string>());
+  options.model.strict = false;
+  const std::vector<std::string> notes = notes_of(options);
+  ASSERT_EQ(notes.size(), 1);
+  EXPECT_NE(notes[0].find("no effect with model.llm.weights"), std::string::npos) << notes[0];
+}
+
+}  // namespace
+}  // namespace zea::test_plan_notes
