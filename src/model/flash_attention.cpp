@@ -50,10 +50,13 @@ std::array<Tensor, 3> flash_backward(const Tensor& dout, const FlashInputs& in,
         scale_of(in));
     return {dq, dk, dv};
   }
+  // In narrow types the kernel takes `out` to lie as its forward writes it, (batch, rows, heads,
+  // dim).
+  const Tensor out = outputs.out.transpose(1, 2).contiguous().transpose(1, 2);
   // Dropout is off, so the kernel reads neither seed nor offset.
   const Tensor unused = at::zeros({}, in.q.options().dtype(at::kLong));
   auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
-      dout, in.q, in.k, in.v, in.mask, outputs.out, padded_lse(outputs.lse), unused, unused, 0.0,
+      dout, in.q, in.k, in.v, in.mask, out, padded_lse(outputs.lse), unused, unused, 0.0,
       {true, true, true, false}, in.causal, scale_of(in));
   return {dq, dk, dv};
 }

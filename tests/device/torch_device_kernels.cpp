@@ -49,8 +49,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> forward(
   const at::Tensor scores =
       scores_of(widened(q), widened(k), bias, Seen(is_causal), scale_of(q, scale));
   const at::Tensor lse = at::logsumexp(scores, {-1});
-  const at::Tensor out =
-      at::matmul(at::exp(scores - lse.unsqueeze(-1)), widened(v)).to(q.scalar_type());
+  // It lies as CUDA's kernel writes it: rows by heads.
+  const at::Tensor out = at::matmul(at::exp(scores - lse.unsqueeze(-1)), widened(v))
+                             .to(q.scalar_type())
+                             .transpose(1, 2)
+                             .contiguous()
+                             .transpose(1, 2);
   const int64_t missing = (kRows - q.size(2) % kRows) % kRows;
   const at::Tensor unused = at::zeros({}, q.options().dtype(at::kLong));
   return {out, at::constant_pad_nd(lse, {0, missing}, std::numeric_limits<double>::infinity()),
@@ -64,6 +68,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
   const OneLaunch one("attention backward");
   TORCH_CHECK(lse.size(2) % kRows == 0, "logarithms of sums in rows of ", lse.size(2));
   TORCH_CHECK(lse.scalar_type() == widened(q).scalar_type());
+  // CUDA's kernel is told no stride of the rows of `out`, which it reads itself in narrow types.
+  const bool is_narrow = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
+  TORCH_CHECK(!is_narrow || out.size(2) == 1 ||
+                  (out.stride(2) == out.size(1) * out.size(3) && out.stride(1) == out.size(3)),
+              "rows of the attention's output at strides ", out.strides());
   const double by = scale_of(q, scale);
   const at::Tensor queries = widened(q), keys = widened(k), d = widened(dout);
   const at::Tensor scores = scores_of(queries, keys, bias, Seen(is_causal), by);

@@ -91,6 +91,7 @@ void expect_fp32(const ComparedResult& got, const ComparedResult& exact, const C
 void expect_bf16(const ComparedResult& got, const ComparedResult& exact,
                  const ComparedResult& one_rank) {
   expect_near_in_bf16(got.losses, one_rank.losses, exact.losses);
+  expect_gradients_near_in_bf16(got.first_moment, one_rank.first_moment, exact.first_moment);
 }
 
 TEST_F(CudaLayouts, GridsInFp32) {
@@ -99,6 +100,10 @@ TEST_F(CudaLayouts, GridsInFp32) {
 
 TEST_F(CudaLayouts, PipelinesInFp32) {
   sweep_in("fp32", sampled_pipelines(stride(9)), expect_fp32);
+}
+
+TEST_F(CudaLayouts, GridsInBf16) {
+  sweep_in("bf16", sampled_grids(stride(37)), expect_bf16);
 }
 
 TEST_F(CudaLayouts, PipelinesInBf16) {

@@ -34,4 +34,23 @@ inline void expect_near_in_bf16(const std::vector<double>& got, const std::vecto
     EXPECT_NEAR(got[step], exact[step], allowed_in_bf16(error, 1)) << "step " << step;
 }
 
+/// Of all tensors together, relative to the exact ones, in the 2-norm.
+template <class Tensors>
+double relative_error(const Tensors& got, const Tensors& exact) {
+  double error = 0, size = 0;
+  for (const auto& [name, values] : exact)
+    for (size_t i = 0; i < values.size(); ++i) {
+      error += std::pow(got.at(name)[i] - values[i], 2);
+      size += std::pow(values[i], 2);
+    }
+  return std::sqrt(error / size);
+}
+
+/// All gradients of a step, as expect_near_in_bf16().
+template <class Tensors>
+void expect_gradients_near_in_bf16(const Tensors& got, const Tensors& one_rank,
+                                   const Tensors& exact) {
+  EXPECT_LE(relative_error(got, exact), allowed_in_bf16(relative_error(one_rank, exact), 1));
+}
+
 }  // namespace zea::testing
