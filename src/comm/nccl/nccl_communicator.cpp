@@ -150,15 +150,22 @@ CudaEvents::~CudaEvents() {
 }
 
 cudaEvent_t CudaEvents::take() {
-  cudaEvent_t event = nullptr;
-  if (free_.empty()) {
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-               "cudaEventCreateWithFlags");
-    return event;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const cudaEvent_t event = free_.back();
+      free_.pop_back();
+      return event;
+    }
   }
-  event = free_.back();
-  free_.pop_back();
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   return event;
+}
+
+void CudaEvents::give_back(cudaEvent_t event) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(event);
 }
 
 void order_streams(CudaEvents& events, cudaStream_t earlier, cudaStream_t later) {

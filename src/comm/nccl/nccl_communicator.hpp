@@ -3,6 +3,7 @@
 // several NCCL calls go on together.
 #pragma once
 
+#include <mutex>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -30,7 +31,7 @@ class CudaStream {
 };
 
 /// Events without timing. An event may be recorded again while a stream still waits for its earlier
-/// record.
+/// record. Any thread may take them, and the watchdog's gives back those of what has ended.
 class CudaEvents {
  public:
   CudaEvents() = default;
@@ -39,9 +40,10 @@ class CudaEvents {
   ~CudaEvents();
 
   cudaEvent_t take();
-  void give_back(cudaEvent_t event) { free_.push_back(event); }
+  void give_back(cudaEvent_t event);
 
  private:
+  std::mutex mutex_;
   std::vector<cudaEvent_t> free_;
 };
 
