@@ -24,6 +24,8 @@ at::Tensor exchange_rows(Collectives& ranks, const at::Tensor& held, const RowTr
   ZEA_ASSERT(held.defined() || transfer.sent_rows.numel() == 0);
   const at::Tensor sent = held.defined() ? held.index_select(0, transfer.sent_rows)
                                          : at::empty({0, format.width}, options);
+  // A group of one rank has the host's collectives, which know no device.
+  if (ranks.size() == 1) return placed_rows(sent, transfer.received_rows, transfer.needed);
   const at::Tensor received = at::empty({transfer.received_rows.numel(), format.width}, options);
   ranks
       .all_to_all(sent.const_data_ptr(), elements_of(transfer.sent_counts, format.width),

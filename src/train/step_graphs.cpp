@@ -15,7 +15,9 @@ StepGraphs::StepGraphs(int64_t shapes, int64_t eager_step, Mesh& mesh, at::Devic
       eager_step_(eager_step),
       mesh_(mesh),
       device_(device),
-      stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+      // Of the pool that is for nothing else here: streams of a pool come round again.
+      stream_(c10::impl::VirtualGuardImpl(device.type())
+                  .getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       pool_(new_graph_pool()),
       held_(pool_, stream_),
       group_(mesh.record().add_group("graphs of steps")) {

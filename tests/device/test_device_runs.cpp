@@ -49,19 +49,20 @@ TEST(DeviceRuns, CheckpointsAreThoseOfTheHost) {
   expect_resumes(all, make_mpi_collectives, dataset, here, written);
 }
 
-void expect_bf16_within_its_error(const GridScenario& scenario) {
-  SCOPED_TRACE(scenario.name);
+void expect_bf16_within_its_error(const GridScenario& scenario, const Grid& grid = kGrid) {
+  SCOPED_TRACE(std::string(scenario.name) + ", " + grid.name());
   const Communicator all = world().communicator(), alone = all.split(all.rank(), "alone");
-  TinyRunOptions options = run_of(scenario, kGrid);
+  TinyRunOptions options = run_of(scenario, grid);
   options.deck.precision.preset = "bf16";
-  TinyRunOptions one = run_of(scenario, one_rank_like(kGrid));
-  const MemoryDataset dataset = dataset_of(scenario, kGrid);
+  TinyRunOptions one = run_of(scenario, one_rank_like(grid));
+  const MemoryDataset dataset = dataset_of(scenario, grid);
   const ComparedResult exact = run_compared(alone, make_mpi_collectives, dataset, one);
   one.deck.precision.preset = "bf16";
   const ComparedResult host = run_compared(alone, make_mpi_collectives, dataset, one);
   const ComparedResult got =
       run_compared(all, make_stand_in_collectives, dataset, on_device(options));
   expect_near_in_bf16(got.losses, host.losses, exact.losses);
+  expect_gradients_near_in_bf16(got.first_moment, host.first_moment, exact.first_moment);
 }
 
 /// Also with heads that attend by the bounds of samples, through windows.
@@ -69,6 +70,33 @@ TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
   expect_bf16_within_its_error(scenario());
   expect_bf16_within_its_error(
       {.name = "windows", .model = {.head_dim = 8}, .remake = see_windows});
+}
+
+/// Attention by slices, whose results are put together of parts that lie otherwise.
+TEST(DeviceRuns, SlicesInBf16AreWithinItsOwnError) {
+  const GridScenario gemma3{
+      .name = "Gemma 3", .model = {.tied = true, .image_size = 24, .siglip = true, .gemma3 = true}};
+  for (const GridScenario& tried : {scenario(), gemma3})
+    for (const char* mode : {"allgather_kv", "ring"})
+      expect_bf16_within_its_error(tried, {{1, 2, mode}, "full_shard", 2});
+  expect_bf16_within_its_error(gemma3, {{1, 1}, "full_shard", 4});
+}
+
+/// Also where every rank encodes alone, whose groups of one have the host's collectives.
+TEST(DeviceRuns, FeaturesThatAreKeptAreThoseOfTheHost) {
+  const Communicator all = world().communicator();
+  for (const Grid& grid : {Grid{{1, 1}, "full_shard", 4}, kGrid}) {
+    SCOPED_TRACE(grid.name());
+    TinyRunOptions options = run_of(scenario(), grid);
+    options.deck.encoders["vision"].train = false;
+    const MemoryDataset dataset = dataset_of(scenario(), grid);
+    const ComparedResult expected = run_compared(all, make_mpi_collectives, dataset, options);
+    const SharedDirectory folder(all);
+    options.deck.data.cache_features = folder.path();
+    for (int times = 0; times < 2; ++times)  // computed, then read
+      expect_equal(run_compared(all, make_stand_in_collectives, dataset, on_device(options)),
+                   expected);
+  }
 }
 
 TEST(DeviceRuns, SaysWhatTheHostSays) {
