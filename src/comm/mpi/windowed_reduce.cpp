@@ -11,6 +11,9 @@ namespace zea {
 namespace {
 
 constexpr int64_t kWindowBytes = 4 << 20;
+constexpr int64_t kMemoryBytes = 64
+                                 << 20;  ///< of two windows from every rank, where there are many
+constexpr int64_t kLeastWindowBytes = 64 << 10;
 /// Bounds windows in tests that make messages small.
 constexpr int64_t kMaxMessages = 16;
 
@@ -20,7 +23,9 @@ WindowedReduce::WindowedReduce(const Channel& channel, int rank, Job job, HostWo
     : channel_(channel), rank_(rank), job_(std::move(job)), displacements_(job_.counts.size()) {
   std::exclusive_scan(job_.counts.begin(), job_.counts.end(), displacements_.begin(), int64_t{0});
   const int64_t longest = *std::max_element(job_.counts.begin(), job_.counts.end());
-  const int64_t fits = kWindowBytes / static_cast<int64_t>(element_bytes(job_.dtype));
+  const auto ranks = static_cast<int64_t>(job_.counts.size());
+  const int64_t bytes = std::clamp(kMemoryBytes / (2 * ranks), kLeastWindowBytes, kWindowBytes);
+  const int64_t fits = bytes / static_cast<int64_t>(element_bytes(job_.dtype));
   window_elements_ =
       std::max<int64_t>(1, std::min({longest, fits, kMaxMessages * channel.max_elements}));
   num_windows_ = (longest + window_elements_ - 1) / window_elements_;
