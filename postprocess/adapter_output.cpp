@@ -172,7 +172,12 @@ void write_peft_adapter(const WeightsSource& source, const std::string& target,
       const std::string directory = running_name_of(model, model.params[adapter.base]).directory;
       directories.try_emplace(directory, source, model, dtype).first->second.add(adapter);
     }
-  for (const auto& [directory, adapters] : directories) adapters.write(target + directory);
+  if (directories.size() == 1 && directories.begin()->first.empty())
+    return directories.begin()->second.write(target);
+  StagedDirectory whole(target);
+  for (const auto& [directory, adapters] : directories)
+    adapters.write(whole.path() + "/" + directory);
+  whole.finish();
 }
 
 }  // namespace zea

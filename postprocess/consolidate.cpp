@@ -56,21 +56,22 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
 
 /// As models that others know: tokenizers belong to the one with the decoder, which is the last.
 void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
+  if (parts.size() == 1) return consolidate(options, *parts.front().source);
   const std::string target = without_trailing_slash(options.output.target) + "/";
-  if (parts.size() > 1) {
-    std::string names;
-    for (const ModelPart& part : parts) names += " " + part.directory;
-    std::printf(
-        "transformers has no model of this shape; %s gets its parts, each a model of its own, "
-        "and projectors, which are none:%s (zea goes on with *.h5 or *.safetensors)\n",
-        target.c_str(), names.c_str());
-  }
+  std::string names;
+  for (const ModelPart& part : parts) names += " " + part.directory;
+  std::printf(
+      "transformers has no model of this shape; %s gets its parts, each a model of its own, "
+      "and projectors, which are none:%s (zea goes on with *.h5 or *.safetensors)\n",
+      target.c_str(), names.c_str());
+  StagedDirectory whole(target);
   for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
-    of_part.output.target = target + part.directory;
+    of_part.output.target = whole.path() + "/" + part.directory;
     if (&part != &parts.back()) of_part.companions.clear();
     consolidate(of_part, *part.source);
   }
+  whole.finish();
 }
 
 void run(const ConsolidateOptions& options) {
@@ -79,6 +80,11 @@ void run(const ConsolidateOptions& options) {
     throw CLI::ValidationError("--dtype", "optimizer state keeps its element type; leave it out");
   if (options.ranks > 0 && !options.companions.empty())
     throw CLI::ValidationError("--companions", "a checkpoint has no place for them");
+  const bool writes_directory = options.ranks == 0 && is_directory_target(options.output.target);
+  if (!writes_directory && options.output.max_shard_bytes != OutputOptions{}.max_shard_bytes)
+    throw CLI::ValidationError("--max-shard-size", "is of a directory's files; leave it out");
+  if (options.output.target.ends_with(".safetensors") && !options.companions.empty())
+    throw CLI::ValidationError("--companions", "a safetensors file has no place for them");
   if (options.adapter_alone && (keeps_state || !options.companions.empty()))
     throw CLI::ValidationError(
         "--adapter", "writes adapters alone; leave --optimizer, --ranks and --companions out");
@@ -87,7 +93,7 @@ void run(const ConsolidateOptions& options) {
     return write_peft_adapter(*source, options.output.target, options.copy.dtype);
   if (!keeps_state) source = merge_adapters(std::move(source));
   std::vector<ModelPart> parts;
-  if (options.ranks == 0 && is_directory_target(options.output.target)) parts = parts_of(*source);
+  if (writes_directory) parts = parts_of(*source);
   if (!parts.empty()) return consolidate_parts(options, parts);
   if (options.ranks == 0) return consolidate(options, *source);
   reshard(state_of(*source), {.target = options.output.target,

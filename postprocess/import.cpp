@@ -3,6 +3,7 @@
 // weights file. Names become those of the files that transformers writes now, and the tensors are
 // checked against the model that the config makes.
 #include "tool.hpp"
+#include "zea/core/error.hpp"
 #include "zea/io/companions.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/model_config.hpp"
@@ -40,14 +41,17 @@ DType written_dtype(const ImportOptions& options, DType found) {
 }
 
 void import_weights(const ImportOptions& options) {
+  const std::string& target = options.paths.back();
+  if (!target.ends_with(".h5"))
+    throw DeckError(target + ": a weights file is to be written; end its name with .h5");
   const ModelSource source = open_import_source(options);
   for (const std::string& note : source.model().notes)
     std::fprintf(stderr, "zea-import: note: %s\n", printable(note).c_str());
 
   std::vector<TensorInfo> tensors = source.tensors();
   for (TensorInfo& tensor : tensors) tensor.dtype = written_dtype(options, tensor.dtype);
-  check_free_bytes(options.paths.back(), total_bytes(tensors));
-  WeightsWriter writer(options.paths.back(), source.config_json());
+  check_free_bytes(target, total_bytes(tensors));
+  WeightsWriter writer(target, source.config_json());
   std::vector<Piece> pieces;
   for (const TensorInfo& tensor : tensors) {
     writer.add(tensor);

@@ -31,17 +31,26 @@ void refuse_dataset_options(const InspectOptions& options) {
     throw DataError(options.path + " is no data set, of which alone --sample and --picture tell");
 }
 
+void refuse_options_of_weights(const InspectOptions& options) {
+  if (options.norms || options.check || options.deck)
+    throw DataError(options.path +
+                    " is a data set, of which --norms, --check and --deck tell nothing");
+}
+
 void inspect(const InspectOptions& options) {
   if (!std::filesystem::exists(options.path)) throw WeightsError(options.path + ": does not exist");
   if (std::filesystem::is_directory(options.path)) {
     const std::string checkpoint = find_checkpoint(options.path);
-    if (checkpoint.empty() && holds_dataset(options.path)) return inspect_dataset(options);
+    if (checkpoint.empty() && holds_dataset(options.path)) {
+      refuse_options_of_weights(options);
+      return inspect_dataset(options);
+    }
     refuse_dataset_options(options);
     return checkpoint.empty() ? inspect_weights(options) : inspect_checkpoint(checkpoint, options);
   }
   const bool dataset =
       !options.path.ends_with(".safetensors") && format_of(options.path) == "zea.dataset";
-  if (!dataset) refuse_dataset_options(options);
+  dataset ? refuse_options_of_weights(options) : refuse_dataset_options(options);
   return dataset ? inspect_dataset(options) : inspect_weights(options);
 }
 

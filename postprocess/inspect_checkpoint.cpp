@@ -36,6 +36,9 @@ void print_deck(const StateSource& source) {
 }
 
 void inspect_checkpoint(const std::string& directory, const InspectOptions& options) {
+  if (options.norms)
+    throw WeightsError(directory + ": --norms tells of weights; ask for " + kViewFile +
+                       " in it, or for a file of zea-consolidate's");
   const CheckpointSource source(directory);
   const Manifest& manifest = source.manifest();
   print_line("checkpoint %s", directory.c_str());

@@ -72,8 +72,8 @@ void inspect_state(const StateSource& state, const InspectOptions& options) {
 void inspect_weights(const InspectOptions& options) {
   const auto source = open_source(options.path);
   const auto* state = dynamic_cast<const StateSource*>(source.get());
-  if (options.check && !state)
-    throw WeightsError(options.path + ": weights alone have no hashes to check");
+  if ((options.check || options.deck) && !state)
+    throw WeightsError(options.path + ": weights alone have no hashes to check, and no deck");
   print_line("weights %s", source->describe().c_str());
   print_line("model type: %s", model_type(source->config_json()).c_str());
   for (const std::string& name : source->companions()) print_line("holds %s", name.c_str());

@@ -271,6 +271,24 @@ class Offline(zr.ZeaTest):
             run_tool(zr.ZEA_CONSOLIDATE, *arguments, code=code)
         self.assertEqual(list(self.folder.glob("x*")), [])
 
+    def test_options_without_effect_are_refused(self):
+        data = zr.make_dataset(self.folder / "data.h5", zr.mixed_samples(3))
+        plain, single = self.folder / "plain.h5", self.folder / "x.safetensors"
+        consolidate(self.half, plain)
+        for command, sentence in (
+            ([INSPECT, "--check", data], "is a data set, of which --norms, --check and --deck tell nothing"),
+            ([INSPECT, "--norms", self.half], "--norms tells of weights"),
+            ([INSPECT, "--deck", plain], "weights alone have no hashes to check, and no deck"),
+            ([zr.ZEA_CONSOLIDATE, "--companions", plain, self.half, single], "has no place for them"),
+            ([zr.ZEA_CONSOLIDATE, "--max-shard-size", "1GB", self.half, single], "is of a directory's files"),
+            ([zr.ZEA_IMPORT, "--random", self.folder / "none.json", single], "end its name with .h5"),
+        ):
+            with self.subTest(sentence):
+                done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(sentence, done.stderr)
+        self.assertFalse(single.exists())
+
     def is_whole(self, target):
         """Whether what has the target's name is all of the checkpoint's model."""
         run_tool(COMPARE, self.half, target)
