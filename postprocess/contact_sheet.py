@@ -5,15 +5,14 @@ usage: contact_sheet.py RUN/predictions.jsonl DATASET.h5 [--beside OTHER/predict
        [--count 40]
 
 A line of predictions.jsonl is a JSON object with sample (id in the data set), generated, answer and, of
-data with classes, label, predicted and correct. Green: the right class, or without classes the answer
-itself; red: another or none, and the right one is given. Samples are taken evenly over the file, so the
+data with classes, label, predicted and correct. Green: the right class, or without classes an answer
+itself; red: another or none, and a right one is given. Samples are taken evenly over the file, so the
 sheet flatters nobody; with --beside over those of which the two say different things, the first one's text
 above the other's.
 """
 
 import argparse
 import io
-import json
 import sys
 import textwrap
 from pathlib import Path
@@ -24,18 +23,18 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
+from score import answers_of  # noqa: E402
+from score import read_predictions as read_lines  # noqa: E402
 
 RIGHT, WRONG, INK = "#1f7a4d", "#b3362c", "#26282b"
 
 
 def read_predictions(path):
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as fault:
-        sys.exit(f"{path}: cannot be read: {fault.strerror}")
-    lines = [json.loads(line) for line in text.split("\n") if line.strip()]
+    lines = read_lines(path)
     if not lines:
         sys.exit(f"{path}: holds no predictions")
+    if not all(isinstance(line.get("sample"), int) for line in lines):
+        sys.exit(f"{path}: has lines without the number of their sample")
     return sorted(lines, key=lambda line: line["sample"])
 
 
@@ -46,25 +45,36 @@ def choose(predictions, count):
     ]
 
 
-def read_image(file, sample):
-    """The first item of a sample as an array, or None where it has none."""
-    item, end = file["sample_item_offsets"][sample : sample + 2]
-    if item == end:
-        return None
+def image_of(file, item):
+    """(height, width, channels) of pixels as they are, or of a JPEG or PNG, whose shape says no channels."""
     begin, end = file["item_offsets"][item : item + 2]
     data = file["item_bytes"][begin:end]
     shape = file["item_shape"][item]
-    if shape.any():
+    if shape[2]:
         return data.reshape(shape)
     from PIL import Image
 
     return np.asarray(Image.open(io.BytesIO(data.tobytes())).convert("RGB"))
 
 
+def read_image(file, sample):
+    """The first image of a sample as an array, or None where it has none."""
+    begin, end = file["sample_item_offsets"][sample : sample + 2]
+    for item in range(begin, end):
+        if "item_modality" not in file or file["item_modality"][item] == 0:
+            return image_of(file, item)
+    return None
+
+
 def is_right(prediction):
     if "correct" in prediction:
         return bool(prediction["correct"])
-    return prediction["generated"].strip() == prediction["answer"].strip()
+    said = prediction["generated"].strip()
+    return any(said == answer.strip() for answer in answers_of(prediction))
+
+
+def right_of(prediction):
+    return prediction.get("label") or next(iter(answers_of(prediction)), "")
 
 
 def colour_of(prediction):
@@ -85,10 +95,11 @@ def draw_cell(axes, image, versions):
     lines = 3 if len(versions) == 1 else 2
     texts = [wrapped(prediction["generated"], lines) for prediction in versions]
     if not all(map(is_right, versions)):
-        texts[-1] += f"\n({wrapped(versions[0].get('label') or versions[0]['answer'], lines)})"
-    axes.set_xlabel(texts[-1], color=colour_of(versions[-1]), fontsize=8, linespacing=1.25)
+        texts[-1] += f"\n({wrapped(right_of(versions[0]), lines)})"
+    style = {"fontsize": 8, "linespacing": 1.25, "parse_math": False}
+    axes.set_xlabel(texts[-1], color=colour_of(versions[-1]), **style)
     if len(versions) > 1:
-        axes.set_title(texts[0], color=colour_of(versions[0]), fontsize=8, linespacing=1.25)
+        axes.set_title(texts[0], color=colour_of(versions[0]), **style)
 
 
 def share_text(predictions, what):
@@ -134,6 +145,12 @@ def draw(chosen, title, file, out):
     figure.savefig(out, dpi=150)
 
 
+def positive(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -144,19 +161,22 @@ def main():
     parser.add_argument(
         "--out", type=Path, help="PNG to write (default: contact_sheet.png beside the predictions)"
     )
-    parser.add_argument("--count", type=int, default=40, help="images on the sheet")
+    parser.add_argument("--count", type=positive, default=40, help="images on the sheet")
     arguments = parser.parse_args()
 
     paths = [arguments.predictions] + ([arguments.beside] if arguments.beside else [])
     runs = [read_predictions(path) for path in paths]
     out = arguments.out or arguments.predictions.with_name("contact_sheet.png")
-    with h5py.File(arguments.dataset) as file:
-        samples = len(file["token_offsets"]) - 1
-        for path, run in zip(paths, runs):
-            if not 0 <= run[0]["sample"] <= run[-1]["sample"] < samples:
-                sys.exit(f"{path}: samples beyond the {samples} of {arguments.dataset}")
-        pairs = pairs_of(runs)
-        draw(choose(pairs, arguments.count) if pairs else [], title_of(runs, pairs), file, out)
+    try:
+        with h5py.File(arguments.dataset) as file:
+            samples = len(file["token_offsets"]) - 1
+            for path, run in zip(paths, runs):
+                if not 0 <= run[0]["sample"] <= run[-1]["sample"] < samples:
+                    sys.exit(f"{path}: samples beyond the {samples} of {arguments.dataset}")
+            pairs = pairs_of(runs)
+            draw(choose(pairs, arguments.count) if pairs else [], title_of(runs, pairs), file, out)
+    except (OSError, ValueError, KeyError) as fault:  # of the data set, or of an ending that says nothing
+        sys.exit(f"cannot draw {arguments.dataset} to {out}: {fault}")
     print(out)
 
 

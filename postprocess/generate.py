@@ -96,7 +96,8 @@ def write_question(arguments, folder):
         for number, path in enumerate(paths):
             name = f"{kind}-{number}{path.suffix}"
             if path.is_dir():
-                shutil.copytree(path, folder / name, dirs_exist_ok=True)
+                shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier question
+                shutil.copytree(path, folder / name)
             else:
                 shutil.copyfile(path, folder / name)
             names.append(name)
@@ -133,7 +134,7 @@ def generate(arguments, folder):
         keys["eval.top_p"] = arguments.top_p
     (folder / "deck.toml").write_text("# Of zea-generate, which says all on the command line.\n")
     out = folder / "run"
-    overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()] + arguments.set
+    overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()] + arguments.set
     run([program_of(arguments), "-i", folder / "deck.toml", "-d", out, *overrides], "zea")
     return json.loads((out / "predictions.jsonl").read_text(encoding="utf-8"))["generated"]
 

@@ -77,10 +77,11 @@ def main():
     events = [event for events in ranks.values() for event in events]
     for rank in ranks:
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-    arguments.out.write_text(
-        json.dumps({"displayTimeUnit": "ms", "otherData": {"step": step}, "traceEvents": events}),
-        encoding="utf-8",
-    )
+    trace = {"displayTimeUnit": "ms", "otherData": {"step": step}, "traceEvents": events}
+    try:
+        arguments.out.write_text(json.dumps(trace), encoding="utf-8")
+    except OSError as fault:
+        sys.exit(f"cannot write {arguments.out}: {fault}")
     print("\n".join(describe(rank, events) for rank, events in ranks.items()))
     print(f"wrote {arguments.out}: step {step}, {len(ranks)} ranks")
 

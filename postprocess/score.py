@@ -82,7 +82,8 @@ def word_error_rate(lines):
     wrong = words = 0
     for said, answers, _ in lines:
         said = said.lower().split()
-        faults, length = min((edits(a, said), len(a)) for a in (answer.lower().split() for answer in answers))
+        found = ((edits(a, said), len(a)) for a in (answer.lower().split() for answer in answers))
+        faults, length = min(found, key=lambda one: (one[0] / one[1], one[0]))
         wrong += faults
         words += length
     return wrong / words if words else None
@@ -107,27 +108,34 @@ def answers_of(line):
     return [answer for answer in answers if answer.strip()]
 
 
-def read(path):
-    """(said, answers, line) of each line with an answer, and how many have none."""
-    lines, without = [], 0
-    for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-        if not text.strip():
-            continue
+def checked(line):
+    answers = line.get("answers") or [line.get("answer", "")]
+    if not isinstance(answers, list) or not all(isinstance(text, str) for text in (line["generated"], *answers)):
+        raise TypeError("generated and each answer must be texts")
+    return line
+
+
+def read_predictions(path):
+    """The lines of a file, or a sentence and the end."""
+    try:
+        texts = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as fault:
+        sys.exit(f"{path}: cannot be read: {fault}")
+    lines = []
+    for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
-            said, answers = line["generated"], answers_of(line)
-        except (ValueError, KeyError, TypeError, AttributeError) as fault:
+            if text.strip():
+                lines.append(checked(json.loads(text)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
             sys.exit(f"{path}, line {number}: is no prediction ({type(fault).__name__}: {fault})")
-        without += not answers
-        if answers:
-            lines.append((said, answers, line))
-    return lines, without
+    return lines
 
 
 def score(path, metrics):
-    lines, without = read(path)
+    predictions = read_predictions(path)
+    lines = [(line["generated"], answers, line) for line in predictions if (answers := answers_of(line))]
     scores = {name: METRICS[name](lines) for name in metrics}
-    return {"predictions": len(lines), "without_answer": without} | scores
+    return {"predictions": len(lines), "without_answer": len(predictions) - len(lines)} | scores
 
 
 def main():

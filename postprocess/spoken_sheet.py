@@ -24,7 +24,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
-from contact_sheet import INK, RIGHT, WRONG, choose, read_predictions  # noqa: E402
+from contact_sheet import INK, RIGHT, WRONG, choose, image_of, positive, read_predictions  # noqa: E402
 
 QUESTIONS = {
     "yes": "is this a shoe?",
@@ -49,12 +49,11 @@ class Samples:
         image = sound = None
         first, end = self.file["sample_item_offsets"][sample : sample + 2]
         for item in range(first, end):
-            begin, after = self.file["item_offsets"][item : item + 2]
-            data = self.file["item_bytes"][begin:after]
             if self.file["item_modality"][item] == 0:
-                image = data.reshape(self.file["item_shape"][item])
+                image = image_of(self.file, item)
             else:
-                sound = self.sound_of(data, int(self.file["item_rate"][item]))
+                begin, after = self.file["item_offsets"][item : item + 2]
+                sound = self.sound_of(self.file["item_bytes"][begin:after], int(self.file["item_rate"][item]))
         return image, sound
 
     @staticmethod
@@ -140,7 +139,7 @@ def main():
     parser.add_argument("predictions", type=Path)
     parser.add_argument("dataset", type=Path, help="the data set that the sample ids refer to")
     parser.add_argument("--out", type=Path, help="PNG (default: spoken_sheet.png beside the predictions)")
-    parser.add_argument("--count", type=int, default=18, help="samples on the sheet, about")
+    parser.add_argument("--count", type=positive, default=18, help="samples on the sheet, about")
     arguments = parser.parse_args()
 
     predictions = read_predictions(arguments.predictions)

@@ -5,6 +5,7 @@ usage: check_pictures.py POSTPROCESS_FOLDER JOBS_FOLDER
 Exit code 77 (skipped) where a Python package is missing.
 """
 
+import io
 import json
 import subprocess
 import sys
@@ -16,7 +17,8 @@ sys.path.insert(0, sys.argv[2])
 try:
     import matplotlib.image
     import numpy as np
-    from dataset_writer import DatasetWriter
+    from dataset_writer import Clip, DatasetWriter
+    from PIL import Image
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -158,11 +160,11 @@ class Pictures(unittest.TestCase):
                 self.assertIn(fault, result.stderr)
         self.assertIn("cannot read", run("plot_schedule.py", self.folder / "none").stderr)
 
-    def sheet(self, *predictions, arguments=()):
+    def sheet(self, *predictions, arguments=(), items=None):
         data, path = self.folder / "test.h5", self.folder / "predictions.jsonl"
         with DatasetWriter(data, 0) as writer:
-            for shade in (0, 100, 200):
-                writer.add([0, 1], [0, 1], [np.full((8, 8), shade, np.uint8)])
+            for item in items or [np.full((8, 8), shade, np.uint8) for shade in (0, 100, 200)]:
+                writer.add([0, 1], [0, 1], [item])
         path.write_text(lines(*predictions))
         return run("contact_sheet.py", path, data, *arguments)
 
@@ -205,6 +207,33 @@ class Pictures(unittest.TestCase):
         (self.folder / "last.jsonl").write_text(lines(same[2]))
         result = self.sheet(*same[:1], arguments=["--beside", self.folder / "last.jsonl"])
         self.assertIn("no sample in common", result.stderr)
+
+    def test_contact_sheet_of_encoded_images_behind_sound(self):
+        blue = io.BytesIO()
+        Image.new("RGB", (30, 20), (0, 0, 255)).save(blue, "PNG")
+        clip = Clip(np.zeros(160, np.int16), 16000)
+        prediction = {"sample": 0, "generated": "x", "answer": "x"}
+        picture = self.expect_picture(self.sheet(prediction, items=[blue.getvalue(), clip]), "contact_sheet.png")
+        self.assertGreater((picture[..., 2] > picture[..., 0] + 0.9).sum(), 500)
+        self.expect_picture(self.sheet({**prediction, "sample": 1}, items=[blue.getvalue(), clip]), "contact_sheet.png")
+
+    def test_contact_sheet_takes_any_of_several_answers_and_text_as_it_is(self):
+        said = {"sample": 0, "generated": "$\\frac{1$", "answer": "a", "answers": ["b", "$\\frac{1$"]}
+        picture = self.expect_picture(self.sheet(said), "contact_sheet.png")
+        self.assertEqual((picture[..., 0] > picture[..., 1] + 0.2).sum(), 0)  # no red
+
+    def test_contact_sheet_at_fault(self):
+        whole = {"sample": 0, "generated": "x", "answer": "x"}
+        for prediction, arguments, fault in (
+            ({"generated": "x"}, (), "without the number of their sample"),
+            ({"sample": 0}, (), "line 1: is no prediction"),
+            (whole, ("--count", 0), "0 is not at least 1"),
+            (whole, ("--out", self.folder / "no/a.png"), "cannot draw"),
+        ):
+            result = self.sheet(prediction, arguments=arguments)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(fault, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
 
     def test_contact_sheet_of_another_data_set(self):
         result = self.sheet(

@@ -62,6 +62,8 @@ class Scores(unittest.TestCase):
         cases = [("a x c d", "a b c"), ("Two", "one two"), ("no no no", "yes")]
         self.assertAlmostEqual(self.score(*cases)["wer"], (2 + 1 + 3) / (3 + 2 + 1))
         self.assertEqual(self.score(("A  b", "a b"))["wer"], 0)
+        # As many edits from both answers: the longer one is nearer.
+        self.assertAlmostEqual(self.score(("two dogs", ["dogs", "two black dogs"]))["wer"], 1 / 3)
 
     def test_anls(self):
         # Distances of 1 / 5, 3 / 6 (half: nothing), and 1 / 6 from the nearer answer.
@@ -84,10 +86,17 @@ class Scores(unittest.TestCase):
         self.assertIn("1 predictions", result.stdout)
         self.assertIn("exact  1.0000", result.stdout)
         self.assertNotIn("wer", result.stdout)
-        self.path.write_text("\n[1]\n")
-        result = self.run_score()
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("line 2: is no prediction", result.stderr)
+        for line in ("[1]", '{"generated": null, "answer": "a"}', '{"generated": "a", "answers": "cat"}', "[" * 9999):
+            self.path.write_text(f"\n{line}\n")
+            result = self.run_score()
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("line 2: is no prediction", result.stderr)
+        for data in (b"\xff", None):
+            self.path.write_bytes(data) if data else self.path.unlink()
+            result = self.run_score()
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("predictions.jsonl: cannot be read", result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
 
 
 if __name__ == "__main__":
