@@ -148,6 +148,7 @@ class Run:
             stdin=subprocess.DEVNULL,
             stdout=self.output_file,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "TERM": "dumb"},  # whole lines, though mpirun gives ranks a terminal
             preexec_fn=end_with_parent,
         )
 
