@@ -56,6 +56,12 @@ newest_step() {
   echo $((10#${name##*/step-}))
 }
 
+# The newest checkpoint of a run and when it was written; nothing without one.
+newest_mark() {
+  local manifests=("$1"/checkpoints/step-????????/manifest.json)
+  [ "${#manifests[@]}" -eq 0 ] || stat -c '%n %y' "${manifests[-1]}"
+}
+
 # Sets `directory` as zea itself chooses it, which also tells faults of the deck before any rank is started.
 ask_for_directory() {
   local plan code=0
@@ -76,17 +82,21 @@ choose_start() {
   options=("$@")
   fast_starts=0
   if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -s "$record" ]; then
-    { read -r fast_starts && read -r directory; } <"$record"
+    local before newest
+    { read -r fast_starts && read -r directory && read -r before; } <"$record"
     rm -f "$directory/SAVE" "$directory/STOP" # of a start that was killed
-    if [ "$(newest_step "$directory")" -ge 0 ]; then start=(-r "$directory"); fi
+    newest=$(newest_mark "$directory")
+    # One that was killed before it wrote a checkpoint begins as the first did: with an older one, perhaps.
+    if [ "$newest" != "$before" ]; then start=(-r "$directory"); fi
     return
   fi
   ask_for_directory "${start[@]}" "${options[@]}"
   # A new run in a directory that holds checkpoints is refused by zea; a later start must not go on with them.
-  if [ "${start[0]}" = -r ] || [ "$(newest_step "$directory")" -lt 0 ]; then remember; fi
+  if [ "${start[0]}" = -r ] || [ "$(newest_step "$directory")" -lt 0 ]; then remember "$(newest_mark "$directory")"; fi
 }
 
-remember() { printf '%s\n' "$fast_starts" "$directory" >"$record"; }
+# remember NEWEST: what later starts of the job go by.
+remember() { printf '%s\n' "$fast_starts" "$directory" "$1" >"$record"; }
 
 # What is set of the variables that the job script wants to be shown.
 show_variables() {
@@ -135,7 +145,7 @@ go_on_later() {
   fast_starts=$((seconds < shortest_start_seconds ? fast_starts + 1 : 0))
   [ "$fast_starts" -lt "$most_fast_starts" ] ||
     give_up 75 "$fast_starts starts in a row lasted less than $shortest_start_seconds s: allow more time, then go on with $again"
-  remember
+  remember ''
   note "zea left after step $step; queued again, to go on with -r $directory"
   scontrol requeue "$SLURM_JOB_ID" || code=$?
   # As soon as the job is queued again Slurm ends all of its processes, this scontrol too, whether or not it has heard the answer:
