@@ -60,9 +60,19 @@ projector = \"${PROJECTOR:-mlp}\""
 [model.audio]
 weights = \"$audio\""
 fi
-if ! [ -s "$deck" ]; then
+asked="# for MODEL=$model VISION=$vision AUDIO=$audio PROJECTOR=${PROJECTOR:-mlp} ROW_TOKENS=${ROW_TOKENS:-2048}\
+ MAX_PIXELS=$max_pixels MAX_TILES=$max_tiles VIDEO_MAX_PIXELS=$video_max_pixels MAX_FRAMES=$max_frames"
+if [ -s "$deck" ]; then
+  if grep -q '^# for MODEL=' "$deck" && ! grep -qxF "$asked" "$deck"; then
+    echo "finetune: $deck was written" >&2
+    grep '^# for MODEL=' "$deck" >&2
+    echo "and not $asked; remove what lies in $out, set OUT=, or change the deck and that line" >&2
+    exit 2
+  fi
+else
   cat >"$deck" <<END
 # Written by jobs/finetune.sh; change it as you like: a run that begins anew reads it.
+$asked
 [model]
 activation_checkpointing = 1
 $parts

@@ -88,6 +88,15 @@ LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 USUAL_FRAMES = 768
 
 
+def read_object(path):
+    """Of a file of JSON."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as fault:
+        sys.exit(f"{path} cannot be read: {fault}")
+    return found if isinstance(found, dict) else sys.exit(f"{path} holds no JSON object")
+
+
 class ModelDirectory:
     """Ids of placeholders by modality, those that the model has not being absent."""
 
@@ -113,7 +122,7 @@ class ModelDirectory:
 
     def _read(self, name):
         path = self.folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return read_object(path) if path.is_file() else {}
 
     def _processor(self, key, file):
         """Of the file that transformers takes; that of what makes sound ready has the same name."""
@@ -253,8 +262,8 @@ def patches_a_side(vision):
 def limits_of(processor, usual, most):
     """The least and the most pixels, where the deck does not say the most."""
     size = processor.get("size", {})
-    least = processor.get("min_pixels", size.get("shortest_edge", usual[0]))
-    return least, most or processor.get("max_pixels", size.get("longest_edge", usual[1]))
+    least = processor.get("min_pixels", size.get("min_pixels", size.get("shortest_edge", usual[0])))
+    return least, most or processor.get("max_pixels", size.get("max_pixels", size.get("longest_edge", usual[1])))
 
 
 def size_of(item):

@@ -53,8 +53,7 @@ from packing.readers import READERS, bytes_of, count_all, files_of, read_all, re
 from packing.record import RecordMaker
 from packing.report import Progress, Tally
 from packing.tokens import FamilyTurns, FixedCounts, TemplateTurns, token_id
-from token_bytes import special_texts, token_bytes
-from tokenizers import Tokenizer
+from token_bytes import read_tokenizer, special_texts, token_bytes
 
 MOST_FAULTS = 20  # after which packing stops, unless they are skipped
 
@@ -65,18 +64,14 @@ class Limits:
         self.most_json_bytes = 4 * self.most_item_bytes  # it may hold items
 
 
-def read_tokenizer(path):
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.no_truncation()  # some files ask for it, and long samples would lose their end
-    tokenizer.no_padding()
-    return tokenizer
-
-
 def make_template(arguments, tokenizer, date):
     """None: turns are in the family's form."""
     folder = arguments.model or arguments.tokenizer.parent
     if arguments.chat_template:
-        source = arguments.chat_template.read_text(encoding="utf-8")
+        try:
+            source = arguments.chat_template.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as fault:
+            sys.exit(f"{arguments.chat_template} cannot be read: {fault}")
     else:
         source = read_template(folder) if arguments.model else None
     if source is None:
@@ -224,7 +219,12 @@ def main():
     if arguments.images is None:
         arguments.images = files[0].parent
     parts = Parts(out, fingerprint(arguments, files), datetime.date.today().isoformat())
-    work = Work(arguments, files, parts)
+    try:
+        work = Work(arguments, files, parts)
+    except SystemExit:
+        if not parts.done:
+            parts.remove()
+        raise
     total = work.run()
     if arguments.on_fault == "stop":
         print(*total.faults(), sep="\n", end="\n" if total.dropped else "", file=sys.stderr)
@@ -232,7 +232,8 @@ def main():
     total.write(out.with_name(f"{out.name}.report.json"), out)
     if total["samples"] == 0 or (total.dropped and arguments.on_fault == "stop"):
         parts.remove()
-        sys.exit(f"nothing written: {total.dropped} entries at fault; repair them or --on-fault skip")
+        why = f"{total.dropped} entries at fault; repair them or --on-fault skip" if total.dropped else "no entries"
+        sys.exit(f"nothing written: {why}")
     parts.finish(work.writer)
     print(f"{out}: {total['samples']} samples, {total.dropped} entries skipped")
 

@@ -24,7 +24,7 @@ import zlib
 from pathlib import Path
 
 from dataset_writer import DatasetWriter
-from token_bytes import special_texts, token_bytes
+from token_bytes import read_tokenizer, special_texts, token_bytes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 NO_IMAGES = -1
@@ -61,7 +61,7 @@ def read_json_lines(path, field):
             continue
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError as fault:
+        except (ValueError, RecursionError) as fault:
             sys.exit(f"{path}:{number} is not JSON: {fault}")
         text = entry.get(field) if isinstance(entry, dict) else None
         if not isinstance(text, str):
@@ -121,17 +121,6 @@ def train_tokenizer(documents, vocabulary, end):
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
-    return tokenizer
-
-
-def read_tokenizer(path):
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as fault:  # the library throws nothing narrower
-        sys.exit(f"{path} is not a tokenizer.json: {fault}")
-    # Some files ask for these, which would lose the end of long documents, and lengthen short ones.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return tokenizer
 
 

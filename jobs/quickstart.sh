@@ -18,10 +18,8 @@ draw_weights fashion_captions_2m.json
 train "$out/trained.h5" "$@"
 
 say "consolidate and inspect the last checkpoint"
-if [ ! -s "$out/trained.h5" ]; then
-  "$bin/postprocess/zea-consolidate" "$out/run" "$out/trained.h5"
-  "$bin/postprocess/zea-consolidate" "$out/trained.h5" "$out/trained_hf/"
-fi
+make_once "$out/trained.h5" "$bin/postprocess/zea-consolidate" "$out/run" "$out/trained.h5"
+make_once "$out/trained_hf/config.json" "$bin/postprocess/zea-consolidate" "$out/trained.h5" "$out/trained_hf/"
 "$bin/postprocess/zea-inspect" "$out/run"
 
 say "evaluation on the held-out images"

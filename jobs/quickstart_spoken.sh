@@ -16,7 +16,7 @@ make_once "$out/test.h5" "$python" jobs/pack_spoken.py --out "$out" ${LIMIT:+--l
 
 draw_weights spoken_fashion_2m.json
 train "$out/trained.h5" "$@"
-if [ ! -s "$out/trained.h5" ]; then "$bin/postprocess/zea-consolidate" "$out/run" "$out/trained.h5"; fi
+make_once "$out/trained.h5" "$bin/postprocess/zea-consolidate" "$out/run" "$out/trained.h5"
 
 say "evaluation on held-out images and voices"
 evaluate "$@"

@@ -55,6 +55,8 @@ train() {
   if [ -s "$1" ]; then
     echo "$1 is there; remove $out/run and $1 to train again"
   else
+    # What scripts make of a trained model is of another one where training begins anew.
+    if [ "${#restart[@]}" -eq 0 ]; then rm -rf "$out/eval" "$out/after" "$out/trained_hf"; fi
     zea_run "${restart[@]}" -i "$deck" -d "$out/run" model.weights="${WEIGHTS:-$out/weights.h5}" "${@:2}"
   fi
 }

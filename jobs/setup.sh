@@ -20,7 +20,8 @@ fail() {
   exit 1
 }
 
-# stage NAME COMMAND...: one line with the seconds it took; what it said only where it fails.
+# stage NAME COMMAND...: one line with the seconds it took; what it said only where it fails. Inside, no failure ends a function by
+# itself: each line says `|| return`.
 stage() {
   local name=$1 log begin=$SECONDS
   shift
@@ -88,11 +89,11 @@ choose_python() {
 
 # install_python INTERPRETER: scripts in an environment name its place, so one that was moved is made anew.
 install_python() {
-  "$venv/bin/pip" --version 2>/dev/null | grep -F "from $PWD/$venv/" || "$1" -m venv --clear "$venv"
+  "$venv/bin/pip" --version 2>/dev/null | grep -F "from $PWD/$venv/" || "$1" -m venv --clear "$venv" || return
   local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install)
   case $wanted_level in
     0)
-      "${pip[@]}" --no-deps -r <(grep -E '^(torch|nvidia-)' jobs/requirements.txt)
+      "${pip[@]}" --no-deps -r <(grep -E '^(torch|nvidia-)' jobs/requirements.txt) || return
       "${pip[@]}" -r <(grep -vE '^(torch|nvidia-)' jobs/requirements.txt)
       ;;
     1) "${pip[@]}" -r jobs/requirements.txt ;;

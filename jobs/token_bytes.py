@@ -3,6 +3,20 @@
 
 import json
 import re
+import sys
+
+from tokenizers import Tokenizer
+
+
+def read_tokenizer(path):
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as fault:  # the library throws nothing narrower
+        sys.exit(f"{path} is not a tokenizer.json: {fault}")
+    # Some files ask for these, which would lose the end of long documents, and lengthen short ones.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def byte_of_character():

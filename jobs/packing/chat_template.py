@@ -12,6 +12,7 @@ import json
 import os
 import sys
 
+from model_directory import read_object
 from packing.record import EntryFault
 
 PROBE = "zea asks"
@@ -29,7 +30,7 @@ def read_template(folder):
         return path.read_text(encoding="utf-8")
     for name in ("chat_template.json", "tokenizer_config.json"):
         path = folder / name
-        found = json.loads(path.read_text(encoding="utf-8")).get("chat_template") if path.is_file() else None
+        found = read_object(path).get("chat_template") if path.is_file() else None
         if isinstance(found, list):
             named = {one.get("name"): one.get("template") for one in found}
             found = named.get("default", next(iter(named.values()), None))
@@ -41,7 +42,7 @@ def read_template(folder):
 def special_tokens(folder):
     """Those that templates name: bos_token and the like."""
     path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    config = read_object(path) if path.is_file() else {}
     text = lambda token: token.get("content") if isinstance(token, dict) else token  # noqa: E731
     names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
     found = {f"{name}_token": text(config.get(f"{name}_token")) for name in names}
@@ -159,12 +160,19 @@ class ChatTemplate:
         written, moved, last = "", [], 0
         for begin, end in spans:
             written += text[last:begin]
-            follows = text[end:].lstrip().startswith(self.lacking)
-            last = text.index(self.lacking, end) + len(self.lacking) if follows else end
-            answer = text[begin:last] if follows else text[begin:end].rstrip() + self.lacking
+            answer, last = self.ended_answer(text, begin, end)
             moved.append((len(written), len(written) + len(answer)))
             written += answer
         return written + text[last:], moved
+
+    def ended_answer(self, text, begin, end):
+        """And where the text goes on behind it. A template may end earlier answers alone."""
+        if text[begin:end].rstrip().endswith(self.ends):
+            return text[begin:end], end
+        if text[end:].lstrip().startswith(self.lacking):
+            end = text.index(self.lacking, end) + len(self.lacking)
+            return text[begin:end], end
+        return text[begin:end].rstrip() + self.lacking, end
 
     def spans(self, messages, text):
         spans = []

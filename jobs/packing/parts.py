@@ -32,6 +32,8 @@ class Parts:
     def __init__(self, out, mark, date):
         self.out, self.folder = out, out.with_name(f"{out.name}.parts")
         self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / "LOCK").exists() and any(self.folder.iterdir()):
+            sys.exit(f"{self.folder} is not empty, and holds no parts of a packer; remove it, or name another --out")
         self.lock = open(self.folder / "LOCK", "w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,13 +2,12 @@
 """What packing needs to know of a model that a deck puts together: which tokens stand for items, new
 ones among them, and how many features encoder and projector make of an item."""
 
-import json
 import math
 import sys
 import tomllib
 from pathlib import Path
 
-from model_directory import ModelDirectory, patches_a_side, pixtral_rows, size_of
+from model_directory import ModelDirectory, patches_a_side, pixtral_rows, read_object, size_of
 from tokenizers import AddedToken
 
 MERGING = ("pixel_shuffle_mlp", "pool")  # projectors that make one feature of 2 x 2 patches
@@ -17,11 +16,10 @@ MOST_PATCHES = 256  # of an image, where the deck does not say it: NaFlex
 
 def read_parts(path):
     """The sections of a deck that name a language model and encoders, by name."""
-    with open(path, "rb") as file:
-        try:
-            deck = tomllib.load(file)
-        except tomllib.TOMLDecodeError as fault:
-            sys.exit(f"{path}: {fault}")
+    try:
+        deck = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        sys.exit(f"{path}: {fault}")
     sections = {name: part for name, part in deck.get("model", {}).items() if isinstance(part, dict)}
     parts = {name: part for name, part in sections.items() if part.get("weights")}
     if "llm" not in parts:
@@ -47,7 +45,7 @@ def squares_filling(size, step, most):
 
 class Encoder:
     def __init__(self, section, max_pixels):
-        config = json.loads(Path(section["weights"], "config.json").read_text(encoding="utf-8"))
+        config = read_object(Path(section["weights"], "config.json"))
         self.config, self.max_pixels = config.get("vision_config", config), max_pixels
         self.merge = 2 if section.get("projector", "mlp") in MERGING else 1
         self.family = self.config.get("model_type", "clip_vision_model")

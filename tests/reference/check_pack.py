@@ -217,6 +217,10 @@ class Llava(InFolder):
             self.assertEqual(result.returncode, 9, result.stderr)
             self.assertIn("1 samples, 0 entries skipped", result.stdout)
             (self.folder / "out/train.h5").unlink()
+        result = subprocess.run(command, capture_output=True, text=True, env={**environment, "ROW_TOKENS": "64"})
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("ROW_TOKENS=2048", result.stderr)
+        self.assertIn("ROW_TOKENS=64 ", result.stderr)
 
     def test_frames_are_as_many_as_the_directory_allows(self):
         model = self.qwen2_vl()
@@ -341,6 +345,33 @@ class Llava(InFolder):
         result = self.pack('[\n{"id": 1,}\n]')
         self.assertEqual(result.returncode, 1)
         self.assertIn("line 2", result.stderr)
+
+    def test_a_folder_of_somebody_is_left_alone(self):
+        mine = self.folder / "out.h5.parts/notes.txt"
+        mine.parent.mkdir()
+        mine.write_text("mine")
+        result = self.pack([entry(["hello", "a"])])
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("is not empty, and holds no parts of a packer", result.stderr)
+        self.assertEqual(mine.read_text(), "mine")
+
+    def test_files_that_cannot_be_read_are_named(self):
+        broken = self.folder / "broken"
+        broken.mkdir()
+        talk = [entry(["hello", "a"])]
+        for name, text, sentence in (
+            ("config.json", "{", "config.json cannot be read"),
+            ("config.json", "[]", "config.json holds no JSON object"),
+            ("config.json", '{"model_type": "llama"}', "tokenizer.json is not a tokenizer.json"),
+        ):
+            (broken / name).write_text(text)
+            (self.folder / "in.json").write_text(json.dumps(talk))
+            result = run("pack.py", self.folder / "in.json", "--model", broken, "--out", self.folder / "out.h5")
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn(sentence, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+            self.assertFalse((self.folder / "out.h5.parts").exists())
+        self.assertIn("no entries", self.pack([]).stderr)
 
     def test_missing_token_is_named(self):
         result = self.pack([entry(["hello", "you"])], "--bos", "<begin>")

@@ -157,6 +157,9 @@ class Templates(InFolder):
             text, spans = self.template(source).render(messages)
             self.assertEqual(text, expected)
             self.assertEqual([text[begin:end].strip() for begin, end in spans], [f"{first}</s>", f"{last}</s>"])
+        earlier = GENERATION.replace("{{ eos_token }}", "{% if not loop.last %}{{ eos_token }}{% endif %}")
+        text, spans = self.template(earlier).render([{"role": role, "content": words} for role, words in TALK])
+        self.assertEqual([text[begin:end] for begin, end in spans], [f"{first}</s>", f"{last}</s>"])
 
     def packed(self, source, modality="image"):
         """Text and learnt text of ids, by a tokenizer that puts <s> before a text."""
