@@ -28,6 +28,7 @@ audio=${AUDIO:+$(realpath "$AUDIO")}
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=${BIN:-build/release}
 ranks=${RANKS:-1}
+threads=$(($(nproc) / ranks))
 max_pixels=${MAX_PIXELS:-0}
 max_tiles=${MAX_TILES:-0}
 video_max_pixels=${VIDEO_MAX_PIXELS:-0}
@@ -77,6 +78,9 @@ $asked
 activation_checkpointing = 1
 $parts
 
+[run]
+threads = $((threads > 0 ? threads : 1))
+
 [mesh.llm]
 strategy = "full_shard"
 
@@ -106,8 +110,13 @@ fi
 
 say "data"
 if [ -s "$out/train.h5" ]; then
+  if [ -f "$out/train.from" ] && [ "$(cat "$out/train.from")" != "$data $images" ]; then
+    echo "finetune: $out/train.h5 was packed of $(cat "$out/train.from"), not of $data $images; remove what lies in $out, or set OUT=" >&2
+    exit 2
+  fi
   echo "$out/train.h5 is there"
 else
+  echo "$data $images" >"$out/train.from"
   .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --sounds "$images" --videos "$images" \
     --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
     --on-fault skip --out "$out/train.h5"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what zea needs: Debian packages where some are missing, and a Python environment in .venv. Runs again in no time.
-#   jobs/setup.sh [--tests] [--dataset] [--slurm]
+#   jobs/setup.sh [--gpu] [--tests] [--dataset] [--slurm]
+#   --gpu      also NCCL and the CUDA libraries that torch lists, to build for GPUs where there is none; where there is one they come
 #   --tests    also what the reference tests need: the full torch and transformers
 #   --dataset  also Debian's Fashion-MNIST images, espeak-ng's voices, and strace, which tests use
 #   --slurm    also Slurm and munge, with which tests start a cluster of their own, as root only
@@ -39,10 +40,11 @@ read_arguments() {
   local argument
   for argument in "$@"; do
     case $argument in
+      --gpu) if [ "$wanted_level" -eq 0 ]; then wanted_level=1; fi ;;
       --tests) wanted_level=2 ;;
       --dataset) packages+=(dataset-fashion-mnist espeak-ng strace) ;;
       --slurm) if [ "$(id -u)" -eq 0 ]; then packages+=(slurmctld slurmd slurm-client munge); fi ;;
-      *) fail "unknown argument $argument; allowed: --tests, --dataset, --slurm" ;;
+      *) fail "unknown argument $argument; allowed: --gpu, --tests, --dataset, --slurm" ;;
     esac
   done
   # A run on a GPU needs those CUDA libraries.

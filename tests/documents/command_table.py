@@ -87,10 +87,11 @@ TABLE = {
     ),
     f"zea -n --ranks 4 -i {DECK} mesh.llm.tp=2": runs(),
     f"mpirun -n 4 zea -i {DECK} -d runs/tp2 mesh.llm.tp=2": planned,
-    "mpirun -n 4 zea -r quickstart/run schedule.steps=1200": runs(
+    "jobs/finetune.sh llava-1.5-7b-hf talks.json": tested_by("reference_finetune"),
+    "mpirun -n 4 zea -r quickstart/run -d runs/longer schedule.steps=1200": runs(
         ("=1200 checkpoint.every=300", "=6"), always=[("=1200", "=1200 checkpoint.every=300")]
     ),
-    "zea-consolidate quickstart/run trained_hf/": runs(),
+    "zea-consolidate runs/longer trained_hf/": runs(),
     "zea-inspect quickstart/run": runs(),
     f"{PYTHON} postprocess/plot_metrics.py quickstart/run --out curves.png": runs(),
     f"{PYTHON} postprocess/contact_sheet.py quickstart/eval/predictions.jsonl quickstart/test.h5"
@@ -119,6 +120,16 @@ TABLE = {
     "zea -n --ranks 8 -i inputs/gpt2_124m_fsdp.toml": runs(),
     # jobs/
     "jobs/finetune.sh llava-1.5-7b-hf talks.json schedule.steps=1000 optim.lr=2e-5": tested_by("reference_finetune"),
+    "RANKS=8 jobs/finetune.sh llava-1.5-7b-hf talks.json run.device=cuda": tested_by("reference_finetune"),
+    "jobs/finetune.sh llava-1.5-7b-hf talks.json model.vision.train=false "
+    "model.llm.lora.targets='[\"q_proj\", \"v_proj\"]'": in_parts(
+        deck_plans(
+            2,
+            "inputs/llava_15_7b_tp2.toml model.vision.train=false "
+            "model.llm.lora.targets='[\"q_proj\", \"v_proj\"]'",
+        ),
+        by=("reference_finetune",),
+    ),
     "VISION=clip-vit-large-patch14-336 jobs/finetune.sh Qwen2.5-7B talks.json": tested_by("reference_finetune_parts"),
     "jobs/setup.sh": tested_by("run_quickstart_ranks2"),
     "jobs/build.sh": tested_by("run_quickstart_ranks2"),
@@ -139,8 +150,8 @@ TABLE = {
     f"sbatch jobs/train_gpu_node.sbatch {DECK}": in_parts(
         "bash -n jobs/train_gpu_node.sbatch", deck_plans(4, f"{DECK} run.device=cuda")
     ),
-    "sbatch --nodes=32 jobs/train_many_nodes.sbatch inputs/gpt2_124m_fsdp.toml": in_parts(
-        "bash -n jobs/train_many_nodes.sbatch", deck_plans(128, "inputs/gpt2_124m_fsdp.toml run.device=cuda")
+    "sbatch --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 jobs/train_many_nodes.sbatch my_deck.toml": in_parts(
+        "bash -n jobs/train_many_nodes.sbatch", deck_plans(16, "inputs/gpt2_124m_fsdp.toml run.device=cuda")
     ),
     f"mpirun -n 4 zea --check-node -i {DECK} -d runs/four": runs(),
     "jobs/bundle.sh": tested_by("run_bundle_ranks2"),
@@ -202,7 +213,7 @@ TABLE = {
     "jobs/build.sh ci unit_plan": in_parts("bash -n jobs/build.sh", "grep -q unit_plan build/ci/build.ninja"),
     "build/ci/tests/unit/unit_plan --file=test_plan": runs(),
     "python3 tests/style/check_structure.py .": tested_by("style_structure"),
-    "jobs/build.sh dev": in_parts(".venv/bin/cmake --list-presets | grep '\"dev\"'"),
+    "jobs/build.sh ci": in_parts(".venv/bin/cmake --list-presets | grep '\"ci\"'"),
     ".venv/bin/ctest --test-dir build/ci -L style --output-on-failure": runs(always=[("-L", "-N -L")]),
     "tests/run.sh -L unit": in_parts(".venv/bin/ctest --test-dir build/ci -N -L unit"),
     ".venv/bin/cmake --preset fuzz": in_parts(".venv/bin/cmake --list-presets | grep '\"fuzz\"'", by=("fuzz_preset",)),
