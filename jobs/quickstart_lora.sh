@@ -29,6 +29,7 @@ answers() {
 }
 
 say "what the model says before"
+has_checkpoint || rm -rf "$out/before" # the base may be another now
 answers before "$base/trained_hf"
 
 WEIGHTS=$base/trained_hf train "$out/merged/model.safetensors" "$@"

@@ -47,16 +47,17 @@ zea_run() {
   "${run[@]}" "$bin/src/zea" data.train="$out/train.h5" data.eval="$out/test.h5" "$@"
 }
 
+has_checkpoint() { compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; }
+
 # train FILE OVERRIDES...: from the last checkpoint on, or from WEIGHTS, by default the drawn ones; FILE is what is made of the result.
 train() {
   say "training on $ranks ranks"
   local restart=()
-  if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then restart=(-r "$out/run"); fi
+  if has_checkpoint; then restart=(-r "$out/run"); fi
   if [ -s "$1" ]; then
     echo "$1 is there; remove $out/run and $1 to train again"
   else
-    # What scripts make of a trained model is of another one where training begins anew.
-    if [ "${#restart[@]}" -eq 0 ]; then rm -rf "$out/eval" "$out/after" "$out/trained_hf"; fi
+    rm -rf "$out/eval" "$out/after" "$out/trained_hf" # which scripts make of it
     zea_run "${restart[@]}" -i "$deck" -d "$out/run" model.weights="${WEIGHTS:-$out/weights.h5}" "${@:2}"
   fi
 }

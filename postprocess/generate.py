@@ -11,6 +11,7 @@ where it has <image>, <video> and <audio>.
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -93,10 +94,11 @@ def write_question(arguments, folder):
     for kind in reversed(ITEMS):
         paths = getattr(arguments, kind)
         names = []
-        for number, path in enumerate(paths):
-            name = f"{kind}-{number}{path.suffix}"
+        for path in paths:
+            # Beside what lies there, of earlier questions or somebody's.
+            numbers = (f"{kind}-{number}{path.suffix}" for number in itertools.count())
+            name = next(name for name in numbers if not (folder / name).exists())
             if path.is_dir():
-                shutil.rmtree(folder / name, ignore_errors=True)  # of an earlier question
                 shutil.copytree(path, folder / name)
             else:
                 shutil.copyfile(path, folder / name)

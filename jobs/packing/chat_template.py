@@ -124,6 +124,8 @@ class ChatTemplate:
         if len(spans) != 2:
             sys.exit(f"the chat template marks {len(spans)} answers of 2; name another: --chat-template FILE")
         self.lacking = self.lacking_end(text, *spans[-1])  # behind an earlier answer a token may begin the next turn
+        first = text[slice(*spans[0])].rstrip()
+        self.earlier_end = max(filter(first.endswith, self.ends), key=len, default=None)
 
     def write(self, messages, prompt=False):
         try:
@@ -167,10 +169,10 @@ class ChatTemplate:
 
     def ended_answer(self, text, begin, end):
         """And where the text goes on behind it. A template may end earlier answers alone."""
-        if text[begin:end].rstrip().endswith(self.ends):
-            return text[begin:end], end
         if text[end:].lstrip().startswith(self.lacking):
             end = text.index(self.lacking, end) + len(self.lacking)
+            return text[begin:end], end
+        if self.earlier_end and text[begin:end].rstrip().endswith(self.earlier_end):
             return text[begin:end], end
         return text[begin:end].rstrip() + self.lacking, end
 

@@ -160,6 +160,11 @@ class Templates(InFolder):
         earlier = GENERATION.replace("{{ eos_token }}", "{% if not loop.last %}{{ eos_token }}{% endif %}")
         text, spans = self.template(earlier).render([{"role": role, "content": words} for role, words in TALK])
         self.assertEqual([text[begin:end] for begin, end in spans], [f"{first}</s>", f"{last}</s>"])
+        # An answer may end with another token of the tokenizer's.
+        boxed = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": f"there{SPECIAL[-1]}"}]
+        text, spans = self.template(LLAVA).render([{"role": m["role"], "content": [{"type": "text", "text": m["content"]}]}
+                                                   for m in boxed])
+        self.assertEqual([text[begin:end].strip() for begin, end in spans], [f"there{SPECIAL[-1]}</s>"])
 
     def packed(self, source, modality="image"):
         """Text and learnt text of ids, by a tokenizer that puts <s> before a text."""
