@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/Version.h>
+#include <caffe2/core/common.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -42,13 +42,12 @@ int64_t free_memory() {
   return kibibytes.empty() ? -1 : std::strtoll(kibibytes.c_str(), nullptr, 10) * 1024;
 }
 
-/// Of the library that is loaded, which need not be the one that was built against.
+/// Of the library that is loaded, which need not be the one that was built against. at::show_config
+/// would ask for CUDA, and who asks before libtorch's CUDA part is loaded has none for good.
 std::string libtorch_version() {
-  const std::string key = "TORCH_VERSION=", config = at::show_config();
-  const size_t begin = config.find(key);
-  if (begin == std::string::npos) return "unknown";
-  const size_t value = begin + key.size();
-  return config.substr(value, config.find_first_of(", \n", value) - value);
+  const auto& options = caffe2::GetBuildOptions();
+  const auto version = options.find("TORCH_VERSION");
+  return version == options.end() ? "unknown" : version->second;
 }
 
 std::string hash_of_program() {
