@@ -192,15 +192,18 @@ FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const Elem
           .saves_output = true};
 }
 
-FunctionMemory ragged_attention_memory(int64_t rows, const HeadSizes& heads,
+FunctionMemory ragged_attention_memory(int64_t rows, int64_t segments, const HeadSizes& heads,
                                        const ElementBytes& bytes) {
   FunctionMemory f = attention_memory(rows, heads, bytes);
   const int64_t queries = rows * heads.query * heads.dim;
   const int64_t parts = queries + 2 * rows * heads.key_value * heads.dim;
-  // Gradients of each part, of keys and values for each query head; of queries as wide sums.
+  // Gradients of each part, of keys and values for each query head; of queries as wide sums, for
+  // which flash attention pads each segment and each head (mha_varlen_bwd of FlashAttention 2).
   const int64_t expanded = heads.query == heads.key_value ? 0 : 2 * queries;
+  const int64_t padded = rows + 128 * segments;
+  const int64_t dim = heads.dim > 192 ? 256 : (heads.dim + 31) / 32 * 32;
   f.backward_working =
-      (parts + expanded) * bytes.param + (queries + rows * heads.query) * bytes.wide;
+      (parts + expanded) * bytes.param + padded * heads.query * (dim + 1) * bytes.wide;
   return f;
 }
 

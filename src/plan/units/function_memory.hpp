@@ -92,8 +92,8 @@ struct HeadSizes {
 };
 /// Of all tokens here, as the host's kernels compute it: beside these tensors a thread has tiles.
 FunctionMemory attention_memory(int64_t rows, const HeadSizes& heads, const ElementBytes& bytes);
-/// As the library computes it on a device where its kernels take rows of segments.
-FunctionMemory ragged_attention_memory(int64_t rows, const HeadSizes& heads,
+/// As the library computes it on a device where its kernels take rows of `segments` segments.
+FunctionMemory ragged_attention_memory(int64_t rows, int64_t segments, const HeadSizes& heads,
                                        const ElementBytes& bytes);
 /// As it does elsewhere: in batches of segments, padded to one length.
 FunctionMemory library_attention_memory(int64_t rows, const std::vector<AttentionSizes>& batches,

@@ -20,6 +20,12 @@ int64_t part_of(int64_t count, int64_t parts) {
   return (count + parts - 1) / parts;
 }
 
+int64_t num_segments(const std::vector<AttentionSizes>& batches) {
+  int64_t segments = 0;
+  for (const AttentionSizes& batch : batches) segments += batch.segments;
+  return segments;
+}
+
 /// The window that hides something of the longest segment; 0: none does.
 int64_t window_here(const AttentionSpec& spec, const std::vector<AttentionSizes>& batches) {
   int64_t longest = 0;
@@ -334,7 +340,7 @@ class MemoryOps {
       const bool takes_bounds =
           bytes_.is_narrow() && takes_ragged_heads(heads.dim) && spec.scores.softcap == 0;
       if (takes_bounds && (window == 0 || !model_.decoder.images_both_ways))
-        return ragged_attention_memory(rows, heads, bytes_);
+        return ragged_attention_memory(rows, num_segments(batches()), heads, bytes_);
       return window > 0 ? window_attention_memory(rows, window, heads, bytes_)
                         : library_attention_memory(rows, batches(), heads, bytes_);
     }
