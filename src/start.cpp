@@ -242,7 +242,7 @@ Start read_start(const CommandLine& line, int ranks,
   start.profile = read_profile(line, start.options.mesh.profile);
   start.directory = choose_directory(line, start.options, restarted);
   // It goes into every checkpoint.
-  if (!is_utf8(start.directory))
+  if (start.options.run.mode == RunMode::Train && !is_utf8(start.directory))
     throw DeckError("the run directory " + printable(start.directory) +
                     " is not UTF-8; choose another with -d");
   start.options.run.directory = start.directory;  // so that the echoed deck says where the run is

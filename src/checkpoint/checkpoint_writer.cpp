@@ -35,14 +35,12 @@ std::string CheckpointWriter::removal_fault() {
 void CheckpointWriter::keep_newest(const std::string& directory, int64_t keep) {
   agree_on_root(control_, [&] {
     wait_for_removal();
-    try {
-      removal_ = std::async(std::launch::async, [retired = retire_all_but_newest(directory, keep)] {
-        detail::step_back(detail::kWaitingNice);
-        remove_retired(retired);
-      });
-    } catch (const StorageError& error) {
-      removal_fault_ = error.what();
-    }
+    RetiredCheckpoints retired = retire_all_but_newest(directory, keep);
+    if (!retired.fault.empty()) removal_fault_ = retired.fault;
+    removal_ = std::async(std::launch::async, [directories = std::move(retired.directories)] {
+      detail::step_back(detail::kWaitingNice);
+      remove_retired(directories);
+    });
   });
 }
 

@@ -72,23 +72,39 @@ void remove_checkpoint(const std::string& directory) {
 }  // namespace detail
 
 void keep_newest(const std::string& directory, int64_t keep) {
-  remove_retired(retire_all_but_newest(directory, keep));
+  const RetiredCheckpoints retired = retire_all_but_newest(directory, keep);
+  remove_retired(retired.directories);
+  if (!retired.fault.empty()) throw StorageError(retired.fault);
 }
 
-std::vector<std::string> retire_all_but_newest(const std::string& directory, int64_t keep) {
+RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t keep) {
   ZEA_ASSERT(keep >= 1);
   std::vector<CheckpointEntry> entries = list_checkpoints(directory);
   std::reverse(entries.begin(), entries.end());
-  std::vector<std::string> retired;
+  RetiredCheckpoints retired;
   int64_t good = 0;
-  for (const CheckpointEntry& entry : entries)
-    if (run_id_of(entry.path) && ++good > keep && detail::find_stranger(entry.path).empty())
-      retired.push_back(retire(entry.path));
+  for (const CheckpointEntry& entry : entries) {
+    if (!run_id_of(entry.path) || ++good <= keep) continue;
+    try {
+      if (detail::find_stranger(entry.path).empty())
+        retired.directories.push_back(retire(entry.path));
+    } catch (const StorageError& error) {
+      if (retired.fault.empty()) retired.fault = error.what();
+    }
+  }
   return retired;
 }
 
 void remove_retired(const std::vector<std::string>& directories) {
-  for (const std::string& directory : directories) detail::remove_checkpoint(directory);
+  std::string fault;
+  for (const std::string& directory : directories) {
+    try {
+      detail::remove_checkpoint(directory);
+    } catch (const StorageError& error) {
+      if (fault.empty()) fault = error.what();
+    }
+  }
+  if (!fault.empty()) throw StorageError(fault);
 }
 
 std::optional<std::string> run_id_of(const std::string& checkpoint) {

@@ -164,14 +164,14 @@ ExitCode Trainer::train(MadeSteps& source) {
     if (leaves && !last) {
       parts_.log.info("asked to leave: stopped after step " + std::to_string(position_.step) +
                       " of " + std::to_string(steps) + "; go on with -r " + parts_.run_directory);
+      finish_removal();
       return ExitCode::Requeue;
     }
   }
   // Also where nothing was left to do: every run's directory ends with a checkpoint.
   if (options_.checkpoint.at_end) save(true);
   finish_save(true);
-  writer_.finish_removal();
-  warn_of_removal();
+  finish_removal();
   return ExitCode::Done;
 }
 
@@ -233,7 +233,7 @@ std::vector<StepReport> Trainer::run_step(const MadeSteps& source, MadeStep& mad
     microbatches.push_back(source.take(made, m));
   }
   StepFlags asked = parts_.stop.poll(seconds_to_leave() + seconds_per_evaluation_,
-                                     /*has_saved=*/seconds_per_save_ > 0);
+                                     /*has_saved=*/seconds_per_save_ > 0 || writer_.is_under_way());
   asked.writing = writer_.is_writing();
   std::vector<StepReport> known = step_.run(step.plan, microbatches, bad_items, asked, position_);
   const bool stops = std::ranges::any_of(known, [](const StepReport& report) {
@@ -366,11 +366,10 @@ void Trainer::run_evaluation() {
   const Stopwatch clock;
   EvaluationOutput output{.step = position_.step,
                           .seconds = parts_.stop.elapsed_seconds(),
-                          .directory = parts_.run_directory};
-  if (position_.step < options_.schedule.steps) {  // the last one has nothing to make way for
-    output.goes_on = options_.checkpoint.on_failure == SaveFailure::Continue;
+                          .directory = parts_.run_directory,
+                          .goes_on = options_.checkpoint.on_failure == SaveFailure::Continue};
+  if (position_.step < options_.schedule.steps)  // the last one has nothing to make way for
     output.is_leave_asked = [this] { return parts_.stop.is_leave_asked(seconds_to_leave()); };
-  }
   evaluate_and_report(parts_.engine, parts_.control, *parts_.eval, parts_.loading, parts_.log,
                       parts_.metrics, output);
   seconds_per_evaluation_ = moving_average(seconds_per_evaluation_, clock.seconds());
@@ -428,6 +427,11 @@ void Trainer::finish_save(bool must) {
       writer_.keep_newest(parts_.run_directory + "/checkpoints", options_.checkpoint.keep);
     warn_of_removal();
   });
+}
+
+void Trainer::finish_removal() {
+  writer_.finish_removal();
+  warn_of_removal();
 }
 
 void Trainer::warn_of_removal() {

@@ -89,6 +89,19 @@ TEST(Retention, DeletesOverTheRestOfAnEarlierDeletion) {
   EXPECT_EQ(names_in(run.path()), std::vector<std::string>{"step-00000002"});
 }
 
+TEST(Retention, OneThatCannotGoKeepsNoOther) {
+  const TemporaryDirectory run;
+  for (const char* name :
+       {"step-00000001", "step-00000002", "step-00000002.tmp", "step-00000003", "step-00000004"})
+    make_checkpoint(run.path(), name);
+  write_bytes(run / "step-00000002.tmp/notes.txt", "mine");
+
+  EXPECT_TRUE(contains(error_of([&] { keep_newest(run.path(), 1); }), "notes.txt"));
+
+  EXPECT_EQ(names_in(run.path()),
+            (std::vector<std::string>{"step-00000002", "step-00000002.tmp", "step-00000004"}));
+}
+
 TEST(Retention, RemovesUnfinishedSavesAndNothingElse) {
   const TemporaryDirectory run;
   for (const char* name : {"step-00000001", "step-00000002.tmp", "step-00000003.tmp", "other.tmp"})

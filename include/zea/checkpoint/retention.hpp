@@ -16,9 +16,14 @@ namespace zea {
 /// read. One with a bad manifest, or with files of somebody else in it, is neither counted nor
 /// deleted. Throws StorageError.
 void keep_newest(const std::string& directory, int64_t keep);
-/// The first half of it: takes the names of what goes away, so that nothing of it looks complete.
-/// Returns what these directories are called now; remove_retired() removes them.
-std::vector<std::string> retire_all_but_newest(const std::string& directory, int64_t keep);
+/// What goes away has no name any more under which it would look complete.
+struct RetiredCheckpoints {
+  std::vector<std::string> directories;  ///< as they are called now
+  std::string fault;                     ///< of the first that keeps its name; empty: none does
+};
+/// The first half of it. Throws StorageError where the directory cannot be listed.
+RetiredCheckpoints retire_all_but_newest(const std::string& directory, int64_t keep);
+/// The second half. Removes what it can; throws StorageError of the first that stays.
 void remove_retired(const std::vector<std::string>& directories);
 
 /// The run that wrote a checkpoint; none where its manifest cannot be read.

@@ -387,12 +387,11 @@ struct CheckpointOptions {
                          {},
                          0,
                          1e9});
-    key(on_failure,
-        {"on_failure",
-         "when a checkpoint cannot be written: stop (exit code 7) or continue, and try "
-         "again when the next one is due, likewise with what an evaluation writes; what "
-         "comes at the end must be written",
-         {}});
+    key(on_failure, {"on_failure",
+                     "when a checkpoint cannot be written: stop (exit code 7) or continue, and try "
+                     "again when the next one is due, likewise with what an evaluation writes; the "
+                     "checkpoint at the end must be written",
+                     {}});
   }
 };
 

@@ -86,6 +86,7 @@ class Trainer {
   void save(bool must);
   void advance_save();
   void finish_save(bool must);
+  void finish_removal();
   void warn_of_removal();
   void try_to_save(bool must, const std::function<void()>& part);
   void report_save(const SaveReport& report);
