@@ -77,7 +77,7 @@ class FirstRun(unittest.TestCase):
         for words in [*told, "| zea, fp32 | ", "| transformers, fp32 | "]:
             self.assertIn(words, report)
         self.assertIn("left out: gpu_device_kernels on 1 ranks", report)
-        self.assertIn("ok: gpu_cuda_layouts on 8 ranks: 3 passed, 0 skipped", report)
+        self.assertIn("ok: gpu_cuda_layouts on 8 ranks: 4 passed, 0 skipped", report)
 
     def test_finds_a_zea_that_computes_something_else(self):
         """Another learning rate wherever there are two ranks."""

@@ -161,9 +161,9 @@ class Templates(InFolder):
         text, spans = self.template(earlier).render([{"role": role, "content": words} for role, words in TALK])
         self.assertEqual([text[begin:end] for begin, end in spans], [f"{first}</s>", f"{last}</s>"])
         # An answer may end with another token of the tokenizer's.
-        boxed = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": f"there{SPECIAL[-1]}"}]
-        text, spans = self.template(LLAVA).render([{"role": m["role"], "content": [{"type": "text", "text": m["content"]}]}
-                                                   for m in boxed])
+        talk = [("user", "Where?"), ("assistant", f"there{SPECIAL[-1]}")]
+        boxed = [{"role": role, "content": [{"type": "text", "text": words}]} for role, words in talk]
+        text, spans = self.template(LLAVA).render(boxed)
         self.assertEqual([text[begin:end].strip() for begin, end in spans], [f"there{SPECIAL[-1]}</s>"])
 
     def packed(self, source, modality="image"):
