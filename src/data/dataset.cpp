@@ -101,7 +101,8 @@ int32_t read_placeholder(const H5File& file, const std::string& name, const char
 
 class FileDataset : public Dataset {
  public:
-  FileDataset(const std::string& path, int64_t held_bytes, std::vector<ItemKind> kinds)
+  FileDataset(const std::string& path, int64_t held_bytes, std::vector<ItemKind> kinds,
+              const std::function<void()>& moved)
       : file_(open_checked(path)),
         image_token_(read_placeholder(file_, "image_token", "1")),
         audio_token_(read_placeholder(file_, "audio_token", "2")),
@@ -118,7 +119,7 @@ class FileDataset : public Dataset {
     check_structure();
     read_names();
     read_answers();
-    make_index();
+    make_index(moved);
   }
 
   /// Of the tokens of the samples that are this rank's to look at: about as many for each rank.
@@ -131,6 +132,10 @@ class FileDataset : public Dataset {
   std::string describe() const override { return file_.path(); }
   const std::vector<SampleIndex>& index() const override { return index_; }
   Sample read(int64_t id) const override;
+  std::vector<int32_t> tokens(int64_t id) const override {
+    const auto sample = static_cast<size_t>(id);
+    return tokens_.read(file_, token_offsets_[sample], token_offsets_[sample + 1]);
+  }
   const std::vector<ItemKind>& kinds() const override { return kinds_; }
   int32_t max_token() const override { return max_token_; }
   const std::vector<std::string>& classes() const override { return classes_; }
@@ -151,7 +156,7 @@ class FileDataset : public Dataset {
   /// NAME_offsets and NAME_values as texts; empty where the file has none.
   std::vector<std::string> read_texts(const std::string& name) const;
   void read_answers();
-  void make_index();
+  void make_index(const std::function<void()>& moved);
   int64_t sample_of(int64_t token_position) const;
   [[noreturn]] void refuse(const std::string& fault) const {
     throw DataError(describe() + ": " + fault);
@@ -216,9 +221,10 @@ void FileDataset::read_answers() {
            "; both must have one more than there are samples");
 }
 
-void FileDataset::make_index() {
+void FileDataset::make_index(const std::function<void()>& moved) {
   index_.resize(token_offsets_.size() - 1);
   for (size_t i = 0; i < index_.size(); ++i) {
+    if (i % detail::kSamplesOfAMove == 0) moved();
     index_[i].tokens = token_offsets_[i + 1] - token_offsets_[i];
     index_[i].items = list_items(items_of(i));
     if (index_[i].tokens == 0) refuse("sample " + std::to_string(i) + " has no tokens");
@@ -370,7 +376,7 @@ void join(detail::ContentScan& found, size_t samples, const SharedOpening& openi
 
 std::unique_ptr<Dataset> detail::open_unscanned(const std::string& path,
                                                 std::vector<ItemKind> kinds) {
-  return std::make_unique<FileDataset>(path, 0, std::move(kinds));
+  return std::make_unique<FileDataset>(path, 0, std::move(kinds), [] {});
 }
 
 std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes,
@@ -378,8 +384,9 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   if (std::filesystem::is_directory(path))
     return detail::open_folder(path, held_bytes, opening, std::move(kinds));
   std::unique_ptr<FileDataset> dataset;
-  opening.agree(
-      [&] { dataset = std::make_unique<FileDataset>(path, held_bytes, std::move(kinds)); });
+  opening.agree([&] {
+    dataset = std::make_unique<FileDataset>(path, held_bytes, std::move(kinds), opening.moved);
+  });
   const size_t samples = dataset->index().size();
   const bool keeps = dataset->num_tokens() >= opening.kept_from_tokens;
   std::string contents;

@@ -11,6 +11,9 @@
 
 namespace zea::detail {
 
+/// Of an index that is made: those with videos read their tokens from the file.
+inline constexpr size_t kSamplesOfAMove = 1024;
+
 /// A file whose structure is checked, but not the contents: neither targets nor the largest token
 /// are known. Throws DataError.
 std::unique_ptr<Dataset> open_unscanned(const std::string& path, std::vector<ItemKind> kinds);

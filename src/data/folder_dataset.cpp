@@ -30,7 +30,7 @@ H5File open_index(const std::string& path) {
 
 class FolderDataset : public Dataset {
  public:
-  FolderDataset(std::string folder, std::vector<ItemKind> kinds)
+  FolderDataset(std::string folder, std::vector<ItemKind> kinds, const std::function<void()>& moved)
       : folder_(std::move(folder)), asked_kinds_(std::move(kinds)) {
     const H5File file = open_index((fs::path(folder_) / kIndexName).string());
     names_ = file.read_strings("names");
@@ -50,6 +50,7 @@ class FolderDataset : public Dataset {
     if (items.samples() != targets.size()) refuse("its parts contradict each other");
     index_.resize(targets.size());
     for (size_t i = 0; i < index_.size(); ++i) {
+      if (i % kSamplesOfAMove == 0) moved();
       index_[i].tokens = token_offsets[i + 1] - token_offsets[i];
       index_[i].targets = targets[i];
       index_[i].items = list_items(items_of(items, i));
@@ -105,7 +106,7 @@ class FolderDataset : public Dataset {
     try {
       assign_kinds(kinds_, items, [&] {
         const auto id = static_cast<int64_t>(sample);
-        return opened(file_of(id))->read(id - firsts_[file_of(id)]).tokens;
+        return opened(file_of(id))->tokens(id - firsts_[file_of(id)]);
       });
     } catch (const DataError& fault) {
       throw DataError(folder_ + ": sample " + std::to_string(sample) + " has " + fault.what());
@@ -135,7 +136,7 @@ class FolderDataset : public Dataset {
     }
     const std::string path = (fs::path(folder_) / names_[number]).string();
     std::shared_ptr<const Dataset> dataset = open_unscanned(path, asked_kinds_);
-    if (number == 0) first_ = dataset;
+    if (number == 0 && !first_) first_ = dataset;  // whose texts others point to
     if (static_cast<int64_t>(dataset->index().size()) != firsts_[number + 1] - firsts_[number])
       refuse(names_[number] + " has " + std::to_string(dataset->index().size()) + " samples");
     for (size_t kind = 0; kind < kinds_.size(); ++kind)
@@ -201,7 +202,7 @@ std::unique_ptr<Dataset> open_folder(const std::string& folder, int64_t held_byt
   std::vector<std::string> files;
   opening.agree([&] {
     if (fs::exists(fs::path(folder) / kIndexName))
-      dataset = std::make_unique<FolderDataset>(folder, kinds);
+      dataset = std::make_unique<FolderDataset>(folder, kinds, opening.moved);
     else
       files = files_of(folder);
   });

@@ -92,6 +92,8 @@ class Dataset {
   }
   virtual Sample read(
       int64_t id) const = 0;  ///< Thread-safe. Throws DataError naming sample and fault.
+  /// A sample's alone, where items take long to read.
+  virtual std::vector<int32_t> tokens(int64_t id) const { return read(id).tokens; }
   /// Those that it was opened with, then the other modalities'.
   virtual const std::vector<ItemKind>& kinds() const = 0;
   virtual int32_t max_token()
