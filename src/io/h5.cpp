@@ -23,7 +23,8 @@ constexpr size_t kMaxOpenDatasets = 1024;
 H5Handle file_access(const H5Site& site) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, site, "H5Pcreate failed");
   const std::string what = "cannot set the file's access properties";
-  check_h5(H5Pset_libver_bounds(*access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST), site, what);
+  // Later versions of the format are none that zea reads.
+  check_h5(H5Pset_libver_bounds(*access, H5F_LIBVER_V110, H5F_LIBVER_V110), site, what);
   check_h5(H5Pset_fapl_sec2(*access), site, what);
   check_h5(H5Pset_file_locking(*access, false, true), site, what);
   check_h5(H5Pset_fclose_degree(*access, H5F_CLOSE_SEMI), site, what);

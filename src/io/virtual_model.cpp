@@ -58,7 +58,7 @@ void write_virtual_model(const std::string& path, const Manifest& manifest) {
   for (const Piece& piece : manifest.pieces)
     if (piece.state == kStateParameter) pieces[piece.tensor].push_back(&piece);
   const H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, site, "H5Pcreate failed");
-  check_h5(H5Pset_libver_bounds(*access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST), site,
+  check_h5(H5Pset_libver_bounds(*access, H5F_LIBVER_V110, H5F_LIBVER_V110), site,
            "H5Pset_libver_bounds failed");
   check_h5(H5Pset_file_locking(*access, false, true), site, "H5Pset_file_locking failed");
   H5Handle file(H5Fcreate(site.path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, *access), H5Fclose, site,
