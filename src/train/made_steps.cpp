@@ -14,6 +14,8 @@ MadeSteps::MadeSteps(Loader& loader, const Engine& engine, int64_t first_step, i
   if (device_.is_cpu()) return;
   copies_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
   const auto make_all = [this](int64_t, const std::stop_token&) {
+    // Pinned memory asks CUDA of this thread's device, which would be the first of the node.
+    c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
     MadeStep made{loader_.next()};
     for (size_t m = 0; m < made.loaded.microbatches.size(); ++m)
       made.microbatches.push_back(make(made.loaded, m));

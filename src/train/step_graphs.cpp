@@ -79,7 +79,11 @@ void StepGraphs::launch(Kept& kept) {
   kept.graph->launch(stream_handle(stream));
   const auto ended = std::make_shared<c10::Event>(device_.type());
   ended->record(stream);
-  mesh_.record().leave_to_device(std::move(call), {}, [ended] { return ended->query(); });
+  mesh_.record().leave_to_device(std::move(call), {}, [ended, device = device_] {
+    c10::impl::VirtualGuardImpl(device.type())
+        .setDevice(device);  // the watchdog's thread asks, too
+    return ended->query();
+  });
 }
 
 std::string StepGraphs::summary() const {
