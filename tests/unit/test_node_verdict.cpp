@@ -201,6 +201,11 @@ TEST(NodeVerdict, AGpuThatAnotherJobHolds) {
   measured.ranks[7].gpu_free_bytes = 20 * kGib;
   EXPECT_NE(sentences(measured).find("node n4: of the 80.00 GiB of GPU 1 20.00 GiB are free"),
             std::string::npos);
+  for (RankFacts& rank : measured.ranks) {  // small ones, of which desktops take some
+    rank.gpu_bytes = 8 * kGib;
+    rank.gpu_free_bytes = 6 * kGib;
+  }
+  EXPECT_EQ(sentences(measured).find("are free"), std::string::npos);
 }
 
 /// Also on a node that is alone.

@@ -79,7 +79,7 @@ class Tree:
         place = re.search(r"libtorch: \S+ in ([^;]*);", run([self.zea, "-c"], 120).output)
         if not place:
             return {}
-        torch = Path(place[1])
+        torch = Path(os.environ.get("ZEA_TORCH_ROOT") or place[1])  # which tells where it was built
         found = [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib")), os.environ.get("LD_LIBRARY_PATH", "")]
         return {"LD_LIBRARY_PATH": ":".join(map(str, filter(None, found)))}
 
