@@ -32,11 +32,12 @@ def targets_of(file):
 def write_index(folder, paths):
     arrays = {name: [np.zeros(1, np.int64)] for name in OFFSETS}
     arrays |= {name: [] for name in ("item_shape", "item_modality", "item_rate", "item_frames", "targets")}
-    firsts, most = [0], 0
+    firsts, most, ends = [0], 0, dict.fromkeys(OFFSETS, 0)
     for path in paths:
         with h5py.File(path) as file:
             for name in OFFSETS:
-                arrays[name].append(file[name][1:] + arrays[name][-1][-1])
+                arrays[name].append(file[name][1:] + ends[name])  # of a part without items, none
+                ends[name] += int(file[name][-1])
             for name in ("item_shape", "item_modality", "item_rate"):
                 arrays[name].append(file[name][...])
             frames = file["item_frames"][...] if "item_frames" in file else np.zeros(len(file["item_rate"]), np.int32)

@@ -341,6 +341,16 @@ class Formats(InFolder):
         with self.assertRaisesRegex(AssertionError, "names 000001.h5, which is not there"):
             dump(folder, 2)
 
+    def test_a_folder_may_have_parts_without_items(self):
+        plain = {"messages": [{"role": "user", "content": "and?"}, {"role": "assistant", "content": "a b"}]}
+        lines = self.lines(talk(uri(PNG)), plain, plain, talk(uri(PNG)))
+        result = self.pack(lines, "--part-entries", 1, "--out", self.folder / "set")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        opened = self.inspect(self.folder / "set")
+        self.assertEqual(opened.returncode, 0, opened.stderr)
+        self.assertIn("4 samples", opened.stdout)
+        self.assertIn("2 images", opened.stdout)
+
     def test_a_folder_opens_without_its_files(self):
         """Those behind the first are no data sets any more, of as many bytes: whoever opened one would say so."""
         lines = self.lines(*[talk(uri(PNG), f"what {n}?") for n in range(40)])
