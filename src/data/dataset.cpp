@@ -102,7 +102,7 @@ int32_t read_placeholder(const H5File& file, const std::string& name, const char
 class FileDataset : public Dataset {
  public:
   FileDataset(const std::string& path, int64_t held_bytes, std::vector<ItemKind> kinds,
-              const std::function<void()>& moved)
+              const std::function<void()>& moved, bool reads_names = true)
       : file_(open_checked(path)),
         image_token_(read_placeholder(file_, "image_token", "1")),
         audio_token_(read_placeholder(file_, "audio_token", "2")),
@@ -117,7 +117,7 @@ class FileDataset : public Dataset {
     add_kind(kinds_, {Modality::Image, image_token_, 1, {}, video_token_});
     add_kind(kinds_, {Modality::Audio, audio_token_});
     check_structure();
-    read_names();
+    if (reads_names) read_names();
     read_answers();
     make_index(moved);
   }
@@ -375,8 +375,9 @@ void join(detail::ContentScan& found, size_t samples, const SharedOpening& openi
 }  // namespace
 
 std::unique_ptr<Dataset> detail::open_unscanned(const std::string& path,
-                                                std::vector<ItemKind> kinds) {
-  return std::make_unique<FileDataset>(path, 0, std::move(kinds), [] {});
+                                                std::vector<ItemKind> kinds, bool reads_names) {
+  return std::make_unique<FileDataset>(
+      path, 0, std::move(kinds), [] {}, reads_names);
 }
 
 std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_bytes,

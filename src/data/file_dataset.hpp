@@ -15,8 +15,10 @@ namespace zea::detail {
 inline constexpr size_t kSamplesOfAMove = 1024;
 
 /// A file whose structure is checked, but not the contents: neither targets nor the largest token
-/// are known. Throws DataError.
-std::unique_ptr<Dataset> open_unscanned(const std::string& path, std::vector<ItemKind> kinds);
+/// are known, nor, unless `reads_names`, texts of tokens and classes, of which there may be many.
+/// Throws DataError.
+std::unique_ptr<Dataset> open_unscanned(const std::string& path, std::vector<ItemKind> kinds,
+                                        bool reads_names);
 
 /// Gives items their kinds; asks for the tokens of their sample only where the kinds depend on
 /// them.

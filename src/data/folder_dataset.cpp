@@ -135,8 +135,9 @@ class FolderDataset : public Dataset {
       return known->dataset;
     }
     const std::string path = (fs::path(folder_) / names_[number]).string();
-    std::shared_ptr<const Dataset> dataset = open_unscanned(path, asked_kinds_);
-    if (number == 0 && !first_) first_ = dataset;  // whose texts others point to
+    const bool is_first = number == 0 && !first_;  // whose names others point to
+    std::shared_ptr<const Dataset> dataset = open_unscanned(path, asked_kinds_, is_first);
+    if (is_first) first_ = dataset;
     if (static_cast<int64_t>(dataset->index().size()) != firsts_[number + 1] - firsts_[number])
       refuse(names_[number] + " has " + std::to_string(dataset->index().size()) + " samples");
     for (size_t kind = 0; kind < kinds_.size(); ++kind)
