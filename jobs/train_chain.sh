@@ -48,18 +48,26 @@ take_back() {
   if [ -n "$asked_to_leave" ]; then rm -f "$directory/STOP"; fi
 }
 
-# Step of the newest complete checkpoint of a run; -1 without one.
+# Of the newest complete checkpoint of a run; nothing without one.
+newest_manifest() {
+  local manifests=("$1"/checkpoints/step-????????/manifest.json)
+  [ "${#manifests[@]}" -eq 0 ] || echo "${manifests[-1]}"
+}
+
+# Its step; -1 without one.
 newest_step() {
-  local manifests=("$1"/checkpoints/step-????????/manifest.json) name
-  [ "${#manifests[@]}" -gt 0 ] || { echo -1 && return; }
-  name=${manifests[-1]%/manifest.json}
+  local manifest name
+  manifest=$(newest_manifest "$1")
+  [ -n "$manifest" ] || { echo -1 && return; }
+  name=${manifest%/manifest.json}
   echo $((10#${name##*/step-}))
 }
 
-# The newest checkpoint of a run and when it was written; nothing without one.
+# Its name and when it was written; nothing without one.
 newest_mark() {
-  local manifests=("$1"/checkpoints/step-????????/manifest.json)
-  [ "${#manifests[@]}" -eq 0 ] || stat -c '%n %y' "${manifests[-1]}"
+  local manifest
+  manifest=$(newest_manifest "$1")
+  [ -z "$manifest" ] || stat -c '%n %y' "$manifest"
 }
 
 # Sets `directory` as zea itself chooses it, which also tells faults of the deck before any rank is started.

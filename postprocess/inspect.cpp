@@ -39,19 +39,17 @@ void refuse_options_of_weights(const InspectOptions& options) {
 
 void inspect(const InspectOptions& options) {
   if (!std::filesystem::exists(options.path)) throw WeightsError(options.path + ": does not exist");
-  if (std::filesystem::is_directory(options.path)) {
-    const std::string checkpoint = find_checkpoint(options.path);
-    if (checkpoint.empty() && holds_dataset(options.path)) {
-      refuse_options_of_weights(options);
-      return inspect_dataset(options);
-    }
-    refuse_dataset_options(options);
-    return checkpoint.empty() ? inspect_weights(options) : inspect_checkpoint(checkpoint, options);
+  const bool is_folder = std::filesystem::is_directory(options.path);
+  const std::string checkpoint = is_folder ? find_checkpoint(options.path) : "";
+  const bool is_dataset = is_folder ? checkpoint.empty() && holds_dataset(options.path)
+                                    : !options.path.ends_with(".safetensors") &&
+                                          format_of(options.path) == "zea.dataset";
+  if (is_dataset) {
+    refuse_options_of_weights(options);
+    return inspect_dataset(options);
   }
-  const bool dataset =
-      !options.path.ends_with(".safetensors") && format_of(options.path) == "zea.dataset";
-  dataset ? refuse_options_of_weights(options) : refuse_dataset_options(options);
-  return dataset ? inspect_dataset(options) : inspect_weights(options);
+  refuse_dataset_options(options);
+  return checkpoint.empty() ? inspect_weights(options) : inspect_checkpoint(checkpoint, options);
 }
 
 }  // namespace

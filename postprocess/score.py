@@ -103,13 +103,16 @@ METRICS = {
 }
 
 
+def said_answers(line):
+    return line.get("answers") or [line.get("answer", "")]
+
+
 def answers_of(line):
-    answers = line.get("answers") or [line.get("answer", "")]
-    return [answer for answer in answers if answer.strip()]
+    return [answer for answer in said_answers(line) if answer.strip()]
 
 
 def checked(line):
-    answers = line.get("answers") or [line.get("answer", "")]
+    answers = said_answers(line)
     if not isinstance(answers, list) or not all(isinstance(text, str) for text in (line["generated"], *answers)):
         raise TypeError("generated and each answer must be texts")
     return line

@@ -11,8 +11,8 @@ namespace zea {
 namespace {
 
 constexpr int64_t kWindowBytes = 4 << 20;
-constexpr int64_t kMemoryBytes = 64
-                                 << 20;  ///< of two windows from every rank, where there are many
+/// Of two windows from every rank, where there are many.
+constexpr int64_t kMemoryBytes = 64 << 20;
 constexpr int64_t kLeastWindowBytes = 64 << 10;
 /// Bounds windows in tests that make messages small.
 constexpr int64_t kMaxMessages = 16;
