@@ -10,7 +10,7 @@ set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(g++ make ninja-build python3 python3-venv libopenmpi-dev openmpi-bin libhdf5-dev libtrilinos-kokkos-dev
-  libtomlplusplus-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libjpeg62-turbo-dev
+  libtomlplusplus-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libgtest-dev libjpeg-dev
   libpng-dev libflac-dev)
 venv=.venv
 # How much of Python is wanted: 0 libtorch alone, 1 torch with the CUDA libraries it lists, 2 what the tests need too.
