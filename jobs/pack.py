@@ -232,7 +232,9 @@ def main():
     total.write(out.with_name(f"{out.name}.report.json"), out)
     if total["samples"] == 0 or (total.dropped and arguments.on_fault == "stop"):
         parts.remove()
-        why = f"{total.dropped} entries at fault; repair them or --on-fault skip" if total.dropped else "no entries"
+        why = f"all {total.dropped} entries at fault" if total.dropped else "no entries"
+        if total["samples"]:
+            why = f"{total.dropped} entries at fault; repair them or --on-fault skip"
         sys.exit(f"nothing written: {why}")
     parts.finish(work.writer)
     print(f"{out}: {total['samples']} samples, {total.dropped} entries skipped")

@@ -9,6 +9,9 @@ from tokenizers import Tokenizer
 
 
 def read_tokenizer(path):
+    if not path.is_file():
+        has = ", only a tekken.json: put a tokenizer.json of the same tokens beside it"
+        sys.exit(f"{path.parent} has no {path.name}{has if (path.parent / 'tekken.json').is_file() else ''}")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as fault:  # the library throws nothing narrower
