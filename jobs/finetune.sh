@@ -8,23 +8,33 @@
 # (zea -h model.vision.projector).
 # DATA.json: conversations as LLaVA or OpenAI has them, or another source that jobs/pack.py takes, also a folder; paths of images, clips of
 # sound, and folders of the frames of videos (Qwen2-VL to Qwen3-VL) start from its folder, or that folder, or from IMAGES=.
-# RANKS=1, OUT=finetuned, BIN=build/release (a build folder), MPIRUN=mpirun, ROW_TOKENS=2048, MAX_PIXELS= (of an image that is
-# resized; 0: as the family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames
-# of a video) and MAX_FRAMES= (that are taken of a video; 0: as MODEL says) may be set.
+# RANKS=1, OUT=finetuned, BIN=build/release (a build folder), ROW_TOKENS=2048, MAX_PIXELS= (of an image that is resized; 0: as the
+# family has it), MAX_TILES= (that an image is cut into), VIDEO_MAX_PIXELS= (of a frame; in Qwen3-VL of all frames of a video),
+# MAX_FRAMES= (that are taken of a video; 0: as MODEL says) and MPIRUN='mpirun --oversubscribe --bind-to none' may be set (as root
+# Open MPI wants --allow-run-as-root in it, too). With PLAN_ONLY=1 nothing is trained yet; the same command without it trains.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 == -* ]]; then
-  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,13p' >&2
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,14p' >&2
   exit 2
 fi
-model=$(realpath "$1")
+# directory_of NAME: of a model, in full; a name that is none ends the script before anything is built.
+directory_of() {
+  if [ -f "$1/config.json" ]; then
+    realpath "$1"
+  else
+    echo "finetune: $1 is no Hugging Face directory: it has no config.json" >&2
+    exit 2
+  fi
+}
+model=$(directory_of "$1")
 data=$(realpath "$2")
 shift 2
 out=$(realpath -m "${OUT:-finetuned}")
 folder=$data
 [ -d "$data" ] || folder=$(dirname "$data")
 images=$(realpath "${IMAGES:-$folder}")
-vision=${VISION:+$(realpath "$VISION")}
-audio=${AUDIO:+$(realpath "$AUDIO")}
+vision=${VISION:+$(directory_of "$VISION")}
+audio=${AUDIO:+$(directory_of "$AUDIO")}
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=${BIN:-build/release}
 ranks=${RANKS:-1}
@@ -117,23 +127,33 @@ if [ -s "$out/train.h5" ]; then
   echo "$out/train.h5 is there"
 else
   echo "$data $images" >"$out/train.from"
+  # Whoever changed the deck, or overrides it, means that.
+  row_tokens=$({ sed -n 's/^row_tokens *= *//p' "$deck" && printf '%s\n' "$@" | sed -n 's/^data\.row_tokens=//p'; } | tail -n 1)
   .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --sounds "$images" --videos "$images" \
     --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
-    --on-fault skip --out "$out/train.h5"
+    --max-tokens "$row_tokens" --on-fault skip --out "$out/train.h5"
 fi
 
+# A run that goes on has its deck, with the overrides that it began with.
+begin=(-i "$deck")
+if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then begin=(-r "$out/run"); fi
 say "plan"
-"$bin/src/zea" -n --ranks "$ranks" -i "$deck" "$@" >"$out/plan.txt"
+"$bin/src/zea" -n --ranks "$ranks" "${begin[@]}" "$@" >"$out/plan.txt"
 grep -E '^(plan|note|bytes per rank|  parameters)' "$out/plan.txt"
+if [ -n "${PLAN_ONLY:-}" ]; then
+  echo "all of it: $out/plan.txt"
+  exit 0
+fi
 
 if [ -d "$out/model" ]; then
   echo "$out/model is there; remove it and $out/run to train again"
   exit 0
 fi
 say "training on $ranks ranks"
-restart=()
-if compgen -G "$out/run/checkpoints/step-*/manifest.json" >/dev/null; then restart=(-r "$out/run"); fi
-"${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${restart[@]}" -i "$deck" -d "$out/run" "$@"
+if nvidia-smi -L >/dev/null 2>&1 && grep -qx 'device = "cpu"' "$out/plan.txt"; then
+  echo "finetune: this trains on CPUs; run.device=cuda takes the GPUs" >&2
+fi
+"${mpirun[@]}" -n "$ranks" "$bin/src/zea" "${begin[@]}" -d "$out/run" "$@"
 
 say "the model for transformers"
 with=()

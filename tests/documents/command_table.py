@@ -119,10 +119,11 @@ TABLE = {
     "zea -n --ranks 8 -i inputs/clip_b32_llama_1b_fsdp.toml": runs(),
     "zea -n --ranks 8 -i inputs/gpt2_124m_fsdp.toml": runs(),
     # jobs/
-    "jobs/finetune.sh llava-1.5-7b-hf talks.json schedule.steps=1000 optim.lr=2e-5": tested_by("reference_finetune"),
-    "RANKS=8 jobs/finetune.sh llava-1.5-7b-hf talks.json run.device=cuda": tested_by("reference_finetune"),
+    "RANKS=2 jobs/finetune.sh llava-1.5-7b-hf talks.json run.device=cuda schedule.steps=1000"
+    " optim.lr=2e-5": tested_by("reference_finetune"),
+    "RANKS=2 jobs/finetune.sh llava-1.5-7b-hf talks.json run.device=cuda": tested_by("reference_finetune"),
     "jobs/finetune.sh llava-1.5-7b-hf talks.json model.vision.train=false "
-    "model.llm.lora.targets='[\"q_proj\", \"v_proj\"]'": in_parts(
+    "model.llm.lora.targets='[\"q_proj\", \"v_proj\"]' optim.lr=2e-4": in_parts(
         deck_plans(
             2,
             "inputs/llava_15_7b_tp2.toml model.vision.train=false "
@@ -130,6 +131,17 @@ TABLE = {
         ),
         by=("reference_finetune",),
     ),
+    "PLAN_ONLY=1 RANKS=16 jobs/finetune.sh Qwen2.5-VL-7B-Instruct talks.json run.device=cuda"
+    " schedule.steps=1000": tested_by("reference_finetune_parts"),
+    "sbatch --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 jobs/train_many_nodes.sbatch finetuned/deck.toml"
+    " -d finetuned/run schedule.steps=1000": in_parts(
+        "bash -n jobs/train_many_nodes.sbatch", by=("run_slurm_srun_ranks2",)
+    ),
+    "zea-consolidate finetuned/run finetuned/model/": tested_by("reference_finetune"),
+    "VISION=clip-vit-large-patch14-336 OUT=aligned jobs/finetune.sh Qwen2.5-7B captions.json"
+    " model.vision.train=false model.llm.train=false optim.lr=1e-3": tested_by("reference_finetune_parts"),
+    "OUT=tuned jobs/finetune.sh aligned/model talks.json": tested_by("reference_finetune_parts"),
+    'zea-generate tuned/model "What is this?" --image a.jpg': tested_by("reference_finetune_parts"),
     "VISION=clip-vit-large-patch14-336 jobs/finetune.sh Qwen2.5-7B talks.json": tested_by("reference_finetune_parts"),
     "jobs/setup.sh": tested_by("run_quickstart_ranks2"),
     "jobs/build.sh": tested_by("run_quickstart_ranks2"),

@@ -6,6 +6,7 @@ check_finetune.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -165,6 +166,11 @@ class Finetune(FinetuneCase):
         )
         self.check(LlavaForConditionalGeneration, LlavaForConditionalGeneration(config), SPECIAL)
         self.assertIn("is there", self.finetune(self.folder / "model"))
+
+        # What goes on has the overrides that it began with; without them 98 steps would be left.
+        shutil.rmtree(self.folder / "out/model")
+        self.finetune(self.folder / "model", "schedule.global_batch=5")
+        self.assertIn("steps = 2\n", (self.folder / "out/run/deck.used.toml").read_text())
 
         # The same answer from all that holds the weights, beside the directory of the tokenizer.
         run, file = self.folder / "out/run", self.folder / "weights.h5"
@@ -412,9 +418,18 @@ class Finetune(FinetuneCase):
 
     def test_text_alone(self):
         entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5
-        self.data.write_text(json.dumps(entries))
+        too_long = [{"from": "human", "value": "Hi!"}, {"from": "gpt", "value": "Hi. " * 200}]
+        self.data.write_text(json.dumps([*entries, {"conversations": too_long}]))
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3", **TEXT))
-        self.check(AutoModelForCausalLM, model, CHATML)
+        self.check(AutoModelForCausalLM, model, CHATML, skipped=1)
+
+    def test_names_of_no_directory(self):
+        hub = "llava-hf/llava-1.5-7b-hf"
+        self.assertIn(f"{hub} is no Hugging Face directory", self.finetune(hub, fails=2))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TEXT))
+        directory = self.save(model, SPECIAL)
+        (directory / "tokenizer.json").rename(directory / "tekken.json")
+        self.assertIn("model has no tokenizer.json, only a tekken.json", self.finetune(directory, fails=1))
 
 
 if __name__ == "__main__":

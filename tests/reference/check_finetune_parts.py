@@ -11,6 +11,7 @@ import sys
 
 try:
     import h5py
+    import torch
     from PIL import Image
     from transformers import (
         AutoConfig,
@@ -98,7 +99,10 @@ class FinetuneParts(FinetuneCase):
     def test_put_together_becomes_a_llava(self):
         """Its new token has one of the rows that the vocabulary has to spare."""
         llama, clip = self.save_parts()
-        self.assertIn("5 samples, 0 entries skipped", self.finetune(llama, VISION=clip))
+        self.assertIn("5 samples, 0 entries skipped", self.finetune(llama, VISION=clip, PLAN_ONLY=1))
+        self.assertFalse((self.folder / "out/run").exists())
+        alone = ("model.vision.train=false", "model.llm.train=false")  # but for the projector
+        self.finetune(llama, *finetune_case.KEYS, *alone, VISION=clip)
         self.assertIn("places of token 258 (<image>)", (self.folder / "out/run/log.txt").read_text())
         llama.rename(self.folder / "gone")
         out = self.folder / "out/model"
@@ -112,6 +116,11 @@ class FinetuneParts(FinetuneCase):
         turns = "user: <image>\nWhat is it?", "assistant: It is noise.", "user: Is it?", "assistant: Yes."
         self.assert_packed_as_by(processor, "".join(f"{turn}</s>" for turn in turns))
         self.ask("What is it?", "--image", self.folder / "pictures/0.png")
+        before = LlavaForConditionalGeneration.from_pretrained(out).state_dict()
+        self.finetune(out, OUT=self.folder / "tuned")
+        after = LlavaForConditionalGeneration.from_pretrained(self.folder / "tuned/model").state_dict()
+        changed = {name.removeprefix("model.").split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+        self.assertEqual(changed, {"vision_tower", "multi_modal_projector", "language_model", "lm_head"})
 
     def test_put_together_comes_out_in_parts(self):
         """The vocabulary has no row to spare, and no model of transformers has such a projector."""

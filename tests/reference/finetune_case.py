@@ -32,6 +32,8 @@ TEXT = {
     "vocab_size": 320,
     "max_position_embeddings": 512,
 }
+# Overrides of the deck.
+KEYS = ["schedule.steps=2", "schedule.global_batch=5", "precision.preset=fp32", "optim.warmup_steps=0"]
 
 
 def write_wav(path, samples):
@@ -88,29 +90,29 @@ class FinetuneCase(unittest.TestCase):
         tokenizer.save(str(directory / "tokenizer.json"))
         return directory
 
-    def finetune(self, directory, **more):
+    def finetune(self, directory, *keys, fails=0, **more):
+        """What it said, where it fails as it should on stderr."""
         environment = {
             **os.environ,
-            **{name: str(value) for name, value in more.items()},
             "BIN": BUILD,
             "MPIRUN": MPIRUN,
             "OUT": str(self.folder / "out"),
             "RANKS": "2",
             "ROW_TOKENS": "512",
+            **{name: str(value) for name, value in more.items()},
         }
-        keys = ["schedule.steps=2", "schedule.global_batch=5", "precision.preset=fp32", "optim.warmup_steps=0"]
-        command = [f"{SOURCE}/jobs/finetune.sh", directory, self.data, *keys]
+        command = [f"{SOURCE}/jobs/finetune.sh", directory, self.data, *(keys or KEYS)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout
+        self.assertEqual(done.returncode, fails, done.stdout + done.stderr)
+        return done.stderr if fails else done.stdout
 
-    def check(self, kind, model, special, processor=None, file="preprocessor_config.json"):
+    def check(self, kind, model, special, processor=None, file="preprocessor_config.json", skipped=0):
         """What `processor` says of images holds for packing and training, and goes out as it came."""
         directory = self.save(model, special)
         if processor:
             (directory / file).write_text(json.dumps(processor))
         said = self.finetune(directory)
-        self.assertIn("5 samples, 0 entries skipped", said)
+        self.assertIn(f"5 samples, {skipped} entries skipped", said)
         self.assertIn("bytes per rank", said)
         loaded, info = kind.from_pretrained(self.folder / "out/model", output_loading_info=True)
         for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
