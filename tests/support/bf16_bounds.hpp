@@ -31,7 +31,8 @@ inline void expect_near_in_bf16(const std::vector<double>& got, const std::vecto
   ASSERT_EQ(got.size(), exact.size());
   const double error = largest_distance(one_rank, exact);
   for (size_t step = 0; step < exact.size(); ++step)
-    EXPECT_NEAR(got[step], exact[step], allowed_in_bf16(error, 1)) << "step " << step;
+    EXPECT_NEAR(got[step], exact[step], allowed_in_bf16(error, std::abs(exact[step])))
+        << "step " << step;
 }
 
 /// Of all tensors together, relative to the exact ones, in the 2-norm.
