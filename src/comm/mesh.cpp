@@ -36,7 +36,8 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
 
 // Each way has a communicator of its own, also where other groups have the same ranks: on a device
 // the messages of a communicator follow each other on one stream, and those of one way must not
-// wait for those of the other.
+// wait for those of the other. Pairs are connected at once: at their first messages ranks would
+// wait for each other in an order that the data decides, perhaps in a circle.
 void Mesh::build_link(const RankLink& link) {
   const int replica_ranks = shape_.ranks_per_replica(),
             first = rank() / replica_ranks * replica_ranks;
@@ -49,6 +50,9 @@ void Mesh::build_link(const RankLink& link) {
         world_communicator_.split(takes_part ? first : Communicator::kNoColor, link.name + way);
     if (!takes_part) continue;
     links_.push_back(make_(communicator));
+    const bool sends = link.from.has(rank() - first) == (way == kOutputs);
+    const std::vector<int> peers = link.peers_of(rank() - first), none;
+    links_.back()->connect(sends ? peers : none, sends ? none : peers);
     add_name(link.name + way, *links_.back(), members);
   }
 }

@@ -56,15 +56,6 @@ PlaceTransfers::Route PlaceTransfers::route_of(const Action& action) const {
   return route;
 }
 
-int PlaceTransfers::link_rank(const RankLink& link, int rank_in_replica) const {
-  const bool from_is_first = link.from.first < link.to.first;
-  const RankRange& first = from_is_first ? link.from : link.to;
-  const RankRange& second = from_is_first ? link.to : link.from;
-  if (first.has(rank_in_replica)) return rank_in_replica - first.first;
-  ZEA_ASSERT(second.has(rank_in_replica));
-  return first.count + rank_in_replica - second.first;
-}
-
 int PlaceTransfers::peer_of(const Action& action) const {
   const std::string& module = plan_.model.units[action.unit].module;
   Coordinate there = plan_.mesh.coordinate(mesh_.rank(), module);
@@ -84,7 +75,7 @@ std::vector<Message> PlaceTransfers::messages(const Route& route, void* data,
   for (size_t rank = 0; rank < rows_of_rank.size(); ++rank) {
     const int64_t count = rows_of_rank[rank] * route.width;
     if (count == 0) continue;
-    messages.push_back({next, count, route.dtype, link_rank(*route.link, static_cast<int>(rank))});
+    messages.push_back({next, count, route.dtype, route.link->rank_of(static_cast<int>(rank))});
     next += count * static_cast<int64_t>(element_bytes(route.dtype));
   }
   return messages;

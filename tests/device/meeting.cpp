@@ -38,7 +38,7 @@ struct Meeting::Board {
 
 /// What one rank has for another.
 struct Meeting::Letter {
-  std::atomic<int> is_full;
+  std::atomic<int> is_full, sender_came, receiver_came;
   char call[kText];
   char data[kPiece];
 };
@@ -142,6 +142,25 @@ bool Meeting::step(Transfer& transfer) {
   transfer.moved += piece;
   at.is_full = transfer.sends ? 1 : 0;
   return true;
+}
+
+void Meeting::connect(const std::vector<Transfer>& messages) {
+  const auto at = [&](const Transfer& message) -> Letter& {
+    return message.sends ? letter(rank_, message.peer) : letter(message.peer, rank_);
+  };
+  const auto has_come = [&](const Transfer& message) {
+    return (message.sends ? at(message).receiver_came : at(message).sender_came) == 1;
+  };
+  for (const Transfer& message : messages)
+    (message.sends ? at(message).sender_came : at(message).receiver_came) = 1;
+  await([&] { return std::ranges::all_of(messages, has_come); },
+        [&] {
+          std::string text = "rank " + std::to_string(rank_) + " waits at its first message";
+          for (const Transfer& message : messages)
+            if (!has_come(message))
+              text += (message.sends ? " to rank " : " from rank ") + std::to_string(message.peer);
+          return text;
+        });
 }
 
 void Meeting::move(std::vector<Transfer>& transfers) {

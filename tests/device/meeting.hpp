@@ -39,6 +39,10 @@ class Meeting {
       std::function<void(const std::vector<const char*>& shown, size_t offset, size_t piece)>;
   void show(const std::string& call, const char* mine, size_t bytes, const Take& take);
 
+  /// Returns when the peers of all of these have come here, too, or have come before: as NCCL's
+  /// host does, which connects a pair at the first message of each way.
+  void connect(const std::vector<Transfer>& messages);
+
   /// Brings all of them to their ends, in whatever order their peers come.
   void move(std::vector<Transfer>& transfers);
 

@@ -172,7 +172,7 @@ void run_collective(const Call& call) {
                });
 }
 
-void run_messages(const std::vector<Call>& calls) {
+std::vector<Transfer> messages_of(const std::vector<Call>& calls) {
   std::vector<Transfer> transfers;
   for (const Call& call : calls) {
     const bool sends = is(call, "ncclSend");
@@ -180,22 +180,29 @@ void run_messages(const std::vector<Call>& calls) {
     if (is_message(call))
       transfers.push_back({count_text(call), call.peer, data, bytes_of(call), sends});
   }
-  if (!transfers.empty()) calls[0].comm->meeting.move(transfers);
+  return transfers;
 }
 
-/// On the stream's thread.
-void run_all(const std::vector<Call>& calls) {
-  ncclComm& comm = *calls[0].comm;
+/// What a call of a communicator does, which is given up for all of its ranks where that fails.
+void run_or_give_up(ncclComm& comm, const std::function<void()>& call) {
   if (comm.error != ncclSuccess) return;
   try {
-    for (const Call& call : calls)
-      if (!is_message(call)) run_collective(call);
-    run_messages(calls);
+    call();
   } catch (const std::exception& error) {
     comm.error = ncclRemoteError;
     comm.meeting.abort();
     device().fail(error.what());
   }
+}
+
+/// On the stream's thread.
+void run_all(const std::vector<Call>& calls) {
+  run_or_give_up(*calls[0].comm, [&calls] {
+    for (const Call& call : calls)
+      if (!is_message(call)) run_collective(call);
+    std::vector<Transfer> messages = messages_of(calls);
+    if (!messages.empty()) calls[0].comm->meeting.move(messages);
+  });
 }
 
 Stream& stream_of(const Call& call) {
@@ -221,6 +228,9 @@ ncclResult_t launch(std::vector<Call> calls) {
     std::vector<Call> together, others;
     for (const Call& call : calls)
       (call.comm == first.comm && call.stream == first.stream ? together : others).push_back(call);
+    ncclComm& comm = *first.comm;
+    run_or_give_up(comm, [&] { comm.meeting.connect(messages_of(together)); });
+    if (comm.error != ncclSuccess) return comm.error;
     device().submit(stream_of(first), [together](Stream& stream) {
       for (const Call& call : together) note_uses(call, stream);
       stream.push([together] { run_all(together); });

@@ -98,6 +98,11 @@ class Collectives {
   /// One sentence for the log where ranks share a node but could not meet in shared memory, equal
   /// on all ranks; empty where there is nothing to say.
   virtual std::string note() const { return {}; }
+  /// Collective, before any message: this rank will send to some ranks and receive of others, and
+  /// they say so, too. NCCL connects a pair at its first message, for which the host waits until
+  /// the peer comes there, too; behind this it does not. Other backends have nothing to connect.
+  virtual void connect(const std::vector<int>& /*receivers*/, const std::vector<int>& /*senders*/) {
+  }
   /// Every call below goes through this. Backends start it, wrappers look at it or change it.
   virtual Pending start(const CollectiveCall& call) = 0;
 
@@ -143,6 +148,9 @@ class WrappedCollectives : public Collectives {
   int size() const override { return inner_.size(); }
   const char* name() const override { return inner_.name(); }
   std::string note() const override { return inner_.note(); }
+  void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override {
+    inner_.connect(receivers, senders);
+  }
   std::shared_ptr<void> allocate(int64_t bytes) override { return inner_.allocate(bytes); }
 
  protected:

@@ -59,7 +59,6 @@ class PlaceTransfers {
   };
 
   Route route_of(const Action& action) const;
-  int link_rank(const RankLink& link, int rank_in_replica) const;
   /// Of the same coordinate at the other end of an edge inside a module.
   int peer_of(const Action& action) const;
   std::vector<Message> messages(const Route& route, void* data,

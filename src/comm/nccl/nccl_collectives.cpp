@@ -112,6 +112,7 @@ class NcclCollectives : public Collectives {
   int size() const override { return communicator_.size(); }
   const char* name() const override { return "nccl"; }
 
+  void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override;
   Pending start(const CollectiveCall& call) override;
 
  private:
@@ -130,6 +131,16 @@ class NcclCollectives : public Collectives {
   std::shared_ptr<NcclCommunicator> nccl_;
   ComputeStream compute_stream_;
 };
+
+/// By a message of a byte each.
+void NcclCollectives::connect(const std::vector<int>& receivers, const std::vector<int>& senders) {
+  const CudaMemory bytes(size());
+  std::vector<Message> sends, receives;
+  for (int peer : receivers) sends.push_back({bytes.data() + peer, 1, DType::UInt8, peer});
+  for (int peer : senders) receives.push_back({bytes.data() + peer, 1, DType::UInt8, peer});
+  exchange(std::move(sends), std::move(receives)).wait();
+  check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+}
 
 Pending NcclCollectives::start(const CollectiveCall& call) {
   if (call.kind == CallKind::Barrier) return host_->start(call);

@@ -145,6 +145,14 @@ CudaStream::~CudaStream() {
   cudaStreamDestroy(handle_);
 }
 
+CudaMemory::CudaMemory(size_t bytes) {
+  check_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), bytes), "cudaMalloc");
+}
+
+CudaMemory::~CudaMemory() {
+  cudaFree(data_);
+}
+
 CudaEvents::~CudaEvents() {
   for (cudaEvent_t event : free_) cudaEventDestroy(event);
 }

@@ -53,6 +53,20 @@ void order_streams(CudaEvents& events, cudaStream_t earlier, cudaStream_t later)
 /// Throws CommError with NCCL's own text unless `code` is ncclSuccess.
 void check_nccl(ncclResult_t code, const char* call);
 
+/// Memory of the current device.
+class CudaMemory {
+ public:
+  explicit CudaMemory(size_t bytes);
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+  ~CudaMemory();
+
+  char* data() const { return data_; }
+
+ private:
+  char* data_ = nullptr;
+};
+
 class NcclCommunicator {
  public:
   /// Collective over `communicator`: either every rank gets one or every rank throws.

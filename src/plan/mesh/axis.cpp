@@ -43,6 +43,24 @@ int Coordinate::along(Axis axis) const {
   return this->*kAxes[static_cast<int>(axis)].member;
 }
 
+int RankLink::rank_of(int rank_in_replica) const {
+  const RankRange& first = from.first < to.first ? from : to;
+  const RankRange& second = from.first < to.first ? to : from;
+  if (first.has(rank_in_replica)) return rank_in_replica - first.first;
+  ZEA_ASSERT(second.has(rank_in_replica));
+  return first.count + rank_in_replica - second.first;
+}
+
+std::vector<int> RankLink::peers_of(int rank_in_replica) const {
+  const RankRange& own = from.has(rank_in_replica) ? from : to;
+  const RankRange& other = from.has(rank_in_replica) ? to : from;
+  std::vector<int> peers;
+  for (int place = 0; place < other.count; ++place)
+    if (carries_features || place == rank_in_replica - own.first)
+      peers.push_back(rank_of(other.first + place));
+  return peers;
+}
+
 int MeshShape::ranks_per_replica() const {
   int last = 0;
   for (const ModuleGrid& grid : modules) last = std::max(last, grid.first_rank + grid.ranks());

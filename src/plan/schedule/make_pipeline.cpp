@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "plan/mesh/mesh_shape.hpp"
@@ -237,14 +238,16 @@ class PipelineBuilder {
 };
 
 std::vector<RankLink> links_of(const Pipeline& pipeline, const ModelSpec& model) {
-  std::set<std::pair<int, int>> pairs;
-  for (const PipelineEdge& edge : edges_of(pipeline, model)) pairs.insert({edge.from, edge.to});
+  std::map<std::pair<int, int>, bool> pairs;  // whether features are among what travels
+  for (const PipelineEdge& edge : edges_of(pipeline, model))
+    pairs[{edge.from, edge.to}] |= model.makes_features(edge.unit);
   std::vector<RankLink> links;
-  for (const auto& [from, to] : pairs) {
-    const PipelinePlace &source = pipeline.places[from], &target = pipeline.places[to];
-    links.push_back({link_name(source, target),
-                     {source.first_rank, source.ranks},
-                     {target.first_rank, target.ranks}});
+  for (const auto& [pair, carries_features] : pairs) {
+    const PipelinePlace &from = pipeline.places[pair.first], &to = pipeline.places[pair.second];
+    links.push_back({link_name(from, to),
+                     {from.first_rank, from.ranks},
+                     {to.first_rank, to.ranks},
+                     carries_features});
   }
   return links;
 }

@@ -65,10 +65,17 @@ struct RankRange {
 struct RankLink {
   std::string name;  ///< "vision.pp0>llm.pp0"
   RankRange from, to;
+  /// Rows of features, from any rank to any; else outputs inside a module, between equal places of
+  /// both ranges.
+  bool carries_features = false;
 
   bool has(int rank_in_replica) const {
     return from.has(rank_in_replica) || to.has(rank_in_replica);
   }
+  /// A rank of the replica among those of the link: the lower range comes first.
+  int rank_of(int rank_in_replica) const;
+  /// The ranks of the link, at its other end, with which this one of the replica exchanges.
+  std::vector<int> peers_of(int rank_in_replica) const;
 };
 
 /// The grid of all ranks: replica-major, then module, then pp, dp_module, cp, tp (tp fastest).
