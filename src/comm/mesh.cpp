@@ -2,6 +2,7 @@
 #include "zea/comm/mesh.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -26,12 +27,20 @@ Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, Act
   if (world.size() != shape_.world_size())
     throw InternalError("a mesh of " + std::to_string(shape_.world_size()) + " ranks on " +
                         std::to_string(world.size()) + " ranks");
-  world_ = make_(world_communicator_);
+  Collectives* everyone = owned_.add(make_(world_communicator_));
   Ranks all(world.size());
   std::iota(all.begin(), all.end(), 0);
-  add_name("world", *world_, all);
+  add_name("world", *everyone, all);
   for (const RankGroups& groups : rank_groups(shape_)) build(groups);
   for (const RankLink& link : shape_.links) build_link(link);
+}
+
+Mesh::Owned::~Owned() {
+  if (std::uncaught_exceptions() > 0) give_up_together(all);
+}
+
+Collectives* Mesh::Owned::add(std::unique_ptr<Collectives> collectives) {
+  return all.emplace_back(std::move(collectives)).get();
 }
 
 // Each way has a communicator of its own, also where other groups have the same ranks: on a device
@@ -49,11 +58,11 @@ void Mesh::build_link(const RankLink& link) {
     const Communicator communicator =
         world_communicator_.split(takes_part ? first : Communicator::kNoColor, link.name + way);
     if (!takes_part) continue;
-    links_.push_back(make_(communicator));
+    Collectives* exchanging = owned_.add(make_(communicator));
     const bool sends = link.from.has(rank() - first) == (way == kOutputs);
     const std::vector<int> peers = link.peers_of(rank() - first), none;
-    links_.back()->connect(sends ? peers : none, sends ? none : peers);
-    add_name(link.name + way, *links_.back(), members);
+    exchanging->connect(sends ? peers : none, sends ? none : peers);
+    add_name(link.name + way, *exchanging, members);
   }
 }
 
@@ -76,7 +85,7 @@ void Mesh::build(const RankGroups& groups) {
   }
   if (any_is_new) {
     const Communicator communicator = world_communicator_.split(color, name);
-    if (color != Communicator::kNoColor) groups_.emplace(own, make_(communicator));
+    if (color != Communicator::kNoColor) groups_.emplace(own, owned_.add(make_(communicator)));
   }
   if (!own.empty()) add_name(name, *groups_.at(own), own);
 }
@@ -88,10 +97,7 @@ void Mesh::add_name(const std::string& name, Collectives& group, const Ranks& me
 }
 
 std::string Mesh::note() const {
-  if (const std::string note = world_->note(); !note.empty()) return note;
-  for (const auto& [ranks, collectives] : groups_)
-    if (const std::string note = collectives->note(); !note.empty()) return note;
-  for (const auto& collectives : links_)
+  for (const auto& collectives : owned_.all)
     if (const std::string note = collectives->note(); !note.empty()) return note;
   return "";
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <random>
+#include <set>
 
 #include "device/device.hpp"
 #include "device/meeting.hpp"
@@ -25,6 +26,7 @@ struct ncclComm {
 
   int rank, size;
   Meeting meeting;
+  std::set<Stream*> streams;
   std::atomic<ncclResult_t> error{ncclSuccess};
 };
 
@@ -44,6 +46,7 @@ struct Call {
 
 thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
+thread_local std::vector<ncclComm_t> aborted;
 std::string last_error;
 
 DType dtype_of(ncclDataType_t type) {
@@ -231,6 +234,7 @@ ncclResult_t launch(std::vector<Call> calls) {
     ncclComm& comm = *first.comm;
     run_or_give_up(comm, [&] { comm.meeting.connect(messages_of(together)); });
     if (comm.error != ncclSuccess) return comm.error;
+    comm.streams.insert(&stream_of(first));
     device().submit(stream_of(first), [together](Stream& stream) {
       for (const Call& call : together) note_uses(call, stream);
       stream.push([together] { run_all(together); });
@@ -238,6 +242,12 @@ ncclResult_t launch(std::vector<Call> calls) {
     calls = std::move(others);
   }
   return ncclSuccess;
+}
+
+/// For what they have put into streams, all of which know that they are aborted.
+void wait_for_aborted() {
+  for (ncclComm_t comm : std::exchange(aborted, {}))
+    for (Stream* stream : comm->streams) stream->drain();
 }
 
 ncclResult_t submit(const Call& call) {
@@ -289,7 +299,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->meeting.abort();
-  return ncclSuccess;  // its calls may still be unwinding: it is left to the end of the process
+  aborted.push_back(comm);
+  if (group_depth == 0) wait_for_aborted();
+  return ncclSuccess;  // whoever may still ask it: it is left to the end of the process
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   *state = comm->error;
@@ -300,6 +312,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
+  if (group_depth == 1) wait_for_aborted();
   return --group_depth > 0 ? ncclSuccess : launch(std::exchange(group, {}));
 }
 

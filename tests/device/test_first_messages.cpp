@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // At the first message of a pair NCCL's host waits for the peer. Two encoder ranks beside two of a
 // language model meet theirs in an order that the data decides, here in a circle: a mesh connects
-// the ranks of its links before.
+// the ranks of its links before. Communicators are given up together.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -96,6 +96,21 @@ TEST_F(FirstMessages, WouldWaitForEachOtherInACircle) {
   EXPECT_TRUE(found.find("waits at its first message") != std::string::npos ||
               found.find("gave the communicator up") != std::string::npos)
       << found;
+}
+
+/// What a rank has put into the stream of one stands behind what it put into that of the other, for
+/// which nobody comes.
+TEST_F(FirstMessages, CommunicatorsAreGivenUpTogether) {
+  std::vector<std::unique_ptr<Collectives>> both;
+  for (int i = 0; i < 2; ++i) both.push_back(make_device_collectives(world().communicator()));
+  if (world().rank() == 0)
+    for (const int which : {1, 0})
+      both[which]->all_reduce(memory_, 1, DType::UInt8, ReduceOp::Sum).wait();
+  if (world().rank() == 0) give_up_together(both);
+  world().communicator().duplicate("met");  // the others hang until then
+  const std::vector<std::string> faults = device().take_faults();
+  EXPECT_EQ(faults.size(), world().rank() == 0 ? 2 : 0);
+  for (const std::string& fault : faults) EXPECT_EQ(fault, "a rank gave the communicator up");
 }
 
 }  // namespace

@@ -103,6 +103,9 @@ class Collectives {
   /// the peer comes there, too; behind this it does not. Other backends have nothing to connect.
   virtual void connect(const std::vector<int>& /*receivers*/, const std::vector<int>& /*senders*/) {
   }
+  /// Gives up what is under way, for good: nothing is called afterwards. For while an exception
+  /// unwinds, when peers may never come.
+  virtual void give_up() {}
   /// Every call below goes through this. Backends start it, wrappers look at it or change it.
   virtual Pending start(const CollectiveCall& call) = 0;
 
@@ -151,6 +154,7 @@ class WrappedCollectives : public Collectives {
   void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override {
     inner_.connect(receivers, senders);
   }
+  void give_up() override { inner_.give_up(); }
   std::shared_ptr<void> allocate(int64_t bytes) override { return inner_.allocate(bytes); }
 
  protected:

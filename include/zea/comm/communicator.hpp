@@ -94,6 +94,10 @@ using ComputeStream = void* (*)();
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
                                                    ComputeStream compute_stream);
 
+/// Gives up all of them (Collectives::give_up) at once: NCCL's wait for what they have put into
+/// streams, which may stand there behind calls of others.
+void give_up_together(const std::vector<std::unique_ptr<Collectives>>& all);
+
 /// Whether this build has NCCL.
 bool has_nccl();
 

@@ -79,6 +79,14 @@ class Mesh {
     std::unique_ptr<Collectives> recorded;
   };
 
+  /// Given up together while an exception unwinds, also that of a constructor.
+  struct Owned {
+    std::vector<std::unique_ptr<Collectives>> all;
+
+    ~Owned();
+    Collectives* add(std::unique_ptr<Collectives> collectives);
+  };
+
   void build_link(const RankLink& link);
   void build(const RankGroups& groups);
   void add_name(const std::string& name, Collectives& group, const Ranks& members);
@@ -89,9 +97,8 @@ class Mesh {
   ActionRecord* record_;
   MakeCollectives make_;
   Communicator world_communicator_;
-  std::unique_ptr<Collectives> world_;
-  std::map<Ranks, std::unique_ptr<Collectives>> groups_;  ///< of this rank
-  std::vector<std::unique_ptr<Collectives>> links_;       ///< of this rank
+  Owned owned_;                           ///< of the world, groups and links
+  std::map<Ranks, Collectives*> groups_;  ///< of this rank
   std::map<Ranks, std::string> every_;    ///< groups built by any rank, with their names
   std::map<std::string, Named> by_name_;  ///< this rank's group of each name
 };

@@ -113,6 +113,7 @@ class NcclCollectives : public Collectives {
   const char* name() const override { return "nccl"; }
 
   void connect(const std::vector<int>& receivers, const std::vector<int>& senders) override;
+  void give_up() override { nccl_->abort(); }
   Pending start(const CollectiveCall& call) override;
 
  private:
@@ -236,6 +237,12 @@ void NcclCollectives::submit_reduce_scatter(const CollectiveCall& call) const {
 std::unique_ptr<Collectives> make_nccl_collectives(const Communicator& communicator,
                                                    ComputeStream compute_stream) {
   return std::make_unique<NcclCollectives>(communicator, compute_stream);
+}
+
+void give_up_together(const std::vector<std::unique_ptr<Collectives>>& all) {
+  ncclGroupStart();  // inside, all are told before one is waited for
+  for (const auto& one : all) one->give_up();
+  ncclGroupEnd();
 }
 
 bool has_nccl() {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "zea/comm/launch_order.hpp"
 #include "zea/comm/pci_device.hpp"
@@ -108,12 +109,14 @@ NcclCommunicator::NcclCommunicator(const Communicator& communicator) {
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (std::uncaught_exceptions() > 0) {
-    ncclCommAbort(handle_);
-    return;
-  }
+  if (std::uncaught_exceptions() > 0) abort();
+  if (handle_ == nullptr) return;
   cudaStreamSynchronize(stream());
   ncclCommDestroy(handle_);
+}
+
+void NcclCommunicator::abort() {
+  if (handle_ != nullptr) ncclCommAbort(std::exchange(handle_, nullptr));
 }
 
 void NcclCommunicator::check_async() const {

@@ -76,6 +76,9 @@ class NcclCommunicator {
   /// Finishes what is under way, or aborts it while an exception unwinds: the peers may never come.
   ~NcclCommunicator();
 
+  /// Gives up what is under way; afterwards nothing but the destructor is called.
+  void abort();
+
   ncclComm_t handle() const { return handle_; }
   cudaStream_t stream() const { return stream_.handle(); }
   CudaEvents& events() { return events_; }
