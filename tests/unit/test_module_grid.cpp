@@ -155,6 +155,17 @@ TEST(ModuleGrid, ModesSayHowManyRanksExchangeHeadsAndHowKeysTravel) {
   }
 }
 
+TEST(ModuleGrid, OneRankExchangesNoHeadsWhateverTheModeAsks) {
+  for (const int64_t asked : {0, 2}) {
+    Options deck = deck_of({2, 1}, {1, 1});
+    deck.meshes["llm"].cp_mode = "ulysses_ring";
+    deck.meshes["llm"].cp_ulysses_ranks = asked;
+    const Plan plan = make_plan(deck, tiny_llava_config(kModel), 2);
+    EXPECT_EQ(plan.mesh.grid("llm").cp_inner, 1) << asked;
+    EXPECT_EQ(plan.token_shardings.at("llm").context.inner, 1) << asked;
+  }
+}
+
 TEST(ModuleGrid, SentencesNameTheAllowedValues) {
   expect_refused(deck_of({3, 1}, {1, 1}), 3, "allowed: 1, 2, 4");
   expect_refused(deck_of({5, 1}, {1, 1}), 5, "allowed: 1, 2, 4, 8", {.heads = 8});

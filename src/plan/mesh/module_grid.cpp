@@ -149,6 +149,7 @@ bool can_exchange_heads(const HeadShape& heads, int64_t tp, int64_t ranks) {
 }
 
 int inner_ranks(const ModuleMeshOptions& options) {
+  if (options.cp == 1) return 1;  // cp_ulysses_ranks has no effect then, and is not checked
   if (options.cp_mode == CpMode::Ulysses) return static_cast<int>(options.cp);
   return options.cp_mode == CpMode::UlyssesRing ? static_cast<int>(options.cp_ulysses_ranks) : 1;
 }
