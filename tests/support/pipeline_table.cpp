@@ -194,6 +194,13 @@ const RefusedPipeline kRefused[] = {
        o.mesh.schedule = kInterleaved;
      },
      "with mesh.llm.pp = 1: there are no ranks between which stages take turns"},
+    {"fewer stages than a rank would have", 1,
+     [](Options& o) {
+       o.mesh.schedule = kInterleaved;
+       o.meshes["llm"].virtual_stages = 2;
+       o.meshes["llm"].stages = {{"llm.embed..llm.head"}};
+     },
+     "mesh.llm.stages has 1 stages, which virtual_stages = 2 must divide", true},
     {"virtual stages of an encoder", 3,
      [](Options& o) {
        o.mesh.placement = kDisjoint;

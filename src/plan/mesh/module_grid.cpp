@@ -160,7 +160,8 @@ int64_t degrees_product(const ModuleMeshOptions& options) {
 
 int64_t pipeline_ranks(const ModuleMeshOptions& options) {
   if (options.stages.empty()) return options.pp;
-  return static_cast<int64_t>(options.stages.size()) / options.virtual_stages;
+  const auto stages = static_cast<int64_t>(options.stages.size());
+  return std::max<int64_t>(1, stages / options.virtual_stages);  // check_stages() refuses less
 }
 
 void check_degrees(const std::string& module, const ModuleMeshOptions& options,
