@@ -20,6 +20,7 @@
 #include "zea/parallel/device.hpp"
 #include "zea/parallel/engine.hpp"
 #include "zea/parallel/sharded_buffer.hpp"
+#include "zea/plan/model/adapters.hpp"
 #include "zea/plan/plan.hpp"
 #include "zea/train/training_data.hpp"
 
@@ -107,13 +108,19 @@ void wait_for(const at::Tensor& tensor) {
   if (tensor.is_cuda() && tensor.numel() > 0) tensor.flatten().slice(0, 0, 1).cpu();
 }
 
-/// One rank, everything trained: what of it is frozen is told apart later.
+/// One rank, everything trained, nothing computed again: what of it is frozen is told apart later.
+/// So is what only means something with the deck's mesh or with what it freezes.
 Plan plan_of_one_rank(Options options, const std::string& config_json) {
+  options.run.mode = RunMode::Train;
   options.mesh = {};
   for (auto& [module, mesh] : options.meshes) mesh = {};
   for (auto& [encoder, section] : options.encoders) section = {};
   options.llm.train = true;
-  return make_plan(options, config_json, 1);
+  options.llm.lora = {};
+  options.model.activation_checkpointing = AutoOption::of_count(0);
+  options.data.cache_features.clear();
+  options.optim = {};
+  return make_plan(options, without_adapters(config_json), 1);
 }
 
 /// A unit by itself: its parameters with made up values.

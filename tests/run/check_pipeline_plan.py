@@ -88,6 +88,20 @@ class PipelinePlan(zr.ZeaTest):
         self.assertIn(f"in milliseconds (measured: {costs})", text)
         self.assertIn(["llm.layers.0"], self.stages(text).values())
 
+    def test_whatever_trains_is_measured_as_trained(self):
+        costs, wanted = self.folder / "costs.json", sorted(UNITS)
+        for overrides in [
+            ["model.activation_checkpointing=auto", "mesh.rank_memory_mib=1000"],
+            ["data.cache_features=features", "model.vision.train=false"],
+            ['model.llm.lora.targets=["q_proj"]', 'model.vision.lora.targets=["q_proj"]'],
+            ["run.mode=evaluate", "data.eval=none.h5"],
+            ['optim.frozen=["*embed_tokens*"]', 'optim.lr_factors=["vision = 0.5"]'],
+        ]:
+            with self.subTest(overrides=overrides):
+                self.zea(0, "--profile", costs, *overrides)
+                self.assertEqual(sorted(json.loads(costs.read_text())["units"]), wanted)
+                costs.unlink()
+
     def test_profiles_at_fault(self):
         costs = self.folder / "costs.json"
         text = self.plan(f"mesh.profile={costs}", code=2)
