@@ -232,7 +232,7 @@ StepPlanOptions make_dealing(const DataOptions& data, const ModelSpec& model, co
   dealing.rows_per_microbatch = data.rows_per_microbatch;
   dealing.packing = data.packing;
   dealing.balance = data.balance;
-  dealing.costs = sample_costs(model, mesh, unit_costs, data.row_tokens * data.rows_per_microbatch);
+  dealing.costs = sample_costs(model, mesh, unit_costs, data.row_tokens, data.rows_per_microbatch);
   return dealing;
 }
 

@@ -112,6 +112,8 @@ TEST(SampleCost, FollowsMeasuredCosts) {
   std::vector<UnitCost> measured = frozen_aware(model, estimated_costs(model, 64));
   const SampleCosts estimated = sample_costs(model, shared_mesh())[0];
   EXPECT_EQ(sample_costs(model, shared_mesh(), measured, 64)[0], estimated);
+  const std::vector<UnitCost> of_rows = frozen_aware(model, estimated_costs(model, 64, 4));
+  EXPECT_EQ(sample_costs(model, shared_mesh(), of_rows, 64, 4)[0], estimated);
 
   for (size_t u = 0; u < measured.size(); ++u) {
     const double factor = model.units[u].module == "vision" ? 3e-9 : 1e-9;

@@ -12,6 +12,7 @@
 #include "support/tiny_llava.hpp"
 #include "zea/core/error.hpp"
 #include "zea/plan/model/stage_template.hpp"
+#include "zea/plan/plan.hpp"
 
 namespace zea::test_stage_split {
 namespace {
@@ -221,6 +222,21 @@ TEST(EstimatedCosts, AreProductsOfShapes) {
   EXPECT_EQ(cost("vision.projector").backward_weight, 8 * (16 * 24 + 24 + 24 * 24 + 24));
   EXPECT_EQ(cost("llm.merge").backward_weight, 0);
   EXPECT_EQ(cost("llm.head").bytes, 16 * (40 * 24 + 24));
+}
+
+TEST(EstimatedCosts, RowsCostTheirNumberTimesOne) {
+  const auto costs = [](int64_t rows) {
+    Options options;
+    options.data.rows_per_microbatch = rows;
+    return make_plan(options, tiny_llava_config(), 1).unit_costs;
+  };
+  const std::vector<UnitCost> one = costs(1), sixteen = costs(16);
+  for (size_t u = 0; u < one.size(); ++u) {
+    EXPECT_EQ(sixteen[u].forward, 16 * one[u].forward);
+    EXPECT_EQ(sixteen[u].backward_input, 16 * one[u].backward_input);
+    EXPECT_EQ(sixteen[u].backward_weight, 16 * one[u].backward_weight);
+    EXPECT_EQ(sixteen[u].bytes, one[u].bytes);
+  }
 }
 
 class MeasuredCosts : public ::testing::Test {

@@ -41,7 +41,7 @@ int64_t bytes_of(const PipelineParts& parts, const std::set<int>& params) {
 std::vector<UnitCost> plain_costs(Faults& faults, const PipelineParts& parts) {
   const Options& options = parts.options;
   const int64_t rows = options.data.rows_per_microbatch;
-  if (parts.profile.empty()) return estimated_costs(parts.model, options.data.row_tokens * rows);
+  if (parts.profile.empty()) return estimated_costs(parts.model, options.data.row_tokens, rows);
   std::vector<std::string> notes;
   std::vector<UnitCost> costs = measured_costs(
       parts.model, parts.profile, options.mesh.profile,

@@ -66,10 +66,11 @@ void add_pairs_behind(ItemCost& item, const ItemShape& usual, double pair) {
 
 /// What each unit really costs over what is estimated.
 std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
-                           const std::vector<UnitCost>& known, int64_t tokens) {
+                           const std::vector<UnitCost>& known, int64_t row_tokens, int64_t rows) {
   std::vector<double> scales(model.units.size(), 1);
   if (known.empty()) return scales;
-  const std::vector<UnitCost> estimated = frozen_aware(model, estimated_costs(model, tokens));
+  const std::vector<UnitCost> estimated =
+      frozen_aware(model, estimated_costs(model, row_tokens, rows));
   for (size_t u = 0; u < scales.size(); ++u) {
     const ModuleGrid& grid = mesh.grid(model.units[u].module);
     const double all_ranks = known[u].total() * grid.stage_ranks();
@@ -81,7 +82,8 @@ std::vector<double> scales(const ModelSpec& model, const MeshShape& mesh,
 }  // namespace
 
 std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
-                                      const std::vector<UnitCost>& known, int64_t tokens) {
+                                      const std::vector<UnitCost>& known, int64_t row_tokens,
+                                      int64_t rows) {
   const auto costs_for = [&](int64_t times) {
     std::vector<UnitCost> costs = frozen_aware(model, estimated_costs(model, times));
     const std::vector<UnitCost> of_items = frozen_aware(model, item_costs(model, times));
@@ -90,7 +92,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
     return costs;
   };
   const std::vector<UnitCost> one = costs_for(1), two = costs_for(2);
-  const std::vector<double> scale = scales(model, mesh, known, tokens);
+  const std::vector<double> scale = scales(model, mesh, known, row_tokens, rows);
   std::vector<SampleCosts> all;
   for (const SharedRanks& set : sets_of_ranks(mesh)) {
     SampleCosts costs = costs_of_items(model);

@@ -113,11 +113,15 @@ double trained_share(const ModelSpec& model, const UnitSpec& unit) {
 
 }  // namespace
 
-std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens) {
+std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t row_tokens, int64_t rows) {
   std::vector<UnitCost> costs;
-  for (const UnitSpec& unit : model.units)
-    costs.push_back(
-        cost_of(model, unit, CostOps(model, unit, UnitWork::of_text(model, unit, tokens))));
+  for (const UnitSpec& unit : model.units) {
+    const UnitWork of_row = UnitWork::of_text(model, unit, row_tokens);
+    UnitCost& cost = costs.emplace_back(cost_of(model, unit, CostOps(model, unit, of_row)));
+    cost.forward *= static_cast<double>(rows);
+    cost.backward_input *= static_cast<double>(rows);
+    cost.backward_weight *= static_cast<double>(rows);
+  }
   return costs;
 }
 

@@ -48,10 +48,11 @@ struct SampleCosts {
 };
 
 /// Of each set of ranks of a replica: modules that share ranks have one entry together. `known` are
-/// the costs of all units in a microbatch of `tokens` on the ranks of a stage, where they are
-/// better than estimates from shapes: those are scaled by them.
+/// the costs of all units in a microbatch of so many full rows on the ranks of a stage, where they
+/// are better than estimates from shapes: those are scaled by them.
 std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& mesh,
-                                      const std::vector<UnitCost>& known = {}, int64_t tokens = 0);
+                                      const std::vector<UnitCost>& known = {},
+                                      int64_t row_tokens = 0, int64_t rows = 1);
 
 /// Model FLOPs (unit_flops.hpp) of a training step as costs, of all units; read by sample_cost().
 /// `images_both_ways`: the features of an image see all of it in the language model. Exact for

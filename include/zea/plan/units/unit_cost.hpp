@@ -32,8 +32,9 @@ std::vector<UnitCost> frozen_aware(const ModelSpec& model, const std::vector<Uni
 /// (ModelSpec::is_cached) compute nothing.
 std::vector<UnitCost> without_cached(const ModelSpec& model, std::vector<UnitCost> costs);
 
-/// Multiplications of each unit for a microbatch of `tokens` of text, with as many items as fit.
-std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t tokens);
+/// Multiplications of each unit for a microbatch of so many rows of `row_tokens` of text, each one
+/// sample, with as many items as fit: no row attends to another.
+std::vector<UnitCost> estimated_costs(const ModelSpec& model, int64_t row_tokens, int64_t rows = 1);
 
 /// The same of one item of each encoder with so many times the tokens of its usual one (tiles,
 /// where it has several); 0 of what is the decoder's.
