@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <sstream>
 
 #include "support/tiny_llava.hpp"
+#include "zea/core/error.hpp"
 #include "zea/plan/model/stage_template.hpp"
 #include "zea/plan/schedule/simulate.hpp"
 
@@ -44,6 +46,27 @@ TEST(DescribePipeline, NamesPlacesUnitsAndCosts) {
   EXPECT_TRUE(has(text, "% with 2,")) << text;
   EXPECT_TRUE(has(text, "|F0")) << text;
   EXPECT_TRUE(has(describe(plan), text));
+}
+
+TEST(DescribePipeline, WhatUnitsOfAStageShareIsThereOnce) {
+  Options options;
+  options.mesh.placement = "disjoint";
+  options.meshes["vision"].dp_module = 1;
+  const std::string config = testing::tiny_llava_config({.tied = true, .vocabulary = 4000});
+  const Plan plan = make_plan(options, config, 2);
+  const PipelineStage& llm = plan.pipeline.stages.back();
+  int64_t of_units = 0;
+  for (int unit : llm.units) of_units += plan.unit_costs[unit].bytes;
+  EXPECT_EQ(of_units - llm.bytes, 4000 * 24 * 16);  // the embedding, which the head reads, too
+
+  const double mib = static_cast<double>(llm.bytes) / (1 << 20);
+  char shown[32];
+  std::snprintf(shown, sizeof shown, " %.2f  llm.embed, ", mib);
+  EXPECT_TRUE(has(describe_pipeline(plan), shown)) << describe_pipeline(plan);
+  options.mesh.memory_mib = mib;
+  EXPECT_NO_THROW(make_plan(options, config, 2));
+  options.mesh.memory_mib = 0.99 * mib;
+  EXPECT_THROW(make_plan(options, config, 2), PlanError);
 }
 
 TEST(DescribePipeline, PassesAreThoseOfTheSimulation) {

@@ -32,13 +32,12 @@ CostUnit cost_unit(const Plan& plan) {
 }
 
 UnitCost cost_of(const Plan& plan, const PipelineStage& stage) {
-  UnitCost sum;
+  UnitCost sum{.bytes = stage.bytes};
   for (int unit : stage.units) {
     const UnitCost& cost = plan.unit_costs[unit];
     sum.forward += cost.forward;
     sum.backward_input += cost.backward_input;
     sum.backward_weight += cost.backward_weight;
-    sum.bytes += cost.bytes;
   }
   return sum;
 }

@@ -31,7 +31,11 @@ int64_t bytes_of(const PipelineParts& parts, const ParamSpec& spec) {
   return bytes / sharding.shards;
 }
 
-int64_t bytes_of(const PipelineParts& parts, const std::set<int>& params) {
+/// Of units; a parameter that several of them read is there once.
+int64_t bytes_of(const PipelineParts& parts, const std::vector<int>& units) {
+  std::set<int> params;
+  for (int unit : units)
+    params.insert(parts.model.units[unit].params.begin(), parts.model.units[unit].params.end());
   int64_t bytes = 0;
   for (int param : params) bytes += bytes_of(parts, parts.model.params[param]);
   return bytes;
@@ -59,8 +63,7 @@ std::vector<UnitCost> unit_costs(Faults& faults, const PipelineParts& parts) {
     costs[u].forward /= ranks;
     costs[u].backward_input /= ranks;
     costs[u].backward_weight /= ranks;
-    const std::vector<int>& params = parts.model.units[u].params;
-    costs[u].bytes = bytes_of(parts, {params.begin(), params.end()});
+    costs[u].bytes = bytes_of(parts, std::vector<int>{static_cast<int>(u)});
   }
   return costs;
 }
@@ -196,7 +199,9 @@ class PipelineBuilder {
       for (size_t u = 0; u < parts_.model.units.size(); ++u)
         if (parts_.model.units[u].module != kDecoder) add_cost(costs.front(), in_step_[u]);
     const auto stages = static_cast<int>(grid.pp * mesh.virtual_stages);
-    const auto limit = static_cast<int64_t>(parts_.options.mesh.memory_mib * (1 << 20));
+    // One stage is all there is: check_memory() sees what its units share.
+    const auto limit =
+        stages > 1 ? static_cast<int64_t>(parts_.options.mesh.memory_mib * (1 << 20)) : 0;
     const FeatureUnits features = feature_units(units);
     const int joined = features.last - features.first;  // with the first of them
     for (int i = 0; i < joined; ++i) {
@@ -271,11 +276,10 @@ std::vector<int> tied_stages_of(const Pipeline& pipeline, const ModelSpec& model
 void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pipeline) {
   const double limit_mib = parts.options.mesh.memory_mib;
   for (const PipelinePlace& place : pipeline.places) {
-    std::set<int> params;
+    std::vector<int> units;
     for (int stage : place.stages)
-      for (int unit : pipeline.stages[stage].units)
-        params.insert(parts.model.units[unit].params.begin(), parts.model.units[unit].params.end());
-    const double mib = static_cast<double>(bytes_of(parts, params)) / (1 << 20);
+      std::ranges::copy(pipeline.stages[stage].units, std::back_inserter(units));
+    const double mib = static_cast<double>(bytes_of(parts, units)) / (1 << 20);
     if (limit_mib == 0 || mib <= limit_mib) continue;
     const std::string where = pipeline.places.size() > 1 ? " of " + place.name : "";
     faults.add("mesh.memory_mib = " + number_text(limit_mib) +
@@ -289,10 +293,10 @@ void check_memory(Faults& faults, const PipelineParts& parts, const Pipeline& pi
 PlacedPipeline make_pipeline(Faults& faults, const PipelineParts& parts) {
   const std::vector<UnitCost> costs = unit_costs(faults, parts);
   const bool is_pipelined_run = is_pipelined(parts.options);
-  const Pipeline pipeline = is_pipelined_run
-                                ? PipelineBuilder(faults, parts, costs).build()
-                                : one_place(parts.model, parts.mesh.ranks_per_replica());
+  Pipeline pipeline = is_pipelined_run ? PipelineBuilder(faults, parts, costs).build()
+                                       : one_place(parts.model, parts.mesh.ranks_per_replica());
   faults.throw_if_any();
+  for (PipelineStage& stage : pipeline.stages) stage.bytes = bytes_of(parts, stage.units);
   check_memory(faults, parts, pipeline);
   faults.throw_if_any();
   MeshShape mesh = parts.mesh;

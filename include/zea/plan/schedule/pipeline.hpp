@@ -17,6 +17,8 @@ namespace zea {
 struct PipelineStage {
   int place = 0;           ///< index in Pipeline::places
   std::vector<int> units;  ///< indices in ModelSpec::units, ascending
+  /// Parameters, gradients and optimizer state of one rank; what several units share is there once.
+  int64_t bytes = 0;
 };
 
 /// Neighbouring ranks of a replica that make the same passes.
