@@ -94,6 +94,13 @@ TEST(Qwen3Vl, BlocksThatTakeFeaturesStandInOneStage) {
       << plan_fault(deck, 2);
   deck.meshes["llm"].stages = {{"llm.embed..llm.layers.1"}, {"llm.layers.2..llm.head"}};
   EXPECT_EQ(plan_fault(deck, 2), "planned");
+
+  deck.meshes["llm"] = {};
+  deck.meshes["llm"].pp = 6;
+  EXPECT_EQ(plan_fault(deck, 6),
+            "mesh.llm.pp = 6 with virtual_stages = 1 asks for 6 stages, but llm.merge, "
+            "llm.layers.0..llm.layers.1 stand in one, as they make or take features of encoders, "
+            "which leaves 5; allowed: up to 5");
 }
 
 /// The refusal of a config in which `change` was made.

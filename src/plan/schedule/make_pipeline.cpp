@@ -167,6 +167,11 @@ class PipelineBuilder {
     return found;
   }
 
+  std::string names_of(const std::vector<int>& units, const FeatureUnits& features) const {
+    return unit_names(parts_.model,
+                      {units.begin() + features.first, units.begin() + features.last + 1});
+  }
+
   void check_feature_units(const ModuleGrid& grid, const std::vector<int>& units,
                            const std::vector<int>& counts) {
     const FeatureUnits features = feature_units(units);
@@ -174,13 +179,22 @@ class PipelineBuilder {
     for (int count : counts) {
       const int end = begin + count;
       if (begin <= features.first && features.first < end && features.last >= end)
-        faults_.add("mesh." + grid.module + ".stages parts " +
-                    unit_names(parts_.model, {units.begin() + features.first,
-                                              units.begin() + features.last + 1}) +
+        faults_.add("mesh." + grid.module + ".stages parts " + names_of(units, features) +
                     ", which make or take features of encoders; they stand in one stage: put them "
                     "into one");
       begin = end;
     }
+  }
+
+  /// More stages than there are units, of which those with features count as one.
+  void add_too_many(const ModuleGrid& grid, int stages, int64_t most, const std::vector<int>& units,
+                    const FeatureUnits& features) {
+    const int64_t virtual_stages = parts_.options.meshes[grid.module].virtual_stages;
+    faults_.add("mesh." + grid.module + ".pp = " + std::to_string(grid.pp) +
+                " with virtual_stages = " + std::to_string(virtual_stages) + " asks for " +
+                std::to_string(stages) + " stages, but " + names_of(units, features) +
+                " stand in one, as they make or take features of encoders, which leaves " +
+                std::to_string(most) + "; allowed: up to " + std::to_string(most / virtual_stages));
   }
 
   /// Units of each stage of a module.
@@ -207,6 +221,10 @@ class PipelineBuilder {
     for (int i = 0; i < joined; ++i) {
       add_cost(costs[features.first], costs[features.first + 1]);
       costs.erase(costs.begin() + features.first + 1);
+    }
+    if (stages > std::ssize(costs)) {
+      add_too_many(grid, stages, std::ssize(costs), units, features);
+      return {};
     }
     std::vector<int> split = split_evenly(costs, stages, limit);
     for (int stage = 0, begin = 0; stage < std::ssize(split); begin += split[stage++])
