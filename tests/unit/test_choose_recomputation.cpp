@@ -152,8 +152,8 @@ TEST(ChooseRecomputation, KeepsTheLimitWhereNothingTrains) {
     EXPECT_TRUE(refused.starts_with("mesh.rank_memory_mib = ")) << refused;
     EXPECT_EQ(refused.find("backward"), std::string::npos) << refused;
     EXPECT_EQ(refused.find("activation_checkpointing"), std::string::npos) << refused;
-    EXPECT_EQ(refused.find("generate for fewer samples at once (schedule.global_batch; kept keys "
-                           "take ") != std::string::npos,
+    EXPECT_EQ(refused.find("generate for fewer samples at once (schedule.global_batch, "
+                           "eval.samples; kept keys take ") != std::string::npos,
               mode == RunMode::Generate)
         << refused;
   }

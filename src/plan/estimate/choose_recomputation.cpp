@@ -124,7 +124,8 @@ std::string dropping(const Plan& plan, size_t place) {
 /// What else takes less: fewer keys where these make the peak, fewer graphs where it is a step.
 std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_choose) {
   if (needed.keys > 0)
-    return ", generate for fewer samples at once (schedule.global_batch; kept keys take " +
+    return ", generate for fewer samples at once (schedule.global_batch, eval.samples; kept keys "
+           "take " +
            mebibytes(needed.keys) + ")";
   const bool recomputes = may_choose || plan.options.run.mode != RunMode::Train;
   return recomputes ? "" : ", set model.activation_checkpointing = \"auto\"";

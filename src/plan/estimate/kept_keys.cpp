@@ -9,9 +9,11 @@
 namespace zea {
 namespace {
 
+/// Of a replica, of those that are evaluated together.
 int64_t kept_samples(const Plan& plan) {
-  const int64_t replicas = plan.mesh.replicas();
-  return (plan.options.schedule.global_batch + replicas - 1) / replicas;
+  const int64_t replicas = plan.mesh.replicas(), most = plan.options.eval.samples;
+  const int64_t batch = plan.options.schedule.global_batch;
+  return ((most > 0 ? std::min(batch, most) : batch) + replicas - 1) / replicas;
 }
 
 /// Of a sample, on each cp rank.
