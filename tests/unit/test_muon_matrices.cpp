@@ -115,6 +115,30 @@ TEST_P(MuonMatrices, AreMadeOnceAndWhole) {
 }
 
 /// Blind dealing sends all but 1 / shards of them.
+TEST_P(MuonMatrices, TakeTheElementsOfTheShares) {
+  for (const MuonPart& part : parts())
+    for (const int tp : {1, 2}) {
+      const int shards = GetParam().shards, replicas = GetParam().ranks / shards;
+      const std::vector<MuonElements> told =
+          muon_elements(part, plan_->buffers, sharding(part), tp);
+      ASSERT_EQ(std::ssize(told), GetParam().ranks);
+      for (int rank = 0; rank < shards * replicas; ++rank) {
+        const MuonShare own = share(part, rank % shards, rank / shards, tp > 1);
+        int64_t iteration = 0;
+        for (const MuonMade& made : own.made) {
+          const Shape& shape = part.matrices[static_cast<size_t>(made.matrix)].shape;
+          const int64_t least = std::min(shape[0], shape[1]);
+          iteration = std::max(iteration, 4 * shape[0] * shape[1] + 4 * least * least);
+        }
+        const MuonElements& of_rank = told[static_cast<size_t>(rank)];
+        EXPECT_EQ(of_rank.moved, std::reduce(own.of_replicas.begin(), own.of_replicas.end()) +
+                                     std::reduce(own.received.begin(), own.received.end()));
+        EXPECT_EQ(of_rank.made, own.joined_elements + iteration +
+                                    (tp > 1 ? tp * part.counts[static_cast<size_t>(rank)] : 0));
+      }
+    }
+}
+
 TEST_P(MuonMatrices, AreMadeWhereTheyLie) {
   int64_t sent = 0, all = 0;
   for (const MuonPart& part : parts()) {

@@ -85,6 +85,24 @@ TEST(PlanMemory, OfAnEvaluationNothingTrains) {
               plan.buffers[g].units.empty() ? DType::Float32 : DType::BFloat16);
 }
 
+/// Ranks that make other matrices: a place takes what the one with the largest takes.
+TEST(PlanMemory, OfMuonThePlaceHasWhatItsFullestRankTakes) {
+  Options options;
+  options.optim.kind = "muon";
+  options.data.row_tokens = 8;
+  options.model.activation_checkpointing = AutoOption::of_count(1);
+  const Plan plan = make_plan(options, tiny_llava_config({.layers = 32}), 4);
+  std::vector<int64_t> of_ranks;
+  for (int rank = 0; rank < 4; ++rank)
+    of_ranks.push_back(estimate_memory(plan, rank, {full_microbatch(plan)}).activations);
+  const int64_t most = std::ranges::max(of_ranks);
+  const MemoryEstimate told = estimate_places(plan, 1).front();
+  EXPECT_EQ(told.peak_at, "optimizer");
+  EXPECT_LT(of_ranks.front(), most);
+  EXPECT_GE(told.activations, most);
+  EXPECT_LT(static_cast<double>(told.activations), 1.01 * static_cast<double>(most));
+}
+
 /// LLaVA-1.5 7B of which the projector trains: what is frozen takes bf16 alone, 14 GB in place of
 /// the 42 that masters beside it would take.
 TEST(PlanMemory, AFrozen7BTakesFourteenGigabytes) {

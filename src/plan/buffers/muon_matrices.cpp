@@ -210,4 +210,30 @@ MuonShare muon_share(const MuonPart& part, const std::vector<FlatBuffer>& buffer
   return share;
 }
 
+std::vector<MuonElements> muon_elements(const MuonPart& part,
+                                        const std::vector<FlatBuffer>& buffers,
+                                        const Sharding& sharding, int tp) {
+  const int shards = sharding.shards;
+  std::vector<int64_t> in_shard(static_cast<size_t>(shards), 0);
+  std::vector<MuonElements> of_ranks(part.counts.size());
+  std::vector<int64_t> iterations(part.counts.size(), 0);
+  for (const MuonMatrix& matrix : part.matrices) {
+    const auto owner = static_cast<size_t>(matrix.owner);
+    const int64_t held = matrix.held_elements(), least = std::min(matrix.shape[0], matrix.shape[1]);
+    int64_t there = 0;
+    each_run(matrix, buffers[static_cast<size_t>(matrix.buffer)], shards, [&](const MuonRun& run) {
+      in_shard[static_cast<size_t>(run.shard)] += run.elements;
+      if (run.shard == matrix.owner % shards) there += run.elements;
+    });
+    of_ranks[owner].moved += held - there;
+    if (shards > 1 && (tp > 1 || there < held)) of_ranks[owner].made += held;
+    iterations[owner] = std::max(iterations[owner], 4 * matrix.elements() + 4 * least * least);
+  }
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    of_ranks[rank].moved += in_shard[rank % static_cast<size_t>(shards)];
+    of_ranks[rank].made += (tp > 1 ? tp * part.counts[rank] : 0) + iterations[rank];
+  }
+  return of_ranks;
+}
+
 }  // namespace zea

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "memory_walk.hpp"
+#include "zea/plan/buffers/muon_matrices.hpp"
 #include "zea/plan/buffers/owned_bytes.hpp"
 #include "zea/plan/estimate/kept_keys.hpp"
-#include "zea/plan/muon_work.hpp"
 
 namespace zea {
 namespace {
@@ -50,26 +49,25 @@ int64_t received_bytes(const Plan& plan, int world_rank, size_t microbatches) {
   return largest;
 }
 
-/// What Muon takes beside the buffers that it updates together: what is to be orthogonalised of the
-/// own shard; of the matrices that this rank makes those of several shards, what of these comes
-/// from others, and the pieces of all tp ranks; the iteration on one matrix, which holds it, what a
-/// step makes of it, their operands in vectors, and four squares; and what is still on its way of
-/// the buffers before.
-int64_t muon_bytes(const Plan& plan, int world_rank) {
+/// What Muon takes beside the buffers that it updates together, and what is still on its way of the
+/// buffers before: of a rank, or at most of those that share its work, which make other matrices.
+int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
   int64_t most = 0, before = 0;
-  for (const auto& [part, share] : muon_work(plan, world_rank)) {
-    const int64_t tp = plan.mesh.grid(plan.buffers[part.buffers.front()].module).tp;
-    const int64_t own = part.counts[static_cast<size_t>(share.rank)];
-    const int64_t moved = std::reduce(share.of_replicas.begin(), share.of_replicas.end()) +
-                          std::reduce(share.received.begin(), share.received.end());
-    int64_t iteration = 0;
-    for (const MuonMatrix& matrix : part.matrices) {
-      if (matrix.owner != share.rank) continue;
-      const int64_t least = std::min(matrix.shape[0], matrix.shape[1]);
-      iteration = std::max(iteration, 4 * matrix.elements() + 4 * least * least);
+  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
+                                         plan.held_buffers(world_rank))) {
+    const int buffer = part.buffers.front();
+    const Sharding& sharding = plan.shardings[buffer];
+    std::vector<MuonElements> ranks =
+        muon_elements(part, plan.buffers, sharding, plan.mesh.grid(plan.buffers[buffer].module).tp);
+    if (!at_most)
+      ranks = {ranks[static_cast<size_t>(plan.copy_of(world_rank, buffer) * sharding.shards +
+                                         plan.shard_of(world_rank, buffer))]};
+    int64_t moved = 0, all = 0;
+    for (const MuonElements& elements : ranks) {
+      moved = std::max(moved, elements.moved);
+      all = std::max(all, elements.moved + elements.made);
     }
-    most = std::max(most,
-                    before + moved + share.joined_elements + (tp > 1 ? tp * own : 0) + iteration);
+    most = std::max(most, before + all);
     before = moved;
   }
   return most * bytes_of(plan.precision.master);
@@ -86,9 +84,10 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
+/// `updating`: what the optimizer's step takes beside the inputs of microbatches; 0: there is none.
 MemoryEstimate estimate(const Plan& plan, int world_rank,
                         const std::vector<MicrobatchSizes>& microbatches, NarrowProducts products,
-                        bool forward_only) {
+                        bool forward_only, int64_t updating) {
   MemoryEstimate estimate;
   for (const int g : plan.held_buffers(world_rank)) add_owned(estimate, plan, g, world_rank);
   const int place = plan.place_of(world_rank);
@@ -110,9 +109,8 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   if (const int64_t shapes = forward_only ? 0 : plan.options.run.cuda_graphs; shapes > 0)
     estimate.graphs = shapes * inputs + walk.peak() - inputs;
   estimate.peak_at = walk.peak_at();
-  const int64_t updating = forward_only ? 0 : inputs + muon_bytes(plan, world_rank);
-  if (updating > estimate.activations) {
-    estimate.activations = updating;
+  if (inputs + updating > estimate.activations) {
+    estimate.activations = inputs + updating;
     estimate.peak_at = "optimizer";
   }
   return estimate;
@@ -143,8 +141,8 @@ MicrobatchSizes full_microbatch(const Plan& plan) {
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches,
                                NarrowProducts products) {
-  return estimate(plan, world_rank, microbatches, products,
-                  plan.options.run.mode != RunMode::Train);
+  return estimate(plan, world_rank, microbatches, products, plan.options.run.mode != RunMode::Train,
+                  muon_bytes(plan, world_rank, false));
 }
 
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
@@ -162,11 +160,12 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
                             const std::vector<MicrobatchSizes>& microbatches,
                             NarrowProducts products) {
-  MemoryEstimate step = estimate_memory(plan, world_rank, microbatches, products);
   const bool trains = plan.options.run.mode == RunMode::Train;
+  MemoryEstimate step = estimate(plan, world_rank, microbatches, products, !trains,
+                                 muon_bytes(plan, world_rank, true));
   const EvalOptions& eval = plan.options.eval;
   if (eval.generate_tokens == 0 || (trains && eval.every == 0)) return step;
-  MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, products, true) : step;
+  MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, products, true, 0) : step;
   said.keys = kept_key_bytes(plan, world_rank);
   if (trains) said.peak_at += " of an evaluation";
   return said.total() > step.total() ? said : step;

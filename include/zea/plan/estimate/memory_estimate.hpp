@@ -36,7 +36,8 @@ SampleIndex full_row(const Plan& plan);
 /// The largest microbatch that the deck allows: of such rows.
 MicrobatchSizes full_microbatch(const Plan& plan);
 
-/// Of a rank, and of all that stand at its place, in a training step with these microbatches.
+/// Of a rank in a training step with these microbatches, and of all that stand at its place, but
+/// for what Muon makes there.
 /// `products`: of the processors that it runs on, if it runs on the host.
 MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchSizes>& microbatches,
@@ -46,8 +47,9 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
                                const std::vector<MicrobatchPlan>& step,
                                const std::vector<SampleIndex>& index,
                                NarrowProducts products = NarrowProducts::Library);
-/// Of a run whose steps have these microbatches: of a step of its mode, or of an evaluation that
-/// generates while it trains, which keeps keys of all samples, where that needs more.
+/// The most of the ranks at the place of `world_rank`, in a run whose steps have these
+/// microbatches: of a step of its mode, or of an evaluation that generates while it trains, which
+/// keeps keys of all samples, where that needs more.
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
                             const std::vector<MicrobatchSizes>& microbatches,
                             NarrowProducts products = NarrowProducts::Library);
