@@ -90,5 +90,21 @@ TEST(Graphs, KeepMemoryThatTheEstimateTells) {
   EXPECT_EQ(describe(none).find("graphs"), std::string::npos) << describe(none);
 }
 
+TEST(Graphs, KeepTheirMemoryWhileAnEvaluationTakesMost) {
+  Options options = graphed();
+  options.schedule.global_batch = 4096;
+  const auto estimate = [&] {
+    return estimate_places(make_plan(options, tiny_llava_config(), 2), 1).at(0);
+  };
+  const MemoryEstimate step = estimate();
+  options.eval.every = 1;
+  options.eval.generate_tokens = 32;
+  const MemoryEstimate said = estimate();
+  EXPECT_GT(said.keys, 0);
+  EXPECT_GT(said.total(), step.total());
+  EXPECT_GT(step.graphs, 0);
+  EXPECT_EQ(said.graphs, step.graphs);
+}
+
 }  // namespace
 }  // namespace zea::testing::test_graphs

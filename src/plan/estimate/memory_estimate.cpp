@@ -167,6 +167,7 @@ MemoryEstimate estimate_run(const Plan& plan, int world_rank,
   if (eval.generate_tokens == 0 || (trains && eval.every == 0)) return step;
   MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, products, true, 0) : step;
   said.keys = kept_key_bytes(plan, world_rank);
+  said.graphs = step.graphs;  // an evaluation leaves them where they are
   if (trains) said.peak_at += " of an evaluation";
   return said.total() > step.total() ? said : step;
 }
