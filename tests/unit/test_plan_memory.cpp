@@ -72,6 +72,22 @@ TEST(PlanMemory, APipelineGathersForEachUseWhereMemoryIsShort) {
       << told_short;
 }
 
+/// A long sample on one replica, all others on the other: more than half of them.
+TEST(PlanMemory, SaysWhatMicrobatchesOfUnequalReplicasTake) {
+  Options options;
+  options.data.packing = false;
+  options.schedule.global_batch = 4;
+  const std::vector<SampleIndex> index{{1000, {}, 1}, {10, {}, 1}, {10, {}, 1}, {10, {}, 1}};
+  for (const auto& [balance, most] : {std::pair{true, 3}, {false, 2}}) {
+    options.data.balance = balance;
+    const Plan plan = make_plan(options, tiny_llava_config(), 2);
+    EXPECT_EQ(plan.step_plan(0, {0, 1, 2, 3}, index).num_microbatches(), most);
+    EXPECT_EQ(most_microbatches(plan), most);
+    EXPECT_EQ(predicted_microbatches(plan), 2);
+    EXPECT_EQ(describe(plan).find("(each further one: ") != std::string::npos, balance);
+  }
+}
+
 TEST(PlanMemory, OfAnEvaluationNothingTrains) {
   Options options;
   options.run.mode = "evaluate";

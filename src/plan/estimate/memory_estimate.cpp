@@ -116,6 +116,18 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   return estimate;
 }
 
+/// That samples make of a replica's step, one in each row.
+int64_t microbatches_of(const Plan& plan, int64_t samples) {
+  const int64_t rows = plan.options.data.rows_per_microbatch;
+  return (samples + rows - 1) / rows;
+}
+
+/// Where replicas have equally many samples.
+int64_t even_microbatches(const Plan& plan) {
+  const int64_t replicas = plan.mesh.replicas();
+  return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
+}
+
 }  // namespace
 
 SampleIndex full_row(const Plan& plan) {
@@ -173,14 +185,14 @@ MemoryEstimate estimate_run(const Plan& plan, int world_rank,
 }
 
 int64_t most_microbatches(const Plan& plan) {
-  const int64_t replicas = plan.mesh.replicas(), rows = plan.options.data.rows_per_microbatch;
-  const int64_t samples = (plan.options.schedule.global_batch + replicas - 1) / replicas;
-  return (samples + rows - 1) / rows;
+  const int64_t others = plan.mesh.replicas() - 1, batch = plan.options.schedule.global_batch;
+  return plan.options.data.balance ? microbatches_of(plan, std::max<int64_t>(1, batch - others))
+                                   : even_microbatches(plan);
 }
 
 int64_t predicted_microbatches(const Plan& plan) {
   const auto places = static_cast<int64_t>(plan.pipeline.places.size());
-  return std::min(most_microbatches(plan), std::max<int64_t>(places, 2));
+  return std::min(even_microbatches(plan), std::max<int64_t>(places, 2));
 }
 
 std::vector<MemoryEstimate> estimate_places(const Plan& plan, int64_t microbatches,

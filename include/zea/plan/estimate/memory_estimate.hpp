@@ -53,12 +53,14 @@ MemoryEstimate estimate_memory(const Plan& plan, int world_rank,
 MemoryEstimate estimate_run(const Plan& plan, int world_rank,
                             const std::vector<MicrobatchSizes>& microbatches,
                             NarrowProducts products = NarrowProducts::Library);
-/// As many as samples of the global batch can make of a replica's step.
+/// As many as samples of the global batch can make of a replica's step. Where they are dealt by
+/// cost (data.balance), each other replica may have a dear one, and this one all that are cheap.
 int64_t most_microbatches(const Plan& plan);
 
 /// How many microbatches of a replica's step are predicted where the samples are not known: as many
 /// as there are places, so that all of these have work, and two at least, since gradients of the
-/// second are added to what the first left; but no more than most_microbatches().
+/// second are added to what the first left; but no more than there are where replicas have equally
+/// many samples.
 int64_t predicted_microbatches(const Plan& plan);
 
 /// estimate_run() of the ranks at each place, with so many full microbatches in a step.
