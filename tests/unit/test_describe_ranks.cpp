@@ -141,6 +141,16 @@ TEST(NodeTraffic, CountsWhatARankSendsByItsPeersOnOtherNodes) {
               4 * static_cast<double>(bytes) * 2 / 3, 1);
 }
 
+TEST(NodeTraffic, OfThousandsOfRanksTakesEachGroupOnce) {
+  constexpr int kRanks = 16384;
+  const Plan plan = plan_of([](Options& options) { options.data.row_tokens = 4; }, kRanks);
+  const std::string shards = "llm.dp_shard+dp_module+cp";
+  const auto sent = static_cast<double>(traffic_of_full_step(plan, 0).at(shards));
+  const double part = static_cast<double>(kRanks - 8) / (kRanks - 1);
+  EXPECT_NEAR(static_cast<double>(between_nodes(plan, 8).at(shards)), kRanks * sent * part,
+              1e-6 * kRanks * sent);
+}
+
 TEST(NodeTraffic, CountsFeaturesThatGoToTheLanguageModel) {
   const Plan plan = plan_of(
       [](Options& options) {

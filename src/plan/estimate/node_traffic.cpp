@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "zea/core/error.hpp"
 #include "zea/plan/estimate/traffic.hpp"
@@ -14,34 +15,54 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-/// The other ranks of a link: those on its other side.
-Ranks link_peers(const MeshShape& shape, int rank, const RankLink& link) {
-  const int first = rank - rank % shape.ranks_per_replica();
-  const RankRange& others = link.from.has(rank - first) ? link.to : link.from;
-  Ranks peers;
-  for (int i = 0; i < others.count; ++i) peers.push_back(first + others.first + i);
-  return peers;
-}
+/// The part of the peers of a rank that is on other nodes. Groups are built once: by each of
+/// thousands of members, the time would grow with the square of their number.
+class PeersElsewhere {
+ public:
+  PeersElsewhere(const MeshShape& shape, const Ranks& node_of)
+      : shape_(shape), node_of_(node_of), groups_(rank_groups(shape)) {}
 
-/// The other ranks of the group under which a mesh counts what `rank` sends.
-Ranks peers_of(const MeshShape& shape, const std::vector<RankGroups>& groups, int rank,
-               const std::string& name) {
-  for (const RankLink& link : shape.links)
-    if (name.starts_with(link.name + " ")) return link_peers(shape, rank, link);
-  const auto found = std::ranges::find(groups, name, &RankGroups::name);
-  if (found == groups.end()) throw InternalError("no group of ranks " + name);
-  Ranks peers = found->of(rank);
-  std::erase(peers, rank);
-  return peers;
-}
+  /// Of the group under which a mesh counts what `rank` sends.
+  double part(int rank, const std::string& name) {
+    for (const RankLink& link : shape_.links)
+      if (name.starts_with(link.name + " ")) return part_of_link(rank, link);
+    std::vector<double>& parts = parts_[name];
+    if (parts.empty()) parts.assign(node_of_.size(), kUnknown);
+    if (parts[rank] == kUnknown) add_group(rank, name, parts);
+    return parts[rank];
+  }
 
-/// The part of the peers that is on other nodes.
-double part_elsewhere(const Ranks& peers, int rank, const Ranks& node_of) {
-  if (peers.empty()) return 0;
-  const auto elsewhere = std::count_if(peers.begin(), peers.end(),
-                                       [&](int peer) { return node_of[peer] != node_of[rank]; });
-  return static_cast<double>(elsewhere) / static_cast<double>(peers.size());
-}
+ private:
+  static constexpr double kUnknown = -1;
+
+  /// Those on the other side of it.
+  double part_of_link(int rank, const RankLink& link) const {
+    const int first = rank - rank % shape_.ranks_per_replica();
+    const RankRange& others = link.from.has(rank - first) ? link.to : link.from;
+    int elsewhere = 0;
+    for (int i = 0; i < others.count; ++i)
+      elsewhere += node_of_[first + others.first + i] != node_of_[rank];
+    return static_cast<double>(elsewhere) / others.count;
+  }
+
+  /// The parts of all members of a rank's group.
+  void add_group(int rank, const std::string& name, std::vector<double>& parts) const {
+    const auto found = std::ranges::find(groups_, name, &RankGroups::name);
+    if (found == groups_.end()) throw InternalError("no group of ranks " + name);
+    const Ranks members = found->of(rank);
+    std::map<int, int> on_node;
+    for (const int member : members) ++on_node[node_of_[member]];
+    parts[rank] = 0;
+    const auto all = static_cast<int>(members.size());
+    for (const int member : members)
+      parts[member] = static_cast<double>(all - on_node[node_of_[member]]) / std::max(1, all - 1);
+  }
+
+  const MeshShape& shape_;
+  const Ranks& node_of_;
+  const std::vector<RankGroups> groups_;
+  std::map<std::string, std::vector<double>> parts_;  ///< of each rank, by the group's name
+};
 
 /// A row that begins with an item of each encoder, where there is room for text behind it.
 void add_row(const Plan& plan, int64_t row, MicrobatchTokens& tokens) {
@@ -83,7 +104,7 @@ StepPlan step_of(const Plan& plan, const MicrobatchTokens& tokens) {
 Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
   std::map<std::string, double> crossing;
   const int per_replica = plan.mesh.ranks_per_replica();
-  const std::vector<RankGroups> groups = rank_groups(plan.mesh);
+  PeersElsewhere elsewhere(plan.mesh, order.node_of_logical);
   const MicrobatchTokens tokens = full_rows(plan);
   const StepPlan step = step_of(plan, tokens);
   for (int inside = 0; inside < per_replica; ++inside) {
@@ -93,9 +114,7 @@ Traffic traffic_between_nodes(const Plan& plan, const RankOrder& order) {
     const Traffic sent = traffic_of_step(plan, step, {rows}, inside);
     for (int rank = inside; rank < plan.world_size(); rank += per_replica)
       for (const auto& [group, bytes] : sent)
-        crossing[group] +=
-            static_cast<double>(bytes) *
-            part_elsewhere(peers_of(plan.mesh, groups, rank, group), rank, order.node_of_logical);
+        crossing[group] += static_cast<double>(bytes) * elsewhere.part(rank, group);
   }
   Traffic traffic;
   for (const auto& [group, bytes] : crossing)
