@@ -107,6 +107,24 @@ TEST(IdleSettings, RulesOfWhatIsNotTrainedAreNamed) {
                    "optim.weight_decays: \"vision_tower.*.layers.0.* = 0\"" + frozen}));
 }
 
+TEST(IdleSettings, RulesThatFreezeNothingMoreAreNamed) {
+  Options options;
+  options.encoders["vision"].train = false;
+  options.optim.frozen = {"llm from 100", "*.lm_head.* = 0", "vision_tower.*",
+                          "*.layers.0.* from 99", "*.embed_tokens.weight"};
+  const auto note = [](const std::string& rule, int steps) {
+    return "optim.frozen: \"" + rule +
+           "\" has no effect: without it the same parameters train, in the same updates of "
+           "schedule.steps = " +
+           std::to_string(steps);
+  };
+  options.schedule.steps = 100;
+  EXPECT_EQ(notes_of(options, 1), (Notes{note("llm from 100", 100), note("*.lm_head.* = 0", 100),
+                                         note("vision_tower.*", 100)}));
+  options.schedule.steps = 101;
+  EXPECT_EQ(notes_of(options, 1), Notes{note("vision_tower.*", 101)});
+}
+
 TEST(IdleSettings, OfTrainingAreOneNoteWhereNothingTrains) {
   Options options;
   options.optim.kind = "sgd";

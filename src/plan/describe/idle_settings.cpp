@@ -222,6 +222,36 @@ void note_rules(const Plan& plan, const std::string& key, const std::vector<std:
   }
 }
 
+/// Whether the same parameters train, in the same updates of the run, by other rules.
+bool trains_alike(const Plan& plan, const ModelSpec& model, const std::vector<ParamRule>& rules) {
+  const int64_t steps = plan.options.schedule.steps;
+  for (size_t p = 0; p < rules.size(); ++p) {
+    const ParamRule &now = plan.param_rules[p], &then = rules[p];
+    const bool trains = plan.model.params[p].trainable;
+    if (trains != model.params[p].trainable) return false;
+    if (trains && (now.frozen_updates != then.frozen_updates ||
+                   std::min(now.frozen_after, steps) != std::min(then.frozen_after, steps)))
+      return false;
+  }
+  return true;
+}
+
+/// Rules of optim.frozen that could as well be left out.
+void note_frozen(const Plan& plan, std::vector<std::string>& notes) {
+  if (plan.options.run.mode != RunMode::Train) return;
+  for (size_t r = 0; r < plan.options.optim.frozen.size(); ++r) {
+    Options others = plan.options;
+    others.optim.frozen.erase(others.optim.frozen.begin() + static_cast<std::ptrdiff_t>(r));
+    const ModelSpec model = model_of(others, plan.config_json);
+    std::vector<std::string> faults;  // the plan was made without any
+    if (trains_alike(plan, model, make_param_rules(model, others.optim, faults)))
+      notes.push_back("optim.frozen: \"" + plan.options.optim.frozen[r] +
+                      "\" has no effect: without it the same parameters train, in the same updates "
+                      "of schedule.steps = " +
+                      std::to_string(plan.options.schedule.steps));
+  }
+}
+
 /// Of images and sound, in a model that takes none.
 void note_items(const Plan& plan, std::vector<std::string>& notes) {
   const DataOptions &data = plan.options.data, defaults;
@@ -257,6 +287,7 @@ std::vector<std::string> idle_settings(const Plan& plan) {
   note_modules(plan, changed, notes);
   note_rules(plan, "optim.lr_factors", plan.options.optim.lr_factors, notes);
   note_rules(plan, "optim.weight_decays", plan.options.optim.weight_decays, notes);
+  note_frozen(plan, notes);
   return notes;
 }
 
