@@ -35,11 +35,6 @@ std::string fault_of(const SampleIndex& sample, const std::vector<ItemKind>& kin
   return "";
 }
 
-bool generates(const Plan& plan) {
-  const bool evaluates = plan.options.run.mode != RunMode::Train || plan.options.eval.every > 0;
-  return evaluates && plan.options.eval.generate_tokens > 0;
-}
-
 /// The last token that is generated needs no position: nothing is read after it.
 void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan) {
   const int64_t positions = plan.model.decoder.max_positions;
@@ -154,7 +149,7 @@ std::unique_ptr<Dataset> open_checked(const DataSources& sources, const Plan& pl
 std::unique_ptr<Dataset> open_checked_eval(const Plan& plan, Collectives& control,
                                            ActionRecord& record) {
   std::unique_ptr<Dataset> dataset = open_checked(plan.options.data.eval, plan, control, record);
-  if (!dataset || !generates(plan)) return dataset;
+  if (!dataset || !plan.generates()) return dataset;
   if (dataset->token_bytes().empty())
     throw DataError(dataset->describe() +
                     " does not say what text its tokens are, so what eval.generate_tokens asks for "

@@ -14,13 +14,24 @@ std::string text_of(const Options& options, int ranks) {
   return describe_generation(make_plan(options, testing::tiny_llava_config(), ranks));
 }
 
+Options generating() {
+  Options options;
+  options.run.mode = RunMode::Generate;
+  options.eval.generate_tokens = 8;
+  return options;
+}
+
 TEST(DescribeGeneration, SaysNothingWhereNothingIsGenerated) {
   EXPECT_EQ(text_of({}, 2), "");
+  Options options = generating();
+  options.run.mode = RunMode::Train;
+  EXPECT_EQ(text_of(options, 2), "");
+  options.eval.every = 5;
+  EXPECT_NE(text_of(options, 2), "");
 }
 
 TEST(DescribeGeneration, SaysWhatIsKeptAndWhereTextsEnd) {
-  Options options;
-  options.eval.generate_tokens = 8;
+  const Options options = generating();
   for (const char* part : {"keys that generation keeps: ", "what generation sends is not predicted",
                            "generated texts end at token 2 (the model's eos_token_id)\n"})
     EXPECT_TRUE(contains(text_of(options, 2), part)) << text_of(options, 2);
@@ -41,8 +52,7 @@ TEST(DescribeGeneration, KeepsNoMoreThanTheSamplesThatAreEvaluated) {
 }
 
 TEST(DescribeGeneration, TheDecksOwnStopsGoBefore) {
-  Options options;
-  options.eval.generate_tokens = 8;
+  Options options = generating();
   options.eval.stop_tokens = {5, 6};
   options.eval.stop_texts = {"\n"};
   const char* said = "generated texts end at \"\\n\", token 5 6 (eval.stop_tokens)\n";

@@ -131,14 +131,31 @@ TEST(IdleSettings, OfTrainingAreOneNoteWhereNothingTrains) {
   options.optim.on_nonfinite = "skip";
   options.model.activation_checkpointing = AutoOption::of_count(1);
   options.meshes["llm"].sync_grad_accum = AutoOption::of(true);
+  options.data.prefetch = 5;
   options.checkpoint.every = 5;
   options.schedule.global_batch = 4;
   EXPECT_EQ(notes_of(options, 2), Notes{});
   options.run.mode = RunMode::Evaluate;
   EXPECT_EQ(notes_of(options, 2),
-            Notes{"model.activation_checkpointing, mesh.llm.sync_grad_accum, optim.kind, "
-                  "optim.on_nonfinite, checkpoint.every have no effect with run.mode = "
+            Notes{"model.activation_checkpointing, mesh.llm.sync_grad_accum, data.prefetch, "
+                  "optim.kind, optim.on_nonfinite, checkpoint.every have no effect with run.mode = "
                   "\"evaluate\": nothing is trained"});
+}
+
+TEST(IdleSettings, OfEvaluationAreOneNoteWhereNothingIsEvaluated) {
+  Options options;
+  options.data.eval = "eval.h5";
+  const std::string why = " no effect with eval.every = 0: nothing is evaluated while training";
+  EXPECT_EQ(notes_of(options, 2), Notes{"data.eval has" + why});
+  options.eval.samples = 3;
+  options.eval.generate_tokens = 8;
+  EXPECT_EQ(notes_of(options, 2),
+            Notes{"data.eval, eval.samples, eval.generate_tokens have" + why});
+  options.eval.every = 5;
+  EXPECT_EQ(notes_of(options, 2), Notes{});
+  options.eval.every = 0;
+  options.run.mode = RunMode::Evaluate;
+  EXPECT_EQ(notes_of(options, 2), Notes{});
 }
 
 }  // namespace

@@ -83,6 +83,9 @@ struct Plan {
   FlatRange own_cut(int world_rank, int buffer) const;
 
   bool recomputes(int unit) const { return recomputed[unit]; }
+  /// Whether data.eval is evaluated at all, and whether texts are generated then.
+  bool evaluates() const { return options.run.mode != RunMode::Train || options.eval.every > 0; }
+  bool generates() const { return evaluates() && options.eval.generate_tokens > 0; }
 
   StepPlan step_plan(int64_t step, const std::vector<int64_t>& samples,
                      const std::vector<SampleIndex>& index) const;

@@ -114,6 +114,7 @@ const std::vector<std::string> kOfTraining = {
     "precision.*.reduce_dtype",
     "data.train",
     "data.shuffle",
+    "data.prefetch",
     "optim.*",
     "schedule.steps",
     "checkpoint.*",
@@ -128,17 +129,29 @@ bool is_of_training(const std::string& path) {
                              [&](const std::string& pattern) { return matches(pattern, path); });
 }
 
-/// Decks of a training serve evaluations, too: all in one note.
-void note_training(const Plan& plan, const std::vector<ChangedKey>& changed,
-                   std::vector<std::string>& notes) {
-  if (plan.options.run.mode == RunMode::Train) return;
+bool is_of_evaluation(const std::string& path) {
+  return path == "data.eval" || path.starts_with("eval.");
+}
+
+/// All in one note.
+void note_keys(const std::vector<ChangedKey>& changed, bool (*is_idle)(const std::string& path),
+               const std::string& why, std::vector<std::string>& notes) {
   std::string keys;
   int count = 0;
   for (const ChangedKey& key : changed)
-    if (is_of_training(key.path)) keys += (count++ > 0 ? ", " : "") + key.path;
-  if (count > 0)
-    notes.push_back(keys + (count > 1 ? " have" : " has") + " no effect with run.mode = \"" +
-                    plan.options.run.mode + "\": nothing is trained");
+    if (is_idle(key.path)) keys += (count++ > 0 ? ", " : "") + key.path;
+  if (count > 0) notes.push_back(keys + (count > 1 ? " have" : " has") + " no effect with " + why);
+}
+
+/// Decks of a training serve evaluations, too, and the other way round.
+void note_mode(const Plan& plan, const std::vector<ChangedKey>& changed,
+               std::vector<std::string>& notes) {
+  const auto& mode = plan.options.run.mode;
+  if (mode != RunMode::Train)
+    note_keys(changed, is_of_training, "run.mode = \"" + mode + "\": nothing is trained", notes);
+  if (!plan.evaluates())
+    note_keys(changed, is_of_evaluation, "eval.every = 0: nothing is evaluated while training",
+              notes);
 }
 
 std::string not_trained(const Plan& plan, const std::string& module) {
@@ -283,7 +296,7 @@ std::vector<std::string> idle_settings(const Plan& plan) {
   note_one_copy(plan, notes);
   note_items(plan, notes);
   const std::vector<ChangedKey> changed = changed_keys(plan.options);
-  note_training(plan, changed, notes);
+  note_mode(plan, changed, notes);
   note_modules(plan, changed, notes);
   note_rules(plan, "optim.lr_factors", plan.options.optim.lr_factors, notes);
   note_rules(plan, "optim.weight_decays", plan.options.optim.weight_decays, notes);

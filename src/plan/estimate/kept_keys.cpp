@@ -53,7 +53,7 @@ int64_t kept_key_bytes(const Plan& plan, int world_rank) {
 }
 
 std::string describe_generation(const Plan& plan) {
-  if (plan.options.eval.generate_tokens == 0) return "";
+  if (!plan.generates()) return "";
   int64_t bytes = 0;
   for (int rank = 0; rank < plan.mesh.ranks_per_replica(); ++rank)
     bytes = std::max(bytes, key_bytes_per_token(plan, rank));

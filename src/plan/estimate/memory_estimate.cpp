@@ -175,8 +175,7 @@ MemoryEstimate estimate_run(const Plan& plan, int world_rank,
   const bool trains = plan.options.run.mode == RunMode::Train;
   MemoryEstimate step = estimate(plan, world_rank, microbatches, products, !trains,
                                  muon_bytes(plan, world_rank, true));
-  const EvalOptions& eval = plan.options.eval;
-  if (eval.generate_tokens == 0 || (trains && eval.every == 0)) return step;
+  if (!plan.generates()) return step;
   MemoryEstimate said = trains ? estimate(plan, world_rank, microbatches, products, true, 0) : step;
   said.keys = kept_key_bytes(plan, world_rank);
   said.graphs = step.graphs;  // an evaluation leaves them where they are

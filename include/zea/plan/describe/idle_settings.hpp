@@ -11,7 +11,7 @@ namespace zea {
 
 /// A note on each setting that has no effect in `plan`: of gathering and reducing, of reading
 /// weights, of images and sound, of parameters that are not trained; of a run that trains nothing
-/// all of training in one.
+/// all of training in one, likewise of one that evaluates nothing.
 std::vector<std::string> idle_settings(const Plan& plan);
 
 }  // namespace zea
