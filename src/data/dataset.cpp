@@ -407,9 +407,20 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   return dataset;
 }
 
-int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from) {
-  const int64_t begin = std::min(from, static_cast<int64_t>(loss_mask.size()));
-  return std::find(loss_mask.begin() + begin, loss_mask.end(), uint8_t{1}) - loss_mask.begin();
+bool is_placeholder(const std::vector<ItemKind>& kinds, int32_t token) {
+  return std::ranges::any_of(kinds, [&](const ItemKind& kind) {
+    return kind.token == token || kind.video_token == token;
+  });
+}
+
+int64_t prompt_length(const Sample& sample, const std::vector<ItemKind>& kinds) {
+  const auto last = std::find_if(sample.tokens.rbegin(), sample.tokens.rend(),
+                                 [&](int32_t token) { return is_placeholder(kinds, token); });
+  const int64_t behind_items = sample.tokens.rend() - last;
+  const std::vector<uint8_t>& mask = sample.loss_mask;
+  // The first token of all is predicted by none.
+  const int64_t begin = std::min(std::max<int64_t>(1, behind_items), std::ssize(mask));
+  return std::find(mask.begin() + begin, mask.end(), uint8_t{1}) - mask.begin();
 }
 
 }  // namespace zea

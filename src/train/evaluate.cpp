@@ -15,21 +15,6 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-bool is_placeholder(const Dataset& dataset, int32_t token) {
-  return std::ranges::any_of(dataset.kinds(), [&](const ItemKind& kind) {
-    return kind.token == token || kind.video_token == token;
-  });
-}
-
-/// Where the answer starts: at the first target after the last item, as nothing can be generated
-/// after half of the items. The sample's length where there is no such target.
-size_t prompt_length(const Dataset& dataset, const Sample& sample) {
-  const auto last = std::find_if(sample.tokens.rbegin(), sample.tokens.rend(),
-                                 [&](int32_t token) { return is_placeholder(dataset, token); });
-  const int64_t after_items = sample.tokens.rend() - last;
-  return static_cast<size_t>(first_target(sample.loss_mask, std::max<int64_t>(1, after_items)));
-}
-
 struct Prediction {
   Sample sample;  ///< whole
   size_t prompt;  ///< tokens of it
@@ -127,7 +112,7 @@ class Evaluator {
     for (LoadedMicrobatch& part : prompts.loaded) {
       std::vector<bool>& is_asked = prompts.is_asked.emplace_back();
       for (Sample& sample : part.samples) {
-        const size_t prompt = prompt_length(dataset_, sample);
+        const auto prompt = static_cast<size_t>(prompt_length(sample, dataset_.kinds()));
         const bool is_bad = std::ranges::count(part.bad, sample.id, &BadItem::sample) > 0;
         const bool is_only_prompt = prompt == sample.tokens.size();  // or masked
         is_asked.push_back(!is_only_prompt || (!options_.has_loss && !is_bad));
@@ -179,7 +164,7 @@ class Evaluator {
       generated_ += static_cast<double>(tokens.size());
       const std::string generated = up_to_stop(text_of_tokens(dataset_.token_bytes(), tokens));
       std::vector<int32_t> before(sample.tokens.begin(), sample.tokens.begin() + prompt);
-      std::erase_if(before, [&](int32_t token) { return is_placeholder(dataset_, token); });
+      std::erase_if(before, [&](int32_t token) { return is_placeholder(dataset_.kinds(), token); });
       nlohmann::ordered_json line{
           {"sample", sample.id},
           {"prompt", text_of_tokens(dataset_.token_bytes(), before)},

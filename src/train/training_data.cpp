@@ -41,7 +41,7 @@ void check_room_to_generate(const Dataset& dataset, int64_t id, const Plan& plan
   const int64_t generated = plan.options.eval.generate_tokens;
   const int64_t tokens = dataset.index()[static_cast<size_t>(id)].tokens;
   if (tokens + generated - 1 <= positions) return;
-  const int64_t prompt = first_target(dataset.read(id).loss_mask);
+  const int64_t prompt = prompt_length(dataset.read(id), dataset.kinds());
   const bool is_asked = prompt < tokens || plan.options.run.mode == RunMode::Generate;
   if (!is_asked || prompt + generated - 1 <= positions) return;  // no answer, or room for it
   throw DataError(dataset.describe() + ": sample " + std::to_string(id) + " has a prompt of " +

@@ -132,13 +132,6 @@ at::Tensor write_logits(H5File* out, Engine& engine, Collectives& all, const Ste
   return logits;
 }
 
-/// Where the answer of a sample starts, or what follows its last item.
-int64_t prompt_of(const Sample& sample, const ModelSpec& model) {
-  const auto last = std::find_if(sample.tokens.rbegin(), sample.tokens.rend(),
-                                 [&](int32_t token) { return model.is_placeholder(token); });
-  return first_target(sample.loss_mask, std::max<int64_t>(1, sample.tokens.rend() - last));
-}
-
 /// Samples that grow a token at a time, as they are.
 class Growing {
  public:
@@ -146,7 +139,7 @@ class Growing {
       : engine_(engine), step_(step), keys_(step.loaded.size()) {
     for (const LoadedMicrobatch& part : step.loaded)
       for (const Sample& sample : part.samples)
-        longest_ = std::max(longest_, std::ssize(sample.tokens) - prompt_of(sample, model()));
+        longest_ = std::max(longest_, std::ssize(sample.tokens) - prompt_length(sample, kinds_));
   }
 
   int64_t& longest() { return longest_; }
@@ -167,7 +160,7 @@ class Growing {
   Microbatch prompts(size_t m) {
     LoadedMicrobatch cut = step_.loaded[m];
     for (Sample& sample : cut.samples) {
-      sample.tokens.resize(prompt_of(sample, model()));
+      sample.tokens.resize(prompt_length(sample, kinds_));
       sample.loss_mask.resize(sample.tokens.size());
     }
     return make_prompt_microbatch(cut, model(), engine_.microbatch_options(), longest_, keys_[m]);
@@ -177,7 +170,7 @@ class Growing {
     std::vector<NextToken> next;
     const std::vector<Sample>& samples = step_.loaded[m].samples;
     for (size_t s = 0; s < samples.size(); ++s) {
-      const int64_t place = prompt_of(samples[s], model()) + token - 1;
+      const int64_t place = prompt_length(samples[s], kinds_) + token - 1;
       if (place < std::ssize(samples[s].tokens))
         next.push_back({static_cast<int64_t>(s), samples[s].tokens[place], place});
     }
@@ -187,6 +180,7 @@ class Growing {
 
   Engine& engine_;
   const Step& step_;
+  const std::vector<ItemKind> kinds_ = item_kinds(model());
   std::vector<KeptKeys> keys_;
   int64_t longest_ = 0;
 };
@@ -195,6 +189,7 @@ class Growing {
 void check_decoding(Engine& engine, Collectives& all, const Step& step,
                     const at::Tensor& expected) {
   const Plan& plan = engine.plan();
+  const std::vector<ItemKind> kinds = item_kinds(plan.model);
   Growing growing(engine, step);
   all.all_reduce(&growing.longest(), 1, DType::Int64, ReduceOp::Max).wait();
   const RankStep prompts = plan.rank_step(step.plan, engine.world_rank(), true),
@@ -208,7 +203,7 @@ void check_decoding(Engine& engine, Collectives& all, const Step& step,
     for (size_t m = 0; m < microbatches.size(); ++m)
       for (size_t i = 0; microbatches[m].counts && i < microbatches[m].samples.size(); ++i) {
         const Sample& sample = step.loaded[m].samples[microbatches[m].samples[i]];
-        const int64_t prompt = prompt_of(sample, plan.model);
+        const int64_t prompt = prompt_length(sample, kinds);
         const auto place = std::ranges::find(step.targets, Target{sample.id, prompt + token});
         if (place == step.targets.end() ||
             turns_anew(plan.model, prompt, std::ssize(sample.tokens)))

@@ -365,6 +365,20 @@ TEST(CheckPlaceholders, OfSoundAreCountedApart) {
   }
 }
 
+/// Where an item stands behind a target, what is asked goes on behind it.
+TEST(Prompt, EndsAtTheFirstTargetBehindTheLastItem) {
+  const std::vector<ItemKind> kinds{{Modality::Image, kImage}, {Modality::Audio, 6}};
+  const auto length = [&](std::vector<int32_t> tokens, std::vector<uint8_t> mask) {
+    return prompt_length({0, std::move(tokens), std::move(mask), {}}, kinds);
+  };
+  EXPECT_EQ(length({1, 2, 3, 4}, {0, 0, 1, 1}), 2);
+  EXPECT_EQ(length({1, 2, 3, 4}, {1, 1, 1, 1}), 1);
+  EXPECT_EQ(length({1, 2, 3, kImage, kImage, 4, 5}, {0, 1, 1, 0, 0, 0, 1}), 6);
+  EXPECT_EQ(length({1, 2, kImage, 6, 4, 5}, {0, 1, 0, 0, 1, 1}), 4);
+  EXPECT_EQ(length({1, 2, kImage}, {0, 1, 0}), 3);
+  EXPECT_EQ(length({1, 2, 3}, {0, 0, 0}), 3);
+}
+
 TEST(MemoryDataset, CountsAndChecksAsTheFileDoes) {
   const MemoryDataset data({Sample{0, {1, 5, 3}, {1, 1, 0}, {}, -1}});
 

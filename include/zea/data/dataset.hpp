@@ -118,7 +118,10 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
                                       const SharedOpening& opening = {},
                                       std::vector<ItemKind> kinds = {});
 
-/// The position of the first target at or after `from`; the length of the mask where there is none.
-int64_t first_target(const std::vector<uint8_t>& loss_mask, int64_t from = 1);
+bool is_placeholder(const std::vector<ItemKind>& kinds, int32_t token);
+
+/// Tokens of a sample before its answer, which starts at the first target behind the last item, as
+/// nothing can be generated behind half of the items. All of them where there is no such target.
+int64_t prompt_length(const Sample& sample, const std::vector<ItemKind>& kinds);
 
 }  // namespace zea
