@@ -15,6 +15,15 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
+/// What is predicted behind the prompt, up to the next token that is not: later turns are other
+/// questions' answers.
+std::vector<int32_t> answer_of(const Sample& sample, size_t prompt) {
+  const auto begin = sample.loss_mask.begin() + static_cast<std::ptrdiff_t>(prompt);
+  const auto length = std::find(begin, sample.loss_mask.end(), uint8_t{0}) - begin;
+  const auto first = sample.tokens.begin() + static_cast<std::ptrdiff_t>(prompt);
+  return {first, first + length};
+}
+
 struct Prediction {
   Sample sample;  ///< whole
   size_t prompt;  ///< tokens of it
@@ -169,8 +178,7 @@ class Evaluator {
           {"sample", sample.id},
           {"prompt", text_of_tokens(dataset_.token_bytes(), before)},
           {"generated", generated},
-          {"answer", text_of_tokens(dataset_.token_bytes(),
-                                    {sample.tokens.begin() + prompt, sample.tokens.end()})}};
+          {"answer", text_of_tokens(dataset_.token_bytes(), answer_of(sample, prompt))}};
       if (!sample.answers.empty()) line["answers"] = sample.answers;
       if (sample.label >= 0 && !classes.empty()) {
         const auto predicted = class_named_in(generated, classes);

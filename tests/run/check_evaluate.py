@@ -44,6 +44,17 @@ class Evaluate(zr.ZeaTest):
         self.assertTrue(all(entry["answer"] for entry in predictions))
         self.assertEqual({entry["sample"]: entry["answers"] for entry in predictions if "answers" in entry}, answers)
 
+    def test_an_answer_ends_with_its_turn(self):
+        weights = zr.make_weights(self.folder / "weights.h5")
+        turns = [1, 4, 5, 6, 7, 8, 9, 10], [0, 0, 1, 1, 0, 0, 1, 1], []
+        zr.make_dataset(self.folder / "data.h5", [turns])
+        deck = zr.write_deck(self.folder, weights, self.folder / "data.h5")
+
+        _, directory = self.generate(deck, "said", "eval.generate_tokens=2")
+
+        (line,) = zr.predictions(directory)
+        self.assertEqual((line["prompt"], line["answer"]), ("1 4 ", "5 6 "))
+
     def test_without_targets_there_is_no_loss(self):
         weights = zr.make_weights(self.folder / "weights.h5")
         asked = [(tokens, [0] * len(mask), *rest) for tokens, mask, *rest in zr.mixed_samples(3)]
