@@ -10,7 +10,8 @@ exact     share whose text is an answer, but for white space around it
 squad     likewise in lower case, without punctuation and the articles a, an, the, as SQuAD 1.1 compares
           (Rajpurkar et al. 2016, arXiv:1606.05250)
 choice    share that names the answer's letter: the first single letter A to Z that stands at the beginning, as in
-          "B", "(B)", "B." or "B) the second", or behind "answer is" or "answer:"; of answers that name one
+          "B", "(B)", "B." or "B) the second", or behind "answer is" or "answer:", where a capital that is no word
+          (A and I are) may have more behind it, as in "The answer is B because"; of answers that name one
 wer       word error rate: (substitutions + deletions + insertions) / words of the answers, over all lines, in lower
           case; above 1 where too much is said
 anls      average normalised Levenshtein similarity (Biten et al. 2019, arXiv:1905.13648): the mean of 1 - d where
@@ -26,7 +27,10 @@ import sys
 from pathlib import Path
 
 ALONE = r"([A-Z])(?=\s*$|[).:,\]*])"  # a letter with nothing but a mark behind it on its line
-LETTER = re.compile(rf"\A\W*{ALONE}|answer(?:\s+is|:)\W*{ALONE}", re.IGNORECASE | re.MULTILINE)
+CAPITAL = r"(?-i:([B-HJ-Z])(?![\w'’-]))"  # no word, nor the begin of one: X-ray, D'Artagnan
+LETTER = re.compile(
+    rf"\A\W*{ALONE}|answer(?:\s+is|:)\W*(?:{ALONE}|{CAPITAL})", re.IGNORECASE | re.MULTILINE
+)
 
 
 def edits(a, b):
@@ -55,7 +59,7 @@ def is_squad(said, answer):
 
 def letter_of(text):
     found = LETTER.search(text.strip())
-    return (found[1] or found[2]).upper() if found else None
+    return found[found.lastindex].upper() if found else None
 
 
 def similarity(said, answer):

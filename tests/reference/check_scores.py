@@ -57,6 +57,13 @@ class Scores(unittest.TestCase):
         self.assertEqual(self.score(*lines, ("It is\nA", "A"))["choice"], 3 / 4)
         self.assertIsNone(self.score(("B", "Paris"))["choice"])
 
+    def test_a_letter_that_more_follows(self):
+        right = ["The answer is B because it barks", "Answer: **B** as said", "the answer is B, not C"]
+        self.assertEqual(self.score(*((said, "B") for said in right))["choice"], 1)
+        words = [("The answer is a dog", "A"), ("The answer is I think", "I"), ("The answer is b because", "B")]
+        names = [("Answer: X-ray", "X"), ("The answer is D'Artagnan", "D"), ("Answer: Berlin", "B"), ("B it is", "B")]
+        self.assertEqual(self.score(*words, *names)["choice"], 0)
+
     def test_word_error_rate(self):
         # One substitution and one insertion of 3 words; one deletion of 2; all of 1 and 2 more.
         cases = [("a x c d", "a b c"), ("Two", "one two"), ("no no no", "yes")]
