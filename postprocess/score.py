@@ -4,7 +4,7 @@
 usage: score.py RUN/predictions.jsonl... [--metric NAME]... [--json]
 
 Of each line `generated` is compared with `answer`, or with each of a list `answers`, of which the best counts.
-Lines without an answer are counted and left out. Metrics (all of them without --metric):
+Lines without an answer are counted and left out, but of class. Metrics (all of them without --metric):
 
 exact     share whose text is an answer, but for white space around it
 squad     likewise in lower case, without punctuation and the articles a, an, the, as SQuAD 1.1 compares
@@ -139,9 +139,9 @@ def read_predictions(path):
 
 
 def score(path, metrics):
-    predictions = read_predictions(path)
-    lines = [(line["generated"], answers, line) for line in predictions if (answers := answers_of(line))]
-    scores = {name: METRICS[name](lines) for name in metrics}
+    predictions = [(line["generated"], answers_of(line), line) for line in read_predictions(path)]
+    lines = [prediction for prediction in predictions if prediction[1]]
+    scores = {name: METRICS[name](predictions if name == "class" else lines) for name in metrics}
     return {"predictions": len(lines), "without_answer": len(predictions) - len(lines)} | scores
 
 

@@ -82,6 +82,9 @@ class Scores(unittest.TestCase):
     def test_classes(self):
         self.assertIsNone(self.score(("a", "a"))["class"])
         self.assertEqual(self.score(("a", "b"), correct=True)["class"], 1)
+        scores = self.score(("a", ""), ("b", "b"), correct=True)
+        self.assertEqual((scores["class"], scores["without_answer"]), (1, 1))
+        self.assertEqual(self.score(("a", ""), correct=False)["class"], 0)
 
     def test_lines_without_an_answer(self):
         scores = self.score(("a", "a"), ("b", ""), ("c", " "))
