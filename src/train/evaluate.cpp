@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 
 #include "zea/core/error.hpp"
 #include "zea/data/text.hpp"
@@ -64,7 +65,7 @@ class Evaluator {
         options_.samples > 0 ? std::min(options_.samples, available) : available;
     const int64_t batch = engine_.plan().options.schedule.global_batch;
     for (int64_t begin = 0; begin < samples; begin += batch) {
-      if (is_left()) return {{.samples = begin}, "", /*is_whole=*/false};
+      if (is_left()) return {.metrics = {.samples = begin}, .is_whole = false};
       Ids ids(std::min(batch, samples - begin));
       std::iota(ids.begin(), ids.end(), begin);
       if (options_.has_loss) add_loss(ids);
@@ -93,10 +94,20 @@ class Evaluator {
     return loaded;
   }
 
+  /// Those that share a replica load the same samples; one of them tells of them.
+  bool reports() const { return engine_.mesh().replica().rank() == 0; }
+
+  void note_bad_items(const LoadedMicrobatch& part) {
+    if (!reports()) return;
+    for (const BadItem& bad : part.bad) bad_lines_ += bad.describe();
+    bad_items_ += static_cast<double>(part.bad.size());
+  }
+
   void add_loss(const Ids& ids) {
     const RankStep step = own_part(engine_.plan().step_plan(0, ids, dataset_.index()));
     std::vector<Microbatch> microbatches;
     for (const LoadedMicrobatch& part : load(step)) {
+      note_bad_items(part);
       const ActionRecord::Action action(engine_.mesh().record(), "make microbatch");
       microbatches.push_back(
           make_microbatch(part, engine_.plan().model, engine_.microbatch_options()));
@@ -119,6 +130,7 @@ class Evaluator {
     Prompts prompts{step, load(own_part(step)), {}};
     std::vector<Prediction> predictions;
     for (LoadedMicrobatch& part : prompts.loaded) {
+      if (!options_.has_loss) note_bad_items(part);  // which were not loaded for a loss before
       std::vector<bool>& is_asked = prompts.is_asked.emplace_back();
       for (Sample& sample : part.samples) {
         const auto prompt = static_cast<size_t>(prompt_length(sample, dataset_.kinds()));
@@ -142,7 +154,7 @@ class Evaluator {
   Evaluation collect(int64_t samples) {
     Evaluation evaluation;
     const std::string lines = describe_predictions();
-    double sums[] = {loss_sum_, targets_, labelled_, correct_, prompts_, generated_};
+    double sums[] = {loss_sum_, targets_, labelled_, correct_, prompts_, generated_, bad_items_};
     control_.all_reduce(sums, std::size(sums), DType::Float64, ReduceOp::Sum).wait();
     double seconds[] = {prompt_seconds_, generate_seconds_};
     control_.all_reduce(seconds, std::size(seconds), DType::Float64, ReduceOp::Max).wait();
@@ -154,9 +166,11 @@ class Evaluator {
     evaluation.metrics.correct = static_cast<int64_t>(sums[3]);
     evaluation.metrics.prompts = static_cast<int64_t>(sums[4]);
     evaluation.metrics.generated = static_cast<int64_t>(sums[5]);
+    evaluation.metrics.bad_items = static_cast<int64_t>(sums[6]);
     evaluation.metrics.prompt_seconds = seconds[0];
     evaluation.metrics.generate_seconds = seconds[1];
     if (options_.generate_tokens > 0) evaluation.predictions_jsonl = gather_lines(lines);
+    if (loading_.mask_bad_items) evaluation.bad_items = gather_text(control_, bad_lines_);
     return evaluation;
   }
 
@@ -164,10 +178,8 @@ class Evaluator {
   std::string describe_predictions() {
     std::string lines;
     const auto& classes = dataset_.classes();
-    // Those that share a replica have the same predictions.
-    const bool reports = engine_.mesh().replica().rank() == 0;
     for (const Prediction& prediction : predictions_) {
-      if (!reports || !prediction.is_asked) continue;
+      if (!reports() || !prediction.is_asked) continue;
       const auto& [sample, prompt, is_asked, tokens] = prediction;
       ++prompts_;
       generated_ += static_cast<double>(tokens.size());
@@ -227,7 +239,8 @@ class Evaluator {
   std::vector<SampleIndex> grown_index_;  ///< with room for what may be generated
   GenerateOptions generation_;
   double loss_sum_ = 0, targets_ = 0, labelled_ = 0, correct_ = 0;
-  double prompts_ = 0, generated_ = 0, prompt_seconds_ = 0, generate_seconds_ = 0;
+  double prompts_ = 0, generated_ = 0, prompt_seconds_ = 0, generate_seconds_ = 0, bad_items_ = 0;
+  std::string bad_lines_;  ///< of this rank
   std::vector<Prediction> predictions_;
 };
 
@@ -276,6 +289,8 @@ void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
                     " samples and is not counted: the run is asked to leave");
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
+  std::istringstream bad_items(evaluation.bad_items);
+  for (std::string line; std::getline(bad_items, line);) log.warn(line);
   log.info(eval_line(evaluation.metrics));
   if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
   if (control.rank() != 0) return;

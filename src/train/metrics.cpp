@@ -146,6 +146,7 @@ void MetricsFile::append(const EvalMetrics& m) const {
   if (m.has_loss) line["loss"] = of_targets(m.targets, m.loss);
   line["samples"] = m.samples;
   if (m.has_loss) line["targets"] = m.targets;
+  line["bad_items"] = m.bad_items;
   if (m.prompts > 0) {
     line["generated"] = m.generated;
     line["generate_seconds"] = m.generate_seconds;

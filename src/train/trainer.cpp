@@ -226,9 +226,7 @@ std::vector<StepReport> Trainer::run_step(const MadeSteps& source, MadeStep& mad
     const ActionRecord::Action action(record(), "make microbatch");
     const LoadedMicrobatch& part = step.microbatches[m];
     for (const BadItem& bad : part.bad)
-      if (reports)
-        bad_lines_ += "sample " + std::to_string(bad.sample) + ", item " +
-                      std::to_string(bad.item) + " is masked: " + bad.fault + "\n";
+      if (reports) bad_lines_ += bad.describe();
     if (reports) bad_items += static_cast<int64_t>(part.bad.size());
     microbatches.push_back(source.take(made, m));
   }

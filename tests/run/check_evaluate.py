@@ -55,6 +55,26 @@ class Evaluate(zr.ZeaTest):
         (line,) = zr.predictions(directory)
         self.assertEqual((line["prompt"], line["answer"]), ("1 4 ", "5 6 "))
 
+    def test_masked_samples_are_told(self):
+        """Once, whether they are loaded for a loss, for generation or for both."""
+        weights = zr.make_weights(self.folder / "weights.h5")
+        tokens, mask, _ = zr.image_sample(1)
+        broken = tokens, mask, [b"\xff\xd8\xff\xe0 this is no JPEG"]
+        data = zr.make_dataset(self.folder / "data.h5", [broken, *zr.mixed_samples(5), broken])
+        deck = zr.write_deck(self.folder, weights, data)
+        for mode, tokens in (("evaluate", 0), ("evaluate", 2), ("generate", 2)):
+            directory = self.folder / f"{mode}{tokens}"
+            keys = [f'run.mode="{mode}"', f'data.eval="{data}"', f"eval.generate_tokens={tokens}"]
+            keys.append('data.bad_items="mask"')
+            result = zr.run_zea(2, ["-i", deck, "-d", directory, *keys], directory)
+            self.assert_code(result, 0)
+            (line,) = zr.metrics(directory)
+            self.assertEqual((line["samples"], line["bad_items"]), (7, 2))
+            for sample in (0, 6):
+                self.assertEqual(result.output.count(f"sample {sample}, item 0 is masked: "), 1, result.output)
+            if tokens > 0:
+                self.assertEqual([line["sample"] for line in zr.predictions(directory)], [1, 2, 3, 4, 5])
+
     def test_without_targets_there_is_no_loss(self):
         weights = zr.make_weights(self.folder / "weights.h5")
         asked = [(tokens, [0] * len(mask), *rest) for tokens, mask, *rest in zr.mixed_samples(3)]

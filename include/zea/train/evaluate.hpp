@@ -18,9 +18,10 @@ namespace zea {
 
 struct Evaluation {
   EvalMetrics metrics;  ///< step and seconds are the caller's
-  std::string
-      predictions_jsonl;  ///< on the root rank, in the order of samples; empty without generation
-  bool is_whole = true;   ///< false: left before the last sample, as was asked for
+  /// On the root rank, in the order of samples; empty without generation.
+  std::string predictions_jsonl = {};
+  std::string bad_items = {};  ///< likewise, a line for each that is masked, in the order of ranks
+  bool is_whole = true;        ///< false: left before the last sample, as was asked for
 };
 
 struct EvaluateOptions {

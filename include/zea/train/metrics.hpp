@@ -51,6 +51,7 @@ struct EvalMetrics {
   bool has_loss = true;
   double loss = 0;
   int64_t samples = 0, targets = 0;
+  int64_t bad_items = 0;                            ///< masked
   int64_t prompts = 0, generated = 0;               ///< behind which tokens were generated
   double prompt_seconds = 0, generate_seconds = 0;  ///< the latter with the prompts
   int64_t labelled = 0,
