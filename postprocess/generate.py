@@ -118,6 +118,18 @@ def pack(arguments, model, folder):
     run([*command, "--processes", 1, "--out", folder / "question.h5"], "packing the question")
 
 
+def end_of_answer(question):
+    """What the last special token of the packed answer is called: models that learnt such answers end theirs
+    with it, whatever their directory names. None where there is no such token."""
+    import h5py  # here, as -h must do without what packing needs
+
+    with h5py.File(question) as data:
+        targets = data["tokens"][...][data["loss_mask"][...] == 1]
+        offsets, values = data["special_text_offsets"][...], data["special_text_values"][...]
+    special = [token for token in targets if token + 1 < len(offsets) and offsets[token] < offsets[token + 1]]
+    return values[offsets[special[-1]] : offsets[special[-1] + 1]].tobytes().decode() if special else None
+
+
 def generate(arguments, folder):
     keys = {
         "model.weights": str(arguments.weights.resolve()),
@@ -130,6 +142,8 @@ def generate(arguments, folder):
         "schedule.global_batch": 1,
         "eval.generate_tokens": arguments.tokens,
     }
+    if end := end_of_answer(folder / "question.h5"):
+        keys["eval.stop_texts"] = [end]
     if arguments.temperature != 0:
         keys["eval.temperature"] = arguments.temperature
     if arguments.top_p != 1:

@@ -78,11 +78,12 @@ class Finetune(FinetuneCase):
         with h5py.File(self.folder / "asked/question.h5") as data:
             ids = data["tokens"][: data["loss_mask"][...].tolist().index(1)].tolist()
             offsets, values = data["token_byte_offsets"][...], data["token_byte_values"][...].tobytes()
-        answer = b""
+            packed_end = data["tokens"][-1]
+        config, answer = model.config, b""
         for _ in range(6):
             with torch.no_grad():
                 token = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax().item()
-            if token in (model.config.get_text_config().eos_token_id, model.config.image_token_index):
+            if token in (config.get_text_config().eos_token_id, config.image_token_index, packed_end):
                 break
             ids.append(token)
             if token + 1 < len(offsets):  # the model has more than its tokenizer
@@ -127,7 +128,8 @@ class Finetune(FinetuneCase):
             first = model(input_ids=torch.tensor([asked])).logits[0, -1].argmax().item()
         self.ends_at([2, first])
         self.assertEqual(self.ask("Hi!").strip(), "")
-        self.assertIn(f"generated texts end at token 2 {first} ", (self.folder / "asked/run/log.txt").read_text())
+        ends = f'generated texts end at "</s>", token 2 {first} '
+        self.assertIn(ends, (self.folder / "asked/run/log.txt").read_text())
         self.assertIn("there is no such file", self.refused(directory, "What?", "--image", "nowhere.png"))
         self.assertIn("nowhere: there is no such directory or file", self.refused("nowhere", "What?"))
         self.assertIn("holds no tokenizer.json", self.refused(self.folder / "pictures", "What?"))
