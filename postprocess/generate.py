@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks a model a question, about images, videos or sound or about nothing, and prints what it says.
 
-usage: zea-generate WEIGHTS QUESTION [--image FILE]... [--video FOLDER]... [--audio FILE]... [--max-tokens 128]
+usage: zea-generate WEIGHTS QUESTION [--image FILE]... [--video FOLDER [--fps 2]]... [--audio FILE]...
+                    [--max-tokens 128]
 
 WEIGHTS is all that zea reads: a Hugging Face directory, a run directory, a checkpoint, a weights file. The
 tokenizer and how turns are written come from a Hugging Face directory: WEIGHTS, or else --model, the
@@ -34,6 +35,7 @@ def arguments_of():
     for kind in ITEMS:
         what = "folder of frames" if kind == "video" else "file"
         parser.add_argument(f"--{kind}", type=Path, action="append", default=[], help=f"{what}; may be repeated")
+    parser.add_argument("--fps", type=float, default=2, help="frames a second of the videos (default: 2)")
     parser.add_argument("--model", type=Path, help="Hugging Face directory of the tokenizer (default: WEIGHTS)")
     help_of_tokens = "to generate at most; fewer where the model ends its answer"
     parser.add_argument(
@@ -90,7 +92,7 @@ def run(command, what):
 
 def write_question(arguments, folder):
     """A conversation whose answer is nobody's: what is generated takes its place."""
-    entry, question = {"id": "question"}, arguments.question
+    entry, question = {"id": "question", "fps": arguments.fps}, arguments.question
     for kind in reversed(ITEMS):
         paths = getattr(arguments, kind)
         names = []

@@ -285,6 +285,15 @@ class Finetune(FinetuneCase):
         moment = [2, 5, 5, 3]  # of 64 x 32 pixels: four such would be more than the least of all frames
         self.assertIn(f"{[*first, *moment, *second, *moment]}"[1:-1], f"{ids}")
 
+        video = ("What moves?", "--video", self.folder / "pictures/moving")
+        for fps, time in (((), 0.2), (("--fps", 1.5), 0.3)):
+            self.ask(*video, *fps)
+            with h5py.File(self.folder / "asked/question.h5") as data:
+                asked = data["tokens"][...].tolist()
+            self.assertIn(f"{tokenizer.encode(f'<{time} seconds>').ids}"[1:-1], f"{asked}")
+        refused = self.refused(self.folder / "out/model", *video, "--fps", 0)
+        self.assertIn("fps is 0.0; allowed are numbers above 0", refused)
+
     def test_pixtral(self):
         tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
         config = LlavaConfig(
