@@ -154,7 +154,10 @@ def generate(arguments, folder):
     out = folder / "run"
     overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()] + arguments.set
     run([program_of(arguments), "-i", folder / "deck.toml", "-d", out, *overrides], "zea")
-    return json.loads((out / "predictions.jsonl").read_text(encoding="utf-8"))["generated"]
+    predictions = (out / "predictions.jsonl").read_text(encoding="utf-8")
+    if not predictions:
+        sys.exit(f"nothing was generated; zea's log:\n{(out / 'log.txt').read_text(encoding='utf-8')[-4000:]}")
+    return json.loads(predictions)["generated"]
 
 
 def main():

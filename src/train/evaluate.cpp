@@ -265,8 +265,8 @@ Evaluation evaluate(Engine& engine, Collectives& control, const Dataset& dataset
 
 namespace {
 
+/// Also where there are none: those of an earlier run would be taken for these.
 void write_predictions(const Evaluation& evaluation, const std::string& directory) {
-  if (evaluation.predictions_jsonl.empty()) return;
   const std::string path = directory + "/predictions.jsonl";
   std::ofstream out(path);
   out << evaluation.predictions_jsonl;
@@ -303,7 +303,7 @@ void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
     }
   };
   try_to([&] { metrics.append(evaluation.metrics); });
-  try_to([&] { write_predictions(evaluation, output.directory); });
+  if (options.generate_tokens > 0) try_to([&] { write_predictions(evaluation, output.directory); });
 }
 
 }  // namespace zea

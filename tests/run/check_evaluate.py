@@ -74,6 +74,10 @@ class Evaluate(zr.ZeaTest):
                 self.assertEqual(result.output.count(f"sample {sample}, item 0 is masked: "), 1, result.output)
             if tokens > 0:
                 self.assertEqual([line["sample"] for line in zr.predictions(directory)], [1, 2, 3, 4, 5])
+        # Into the same directory: no predictions of before stay.
+        nothing = zr.make_dataset(self.folder / "nothing.h5", [broken])
+        self.assert_code(zr.run_zea(2, ["-i", deck, "-d", directory, *keys, f'data.eval="{nothing}"'], directory), 0)
+        self.assertEqual(zr.predictions(directory), [])
 
     def test_without_targets_there_is_no_loss(self):
         weights = zr.make_weights(self.folder / "weights.h5")
