@@ -7,9 +7,11 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "build_text.hpp"
 #include "start.hpp"
@@ -336,6 +338,14 @@ std::optional<ResolvedCheckpoint> find_restart(const CommandLine& line, const St
   return found;
 }
 
+/// Of an evaluation by itself: the wall limit leaves twice the time that the last batch took.
+std::function<bool()> leaves_between_batches(StopRequest& stop) {
+  return [&stop, last = stop.elapsed_seconds()]() mutable {
+    const double now = stop.elapsed_seconds();
+    return stop.poll(2 * (now - std::exchange(last, now))).leave > 0;
+  };
+}
+
 /// A run on ranks: everything is made here, in order, and handed to the loop. `rank` becomes this
 /// rank's number in the plan.
 ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
@@ -358,9 +368,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   WatchedRanks ranks(std::move(all), world, start, give_up);
   start_limit.reset();
   // From here on signals are requests, and the wall limit runs: loading may take long.
-  const bool trains = start.options.run.mode == RunMode::Train;
-  std::optional<StopRequest> stop;
-  if (trains) stop.emplace(start.directory, ranks.is_root(), line.wall_seconds, starts.begin);
+  StopRequest stop(start.directory, ranks.is_root(), line.wall_seconds, starts.begin);
   const auto [device, gpu] = open_device_of(start, ranks, world);
   at::set_num_threads(static_cast<int>(start.options.run.threads));
 
@@ -377,10 +385,14 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   if (const std::string note = mesh.note(); !note.empty()) log.warn(note);
   const TrainPosition position = load(start, ranks, engine, log);
   const LoaderOptions loading = loading_here(plan, ranks, world);
-  if (!trains) {
-    evaluate_and_report(engine, *ranks.control, *data.eval, loading, log, metrics,
-                        {.step = position.step, .directory = start.directory});
-    return ExitCode::Done;
+  if (start.options.run.mode != RunMode::Train) {
+    const EvaluationOutput output{.step = position.step,
+                                  .directory = start.directory,
+                                  .is_leave_asked = leaves_between_batches(stop),
+                                  .counts_part = true};
+    const bool is_whole =
+        evaluate_and_report(engine, *ranks.control, *data.eval, loading, log, metrics, output);
+    return is_whole ? ExitCode::Done : ExitCode::Requeue;
   }
 
   if (start.checkpoint) clear_later_steps(start, position, ranks, log);
@@ -396,7 +408,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .eval = data.eval.get(),
               .loading = loading,
               .features = features,
-              .stop = *stop,
+              .stop = stop,
               .log = log,
               .metrics = metrics,
               .tensor_bytes = tensor_bytes,

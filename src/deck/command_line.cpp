@@ -27,7 +27,9 @@ constexpr const char* kSignals =
     "Signals, and files put into the run directory (all ranks agree once per step):\n"
     "  SIGUSR1, SAVE   write a checkpoint now and go on\n"
     "  SIGUSR2, STOP   write a checkpoint and leave with exit code 75\n"
-    "  SIGTERM         as SIGUSR2; mpirun kills its ranks 2 s after it, srun does not\n";
+    "  SIGTERM         as SIGUSR2; mpirun kills its ranks 2 s after it, srun does not\n"
+    "What only evaluates or generates saves nothing: it leaves between two batches,\n"
+    "with the results of those before.\n";
 
 constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Done, "done"},

@@ -64,14 +64,16 @@ class Evaluator {
     const int64_t samples =
         options_.samples > 0 ? std::min(options_.samples, available) : available;
     const int64_t batch = engine_.plan().options.schedule.global_batch;
-    for (int64_t begin = 0; begin < samples; begin += batch) {
-      if (is_left()) return {.metrics = {.samples = begin}, .is_whole = false};
+    int64_t begin = 0;
+    for (; begin < samples && !is_left(); begin += batch) {
       Ids ids(std::min(batch, samples - begin));
       std::iota(ids.begin(), ids.end(), begin);
       if (options_.has_loss) add_loss(ids);
       if (options_.generate_tokens > 0) generate(ids);
     }
-    return collect(samples);
+    Evaluation evaluation = collect(std::min(begin, samples));
+    evaluation.is_whole = begin >= samples;
+    return evaluation;
   }
 
  private:
@@ -276,24 +278,26 @@ void write_predictions(const Evaluation& evaluation, const std::string& director
 
 }  // namespace
 
-void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
+bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output) {
   const ActionRecord::Action action(engine.mesh().record(), "evaluation");
   EvaluateOptions options = options_of(engine.plan().options);
   options.is_leave_asked = output.is_leave_asked;
   Evaluation evaluation = evaluate(engine, control, dataset, loading, options);
-  if (!evaluation.is_whole)
-    return log.warn("the evaluation after step " + std::to_string(output.step) + " ends with " +
-                    std::to_string(evaluation.metrics.samples) +
-                    " samples and is not counted: the run is asked to leave");
+  if (!evaluation.is_whole) {
+    log.warn("the evaluation after step " + std::to_string(output.step) + " ends with " +
+             std::to_string(evaluation.metrics.samples) + " samples" +
+             (output.counts_part ? "" : " and is not counted") + ": the run is asked to leave");
+    if (!output.counts_part) return false;
+  }
   evaluation.metrics.step = output.step;
   evaluation.metrics.seconds = output.seconds;
   std::istringstream bad_items(evaluation.bad_items);
   for (std::string line; std::getline(bad_items, line);) log.warn(line);
   log.info(eval_line(evaluation.metrics));
   if (evaluation.metrics.prompts > 0) log.info(generation_line(evaluation.metrics));
-  if (control.rank() != 0) return;
+  if (control.rank() != 0) return evaluation.is_whole;
   const auto try_to = [&](const auto& write) {
     try {
       write();
@@ -304,6 +308,7 @@ void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& da
   };
   try_to([&] { metrics.append(evaluation.metrics); });
   if (options.generate_tokens > 0) try_to([&] { write_predictions(evaluation, output.directory); });
+  return evaluation.is_whole;
 }
 
 }  // namespace zea

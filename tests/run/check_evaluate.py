@@ -3,6 +3,9 @@
 writes that alone, also behind samples that are only prompts."""
 
 import json
+import os
+import signal
+import time
 
 import zea_run as zr
 
@@ -78,6 +81,33 @@ class Evaluate(zr.ZeaTest):
         nothing = zr.make_dataset(self.folder / "nothing.h5", [broken])
         self.assert_code(zr.run_zea(2, ["-i", deck, "-d", directory, *keys, f'data.eval="{nothing}"'], directory), 0)
         self.assertEqual(zr.predictions(directory), [])
+
+    def test_what_is_left_has_results(self):
+        """Of so many samples that the run would not come to their end in time."""
+        weights = zr.make_weights(self.folder / "weights.h5")
+        data = zr.make_dataset(self.folder / "data.h5", zr.mixed_samples(20_000))
+        deck = zr.write_deck(self.folder, weights, data)
+        ends = {
+            "stop": lambda run, directory: (directory / "STOP").touch(),
+            "signal": lambda run, directory: os.kill(run.rank_processes()[1], signal.SIGUSR2),
+            "limit": None,
+        }
+        for name, ask in ends.items():
+            directory = self.folder / name
+            keys = ['run.mode="evaluate"', f'data.eval="{data}"', "eval.generate_tokens=1"]
+            limit = [] if ask else ["-t", "0:00:05"]
+            with zr.start(2, ["-i", deck, "-d", directory, *limit, *keys], directory) as run:
+                if ask:
+                    run.wait_until(lambda: "plan: " in run.output, "the log")
+                    time.sleep(1)
+                    ask(run, directory)
+                self.assertEqual(run.wait(), 75, run.output)
+                said = run.output
+            (line,) = zr.metrics(directory)
+            self.assertIn(f"ends with {line['samples']} samples: the run is asked to leave", said)
+            self.assertLess(line["samples"], 20_000)
+            self.assertEqual(len(zr.predictions(directory)), line["samples"])
+            self.assertFalse((directory / "STOP").exists())
 
     def test_without_targets_there_is_no_loss(self):
         weights = zr.make_weights(self.folder / "weights.h5")

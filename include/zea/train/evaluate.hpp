@@ -49,11 +49,11 @@ struct EvaluationOutput {
   std::string directory;
   bool goes_on = false;  ///< what cannot be written is a warning; false: a StorageError
   std::function<bool()> is_leave_asked = {};  ///< as EvaluateOptions
+  bool counts_part = false;  ///< of one that is left, what there is; false: nothing but a warning
 };
 
-/// Evaluates as the deck's [eval] says and reports it; of one that is left, nothing but a warning.
-/// Collective.
-void evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
+/// Evaluates as the deck's [eval] says and reports it. Returns whether it was not left. Collective.
+bool evaluate_and_report(Engine& engine, Collectives& control, const Dataset& dataset,
                          const LoaderOptions& loading, Log& log, const MetricsFile& metrics,
                          const EvaluationOutput& output);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a run is asked to save or to leave: signals (USR1: checkpoint now; USR2 and TERM: checkpoint
 // and leave), files in the run directory (SAVE, STOP), and the wall limit of -t. Ranks agree on it
-// once per step, so asking one rank is enough; a launcher's signal, which reaches one rank after
-// the other, is one request all the same, whichever steps ranks are in.
+// once per step, or global batch of an evaluation, so asking one rank is enough; a launcher's
+// signal, which reaches one rank after the other, is one request all the same, whichever steps
+// ranks are in.
 #pragma once
 
 #include <chrono>
