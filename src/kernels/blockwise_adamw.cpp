@@ -8,14 +8,20 @@
 #include <tuple>
 #include <vector>
 
-#include "elements.hpp"
+#include "blockwise_functors.hpp"
 #include "launch.hpp"
+#include "run_items.hpp"
 #include "zea/core/error.hpp"
 
 namespace zea {
 namespace {
 
-constexpr int kCodes = 256;
+using detail::BlockwiseAdamwBlock;
+using detail::BlockwiseConstants;
+using detail::elements;
+using detail::kCodes;
+using detail::MomentBlocks;
+
 constexpr int64_t kMostBlock = 128;
 
 std::array<double, kCodes> make_codes(bool is_signed) {
@@ -55,89 +61,57 @@ const CodeTable<T>& table(bool is_signed) {
   return is_signed ? kSigned : kUnsigned;
 }
 
-/// The number of borders below `part`; branches would be as good as random, and no vectors. A step
-/// of a search that has come to `code`, and those after it.
-template <int step, class T>
-ZEA_FUNCTION int nearest_code(const T* borders, T part, int code = 0) {
-  if constexpr (step == 0)
-    return code;
-  else
-    return nearest_code<step / 2>(borders, part,
-                                  code + step * static_cast<int>(part > borders[code + step - 1]));
+template <class T>
+MomentBlocks<T> moment_blocks(const BlockwiseMoment& moment, const T* values, const T* borders,
+                              bool is_signed) {
+  return {.codes = elements<uint8_t>(moment.codes),
+          .scales = elements<T>(moment.scales),
+          .values = values,
+          .borders = borders,
+          .least_code = is_signed ? 0 : 1};
 }
 
-/// Of one block.
 template <class T>
-struct MomentBlock {
-  const CodeTable<T>& table;
-  uint8_t* codes;
-  T* scale;
-  int least_code;  ///< of what is not 0
-
-  ZEA_FUNCTION T value(int64_t i) const { return table.values[codes[i]] * *scale; }
-
-  ZEA_FUNCTION void keep(const T* values, T largest, int64_t count) const {
-    *scale = largest;
-    if (!(largest > 0)) {
-      std::fill_n(codes, count, uint8_t{0});
-      return;
-    }
-    const int least = least_code;
-    const T* const borders = table.borders;
-    uint8_t* const to = codes;
-    int found[kMostBlock];  // apart from the codes, whose narrow type would make vectors of few
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      const int nearest = nearest_code<kCodes / 2>(borders, values[i] / largest);
-      found[i] = values[i] != 0 && nearest < least ? least : nearest;
-    }
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(found[i]);
+void keep_block(const MomentBlocks<T>& blocks, int64_t b, const T* values, T largest,
+                int64_t count) {
+  uint8_t* const codes = blocks.codes + b * count;
+  blocks.scales[b] = largest;
+  if (!(largest > 0)) {
+    std::fill_n(codes, count, uint8_t{0});
+    return;
   }
-};
+  const MomentBlocks<T> own = blocks;  // no store can change it
+  int found[kMostBlock];  // apart from the codes, whose narrow type would make vectors of few
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) found[i] = own.code(values[i], largest);
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(found[i]);
+}
 
 template <class T>
-struct BlockwiseConstants {
-  T keep, beta1, beta2, scale, step_size, root_correction, eps;
-};
-
-template <class T>
-ZEA_FUNCTION void update_block(T* p, const T* g, const MomentBlock<T>& first,
-                               const MomentBlock<T>& second, const BlockwiseConstants<T>& c,
-                               int64_t count) {
+ZEA_FUNCTION void update_block(const BlockwiseAdamwBlock<T>& run, int64_t b) {
+  const BlockwiseConstants<T> c = run.constants;
+  const int64_t count = run.block, begin = b * count;
+  const MomentBlocks<T> first = run.first, second = run.second;
+  const T scale = first.scales[b], sq_scale = second.scales[b];
+  T* const p = run.parameters + begin;
+  const T* const g = run.gradients + begin;
   T m[kMostBlock], v[kMostBlock], largest_m = 0, largest_v = 0;
 #pragma omp simd reduction(max : largest_m, largest_v)
   for (int64_t i = 0; i < count; ++i) {
     const T gradient = g[i] * c.scale;
-    m[i] = c.beta1 * first.value(i) + (1 - c.beta1) * gradient;
-    v[i] = c.beta2 * second.value(i) + (1 - c.beta2) * gradient * gradient;
-    p[i] = p[i] * c.keep - c.step_size * m[i] / (std::sqrt(v[i]) * c.root_correction + c.eps);
+    m[i] = c.first(first.value(begin + i, scale), gradient);
+    v[i] = c.second(second.value(begin + i, sq_scale), gradient);
+    p[i] = c.parameter(p[i], m[i], v[i]);
     largest_m = std::max(largest_m, std::abs(m[i]));
     largest_v = std::max(largest_v, v[i]);
   }
-  first.keep(m, largest_m, count);
-  second.keep(v, largest_v, count);
+  keep_block(first, b, m, largest_m, count);
+  keep_block(second, b, v, largest_v, count);
 }
 
 template <class T>
-struct BlockwiseRun {
-  T* parameters;
-  const T* gradients;
-  uint8_t *codes, *sq_codes;
-  T *scales, *sq_scales;
-  int64_t block;
-  BlockwiseConstants<T> constants;
-};
-
-template <class T>
-ZEA_WIDE_CLONES void update_blocks(const BlockwiseRun<T>& run, int64_t begin, int64_t end) {
-  const CodeTable<T>&with_sign = table<T>(true), &without = table<T>(false);
-  for (int64_t b = begin; b < end; ++b) {
-    const int64_t i = b * run.block;
-    update_block(run.parameters + i, run.gradients + i,
-                 MomentBlock<T>{with_sign, run.codes + i, run.scales + b, 0},
-                 MomentBlock<T>{without, run.sq_codes + i, run.sq_scales + b, 1}, run.constants,
-                 run.block);
-  }
+ZEA_WIDE_CLONES void update_blocks(const BlockwiseAdamwBlock<T>& run, int64_t begin, int64_t end) {
+  for (int64_t b = begin; b < end; ++b) update_block(run, b);
 }
 
 template <class T>
@@ -154,19 +128,30 @@ BlockwiseConstants<T> blockwise_constants(const AdamwUpdate& update) {
 }
 
 template <class T>
+BlockwiseAdamwBlock<T> blocks_of(const at::Tensor& parameter, const at::Tensor& gradient,
+                                 const MomentBlocks<T>& first, const MomentBlocks<T>& second,
+                                 int64_t block, const AdamwUpdate& update) {
+  return {.parameters = elements<T>(parameter),
+          .gradients = elements<T>(gradient),
+          .first = first,
+          .second = second,
+          .block = block,
+          .constants = blockwise_constants<T>(update),
+          .scale_there = update.scale_there};
+}
+
+template <class T>
 void run_blocks(const at::Tensor& parameter, const at::Tensor& gradient,
                 const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
                 const AdamwUpdate& update) {
   const int64_t blocks = exp_avg.scales.numel(), block = parameter.numel() / blocks;
   ZEA_ASSERT(block <= kMostBlock && block * blocks == parameter.numel());
-  const BlockwiseRun<T> run{.parameters = detail::elements<T>(parameter),
-                            .gradients = detail::elements<T>(gradient),
-                            .codes = detail::elements<uint8_t>(exp_avg.codes),
-                            .sq_codes = detail::elements<uint8_t>(exp_avg_sq.codes),
-                            .scales = detail::elements<T>(exp_avg.scales),
-                            .sq_scales = detail::elements<T>(exp_avg_sq.scales),
-                            .block = block,
-                            .constants = blockwise_constants<T>(update)};
+  const auto moment = [](const BlockwiseMoment& of, bool is_signed) {
+    const CodeTable<T>& codes = table<T>(is_signed);
+    return moment_blocks<T>(of, codes.values, codes.borders, is_signed);
+  };
+  const BlockwiseAdamwBlock<T> run = blocks_of(parameter, gradient, moment(exp_avg, true),
+                                               moment(exp_avg_sq, false), block, update);
   detail::for_each_chunk(
       blocks, [&](int64_t, int64_t begin, int64_t end) { update_blocks(run, begin, end); },
       kChunkElements / block);
@@ -195,6 +180,20 @@ struct CodeTensors {
     return all->emplace(kind, CodeTensors(is_signed, like)).first->second;
   }
 };
+
+template <class T>
+void launch_blocks(const at::Tensor& parameter, const at::Tensor& gradient,
+                   const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
+                   const AdamwUpdate& update) {
+  const int64_t blocks = exp_avg.scales.numel(), block = parameter.numel() / blocks;
+  const auto moment = [&](const BlockwiseMoment& of, bool is_signed) {
+    const CodeTensors& codes = CodeTensors::of(is_signed, parameter);
+    return moment_blocks<T>(of, elements<T>(codes.values), elements<T>(codes.borders), is_signed);
+  };
+  detail::launch_items(blocks_of(parameter, gradient, moment(exp_avg, true),
+                                 moment(exp_avg_sq, false), block, update),
+                       blocks, detail::num_packs(parameter, block), detail::stream_of(parameter));
+}
 
 /// (blocks, elements of a block)
 at::Tensor values_of(const BlockwiseMoment& moment, bool is_signed) {
@@ -241,12 +240,18 @@ void blockwise_adamw(at::Tensor parameter, const at::Tensor& gradient,
                      const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
                      const AdamwUpdate& update) {
   ZEA_ASSERT(update.decoupled && parameter.numel() > 0);
-  if (!parameter.is_cpu())
+  if (!detail::runs_kernels(parameter))
     return blockwise_adamw_reference(parameter, gradient, exp_avg, exp_avg_sq, update);
+  const auto run = [&]<class T>(T) {
+    if (parameter.is_cpu())
+      run_blocks<T>(parameter, gradient, exp_avg, exp_avg_sq, update);
+    else
+      launch_blocks<T>(parameter, gradient, exp_avg, exp_avg_sq, update);
+  };
   if (parameter.scalar_type() == at::kDouble)
-    run_blocks<double>(parameter, gradient, exp_avg, exp_avg_sq, update);
+    run(double{});
   else
-    run_blocks<float>(parameter, gradient, exp_avg, exp_avg_sq, update);
+    run(float{});
 }
 
 // In runs, as every operation makes a tensor of its own.

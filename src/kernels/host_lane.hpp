@@ -42,12 +42,12 @@ struct HostLane {
     return {one, other};
   }
 
-  template <class W, class T>
-  ZEA_FUNCTION W largest(int64_t count, W start, const T* source) const {
+  template <class W, class F, class... T>
+  ZEA_FUNCTION W largest(int64_t count, W start, const F& f, const T*... sources) const {
     W largest = start;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < count; ++i) {
-      const W other = load(source[i]);
+      const W other = value_of(f, i, sources[i]...);
       largest = other > largest ? other : largest;
     }
     return largest;

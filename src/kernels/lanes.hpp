@@ -52,14 +52,13 @@ class TeamLane {
     return {first, team_.all(sums.of[1], join)};
   }
 
-  /// Of `start` and all elements; NaNs are passed over.
-  template <class W, class T>
-  ZEA_FUNCTION W largest(int64_t count, W start, const T* source) const {
+  /// Of `start` and f of all elements; NaNs are passed over.
+  template <class W, class F, class... T>
+  ZEA_FUNCTION W largest(int64_t count, W start, const F& f, const T*... sources) const {
     const auto larger = [](W a, W b) { return b > a ? b : a; };
     W largest = start;
     each(
-        count, [&](int64_t, W value) { largest = larger(largest, value); },
-        [](W value) { return value; }, source);
+        count, [&](int64_t, W value) { largest = larger(largest, value); }, f, sources...);
     return team_.all(largest, larger);
   }
 

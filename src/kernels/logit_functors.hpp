@@ -31,7 +31,8 @@ struct AddLogitRow {
   ZEA_FUNCTION void operator()(const Lanes& lanes, int64_t row) const {
     const T* values = tile.row(row);
     const Wide<T> before = maxima[row];
-    const Wide<T> maximum = lanes.largest(tile.columns, before, values);
+    const auto as_it_is = [](Wide<T> value) ZEA_INLINE_LAMBDA { return value; };
+    const Wide<T> maximum = lanes.largest(tile.columns, before, as_it_is, values);
     const auto term = [=](Wide<T> value) ZEA_INLINE_LAMBDA { return exponential(value - maximum); };
     const Wide<T> sum = lanes.template sum<Wide<T>>(tile.columns, term, values);
     if (!lanes.is_first()) return;

@@ -16,6 +16,7 @@
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
 #include "zea/batch/make_microbatch.hpp"
+#include "zea/kernels/blockwise_adamw.hpp"
 #include "zea/kernels/matmul.hpp"
 #include "zea/model/slice_attention.hpp"
 #include "zea/plan/schedule/schedule.hpp"
@@ -57,6 +58,29 @@ TEST_F(DeviceLaunches, KernelsGiveWhatTheHostGives) {
   run.device = at::kCPU;
   expect_equal(got, run_compared(all, make_mpi_collectives, dataset, run));
   EXPECT_GT(device().take_launches()["a kernel of zea's"], 100);
+}
+
+/// By libtorch's operations some thirty of each 2^14 blocks.
+TEST_F(DeviceLaunches, MomentsInBlocksAreUpdatedByOne) {
+  const auto moment = [](at::Device device) {
+    return BlockwiseMoment{at::zeros({5 * 128}, at::TensorOptions(device).dtype(at::kByte)),
+                           at::zeros({5}, at::TensorOptions(device).dtype(at::kDouble))};
+  };
+  const at::Tensor p = at::randn({5 * 128}, at::kDouble), there = p.to(stand_in_device());
+  const BlockwiseMoment m = moment(at::kCPU), v = moment(at::kCPU),
+                        m_there = moment(stand_in_device()), v_there = moment(stand_in_device());
+  for (int64_t step : {1, 2}) {
+    const at::Tensor g = at::randn({5 * 128}, at::kDouble), g_there = g.to(stand_in_device());
+    const AdamwUpdate update{.lr = 1e-2, .weight_decay = 0.1, .step = step};
+    blockwise_adamw(p, g, m, v, update);
+    device().take_launches();
+    blockwise_adamw(there, g_there, m_there, v_there, update);
+    EXPECT_EQ(device().take_launches()["a kernel of zea's"], 1);
+  }
+  EXPECT_TRUE(at::allclose(there.cpu(), p, 1e-14, 1e-14));
+  EXPECT_TRUE(at::allclose(m_there.scales.cpu(), m.scales, 1e-14));
+  EXPECT_TRUE(at::equal(m_there.codes.cpu(), m.codes));
+  EXPECT_TRUE(at::equal(v_there.codes.cpu(), v.codes));
 }
 
 /// Sums in fp32 of what is in bf16, and nothing else that libtorch refuses on GPUs.

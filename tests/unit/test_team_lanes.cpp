@@ -8,6 +8,7 @@
 #include <Kokkos_Core.hpp>
 #include <limits>
 
+#include "kernels/blockwise_functors.hpp"
 #include "kernels/device/kokkos/kokkos_items.hpp"
 #include "kernels/elements.hpp"
 #include "kernels/flat_functors.hpp"
@@ -18,6 +19,7 @@
 #include "kernels/norm_functors.hpp"
 #include "kernels/row_functors.hpp"
 #include "support/thread_team.hpp"
+#include "zea/kernels/blockwise_adamw.hpp"
 #include "zea/kernels/flat_kernels.hpp"
 #include "zea/kernels/head_norms.hpp"
 #include "zea/kernels/logit_kernels.hpp"
@@ -339,6 +341,54 @@ TEST_P(TeamLanes, FlatBuffers) {
 }
 
 /// Of a part of a chunk, of several chunks, and of as many buffers as a launch takes.
+/// Two updates of blocks, one of them of zeros; against cores of the host.
+TEST_P(TeamLanes, MomentsInBlocks) {
+  if (type() == at::kBFloat16) return;  // masters and gradients are fp32 or fp64
+  const int64_t blocks = 3, block = 44;
+  const auto codes_of = [](bool is_signed) {
+    const std::array<double, kCodes>& codes = dynamic_codes(is_signed);
+    return at::tensor(at::ArrayRef<double>(codes.data(), codes.size()), at::kDouble);
+  };
+  const at::Tensor signed_codes = codes_of(true), unsigned_codes = codes_of(false);
+  const auto borders_of = [](const at::Tensor& codes) {
+    return ((codes.slice(0, 1) + codes.slice(0, 0, -1)) / 2).to(type());
+  };
+  const at::Tensor values[] = {signed_codes.to(type()), unsigned_codes.to(type())};
+  const at::Tensor borders[] = {borders_of(signed_codes), borders_of(unsigned_codes)};
+  const auto moment = [&] {
+    return BlockwiseMoment{at::zeros({blocks * block}, at::kByte), at::zeros({blocks}, type())};
+  };
+  const BlockwiseMoment moments[] = {moment(), moment()}, expected[] = {moment(), moment()};
+  const at::Tensor p = random({blocks * block}), of_host = p.clone();
+  for (int64_t step : {1, 2}) {
+    at::Tensor g = random({blocks * block}).pow(3);
+    g.slice(0, block, 2 * block).zero_();
+    const AdamwUpdate update{.lr = 1e-2, .weight_decay = 0.1, .step = step};
+    blockwise_adamw(of_host, g, expected[0], expected[1], update);
+    const auto update_blocks = [&]<class T>(T) {
+      const auto blocks_of = [&](int which) {
+        return MomentBlocks<T>{elements<uint8_t>(moments[which].codes),
+                               elements<T>(moments[which].scales), elements<T>(values[which]),
+                               elements<T>(borders[which]), which};
+      };
+      const double step_size = 1e-2 / (1 - std::pow(update.beta1, step)),
+                   root_correction = 1 / std::sqrt(1 - std::pow(update.beta2, step));
+      const BlockwiseConstants<T> constants{T(1 - 1e-3),  T(update.beta1),    T(update.beta2), 1,
+                                            T(step_size), T(root_correction), T(update.eps)};
+      run(BlockwiseAdamwBlock<T>{elements<T>(p), elements<T>(g), blocks_of(0), blocks_of(1), block,
+                                 constants, nullptr},
+          blocks);
+    };
+    type() == at::kDouble ? update_blocks(double{}) : update_blocks(float{});
+    expect_close(p, exact(of_host), 4);
+    for (int which : {0, 1}) {
+      expect_close(moments[which].scales, exact(expected[which].scales), 4);
+      const at::Tensor differ = moments[which].codes != expected[which].codes;
+      EXPECT_LE(differ.sum().item<int64_t>(), type() == at::kDouble ? 0 : 2);  // on a border
+    }
+  }
+}
+
 TEST_P(TeamLanes, SeveralFlatBuffers) {
   if (type() == at::kBFloat16) return;
   std::vector<at::Tensor> flats;

@@ -3,6 +3,7 @@
 // instantiated.
 #pragma once
 
+#include "blockwise_functors.hpp"
 #include "flat_functors.hpp"
 #include "gelu_functors.hpp"
 #include "head_norm_functors.hpp"
@@ -33,7 +34,8 @@
       visit(ChunksOfFlats<SgdChunk<double>>) visit(ChunksOfFlats<SgdChunk<float>>)               \
           visit(ChunksOfFlats<NesterovChunk<double>>) visit(ChunksOfFlats<NesterovChunk<float>>) \
               visit(ChunksOfFlats<SquaresOfChunk<double>>)                                       \
-                  visit(ChunksOfFlats<SquaresOfChunk<float>>)
+                  visit(ChunksOfFlats<SquaresOfChunk<float>>) visit(BlockwiseAdamwBlock<double>) \
+                      visit(BlockwiseAdamwBlock<float>)
 
 // Variadic: a functor of two types has a comma.
 #define ZEA_INSTANTIATE_LAUNCH(...) \
