@@ -86,6 +86,14 @@ void PeftConfig::check_kind() const {
         "alora_invocation_tokens", "use_bdlora", "arrow_config"})
     if (config_.contains(key) && !config_[key].is_null() && !config_[key].empty())
       refuse(key, "null", false);
+  // PEFT takes others' beginnings out of the base, also where it loads them.
+  const nlohmann::json init = config_.value("init_lora_weights", nlohmann::json(true));
+  if (!init.is_null() && !init.is_boolean() && init != "gaussian" && init != "eva" &&
+      init != "orthogonal")
+    refuse("init_lora_weights",
+           "true, false, \"gaussian\", \"eva\", \"orthogonal\", as what PEFT writes of others with "
+           "path_initial_model_for_weight_conversion",
+           false);
 }
 
 void PeftConfig::refuse(const std::string& key, const std::string& allowed, bool is_built) const {
