@@ -11,10 +11,11 @@
 namespace zea::detail {
 namespace {
 
-std::vector<char> read_again(const WeightsSource& source, const OwnPiece& piece, DType dtype,
-                             int64_t first, int64_t count) {
-  const Piece asked{piece.param->name, kStateParameter, piece.extent, dtype, "", "", {}};
-  std::vector<char> values(static_cast<size_t>(count) * element_bytes(dtype));
+/// In its type in files.
+std::vector<char> read_again(const WeightsSource& source, const OwnPiece& piece, int64_t first,
+                             int64_t count) {
+  const Piece asked{piece.param->name, kStateParameter, piece.extent, piece.dtype, "", "", {}};
+  std::vector<char> values(static_cast<size_t>(count) * element_bytes(piece.dtype));
   read_part(source, nullptr, asked, first, count, values.data());
   return values;
 }
@@ -47,9 +48,10 @@ bool FrozenOrigin::restore(const OwnPiece& piece, int64_t first, int64_t count, 
   convert_elements(held_type, held, piece.dtype, target, count);
   if (keeps_values(piece.dtype, held_type)) return true;
   try {
-    const std::vector<char> again = read_again(source_, piece, held_type, first, count);
+    const std::vector<char> given = read_again(source_, piece, first, count);
+    std::vector<char> again(static_cast<size_t>(count) * element_bytes(held_type));
+    convert_elements(piece.dtype, given.data(), held_type, again.data(), count);
     if (std::memcmp(again.data(), held, again.size()) != 0) return false;
-    const std::vector<char> given = read_again(source_, piece, piece.dtype, first, count);
     std::memcpy(target, given.data(), given.size());
     return true;
   } catch (const WeightsError&) {

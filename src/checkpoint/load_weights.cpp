@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "zea/checkpoint/load_weights.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "frozen_origin.hpp"
 #include "held_boxes.hpp"
@@ -107,6 +109,19 @@ std::string describe_rounded(const Plan& plan, const WeightsSource& source) {
          "again: leave it in place until then";
 }
 
+void read_frozen(const Plan& plan, const WeightsSource& source, const std::string& name,
+                 const Shape& shape, const Extent& extent, DType held, void* target) {
+  const std::vector<TensorInfo>& tensors = source.tensors();
+  const auto info = std::ranges::lower_bound(tensors, name, {}, &TensorInfo::name);
+  const bool is_there = info != tensors.end() && info->name == name;
+  const DType kept = is_there ? detail::type_in_files(plan, info->dtype) : held;
+  if (!is_there || kept == info->dtype)
+    return source.read(name, shape, extent, held, target);  // which rounds once
+  std::vector<char> values(static_cast<size_t>(extent.elements()) * element_bytes(kept));
+  source.read(name, shape, extent, kept, values.data());
+  convert_elements(kept, values.data(), held, target, extent.elements());
+}
+
 void load_weights(Engine& engine, const WeightsSource& source) {
   const Plan& plan = engine.plan();
   check_tensors(plan.model, source);
@@ -118,13 +133,16 @@ void load_weights(Engine& engine, const WeightsSource& source) {
         detail::held_boxes(plan, static_cast<int>(g), engine.world_rank(), buffer->range());
     ActionRecord& record = engine.mesh().record();
     const ActionRecord::Action action(record, "read weights");
-    detail::fill_boxes(buffer->master(), buffer->range(), boxes,
-                       [&](const detail::HeldBox& box, void* target) {
-                         const ParamSpec& param = plan.model.params[box.param];
-                         source.read(param.name, param.tensor_shape(), box.extent,
-                                     plan.owned_type(static_cast<int>(g)), target);
-                         record.moved();  // which may take long: slow is not hung
-                       });
+    detail::fill_boxes(
+        buffer->master(), buffer->range(), boxes, [&](const detail::HeldBox& box, void* target) {
+          const ParamSpec& param = plan.model.params[box.param];
+          const DType held = plan.owned_type(static_cast<int>(g));
+          if (buffer->trainable())
+            source.read(param.name, param.tensor_shape(), box.extent, held, target);
+          else
+            read_frozen(plan, source, param.name, param.tensor_shape(), box.extent, held, target);
+          record.moved();  // which may take long: slow is not hung
+        });
     buffer->publish();
   }
 }

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "zea/checkpoint/agree.hpp"
+#include "zea/checkpoint/load_weights.hpp"
 #include "zea/io/durable_file.hpp"
 #include "zea/io/manifest.hpp"
 #include "zea/plan/model/adapters.hpp"
@@ -38,7 +39,7 @@ std::string hash_weights(const CachedRun& run, int encoder) {
       const Shape shape = param.tensor_shape();
       const DType type = plan.precision_of(param.module).param;
       std::vector<uint8_t> values(static_cast<size_t>(num_elements(shape)) * element_bytes(type));
-      run.weights.read(param.name, shape, whole(shape), type, values.data());
+      read_frozen(plan, run.weights, param.name, shape, whole(shape), type, values.data());
       const std::string hash =
           hash_text(param.name + hash_bytes(values.data(), std::ssize(values)));
       halves[0] += std::stoull(hash.substr(0, 8), nullptr, 16);

@@ -20,6 +20,12 @@ void check_tensors(const ModelSpec& model, const WeightsSource& source);
 /// source's, and what follows for checkpoints; empty: none.
 std::string describe_rounded(const Plan& plan, const WeightsSource& source);
 
+/// Reads values of a parameter that is not trained as they are `held`, packed, by way of the type
+/// that checkpoints keep them in: so a run that goes on from one has the same bits. Faults as
+/// WeightsSource::read().
+void read_frozen(const Plan& plan, const WeightsSource& source, const std::string& name,
+                 const Shape& shape, const Extent& extent, DType held, void* target);
+
 /// Checks the source, then reads this rank's ranges of all values, converted to the type that they
 /// are held in, and publishes them. Does not communicate: a fault is thrown by the ranks that see
 /// it, so run it under agree() where the others must know. With model.sync_module_states the ranks
