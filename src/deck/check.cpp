@@ -230,7 +230,8 @@ void check_stage(const CheckpointOptions& checkpoint, Faults& faults) {
                       "the whole checkpoint, so nothing is copied ahead; leave one of them out"});
 }
 
-void check_adam(const OptimOptions& optim, Faults& faults) {
+void check_adam(const Options& options, Faults& faults) {
+  const OptimOptions& optim = options.optim;
   if (optim.betas.size() != 2)
     faults.push_back({{"optim.betas"},
                       "optim.betas has " + std::to_string(optim.betas.size()) +
@@ -242,9 +243,15 @@ void check_adam(const OptimOptions& optim, Faults& faults) {
                             "; each must be below 1, or the moment never moves"});
       break;
     }
-  if (optim.eps == 0)
-    faults.push_back(
-        {{"optim.eps"}, "optim.eps = 0.0; it must be above 0, or a zero gradient gives NaN"});
+  const bool is_narrow = options.precision.preset != PrecisionPreset::Fp64;
+  if (is_narrow ? static_cast<float>(optim.eps) == 0 : optim.eps == 0)
+    faults.push_back({{"optim.eps"},
+                      "optim.eps = " + toml_text(optim.eps) + "; it must be above 0" +
+                          (is_narrow ? " in fp32" : "") + ", or a zero gradient gives NaN"});
+  if (optim.kind == OptimizerKind::Muon && optim.momentum == 1)
+    faults.push_back({{"optim.momentum"},
+                      "optim.momentum = 1.0 with optim.kind = \"muon\"; it must be below 1, or no "
+                      "matrix ever moves"});
 }
 
 }  // namespace
@@ -260,7 +267,7 @@ std::vector<OptionFault> check_options(const Options& options) {
   check_channels("data.image_mean", options.data.image_mean, faults);
   check_channels("data.image_std", options.data.image_std, faults);
   check_rates(options, faults);
-  check_adam(options.optim, faults);
+  check_adam(options, faults);
   check_guard(options.optim, faults);
   check_trace(options, faults);
   check_generation(options, faults);

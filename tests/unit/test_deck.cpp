@@ -332,6 +332,7 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
       {"optim.warmup_steps=101", "optim.warmup_steps = 101 is above schedule.steps = 100"},
       {"optim.betas=[0.9,1.0]", "each must be below 1"},
       {"optim.eps=0", "optim.eps = 0.0; it must be above 0"},
+      {"optim.eps=1e-50", "optim.eps = 1e-50; it must be above 0 in fp32"},
       {"mesh.order=[\"tp\",\"dp\"]", "mesh.order = [\"tp\", \"dp\"]; it must name each of"},
       {"mesh.order=[\"tp\",\"cp\",\"dp_module\",\"pp\",\"module\",\"ep\"]", "once, or be left out"},
   };
@@ -341,6 +342,10 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
     EXPECT_TRUE(contains(faults, fault)) << override_text << "\ngives " << faults;
     EXPECT_EQ(count_lines(faults), 1u) << faults;
   }
+  EXPECT_TRUE(contains(faults_beside_minimal("", {"optim.kind=muon", "optim.momentum=1"}),
+                       "it must be below 1, or no matrix ever moves"));
+  EXPECT_EQ(faults_beside_minimal("", {"optim.kind=sgd", "optim.momentum=1"}), "");
+  EXPECT_EQ(faults_beside_minimal("", {"optim.eps=1e-50", "precision.preset=fp64"}), "");
   EXPECT_EQ(faults_beside_minimal("", {"model.weights=", "model.config=c.json"}), "");
   EXPECT_EQ(faults_beside_minimal("", {"model.config=c.json"}), "");
   EXPECT_TRUE(contains(faults_beside_minimal("[optim]\ndecay = \"constant\"\nmin_lr = 1e-4\n"),
