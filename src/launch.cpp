@@ -418,7 +418,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
               .run_id = start.checkpoint ? start.checkpoint->run_id() : make_run_id(*ranks.control),
               .deck = echo_deck(start.options),
               .weights = &weights_of(start),
-              .resumes = start.checkpoint != nullptr},
+              .resumed = start.resumed ? &*start.resumed : nullptr},
              position)
       .run();
 }

@@ -54,9 +54,8 @@ Options deck_of(const StateSource& checkpoint, const std::vector<std::string>& o
 }
 
 /// A run goes on with the batches that it would have had: its position counts them.
-void check_same_batches(const Options& now, const StateSource& checkpoint) {
+void check_same_batches(const Options& now, const Options& then, const StateSource& checkpoint) {
   if (checkpoint.position().step == 0 || now.run.mode != RunMode::Train) return;
-  const Options then = deck_of(checkpoint);
   const auto refuse = [&](const std::string& key, const std::string& found,
                           const std::string& was) {
     throw DeckError(key + " = " + found + ", but the run that is resumed has " + was +
@@ -90,8 +89,8 @@ void check_same_batches(const Options& now, const StateSource& checkpoint) {
 /// A run goes on with the model and weights of its checkpoint, whatever a deck beside it says. A
 /// command line that says otherwise is refused; one that says what the run began with, as a script
 /// does at every start, is not.
-void keep_weights(const CommandLine& line, Options& options, const StateSource& checkpoint) {
-  const Options before = deck_of(checkpoint);
+void keep_weights(const CommandLine& line, Options& options, const Options& before,
+                  const StateSource& checkpoint) {
   const ModelOptions& then = before.model;
   ModelOptions& now = options.model;
   std::string found;
@@ -233,7 +232,8 @@ Start read_start(const CommandLine& line, int ranks,
   start.options = read_options(line, start.checkpoint.get(), ranks);
   if (reader) reader(start.options);
   if (start.checkpoint) {
-    keep_weights(line, start.options, *start.checkpoint);
+    start.resumed = deck_of(*start.checkpoint);
+    keep_weights(line, start.options, *start.resumed, *start.checkpoint);
     start.config_json = start.checkpoint->config_json();
   } else {
     start.weights = open_initial_weights(start.options);
@@ -246,7 +246,7 @@ Start read_start(const CommandLine& line, int ranks,
     throw DeckError("the run directory " + printable(start.directory) +
                     " is not UTF-8; choose another with -d");
   start.options.run.directory = start.directory;  // so that the echoed deck says where the run is
-  if (start.checkpoint) check_same_batches(start.options, *start.checkpoint);
+  if (start.checkpoint) check_same_batches(start.options, *start.resumed, *start.checkpoint);
   return start;
 }
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Start {
   Options options;
   std::unique_ptr<ModelSource> weights;     ///< null with a checkpoint
   std::unique_ptr<StateSource> checkpoint;  ///< null for a new run
+  std::optional<Options> resumed;           ///< the deck that it was written under
   std::string config_json;
   std::string profile;  ///< what the file of mesh.profile holds
   std::string directory;

@@ -11,6 +11,7 @@
 #include "zea/core/join.hpp"
 #include "zea/core/stopwatch.hpp"
 #include "zea/data/sampler.hpp"
+#include "zea/plan/describe/late_starts.hpp"
 #include "zea/train/gather_text.hpp"
 #include "zea/watch/chrome_trace.hpp"
 
@@ -95,7 +96,7 @@ Trainer::Trainer(const TrainerParts& parts, const TrainPosition& start)
       position_(start) {
   position_.data_samples = std::ssize(parts.train.index());
   if (parts.weights) writer_.starts_from(*parts.weights);
-  if (parts.resumes) warn_of_resumed(start);
+  if (parts.resumed) warn_of_resumed(start);
 }
 
 /// What may be meant, and may be a mistake.
@@ -109,6 +110,10 @@ void Trainer::warn_of_resumed(const TrainPosition& start) {
   if (const int64_t steps = options_.schedule.steps; start.step >= steps)
     parts_.log.warn("nothing is left to train: step " + text(start.step) +
                     " is done, and schedule.steps = " + text(steps));
+  if (const std::string late =
+          late_starts(parts_.engine.plan(), *parts_.resumed, start.optimizer_step);
+      !late.empty())
+    parts_.log.warn(late);
 }
 
 ExitCode Trainer::run() {

@@ -42,7 +42,7 @@ struct TrainerParts {
   std::string run_id;
   std::string deck;                        ///< resolved TOML, for checkpoints
   const WeightsSource* weights = nullptr;  ///< that the engine's values were read from, if any
-  bool resumes = false;                    ///< they are a checkpoint's
+  const Options* resumed = nullptr;        ///< the deck of the checkpoint that they are of; or null
 };
 
 class Trainer {
