@@ -40,6 +40,7 @@ TEST(DescribeGeneration, SaysWhatIsKeptAndWhereTextsEnd) {
 
 TEST(DescribeGeneration, KeepsNoMoreThanTheSamplesThatAreEvaluated) {
   Options options;
+  options.eval.every = 1;
   options.eval.generate_tokens = 8;
   options.schedule.global_batch = 64;
   for (const auto& [samples, kept] : {std::pair{0, 32}, {100, 32}, {9, 5}, {1, 1}}) {
