@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what zea needs: Debian packages where some are missing, and a Python environment in .venv. Runs again in no time.
 #   jobs/setup.sh [--gpu] [--tests] [--dataset] [--slurm]
-#   --gpu      also NCCL and the CUDA libraries that torch lists, to build for GPUs where there is none; where there is one they come
+#   --gpu      also NCCL, the CUDA libraries that torch lists, and nvcc where there is none, to build for GPUs on a machine without;
+#              on one with a GPU they come by themselves
 #   --tests    also what the reference tests need: the full torch and transformers
 #   --dataset  also Debian's Fashion-MNIST images, espeak-ng's voices, and strace, which tests use
 #   --slurm    also Slurm and munge, with which tests start a cluster of their own, as root only
@@ -76,6 +77,8 @@ setup_packages() {
   stage "${#missing[@]} Debian packages" install_packages "${missing[@]}"
 }
 
+has_nvcc() { command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || [ -n "${CUDACXX:-}" ]; }
+
 is_new_enough() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
 
 choose_python() {
@@ -92,20 +95,21 @@ choose_python() {
 # install_python INTERPRETER: scripts in an environment name its place, so one that was moved is made anew.
 install_python() {
   "$venv/bin/pip" --version 2>/dev/null | grep -F "from $PWD/$venv/" || "$1" -m venv --clear "$venv" || return
-  local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install)
+  local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install) compiler=()
+  has_nvcc || compiler=(-r jobs/requirements-nvcc.txt)
   case $wanted_level in
     0)
       "${pip[@]}" --no-deps -r <(grep -E '^(torch|nvidia-)' jobs/requirements.txt) || return
       "${pip[@]}" -r <(grep -vE '^(torch|nvidia-)' jobs/requirements.txt)
       ;;
-    1) "${pip[@]}" -r jobs/requirements.txt ;;
-    2) "${pip[@]}" -r jobs/requirements.txt -r jobs/requirements-tests.txt ;;
+    1) "${pip[@]}" -r jobs/requirements.txt "${compiler[@]}" ;;
+    2) "${pip[@]}" -r jobs/requirements.txt -r jobs/requirements-tests.txt "${compiler[@]}" ;;
   esac
 }
 
 setup_python() {
   local stamp=$venv/zea-stamp wanted found_level=0 found='' python
-  wanted=$(cat jobs/requirements.txt jobs/requirements-tests.txt <(pwd) | sha256sum | cut -d ' ' -f 1)
+  wanted=$(cat jobs/requirements.txt jobs/requirements-{tests,nvcc}.txt <(pwd) | sha256sum | cut -d ' ' -f 1)
   if [ -f "$stamp" ]; then read -r found_level found <"$stamp"; fi
   if [ "$found" = "$wanted" ] && [ "$found_level" -ge "$wanted_level" ]; then return; fi
   if [ "$found_level" -gt "$wanted_level" ]; then wanted_level=$found_level; fi

@@ -9,7 +9,8 @@ if(Kokkos_ENABLE_CUDA AND Kokkos_VERSION VERSION_GREATER_EQUAL 4.3 AND NOT Kokko
   set(CMAKE_CUDA_ARCHITECTURES ${Kokkos_CUDA_ARCHITECTURES})
 endif()
 if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
-  find_program(ZEA_NVCC nvcc HINTS $ENV{CUDACXX} PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  find_program(ZEA_NVCC nvcc HINTS $ENV{CUDACXX} PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin
+    ${ZEA_TORCH_ROOT}/../nvidia/cu${ZEA_CUDART_MAJOR}/bin)  # its wheel's, beside libtorch's
   if(ZEA_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${ZEA_NVCC})
   endif()
