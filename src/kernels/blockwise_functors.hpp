@@ -50,6 +50,41 @@ struct BlockwiseConstants {
   }
 };
 
+/// Where the values of a block go: a parameter and its moments.
+template <class T>
+struct KeepUpdated {
+  T* parameters;  ///< of the block
+  MomentBlocks<T> first, second;
+  int64_t begin;  ///< of the block
+  T largest, largest_sq;
+
+  ZEA_FUNCTION void operator()(int64_t i, const Values<T, 3>& after) const {
+    parameters[i] = after.of[0];
+    keep_codes(i, after);
+  }
+  ZEA_FUNCTION void keep_codes(int64_t i, const Values<T, 3>& after) const {
+    first.codes[begin + i] =
+        static_cast<uint8_t>(largest > 0 ? first.code(after.of[1], largest) : 0);
+    second.codes[begin + i] =
+        static_cast<uint8_t>(largest_sq > 0 ? second.code(after.of[2], largest_sq) : 0);
+  }
+};
+
+template <class T>
+ZEA_FUNCTION bool takes_packs(const KeepUpdated<T>& keep) {
+  return is_aligned(keep.parameters);
+}
+template <class T, int kCount>
+ZEA_FUNCTION void write_pack(const KeepUpdated<T>& keep, int64_t i,
+                             const Pack<Values<T, 3>, kCount>& values) {
+  Pack<T, kCount> parameters;
+  for (int k = 0; k < kCount; ++k) {
+    parameters.of[k] = values.of[k].of[0];
+    keep.keep_codes(i + k, values.of[k]);
+  }
+  store_pack(keep.parameters + i, parameters);
+}
+
 /// For devices. The moments are made twice, for their largest and for what they change, as lanes
 /// have no room to keep them.
 template <class T>
@@ -85,13 +120,7 @@ struct BlockwiseAdamwBlock {
       const T mean = first_of(i, gradient), square = second_of(i, gradient);
       return Values<T, 3>{c.parameter(parameter, mean, square), mean, square};
     };
-    const auto keep = [=](int64_t i, const Values<T, 3>& after) ZEA_INLINE_LAMBDA {
-      p[i] = after.of[0];
-      m.codes[begin + i] = static_cast<uint8_t>(largest > 0 ? m.code(after.of[1], largest) : 0);
-      v.codes[begin + i] =
-          static_cast<uint8_t>(largest_sq > 0 ? v.code(after.of[2], largest_sq) : 0);
-    };
-    lanes.each(block, keep, OfPlace{updated}, p, g);
+    lanes.each(block, KeepUpdated<T>{p, m, v, begin, largest, largest_sq}, OfPlace{updated}, p, g);
     if (!lanes.is_first()) return;
     m.scales[item] = largest;
     v.scales[item] = largest_sq;
