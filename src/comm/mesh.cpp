@@ -98,7 +98,7 @@ void Mesh::add_name(const std::string& name, Collectives& group, const Ranks& me
 
 std::string Mesh::note() const {
   for (const auto& collectives : owned_.all)
-    if (const std::string note = collectives->note(); !note.empty()) return note;
+    if (std::string note = collectives->note(); !note.empty()) return note;
   return "";
 }
 

@@ -24,10 +24,10 @@
 namespace zea {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json config_of(const ComposedPart& part) {
-  Json config = Json::parse(part.source->config_json(), nullptr, false);
+OrderedJson config_of(const ComposedPart& part) {
+  OrderedJson config = OrderedJson::parse(part.source->config_json(), nullptr, false);
   if (!config.is_object())
     throw WeightsError(part.source->describe() + ": has no config.json, and " + part.name +
                        " is of the family that it names");
@@ -41,7 +41,7 @@ std::optional<int64_t> number_of(const std::string& text) {
   return number;
 }
 
-std::string family_of(const Json& config) {
+std::string family_of(const OrderedJson& config) {
   return config.value("model_type", "");
 }
 
@@ -105,15 +105,15 @@ bool has_pooler(const ComposedPart& part) {
 }
 
 /// As LLaVA's config says it of its encoder.
-Json encoder_config(const ComposedPart& part, int64_t placeholder) {
-  Json config = config_of(part);
-  const Json processor = config.value(kImageProcessor, Json());
+OrderedJson encoder_config(const ComposedPart& part, int64_t placeholder) {
+  OrderedJson config = config_of(part);
+  const OrderedJson processor = config.value(kImageProcessor, OrderedJson());
   config.erase(kImageProcessor);
   config.erase(kVideoProcessor);
   config.erase(kGenerationConfig);
   const bool of_sound = is_audio_family(family_of(config));
   if (config.contains("vision_config")) config = config["vision_config"];  // beside a text's
-  Json encoder;
+  OrderedJson encoder;
   encoder[of_sound ? "audio_config" : "vision_config"] = config;
   encoder[of_sound ? "audio_token_index" : "image_token_index"] = placeholder;
   encoder["placeholder"] = part.placeholder;
@@ -229,20 +229,20 @@ class ComposedSource : public WeightsSource {
   }
 
   void compose_config() {
-    Json text = config_of(decoder());
+    OrderedJson text = config_of(decoder());
     text.erase(kImageProcessor);
     text.erase(kVideoProcessor);
     family_ = family_of(text);
     known_rows_ = make_model_spec(text.dump()).decoder.vocabulary;
     Placeholders placeholders(*decoder().source, known_rows_);
-    Json encoders = Json::object();
+    OrderedJson encoders = OrderedJson::object();
     for (const ComposedPart& part : parts_)
       if (part.name != kDecoder) encoders[part.name] = encoder_config(part, placeholders.of(part));
     text["vocab_size"] = placeholders.vocabulary();
     texts_ = placeholders.texts();
-    const Json ends = text.value(kGenerationConfig, Json());
+    const OrderedJson ends = text.value(kGenerationConfig, OrderedJson());
     text.erase(kGenerationConfig);
-    Json config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
+    OrderedJson config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
     if (!ends.is_null()) config[kGenerationConfig] = ends;
     config_ = config.dump();
     model_ = make_model_spec(config_);

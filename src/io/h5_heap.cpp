@@ -51,7 +51,7 @@ H5FractalHeap::H5FractalHeap(const H5Bytes& file, uint64_t address)
   max_managed_ = cursor.number(4);
   cursor.skip(8);  // the next number of a huge object
   huge_tree_ = cursor.address();
-  cursor.skip(10 * 8);  // counts, and what is free
+  cursor.skip(uint64_t{10} * 8);  // counts, and what is free
   read_table(cursor);
   parts_.add(file, kHeap, address, kBytes);
 }

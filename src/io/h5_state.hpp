@@ -34,7 +34,7 @@ struct H5File::State {
   size_t open_handles = 0;           ///< of `made`
   std::unique_ptr<H5Reader> reader;  ///< of one that was opened
 
-  ~State();
+  ~State();  // NOLINT(bugprone-exception-escape): see there
   void open_direct();
   void close_direct();
 

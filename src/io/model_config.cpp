@@ -44,7 +44,7 @@ nlohmann::json end_tokens_in(const fs::path& directory) {
 }  // namespace
 
 std::string read_model_config(const std::string& path) {
-  const std::string text = read_model_text(path);
+  std::string text = read_model_text(path);
   const fs::path directory = fs::path(path).parent_path();
   nlohmann::json images = processor_in(directory, kImageProcessor, "preprocessor_config.json");
   nlohmann::json videos =

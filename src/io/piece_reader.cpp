@@ -78,7 +78,7 @@ std::shared_ptr<PieceReader::OpenPieces> PieceReader::file_of(const Piece& piece
     open_.push_front(
         std::make_shared<OpenPieces>(OpenPieces{piece.file, open_file_(piece.file), {}}));
   }
-  const std::shared_ptr<OpenPieces> open = open_.front();
+  std::shared_ptr<OpenPieces> open = open_.front();
   if (!open->checked.contains(piece.dataset)) {
     check_shard_piece(open->file, piece);
     open->checked.insert(piece.dataset);

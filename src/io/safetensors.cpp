@@ -21,7 +21,7 @@
 namespace zea {
 namespace {
 
-constexpr int64_t kMaxHeaderBytes = 100 * 1000 * 1000;
+constexpr int64_t kMaxHeaderBytes = int64_t{100} * 1000 * 1000;
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kConfigName = "config.json";

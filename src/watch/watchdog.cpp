@@ -194,7 +194,7 @@ double Watchdog::look_seconds() const {
 }
 
 /// Another node that went on since the last look makes up for this one standing still.
-void Watchdog::take_news(std::map<int, NodeNews> seen) {
+void Watchdog::take_news(std::map<int, NodeNews>&& seen) {
   for (auto& [node, news] : seen) {
     const auto [last, is_first] = others_.emplace(node, news);
     if (!is_first && last->second.published == news.published) continue;

@@ -61,7 +61,7 @@ class Watchdog {
   NodeNews own_news() const;
   void exchange_news(bool is_new);
   double look_seconds() const;
-  void take_news(std::map<int, NodeNews> seen);
+  void take_news(std::map<int, NodeNews>&& seen);
   RankReports all_reports() const;
   void tell();
   std::string report(const std::string& message, const std::string& all) const;

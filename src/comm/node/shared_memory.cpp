@@ -24,9 +24,8 @@ struct Offer {
 };
 
 void write_text(char* to, size_t room, const std::string& text) {
-  const size_t length = std::min(room - 1, text.size());
-  std::memcpy(to, text.data(), length);
-  std::memset(to + length, 0, room - length);
+  std::memset(to, 0, room);
+  text.copy(to, room - 1);
 }
 
 std::vector<Offer> tell(Collectives& ranks, const Offer& own) {

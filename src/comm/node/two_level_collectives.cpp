@@ -77,7 +77,7 @@ Pending TwoLevelCollectives::start(const CollectiveCall& call) {
 }
 
 Counts TwoLevelCollectives::counts_on_node(const Counts& counts, int node) const {
-  const auto first = counts.begin() + node * ranks_per_node();
+  const auto first = counts.begin() + first_rank(node);
   return Counts(first, first + ranks_per_node());
 }
 
@@ -126,7 +126,7 @@ ChainedWork::Stages TwoLevelCollectives::reduce_scatter_stages(const CollectiveC
       [=, this] {
         std::vector<Pending> parts;
         for (int node = 0; node < num_nodes(); ++node) {
-          const int64_t first = begins_of(call.counts)[node * ranks_per_node()];
+          const int64_t first = begins_of(call.counts)[first_rank(node)];
           parts.push_back(into_node_->reduce_to_cuts(
               from + first * width_of(call.dtype), sums->data() + begins[node] * width_of(between),
               counts_on_node(call.counts, node), call.dtype, {ReduceOp::Sum, widens}));
@@ -155,7 +155,7 @@ ChainedWork::Stages TwoLevelCollectives::all_gather_stages(const CollectiveCall&
       [=, this] {
         std::vector<Pending> parts;
         for (int node = 0; node < num_nodes(); ++node) {
-          const int64_t first = begins_of(call.counts)[node * ranks_per_node()];
+          const int64_t first = begins_of(call.counts)[first_rank(node)];
           parts.push_back(out_of_node_->all_gather(
               cuts->data() + begins[node] * width_of(call.dtype), to + first * width_of(call.dtype),
               counts_on_node(call.counts, node), call.dtype));

@@ -39,6 +39,7 @@ class TwoLevelCollectives : public Collectives {
   TwoLevelCollectives(std::shared_ptr<Progress> progress, Parts parts);
   int rank_in_node() const { return into_node_->rank(); }
   int ranks_per_node() const { return into_node_->size(); }
+  int first_rank(int node) const { return node * ranks_per_node(); }
   int num_nodes() const { return between_nodes_->size(); }
   Counts counts_on_node(const Counts& counts, int node) const;
   Counts counts_across_nodes(const Counts& counts) const;

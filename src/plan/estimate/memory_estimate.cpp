@@ -59,9 +59,9 @@ int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
     const Sharding& sharding = plan.shardings[buffer];
     std::vector<MuonElements> ranks =
         muon_elements(part, plan.buffers, sharding, plan.mesh.grid(plan.buffers[buffer].module).tp);
-    if (!at_most)
-      ranks = {ranks[static_cast<size_t>(plan.copy_of(world_rank, buffer) * sharding.shards +
-                                         plan.shard_of(world_rank, buffer))]};
+    const int own =
+        plan.copy_of(world_rank, buffer) * sharding.shards + plan.shard_of(world_rank, buffer);
+    if (!at_most) ranks = {ranks[static_cast<size_t>(own)]};
     int64_t moved = 0, all = 0;
     for (const MuonElements& elements : ranks) {
       moved = std::max(moved, elements.moved);
