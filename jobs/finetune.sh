@@ -118,17 +118,28 @@ every = 50
 END
 fi
 
+# Whoever changed the deck, or overrides it, means that.
+row_tokens=$({
+  sed -n 's/^ *row_tokens *= *\([0-9_]*\).*/\1/p' "$deck"
+  printf '%s\n' "$@" | sed -n 's/^data\.row_tokens=//p'
+} | tail -n 1 | tr -d _)
+row_tokens=${row_tokens:-${ROW_TOKENS:-2048}}
+
 say "data"
 if [ -s "$out/train.h5" ]; then
   if [ -f "$out/train.from" ] && [ "$(cat "$out/train.from")" != "$data $images" ]; then
     echo "finetune: $out/train.h5 was packed of $(cat "$out/train.from"), not of $data $images; remove what lies in $out, or set OUT=" >&2
     exit 2
   fi
+  if [ -f "$out/train.row_tokens" ] && [ "$(cat "$out/train.row_tokens")" -lt "$row_tokens" ]; then
+    echo "finetune: $out/train.h5 was packed for rows of $(cat "$out/train.row_tokens") tokens, without what is longer; remove it to\
+ pack for $row_tokens" >&2
+    exit 2
+  fi
   echo "$out/train.h5 is there"
 else
   echo "$data $images" >"$out/train.from"
-  # Whoever changed the deck, or overrides it, means that.
-  row_tokens=$({ sed -n 's/^row_tokens *= *//p' "$deck" && printf '%s\n' "$@" | sed -n 's/^data\.row_tokens=//p'; } | tail -n 1)
+  echo "$row_tokens" >"$out/train.row_tokens"
   .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --sounds "$images" --videos "$images" \
     --max-pixels "$max_pixels" --max-tiles "$max_tiles" --video-max-pixels "$video_max_pixels" --max-frames "$max_frames" \
     --max-tokens "$row_tokens" --on-fault skip --out "$out/train.h5"

@@ -217,6 +217,10 @@ class Llava(InFolder):
             result = subprocess.run(command, capture_output=True, text=True, env=environment)
             self.assertEqual(result.returncode, 9, result.stderr)
             self.assertIn("1 samples, 0 entries skipped", result.stdout)
+            longer = [*command, "data.row_tokens=9_000"]
+            result = subprocess.run(longer, capture_output=True, text=True, env=environment)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("packed for rows of 8192 tokens, without what is longer", result.stderr)
             (self.folder / "out/train.h5").unlink()
         result = subprocess.run(command, capture_output=True, text=True, env={**environment, "ROW_TOKENS": "64"})
         self.assertEqual(result.returncode, 2)
