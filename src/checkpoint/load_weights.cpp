@@ -115,8 +115,8 @@ void read_frozen(const Plan& plan, const WeightsSource& source, const std::strin
   const auto info = std::ranges::lower_bound(tensors, name, {}, &TensorInfo::name);
   const bool is_there = info != tensors.end() && info->name == name;
   const DType kept = is_there ? detail::type_in_files(plan, info->dtype) : held;
-  if (!is_there || kept == info->dtype)
-    return source.read(name, shape, extent, held, target);  // which rounds once
+  // Also where `kept` is the file's type: adapters that are merged into it are finer.
+  if (kept == held) return source.read(name, shape, extent, held, target);
   std::vector<char> values(static_cast<size_t>(extent.elements()) * element_bytes(kept));
   source.read(name, shape, extent, kept, values.data());
   convert_elements(kept, values.data(), held, target, extent.elements());

@@ -145,11 +145,12 @@ TEST(FrozenOrigin, IsTheCheckpointThatARunGoesOnFrom) {
   }
 }
 
-/// Of fp64, as drawn weights are: files have its fp32, from which a run goes on with other bf16
-/// than fp64 rounds to where fp32 is halfway between two.
+/// Of fp64, as drawn weights are, and what adapters are merged into, whatever type it says: files
+/// have its fp32, from which a run goes on with other bf16 than fp64 rounds to where fp32 is
+/// halfway between two.
 class AlmostTies : public FileOfType {
  public:
-  explicit AlmostTies(const Plan& plan) : FileOfType(plan, DType::Float64) {}
+  using FileOfType::FileOfType;
 
   void read(const std::string&, const Shape&, const Extent& extent, DType dtype,
             void* target) const override {
@@ -161,24 +162,27 @@ class AlmostTies : public FileOfType {
 
 TEST(FrozenOrigin, RoundsAsWhatGoesOnFromIt) {
   const SharedDirectory shared;
-  run_on(layouts_of_this_run().back(), kFrozenInBf16, [&](Running& running) {
-    const AlmostTies ties(running.plan);
-    load_weights(running.engine, ties);
-    std::vector<at::Tensor> before;
-    for (const auto& buffer : running.engine.buffers())
-      if (buffer && !buffer->trainable()) before.push_back(buffer->master().clone());
-    save(running, ties, shared.path(), 1);
-    running.control->barrier();
+  for (const DType said : {DType::Float64, DType::Float32})
+    run_on(layouts_of_this_run().back(), kFrozenInBf16, [&](Running& running) {
+      const std::string directory = shared / dtype_name(said);
+      const AlmostTies ties(running.plan, said);
+      load_weights(running.engine, ties);
+      std::vector<at::Tensor> before;
+      for (const auto& buffer : running.engine.buffers())
+        if (buffer && !buffer->trainable()) before.push_back(buffer->master().clone());
+      EXPECT_EQ(save(running, ties, directory, 1).rounded_bytes, 0);
+      running.control->barrier();
 
-    read_checkpoint(running.engine, *running.control, CheckpointSource(shared / "step-00000001"));
+      read_checkpoint(running.engine, *running.control,
+                      CheckpointSource(directory + "/step-00000001"));
 
-    size_t next = 0;
-    for (const auto& buffer : running.engine.buffers()) {
-      if (!buffer || buffer->trainable()) continue;
-      EXPECT_TRUE(before[next++].equal(buffer->master()));
-    }
-    EXPECT_GT(next, 0);
-  });
+      size_t next = 0;
+      for (const auto& buffer : running.engine.buffers()) {
+        if (!buffer || buffer->trainable()) continue;
+        EXPECT_TRUE(before[next++].equal(buffer->master()));
+      }
+      EXPECT_GT(next, 0);
+    });
 }
 
 /// What is held is all that is left then; of a file of fewer bits that is all there was.
