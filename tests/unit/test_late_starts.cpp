@@ -39,6 +39,12 @@ TEST(LateStarts, AreNotThoseThatAreCountedFromThere) {
   EXPECT_EQ(said_of(with_frozen({"vision = 39"}), {}, 40), "");
   EXPECT_EQ(said_of(with_frozen({"vision"}), with_frozen({"vision"}), 40), "");
   EXPECT_EQ(said_of(with_frozen({"vision"}), {}, 0), "");
+  EXPECT_EQ(said_of(with_frozen({"vision"}), with_frozen({"vision from 30"}), 40), "");
+  EXPECT_NE(said_of(with_frozen({"vision"}), with_frozen({"vision from 50"}), 40), "");
+  Options muon;
+  muon.optim.kind = OptimizerKind::Muon;
+  EXPECT_EQ(said_of(with_frozen({"*.mlp.fc1.weight"}), muon, 40), "");
+  EXPECT_NE(said_of(with_frozen({"*.mlp.fc1.bias"}), muon, 40), "");
   Options sgd;
   sgd.optim.kind = OptimizerKind::Sgd;
   EXPECT_EQ(said_of(with_frozen({"vision"}), sgd, 40), "");

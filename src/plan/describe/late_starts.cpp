@@ -30,8 +30,9 @@ std::string late_starts(const Plan& plan, const Options& before, int64_t updates
   for (size_t p = 0; p < plan.model.params.size(); ++p) {
     const ParamSpec& param = plan.model.params[p];
     const ParamRule& rule = plan.param_rules[p];
-    const bool is_late =
-        param.trainable && rule.frozen_updates < updates && !trained.contains(param.name);
+    const bool trains = param.trainable && rule.frozen_updates < updates &&
+                        rule.frozen_after > updates && !rule.orthogonalises;  // which corrects none
+    const bool is_late = trains && !trained.contains(param.name);
     if (is_late && ++others == 0) first = param.name;
   }
   if (others < 0) return "";
