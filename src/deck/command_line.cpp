@@ -41,7 +41,7 @@ constexpr std::pair<ExitCode, const char*> kExitCodes[] = {
     {ExitCode::Communication, "communication (MPI or NCCL)"},
     {ExitCode::Storage, "storage: disk, permissions, lock; or out of memory"},
     {ExitCode::SickNode, "zea --check-node found a sick node"},
-    {ExitCode::Requeue, "stopped on purpose after a checkpoint: requeue me"},
+    {ExitCode::Requeue, "stopped on purpose, a run that trains after a checkpoint: requeue me"},
 };
 
 std::string exit_codes() {

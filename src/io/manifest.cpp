@@ -85,8 +85,7 @@ std::string checked_version(const std::string& text, const std::string& where) {
   if (!text.starts_with(start))
     throw WeightsError(where + ": does not start as a manifest of format \"" + kManifestFormat +
                        "\"");
-  std::string version =
-      text.substr(start.size(), text.find('"', start.size()) - start.size());
+  std::string version = text.substr(start.size(), text.find('"', start.size()) - start.size());
   if (version != kManifestVersion && version != kFirstManifestVersion)
     throw WeightsError(where + ": format version is \"" + version.substr(0, 32) +
                        "\"; this zea reads version \"" + kManifestVersion + "\" and \"" +

@@ -464,8 +464,9 @@ class Adapters(unittest.TestCase):
         self.assertIn("no regular expression", self.refusal("llm", alpha_pattern={"(k_proj": 3}))
         self.assertIn("use_dora = true is not built; allowed: false", self.refusal("llm", use_dora=True))
         self.assertIn('peft_type = "IA3" is not built', self.refusal("llm", peft_type="IA3"))
+        plain = {"peft_type": "LORA", "use_dora": False, "alpha_pattern": {}}
         for init in ("pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga"):
-            said = self.refusal("llm", init_lora_weights=init)
+            said = self.refusal("llm", **plain, init_lora_weights=init)
             self.assertIn(f'init_lora_weights = "{init}" is not built; allowed: true, false, "gaussian"', said)
         for init in (True, False, None, "gaussian"):
             done = self.plan("llm", init_lora_weights=init)

@@ -18,8 +18,8 @@ NVCC = sys.argv[2:]
 KERNELS = ROOT / "src" / "kernels"
 # Their only results are sums.
 SUMS = ("AddLogitRow", "SquaresOfChunk")
-# Single loads and stores that are not of elements: statistics of rows, places, factors, the table of codes in which values
-# are looked for; as often as loops are unrolled.
+# Single loads and stores that are not of elements: statistics of rows, places, factors, the table of codes in which
+# values are looked for; as often as loops are unrolled.
 BESIDE = {
     "NormaliseRow": (0, 3), "NormaliseRowBackward": (2, 0), "SumNormGradients": (42, 3),
     "NormaliseHead": (0, 1), "NormaliseHeadBackward": (1, 0), "SumHeadNormGradients": (14, 1),

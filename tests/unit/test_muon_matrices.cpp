@@ -114,7 +114,6 @@ TEST_P(MuonMatrices, AreMadeOnceAndWhole) {
     }
 }
 
-/// Blind dealing sends all but 1 / shards of them.
 TEST_P(MuonMatrices, TakeTheElementsOfTheShares) {
   for (const MuonPart& part : parts())
     for (const int tp : {1, 2}) {
@@ -139,6 +138,7 @@ TEST_P(MuonMatrices, TakeTheElementsOfTheShares) {
     }
 }
 
+/// Blind dealing sends all but 1 / shards of them.
 TEST_P(MuonMatrices, AreMadeWhereTheyLie) {
   int64_t sent = 0, all = 0;
   for (const MuonPart& part : parts()) {

@@ -340,7 +340,6 @@ TEST_P(TeamLanes, FlatBuffers) {
   expect_close(sums.sum(), sum_of_squares_reference(g), 10);
 }
 
-/// Of a part of a chunk, of several chunks, and of as many buffers as a launch takes.
 /// Two updates of blocks, one of them of zeros; against cores of the host.
 TEST_P(TeamLanes, MomentsInBlocks) {
   if (type() == at::kBFloat16) return;  // masters and gradients are fp32 or fp64
@@ -389,6 +388,7 @@ TEST_P(TeamLanes, MomentsInBlocks) {
   }
 }
 
+/// Of a part of a chunk, of several chunks, and of as many buffers as a launch takes.
 TEST_P(TeamLanes, SeveralFlatBuffers) {
   if (type() == at::kBFloat16) return;
   std::vector<at::Tensor> flats;

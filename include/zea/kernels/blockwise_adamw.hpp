@@ -29,7 +29,7 @@ void blockwise_adamw(at::Tensor parameter, const at::Tensor& gradient,
                      const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
                      const AdamwUpdate& update);
 
-/// The same by adamw() and libtorch's operations, for devices.
+/// The same by adamw() and libtorch's operations, for devices without zea's kernels.
 void blockwise_adamw_reference(at::Tensor parameter, const at::Tensor& gradient,
                                const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
                                const AdamwUpdate& update);
