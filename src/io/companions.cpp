@@ -29,7 +29,9 @@ constexpr const char* kNames[] = {"added_tokens.json",
                                   "video_preprocessor_config.json",
                                   "vocab.json"};
 
-/// Of a model put together of several the processors of an encoder have its name before their own.
+}  // namespace
+
+// Of a model put together of several the processors of an encoder have its name before their own.
 bool is_companion(const std::string& name) {
   return std::ranges::any_of(kNames, [&](const std::string& known) {
     const bool is_of_encoder = known.ends_with("processor_config.json") &&
@@ -37,8 +39,6 @@ bool is_companion(const std::string& name) {
     return name == known || is_of_encoder;
   });
 }
-
-}  // namespace
 
 std::vector<std::string> companion_names(const std::string& directory) {
   std::vector<std::string> present;

@@ -7,6 +7,7 @@
 
 #include "strict_json.hpp"
 #include "tensor_request.hpp"
+#include "zea/io/companions.hpp"
 #include "zea/io/durable_file.hpp"
 
 namespace zea {
@@ -36,7 +37,7 @@ class WeightsFile : public WeightsSource {
     config_ = file_.text_attribute("config").value_or("");
     for (const H5DatasetInfo& dataset : file_.datasets()) {
       if (dataset.name.starts_with(kCompanionGroup))
-        companions_.push_back(dataset.name.substr(kCompanionGroup.size()));
+        add_companion(dataset.name.substr(kCompanionGroup.size()));
       else if (!is_state(dataset.name))
         tensors_.push_back({dataset.name, dataset.shape, dataset.dtype});
     }
@@ -64,6 +65,11 @@ class WeightsFile : public WeightsSource {
   }
 
  private:
+  /// Of other names there is none: they would become files, of whatever place they say.
+  void add_companion(std::string name) {
+    if (is_companion(name)) companions_.push_back(std::move(name));
+  }
+
   H5File file_;
   std::string config_;
   std::vector<TensorInfo> tensors_;

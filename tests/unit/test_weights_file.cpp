@@ -99,6 +99,17 @@ TEST_F(WeightsFileTest, ReadsWhatWasWritten) {
   EXPECT_EQ(source->tensors().size(), 2u);
 }
 
+/// An export would write them, over the model's own.
+TEST_F(WeightsFileTest, KnowsNoCompanionsOfOtherNames) {
+  WeightsWriter writer(path_, "{}");
+  writer.add({"a", {1}, DType::Float32});
+  writer.write("a", 0, 1, kValues.data());
+  for (const char* name : {"config.json", "modeling_x.py", "model.safetensors", "vocab.json"})
+    writer.add_companion(name, "{}");
+  writer.finish();
+  EXPECT_EQ(open_weights_file(path_)->companions(), std::vector<std::string>{"vocab.json"});
+}
+
 TEST_F(WeightsFileTest, ConvertsMoreThanOneBufferInOrder) {
   const int64_t rows = 1500, columns = 1000;
   std::vector<double> values(static_cast<size_t>(rows * columns));

@@ -13,6 +13,9 @@ namespace zea {
 /// Those of a run's model, in its directory: checkpoints have them from there.
 inline constexpr const char* kCompanionFolder = "companions";
 
+/// Whether a file of that name is one.
+bool is_companion(const std::string& name);
+
 /// Names of those that `directory` has, in name order.
 std::vector<std::string> companion_names(const std::string& directory);
 
