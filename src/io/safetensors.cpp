@@ -147,10 +147,11 @@ class SafetensorsSource : public WeightsSource {
     if (!has_index && !has_single)
       throw WeightsError(path_ + ": has neither " + kSingleName + " nor " + kIndexName +
                          "; write it with save_pretrained of transformers");
-    if (has_index) {
-      open_index();
-    } else {
+    // As transformers: what is saved in one file leaves the index of an earlier save behind.
+    if (has_single) {
       add_file(inside(kSingleName));
+    } else {
+      open_index();
     }
   }
 

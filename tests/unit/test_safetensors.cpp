@@ -191,6 +191,13 @@ TEST_F(SafetensorsIndex, JoinsFiles) {
   EXPECT_EQ(open_safetensors(directory_.path())->tensors().size(), 2u);
 }
 
+/// As transformers does: an index stays behind where a model is saved anew in one file.
+TEST_F(SafetensorsIndex, IsNotAskedWhereThereIsOneFile) {
+  write_tensor("model.safetensors", "c");
+  EXPECT_EQ(error_of_index("{\"a\":\"gone.safetensors\"}"), "");
+  EXPECT_EQ(open_safetensors(directory_.path())->tensors()[0].name, "c");
+}
+
 TEST_F(SafetensorsIndex, RefusesBadMaps) {
   EXPECT_TRUE(contains(error_of_index("{\"a\":\"../one.safetensors\"}"), "plain name"));
   EXPECT_TRUE(contains(error_of_index("{\"a\":\"/etc/passwd\"}"), "plain name"));
