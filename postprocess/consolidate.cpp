@@ -54,8 +54,30 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
   output.finish();
 }
 
-/// As models that others know: tokenizers belong to the one with the decoder, which is the last.
-void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
+/// With the files of another source beside its own weights.
+class WithCompanions : public WeightsSource {
+ public:
+  WithCompanions(const WeightsSource& weights, std::unique_ptr<WeightsSource> others)
+      : weights_(weights), others_(std::move(others)) {}
+
+  std::string describe() const override { return weights_.describe(); }
+  const std::vector<TensorInfo>& tensors() const override { return weights_.tensors(); }
+  std::string config_json() const override { return weights_.config_json(); }
+  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
+            void* target) const override {
+    weights_.read(name, shape, extent, dtype, target);
+  }
+  std::vector<std::string> companions() const override { return others_->companions(); }
+  std::string companion(const std::string& name) const override { return others_->companion(name); }
+
+ private:
+  const WeightsSource& weights_;
+  std::unique_ptr<WeightsSource> others_;
+};
+
+/// As models that others know, each with its own of the files beside them.
+void consolidate_parts(ConsolidateOptions options, const std::vector<ModelPart>& parts) {
+  options.companions.clear();
   if (parts.size() == 1) return consolidate(options, *parts.front().source);
   const std::string target = without_trailing_slash(options.output.target) + "/";
   std::string names;
@@ -68,7 +90,6 @@ void consolidate_parts(const ConsolidateOptions& options, const std::vector<Mode
   for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
     of_part.output.target = whole.path() + "/" + part.directory;
-    if (&part != &parts.back()) of_part.companions.clear();
     consolidate(of_part, *part.source);
   }
   whole.finish();
@@ -92,9 +113,12 @@ void run(const ConsolidateOptions& options) {
   if (options.adapter_alone)
     return write_peft_adapter(*source, options.output.target, options.copy.dtype);
   if (!keeps_state) source = merge_adapters(std::move(source));
-  std::vector<ModelPart> parts;
-  if (writes_directory) parts = parts_of(*source);
-  if (!parts.empty()) return consolidate_parts(options, parts);
+  if (writes_directory) {
+    std::optional<WithCompanions> with;
+    if (!options.companions.empty()) with.emplace(*source, open_source(options.companions));
+    const std::vector<ModelPart> parts = parts_of(with ? *with : *source);
+    if (!parts.empty()) return consolidate_parts(options, parts);
+  }
   if (options.ranks == 0) return consolidate(options, *source);
   reshard(state_of(*source), {.target = options.output.target,
                               .ranks = options.ranks,

@@ -23,12 +23,29 @@ bool is_directory_target(const std::string& target) {
   return target.ends_with("/") || fs::is_directory(target);
 }
 
+/// What an output gets as its name, behind links. One that is there is an empty directory, and one
+/// that can be replaced in the end: that is tried now.
+std::string replaced_directory(const std::string& target) {
+  const std::string path = without_trailing_slash(target);
+  if (!fs::exists(path)) {
+    if (fs::is_symlink(path))
+      throw StorageError(path + ": is a link to what is not there; remove it");
+    return path;
+  }
+  if (!fs::is_directory(path)) throw StorageError(path + ": is a file; choose another name");
+  if (!fs::is_empty(path)) throw StorageError(path + ": is not empty; choose another directory");
+  std::string place = fs::canonical(path);
+  std::error_code code;
+  const bool is_here = place == fs::current_path();
+  if (is_here || !fs::remove(place, code))
+    throw StorageError(path + ": " + (is_here ? "is the working directory" : code.message()) +
+                       ", and is not replaced by the output; name a directory in it");
+  fs::create_directory(place);
+  return place;
+}
+
 StagedDirectory::StagedDirectory(const std::string& target)
-    : target_(without_trailing_slash(target)), staging_(target_ + ".tmp") {
-  if (fs::exists(target_) && !fs::is_directory(target_))
-    throw StorageError(target_ + ": is a file; choose another name");
-  if (fs::exists(target_) && !fs::is_empty(target_))
-    throw StorageError(target_ + ": is not empty; choose another directory");
+    : target_(replaced_directory(target)), staging_(target_ + ".tmp") {
   // An empty one is that of a process that did not come to mark it.
   if (fs::exists(staging_) && !fs::exists(staging_ + kMark) && !fs::is_empty(staging_))
     throw StorageError(staging_ +

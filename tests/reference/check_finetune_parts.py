@@ -6,6 +6,7 @@ check_finetune_parts.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -116,6 +117,13 @@ class FinetuneParts(FinetuneCase):
         turns = "user: <image>\nWhat is it?", "assistant: It is noise.", "user: Is it?", "assistant: Yes."
         self.assert_packed_as_by(processor, "".join(f"{turn}</s>" for turn in turns))
         self.ask("What is it?", "--image", self.folder / "pictures/0.png")
+        checkpoint = max((self.folder / "out/run/checkpoints").glob("step-*"))
+        shutil.copytree(checkpoint, self.folder / "copied")
+        command = [f"{finetune_case.BUILD}/postprocess/zea-consolidate", self.folder / "copied"]
+        command += [f"{self.folder}/again/", "--companions", self.folder / "out/run"]
+        subprocess.run(command, check=True, capture_output=True)
+        texts = [{f.name: f.read_text() for f in folder.glob("*.json")} for folder in (out, self.folder / "again")]
+        self.assertEqual(*texts)
         before = LlavaForConditionalGeneration.from_pretrained(out).state_dict()
         self.finetune(out, OUT=self.folder / "tuned")
         after = LlavaForConditionalGeneration.from_pretrained(self.folder / "tuned/model").state_dict()

@@ -335,6 +335,24 @@ class Offline(zr.ZeaTest):
         self.assertIn("model.tmp: is there, and no unfinished output of zea's; move it elsewhere", said)
         self.assertEqual((mine / "notes.txt").read_text(), "mine")
 
+    def test_a_directory_that_is_there_is_replaced_or_refused(self):
+        elsewhere, link = self.folder / "elsewhere", self.folder / "link"
+        elsewhere.mkdir()
+        link.symlink_to(elsewhere)
+        consolidate(self.half, f"{link}/")
+        self.assertTrue(link.is_symlink())
+        self.assertTrue((elsewhere / "config.json").is_file())
+        here = self.folder / "here"
+        here.mkdir()
+        command = [zr.ZEA_CONSOLIDATE, Path(self.half).resolve(), "./"]
+        refused = subprocess.run(command, cwd=here, capture_output=True, text=True)
+        self.assertEqual(refused.returncode, 7)
+        self.assertIn("is the working directory, and is not replaced", refused.stderr)
+        self.assertEqual(list(self.folder.glob("*.tmp")), [])
+        here.rmdir()
+        here.symlink_to(self.folder / "nowhere")
+        self.assertIn("is a link to what is not there", run_tool(zr.ZEA_CONSOLIDATE, self.half, f"{here}/", code=7))
+
     def test_a_full_disk_leaves_nothing(self):
         for name, options in (("state.h5", ["--optimizer"]), ("shards", ["--ranks", "3"])):
             command = [zr.ZEA_CONSOLIDATE, *options, self.half, self.folder / name]
