@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "node_views.hpp"
 #include "zea/comm/launch_order.hpp"
@@ -67,6 +68,7 @@ class Judge {
   void look_at_limits(const NodeView& node);
   void compare_sizes();
   void compare_rates();
+  size_t usual_clock() const;
   void compare_clocks();
   void check_sums();
   void compare_builds();
@@ -249,14 +251,31 @@ void Judge::compare_rates() {
       "ask the administrators to look at its mount", kFewestRates);
 }
 
+/// Clocks are known beside that of the first node: the one that others are judged by is the first's
+/// as well, unless most others say that it is that one which is off.
+size_t Judge::usual_clock() const {
+  const std::vector<NodeClock>& clocks = measured_.clocks;
+  std::vector<size_t> order(clocks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t node) { return clocks[node].ahead_seconds; });
+  if (order.size() < 3) return 0;
+  const NodeClock& median = clocks[order[order.size() / 2]];
+  const bool is_first_off =
+      std::abs(median.ahead_seconds) - median.bound_seconds > kMostClockSeconds;
+  return is_first_off ? order[order.size() / 2] : 0;
+}
+
 void Judge::compare_clocks() {
+  const size_t usual = measured_.clocks.empty() ? 0 : usual_clock();
   for (size_t node = 0; node < measured_.clocks.size(); ++node) {
-    const NodeClock& clock = measured_.clocks[node];
-    if (std::abs(clock.ahead_seconds) - clock.bound_seconds <= kMostClockSeconds) continue;
+    const NodeClock &clock = measured_.clocks[node], &other = measured_.clocks[usual];
+    const double ahead = clock.ahead_seconds - other.ahead_seconds;
+    const double bound = clock.bound_seconds + other.bound_seconds;
+    if (std::abs(ahead) - bound <= kMostClockSeconds) continue;
     sick(nodes_[node],
-         "its clock is " + decimal_text(std::abs(clock.ahead_seconds)) + " s " +
-             (clock.ahead_seconds > 0 ? "ahead of" : "behind") + " that of node " +
-             nodes_.front().name() + " (known to " + decimal_text(clock.bound_seconds) + " s)",
+         "its clock is " + decimal_text(std::abs(ahead)) + " s " +
+             (ahead > 0 ? "ahead of" : "behind") + " that of node " + nodes_[usual].name() +
+             " (known to " + decimal_text(bound) + " s)",
          "ask the administrators to look at its time service (chronyc tracking)");
   }
 }

@@ -141,6 +141,18 @@ TEST(NodeVerdict, AClockIsSkewedBeyondWhatIsKnownOfIt) {
               "with --exclude=n2");
 }
 
+/// Others are known beside the first node, whose own may be the one.
+TEST(NodeVerdict, TheClockOfTheFirstNode) {
+  Measurements measured = healthy();
+  for (size_t node = 1; node < measured.clocks.size(); ++node) measured.clocks[node] = {-5, 0.125};
+  ASSERT_EQ(measured.clocks.size(), 4);
+  const std::vector<Finding> findings = judge(measured);
+  ASSERT_EQ(findings.size(), 1) << sentences(measured);
+  EXPECT_EQ(findings[0].nodes, std::vector<std::string>{"n1"});
+  EXPECT_NE(findings[0].found.find("its clock is 5.00 s ahead of that of node n"),
+            std::string::npos);
+}
+
 TEST(NodeVerdict, SharedMemoryThatIsFull) {
   Measurements measured = healthy();
   measured.ranks[0].shared_free_bytes = kGib / 32;
