@@ -318,6 +318,7 @@ FeatureCaches keep_features(const Start& start, WatchedRanks& ranks, Engine& eng
 struct Starts {
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   std::vector<DamagedCheckpoint> damaged;
+  std::optional<StopSignals> signals;  ///< heard from the first on: a request holds for all
 };
 
 void broadcast_text(Collectives& control, std::string& text) {
@@ -348,8 +349,8 @@ std::function<bool()> leaves_between_batches(StopRequest& stop) {
 
 /// A run on ranks: everything is made here, in order, and handed to the loop. `rank` becomes this
 /// rank's number in the plan.
-ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes,
-                  const Starts& starts, const GiveUp& give_up, int& rank) {
+ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_bytes, Starts& starts,
+                  const GiveUp& give_up, int& rank) {
   std::optional<std::jthread> start_limit = limit_start(kStartSeconds, give_up);
   const auto heed_options = [&start_limit](const Options& options) {
     if (options.run.watchdog_seconds == 0) start_limit.reset();
@@ -368,6 +369,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   WatchedRanks ranks(std::move(all), world, start, give_up);
   start_limit.reset();
   // From here on signals are requests, and the wall limit runs: loading may take long.
+  if (!starts.signals) starts.signals.emplace();
   StopRequest stop(start.directory, ranks.is_root(), line.wall_seconds, starts.begin);
   const auto [device, gpu] = open_device_of(start, ranks, world);
   at::set_num_threads(static_cast<int>(start.options.run.threads));
@@ -387,6 +389,7 @@ ExitCode run_from(const CommandLine& line, World& world, TensorBytes& tensor_byt
   const LoaderOptions loading = loading_here(plan, ranks, world);
   if (start.options.run.mode != RunMode::Train) {
     const EvaluationOutput output{.step = position.step,
+                                  .seconds = stop.elapsed_seconds(),
                                   .directory = start.directory,
                                   .is_leave_asked = leaves_between_batches(stop),
                                   .counts_part = true};

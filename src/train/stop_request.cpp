@@ -14,6 +14,7 @@ namespace {
 // Signal handlers can reach nothing but static storage.
 std::atomic<int> save_signals{0};
 std::atomic<int> leave_signals{0};
+std::atomic<int> listeners{0};
 std::atomic<int64_t> last_save_signal{0};  // clock_nanoseconds()
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
@@ -39,22 +40,24 @@ bool take_file(const std::filesystem::path& file) {
 
 }  // namespace
 
+StopSignals::StopSignals() {
+  if (listeners++ > 0) return;
+  save_signals = leave_signals = 0;
+  install(on_signal);
+}
+
+StopSignals::~StopSignals() {
+  if (--listeners > 0) return;
+  install(SIG_IGN);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
 StopRequest::StopRequest(std::string run_directory, bool is_root, double wall_seconds,
                          std::chrono::steady_clock::time_point start)
     : directory_(std::move(run_directory)),
       is_root_(is_root),
       wall_seconds_(wall_seconds),
-      start_(start) {
-  save_signals = leave_signals = 0;
-  install(on_signal);
-}
-
-/// A request that comes when the run is over changes nothing: launchers tell one rank after the
-/// other, and what USR1 and USR2 do by default would end this one with another exit code.
-StopRequest::~StopRequest() {
-  install(SIG_IGN);
-  std::signal(SIGTERM, SIG_DFL);
-}
+      start_(start) {}
 
 double StopRequest::elapsed_seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();

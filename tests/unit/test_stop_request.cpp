@@ -24,6 +24,15 @@ TEST(StopRequest, SignalsAskOnce) {
   EXPECT_EQ(again.save + again.leave, 0);
 }
 
+/// Of a run that starts anew behind a damaged checkpoint.
+TEST(StopRequest, SignalsBetweenTwoStartsAreHeard) {
+  const StopSignals signals;
+  { const StopRequest first("", false, 0); }
+  std::raise(SIGUSR2);
+  StopRequest second("", false, 0);
+  EXPECT_EQ(second.poll(0).leave, 1);
+}
+
 TEST(StopRequest, TheWallLimitRunsFromTheStartThatItIsTold) {
   const auto begin = std::chrono::steady_clock::now() - std::chrono::seconds(60);
   StopRequest stop(".", true, 100, begin);

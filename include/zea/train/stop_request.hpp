@@ -14,13 +14,23 @@
 
 namespace zea {
 
+/// While one of them lives signals are requests, counted from the first.
+class StopSignals {
+ public:
+  StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+  /// A request that comes when the run is over changes nothing: launchers tell one rank after the
+  /// other, and what USR1 and USR2 do by default would end this one with another exit code.
+  ~StopSignals();
+};
+
 class StopRequest {
  public:
-  /// Installs the signal handlers until destroyed. `wall_seconds` from `start` on; 0: no limit.
+  /// `wall_seconds` from `start` on; 0: no limit.
   /// Files are looked for by the root rank.
   StopRequest(std::string run_directory, bool is_root, double wall_seconds,
               std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
-  ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
@@ -40,6 +50,7 @@ class StopRequest {
   int take_save_signals();
   bool is_time_up(double seconds_to_save) const;
 
+  StopSignals signals_;
   std::string directory_;
   bool is_root_;
   double wall_seconds_;
