@@ -70,15 +70,16 @@ std::string memory_of(const StepMetrics& m) {
 }  // namespace
 
 std::string progress_line(const StepMetrics& m) {
-  char text[400];
-  std::snprintf(
-      text, sizeof text,
-      "step %ld/%ld  loss %.4f  grad norm %.3f  lr %.2e  %.0f tokens/s  %.1f samples/s%s  "
-      "%.0f MiB%s  %s left",
-      static_cast<long>(m.step), static_cast<long>(m.steps), m.report.loss, m.report.grad_norm,
-      m.report.lr, m.tokens_per_second, m.samples_per_second, speed_of(m).c_str(),
-      static_cast<double>(m.memory_bytes) / (1 << 20), memory_of(m).c_str(),
-      clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
+  char sums[80] = "no targets", text[400];
+  if (m.report.targets > 0)
+    std::snprintf(sums, sizeof sums, "loss %.4f  grad norm %.3f", m.report.loss,
+                  m.report.grad_norm);
+  std::snprintf(text, sizeof text,
+                "step %ld/%ld  %s  lr %.2e  %.0f tokens/s  %.1f samples/s%s  %.0f MiB%s  %s left",
+                static_cast<long>(m.step), static_cast<long>(m.steps), sums, m.report.lr,
+                m.tokens_per_second, m.samples_per_second, speed_of(m).c_str(),
+                static_cast<double>(m.memory_bytes) / (1 << 20), memory_of(m).c_str(),
+                clock_text(m.seconds_per_step * static_cast<double>(m.steps - m.step)).c_str());
   return text;
 }
 

@@ -108,7 +108,11 @@ void write_holder(const fs::path& path, const Holder& holder) {
   out << holder.host << '\n' << holder.process << '\n' << holder.started << '\n';
   out << holder.job << '\n' << holder.process_space << '\n' << holder.requeued << '\n';
   out.close();
-  if (!out) fail("write", path);
+  if (out) return;
+  const int error = errno;
+  unlink(path.c_str());  // a lock of nobody
+  errno = error;
+  fail("write", path);
 }
 
 /// For file systems without hard links: the lock is empty for a moment.

@@ -117,12 +117,12 @@ StepReport TrainStep::settle(const StepSums& sums, int64_t step, TrainPosition& 
                     .targets = static_cast<int64_t>(sums.targets),
                     .bad_items = static_cast<int64_t>(sums.bad_items),
                     .flags = sums.flags};
+  const Options& options = engine_.plan().options;
+  report.lr = learning_rate(options.optim, step, options.schedule.steps);
   report.skipped = report.targets == 0;
   if (report.skipped) return report;
   report.loss = sums.loss / sums.targets;
   report.grad_norm = std::sqrt(sums.squares) / sums.targets;
-  const Options& options = engine_.plan().options;
-  report.lr = learning_rate(options.optim, step, options.schedule.steps);
   // What the norm is of changes: the window begins anew.
   if (optimizer_.trains_others_at(position.optimizer_step + 1))
     position.history.losses = position.history.grad_norms = {};

@@ -2,6 +2,7 @@
 #include "zea/train/trainer.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -133,10 +134,19 @@ ExitCode Trainer::run() {
     const ExitCode code = train(made);
     log_summary();
     return code;
-  } catch (const NonFiniteError&) {
+  } catch (const NonFiniteError& error) {
     const int64_t step = step_.judged_step();
-    parts_.log.warn("samples of step " + std::to_string(step) + ": " +
-                    list_samples(samples_of_step(step)));
+    SkipMetrics end;
+    end.step = end.report.step = step;
+    end.report.fault = error.what();  // which has what is known of these
+    end.report.loss = end.report.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    end.in_a_row = position_.history.skipped_in_a_row + 1;
+    end.samples = samples_of_step(step);
+    parts_.log.warn("samples of step " + std::to_string(step) + ": " + list_samples(end.samples));
+    try {
+      append_metrics(end);
+    } catch (const StorageError&) {  // it ended for another reason
+    }
     // Thrown by all ranks, before anything was updated: the save under way is sound.
     finish_save(false);
     throw;

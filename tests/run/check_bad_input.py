@@ -165,8 +165,9 @@ class BadInput(zr.ZeaTest):
             weights=weights,
         )
         skips = [line for line in zr.metrics(self.folder / "run") if line["kind"] == "skip"]
-        self.assertEqual([(line["step"], line["in_a_row"]) for line in skips], [(1, 1), (2, 2)])
-        self.assertEqual([line["grad_norm"] for line in skips], [None, None])
+        self.assertEqual([(line["step"], line["in_a_row"]) for line in skips], [(1, 1), (2, 2), (3, 3)])
+        self.assertEqual([line["grad_norm"] for line in skips], [None] * 3)
+        self.assertEqual(len(skips[-1]["samples"]), len(skips[0]["samples"]))
 
     def test_damaged_checkpoint(self):
         deck = zr.write_deck(self.folder, self.weights, self.train)
