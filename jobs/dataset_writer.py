@@ -279,11 +279,16 @@ def write_texts(file, name, texts):
     file[f"{name}_values"] = np.frombuffer(b"".join(texts), np.uint8)
 
 
+def told_size(height, width):
+    """Zeros for both where one tells of no picture."""
+    return (height, width) if 0 < min(height, width) and max(height, width) < 1 << 31 else (0, 0)
+
+
 def encoded_size(image):
     """Height and width by the header of a PNG or JPEG; zeros where it does not tell."""
     if image.startswith(b"\x89PNG\r\n\x1a\n") and len(image) >= 24:
         width, height = struct.unpack(">II", image[16:24])
-        return height, width
+        return told_size(height, width)
     place = 2
     while image.startswith(b"\xff\xd8") and place + 9 <= len(image):
         mark, kind, length, height, width = struct.unpack(">BBHxHH", image[place : place + 9])
@@ -291,7 +296,7 @@ def encoded_size(image):
             break
         # A frame, of which the other codes of this range are no beginnings.
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            return height, width
+            return told_size(height, width)
         place += 1 if kind == 0xFF else 2 + length
     return 0, 0
 

@@ -104,6 +104,9 @@ class Work:
         tokenizer = read_tokenizer(arguments.model / "tokenizer.json" if arguments.model else arguments.tokenizer)
         self.tokens = make_tokens(arguments, tokenizer, parts.date)
         self.pieces, self.special = token_bytes(tokenizer), special_texts(tokenizer)
+        # A placeholder may be one of the rows that the vocabulary has to spare.
+        highest = max((token for token in self.tokens.placeholder.values() if token is not None), default=-1)
+        self.pieces += [b""] * (highest + 1 - len(self.pieces))
         sampler = Sampler(RecordMaker(arguments.prompt), Media(arguments), self.tokens)
         entries = read_all(files, arguments.format, Limits(arguments), parts.next)
         self.outcomes = outcomes(entries, sampler, arguments.processes)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import h5py
 from dataset_writer import sync
-from packing.folder_index import write_index
+from packing.folder_index import NAME, write_index
 from packing.report import Tally
 
 
@@ -88,12 +88,13 @@ class Parts:
             self.remove()
             return
         kept = self.files()
-        for path in self.folder.iterdir():
-            if path not in kept:
-                path.unlink()
-        write_index(self.folder, kept)
+        write_index(self.folder, kept)  # which takes its time: who is killed here goes on
         os.replace(self.folder, self.out)
         sync(self.out.parent)
+        names = {path.name for path in kept} | {NAME}
+        for path in self.out.iterdir():
+            if path.name not in names:
+                path.unlink()
 
     def _join(self, make_writer):
         files = self.files()

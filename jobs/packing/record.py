@@ -64,11 +64,17 @@ class Record(NamedTuple):
         return sum(isinstance(part, Item) and part.modality == modality for part in parts)
 
 
+def names_items(value, inside):
+    """Whether an entry says that it has some, be they nothing."""
+    return any(name in value or PLURALS[name] in value or name in inside for name in MARKS)
+
+
 def sources_of(value, inside, modality):
     """Those that come with the entry, or else those that it names."""
     if inside.get(modality):
         return list(inside[modality])
-    names = value.get(modality, value.get(PLURALS[modality]))
+    names = value.get(modality)
+    names = value.get(PLURALS[modality]) if names is None else names
     names = [] if names is None else [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise EntryFault("turns", f"{modality} must be a path or a list of paths")
@@ -99,6 +105,8 @@ class RecordMaker:
         if value.get("conversations") is None and "messages" in value:
             messages = [self.message(n, m, sources) for n, m in enumerate(self.listed(value, "messages"))]
         elif value.get("conversations") is None and isinstance(value.get("text"), str):
+            if names_items(value, entry.inside) and not any(sources.values()):
+                raise EntryFault("items", "the image, sound or video beside its text is null")
             messages = self.caption(value, sources)
         else:
             turns = enumerate(self.listed(value, "conversations"))

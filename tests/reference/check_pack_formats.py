@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """jobs/pack.py reads every format alike, names what is at fault in each, leaves nothing outside its
-folders be read, and goes on where it was killed.
+folders be read.
 
 usage: check_pack_formats.py JOBS_FOLDER DUMP_DATASET
 """
 
-import base64
 import contextlib
 import csv
 import gzip
@@ -13,18 +12,16 @@ import io
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 import tarfile
-import time
 import unittest
 
-from pack_scripts import JOBS, InFolder, dump, run  # isort: skip
+from pack_scripts import JOBS, dump, run  # isort: skip
 import h5py
 import numpy as np
 from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from pack_formats_case import FormatsCase, JPEG, PICTURE, PNG, TURNS, encoded, talk, uri
 
 sys.path.insert(0, str(JOBS))
 from packing.readers import read_all  # noqa: E402
@@ -36,77 +33,7 @@ class Limits:
     most_item_bytes, most_json_bytes = 1 << 20, 1 << 22
 
 
-PICTURE = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
-
-
-def encoded(form, picture=PICTURE, **more):
-    out = io.BytesIO()
-    Image.fromarray(picture).save(out, form, **more)
-    return out.getvalue()
-
-
-PNG, JPEG = encoded("PNG"), encoded("JPEG")
-TURNS = [{"from": "human", "value": "<image>what?"}, {"from": "gpt", "value": "a b"}]
-
-
-def talk(image, text="what?"):
-    link = {"type": "image_url", "image_url": {"url": image}}
-    parts = [link, {"type": "text", "text": text}]
-    return {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "a b"}]}
-
-
-def uri(data):
-    return "data:image/png;base64," + base64.b64encode(data).decode()
-
-
-class Formats(InFolder):
-    def setUp(self):
-        super().setUp()
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        special = ["<s>", "</s>", "<image>"]
-        trainer = trainers.BpeTrainer(special_tokens=special, show_progress=False, initial_alphabet=alphabet)
-        tokenizer.train_from_iterator([], trainer)
-        tokenizer.save(str(self.folder / "tokenizer.json"))
-        (self.folder / "in").mkdir()
-        (self.folder / "in/a.png").write_bytes(PNG)
-
-    def command(self, source, *more):
-        tokens = ["--tokenizer", self.folder / "tokenizer.json", "--image-tokens", 2]
-        return ["pack.py", self.folder / "in" / source, *tokens, "--out", self.folder / "out.h5", *more]
-
-    def pack(self, source, *more):
-        return run(*self.command(source, *more))
-
-    def samples(self, source, *more):
-        result = self.pack(source, *more)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return dump(self.folder / "out.h5", 2)["samples"]
-
-    def expect(self, samples, images, text="USER: what? ASSISTANT: a b"):
-        self.assertEqual([sample["text"] for sample in samples], [text] * len(images))
-        self.assertEqual([sample["answer"] for sample in samples], [" a b"] * len(images))
-        found = [[bytes(item["bytes"]) for item in sample["items"]] for sample in samples]
-        self.assertEqual(found, [[image] for image in images])
-
-    def lines(self, *values, name="in.jsonl"):
-        text = "".join((v if isinstance(v, str) else json.dumps(v)) + "\n" for v in values).encode()
-        (self.folder / "in" / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-        return name
-
-    def tar(self, members, name="in.tar", mode="w"):
-        with tarfile.open(self.folder / "in" / name, mode) as tar:
-            for path, data in members:
-                head = data if isinstance(data, tarfile.TarInfo) else tarfile.TarInfo(path)
-                if isinstance(data, bytes):
-                    head.size = len(data)
-                tar.addfile(head, io.BytesIO(data) if isinstance(data, bytes) else None)
-        return name
-
-    def dropped(self):
-        return json.loads((self.folder / "out.h5.report.json").read_text())["dropped"]
-
+class Formats(FormatsCase):
     def test_json_lines(self):
         marked = {"messages": [{"role": "user", "content": "<image>what?"}, {"role": "assistant", "content": "a b"}]}
         llava = {"image": "a.png", "conversations": TURNS}
@@ -462,30 +389,6 @@ class Formats(InFolder):
             self.assertEqual(right, [[], [], of_two, [], ["  right answer: c"]])
             (self.folder / "out.h5").unlink()
         self.assertIn("answers must be a list of texts", self.pack(self.lines({**lines[0], "answers": "a"})).stderr)
-
-    def test_a_killed_packer_goes_on(self):
-        """To the bytes of one that was not, whatever the number of processes."""
-        name = self.lines(*[talk(uri(PNG), f"what {n}?") if n % 7 else {"messages": []} for n in range(4000)])
-        more = ["--on-fault", "skip", "--part-entries", 100]
-        self.assertEqual(len(self.samples(name, *more, "--processes", 1)), 3428)
-        whole = (self.folder / "out.h5").read_bytes()
-        report = json.loads((self.folder / "out.h5.report.json").read_text())
-        (self.folder / "out.h5").unlink()
-        parts, kept = self.folder / "out.h5.parts", {}
-        command = [sys.executable, JOBS / "pack.py", *map(str, self.command(name, *more, "--processes", 2)[1:])]
-        packer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while packer.poll() is None and not (parts / "000003.json").exists():
-            time.sleep(0.01)
-        packer.send_signal(signal.SIGKILL)
-        packer.wait()
-        self.assertFalse((self.folder / "out.h5").exists())
-        kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("00000[0-3].h5")}
-        self.assertEqual(len(kept), 4)
-        time.sleep(1.1)
-        self.assertEqual(self.pack(name, *more, "--processes", 2).returncode, 0)
-        self.assertEqual((self.folder / "out.h5").read_bytes(), whole)
-        self.assertEqual(json.loads((self.folder / "out.h5.report.json").read_text()), report)
-        self.assertFalse(parts.exists())
 
 
 if __name__ == "__main__":
