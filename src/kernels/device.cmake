@@ -13,6 +13,9 @@ if(ZEA_ENABLE_CUDA_KERNELS AND ZEA_NCCL_COMPILES)
     ${ZEA_TORCH_ROOT}/../nvidia/cu${ZEA_CUDART_MAJOR}/bin)  # its wheel's, beside libtorch's
   if(ZEA_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${ZEA_NVCC})
+    # A wheel's libraries are in lib, where its nvcc, which looks into lib64, has CMake's checks fail.
+    cmake_path(GET ZEA_NVCC PARENT_PATH nvcc_folder)
+    set(ENV{LIBRARY_PATH} "${nvcc_folder}/../lib:$ENV{LIBRARY_PATH}")
   endif()
   if(ZEA_NVCC OR CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
     include(CheckLanguage)
