@@ -42,32 +42,37 @@ std::array<double, kCodes> make_codes(bool is_signed) {
   return all;
 }
 
-/// Codes and the borders between neighbours, in the type of an update.
-template <class T>
-struct CodeTable {
-  explicit CodeTable(bool is_signed) {
+/// Codes, and the borders between neighbours, where `like` is and of its type: copied there once,
+/// since the host would wait for each copy.
+struct CodeTensors {
+  at::Tensor values, borders;
+
+  CodeTensors(bool is_signed, const at::Tensor& like) {
     const std::array<double, kCodes>& codes = dynamic_codes(is_signed);
-    for (int i = 0; i < kCodes; ++i) values[i] = static_cast<T>(codes[i]);
-    for (int i = 0; i + 1 < kCodes; ++i) borders[i] = static_cast<T>((codes[i] + codes[i + 1]) / 2);
+    const at::Tensor wide =
+        at::tensor(at::ArrayRef<double>(codes.data(), codes.size()), at::kDouble);
+    values = wide.to(like.options());
+    borders = ((wide.slice(0, 1) + wide.slice(0, 0, -1)) / 2).to(like.options());
   }
 
-  T values[kCodes];
-  T borders[kCodes - 1];
+  static const CodeTensors& of(bool is_signed, const at::Tensor& like) {
+    using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType, bool>;
+    static auto* const all = new std::map<Kind, CodeTensors>;  // devices end before they would
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    const Kind kind{like.device().type(), like.device().index(), like.scalar_type(), is_signed};
+    if (const auto known = all->find(kind); known != all->end()) return known->second;
+    return all->emplace(kind, CodeTensors(is_signed, like)).first->second;
+  }
 };
 
 template <class T>
-const CodeTable<T>& table(bool is_signed) {
-  static const CodeTable<T> kSigned(true), kUnsigned(false);
-  return is_signed ? kSigned : kUnsigned;
-}
-
-template <class T>
-MomentBlocks<T> moment_blocks(const BlockwiseMoment& moment, const T* values, const T* borders,
-                              bool is_signed) {
+MomentBlocks<T> blocks_of(const BlockwiseMoment& moment, bool is_signed) {
+  const CodeTensors& codes = CodeTensors::of(is_signed, moment.scales);
   return {.codes = elements<uint8_t>(moment.codes),
           .scales = elements<T>(moment.scales),
-          .values = values,
-          .borders = borders,
+          .values = elements<T>(codes.values),
+          .borders = elements<T>(codes.borders),
           .least_code = is_signed ? 0 : 1};
 }
 
@@ -128,71 +133,24 @@ BlockwiseConstants<T> blockwise_constants(const AdamwUpdate& update) {
 }
 
 template <class T>
-BlockwiseAdamwBlock<T> blocks_of(const at::Tensor& parameter, const at::Tensor& gradient,
-                                 const MomentBlocks<T>& first, const MomentBlocks<T>& second,
-                                 int64_t block, const AdamwUpdate& update) {
-  return {.parameters = elements<T>(parameter),
-          .gradients = elements<T>(gradient),
-          .first = first,
-          .second = second,
-          .block = block,
-          .constants = blockwise_constants<T>(update),
-          .scale_there = update.scale_there};
-}
-
-template <class T>
 void run_blocks(const at::Tensor& parameter, const at::Tensor& gradient,
                 const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
                 const AdamwUpdate& update) {
   const int64_t blocks = exp_avg.scales.numel(), block = parameter.numel() / blocks;
+  const BlockwiseAdamwBlock<T> run{.parameters = elements<T>(parameter),
+                                   .gradients = elements<T>(gradient),
+                                   .first = blocks_of<T>(exp_avg, true),
+                                   .second = blocks_of<T>(exp_avg_sq, false),
+                                   .block = block,
+                                   .constants = blockwise_constants<T>(update),
+                                   .scale_there = update.scale_there};
+  if (!parameter.is_cpu())
+    return detail::launch_items(run, blocks, detail::num_packs(parameter, block),
+                                detail::stream_of(parameter));
   ZEA_ASSERT(block <= kMostBlock && block * blocks == parameter.numel());
-  const auto moment = [](const BlockwiseMoment& of, bool is_signed) {
-    const CodeTable<T>& codes = table<T>(is_signed);
-    return moment_blocks<T>(of, codes.values, codes.borders, is_signed);
-  };
-  const BlockwiseAdamwBlock<T> run = blocks_of(parameter, gradient, moment(exp_avg, true),
-                                               moment(exp_avg_sq, false), block, update);
   detail::for_each_chunk(
       blocks, [&](int64_t, int64_t begin, int64_t end) { update_blocks(run, begin, end); },
       kChunkElements / block);
-}
-
-/// Codes and borders as CodeTable's, where `like` is and of its type: copied there once, since the
-/// host would wait for each copy.
-struct CodeTensors {
-  at::Tensor values, borders;
-
-  CodeTensors(bool is_signed, const at::Tensor& like) {
-    const std::array<double, kCodes>& codes = dynamic_codes(is_signed);
-    const at::Tensor wide =
-        at::tensor(at::ArrayRef<double>(codes.data(), codes.size()), at::kDouble);
-    values = wide.to(like.options());
-    borders = ((wide.slice(0, 1) + wide.slice(0, 0, -1)) / 2).to(like.options());
-  }
-
-  static const CodeTensors& of(bool is_signed, const at::Tensor& like) {
-    using Kind = std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType, bool>;
-    static auto* const all = new std::map<Kind, CodeTensors>;  // devices end before they would
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
-    const Kind kind{like.device().type(), like.device().index(), like.scalar_type(), is_signed};
-    if (const auto known = all->find(kind); known != all->end()) return known->second;
-    return all->emplace(kind, CodeTensors(is_signed, like)).first->second;
-  }
-};
-
-template <class T>
-void launch_blocks(const at::Tensor& parameter, const at::Tensor& gradient,
-                   const BlockwiseMoment& exp_avg, const BlockwiseMoment& exp_avg_sq,
-                   const AdamwUpdate& update) {
-  const int64_t blocks = exp_avg.scales.numel(), block = parameter.numel() / blocks;
-  const auto moment = [&](const BlockwiseMoment& of, bool is_signed) {
-    const CodeTensors& codes = CodeTensors::of(is_signed, parameter);
-    return moment_blocks<T>(of, elements<T>(codes.values), elements<T>(codes.borders), is_signed);
-  };
-  detail::launch_items(blocks_of(parameter, gradient, moment(exp_avg, true),
-                                 moment(exp_avg_sq, false), block, update),
-                       blocks, detail::num_packs(parameter, block), detail::stream_of(parameter));
 }
 
 /// (blocks, elements of a block)
@@ -242,16 +200,10 @@ void blockwise_adamw(at::Tensor parameter, const at::Tensor& gradient,
   ZEA_ASSERT(update.decoupled && parameter.numel() > 0);
   if (!detail::runs_kernels(parameter))
     return blockwise_adamw_reference(parameter, gradient, exp_avg, exp_avg_sq, update);
-  const auto run = [&]<class T>(T) {
-    if (parameter.is_cpu())
-      run_blocks<T>(parameter, gradient, exp_avg, exp_avg_sq, update);
-    else
-      launch_blocks<T>(parameter, gradient, exp_avg, exp_avg_sq, update);
-  };
   if (parameter.scalar_type() == at::kDouble)
-    run(double{});
+    run_blocks<double>(parameter, gradient, exp_avg, exp_avg_sq, update);
   else
-    run(float{});
+    run_blocks<float>(parameter, gradient, exp_avg, exp_avg_sq, update);
 }
 
 // In runs, as every operation makes a tensor of its own.
