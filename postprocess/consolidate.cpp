@@ -24,7 +24,6 @@ struct ConsolidateOptions {
   bool show_progress = false;
 };
 
-/// Tokenizer and other texts come from the source, or from where the user says.
 void copy_companions(const WeightsSource& source, ModelOutput& output) {
   for (const std::string& name : source.companions())
     output.add_companion(name, source.companion(name));
@@ -38,11 +37,13 @@ const StateSource& state_of(const WeightsSource& source) {
                      "was made with --optimizer");
 }
 
-void consolidate(const ConsolidateOptions& options, const WeightsSource& source) {
+/// `whole`: what may have optimizer state beside the weights of `source`.
+void consolidate(const ConsolidateOptions& options, const WeightsSource& source,
+                 const WeightsSource& whole) {
   std::vector<TensorInfo> tensors = source.tensors();
   for (TensorInfo& tensor : tensors) tensor.dtype = options.copy.dtype_for(tensor.dtype);
   OutputOptions output_options = options.output;
-  if (options.with_optimizer) output_options.state = &state_of(source);
+  if (options.with_optimizer) output_options.state = &state_of(whole);
   ModelOutput output(output_options, source.config_json(), tensors);
   Progress progress(output.bytes(), options.show_progress);
   copy_pieces(source, output_options.state, output.pieces(), options.copy.limits(),
@@ -50,7 +51,7 @@ void consolidate(const ConsolidateOptions& options, const WeightsSource& source)
                 output.write(piece, first, count, data);
                 progress.add(count * static_cast<int64_t>(element_bytes(piece.dtype)));
               });
-  copy_companions(options.companions.empty() ? source : *open_source(options.companions), output);
+  copy_companions(source, output);
   output.finish();
 }
 
@@ -76,9 +77,8 @@ class WithCompanions : public WeightsSource {
 };
 
 /// As models that others know, each with its own of the files beside them.
-void consolidate_parts(ConsolidateOptions options, const std::vector<ModelPart>& parts) {
-  options.companions.clear();
-  if (parts.size() == 1) return consolidate(options, *parts.front().source);
+void consolidate_parts(const ConsolidateOptions& options, const std::vector<ModelPart>& parts) {
+  if (parts.size() == 1) return consolidate(options, *parts.front().source, *parts.front().source);
   const std::string target = without_trailing_slash(options.output.target) + "/";
   std::string names;
   for (const ModelPart& part : parts) names += " " + part.directory;
@@ -90,7 +90,7 @@ void consolidate_parts(ConsolidateOptions options, const std::vector<ModelPart>&
   for (const ModelPart& part : parts) {
     ConsolidateOptions of_part = options;
     of_part.output.target = whole.path() + "/" + part.directory;
-    consolidate(of_part, *part.source);
+    consolidate(of_part, *part.source, *part.source);
   }
   whole.finish();
 }
@@ -113,13 +113,14 @@ void run(const ConsolidateOptions& options) {
   if (options.adapter_alone)
     return write_peft_adapter(*source, options.output.target, options.copy.dtype);
   if (!keeps_state) source = merge_adapters(std::move(source));
-  if (writes_directory) {
-    std::optional<WithCompanions> with;
-    if (!options.companions.empty()) with.emplace(*source, open_source(options.companions));
-    const std::vector<ModelPart> parts = parts_of(with ? *with : *source);
-    if (!parts.empty()) return consolidate_parts(options, parts);
-  }
-  if (options.ranks == 0) return consolidate(options, *source);
+  // Tokenizer and other texts come from the source, or from where the user says.
+  std::optional<WithCompanions> with;
+  if (!options.companions.empty()) with.emplace(*source, open_source(options.companions));
+  const WeightsSource& model = with ? *with : *source;
+  std::vector<ModelPart> parts;
+  if (writes_directory) parts = parts_of(model);
+  if (!parts.empty()) return consolidate_parts(options, parts);
+  if (options.ranks == 0) return consolidate(options, model, *source);
   reshard(state_of(*source), {.target = options.output.target,
                               .ranks = options.ranks,
                               .limits = options.copy.limits(),
