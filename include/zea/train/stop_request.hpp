@@ -27,12 +27,9 @@ class StopSignals {
 
 class StopRequest {
  public:
-  /// `wall_seconds` from `start` on; 0: no limit.
-  /// Files are looked for by the root rank.
+  /// `wall_seconds` from `start` on; 0: no limit. Files are looked for by the root rank.
   StopRequest(std::string run_directory, bool is_root, double wall_seconds,
               std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
-  StopRequest(const StopRequest&) = delete;
-  StopRequest& operator=(const StopRequest&) = delete;
 
   /// What this rank was asked for since the last call. `seconds_to_save` is how long one more step
   /// and a checkpoint may take: the run leaves while that much is left. A run that `has_saved`
