@@ -412,6 +412,7 @@ CASES = {
         ],
     },
     "gpt2_pp2": {"ranks": 2, "gpt2": {}, "deck": [*MICROBATCHES, *grid("llm", pp=2)]},
+    "gpt2_tp2": {"ranks": 2, "gpt2": {}, "deck": grid("llm", tp=2)},
     "gpt2_cp4": {"ranks": 4, "gpt2": {}, "deck": grid("llm", cp=4, cp_mode="ring")},
 }
 # The first case of each family, of which what follows prompts is compared, too.

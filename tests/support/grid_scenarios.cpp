@@ -286,13 +286,13 @@ const GridScenario kScenarios[] = {
        deck.llm.lora = {.targets = {"c_attn", "mlp.*"}, .rank = 3, .dropout = 0.3};
        deck.data.row_tokens = 40;
      },
-     [](const Grid& grid) { return grid.llm.tp == 1 && grid.llm.cp > 1; },
+     [](const Grid& grid) { return grid.llm.tp > 1 || grid.llm.cp > 1; },
      true},
     {"GPT-2",
      {},
      {0},
      [](Options& deck) { deck.data.row_tokens = 40; },
-     [](const Grid& grid) { return grid.llm.tp == 1 && grid.llm.cp > 1; },
+     [](const Grid& grid) { return grid.llm.tp > 1 || grid.llm.cp > 1; },
      true},
 };
 

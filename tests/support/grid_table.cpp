@@ -171,8 +171,10 @@ const RefusedGrid kRefused[] = {
      "mesh.llm.reshard_after_forward = 4 must divide the 4 ranks that share a copy (mesh.dp_shard "
      "= "
      "2, times dp_module x cp of the module) and be smaller"},
-    {"tensor parallel GPT-2", 2, [](Options& o) { o.meshes["llm"].tp = 2; },
-     "mesh.llm.tp = 2: tensor parallelism of gpt2 is not built", true},
+    {"GPT-2's heads over ranks that do not divide them", 3,
+     [](Options& o) { o.meshes["llm"].tp = 3; },
+     "mesh.llm.tp = 3 does not divide the 4 heads or rows of transformer.h.0.attn.c_attn.weight",
+     true},
     {"both ways in a model without images", 2,
      [](Options& o) { o.llm.image_attention = "bidirectional"; },
      "model.llm.image_attention = \"bidirectional\", but the model (gpt2) has no encoder of images",

@@ -112,6 +112,19 @@ TEST(Adapters, AreCutAsTheirLinears) {
   EXPECT_EQ(cut("o_proj.lora_B.weight"), -1);
 }
 
+TEST(Adapters, OfMatricesOfTheOtherOrderAreCutAsThese) {
+  const ModelSpec model = with_lora(testing::tiny_gpt2_config(), "llm",
+                                    {.targets = {"c_attn", "attn.c_proj"}, .rank = 3});
+  const auto cut = [&](const std::string& name) {
+    return cut_of(param(model, "transformer.h.0.attn." + name), 2);
+  };
+  EXPECT_EQ(cut("c_attn.lora_A.weight").dim, -1);
+  EXPECT_EQ(cut("c_attn.lora_B.weight").dim, 0);
+  EXPECT_EQ(cut("c_attn.lora_B.weight").stretches, 3);
+  EXPECT_EQ(cut("c_proj.lora_A.weight").dim, 1);
+  EXPECT_EQ(cut("c_proj.lora_B.weight").dim, -1);
+}
+
 TEST(Adapters, OfATensorOfSeveralPartsAreOne) {
   const std::string phi3 =
       R"({"model_type": "phi3", "hidden_size": 16, "intermediate_size": 24, "vocab_size": 32,

@@ -33,8 +33,8 @@ Shape random_shape(Random& random, size_t dims) {
   return shape;
 }
 
-/// A parameter that some numbers of ranks can share: whole, by rows or columns, KV heads, or a
-/// vocabulary of any size.
+/// A parameter that some numbers of ranks can share: whole, by rows or columns, of one matrix or of
+/// several in one, KV heads, or a vocabulary of any size.
 ParamSpec random_param(Random& random) {
   ParamSpec param;
   param.shape = random_shape(random, static_cast<size_t>(random.between(1, 4)));
@@ -48,7 +48,8 @@ ParamSpec random_param(Random& random) {
     case 2: {
       const int dim = param.shape.size() == 1 ? 0 : static_cast<int>(random.between(0, 1));
       param.tp_cut = {.dim = dim, .blocks = random.between(1, 12)};
-      param.shape[dim] = param.tp_cut.blocks * random.between(1, 3);
+      if (random.coin()) param.tp_cut.stretches = random.between(2, 3);
+      param.shape[dim] = param.tp_cut.stretches * param.tp_cut.blocks * random.between(1, 3);
       break;
     }
     default:
@@ -62,7 +63,8 @@ std::string words_of(const ParamSpec& param, int tp) {
   std::string words;
   for (int64_t length : param.shape) words += std::to_string(length) + " ";
   return words + "dim " + std::to_string(param.tp_cut.dim) + " blocks " +
-         std::to_string(param.tp_cut.blocks) + (param.tp_cut.repeats ? " repeats" : "") +
+         std::to_string(param.tp_cut.blocks) + " stretches " +
+         std::to_string(param.tp_cut.stretches) + (param.tp_cut.repeats ? " repeats" : "") +
          (param.tp_cut.pads ? " pads" : "") + " tp " + std::to_string(tp);
 }
 
@@ -99,7 +101,11 @@ std::vector<int64_t> piece_by_index(const ParamSpec& param, const ParamCut& cut,
     bool is_padding = false;
     for (size_t d = 0; d < index.size(); ++d) {
       int64_t position = index[d];
-      if (static_cast<int>(d) == cut.dim) position += tp_rank / cut.holders * cut.shape[d];
+      if (static_cast<int>(d) == cut.dim) {
+        const int64_t stretches = param.tp_cut.stretches, share = cut.shape[d] / stretches;
+        position = index[d] / share * (param.shape[d] / stretches) + tp_rank / cut.holders * share +
+                   index[d] % share;
+      }
       is_padding = is_padding || position >= param.shape[d];
       if (static_cast<int>(d) == param.part.dim) position += param.part.begin;
       element = element * param.tensor_shape()[d] + position;

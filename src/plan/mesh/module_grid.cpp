@@ -35,12 +35,6 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
     return;
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
-  if (model.block(module).order == WeightOrder::InOut) {
-    faults.add(found +
-               ": tensor parallelism of gpt2 is not built: its queries, keys and values are "
-               "one matrix of (in, out), which has no cut; allowed: 1 (cp and dp_shard work)");
-    return;
-  }
   if (model.block(module).query_key_norm) {
     faults.add(found +
                ": tensor parallelism of norms of all queries and all keys (use_qk_norm) is not "

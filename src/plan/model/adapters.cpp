@@ -222,7 +222,10 @@ class Adapting {
                    .shape = {lora.rank, in},
                    .init = Init::Uniform,
                    .std = 1 / std::sqrt(static_cast<double>(in))};
-    if (is_row_linear(target.role)) down.tp_cut = first.tp_cut;
+    const auto cut = [&](const ParamSpec& base) {
+      return is_out_in ? base.tp_cut : other_order(base.tp_cut);
+    };
+    if (is_row_linear(target.role)) down.tp_cut = cut(first);
     adapter.a = add_param(target.unit, std::move(down));
     unit.roles.push_back(adapter.down + kWeightSuffix);
     for (const int p : target.params) {
@@ -234,7 +237,7 @@ class Adapting {
                    .init = Init::Zeros,
                    .fused_with_next = p != target.params.back(),
                    .part = base.part};
-      if (!is_row_linear(target.role)) up.tp_cut = base.tp_cut;
+      if (!is_row_linear(target.role)) up.tp_cut = cut(base);
       const int index = add_param(target.unit, std::move(up));
       if (p == target.params.front()) adapter.b = index;
     }

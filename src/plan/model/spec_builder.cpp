@@ -156,7 +156,10 @@ void SpecBuilder::add_attention(const BlockSpec& block, const BlockFamily& famil
       if (biases.v) add("v.bias", value + ".bias", {kv}, trainable, 0, kv_heads);
     }
   } else {
-    add_linear("qkv", layer + names.qkv, block, q + 2 * kv, block.hidden, {}, biases.q, trainable,
+    ZEA_ASSERT(q == kv);  // stretches are equal
+    TpCut heads = cut_outputs(block.heads.query);
+    heads.stretches = 3;
+    add_linear("qkv", layer + names.qkv, block, 3 * q, block.hidden, heads, biases.q, trainable,
                family.init.qkv);
   }
   add_linear("out", layer + names.out, block, block.hidden, q, cut_inputs(block.heads.query),
@@ -185,18 +188,14 @@ void SpecBuilder::add_feed_forward(const BlockSpec& block, const BlockFamily& fa
              trainable, family.init.down);
 }
 
-/// Tensor parallelism has no cut for weights of (in, out) yet, nor for thirds of one matrix, so
-/// those are declared as replicated.
+/// `cut` is that of a weight of (out, in).
 void SpecBuilder::add_linear(const std::string& role, const std::string& name,
                              const BlockSpec& block, int64_t out, int64_t in, const TpCut& cut,
                              bool bias, bool trainable, double std) {
   const bool out_in = block.order == WeightOrder::OutIn;
-  const TpCut of_weight = out_in ? cut : TpCut{};
   add(role + ".weight", name + ".weight", out_in ? Shape{out, in} : Shape{in, out}, trainable, std,
-      of_weight);
-  if (bias)
-    add(role + ".bias", name + ".bias", {out}, trainable, 0,
-        of_weight.dim == 0 ? of_weight : TpCut{});
+      out_in ? cut : other_order(cut));
+  if (bias) add(role + ".bias", name + ".bias", {out}, trainable, 0, cut.dim == 0 ? cut : TpCut{});
 }
 
 }  // namespace zea::detail

@@ -21,12 +21,19 @@ enum class Init { Zeros, Ones, Normal, Uniform, Sinusoids, Constant };
 /// How tensor parallelism cuts a parameter: along one dim, between blocks that stay whole.
 struct TpCut {
   int dim = -1;          ///< that is cut; -1: none, every tp rank has all of it
-  int64_t blocks = 0;    ///< equal ones that the dim consists of: heads, or single rows
+  int64_t blocks = 0;    ///< equal ones that a stretch consists of: heads, or single rows
   bool repeats = false;  ///< ranks beyond the number of blocks hold the same ones: KV heads
   bool pads = false;     ///< dim 0 is filled up with rows that nothing reads: a vocabulary
   /// Whole on every tp rank, which uses it on its own heads: gradients are sums over these.
   bool of_heads = false;
+  int64_t stretches = 1;  ///< equal ones of the dim, each cut by itself: q, k, v of one matrix
 };
+
+/// The cut of the transposed matrix.
+inline TpCut other_order(TpCut cut) {
+  if (cut.dim >= 0) cut.dim = 1 - cut.dim;
+  return cut;
+}
 
 /// Where a parameter lies in its tensor of weights files, if that is made of several along one dim.
 struct TensorPart {

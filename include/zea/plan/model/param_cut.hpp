@@ -16,6 +16,7 @@ struct ParamCut {
   int dim = -1;           ///< that is cut; -1: every tp rank holds all of it
   int holders = 1;        ///< neighbouring tp ranks that hold the same piece
   bool of_heads = false;  ///< a holder's gradient is that of its heads alone
+  int64_t stretches = 1;  ///< equal ones of dim: of each of the tensor's in turn, a share
 
   /// Whether `tp_rank` is the one of a piece's holders that counts it in norms and writes it.
   bool is_first_holder(int tp_rank) const { return tp_rank % holders == 0; }
