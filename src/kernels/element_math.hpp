@@ -67,13 +67,12 @@ ZEA_FUNCTION float exponential(float x) {
 }
 #else
 /// exp(x) as 2^n e^r with |r| <= ln(2) / 2, within 2 units of the last place; it saturates beyond
-/// |x| = 87, at numbers near the smallest and the largest.
+/// |x| = 87, at numbers near the smallest and the largest. What is no number stays as it is.
 ZEA_FUNCTION float exponential(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction
   constexpr uint32_t kSign = 0x80000000u, kLargest = 0x42ae0000u, kInfinity = 0x7f800000u;
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & ~kSign;
-  const bool saturates = magnitude > kLargest && magnitude <= kInfinity;
-  x = std::bit_cast<float>((saturates ? kLargest : magnitude) | (bits & kSign));
+  x = std::bit_cast<float>((magnitude > kLargest ? kLargest : magnitude) | (bits & kSign));
   const float shifted = x * 1.44269504f + kRound;  // its last bits are n
   const float n = shifted - kRound;
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -84,8 +83,8 @@ ZEA_FUNCTION float exponential(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(p) +
-                              (std::bit_cast<uint32_t>(shifted) << 23));
+  const uint32_t made = std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23);
+  return std::bit_cast<float>(magnitude > kInfinity ? bits : made);
 }
 #endif
 

@@ -6,6 +6,10 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+
+#include "kernels/element_math.hpp"
 #include "support/kernel_test.hpp"
 #include "zea/kernels/matmul.hpp"
 
@@ -24,6 +28,15 @@ class RowKernels : public testing::ElementTypes {
 
 at::Tensor exact(const at::Tensor& x) {
   return x.to(at::kDouble);
+}
+
+/// A fault of a layer must not end in an exponential, whatever bits it is of.
+TEST(Exponential, OfWhatIsNoNumberIsNone) {
+  for (const uint32_t sign : {0u, 0x80000000u})
+    for (const uint32_t bits : {0x7fc00000u, 0x7fc00001u, 0x7f800001u, 0x7fc000ffu, 0x7fffffffu}) {
+      const float x = std::bit_cast<float>(bits | sign);
+      EXPECT_TRUE(std::isnan(detail::exponential(x))) << std::hex << bits;
+    }
 }
 
 TEST_P(RowKernels, Gated) {
