@@ -38,7 +38,9 @@ audio=${AUDIO:+$(directory_of "$AUDIO")}
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 bin=${BIN:-build/release}
 ranks=${RANKS:-1}
-threads=$(($(nproc) / ranks))
+# nproc itself heeds OMP_NUM_THREADS, which is set below and may be the caller's, too.
+cores=$(env -u OMP_NUM_THREADS nproc)
+threads=$((cores / ranks))
 max_pixels=${MAX_PIXELS:-0}
 max_tiles=${MAX_TILES:-0}
 video_max_pixels=${VIDEO_MAX_PIXELS:-0}

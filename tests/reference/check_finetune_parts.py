@@ -6,6 +6,7 @@ check_finetune_parts.py SOURCE_FOLDER BUILD_FOLDER MPIRUN_IN_ONE_ARGUMENT
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -130,6 +131,13 @@ class FinetuneParts(FinetuneCase):
         differ = [name for name in before if not torch.equal(before[name], after[name])]
         changed = {name.removeprefix("model.").split(".")[0] for name in differ}
         self.assertEqual(changed, {"vision_tower", "multi_modal_projector", "language_model", "lm_head"})
+
+    def test_threads_of_a_rank(self):
+        """They follow from the cores, whatever the caller's OMP_NUM_THREADS says."""
+        llama, clip = self.save_parts()
+        self.finetune(llama, VISION=clip, PLAN_ONLY=1, RANKS=1, OMP_NUM_THREADS=1)
+        deck = (self.folder / "out/deck.toml").read_text()
+        self.assertIn(f"\nthreads = {len(os.sched_getaffinity(0))}\n", deck)
 
     def test_put_together_comes_out_in_parts(self):
         """The vocabulary has no row to spare, and no model of transformers has such a projector."""
