@@ -37,8 +37,10 @@ class Parts:
         self.lock = open(self.folder / "LOCK", "w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             sys.exit(f"{self.folder}: another packer is writing there")
+        except OSError as error:  # some file systems have no locks
+            print(f"{self.folder} has no locks ({error.strerror}): let no other packer write there", file=sys.stderr)
         state = self.folder / "state.json"
         found = json.loads(state.read_text()) if state.is_file() else {}
         if found.get("fingerprint") != mark:

@@ -33,20 +33,35 @@ class Killed(FormatsCase):
         self.assertEqual(encoded_size(none), (0, 0))
         self.expect(self.samples(self.lines(talk(uri(none)), talk("a.png"))), [none, PNG])
 
+    def run_changed(self, change, *command):
+        """With a statement before the packer, which may change packing.parts."""
+        code = "import errno, os, runpy, sys; sys.path.insert(0, sys.argv[1]); import packing.parts as parts;"
+        code += f"{change}; sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        words = [JOBS, JOBS / command[0], *command[1:]]
+        return subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+
     def test_a_packer_killed_at_the_index_goes_on(self):
         lines = self.lines(*[talk(uri(PNG), f"what {n}?") for n in range(5)])
         command = self.command(lines, "--part-entries", 2, "--out", self.folder / "set")
-        killed = "import os, runpy, sys; sys.path.insert(0, sys.argv[1]); import packing.parts as parts;"
-        killed += "parts.write_index = lambda *_: os._exit(9); sys.argv = sys.argv[2:];"
-        killed += "runpy.run_path(sys.argv[0], run_name='__main__')"
-        words = [JOBS, JOBS / command[0], *command[1:]]
-        done = subprocess.run([sys.executable, "-c", killed, *map(str, words)], capture_output=True, text=True)
+        done = self.run_changed("parts.write_index = lambda *_: os._exit(9)", *command)
         self.assertEqual(done.returncode, 9, done.stderr)
         result = run(*command)
         self.assertEqual(result.returncode, 0, result.stderr)
         files = ["000000.h5", "000001.h5", "000002.h5", "index.h5"]
         self.assertEqual(sorted(path.name for path in (self.folder / "set").iterdir()), files)
         self.assertEqual(len(dump(self.folder / "set", 2)["samples"]), 5)
+
+    def test_a_file_system_without_locks(self):
+        """Only a lock that is taken means another packer."""
+        command = self.command(self.lines(talk("a.png")))
+        lock = "parts.fcntl.flock = lambda *_: exec('raise OSError(errno.{0}, os.strerror(errno.{0}))')"
+        done = self.run_changed(lock.format("ENOSYS"), *command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("out.h5.parts has no locks (Function not implemented): let no other packer", done.stderr)
+        self.expect(dump(self.folder / "out.h5", 2)["samples"], [PNG])
+        done = self.run_changed(lock.format("EWOULDBLOCK"), *command)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("out.h5.parts: another packer is writing there", done.stderr)
 
     def test_a_killed_packer_goes_on(self):
         """To the bytes of one that was not, whatever the number of processes."""
