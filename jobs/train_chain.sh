@@ -70,6 +70,15 @@ newest_mark() {
   [ -z "$manifest" ] || stat -c '%n %y' "$manifest"
 }
 
+# Those of all complete checkpoints, each in a line.
+all_marks() {
+  local manifests=("$1"/checkpoints/step-????????/manifest.json)
+  [ "${#manifests[@]}" -eq 0 ] || stat -c '%n %y' "${manifests[@]}"
+}
+
+# Whether there is one that was not there before this start. Its step may be lower than that of a damaged one, which zea sets aside.
+wrote_checkpoint() { all_marks "$directory" | grep -qvxF -f <(echo "$marks_before"); }
+
 # Sets `directory` as zea itself chooses it, which also tells faults of the deck before any rank is started.
 ask_for_directory() {
   local plan code=0
@@ -145,7 +154,7 @@ run() {
 # After exit code 75. Starts that bring the run no further must not follow each other for ever.
 go_on_later() {
   local step=$1 seconds=$2 code=0 again="sbatch <job script> -r $directory"
-  [ "$step" -gt "$step_before" ] ||
+  wrote_checkpoint ||
     give_up 75 "no checkpoint is newer than when this start began, so another would not help: allow more time (--time, --signal)"
   if [ -z "$asked_to_leave" ] && [[ " ${options[*]} " != *" -t "* ]]; then
     give_up 75 "zea was asked to leave, by a STOP file or a signal from outside the job: not queued again; go on with $again"
@@ -174,8 +183,7 @@ leave_to_slurm() {
 train() {
   local begin=$SECONDS
   choose_start "$@"
-  step_before=-1
-  if [ "${start[0]}" = -r ]; then step_before=$(newest_step "${start[1]}"); fi
+  marks_before=$(all_marks "$directory")
   note "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $SLURM_NTASKS ranks of $SLURM_JOB_NODELIST: zea ${start[*]} ${options[*]}"
   hand_on
   check "${start[@]}" "${zea_options[@]}" "${options[@]}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start of a Slurm job begins with, where Slurm queued the job again; without Slurm, whose programs and
-zea are stood in for.
+"""What a start of a Slurm job begins with, where Slurm queued the job again, and what the job does when zea has ended;
+without Slurm, whose programs and zea are stood in for.
 
 usage: check_train_chain.py JOBS_FOLDER
 """
@@ -13,19 +13,22 @@ import unittest
 from pathlib import Path
 
 JOBS = Path(sys.argv[1])
-# Tells where the run is; as ranks: that it was started, and perhaps writes a checkpoint before Slurm ends the job.
+# Tells where the run is; as ranks: that it was started, and perhaps sets a checkpoint aside and writes another, before
+# it ends with a code or Slurm ends the job.
 ZEA = """\
 #!/usr/bin/env bash
 if [ "$1" = -n ]; then printf '[run]\\ndirectory = "run"\\n[model]\\n'; exit; fi
 echo "$*" >>starts
+if [ -n "${ASIDE:-}" ]; then mv "run/checkpoints/$ASIDE" "run/checkpoints/$ASIDE.replaced-1"; fi
 if [ -n "${WRITES:-}" ]; then mkdir -p "run/checkpoints/$WRITES" && touch "run/checkpoints/$WRITES/manifest.json"; fi
+if [ -n "${ENDS:-}" ]; then exit "$ENDS"; fi
 kill -TERM "$CHAIN"
 sleep 0.2
 """
 PROGRAMS = {
     "zea": ZEA,
     "mpirun": '#!/usr/bin/env bash\nexport CHAIN=$PPID\nexec "${@:3}"\n',
-    "scontrol": "#!/usr/bin/env bash\necho 'JobId=7 Restarts=9 x'\n",
+    "scontrol": "#!/usr/bin/env bash\nif [ $1 = requeue ]; then touch requeued; else echo 'JobId=7 Restarts=9 x'; fi\n",
 }
 
 
@@ -38,18 +41,33 @@ class TrainChain(unittest.TestCase):
             (self.folder / name).write_text(text)
             (self.folder / name).chmod(0o755)
 
-    def start(self, restarts, *arguments, writes=""):
-        """What zea was started with."""
+    def run_job(self, restarts, *arguments, **more):
+        """A start of the job, with variables for the stand-ins."""
         slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "here"}
         path = f"{self.folder}:{os.environ['PATH']}"
-        known = {**os.environ, **slurm, "PATH": path, "SLURM_RESTART_COUNT": str(restarts), "WRITES": writes}
-        script = 'zea=$PWD/zea launcher=mpirun mpirun_options=() zea_options=(); source "$0" "$@"'
-        done = subprocess.run(
+        known = {**os.environ, **slurm, "PATH": path, "SLURM_RESTART_COUNT": str(restarts), **more}
+        script = "zea=$PWD/zea launcher=mpirun mpirun_options=() zea_options=() most_fast_starts=3"
+        script += ' shortest_start_seconds=300; source "$0" "$@"'
+        return subprocess.run(
             ["bash", "-c", script, JOBS / "train_chain.sh", *arguments],
             cwd=self.folder, env=known, capture_output=True, text=True, timeout=60,
         )
+
+    def start(self, restarts, *arguments, writes=""):
+        """What zea was started with, where Slurm ends the job."""
+        done = self.run_job(restarts, *arguments, WRITES=writes)
         self.assertIn("queued again by Slurm", done.stdout, done.stderr)
-        return (self.folder / "starts").read_text().splitlines()[-1].strip()
+        return self.starts()[-1]
+
+    def starts(self):
+        return [line.strip() for line in (self.folder / "starts").read_text().splitlines()]
+
+    def assert_ends(self, done, code, sentence, is_queued_again=False):
+        """Of a start: there is a record for the next one where the job was queued again."""
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertIn(sentence, done.stdout)
+        for name in ("requeued", ".zea-job-7"):
+            self.assertEqual((self.folder / name).exists(), is_queued_again, name)
 
     def write(self, name):
         (self.folder / "run/checkpoints" / name).mkdir(parents=True)
@@ -70,6 +88,18 @@ class TrainChain(unittest.TestCase):
         (self.folder / "run/checkpoints/step-00000006").rename(self.folder / "aside")
         self.assertEqual(self.start(2, *older, writes="step-00000006"), "-r run")
         self.assertEqual(self.start(3, *older), "-r run", "it has the number of the first newest, and is another")
+
+    def test_a_damaged_checkpoint_is_set_aside(self):
+        """What is written then is new, though its step is lower; what was there before is not."""
+        for name in ("step-00000400", "step-00000800"):
+            self.write(name)
+        leaves = {"ENDS": "75", "ASIDE": "step-00000800"}
+        more = ("-r", "run", "-t", "1:00")
+        done = self.run_job(0, *more, WRITES="step-00000600", **leaves)
+        self.assert_ends(done, 75, "zea left after step 600; queued again", is_queued_again=True)
+        (self.folder / "requeued").unlink()
+        done = self.run_job(1, *more, **{**leaves, "ASIDE": "step-00000600"})
+        self.assert_ends(done, 75, "no checkpoint is newer than when this start began")
 
 
 if __name__ == "__main__":
